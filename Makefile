@@ -1,0 +1,58 @@
+# Every target makes .venv and installs what it needs: one command is enough on a machine that has
+# Python 3.10 or newer and make. A C++ compiler is used if there is one, and not missed if not.
+
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO := models/demo
+PROMPT ?= What does `os.path.join` do?
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint format bench clean
+
+help:
+	@echo "make demo   train a small model on Python's documentation (about 2 minutes), then ask it"
+	@echo "make test   the whole test suite"
+	@echo "make lint   ruff and mypy"
+	@echo "make bench  time the operator's modes beside their peers"
+	@echo "make clean  remove .venv, the demo model and caches"
+
+demo: .venv/installed
+	@if [ ! -e $(DEMO)/curves.png ]; then \
+	  $(BIN)/gateloop train --config configs/demo.yaml --data pydoc --out $(DEMO) \
+	    $$(test -e $(DEMO)/checkpoints/last.safetensors && echo --resume); \
+	fi
+	@$(BIN)/gateloop generate --model $(DEMO) --chat --prompt '$(PROMPT)'
+
+test: .venv/installed-dev
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: .venv/installed-dev
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/installed
+	$(BIN)/gateloop bench ops
+
+clean:
+	rm -rf .venv models/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "error: $(PYTHON) is older than 3.10; name a newer one: make PYTHON=python3.12" >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python requirements.txt pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -e .
+	@touch $@
+
+.venv/installed-dev: .venv/installed requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@

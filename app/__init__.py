@@ -1,0 +1,1 @@
+"""The chat demo; it imports `mlx_gateloop`, and nothing imports it."""

@@ -1,0 +1,56 @@
+"""The rules of the house: which way imports run, and that importing does no work."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "mlx_gateloop"
+INSIDE = ["cli", "data", "evaluate", "figures", "generate", "io", "layers", "lm", "ops"]
+INSIDE += ["tokenizer", "train"]
+FORBIDDEN = {
+    "ops": [f"mlx_gateloop.{part}" for part in INSIDE if part != "ops"],
+    "layers.py": [f"mlx_gateloop.{p}" for p in INSIDE if p not in ("ops", "layers")],
+    "lm.py": [f"mlx_gateloop.{p}" for p in INSIDE if p not in ("ops", "layers", "lm")],
+    "generate.py": ["mlx_gateloop.train", "mlx_gateloop.data"],
+    ".": ["torch", "gradio", "app", "convert"],
+}
+
+
+def imports(file: Path) -> set[str]:
+    """Every module that a file imports, anywhere in it."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize(("part", "forbidden"), FORBIDDEN.items())
+def test_imports_run_one_way(part, forbidden):
+    path = PACKAGE / part
+    for file in [path] if path.is_file() else path.rglob("*.py"):
+        for name in imports(file):
+            wrong = [f for f in forbidden if name == f or name.startswith(f"{f}.")]
+            assert not wrong, f"{file.relative_to(ROOT)} imports {name}"
+
+
+def test_the_operator_needs_nothing_but_mlx():
+    allowed = {"mlx", "mlx_gateloop"} | set(sys.stdlib_module_names)
+    for file in (PACKAGE / "ops").rglob("*.py"):
+        assert {name.split(".")[0] for name in imports(file)} <= allowed, file
+
+
+def test_importing_the_package_is_light():
+    code = "import sys, mlx_gateloop; print(*sorted(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    heavy = {"mlx_lm", "transformers", "numpy", "matplotlib", "torch", "gradio", "mlx.nn"}
+    assert heavy.isdisjoint(loaded)
