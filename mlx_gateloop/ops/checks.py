@@ -1,0 +1,85 @@
+"""What the operator accepts, checked once at the edge."""
+
+import mlx.core as mx
+
+from mlx_gateloop.ops.transition import Transition
+
+AVAILABLE = ("ops",)
+
+
+def check_gate_loop(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    a: Transition,
+    h0: mx.array | None,
+    mask: mx.array | None,
+) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _check_real(name, x)
+    if q.ndim not in (3, 4):
+        raise ValueError(f"q: expected [B, L, D] or [B, L, H, K], got shape {q.shape}")
+    _check_shape("k", k, q.shape, "q's shape")
+    heads = q.ndim == 4
+    if heads:
+        if v.ndim != 4 or v.shape[:3] != q.shape[:3]:
+            raise ValueError(f"v: expected [B, L, H, V] = {_with(q.shape, 'V')}, got {v.shape}")
+        if a.shape not in (q.shape, (*q.shape[:3], 1)):
+            raise ValueError(f"a: expected {q.shape} or {_with(q.shape, 1)}, got {a.shape}")
+    else:
+        _check_shape("v", v, q.shape, "q's shape")
+        _check_shape("a", a, q.shape, "q's shape")
+    if h0 is not None:
+        _check_real("h0", h0)
+        size = (*q.shape[2:], v.shape[3]) if heads else q.shape[2:]
+        _check_shape("h0", h0, (q.shape[0], 2, *size), "real and imaginary plane of the state")
+    if mask is not None:
+        if not isinstance(mask, mx.array) or mask.dtype != mx.bool_:
+            raise ValueError(f"mask: expected a bool array, got {_kind(mask)}")
+        _check_shape("mask", mask, q.shape[:2], "[B, L]")
+
+
+def check_linear_scan(a: mx.array, x: mx.array, h0: mx.array | None) -> None:
+    for name, array in (("a", a), ("x", x)) + ((("h0", h0),) if h0 is not None else ()):
+        if not isinstance(array, mx.array) or not mx.issubdtype(array.dtype, mx.inexact):
+            raise ValueError(
+                f"{name}: expected a floating-point or complex64 array, got {_kind(array)}"
+            )
+    if x.ndim < 2:
+        raise ValueError(f"x: expected [B, L, ...], got shape {x.shape}")
+    _check_shape("a", a, x.shape, "x's shape")
+    if h0 is not None:
+        _check_shape("h0", h0, (x.shape[0], *x.shape[2:]), "x's shape without axis 1")
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
+
+
+def check_backend(backend: str, choices: tuple[str, ...]) -> None:
+    """Whether `backend` exists at all (ValueError) and here (RuntimeError)."""
+    check_choice("backend", backend, choices)
+    if backend not in ("auto", *AVAILABLE):
+        raise RuntimeError(
+            f"backend {backend!r} is missing: this version of mlx_gateloop has no {backend} kernels"
+            f"; available: {', '.join(AVAILABLE)}"
+        )
+
+
+def _check_real(name: str, x: mx.array) -> None:
+    if not isinstance(x, mx.array) or not mx.issubdtype(x.dtype, mx.floating):
+        raise ValueError(f"{name}: expected a real floating-point array, got {_kind(x)}")
+
+
+def _check_shape(name: str, x: mx.array | Transition, shape: tuple[int, ...], meaning: str) -> None:
+    if x.shape != shape:
+        raise ValueError(f"{name}: expected shape {shape} ({meaning}), got {x.shape}")
+
+
+def _with(shape: tuple[int, ...], last: int | str) -> str:
+    return f"({', '.join(map(str, (*shape[:3], last)))})"
+
+
+def _kind(x: object) -> str:
+    return f"dtype {x.dtype}" if isinstance(x, mx.array) else type(x).__name__

@@ -1,0 +1,44 @@
+"""Complex numbers as tuples of real float32 planes: `(real,)` or `(real, imaginary)`.
+
+One plane means that the imaginary part is zero and costs nothing. MLX's complex64 is not used for
+arithmetic: on the CPU it is some thirty times slower and several of its gradients are wrong.
+"""
+
+import mlx.core as mx
+
+Planes = tuple[mx.array, ...]
+
+
+def split(x: mx.array) -> Planes:
+    """The planes of a real or complex64 array."""
+    if x.dtype == mx.complex64:
+        return mx.real(x), mx.imag(x)
+    return (x.astype(mx.float32),)
+
+
+def join(x: Planes) -> mx.array:
+    """The array of the planes: complex64 if there are two."""
+    return x[0] if len(x) == 1 else x[0] + 1j * x[1]
+
+
+def multiply(a: Planes, b: Planes) -> Planes:
+    if len(a) == 1:
+        return tuple(a[0] * plane for plane in b)
+    if len(b) == 1:
+        return tuple(plane * b[0] for plane in a)
+    return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
+
+
+def add(a: Planes, b: Planes) -> Planes:
+    if len(a) < len(b):
+        a, b = b, a
+    return tuple(p + q for p, q in zip(a, b, strict=False)) + a[len(b) :]
+
+
+def conjugate(a: Planes) -> Planes:
+    return a if len(a) == 1 else (a[0], -a[1])
+
+
+def widen(a: Planes, count: int) -> Planes:
+    """`a` with zero planes appended until there are `count`."""
+    return a + tuple(mx.zeros_like(a[0]) for _ in range(count - len(a)))

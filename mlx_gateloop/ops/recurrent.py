@@ -1,0 +1,68 @@
+"""The recurrence step by step: the specification that the other modes are measured against."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_gateloop.ops.chunked import chunked_gate_loop
+from mlx_gateloop.ops.planes import Planes, add, multiply
+
+
+@mx.compile
+def step(q: mx.array, k: mx.array, v: mx.array, a: Planes, h: Planes) -> tuple[mx.array, Planes]:
+    """One step, h_n = a_n h_{n-1} + k_n^T v_n and y_n = Re(q_n h_n) (paper, eq. 5 and 6).
+
+    Args:
+        q: Queries `[B, H, K]`, float32, as are all arrays.
+        k: Keys `[B, H, K]`.
+        v: Values `[B, H, V]`.
+        a: Transition planes `[B, H, K]`.
+        h: State planes `[B, H, K, V]`.
+
+    Returns:
+        y `[B, H, V]` and the planes of the next state.
+    """
+    gates = tuple(plane[..., None] for plane in a)
+    h = add(multiply(gates, h), (k[..., None] * v[..., None, :],))
+    return (q[..., None] * h[0]).sum(-2), h
+
+
+def recurrent(
+    q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes
+) -> tuple[mx.array, Planes]:
+    """The loop over `step`, arrays `[B, L, H, ...]`; returns y and the planes of the last state."""
+    y, *h = _loop_with_scan_gradient(len(a))(q, k, v, *a, *h0)
+    return y, tuple(h)
+
+
+@cache
+def _loop_with_scan_gradient(planes: int) -> Callable[..., Any]:
+    def run(form: Callable[..., tuple[mx.array, Planes]], arrays: tuple[mx.array, ...]) -> Planes:
+        q, k, v, *rest = arrays
+        y, h = form(q, k, v, tuple(rest[:planes]), tuple(rest[planes:]))
+        return y, *h
+
+    @mx.custom_function
+    def loop(*arrays: mx.array) -> Planes:
+        return run(_loop, arrays)
+
+    # Autodiff of an unrolled loop takes time quadratic in L. The loop computes what the scan
+    # computes, so the scan's gradient is the loop's.
+    @loop.vjp
+    def gradient(arrays: tuple, cotangents: tuple, _: tuple) -> list[mx.array]:
+        def scan(*arrays: mx.array) -> Planes:
+            return run(chunked_gate_loop, arrays)
+
+        return mx.vjp(scan, list(arrays), list(cotangents))[1]
+
+    return loop
+
+
+def _loop(q: mx.array, k: mx.array, v: mx.array, a: Planes, h: Planes) -> tuple[mx.array, Planes]:
+    y = []
+    for n in range(q.shape[1]):
+        y_n, h = step(q[:, n], k[:, n], v[:, n], tuple(plane[:, n] for plane in a), h)
+        y.append(y_n)
+    return mx.stack(y, 1), h

@@ -1,0 +1,171 @@
+"""The linear recurrence h_n = a_n h_{n-1} + x_n as a parallel scan in plain MLX operations.
+
+Two levels: the steps inside chunks run side by side over all chunks, the chunk summaries are
+combined by a log-step scan (Hillis and Steele, 1986), and a second pass reruns each chunk from its
+true starting state. Nothing is ever divided by a product of transitions, so a = 0 is exact.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_gateloop.ops.planes import Planes, add, conjugate, multiply, widen
+
+SHORT = 16  # steps; up to here chunks don't pay
+# Where one step alone covers this many numbers, the two levels lose: they read everything twice.
+# Measured on two CPU cores (`gateloop bench ops`); a guess on a GPU, where a launch costs more.
+WIDE = {mx.cpu: 8192, mx.gpu: 1 << 18}
+
+
+def linear_recurrence(a: Planes, x: Planes, h0: Planes, reverse: bool = False) -> Planes:
+    """All states of h_n = a_n h_{n-1} + x_n along axis 1, with a hand-written gradient.
+
+    Args:
+        a: Transitions, one or two float32 planes `[B, L, ...]`.
+        x: Inputs, planes of the same shape.
+        h0: State before the first step, planes `[B, ...]`, as many as the result has.
+        reverse: Run from the last step to the first.
+
+    Returns:
+        The planes of h, `[B, L, ...]`: two if a or x has two.
+    """
+    return tuple(_differentiable_scan(len(a), len(x), reverse)(*a, *x, *h0))
+
+
+@cache
+def _differentiable_scan(planes_a: int, planes_x: int, reverse: bool) -> Callable[..., Any]:
+    def unpack(arrays: Sequence[mx.array]) -> tuple[Planes, Planes, Planes]:
+        a, rest = arrays[:planes_a], arrays[planes_a:]
+        return tuple(a), tuple(rest[:planes_x]), tuple(rest[planes_x:])
+
+    @mx.custom_function
+    def scan(*arrays: mx.array) -> Planes:
+        return two_level_scan(*unpack(arrays), reverse)
+
+    # With G_n the gradient of the loss by h_n along every path, the chain rule gives
+    #   G_n = dh_n + conj(a_{n+1}) G_{n+1},   dx_n = G_n,   da_n = conj(h_{n-1}) G_n,
+    # the same recurrence run backwards: one more scan, not L steps of autodiff.
+    @scan.vjp
+    def gradient(arrays: Sequence, cotangents: Sequence, h: Sequence) -> Planes:
+        a, _, h0 = unpack(arrays)
+        nothing = tuple(mx.zeros_like(plane) for plane in h0)
+        a_next = previous(conjugate(a), nothing[: len(a)], not reverse)
+        G = linear_recurrence(a_next, tuple(cotangents), nothing, not reverse)
+        h_before = previous(tuple(h), h0, reverse)
+        if len(a) == 1:  # a real: the real part of conj(h) G
+            da: Planes = (sum((p * g for p, g in zip(h_before, G, strict=True)), mx.array(0.0)),)
+        else:
+            da = multiply(conjugate(h_before), G)
+        first = (slice(None), -1 if reverse else 0)
+        dh0 = multiply(conjugate(_at(a, first)), _at(G, first))
+        return (*da, *G[:planes_x], *dh0)
+
+    return scan
+
+
+def previous(h: Planes, h0: Planes, reverse: bool) -> Planes:
+    """The states one step earlier, h_{n-1}, in the order in which the scan runs."""
+    if reverse:
+        return tuple(mx.concatenate([p[:, 1:], s[:, None]], 1) for p, s in zip(h, h0, strict=True))
+    return tuple(mx.concatenate([s[:, None], p[:, :-1]], 1) for p, s in zip(h, h0, strict=True))
+
+
+def two_level_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
+    """The scan without a gradient of its own; arguments as in `linear_recurrence`."""
+    L = a[0].shape[1]
+    if L <= SHORT or h0[0].size >= WIDE[mx.default_device().type]:
+        return stepwise_scan(a, x, h0, reverse, axis=1)
+    chunk = chunk_length(L)
+    full = L - L % chunk
+    if full == L:
+        return _scan_chunks(a, x, h0, reverse, chunk)
+    # The ragged end is a run of its own, step by step: no padded copies.
+    body, end = (slice(None), slice(full)), (slice(None), slice(full, L))
+    if reverse:
+        h_end = stepwise_scan(_at(a, end), _at(x, end), h0, reverse, axis=1)
+        h0 = tuple(plane[:, 0] for plane in h_end)
+        h_body = _scan_chunks(_at(a, body), _at(x, body), h0, reverse, chunk)
+    else:
+        h_body = _scan_chunks(_at(a, body), _at(x, body), h0, reverse, chunk)
+        h0 = tuple(plane[:, -1] for plane in h_body)
+        h_end = stepwise_scan(_at(a, end), _at(x, end), h0, reverse, axis=1)
+    return tuple(mx.concatenate([p, q], 1) for p, q in zip(h_body, h_end, strict=True))
+
+
+def chunk_length(length: int) -> int:
+    """Steps in a chunk: about half the square root of the length, a power of two in [4, 32]."""
+    return min(32, 1 << max(2, math.ceil(math.log2(math.sqrt(length) / 2))))
+
+
+def _scan_chunks(a: Planes, x: Planes, h0: Planes, reverse: bool, chunk: int) -> Planes:
+    B, L, *rest = a[0].shape
+    # [B, L, ...] -> [B, chunks, chunk, ...]
+    a, x = (tuple(p.reshape(B, L // chunk, chunk, *rest) for p in planes) for planes in (a, x))
+    ends = hillis_steele(*_summaries(a, x, reverse), h0, reverse)
+    h = stepwise_scan(a, x, previous(ends, h0, reverse), reverse, axis=2)
+    return tuple(p.reshape(B, L, *rest) for p in h)
+
+
+def _summaries(a: Planes, x: Planes, reverse: bool) -> tuple[Planes, Planes]:
+    """Per chunk: the product of its transitions, and its last state when started from zero."""
+    first, *others = _steps(a[0].shape[2], reverse)
+    before = (slice(None), slice(None))
+    summary = _at(a, (*before, first)), _at(x, (*before, first))
+    for n in others:
+        summary = combine(*summary, _at(a, (*before, n)), _at(x, (*before, n)))
+    return summary
+
+
+def hillis_steele(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
+    """All states in ceil(log2 L) doubling steps over the whole length."""
+    L = a[0].shape[1]
+    x = widen(x, len(h0))
+    reach = 1
+    while reach < L:
+        # Everything but the first `reach` steps takes in the summary that ends `reach` earlier.
+        early, late, done = slice(None, -reach), slice(reach, None), slice(None, reach)
+        if reverse:
+            early, late, done = late, early, slice(-reach, None)
+        moved = combine(*(_at(p, (slice(None), span)) for span in (early, late) for p in (a, x)))
+        a, x = (
+            tuple(
+                mx.concatenate([new, old[:, done]] if reverse else [old[:, done], new], 1)
+                for old, new in zip(planes, new_planes, strict=True)
+            )
+            for planes, new_planes in zip((a, x), moved, strict=True)
+        )
+        reach *= 2
+    return add(multiply(a, tuple(s[:, None] for s in h0)), x)
+
+
+def stepwise_scan(a: Planes, x: Planes, h: Planes, reverse: bool, axis: int) -> Planes:
+    """One step after another along `axis`; every other axis runs side by side."""
+    before = (slice(None),) * axis
+    length = a[0].shape[axis]
+    states: list[Planes] = [h] * length
+    for n in _steps(length, reverse):
+        h = states[n] = step(_at(a, (*before, n)), _at(x, (*before, n)), h)
+    return tuple(mx.stack(list(planes), axis) for planes in zip(*states, strict=True))
+
+
+@mx.compile
+def step(a: Planes, x: Planes, h: Planes) -> Planes:
+    """a h + x."""
+    return add(multiply(a, h), x)
+
+
+@mx.compile
+def combine(a1: Planes, x1: Planes, a2: Planes, x2: Planes) -> tuple[Planes, Planes]:
+    """The paper's operator (eq. 10): first (a1, x1), then (a2, x2)."""
+    return multiply(a1, a2), add(multiply(a2, x1), x2)
+
+
+def _at(planes: Planes, index: tuple) -> Planes:
+    return tuple(plane[index] for plane in planes)
+
+
+def _steps(length: int, reverse: bool) -> range:
+    return range(length - 1, -1, -1) if reverse else range(length)

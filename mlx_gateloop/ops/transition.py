@@ -1,0 +1,102 @@
+"""The state transition a = |a| exp(i arg a), kept in the form in which it was given."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import mlx.core as mx
+
+from mlx_gateloop.ops import planes as pl
+from mlx_gateloop.ops.planes import Planes
+
+
+@dataclass(frozen=True)
+class Transition:
+    """State transitions in the form that a kernel can fuse; build them with the methods below.
+
+    `first` is gamma, log|a| or the real part, and `second` is theta, arg a or the imaginary part,
+    according to `form`. `second` is None for a real transition, which takes half the work.
+    """
+
+    form: Literal["sigmoid", "polar", "cartesian"]
+    first: mx.array
+    second: mx.array | None = None
+
+    @staticmethod
+    def sigmoid(gamma: mx.array, theta: mx.array | None = None) -> "Transition":
+        """The paper's transition, a = sigmoid(gamma) exp(i theta) (section 4).
+
+        Args:
+            gamma: Magnitude before the activation, a real array.
+            theta: Phase in radians, of gamma's shape; None for a real transition.
+
+        Raises:
+            ValueError: Complex arrays, or shapes that differ.
+        """
+        return Transition("sigmoid", *_real_pair("gamma", gamma, "theta", theta))
+
+    @staticmethod
+    def polar(log_magnitude: mx.array, phase: mx.array | None = None) -> "Transition":
+        """a = exp(log_magnitude + i phase); a log magnitude of -inf is an exact reset, a = 0.
+
+        Args:
+            log_magnitude: Natural logarithm of |a|, a real array.
+            phase: arg a in radians, of the same shape; None for a real transition.
+
+        Raises:
+            ValueError: Complex arrays, or shapes that differ.
+        """
+        return Transition("polar", *_real_pair("log_magnitude", log_magnitude, "phase", phase))
+
+    @staticmethod
+    def of(array: mx.array) -> "Transition":
+        """The transition whose values are given: a complex64 or a real array.
+
+        Raises:
+            ValueError: Not an array of floats or of complex64.
+        """
+        if not isinstance(array, mx.array) or not mx.issubdtype(array.dtype, mx.inexact):
+            raise ValueError(f"a: expected a floating-point or complex64 array, got {_name(array)}")
+        return Transition("cartesian", *pl.split(array))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.first.shape
+
+    @property
+    def is_complex(self) -> bool:
+        return self.second is not None
+
+    def planes(self) -> Planes:
+        """The real and, if complex, the imaginary part: float32, of the transition's shape."""
+        first = self.first.astype(mx.float32)
+        if self.form == "cartesian":
+            return (first,) if self.second is None else (first, self.second)
+        magnitude = _sigmoid(first) if self.form == "sigmoid" else mx.exp(first)
+        if self.second is None:
+            return (magnitude,)
+        phase = self.second.astype(mx.float32)
+        return magnitude * mx.cos(phase), magnitude * mx.sin(phase)
+
+
+@mx.compile
+def _sigmoid(x: mx.array) -> mx.array:
+    # 1 / (1 + exp(-x)) loses digits where the magnitude is near 1, where memories live longest.
+    e = mx.exp(-mx.abs(x))
+    return mx.where(x < 0, e / (1 + e), 1 - e / (1 + e))
+
+
+def _real_pair(
+    name: str, value: mx.array, other_name: str, other: mx.array | None
+) -> tuple[mx.array, mx.array | None]:
+    for label, array in ((name, value), (other_name, other)):
+        if array is None and label == other_name:
+            continue
+        if not isinstance(array, mx.array) or not mx.issubdtype(array.dtype, mx.floating):
+            raise ValueError(f"{label}: expected a real floating-point array, got {_name(array)}")
+    if other is not None and other.shape != value.shape:
+        raise ValueError(f"{other_name}: expected {name}'s shape {value.shape}, got {other.shape}")
+    return value, other
+
+
+def _name(value: object) -> str:
+    return str(value.dtype) if isinstance(value, mx.array) else type(value).__name__

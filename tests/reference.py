@@ -1,0 +1,124 @@
+"""The recurrence and its gradient as float64 NumPy loops, with random cases to feed them."""
+
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass
+class Case:
+    """Arrays `[B, L, H, K or V]`; a is complex128 or float64, h0 complex128 `[B, H, K, V]`."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    a: np.ndarray
+    h0: np.ndarray
+    mask: np.ndarray
+    dy: np.ndarray
+    dh: np.ndarray = field(repr=False)
+    reverse: bool = False
+
+    @property
+    def max_headed(self) -> bool:
+        return self.q.shape[-1] == self.v.shape[-1] == 1
+
+    def steps(self) -> range:
+        length = self.q.shape[1]
+        return range(length - 1, -1, -1) if self.reverse else range(length)
+
+
+def random_case(
+    seed: int,
+    length: int,
+    *,
+    batch: int = 2,
+    heads: tuple[int, int, int] = (5, 1, 1),
+    is_complex: bool = True,
+    one_gate_per_head: bool = False,
+    resets: float = 0.1,
+    masked: float = 0.0,
+    reverse: bool = False,
+    dtype: mx.Dtype = mx.float32,
+) -> Case:
+    """A case whose values are exactly representable in `dtype` (a: in float32)."""
+    rng = np.random.default_rng(seed)
+    H, K, V = heads
+    gates = (batch, length, H, 1 if one_gate_per_head else K)
+    a = rng.uniform(0, 1, gates)
+    a[rng.uniform(size=gates) < resets] = 0
+    if is_complex:
+        a = (a * np.exp(2j * rng.normal(size=gates))).astype(np.complex64).astype(np.complex128)
+    state = (batch, H, K, V)
+    h0 = rng.normal(size=state) + 1j * rng.normal(size=state) * is_complex
+
+    def values(*shape: int) -> np.ndarray:
+        rounded = mx.array(rng.normal(size=shape).astype(np.float32)).astype(dtype)
+        return np.array(rounded.astype(mx.float32)).astype(np.float64)
+
+    return Case(
+        q=values(batch, length, H, K),
+        k=values(batch, length, H, K),
+        v=values(batch, length, H, V),
+        a=a if is_complex else a.astype(np.float32).astype(np.float64),
+        h0=h0.astype(np.complex64).astype(np.complex128),
+        mask=rng.uniform(size=(batch, length)) >= masked,
+        dy=values(batch, length, H, V),
+        dh=rng.normal(size=state) + 1j * rng.normal(size=state) * is_complex,
+        reverse=reverse,
+    )
+
+
+def forward(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """y `[B, L, H, V]`, the last state, and the state before each step."""
+    h = case.h0
+    y = np.zeros(case.v.shape)
+    before = np.zeros((*case.q.shape, case.v.shape[-1]), np.complex128)
+    for n in case.steps():
+        before[:, n] = h
+        stepped = case.a[:, n, ..., None] * h + case.k[:, n, ..., None] * case.v[:, n, :, None]
+        live = case.mask[:, n, None, None, None]
+        h = np.where(live, stepped, h)
+        y[:, n] = (live * case.q[:, n, ..., None] * h).sum(-2).real
+    return y, h, before
+
+
+def gradients(case: Case) -> Arrays:
+    """The gradient of sum(y dy) + sum(Re h Re dh + Im h Im dh), by the adjoint recurrence."""
+    _, _, before = forward(case)
+    result = {name: np.zeros_like(getattr(case, name)) for name in ("q", "k", "v", "a")}
+    G = case.dh.astype(np.complex128)
+    for n in reversed(case.steps()):
+        live = case.mask[:, n, None, None, None]
+        a, k, v = case.a[:, n, ..., None], case.k[:, n, ..., None], case.v[:, n, :, None]
+        dy = case.dy[:, n, :, None]
+        h = a * before[:, n] + k * v
+        g = G + case.q[:, n, ..., None] * dy
+        result["q"][:, n] = (live * dy * h.real).sum(-1)
+        result["k"][:, n] = (live * g.real * v).sum(-1)
+        result["v"][:, n] = (live * g.real * k).sum(-2)
+        da = (live * g * before[:, n].conj()).sum(-1)
+        da = da if np.iscomplexobj(case.a) else da.real
+        result["a"][:, n] = da.sum(-1, keepdims=True) if case.a.shape[-1] == 1 else da
+        G = np.where(live, a.conj() * g, G)
+    return {**result, "h0": G}
+
+
+def to_planes(x: np.ndarray) -> mx.array:
+    """complex `[B, ...]` to the float32 state `[B, 2, ...]`."""
+    return mx.array(np.stack([x.real, x.imag], 1).astype(np.float32))
+
+
+def as_numpy(x: mx.array) -> np.ndarray:
+    return np.array(x.astype(mx.float32) if x.dtype != mx.complex64 else x)
+
+
+def error(got: mx.array | np.ndarray, want: np.ndarray) -> float:
+    """The largest difference, relative to the largest value."""
+    got = as_numpy(got) if isinstance(got, mx.array) else got
+    if want.size == 0:
+        return 0.0 if got.size == 0 else np.inf
+    return float(np.abs(got.reshape(want.shape) - want).max() / max(np.abs(want).max(), 1e-30))
