@@ -1,0 +1,15 @@
+"""Texts to learn from, and the batches made of them."""
+
+from mlx_gateloop.data.corpus import Corpus, Document, load_corpus, num_bytes, texts
+from mlx_gateloop.data.packing import Batches, encode, in_order
+
+__all__ = [
+    "Batches",
+    "Corpus",
+    "Document",
+    "encode",
+    "in_order",
+    "load_corpus",
+    "num_bytes",
+    "texts",
+]

@@ -1,0 +1,138 @@
+"""From documents to one stream of tokens, and from the stream to batches."""
+
+import array
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlx_gateloop.data.corpus import Document
+from mlx_gateloop.errors import InputError
+
+_SLICE = 1 << 20  # characters encoded at once: encoding takes some hundred bytes a token
+
+
+def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
+    """One stream of tokens, each document followed by the end-of-text token.
+
+    The text of a special token inside a plain document (such as `</s>` in HTML) is encoded as the
+    characters it is; a conversation goes through the tokenizer's chat template, as it does when
+    the model answers, and there the markers are special tokens.
+
+    Args:
+        documents: Texts and conversations.
+        tokenizer: A transformers or mlx-lm tokenizer.
+
+    Returns:
+        `[N]` token ids, uint16 where the vocabulary permits, else int32.
+
+    Raises:
+        InputError: The tokenizer has no end-of-text token, or no chat template for conversations.
+    """
+    if tokenizer.eos_token_id is None:
+        raise InputError("this tokenizer has no end-of-text token (eos_token); use another one")
+    stream = array.array("i")
+    for document in documents:
+        if isinstance(document, str):
+            for text in _slices(document):
+                stream.extend(
+                    tokenizer.encode(
+                        text, add_special_tokens=False, split_special_tokens=True, verbose=False
+                    )
+                )
+        elif tokenizer.chat_template is None:
+            raise InputError("conversations need a tokenizer with a chat template; use another one")
+        else:
+            stream.extend(tokenizer.apply_chat_template(document, return_dict=False))
+        stream.append(tokenizer.eos_token_id)
+    return np.array(stream, np.uint16 if len(tokenizer) <= 1 << 16 else np.int32)
+
+
+def _slices(text: str) -> Iterator[str]:
+    """The text in parts of at most `_SLICE` characters, cut after a line end where there is one."""
+    start = 0
+    while start < len(text):
+        end = start + _SLICE
+        if end < len(text):
+            end = text.rfind("\n", start, end) + 1 or end
+        yield text[start:end]
+        start = end
+
+
+class Batches:
+    """Shuffled windows of a token stream; a batch depends on (seed, epoch, index) alone.
+
+    An epoch has every window once, in an order of its own. Windows do not overlap in their
+    targets, and start at an offset of the epoch's own, below what the last window leaves over.
+
+    Args:
+        tokens: `[N]` integers; never copied, so a memory-mapped array stays on disk.
+        batch_size: Windows a batch.
+        length: Tokens a window.
+        seed: Of the order, not negative.
+
+    Raises:
+        InputError: The stream is too short for one batch.
+    """
+
+    def __init__(self, tokens: np.ndarray, batch_size: int, length: int, seed: int) -> None:
+        needed = batch_size * length + 1
+        if len(tokens) < needed:
+            raise InputError(
+                f"the training text has {len(tokens)} tokens and one batch of {batch_size} x"
+                f" {length} needs {needed}; give more text or a smaller batch_size or length"
+            )
+        self.tokens, self.batch_size, self.length, self.seed = tokens, batch_size, length, seed
+        self._windows, self._spare = divmod(len(tokens) - 1, length)
+        self._epoch, self._starts = -1, np.empty(0, np.int64)
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches an epoch; windows that do not fill a batch wait for another epoch's order."""
+        return self._windows // self.batch_size
+
+    def batch(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and the tokens that follow them.
+
+        Args:
+            epoch: From 0.
+            index: From 0 to `per_epoch` - 1.
+
+        Returns:
+            Two int32 arrays `[batch_size, length]`.
+        """
+        if not 0 <= index < self.per_epoch:
+            raise IndexError(f"index: expected 0 to {self.per_epoch - 1}, got {index}")
+        if epoch != self._epoch:
+            self._epoch, self._starts = epoch, self._order(epoch)
+        starts = self._starts[index * self.batch_size : (index + 1) * self.batch_size]
+        window = self.tokens.take(starts[:, None] + np.arange(self.length + 1)).astype(np.int32)
+        return window[:, :-1], window[:, 1:]
+
+    def _order(self, epoch: int) -> np.ndarray:
+        """Where each window of the epoch starts in the stream, in the epoch's order."""
+        generator = np.random.default_rng((self.seed, epoch))
+        offset = generator.integers(self._spare + 1)
+        return offset + self.length * generator.permutation(self._windows)
+
+
+def in_order(
+    tokens: np.ndarray, batch_size: int, length: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Windows of a stream in their order: each token but the first is a target once.
+
+    Args:
+        tokens: `[N]` integers.
+        batch_size: Windows a batch.
+        length: Tokens a window.
+
+    Yields:
+        Inputs and targets, int32, and which targets count (the rest is padding of the last batch),
+        bool; all `[batch_size, length]`.
+    """
+    size, shape = batch_size * length, (batch_size, length)
+    for start in range(0, len(tokens) - 1, size):
+        stream = np.asarray(tokens[start : start + size + 1], np.int32)
+        counts = np.arange(1, size + 1) < len(stream)
+        stream = np.pad(stream, (0, size + 1 - len(stream)))
+        yield stream[:-1].reshape(shape), stream[1:].reshape(shape), counts.reshape(shape)

@@ -1,0 +1,85 @@
+"""WikiText-103, raw (Merity et al., arXiv 1609.07843): Wikipedia articles, in its own three parts.
+
+The hub keeps it as parquet files, a line of text a row; the original release as `wiki.train.raw`,
+`wiki.valid.raw` and `wiki.test.raw`. Both give the same documents, one an article.
+"""
+
+import re
+from pathlib import Path
+
+from mlx_gateloop.data.corpus import Corpus, Document, read_text
+from mlx_gateloop.errors import InputError
+
+REPOSITORY, CONFIGURATION = "Salesforce/wikitext", "wikitext-103-raw-v1"
+
+# A part's name in the original release, and in the parquet files.
+PARTS = {"train": "train", "valid": "validation", "test": "test"}
+
+# " = Title = " between blank lines; headings inside an article have more signs: " = = Part = = ".
+_TITLE = re.compile(r"^ \n(?= = (?!= ).*(?<! =) = \n \n)", re.MULTILINE)
+
+
+def download() -> Path:
+    """The folder of the hub's parquet files, fetched unless it is there already.
+
+    Raises:
+        InputError: It is not there and there is no network; the message names what to do.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        repository = snapshot_download(
+            REPOSITORY, repo_type="dataset", allow_patterns=f"{CONFIGURATION}/*.parquet"
+        )
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise InputError(
+            f"wikitext-103: cannot be downloaded ({type(error).__name__}); with a network, run `hf"
+            f" download {REPOSITORY} --repo-type dataset --include '{CONFIGURATION}/*' --local-dir"
+            f" wikitext` and give the folder wikitext/{CONFIGURATION} as the data"
+        ) from error
+    return Path(repository) / CONFIGURATION
+
+
+def is_wikitext(folder: Path) -> bool:
+    """Whether a folder has the training part in one of the two forms."""
+    return bool(_find(folder, "train"))
+
+
+def load_wikitext(folder: Path) -> Corpus:
+    """Reads the parts of a folder of `wiki.*.raw` (or `.tokens`) or parquet files.
+
+    Raises:
+        InputError: A part is missing or unreadable.
+    """
+    return Corpus(*(_documents(folder, part) for part in PARTS))
+
+
+def _find(folder: Path, part: str) -> list[Path]:
+    for pattern in (f"wiki.{part}.raw", f"wiki.{part}.tokens", f"{PARTS[part]}-*.parquet"):
+        files = sorted(folder.glob(pattern))
+        if files:
+            return files
+    return []
+
+
+def _documents(folder: Path, part: str) -> list[Document]:
+    files = _find(folder, part)
+    if not files:
+        raise InputError(f"{folder}: no wiki.{part}.raw and no {PARTS[part]}-*.parquet; add it")
+    text = "".join(_rows(file) if file.suffix == ".parquet" else read_text(file) for file in files)
+    # The blank line before a title goes; it says nothing.
+    articles = _TITLE.split(text)
+    return [article for article in articles if article.strip()]
+
+
+def _rows(path: Path) -> str:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        rows = parquet.read_table(path, columns=["text"])["text"].to_pylist()
+    except (pyarrow.ArrowException, OSError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: not a parquet file of WikiText ({reason})") from error
+    return "".join(row or " \n" for row in rows)  # the hub's copy emptied the blank lines

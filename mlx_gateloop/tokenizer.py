@@ -1,0 +1,222 @@
+"""Tokenizers: sentencepiece BPE trained on a text, or plain bytes; both round-trip any text.
+
+Both become a transformers tokenizer whose `save_pretrained` directory mlx-lm loads. mlx-lm chooses
+how it streams text by the decoder that it finds there; the one below is its fast linear-time path.
+That path shows one character wrongly while streaming: U+2581 comes out as a space, because
+sentencepiece writes spaces that way. `decode` gives it back exactly.
+"""
+
+import io
+import os
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
+
+from mlx_gateloop.errors import InputError
+
+UNK, BOS, EOS, PAD = "<unk>", "<s>", "</s>", "<pad>"
+TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
+_SPECIAL = (UNK, BOS, EOS, PAD, TURN_START, TURN_END)
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+_SPACE = "\u2581"  # how sentencepiece writes a space inside its pieces
+_NORMAL, _USER_DEFINED = 1, 4  # ModelProto.SentencePiece.Type
+_BPE = 2  # TrainerSpec.ModelType
+
+# What sentencepiece learns from: runs of text without line ends (then no piece spans lines) and
+# without the characters that it reserves; it drops a sentence that holds one, or is too long.
+_SENTENCE = re.compile("[^\n\r\t\0\u2581\u2585]{1,4096}")
+_SAMPLE_CHARACTERS = 20_000_000
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Trains a sentencepiece BPE tokenizer with byte fallback; the same texts give the same one.
+
+    Spaces belong to the word that follows, each digit and each line end is a token of its own.
+    Of texts above 20 million characters it reads a fixed random sample of lines.
+
+    Args:
+        texts: What to learn from.
+        vocab_size: Entries, special tokens and the 256 bytes included; fewer result where the
+            text does not support that many.
+
+    Raises:
+        InputError: There is no text, or less room than special tokens and bytes need.
+    """
+    import sentencepiece
+
+    sentences = _sample(list(texts))
+    if not sentences:
+        raise InputError("there is no text to train a tokenizer on; give a longer one")
+    least = len(_SPECIAL) + 256
+    if vocab_size <= least:
+        raise InputError(
+            f"tokenizer.vocab_size: {vocab_size} leaves nothing to learn beside {least} bytes and "
+            "special tokens; choose more, or the tokenizer kind bytes"
+        )
+    # Every character that is not rare gets an entry; leave room to learn at least as many pieces.
+    sentences = _without_rare(sentences, most=max(1, (vocab_size - least) // 2))
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=vocab_size,
+        hard_vocab_limit=False,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=False,
+        allow_whitespace_only_pieces=True,
+        split_digits=True,
+        max_sentence_length=4 * 4096,  # bytes
+        unk_id=0,
+        bos_id=1,
+        eos_id=2,
+        pad_id=3,
+        control_symbols=[TURN_START, TURN_END],
+        minloglevel=2,
+    )
+    return _convert(model.getvalue(), "the trained model")
+
+
+def _sample(texts: list[str]) -> list[str]:
+    share = _SAMPLE_CHARACTERS / max(1, sum(map(len, texts)))
+    chance = random.Random(0)
+    return [
+        # A piece that looks like a byte token would be read as one.
+        match[0].replace("<0x", "<0")
+        for text in texts
+        for match in _SENTENCE.finditer(text)
+        if share >= 1 or chance.random() < share
+    ]
+
+
+def _without_rare(sentences: list[str], most: int) -> list[str]:
+    """The sentences with their `most` commonest characters only: the others become bytes."""
+    counts: Counter[str] = Counter()
+    for sentence in sentences:
+        counts.update(sentence)
+    rare = dict.fromkeys(map(ord, [c for c, _ in counts.most_common()[most:]]))
+    return [sentence.translate(rare) for sentence in sentences] if rare else sentences
+
+
+def from_sentencepiece(path: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
+    """Reads a sentencepiece `.model` file of the kind that gives every text back unchanged.
+
+    Special tokens that the file lacks are added after its pieces.
+
+    Raises:
+        InputError: The file is unreadable, or trained in a way that changes text (it says which).
+    """
+    try:
+        return _convert(Path(path).read_bytes(), str(path))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; give a sentencepiece .model file") from error
+
+
+def _convert(serialized: bytes, name: str) -> PreTrainedTokenizerFast:
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()
+    try:
+        proto.ParseFromString(serialized)
+    except DecodeError:
+        raise InputError(f"{name}: not a sentencepiece model; give a .model file") from None
+    trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
+    required = {
+        "model_type=bpe": trainer.model_type == _BPE,
+        "byte_fallback=true": trainer.byte_fallback,
+        "normalization_rule_name=identity": not normalizer.precompiled_charsmap,
+        "remove_extra_whitespaces=false": not normalizer.remove_extra_whitespaces,
+        "add_dummy_prefix=false": not normalizer.add_dummy_prefix,
+    }
+    wrong = [setting for setting, holds in required.items() if not holds]
+    if wrong:
+        raise InputError(f"{name}: it would change text; train it with {', '.join(wrong)}")
+
+    # Pieces hold real spaces here, so that U+2581 is free to stand for itself (as three bytes).
+    pieces = [piece.piece.replace(_SPACE, " ") for piece in proto.pieces]
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    scores = {
+        pieces[i]: piece.score for i, piece in enumerate(proto.pieces) if piece.type == _NORMAL
+    }
+    model = BPE(ids, _merges(scores, ids), unk_token=trainer.unk_piece, byte_fallback=True)
+    tokenizer = Tokenizer(model)
+    tokenizer.add_tokens(
+        [
+            AddedToken(pieces[i], normalized=False)
+            for i, piece in enumerate(proto.pieces)
+            if piece.type == _USER_DEFINED
+        ]
+    )
+
+    def special(index: int, default: str) -> str:
+        return pieces[index] if index >= 0 else default
+
+    return _wrap(
+        tokenizer,
+        unk_token=trainer.unk_piece,
+        bos_token=special(trainer.bos_id, BOS),
+        eos_token=special(trainer.eos_id, EOS),
+        pad_token=special(trainer.pad_id, PAD),
+    )
+
+
+def _merges(scores: dict[str, float], ids: dict[str, int]) -> list[tuple[str, str]]:
+    """Every way to join two pieces into a third, in sentencepiece's order: best score first."""
+    splits = [
+        (-score, ids[piece[:i]], ids[piece[i:]], piece[:i], piece[i:])
+        for piece, score in scores.items()
+        for i in range(1, len(piece))
+        if piece[:i] in scores and piece[i:] in scores
+    ]
+    return [(left, right) for *_, left, right in sorted(splits)]
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer whose token ids 0 to 255 are the bytes of UTF-8; special tokens follow."""
+    # ASCII as characters: decoders replace a whole run of byte tokens that has one invalid byte.
+    vocabulary = [chr(i) if i < 128 else f"<0x{i:02X}>" for i in range(256)] + [UNK]
+    ids = {token: i for i, token in enumerate(vocabulary)}
+    tokenizer = Tokenizer(BPE(ids, [], unk_token=UNK, byte_fallback=True))
+    return _wrap(tokenizer, unk_token=UNK, bos_token=BOS, eos_token=EOS, pad_token=PAD)
+
+
+def _wrap(tokenizer: Tokenizer, **special: str) -> PreTrainedTokenizerFast:
+    # Exactly this sequence: mlx-lm compares it to choose its streaming detokenizer.
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        clean_up_tokenization_spaces=False,
+        extra_special_tokens=[TURN_START, TURN_END],
+        **special,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def stop_token_ids(tokenizer: Any) -> list[int]:
+    """Ids that end a generation: the end of the text and, where there is one, of a chat turn.
+
+    Args:
+        tokenizer: A transformers or mlx-lm tokenizer.
+    """
+    vocabulary = tokenizer.get_vocab()
+    return [vocabulary[token] for token in (tokenizer.eos_token, TURN_END) if token in vocabulary]

@@ -1,0 +1,111 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_gateloop.data import Corpus, load_corpus, num_bytes
+from mlx_gateloop.errors import InputError
+
+CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
+
+
+def write_jsonl(path, values):
+    path.write_text("".join(json.dumps(value) + "\n" for value in values))
+    return str(path)
+
+
+def test_a_file_is_split_by_position(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("0123456789" * 10)
+    corpus = load_corpus(str(file), 0.2)
+    assert corpus == Corpus(["0123456789" * 8], ["0123456789" * 2])
+
+
+def test_newlines_and_byte_order_marks(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\n")
+    corpus = load_corpus(str(file), 0.5)
+    assert corpus.train[0] + corpus.validation[0] == "one\r\ntwo\n"
+
+
+def test_a_folder_is_read_in_sorted_order(tmp_path):
+    (tmp_path / "inner").mkdir()
+    for name in ("b.txt", "a.md", "inner/c.text", "skipped.bin"):
+        (tmp_path / name).write_text(name)
+    write_jsonl(tmp_path / "d.jsonl", [{"text": "d"}])
+    corpus = load_corpus(str(tmp_path), 0.25)
+    assert corpus == Corpus(["a.md", "b.txt", "d"], ["inner/c.text"])
+
+
+def test_json_lines_hold_texts_and_chats(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}, {"messages": CHAT, "id": 7}])
+    assert load_corpus(source, 0.5) == Corpus(["one"], [CHAT])
+
+
+def test_validation_is_spread_evenly(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", [{"text": str(i)} for i in range(100)])
+    corpus = load_corpus(source, 0.1)
+    assert corpus.validation == [str(i) for i in range(9, 100, 10)]
+    assert len(corpus.train) == 90
+
+
+@given(count=st.integers(2, 60), fraction=st.floats(0.01, 0.99))
+def test_both_parts_have_documents(tmp_path_factory, count, fraction):
+    source = tmp_path_factory.mktemp("corpus") / "a.jsonl"
+    documents = [f"{i:03}" * 40 for i in range(count)]
+    corpus = load_corpus(write_jsonl(source, [{"text": text} for text in documents]), fraction)
+    assert corpus.train
+    assert corpus.validation
+    if len(corpus.train) + len(corpus.validation) == count:
+        assert sorted(corpus.train + corpus.validation) == documents
+    else:  # too few for whole documents: each is cut
+        joined = [a + b for a, b in zip(corpus.train, corpus.validation, strict=True)]
+        assert joined == documents
+
+
+def test_num_bytes():
+    assert num_bytes(["é", CHAT]) == 2 + len("user\nHi\nassistant\nHo\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.txt", None, "no such file or folder"),
+        ("empty.txt", b"", "holds no text"),
+        ("blank.txt", b" \n\n", "holds no text"),
+        ("latin.txt", "déjà".encode("latin-1"), r"not UTF-8 text \(byte 0xE9 at offset 1\)"),
+        ("a.jsonl", b'{"text": "x"}\n{"text"', r"a.jsonl:2: not JSON"),
+        ("a.jsonl", b'{"txt": "x"}\n', r"a.jsonl:1: expected"),
+        ("a.jsonl", b'["x"]\n', r"a.jsonl:1: expected"),
+        ("a.jsonl", b'{"messages": [{"role": "user"}]}\n', r"a.jsonl:1: expected"),
+        ("a.jsonl", b'{"messages": []}\n', r"a.jsonl:1: expected"),
+        ("a.jsonl", b"\n\n", "holds no text"),
+    ],
+)
+def test_bad_files(tmp_path, name, content, message):
+    file = tmp_path / name
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        load_corpus(str(file))
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_text(tmp_path):
+    (tmp_path / "image.png").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"no \.txt, \.md, \.text, \.jsonl file in this folder"):
+        load_corpus(str(tmp_path))
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -1, 2])
+def test_impossible_fractions(tmp_path, fraction):
+    with pytest.raises(InputError, match="validation_fraction"):
+        load_corpus(str(tmp_path), fraction)
+
+
+def test_pydoc_by_name():
+    corpus = load_corpus("pydoc", 0.02)
+    assert num_bytes(corpus.train) > 50 * num_bytes(corpus.validation) / 3
+    assert any(isinstance(document, list) for document in corpus.validation)

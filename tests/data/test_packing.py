@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_gateloop.data import Batches, encode, in_order
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.tokenizer import byte_tokenizer
+
+
+def test_encode_ends_every_document_and_keeps_special_text_as_text():
+    tokenizer = byte_tokenizer()
+    stream = encode(["ab", "</s>"], tokenizer)
+    assert stream.dtype == np.uint16
+    assert tokenizer.decode(stream[:2]) == "ab"
+    assert np.flatnonzero(stream == tokenizer.eos_token_id).tolist() == [2, 7]
+    assert len(encode([], tokenizer)) == 0
+
+
+def test_encode_renders_chats_with_real_markers():
+    tokenizer = byte_tokenizer()
+    stream = encode([[{"role": "user", "content": "hi"}]], tokenizer)
+    text = tokenizer.decode(stream)
+    assert text == "<|im_start|>user\nhi<|im_end|>\n</s>"
+    assert stream[0] == tokenizer.convert_tokens_to_ids("<|im_start|>")
+
+
+def test_chats_need_a_template():
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = None
+    with pytest.raises(InputError, match="need a tokenizer with a chat template"):
+        encode([[{"role": "user", "content": "hi"}]], tokenizer)
+
+
+@given(
+    count=st.integers(2, 300),
+    batch_size=st.integers(1, 5),
+    length=st.integers(1, 12),
+    seed=st.integers(0, 9),
+    epoch=st.integers(0, 5),
+)
+def test_an_epoch_holds_every_window_at_most_once(count, batch_size, length, seed, epoch):
+    tokens = np.arange(count)
+    windows = (count - 1) // length
+    if windows < batch_size:
+        with pytest.raises(InputError, match=f"has {count} tokens and one batch"):
+            Batches(tokens, batch_size, length, seed)
+        return
+    batches = Batches(tokens, batch_size, length, seed)
+    assert batches.per_epoch == windows // batch_size
+    starts = []
+    for index in range(batches.per_epoch):
+        inputs, targets = batches.batch(epoch, index)
+        assert inputs.shape == targets.shape == (batch_size, length)
+        assert inputs.dtype == targets.dtype == np.int32
+        assert (targets == inputs + 1).all()
+        assert (inputs == inputs[:, :1] + np.arange(length)).all()
+        starts += inputs[:, 0].tolist()
+    assert len(set(starts)) == len(starts)
+    assert len({start % length for start in starts}) == 1  # an offset of the epoch's own
+
+
+def test_a_batch_depends_on_seed_epoch_and_index_alone():
+    tokens = np.random.default_rng(0).integers(0, 99, 1000)
+    first, second = (Batches(tokens, 2, 8, seed=3) for _ in range(2))
+    in_order = [first.batch(epoch, i) for epoch in (0, 1) for i in range(first.per_epoch)]
+    jumped = second.batch(1, 4)
+    for got, want in zip(jumped, in_order[first.per_epoch + 4], strict=True):
+        np.testing.assert_array_equal(got, want)
+    orders = [
+        np.concatenate([b.batch(epoch, i)[0] for i in range(b.per_epoch)]).tobytes()
+        for b, epoch in [(first, 0), (first, 1), (Batches(tokens, 2, 8, seed=4), 0)]
+    ]
+    assert len(set(orders)) == 3
+
+
+def test_there_is_no_batch_beyond_the_epoch():
+    batches = Batches(np.arange(100), 2, 8, seed=0)
+    with pytest.raises(IndexError, match="expected 0 to 5, got 6"):
+        batches.batch(0, 6)
+
+
+@given(count=st.integers(2, 60), batch_size=st.integers(1, 4), length=st.integers(1, 9))
+def test_in_order_has_every_token_but_the_first_as_a_target_once(count, batch_size, length):
+    targets = []
+    for inputs, following, counts in in_order(np.arange(count), batch_size, length):
+        assert inputs.shape == following.shape == counts.shape == (batch_size, length)
+        assert (following[counts] == inputs[counts] + 1).all()
+        targets += following[counts].tolist()
+    assert targets == list(range(1, count))
