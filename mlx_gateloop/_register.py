@@ -1,0 +1,98 @@
+"""What mlx-lm gets when it imports a module that this package has a part in.
+
+`mlx_lm.models.gateloop` is `mlx_gateloop.lm` itself, under a second name; `mlx_lm.quant.awq` is
+mlx-lm's own module with a recipe for GateLoop added to its table.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import spec_from_loader
+from types import CodeType, ModuleType
+from typing import Any
+
+from mlx_gateloop._hook import install
+
+__all__ = ["find_spec", "install"]
+
+
+def find_spec(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    """The import spec of `mlx_lm.models.gateloop` or `mlx_lm.quant.awq`."""
+    if name == "mlx_lm.models.gateloop":
+        return spec_from_loader(name, _ModelAlias())
+    spec = PathFinder.find_spec(name, path)
+    if spec is not None and spec.loader is not None:
+        spec.loader = _WithRecipe(spec.loader)
+    return spec
+
+
+class _ModelAlias(Loader):
+    """Loads a module by putting `mlx_gateloop.lm` in its place, so that no class exists twice."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module("mlx_gateloop.lm")
+        _name_to_transformers()
+
+
+def _name_to_transformers() -> None:
+    """Makes the type known to transformers, which reads config.json on its way to the tokenizer.
+
+    Without it every command warns of a model of an unknown type.
+    """
+    from transformers import AutoConfig, PretrainedConfig
+
+    config = type("GateLoopConfig", (PretrainedConfig,), {"model_type": "gateloop"})
+    AutoConfig.register("gateloop", config, exist_ok=True)
+
+
+class _WithRecipe(Loader):
+    """mlx-lm's loader for the AWQ command, followed by our entry in its table."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:  # get_source, get_filename, ...
+        return getattr(self._loader, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        _add_awq_recipe(module)
+
+    def get_code(self, name: str) -> CodeType:
+        """Called by `python -m`, which would run the file without exec_module."""
+        return compile(f"from {name} import main\nmain()", f"<{name}>", "exec")
+
+
+def _add_awq_recipe(awq: Any) -> None:
+    """Every projection that reads the normed input is scaled with it; GELU lets no scale pass.
+
+    State-transition projections are scaled too, or the norm's new scale would change them, but
+    never clipped: they are not quantized.
+    """
+
+    def scale_with_norm(*projections: str) -> Any:
+        def applies(block: Any) -> bool:
+            present = {name for name in block.time_mixing if name.endswith("_proj")}
+            return present - {"out_proj"} == set(projections)
+
+        return awq.ScaleConfig(
+            block="time_mixing",
+            prev="time_norm",
+            layers=list(projections),
+            kwargs=["mask"],
+            use_config=applies,
+        )
+
+    awq.AWQ_MODEL_CONFIGS["gateloop"] = awq.AWQConfig(
+        embed="embed_tokens",
+        lm_head="lm_head",
+        no_clip=["q_proj", "k_proj", "gamma_proj", "theta_proj"],
+        scale_configs=[
+            scale_with_norm("q_proj", "k_proj", "v_proj", *transition, *output)
+            for transition in ((), ("gamma_proj",), ("gamma_proj", "theta_proj"))
+            for output in ((), ("gate_proj",))
+        ]
+        + [awq.ScaleConfig(block="channel_mixing", prev="channel_norm", layers=["up_proj"])],
+    )

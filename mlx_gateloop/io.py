@@ -1,0 +1,136 @@
+"""Model directories: what `mlx_lm` commands take, written so that a failure changes nothing."""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from mlx_gateloop._hook import install
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.lm import Model
+from mlx_gateloop.tokenizer import stop_token_ids
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
+    """The model and the tokenizer of a saved directory or a Hugging Face repository.
+
+    Args:
+        path_or_hub_id: A directory that `save` or an `mlx_lm` command wrote, or "owner/name".
+
+    Returns:
+        The model, in evaluation mode, and mlx-lm's tokenizer.
+
+    Raises:
+        InputError: Nothing usable is there.
+    """
+    install()
+    from mlx_lm import load as load_with_mlx_lm
+
+    source, failure = os.fspath(path_or_hub_id), "cannot be loaded"
+    if Path(source).exists():
+        _check_directory(Path(source))
+    elif HUB_ID.fullmatch(source):
+        failure = "no such directory, and not loaded from the Hugging Face hub"
+    else:
+        raise InputError(f"{source}: no such model directory")
+    try:
+        model, tokenizer = load_with_mlx_lm(source)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
+    except Exception as error:  # tokenizers raises nothing narrower for a broken tokenizer.json
+        raise InputError(f"{source}: {failure}: {_one_line(error)}") from error
+    if not isinstance(model, Model):
+        raise InputError(f"{source}: holds a {model.model_type!r} model, not 'gateloop'")
+    return model, tokenizer
+
+
+def _check_directory(path: Path) -> None:
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        hint = "give a directory that a training run or gl.save wrote"
+        raise InputError(f"{path}: no readable config.json ({_one_line(error)}); {hint}") from error
+    model_type = config.get("model_type") if isinstance(config, dict) else None
+    if model_type != "gateloop":
+        raise InputError(f"{path}/config.json: model_type must be 'gateloop', got {model_type!r}")
+
+
+def _one_line(error: Exception) -> str:
+    line = " ".join(str(error).split())
+    return line if len(line) <= 300 else f"{line[:297]}..."
+
+
+def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:
+    """Writes a directory that `load` and every `mlx_lm` command take.
+
+    All files are complete in a temporary sibling directory before the first one is put in place,
+    so that a failure leaves an older model in `path` as it was. Other files in `path` stay.
+
+    Args:
+        model: The model, quantized or not.
+        tokenizer: A transformers or mlx-lm tokenizer.
+        path: The directory; made if it is missing.
+
+    Raises:
+        InputError: It cannot be written, for example because the disk is full.
+    """
+    target = Path(path)
+    building = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        _write(model, tokenizer, building)
+        _move(building, target)
+    except (OSError, RuntimeError) as error:  # MLX reports a failed write as RuntimeError
+        advice = "free space there or give another directory"
+        raise InputError(f"{target}: cannot be saved: {_one_line(error)}; {advice}") from error
+    finally:
+        if building is not None:
+            shutil.rmtree(building, ignore_errors=True)
+
+
+def _write(model: Model, tokenizer: Any, directory: Path) -> None:
+    weights = dict(tree_flatten(model.parameters()))
+    mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
+    tokenizer.save_pretrained(directory)
+    token_ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "pad_token_id")}
+    token_ids["eos_token_id"] = stop_token_ids(tokenizer)  # also the end of a chat's turn
+    _write_json(directory / "generation_config.json", token_ids)
+    args = model.args
+    resolved = {"num_heads": args.heads, "num_outputs": args.outputs}
+    _write_json(directory / "config.json", asdict(args) | resolved | token_ids | _quantized(model))
+
+
+def _quantized(model: Model) -> dict[str, Any]:
+    """The config entry that tells mlx-lm to look for quantized weights; it infers each layer's."""
+    for module in model.modules():
+        if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding):
+            keys = ("group_size", "bits", "mode")
+            return {"quantization": {key: getattr(module, key) for key in keys}}
+    return {}
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _move(building: Path, target: Path) -> None:
+    """Puts every file in its place by a rename, which cannot run out of space."""
+    target.mkdir(exist_ok=True)
+    new = sorted(building.iterdir())
+    for file in new:
+        file.replace(target / file.name)
+    # Shards of an older model would be loaded beside the new weights.
+    for file in target.glob("model*.safetensors*"):
+        if file.name not in {f.name for f in new}:
+            file.unlink()

@@ -1,0 +1,257 @@
+"""The GateLoop language model in mlx-lm's conventions (paper section 4, "Model Details").
+
+    tokens -> embedding -> N x (time mixing + skip, channel mixing + skip) -> norm -> head
+
+mlx-lm knows this module as `mlx_lm.models.gateloop`.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.layers import Block, ChannelMixing, TimeMixing, projection
+
+# Keys that mlx-lm and transformers add to a config.json, and that mean nothing here.
+FOREIGN_KEYS = {
+    "_name_or_path",
+    "architectures",
+    "auto_map",
+    "bos_token_id",
+    "dtype",
+    "eos_token_id",
+    "model_file",
+    "pad_token_id",
+    "quantization",
+    "quantization_config",
+    "quantize_activations",
+    "tokenizer_class",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+}
+CHOICES = {
+    "model_type": ("gateloop",),
+    "transition": ("data_controlled", "fixed"),
+    "gate": ("polar", "polar_abs", "real"),
+}
+
+
+@dataclass
+class ModelArgs:
+    """The shape of a model; also its config.json. The defaults are the paper's WikiText-103 model.
+
+    Args:
+        vocab_size: Tokens that can come in.
+        hidden_size: Width of the model.
+        num_hidden_layers: Blocks.
+        intermediate_size: Inner width of channel mixing.
+        num_heads: Heads of the operator; None means hidden_size (max-headed, the paper's model).
+        transition: "data_controlled" or "fixed" (learned per channel).
+        gate: "polar" (the paper), "polar_abs" (gateloop-transformer) or "real".
+        output_gate: SiLU gate and output projection after the operator.
+        bias: Whether linear layers have a bias.
+        tie_word_embeddings: The head is the embedding.
+        dropout: Probability, on the embedding and on what each mixing adds.
+        layer_norm_eps: Epsilon of the layer norms.
+        num_outputs: Width of the head; None means vocab_size.
+
+    Raises:
+        InputError: A value that cannot be used.
+    """
+
+    model_type: str = "gateloop"
+    vocab_size: int = 50257
+    hidden_size: int = 624
+    num_hidden_layers: int = 12
+    intermediate_size: int = 1872
+    num_heads: int | None = None
+    transition: str = "data_controlled"
+    gate: str = "polar"
+    output_gate: bool = False
+    bias: bool = True
+    tie_word_embeddings: bool = False
+    dropout: float = 0.0
+    layer_norm_eps: float = 1e-5
+    num_outputs: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            self._check(field.name, field.type, getattr(self, field.name))
+        if self.hidden_size % self.heads:
+            raise _invalid("num_heads", f"a divisor of hidden_size {self.hidden_size}", self)
+        if self.tie_word_embeddings and self.outputs != self.vocab_size:
+            expected = f"vocab_size {self.vocab_size}, as tie_word_embeddings is true"
+            raise _invalid("num_outputs", expected, self)
+
+    @property
+    def heads(self) -> int:
+        return self.num_heads or self.hidden_size
+
+    @property
+    def outputs(self) -> int:
+        return self.num_outputs or self.vocab_size
+
+    def _check(self, name: str, type_: Any, value: Any) -> None:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name in CHOICES:
+            good, expected = value in CHOICES[name], " or ".join(map(repr, CHOICES[name]))
+        elif type_ is bool:
+            good, expected = isinstance(value, bool), "true or false"
+        elif name == "dropout":
+            good, expected = number and 0 <= value < 1, "a number in [0, 1)"
+        elif name == "layer_norm_eps":
+            good, expected = number and 0 < value < 1, "a number in (0, 1)"
+        else:
+            good, expected = number and isinstance(value, int) and value > 0, "a positive integer"
+            if type_ is not int:
+                good, expected = good or value is None, f"{expected} or null"
+        if not good:
+            raise _invalid(name, expected, self)
+
+    @classmethod
+    def from_dict(cls, config: dict[str, Any]) -> "ModelArgs":
+        """The arguments in a config.json; keys that nobody knows are named in one warning."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(config.keys() - known - FOREIGN_KEYS):
+            warnings.warn(f"config.json: ignoring unknown {', '.join(unknown)}", stacklevel=2)
+        return cls(**{key: value for key, value in config.items() if key in known})
+
+
+def _invalid(name: str, expected: str, args: ModelArgs) -> InputError:
+    return InputError(f"config: {name} must be {expected}, got {getattr(args, name)!r}")
+
+
+# Parameter counts: see tests/test_lm.py. The paper calls its WikiText-103 model "125M"; its
+# equations alone give 114.3M, with a SiLU gate and an output projection it is 123.6M.
+PRESETS = {
+    "memory_horizon": ModelArgs(
+        vocab_size=6, num_outputs=51, hidden_size=64, intermediate_size=128, num_hidden_layers=4
+    ),
+    "wikitext103": ModelArgs(),
+    "125m": ModelArgs(output_gate=True),
+    # Few layers and a head of its own: for the same 4M parameters it does less arithmetic a token
+    # than a tied one with more layers, and learned more in the same minute on a CPU.
+    "demo": ModelArgs(vocab_size=4096, hidden_size=256, intermediate_size=512, num_hidden_layers=3),
+}
+
+
+class GateLoopModel(nn.Module):
+    """The embedding, the blocks and the final norm."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        size = args.hidden_size
+        self.embed_tokens = nn.Embedding(args.vocab_size, size)
+        if not args.tie_word_embeddings:
+            # Unit variance, or what the first blocks add would drown the token. A tied embedding
+            # keeps MLX's 1 / size, which gives logits of unit variance.
+            self.embed_tokens.weight = mx.random.normal((args.vocab_size, size))
+        self.dropout = nn.Dropout(args.dropout)
+        self.layers = [
+            Block(
+                TimeMixing(
+                    size,
+                    args.heads,
+                    args.transition,
+                    args.gate,
+                    args.output_gate,
+                    args.bias,
+                ),
+                ChannelMixing(size, args.intermediate_size, args.bias),
+                size,
+                args.layer_norm_eps,
+                args.dropout,
+            )
+            for _ in range(args.num_hidden_layers)
+        ]
+        self.norm = nn.LayerNorm(size, eps=args.layer_norm_eps)
+
+    def __call__(self, tokens: mx.array, cache: list[Any] | None = None) -> mx.array:
+        x = self.dropout(self.embed_tokens(tokens))
+        mask = None if cache is None else cache[0].make_mask(tokens.shape[1])
+        for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
+            x = layer(x, mask, layer_cache)
+        if cache is not None and mask is not None:
+            _advance(cache, tokens.shape[1])
+        return self.norm(x)
+
+
+def _advance(cache: list[Any], steps: int) -> None:
+    """Counts the padding of all layers down by `steps` tokens.
+
+    The layers share one array: `ArraysCache.advance` in each would leave in all but the first a
+    chain of subtractions that nothing ever evaluates, one live buffer a token (mlx-lm#1845).
+    """
+    lengths, left_padding = (
+        None if count is None else mx.maximum(count - steps, 0)
+        for count in (cache[0].lengths, cache[0].left_padding)
+    )
+    for layer_cache in cache:
+        layer_cache.lengths, layer_cache.left_padding = lengths, left_padding
+
+
+class Model(nn.Module):
+    """A GateLoop language model.
+
+    Args:
+        args: Its shape.
+    """
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.args = args
+        self.model_type = args.model_type
+        self.model = GateLoopModel(args)
+        if not args.tie_word_embeddings:
+            self.lm_head = projection(nn.Linear, args.hidden_size, args.outputs, args.bias)
+
+    def __call__(self, tokens: mx.array, cache: list[Any] | None = None) -> mx.array:
+        """The logits of the next token.
+
+        Args:
+            tokens: `[batch, length]` integers.
+            cache: What `make_cache` gave, continued in place; None starts from a zero state.
+
+        Returns:
+            `[batch, length, num_outputs]` in the weights' dtype.
+        """
+        x = self.model(tokens, cache)
+        if self.args.tie_word_embeddings:
+            return self.model.embed_tokens.as_linear(x)
+        return self.lm_head(x)
+
+    @property
+    def layers(self) -> list[Block]:
+        return self.model.layers
+
+    def make_cache(self) -> list[Any]:
+        """One mlx-lm cache a layer, holding its state: float32, of constant size."""
+        from mlx_lm.models.cache import ArraysCache
+
+        return [ArraysCache(size=1) for _ in self.layers]
+
+    def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+        """Weights as this model takes them: state transitions float32, no head if it is tied."""
+        if self.args.tie_word_embeddings:
+            weights = {k: w for k, w in weights.items() if not k.startswith("lm_head.")}
+        return {
+            k: w.astype(mx.float32) if is_state_transition(k) else w for k, w in weights.items()
+        }
+
+    @property
+    def cast_predicate(self) -> Callable[[str], bool]:
+        """Which weights `mlx_lm convert --dtype` casts: all but the state transitions."""
+        return lambda path: not is_state_transition(path)
+
+
+def is_state_transition(path: str) -> bool:
+    """Whether a parameter path belongs to the state transition.
+
+    These keep float32, and their own learning rate without weight decay (paper, WikiText-103).
+    """
+    return not {"gamma", "theta", "gamma_proj", "theta_proj"}.isdisjoint(path.split("."))

@@ -1,0 +1,231 @@
+"""Model directories: round trips, bad input, and failures that change nothing."""
+
+import errno
+import json
+import resource
+import signal
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.io import load, save
+from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.tokenizer import byte_tokenizer, stop_token_ids
+
+FILES = {
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "generation_config.json",
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return byte_tokenizer()
+
+
+def tiny(tokenizer, **options):
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+    mx.random.seed(0)
+    model = Model(ModelArgs(vocab_size=len(tokenizer), **sizes | options))
+    model.eval()
+    return model
+
+
+@pytest.fixture
+def saved(tokenizer, tmp_path):
+    save(tiny(tokenizer), tokenizer, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def contents(directory):
+    return {file.name: file.read_bytes() for file in directory.iterdir()}
+
+
+PROMPT = mx.array([[72, 101, 108, 108, 111]])
+
+
+@pytest.mark.parametrize("options", [{}, {"transition": "fixed", "tie_word_embeddings": True}])
+def test_what_is_saved_is_loaded(tokenizer, tmp_path, options):
+    model = tiny(tokenizer, **options)
+    save(model, tokenizer, tmp_path / "deep" / "model")
+    directory = tmp_path / "deep" / "model"
+    assert {file.name for file in directory.iterdir()} == FILES
+    assert [p.name for p in directory.parent.iterdir()] == ["model"]
+    loaded, loaded_tokenizer = load(directory)
+    assert type(loaded) is Model
+    assert not loaded.training
+    assert mx.array_equal(loaded(PROMPT), model(PROMPT))
+    text = "naïve 🙂\n  text"
+    assert loaded_tokenizer.encode(text) == tokenizer.encode(text)
+    assert loaded_tokenizer.chat_template == tokenizer.chat_template
+    assert loaded_tokenizer.eos_token_ids == set(stop_token_ids(tokenizer))
+
+
+def test_config_says_what_the_model_is(tokenizer, saved):
+    config = json.loads((saved / "config.json").read_text())
+    expected = {"model_type": "gateloop", "hidden_size": 64, "num_heads": 64, "bias": True}
+    assert config.items() >= expected.items()
+    assert config["num_outputs"] == config["vocab_size"] == len(tokenizer)
+    assert config["eos_token_id"] == stop_token_ids(tokenizer)
+    assert "model_file" not in config
+    _, metadata = mx.load(str(saved / "model.safetensors"), return_metadata=True)
+    assert metadata == {"format": "mlx"}
+
+
+def test_a_loaded_model_is_saved_again(saved, tmp_path):
+    model, tokenizer = load(saved)  # mlx-lm's wrapper of a tokenizer now
+    save(model, tokenizer, tmp_path / "again")
+    first, second = contents(saved), contents(tmp_path / "again")
+    assert first.keys() == second.keys()
+    assert first["config.json"] == second["config.json"]
+    assert mx.array_equal(load(tmp_path / "again")[0](PROMPT), model(PROMPT))
+
+
+def test_a_quantized_model_stays_quantized(tokenizer, tmp_path):
+    model = tiny(tokenizer)
+    nn.quantize(model, group_size=32, bits=8)
+    save(model, tokenizer, tmp_path / "model")
+    loaded, _ = load(tmp_path / "model")
+    assert type(loaded.layers[0].time_mixing.q_proj) is nn.QuantizedLinear
+    assert mx.array_equal(loaded(PROMPT), model(PROMPT))
+
+
+def test_saving_over_a_model_replaces_its_weights_and_leaves_other_files(tokenizer, saved):
+    (saved / "log.jsonl").write_text("kept")
+    (saved / "model-00001-of-00002.safetensors").write_bytes(b"old shard")
+    (saved / "model.safetensors.index.json").write_text("{}")
+    model = tiny(tokenizer, num_hidden_layers=2)
+    save(model, tokenizer, saved)
+    assert {file.name for file in saved.iterdir()} == FILES | {"log.jsonl"}
+    assert mx.array_equal(load(saved)[0](PROMPT), model(PROMPT))
+
+
+def full(*args, **kwargs):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_leaves_the_old_model(tokenizer, saved, monkeypatch):
+    before = contents(saved)
+    other = tiny(tokenizer, num_hidden_layers=2)
+    monkeypatch.setattr(mx, "save_safetensors", full)
+    with pytest.raises(InputError, match=r"No space left on device; free") as error:
+        save(other, tokenizer, saved)
+    assert "\n" not in str(error.value)
+    assert contents(saved) == before
+    assert [p.name for p in saved.parent.iterdir()] == ["model"]
+
+
+def test_a_disk_that_fills_up_within_a_file_leaves_the_old_model(tokenizer, saved):
+    before = contents(saved)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old_handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(InputError, match="cannot be saved"):
+            save(tiny(tokenizer, num_hidden_layers=2), tokenizer, saved)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, old_handler)
+    assert contents(saved) == before
+    assert [p.name for p in saved.parent.iterdir()] == ["model"]
+
+
+def test_a_file_in_the_way_is_named(tokenizer, tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(InputError, match="taken: cannot be saved"):
+        save(tiny(tokenizer), tokenizer, tmp_path / "taken")
+    assert (tmp_path / "taken").read_text() == "a file"
+
+
+def message(source):
+    with pytest.raises(InputError) as error:
+        load(source)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_missing_directories_are_named(tmp_path):
+    assert message(tmp_path / "nothing") == f"{tmp_path}/nothing: no such model directory"
+    assert message("nothing") == "nothing: no such model directory"
+
+
+def test_what_is_no_directory_here_is_asked_from_the_hub(monkeypatch):
+    def offline(source, **kwargs):
+        raise OSError(f"cannot reach the hub\nfor {source}")
+
+    monkeypatch.setattr("mlx_lm.utils.snapshot_download", offline)
+    expected = "no such directory, and not loaded from the Hugging Face hub: cannot reach the hub"
+    assert message("someone/gateloop") == f"someone/gateloop: {expected} for someone/gateloop"
+
+
+def test_a_directory_without_a_config(tmp_path):
+    assert "no readable config.json" in message(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"model_type": "llama"}', "{}"])
+def test_a_config_of_something_else(saved, text):
+    (saved / "config.json").write_text(text)
+    assert f"{saved}" in message(saved)
+
+
+def change_config(directory, **values):
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | values))
+
+
+def test_an_impossible_config_value(saved):
+    change_config(saved, gate="elliptic")
+    expected = "config: gate must be 'polar' or 'polar_abs' or 'real', got 'elliptic'"
+    assert message(saved) == f"{saved}: {expected}"
+
+
+def test_weights_that_do_not_fit_the_config(saved):
+    change_config(saved, intermediate_size=32)
+    assert "Expected shape (32, 64) but received shape (64, 64)" in message(saved)
+    change_config(saved, intermediate_size=64, num_hidden_layers=2)
+    assert "Missing" in message(saved)
+
+
+def test_no_weights(saved):
+    (saved / "model.safetensors").unlink()
+    assert "No safetensors found" in message(saved)
+
+
+@pytest.mark.parametrize("keep", [0, 20, 5000])
+def test_truncated_weights(saved, keep):
+    weights = (saved / "model.safetensors").read_bytes()
+    (saved / "model.safetensors").write_bytes(weights[:keep])
+    assert "cannot be loaded" in message(saved)
+
+
+def test_foreign_weights(saved):
+    mx.save_safetensors(str(saved / "model.safetensors"), {"transformer.wte": mx.zeros((2, 2))})
+    assert "Received 1 parameters not in model: transformer.wte" in message(saved)
+    (saved / "model.safetensors").write_bytes(b"not a safetensors file" * 50)
+    assert "cannot be loaded" in message(saved)
+
+
+def test_a_broken_tokenizer(saved):
+    (saved / "tokenizer.json").write_text("{")
+    assert "cannot be loaded" in message(saved)
+
+
+def test_no_tokenizer(saved):
+    for name in FILES - {"config.json", "model.safetensors", "generation_config.json"}:
+        (saved / name).unlink()
+    assert "cannot be loaded" in message(saved)
+
+
+def test_half_precision_weights_keep_their_dtype(tokenizer, tmp_path):
+    model = tiny(tokenizer)
+    model.layers[0].channel_mixing.set_dtype(mx.bfloat16)
+    save(model, tokenizer, tmp_path / "model")
+    loaded, _ = load(tmp_path / "model")
+    assert loaded.layers[0].channel_mixing.up_proj.weight.dtype == mx.bfloat16
+    assert mx.array_equal(loaded(PROMPT), model(PROMPT))

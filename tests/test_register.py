@@ -1,0 +1,88 @@
+"""mlx-lm finds the model type by itself, in every way Python can be started."""
+
+import importlib
+import importlib.util
+import py_compile
+import subprocess
+import sys
+from pathlib import Path
+
+import mlx_gateloop
+from mlx_gateloop import _hook, _register
+
+PACKAGE = Path(mlx_gateloop.__file__).parent
+
+
+def python(code, *flags):
+    """What a fresh interpreter, with the package installed, prints."""
+    child = subprocess.run(
+        [sys.executable, *flags, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert child.returncode == 0, child.stderr
+    return child.stdout.split()
+
+
+def test_the_hook_is_there_from_the_start_and_imports_nothing():
+    code = """
+import sys
+print(*(f.__name__ for f in sys.meta_path if getattr(f, "__name__", "") == "MlxLmFinder"))
+print(*(m for m in sys.modules if m.split(".")[0] in ("mlx", "mlx_lm", "mlx_gateloop")))
+"""
+    assert python(code) == ["MlxLmFinder"]
+
+
+def test_the_hook_costs_less_than_a_millisecond(tmp_path):
+    hook = tmp_path / "_mlx_gateloop_hook.py"
+    hook.write_text((PACKAGE / "_hook.py").read_text())
+    py_compile.compile(str(hook))  # as an installer does
+    code = f"""
+import sys, time
+sys.path.insert(0, {str(tmp_path)!r})
+import _mlx_gateloop_hook
+times = []
+for _ in range(5):
+    del sys.modules["_mlx_gateloop_hook"]
+    start = time.perf_counter()
+    exec({(PACKAGE / "_hook.pth").read_text()!r})
+    times.append(time.perf_counter() - start)
+print(min(times))
+"""
+    assert float(python(code, "-S")[0]) < 1e-3
+
+
+def test_installing_twice_adds_one_finder(monkeypatch):
+    others = [f for f in sys.meta_path if getattr(f, "__name__", "") != "MlxLmFinder"]
+    monkeypatch.setattr(sys, "meta_path", list(others))
+    _hook.install()
+    _hook.install()
+    assert sys.meta_path == [_hook.MlxLmFinder, *others]
+
+
+def test_other_imports_pass_by():
+    assert _hook.MlxLmFinder.find_spec("mlx_lm.models.llama") is None
+
+
+def test_the_alias_is_the_module_itself():
+    from mlx_lm.utils import _get_classes
+
+    from mlx_gateloop import lm
+
+    assert importlib.import_module("mlx_lm.models.gateloop") is lm
+    assert lm.__name__ == lm.__spec__.name == "mlx_gateloop.lm"
+    assert _get_classes({"model_type": "gateloop"}) == (lm.Model, lm.ModelArgs)
+
+
+def test_one_module_whichever_name_comes_first():
+    code = """
+import mlx_lm.models.gateloop as first, mlx_gateloop.lm as second
+print(first is second, first.Model.__module__)
+"""
+    assert python(code) == ["True", "mlx_gateloop.lm"]
+
+
+def test_awq_has_the_recipe_and_its_own_source():
+    spec = _register.find_spec("mlx_lm.quant.awq", importlib.import_module("mlx_lm.quant").__path__)
+    awq = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(awq)
+    assert {"llama", "gateloop"} <= awq.AWQ_MODEL_CONFIGS.keys()
+    assert "def awq_quantize" in spec.loader.get_source("mlx_lm.quant.awq")
