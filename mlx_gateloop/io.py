@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -73,8 +72,8 @@ def _one_line(error: Exception) -> str:
 def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:
     """Writes a directory that `load` and every `mlx_lm` command take.
 
-    All files are complete in a temporary sibling directory before the first one is put in place,
-    so that a failure leaves an older model in `path` as it was. Other files in `path` stay.
+    All files are complete in a folder `.saving` inside it before the first one is put in place, so
+    that a failure leaves an older model in `path` as it was. Other files in `path` stay.
 
     Args:
         model: The model, quantized or not.
@@ -85,18 +84,20 @@ def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:
         InputError: It cannot be written, for example because the disk is full.
     """
     target = Path(path)
-    building = None
+    building = target / ".saving"
+    is_new = not target.exists()
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        shutil.rmtree(building, ignore_errors=True)  # of a save that was killed
+        building.mkdir(parents=True)
         _write(model, tokenizer, building)
         _move(building, target)
     except (OSError, RuntimeError) as error:  # MLX reports a failed write as RuntimeError
         advice = "free space there or give another directory"
         raise InputError(f"{target}: cannot be saved: {_one_line(error)}; {advice}") from error
     finally:
-        if building is not None:
-            shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(building, ignore_errors=True)
+        if is_new and target.is_dir() and not any(target.iterdir()):
+            target.rmdir()
 
 
 def _write(model: Model, tokenizer: Any, directory: Path) -> None:
@@ -126,7 +127,6 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 def _move(building: Path, target: Path) -> None:
     """Puts every file in its place by a rename, which cannot run out of space."""
-    target.mkdir(exist_ok=True)
     new = sorted(building.iterdir())
     for file in new:
         file.replace(target / file.name)

@@ -14,6 +14,9 @@ import mlx.core as mx
 
 from mlx_gateloop.ops.planes import Planes, add, conjugate, multiply, widen
 
+Pair = tuple[Planes, Planes]
+
+CHUNK = 32  # steps at most in a chunk
 SHORT = 16  # steps; up to here chunks don't pay
 # Where one step alone covers this many numbers, the two levels lose: they read everything twice.
 # Measured on two CPU cores (`gateloop bench ops`); a guess on a GPU, where a launch costs more.
@@ -77,7 +80,7 @@ def two_level_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
     """The scan without a gradient of its own; arguments as in `linear_recurrence`."""
     L = a[0].shape[1]
     if L <= SHORT or h0[0].size >= WIDE[mx.default_device().type]:
-        return stepwise_scan(a, x, h0, reverse, axis=1)
+        return stepwise_scan(a, x, h0, reverse)
     chunk = chunk_length(L)
     full = L - L % chunk
     if full == L:
@@ -85,38 +88,34 @@ def two_level_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
     # The ragged end is a run of its own, step by step: no padded copies.
     body, end = (slice(None), slice(full)), (slice(None), slice(full, L))
     if reverse:
-        h_end = stepwise_scan(_at(a, end), _at(x, end), h0, reverse, axis=1)
+        h_end = stepwise_scan(_at(a, end), _at(x, end), h0, reverse)
         h0 = tuple(plane[:, 0] for plane in h_end)
         h_body = _scan_chunks(_at(a, body), _at(x, body), h0, reverse, chunk)
     else:
         h_body = _scan_chunks(_at(a, body), _at(x, body), h0, reverse, chunk)
         h0 = tuple(plane[:, -1] for plane in h_body)
-        h_end = stepwise_scan(_at(a, end), _at(x, end), h0, reverse, axis=1)
+        h_end = stepwise_scan(_at(a, end), _at(x, end), h0, reverse)
     return tuple(mx.concatenate([p, q], 1) for p, q in zip(h_body, h_end, strict=True))
 
 
 def chunk_length(length: int) -> int:
     """Steps in a chunk: about half the square root of the length, a power of two in [4, 32]."""
-    return min(32, 1 << max(2, math.ceil(math.log2(math.sqrt(length) / 2))))
+    return min(CHUNK, 1 << max(2, math.ceil(math.log2(math.sqrt(length) / 2))))
 
 
 def _scan_chunks(a: Planes, x: Planes, h0: Planes, reverse: bool, chunk: int) -> Planes:
     B, L, *rest = a[0].shape
     # [B, L, ...] -> [B, chunks, chunk, ...]
     a, x = (tuple(p.reshape(B, L // chunk, chunk, *rest) for p in planes) for planes in (a, x))
-    ends = hillis_steele(*_summaries(a, x, reverse), h0, reverse)
-    h = stepwise_scan(a, x, previous(ends, h0, reverse), reverse, axis=2)
+    steps = _steps(a, x, reverse, axis=2)
+    # Of each chunk: the product of its transitions, and its last state if it starts from zero.
+    summary = steps[0]
+    for step_ in steps[1:]:
+        summary = combine(*summary, *step_)
+    products, states = (tuple(p.squeeze(2) for p in planes) for planes in summary)
+    ends = hillis_steele(products, states, h0, reverse)
+    h = _run(steps, previous(ends, h0, reverse), reverse, axis=2)
     return tuple(p.reshape(B, L, *rest) for p in h)
-
-
-def _summaries(a: Planes, x: Planes, reverse: bool) -> tuple[Planes, Planes]:
-    """Per chunk: the product of its transitions, and its last state when started from zero."""
-    first, *others = _steps(a[0].shape[2], reverse)
-    before = (slice(None), slice(None))
-    summary = _at(a, (*before, first)), _at(x, (*before, first))
-    for n in others:
-        summary = combine(*summary, _at(a, (*before, n)), _at(x, (*before, n)))
-    return summary
 
 
 def hillis_steele(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
@@ -141,14 +140,36 @@ def hillis_steele(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
     return add(multiply(a, tuple(s[:, None] for s in h0)), x)
 
 
-def stepwise_scan(a: Planes, x: Planes, h: Planes, reverse: bool, axis: int) -> Planes:
-    """One step after another along `axis`; every other axis runs side by side."""
-    before = (slice(None),) * axis
-    length = a[0].shape[axis]
-    states: list[Planes] = [h] * length
-    for n in _steps(length, reverse):
-        h = states[n] = step(_at(a, (*before, n)), _at(x, (*before, n)), h)
-    return tuple(mx.stack(list(planes), axis) for planes in zip(*states, strict=True))
+def stepwise_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
+    """One step after another along axis 1."""
+    return _run(_steps(a, x, reverse, axis=1), h0, reverse, axis=1)
+
+
+def _run(steps: list[Pair], h: Planes, reverse: bool, axis: int) -> Planes:
+    """The states from h on, one step after another; every other axis runs side by side."""
+    h = tuple(mx.expand_dims(plane, axis) for plane in h)
+    states: list[Planes] = []
+    for a, x in steps:
+        h = step(a, x, h)
+        states.append(h)
+    states = states[::-1] if reverse else states
+    return tuple(mx.concatenate(list(planes), axis) for planes in zip(*states, strict=True))
+
+
+def _steps(a: Planes, x: Planes, reverse: bool, axis: int) -> list[Pair]:
+    """Each step's a and x, their `axis` of length 1, in the order in which the scan runs."""
+    steps = list(zip(*(_split(plane, axis) for plane in (*a, *x)), strict=True))
+    return [(planes[: len(a)], planes[len(a) :]) for planes in (steps[::-1] if reverse else steps)]
+
+
+def _split(x: mx.array, axis: int) -> list[mx.array]:
+    # One split is cheaper than many slices. But each of its parts knows all the others, so that
+    # a long axis goes in two rounds.
+    length = x.shape[axis]
+    if length <= CHUNK:
+        return list(mx.split(x, length, axis))
+    blocks = mx.split(x, list(range(CHUNK, length, CHUNK)), axis)
+    return [part for block in blocks for part in _split(block, axis)]
 
 
 @mx.compile
@@ -158,14 +179,10 @@ def step(a: Planes, x: Planes, h: Planes) -> Planes:
 
 
 @mx.compile
-def combine(a1: Planes, x1: Planes, a2: Planes, x2: Planes) -> tuple[Planes, Planes]:
+def combine(a1: Planes, x1: Planes, a2: Planes, x2: Planes) -> Pair:
     """The paper's operator (eq. 10): first (a1, x1), then (a2, x2)."""
     return multiply(a1, a2), add(multiply(a2, x1), x2)
 
 
 def _at(planes: Planes, index: tuple) -> Planes:
     return tuple(plane[index] for plane in planes)
-
-
-def _steps(length: int, reverse: bool) -> range:
-    return range(length - 1, -1, -1) if reverse else range(length)

@@ -101,7 +101,7 @@ def test_hillis_steele_and_both_routes_of_the_scan_agree(length, reverse):
     a = random(rng, (1, length, 4), False, 0.6), random(rng, (1, length, 4), False, 0.6)
     x = (random(rng, (1, length, 4), False),)
     h0 = random(rng, (1, 4), False), random(rng, (1, 4), False)
-    want = scan.stepwise_scan(a, x, h0, reverse, axis=1)
+    want = scan.stepwise_scan(a, x, h0, reverse)
     for route in (scan.hillis_steele, scan.two_level_scan):
         for got, plane in zip(route(a, x, h0, reverse), want, strict=True):
             assert error(got, as_numpy(plane)) < 2e-6

@@ -1,0 +1,290 @@
+"""The `gateloop` command. Each subcommand imports what it needs when it runs."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from mlx_gateloop import __version__
+from mlx_gateloop.errors import InputError
+
+Arguments = argparse.Namespace
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command.
+
+    Returns:
+        0 done, 2 the user's input was wrong (one line on stderr), 130 interrupted.
+    """
+    arguments = _parser().parse_args(argv)
+    # transformers would tell every user that PyTorch is missing.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    try:
+        arguments.run(arguments)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of our output has gone: `gateloop generate ... | head`
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt as interrupt:
+        print(f"\n{interrupt or 'interrupted'}", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gateloop",
+        description="GateLoop language models on MLX: train, evaluate, generate.",
+        epilog="example: gateloop train --data my.txt --out models/mine",
+    )
+    parser.add_argument("--version", action="version", version=f"gateloop {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, add in _COMMANDS.items():
+        summary, example = _HELP[name]
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            epilog=f"example: {example}",
+            allow_abbrev=False,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        add(command)
+    return parser
+
+
+_HELP = {
+    "train": (
+        "train a model on text",
+        "gateloop train --config configs/demo.yaml --data my.txt --out models/mine",
+    ),
+    "eval": (
+        "perplexity and bits per byte of a text",
+        "gateloop eval --model models/mine --data held_out.txt",
+    ),
+    "generate": (
+        "stream a continuation or an answer",
+        'gateloop generate --model models/mine --prompt "Once upon a time"',
+    ),
+    "bench": (
+        "time the operator beside its peers, in one run",
+        "gateloop bench ops --markdown results.md",
+    ),
+    "mlx-lm": (
+        "any mlx_lm command, with the model type registered",
+        "gateloop mlx-lm convert --hf-path models/mine --mlx-path models/mine-4bit -q",
+    ),
+}
+
+
+def _add_train(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--config", type=Path, metavar="FILE", help="YAML; none: the demo preset, or the run's own")
+    add(
+        "--data",
+        default="pydoc",
+        metavar="PATH",
+        help="a text file, a folder, a .jsonl file, a folder with WikiText-103, or one of `pydoc` "
+        "(Python's documentation) and `wikitext-103` (from the Hugging Face hub)",
+    )
+    add("--out", type=Path, required=True, metavar="DIR", help="becomes a model directory")
+    add("--resume", action="store_true", help="continue the run that DIR holds, bit for bit")
+    for flag, (key, type_, text) in _TRAIN_FLAGS.items():
+        add(flag, dest=key, type=type_, help=f"{text} ({key})", default=argparse.SUPPRESS)
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any other key of the configuration, such as model.dropout=0.1; may be repeated",
+    )
+    command.set_defaults(run=_train)
+
+
+_TRAIN_FLAGS: dict[str, tuple[str, Any, str]] = {
+    "--steps": ("steps", int, "optimizer steps"),
+    "--epochs": ("epochs", float, "passes over the text, instead of steps"),
+    "--batch-size": ("data.batch_size", int, "sequences a batch"),
+    "--length": ("data.length", int, "tokens a sequence"),
+    "--learning-rate": ("optimizer.learning_rate", float, "peak learning rate"),
+    "--dtype": ("dtype", str, "float32, bfloat16 or float16"),
+    "--seed": ("seed", int, "of weights, data order and dropout"),
+}
+
+
+def _train(arguments: Arguments) -> None:
+    import yaml
+
+    from mlx_gateloop.train import TrainConfig, train
+
+    keys = {key for key, _, _ in _TRAIN_FLAGS.values()}
+    overrides = {key: value for key, value in vars(arguments).items() if key in keys}
+    for setting in arguments.set:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set {setting}: expected KEY=VALUE, such as model.dropout=0.1")
+        try:
+            overrides[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise InputError(f"--set {setting}: {value!r} is not a YAML value") from None
+    path = arguments.config
+    if path is None and arguments.resume:
+        path = arguments.out / "config.yaml"
+    config = TrainConfig.load(path, overrides)
+    result = train(config, arguments.data, arguments.out, resume=arguments.resume)
+    print(f"saved {result.out} after {result.steps} steps", end="")
+    print(f", validation loss {result.best_loss:.4f} nats/token")
+
+
+def _add_eval(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    _add_model(command)
+    add("--data", required=True, metavar="PATH", help="what `gateloop train --data` takes")
+    add(
+        "--split",
+        choices=("all", "train", "validation"),
+        default="all",
+        help="which part of it, cut as training cuts it",
+    )
+    add("--validation-fraction", type=float, default=0.1, help="the fraction that training used")
+    add("--length", type=int, default=256, help="tokens of context")
+    add("--batch-size", type=int, default=8, help="sequences at once")
+    command.set_defaults(run=_eval)
+
+
+def _eval(arguments: Arguments) -> None:
+    from mlx_gateloop import load
+    from mlx_gateloop.data import encode, load_corpus, num_bytes
+    from mlx_gateloop.evaluate import evaluate
+
+    for name in ("length", "batch_size"):
+        if getattr(arguments, name) < 1:
+            raise InputError(f"{name}: expected at least 1, got {getattr(arguments, name)}")
+    corpus = load_corpus(arguments.data, arguments.validation_fraction)
+    parts = {
+        "all": [*corpus.train, *corpus.validation],
+        "train": corpus.train,
+        "validation": corpus.validation,
+    }
+    documents = parts[arguments.split]
+    model, tokenizer = load(arguments.model)
+    result = evaluate(
+        model,
+        encode(documents, tokenizer),
+        num_bytes(documents),
+        arguments.length,
+        arguments.batch_size,
+    )
+    print(f"tokens         {result.tokens:,}")
+    print(f"loss           {result.loss_nats:.4f} nats/token")
+    print(f"perplexity     {result.perplexity:.3f} per token")
+    print(f"bits per byte  {result.bits_per_byte:.4f}")
+
+
+def _add_generate(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    _add_model(command)
+    add("--prompt", default="", help="text to continue; `-` reads it from standard input")
+    add("--chat", action="store_true", help="the prompt is a question to answer")
+    add("--system", help="a system message, with --chat")
+    add("--max-tokens", type=int, default=256, help="tokens at most")
+    add("--temperature", type=float, default=0.8, help="0 takes the likeliest token")
+    add("--top-p", type=float, default=1.0, help="nucleus of this probability; 1 is off")
+    add("--top-k", type=int, default=0, help="this many likeliest tokens; 0 is off")
+    add("--min-p", type=float, default=0.0, help="share of the likeliest token's probability")
+    add("--repetition-penalty", type=float, default=1.0, help="1 is off")
+    add("--seed", type=int, help="for the same text every time")
+    add("--stop", action="append", default=[], metavar="TEXT", help="end here; may be repeated")
+    command.set_defaults(run=_generate)
+
+
+def _generate(arguments: Arguments) -> None:
+    from mlx_gateloop import load
+    from mlx_gateloop.generate import Sampling, Speed, stream
+
+    sampling = Sampling(
+        arguments.temperature,
+        arguments.top_p,
+        arguments.top_k,
+        arguments.min_p,
+        arguments.repetition_penalty,
+        arguments.seed,
+    )
+    text = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    prompt: str | list[dict[str, str]] = text
+    if arguments.chat:
+        prompt = [{"role": "user", "content": text}]
+        if arguments.system is not None:
+            prompt.insert(0, {"role": "system", "content": arguments.system})
+    elif arguments.system is not None:
+        raise InputError("--system: a system message needs --chat")
+    model, tokenizer = load(arguments.model)
+    speed = Speed()
+    pieces = stream(
+        model,
+        tokenizer,
+        prompt,
+        sampling,
+        max_tokens=arguments.max_tokens,
+        stop=arguments.stop,
+        speed=speed,
+    )
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print()
+    print(
+        f"prompt: {speed.prompt_tokens} tokens, {speed.prompt_tokens_per_second:,.0f} tokens/s; "
+        f"generated: {speed.tokens} tokens, {speed.tokens_per_second:,.0f} tokens/s",
+        file=sys.stderr,
+    )
+
+
+def _add_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--model", required=True, metavar="DIR", help="a model directory or hub id"
+    )
+
+
+def _add_bench(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("what", choices=("ops",), help="ops: the operator's modes, the naive loop and peers")
+    add("--quick", action="store_true", help="small sizes only: seconds instead of minutes")
+    add("--markdown", type=Path, metavar="FILE", help="also write the tables here")
+    command.set_defaults(run=_bench)
+
+
+def _bench(arguments: Arguments) -> None:
+    from mlx_gateloop.bench import bench_ops
+
+    bench_ops(quick=arguments.quick, markdown=arguments.markdown)
+
+
+def _add_mlx_lm(command: argparse.ArgumentParser) -> None:
+    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="SUBCOMMAND ...")
+    command.set_defaults(run=_mlx_lm)
+
+
+def _mlx_lm(arguments: Arguments) -> None:
+    from mlx_lm import cli  # the model type was registered by importing mlx_gateloop
+
+    words = arguments.arguments or ["--help"]
+    before = sys.argv
+    sys.argv = ["mlx_lm", *words]
+    try:
+        cli.main()
+    finally:
+        sys.argv = before
+
+
+_COMMANDS = {
+    "train": _add_train,
+    "eval": _add_eval,
+    "generate": _add_generate,
+    "bench": _add_bench,
+    "mlx-lm": _add_mlx_lm,
+}

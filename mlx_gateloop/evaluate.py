@@ -1,0 +1,61 @@
+"""How well a model predicts a text: loss, perplexity, bits per byte."""
+
+import math
+from dataclasses import dataclass
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from mlx_gateloop.data import in_order
+from mlx_gateloop.errors import InputError
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Args:
+    loss_nats: mean negative log-likelihood, nats per predicted token.
+    perplexity: exp(loss_nats); it depends on the tokenizer.
+    bits_per_byte: total nats / ln 2 / bytes of the text; comparable between tokenizers.
+    tokens: number of predicted tokens.
+    """
+
+    loss_nats: float
+    perplexity: float
+    bits_per_byte: float
+    tokens: int
+
+
+def evaluate(
+    model: nn.Module, tokens: np.ndarray, num_bytes: int, length: int, batch_size: int
+) -> Evaluation:
+    """Score every token of a stream but the first, once.
+
+    Protocol: windows of `length` tokens that do not overlap, each starting from an empty state
+    (nothing is carried over), so a window's first tokens see little context and a longer `length`
+    scores better. Every batch has the same shape; padding is not counted.
+
+    Args:
+        model: tokens `[B, L]` to logits `[B, L, V]`; dropout is off meanwhile.
+        tokens: `[N]` integers.
+        num_bytes: UTF-8 bytes of the text that the tokens stand for.
+        length: tokens a window.
+        batch_size: windows a batch.
+
+    Raises:
+        InputError: fewer than two tokens, so there is nothing to predict.
+    """
+    count = len(tokens) - 1
+    if count < 1:
+        raise InputError("the text to evaluate has fewer than two tokens; give a longer one")
+    was_training = model.training
+    model.eval()
+    nats = 0.0
+    for inputs, targets, counted in in_order(tokens, batch_size, length):
+        logits = model(mx.array(inputs)).astype(mx.float32)
+        losses = nn.losses.cross_entropy(logits, mx.array(targets))
+        nats += float(np.array(mx.where(mx.array(counted), losses, 0).sum()))
+    model.train(was_training)
+    loss = nats / count
+    perplexity = math.exp(loss) if loss < 700 else math.inf
+    return Evaluation(loss, perplexity, nats / math.log(2) / num_bytes, count)

@@ -1,0 +1,151 @@
+"""Streaming text from a model, on top of mlx-lm's generation loop."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mlx_gateloop.errors import InputError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is drawn.
+
+    Args:
+        temperature: 0 takes the likeliest token.
+        top_p: Draw from the smallest set of tokens with at least this probability; 1 is off.
+        top_k: Draw from this many likeliest tokens; 0 is off.
+        min_p: Leave out tokens below this share of the likeliest one's probability; 0 is off.
+        repetition_penalty: Divide the scores of recent tokens by this; 1 is off.
+        seed: Of the random numbers; None takes another every time.
+    """
+
+    temperature: float = 0.8
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        limits = {
+            "temperature": (0 <= self.temperature < float("inf"), "at least 0"),
+            "top_p": (0 < self.top_p <= 1, "in (0, 1]"),
+            "top_k": (self.top_k >= 0, "at least 0"),
+            "min_p": (0 <= self.min_p <= 1, "in [0, 1]"),
+            "repetition_penalty": (0 < self.repetition_penalty < float("inf"), "above 0"),
+            "seed": (self.seed is None or 0 <= self.seed < 2**64, "in [0, 2^64)"),
+        }
+        for name, (good, expected) in limits.items():
+            if not good:
+                raise InputError(f"{name}: expected a number {expected}, got {getattr(self, name)}")
+
+
+@dataclass
+class Speed:
+    """What a generation took; filled in while it runs."""
+
+    prompt_tokens: int = 0
+    prompt_tokens_per_second: float = 0.0
+    tokens: int = 0
+    tokens_per_second: float = 0.0
+
+
+def stream(
+    model: nn.Module,
+    tokenizer: Any,
+    prompt: str | Sequence[dict[str, str]],
+    sampling: Sampling,
+    *,
+    max_tokens: int = 256,
+    stop: Sequence[str] = (),
+    speed: Speed | None = None,
+) -> Iterator[str]:
+    """Pieces of the continuation as they come.
+
+    Args:
+        model: A model of `lm.Model`, or any that mlx-lm can run.
+        tokenizer: mlx-lm's tokenizer, as `load` returns it.
+        prompt: Text to continue, or chat messages (`role`, `content`) to answer.
+        sampling: How tokens are drawn.
+        max_tokens: Tokens at most, at least 1.
+        stop: Strings that end the text; they are not part of it.
+        speed: Filled in with counts and rates.
+
+    Raises:
+        InputError: A prompt or a limit that cannot be used.
+    """
+    from mlx_lm import stream_generate
+    from mlx_lm.sample_utils import make_logits_processors, make_sampler
+
+    if max_tokens < 1:
+        raise InputError(f"max_tokens: expected at least 1, got {max_tokens}")
+    if sampling.seed is not None:
+        mx.random.seed(sampling.seed)
+    # mlx-lm switches its filters off with 0, and draws from probabilities without top_p that way.
+    sampler = make_sampler(
+        temp=sampling.temperature,
+        top_p=sampling.top_p % 1.0,
+        min_p=sampling.min_p,
+        top_k=sampling.top_k,
+    )
+    penalty = None if sampling.repetition_penalty == 1 else sampling.repetition_penalty
+    responses = stream_generate(
+        model,
+        tokenizer,
+        _tokens(tokenizer, prompt),
+        max_tokens=max_tokens,
+        sampler=sampler,
+        logits_processors=make_logits_processors(repetition_penalty=penalty),
+    )
+
+    def pieces() -> Iterator[str]:
+        for response in responses:
+            if speed is not None:
+                speed.prompt_tokens = response.prompt_tokens
+                speed.prompt_tokens_per_second = response.prompt_tps
+                speed.tokens = response.generation_tokens
+                speed.tokens_per_second = response.generation_tps
+            yield response.text
+
+    return until(pieces(), stop)
+
+
+def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
+    """The pieces up to the first stop string, holding back what may become the start of one."""
+    if "" in stop:
+        raise InputError("stop: a stop string must not be empty")
+    held = ""
+    for piece in pieces:
+        held += piece
+        found = [at for at in (held.find(s) for s in stop) if at >= 0]
+        if found:
+            yield held[: min(found)]
+            return
+        safe = len(held) - max((_overlap(held, s) for s in stop), default=0)
+        if safe:
+            yield held[:safe]
+            held = held[safe:]
+    if held:
+        yield held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many characters at the end of the text begin the stop string."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+
+
+def _tokens(tokenizer: Any, prompt: str | Sequence[dict[str, str]]) -> list[int]:
+    if not isinstance(prompt, str):
+        if not tokenizer.has_chat_template:
+            raise InputError("this model's tokenizer has no chat template; give a plain prompt")
+        return tokenizer.apply_chat_template(
+            list(prompt), add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+    tokens = tokenizer.encode(prompt, add_special_tokens=False)
+    # Documents are separated by the end-of-text token: after it, a new one starts.
+    return tokens or [tokenizer.eos_token_id]

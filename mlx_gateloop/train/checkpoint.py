@@ -1,0 +1,127 @@
+"""The one file that holds all of a run's state, and reading it back exactly."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
+from mlx.utils import tree_flatten, tree_unflatten
+from safetensors import SafetensorError, safe_open
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.train.step import assign
+
+FORMAT = "mlx_gateloop training checkpoint 1"
+
+
+@dataclass
+class Progress:
+    """Where a run stands.
+
+    The position in the data is a function of `step` alone (see `data.Batches`), so is the
+    schedule.
+
+    Args:
+        step: optimizer steps done.
+        best_loss: lowest validation loss so far, nats per token.
+        stale: validations since then.
+        skipped: steps left out because their gradient was not finite.
+        skipped_in_a_row: of those, the latest without a good step between.
+        recent: losses since the last log record.
+        recent_seconds: training time since then.
+        seconds: training time up to the last log record, of all sessions together.
+    """
+
+    step: int = 0
+    best_loss: float = float("inf")
+    stale: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    recent: list[float] = field(default_factory=list)
+    recent_seconds: float = 0.0
+    seconds: float = 0.0
+
+
+def save_checkpoint(
+    path: Path,
+    model: nn.Module,
+    optimizer: optim.Optimizer,
+    progress: Progress,
+    run: dict[str, Any],
+) -> None:
+    """Write weights, optimizer, random state and progress to `path`, atomically.
+
+    Args:
+        path: the file; a previous one stays until the new one is complete.
+        run: what identifies the run (configuration, data), JSON values.
+
+    Raises:
+        InputError: the file can't be written (full disk, permissions); the previous one is kept.
+    """
+    state = _state(model, optimizer)
+    metadata = {"format": FORMAT, "progress": json.dumps(asdict(progress)), "run": json.dumps(run)}
+    partial = partial_path(path)
+    try:
+        mx.save_safetensors(str(partial), state, metadata)
+        partial.replace(path)
+    except (OSError, RuntimeError) as error:  # MLX reports a full disk as RuntimeError
+        reason = " ".join(str(error).split())
+        kept = "the previous one is kept" if path.exists() else "free some space and start again"
+        raise InputError(f"{path}: checkpoint not saved ({reason}); {kept}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def partial_path(path: Path) -> Path:
+    """The name under which a checkpoint is written before it replaces the old one."""
+    return path.with_name(f".{path.stem}.partial.safetensors")
+
+
+def read_header(path: Path) -> tuple[Progress, dict[str, Any]]:
+    """Progress and identity of a checkpoint, once its file is known to be whole and ours.
+
+    Raises:
+        InputError: no file, a truncated one, or another program's.
+    """
+    try:
+        with safe_open(path, "numpy") as file:
+            metadata = file.metadata() or {}
+    except FileNotFoundError:
+        raise InputError(f"{path}: no checkpoint to resume; start without --resume") from None
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: truncated or not a safetensors file ({error})") from None
+    if metadata.get("format") != FORMAT:
+        raise InputError(f"{path}: not a training checkpoint of this program")
+    return Progress(**json.loads(metadata["progress"])), json.loads(metadata["run"])
+
+
+def restore(path: Path, model: nn.Module, optimizer: optim.Optimizer) -> None:
+    """Put a checkpoint's weights, optimizer state and random state in place.
+
+    Raises:
+        InputError: the arrays are not those of this model and optimizer.
+    """
+    loaded = cast(dict[str, mx.array], mx.load(str(path)))
+    expected = {key: leaf.shape for key, leaf in _state(model, optimizer).items()}
+    found = {key: leaf.shape for key, leaf in loaded.items()}
+    for key in sorted(expected.keys() | found.keys()):
+        if expected.get(key) != found.get(key):
+            raise InputError(
+                f"{path}: checkpoint of another architecture: {key} has shape "
+                f"{found.get(key)}, this model's has {expected.get(key)}"
+            )
+    tree = tree_unflatten(list(loaded.items()))
+    model.update(tree["model"])
+    assign(optimizer.state, tree["optimizer"])
+    high, low = tree["random"][0].tolist()
+    mx.random.seed(high << 32 | low)
+    mx.eval(model.state, optimizer.state)
+
+
+def _state(model: nn.Module, optimizer: optim.Optimizer) -> dict[str, mx.array]:
+    random = [mx.array(key) for key in cast(list[mx.array], mx.random.state)]
+    tree = {"model": model.parameters(), "optimizer": optimizer.state, "random": random}
+    return dict(tree_flatten(tree))

@@ -1,0 +1,243 @@
+"""The training configuration: one strict YAML file, and overrides from flags."""
+
+import difflib
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.lm import PRESETS, ModelArgs
+
+_strict = ConfigDict(extra="forbid")
+
+
+@dataclass(config=_strict)
+class TokenizerConfig:
+    """Which tokenizer the run uses.
+
+    Args:
+        kind: "sentencepiece" trains one on the training text, "bytes" is one token per byte,
+            "pretrained" reads `path`.
+        vocab_size: entries of a trained tokenizer; the other kinds have their own size.
+        path: for "pretrained": a directory or hub name for transformers, or a sentencepiece
+            `.model` file.
+    """
+
+    kind: Literal["sentencepiece", "bytes", "pretrained"] = "sentencepiece"
+    vocab_size: PositiveInt = 4096
+    path: str | None = None
+
+    @model_validator(mode="after")
+    def _path_belongs_to_pretrained(self) -> "TokenizerConfig":
+        if (self.kind == "pretrained") != (self.path is not None):
+            raise ValueError("tokenizer.path and tokenizer.kind: pretrained need each other")
+        return self
+
+
+@dataclass(config=_strict)
+class DataConfig:
+    """How the text is cut: `batch_size` windows of `length` tokens a batch."""
+
+    length: PositiveInt = 256
+    batch_size: PositiveInt = 8
+    validation_fraction: float = Field(default=0.1, gt=0, lt=1)
+
+
+@dataclass(config=_strict)
+class OptimizerConfig:
+    """AdamW with the paper's groups (paper, appendix "WikiText103 hyperparameters").
+
+    Args:
+        learning_rate: peak rate of the cosine schedule.
+        state_transition_learning_rate: the same for the projections (or vectors) that make the
+            state transition; None takes `learning_rate`.
+        betas: AdamW's two decay rates.
+        weight_decay: decoupled decay of matrices outside the state transition.
+        warmup_steps: length of the linear warm-up; None is a tenth of the steps.
+        clip_norm: largest global norm of a gradient.
+        accumulate: batches whose gradients are averaged into one step.
+    """
+
+    learning_rate: PositiveFloat = 1e-3
+    state_transition_learning_rate: PositiveFloat | None = None
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: NonNegativeFloat = 0.05
+    warmup_steps: NonNegativeInt | None = None
+    clip_norm: PositiveFloat = 1.0
+    accumulate: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _betas_below_one(self) -> "OptimizerConfig":
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError("optimizer.betas must lie in [0, 1)")
+        return self
+
+
+@dataclass(config=_strict)
+class TrainConfig:
+    """Everything that decides a run; the same config, text and machine give the same weights.
+
+    Args:
+        model: `preset` (a name of `lm.PRESETS`) and any field of `ModelArgs` over it;
+            `vocab_size` follows the tokenizer unless given.
+        tokenizer: see `TokenizerConfig`.
+        data: see `DataConfig`.
+        optimizer: see `OptimizerConfig`.
+        steps: optimizer steps of the whole run; exactly one of `steps` and `epochs`.
+        epochs: passes over the training text.
+        log_every: steps between records of log.jsonl.
+        eval_every: steps between validations (the last step always validates).
+        checkpoint_every: steps between checkpoints (the last step always saves).
+        patience: validations without a new best before the run stops; None never stops early.
+        seed: of the initial weights, the order of the data and dropout.
+        dtype: of the forward and backward pass and of the saved weights. The optimizer always
+            works on float32 weights: bfloat16 alone would round small updates away.
+        checkpoint_blocks: recompute each block in the backward pass instead of storing it.
+    """
+
+    model: dict[str, Any] = Field(default_factory=lambda: {"preset": "demo"})
+    tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    steps: PositiveInt | None = None
+    epochs: PositiveFloat | None = None
+    log_every: PositiveInt = 10
+    eval_every: PositiveInt = 100
+    checkpoint_every: PositiveInt = 100
+    patience: PositiveInt | None = None
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    checkpoint_blocks: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TrainConfig":
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give exactly one of steps and epochs")
+        warmup, steps = self.optimizer.warmup_steps, self.steps
+        if warmup is not None and steps is not None and warmup >= steps:
+            raise ValueError(f"optimizer.warmup_steps ({warmup}) must be below steps ({steps})")
+        # mx.checkpoint draws other random numbers when it recomputes: wrong gradients, no error.
+        if self.model_args(vocab_size=1).dropout > 0 and self.checkpoint_blocks:
+            raise ValueError("checkpoint_blocks needs model.dropout: 0")
+        return self
+
+    @staticmethod
+    def load(path: Path | str | None, overrides: dict[str, Any] | None = None) -> "TrainConfig":
+        """Read a YAML file (None: the defaults) and lay overrides over it.
+
+        Args:
+            path: the YAML file.
+            overrides: values by dotted key, e.g. `{"optimizer.learning_rate": 1e-3}`; `steps`
+                replaces the file's `epochs` and the other way round.
+
+        Raises:
+            InputError: unreadable file, unknown key, or impossible value, named with its file.
+        """
+        source = "configuration" if path is None else str(path)
+        tree = {} if path is None else _read_yaml(Path(path))
+        for key, value in (overrides or {}).items():
+            _override(tree, key, value, source)
+        if tree.get("steps") is None and tree.get("epochs") is None:
+            tree["epochs"] = 1
+        try:
+            return TypeAdapter(TrainConfig).validate_python(tree)
+        except ValidationError as error:
+            raise InputError(f"{source}: {_first_problem(error)}") from None
+
+    def model_args(self, vocab_size: int) -> ModelArgs:
+        """The model's arguments, with the tokenizer's number of entries."""
+        settings = dict(self.model)
+        preset = settings.pop("preset", None)
+        if preset is not None and preset not in PRESETS:
+            raise InputError(f"unknown model.preset {preset!r}{_among(str(preset), PRESETS)}")
+        allowed = [field.name for field in fields(ModelArgs) if field.name != "model_type"]
+        for key in settings:
+            if key not in allowed:
+                raise InputError(f"unknown key model.{key}{_among(key, ['preset', *allowed])}")
+        base = asdict(PRESETS[preset]) if preset else {}
+        try:
+            args = ModelArgs(**{**base, "vocab_size": vocab_size, **settings})
+        except InputError as error:
+            raise InputError(str(error).replace("config: ", "model.", 1)) from None
+        if args.vocab_size < vocab_size:
+            given = f"model.vocab_size {args.vocab_size}"
+            raise InputError(f"{given} is below the tokenizer's {vocab_size} entries")
+        return args
+
+    def total_steps(self, batches_per_epoch: int) -> int:
+        """Optimizer steps of the run, from `steps` or from `epochs`."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return max(1, round(self.epochs * batches_per_epoch / self.optimizer.accumulate))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The resolved configuration as plain YAML values; `load` reads it back equal."""
+        tree = asdict(self)
+        tree["optimizer"]["betas"] = list(self.optimizer.betas)
+        return tree
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such config file") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: not readable YAML: {' '.join(str(error).split())}") from None
+    if tree is not None and not isinstance(tree, dict):
+        raise InputError(f"{path}: expected `key: value` lines, got {type(tree).__name__}")
+    return tree or {}
+
+
+def _override(tree: dict[str, Any], key: str, value: Any, source: str) -> None:
+    for one, other in (("steps", "epochs"), ("epochs", "steps")):
+        if key == one:
+            tree.pop(other, None)
+    *sections, name = key.split(".")
+    for section in sections:
+        if tree.get(section) is None:
+            tree[section] = {}
+        tree = tree[section]
+        if not isinstance(tree, dict):
+            raise InputError(f"{source}: {section} is not a section, so {key} can't be set")
+    tree[name] = value
+
+
+def _first_problem(error: ValidationError) -> str:
+    """The first failure as one line: the dotted key, what is wrong, what is allowed."""
+    problem = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "unexpected_keyword_argument":
+        section = _section(problem["loc"][:-1])
+        return f"unknown key {key}{_among(str(problem['loc'][-1]), section)}"
+    if problem["type"] == "value_error":  # ours: the message says it all
+        return problem["msg"].removeprefix("Value error, ")
+    return f"{key}: {problem['msg']}, got {problem['input']!r}"
+
+
+def _section(location: tuple[int | str, ...]) -> list[str]:
+    section: Any = TrainConfig
+    for part in location:
+        section = next(field.type for field in fields(section) if field.name == part)
+    return [field.name for field in fields(section)]
+
+
+def _among(word: str, allowed: Any) -> str:
+    close = difflib.get_close_matches(word, list(allowed), n=1)
+    guess = f" (did you mean {close[0]}?)" if close else ""
+    return f"{guess}; allowed: {', '.join(allowed)}"

@@ -1,0 +1,285 @@
+"""Training a language model on text: the loop around the compiled step."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten
+from tqdm import tqdm
+
+from mlx_gateloop import io
+from mlx_gateloop.data import Batches
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.evaluate import Evaluation, evaluate
+from mlx_gateloop.figures import training_curves
+from mlx_gateloop.lm import Model
+from mlx_gateloop.train.checkpoint import Progress, read_header, restore, save_checkpoint
+from mlx_gateloop.train.config import TrainConfig
+from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
+from mlx_gateloop.train.optimizer import make_optimizer
+from mlx_gateloop.train.output import Output
+from mlx_gateloop.train.step import checkpoint_blocks, lowered, make_step, number
+from mlx_gateloop.train.text import prepare_text
+
+MOST_SKIPPED_IN_A_ROW = 20
+CACHE_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run ended with.
+
+    Args:
+        out: the model directory (best weights).
+        steps: optimizer steps done.
+        best_loss: lowest validation loss, nats per token.
+        last: the validation after the last step; None if this session made none.
+        skipped: steps left out because their gradient was not finite.
+        stopped_early: whether patience ran out before the last step.
+    """
+
+    out: Path
+    steps: int
+    best_loss: float
+    last: Evaluation | None
+    skipped: int
+    stopped_early: bool
+
+
+def train(config: TrainConfig, data: str, out: Path | str, resume: bool = False) -> TrainResult:
+    """Train a model on a text and leave its best weights in a model directory.
+
+    The same configuration, text and machine give the same weights, whether the run was
+    interrupted and resumed or not. Ctrl-C finishes the step, saves, and raises `Interrupted`.
+
+    Args:
+        config: the run; a resumed one must be equal to the first.
+        data: source of `data.load_corpus`: file, folder, `.jsonl` or a corpus name.
+        out: see `train.output` for what it holds; must be new or empty unless resumed.
+        resume: continue from `out`'s last checkpoint.
+
+    Raises:
+        InputError: anything wrong with the text, the configuration, the directory or the disk.
+        Interrupted: Ctrl-C; the state is saved.
+    """
+    output = Output(Path(out), resume)
+    with _large_cache():
+        try:
+            return Run(config, data, output, resume).train()
+        except OSError as error:  # checkpoints and models report their own failures
+            reason = f"{error.filename or out}: {error.strerror or error}"
+            raise InputError(f"{reason}; what was saved before is kept") from error
+
+
+class Run:
+    """One session of a run, from `progress.step` to the end or an interruption."""
+
+    def __init__(self, config: TrainConfig, data: str, output: Output, resume: bool) -> None:
+        self.config, self.output = config, output
+        progress, identity = read_header(output.checkpoint) if resume else (Progress(), None)
+        self.progress = progress
+
+        self.text = prepare_text(config, data, output.directory if resume else None)
+        self.batches = Batches(
+            self.text.training, config.data.batch_size, config.data.length, seed=config.seed
+        )
+        self.steps = config.total_steps(self.batches.per_epoch)
+        self.identity = {"config": config.to_dict(), "data": {"sha256": self.text.sha256}}
+        if identity is not None:
+            _require_same_run(identity, self.identity, output.checkpoint)
+
+        mx.random.seed(config.seed)
+        self.model = Model(config.model_args(vocab_size=len(self.text.tokenizer)))
+        self.model.train()
+        if config.checkpoint_blocks:
+            checkpoint_blocks(self.model)
+        self.dtype = getattr(mx, config.dtype)
+        self.optimizer = make_optimizer(config.optimizer, self.steps)
+        self.optimizer.init(self.model.trainable_parameters())
+        mx.eval(self.model.state, self.optimizer.state)
+        if resume:
+            restore(output.checkpoint, self.model, self.optimizer)
+            output.rewind(progress.step)
+        else:
+            with output.start(config.to_dict()):
+                self._save_model()
+                self._save_checkpoint()
+        self.take_step = make_step(
+            self.model,
+            self.optimizer,
+            config.optimizer.clip_norm,
+            config.optimizer.accumulate,
+            self.dtype,
+        )
+
+    def train(self) -> TrainResult:
+        """Take the remaining steps."""
+        progress, config, last = self.progress, self.config, None
+        mx.reset_peak_memory()
+        bar = tqdm(total=self.steps, initial=progress.step, unit="step", disable=None)
+        with interrupt_flag() as stop, bar:
+            while not self._finished():
+                began = time.perf_counter()
+                loss, norm = self.take_step(self._next_batches())
+                progress.step += 1
+                progress.recent_seconds += time.perf_counter() - began
+                self._count(loss, norm)
+                rate, memory = self._rate(), mx.get_peak_memory() / 2**30
+                bar.set_postfix_str(
+                    f"loss {loss:.3f}, {rate:,.0f} tokens/s, {memory:.2f} GB", refresh=False
+                )
+                bar.update()
+                if self._is_due(config.log_every):
+                    self._log(norm, rate, memory)
+                if self._is_due(config.eval_every):
+                    last = self._validate(bar)
+                if self._is_due(config.checkpoint_every) or self._finished() or stop.is_set():
+                    self._save_checkpoint()
+                if stop.is_set():
+                    if progress.best_loss == float("inf"):
+                        self._save_model()
+                    raise Interrupted(
+                        f"interrupted at step {progress.step} of {self.steps}, saved in "
+                        f"{self.output.directory}; continue with --resume"
+                    )
+        training_curves(self.output.log, self.output.curves)
+        return TrainResult(
+            out=self.output.directory,
+            steps=progress.step,
+            best_loss=progress.best_loss,
+            last=last,
+            skipped=progress.skipped,
+            stopped_early=progress.step < self.steps,
+        )
+
+    def _finished(self) -> bool:
+        patience = self.config.patience
+        out_of_patience = patience is not None and self.progress.stale >= patience
+        return self.progress.step >= self.steps or out_of_patience
+
+    def _is_due(self, interval: int) -> bool:
+        return self.progress.step % interval == 0 or self.progress.step == self.steps
+
+    def _next_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        accumulate = self.config.optimizer.accumulate
+        first = self.progress.step * accumulate
+        for position in range(first, first + accumulate):
+            yield self.batches.batch(*divmod(position, self.batches.per_epoch))
+
+    def _count(self, loss: float, norm: float) -> None:
+        progress = self.progress
+        if np.isfinite(norm):
+            progress.skipped_in_a_row = 0
+            progress.recent.append(loss)
+            return
+        progress.skipped += 1
+        progress.skipped_in_a_row += 1
+        if progress.skipped_in_a_row == MOST_SKIPPED_IN_A_ROW:
+            raise InputError(
+                f"{MOST_SKIPPED_IN_A_ROW} steps in a row up to step {progress.step} had a gradient "
+                "that is not finite; lower optimizer.learning_rate, or use dtype float32"
+            )
+
+    def _rate(self) -> float:
+        """Trained tokens a second since the last log record."""
+        config = self.config
+        steps = (self.progress.step - 1) % config.log_every + 1
+        tokens = config.optimizer.accumulate * config.data.batch_size * config.data.length
+        return steps * tokens / self.progress.recent_seconds
+
+    def _log(self, norm: float, rate: float, memory: float) -> None:
+        progress = self.progress
+        progress.seconds += progress.recent_seconds
+        transition, base, _ = self.optimizer.optimizers
+        self.output.record(
+            step=progress.step,
+            loss=float(np.mean(progress.recent)) if progress.recent else None,
+            learning_rate=number(base.learning_rate),
+            state_transition_learning_rate=number(transition.learning_rate),
+            gradient_norm=norm,
+            skipped=progress.skipped,
+            tokens_per_second=round(rate),
+            memory_gb=round(memory, 3),
+            seconds=round(progress.seconds, 2),
+        )
+        progress.recent, progress.recent_seconds = [], 0.0
+
+    def _validate(self, bar: tqdm) -> Evaluation:
+        """Score the validation text with the weights as they would be saved; keep the best."""
+        progress, data = self.progress, self.config.data
+        with self._lowered_weights():
+            result = evaluate(
+                self.model,
+                self.text.validation,
+                self.text.validation_bytes,
+                data.length,
+                data.batch_size,
+            )
+            best = result.loss_nats < progress.best_loss
+            if best:
+                io.save(self.model, self.text.tokenizer, self.output.directory)
+        progress.stale = 0 if best else progress.stale + 1
+        progress.best_loss = min(progress.best_loss, result.loss_nats)
+        self.output.record(
+            step=progress.step,
+            validation_loss=result.loss_nats,
+            perplexity=result.perplexity,
+            bits_per_byte=result.bits_per_byte,
+            best=best,
+        )
+        bar.write(
+            f"step {progress.step}: validation loss {result.loss_nats:.4f}, perplexity "
+            f"{result.perplexity:.2f}, {result.bits_per_byte:.3f} bits/byte"
+        )
+        return result
+
+    def _save_model(self) -> None:
+        with self._lowered_weights():
+            io.save(self.model, self.text.tokenizer, self.output.directory)
+
+    @contextmanager
+    def _lowered_weights(self) -> Iterator[None]:
+        full = self.model.parameters()
+        self.model.update(lowered(self.model, full, self.dtype))
+        try:
+            yield
+        finally:
+            self.model.update(full)
+
+    def _save_checkpoint(self) -> None:
+        save_checkpoint(
+            self.output.checkpoint, self.model, self.optimizer, self.progress, self.identity
+        )
+
+
+def _require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
+    if saved["data"] != now["data"]:
+        raise InputError(f"{path}: the run to resume differs in the text; give the same --data")
+    before, after = (dict(tree_flatten(identity["config"])) for identity in (saved, now))
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key):
+            values = f"it had {before.get(key)}, now it is {after.get(key)}"
+            raise InputError(f"{path}: the run to resume differs in {key}: {values}")
+
+
+@contextmanager
+def _large_cache() -> Iterator[None]:
+    """On the CPU let MLX keep freed buffers: its 32 MB default makes a gradient three times slower.
+
+    A quarter of the machine's memory, at most 4 GB.
+    """
+    if mx.default_device() != mx.Device(mx.cpu):
+        yield
+        return
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    previous = mx.set_cache_limit(min(CACHE_BYTES, memory // 4))
+    try:
+        yield
+    finally:
+        mx.set_cache_limit(previous)

@@ -1,0 +1,178 @@
+"""The commands as a user runs them: what is printed, what is written, which exit code comes."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import mlx.core as mx
+import pytest
+import yaml
+
+import mlx_gateloop as gl
+from mlx_gateloop.cli import main
+from mlx_gateloop.tokenizer import byte_tokenizer
+
+TEXT = "".join(f"{n} plus {n} is {n + n}.\n" for n in range(300))
+TINY = {
+    "model": {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16},
+    "tokenizer": {"kind": "bytes"},
+    "data": {"length": 16, "batch_size": 2},
+    "steps": 6,
+    "eval_every": 3,
+    "checkpoint_every": 3,
+}
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    return tmp_path
+
+
+@pytest.fixture
+def model(work):
+    tokenizer = byte_tokenizer()
+    mx.random.seed(0)
+    args = gl.ModelArgs(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1
+    )
+    gl.save(gl.Model(args), tokenizer, work / "model")
+    return work / "model"
+
+
+def fails(capsys, *argv: str) -> str:
+    """Exit code 2, one line on stderr, no traceback; returns the line."""
+    assert main(list(argv)) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith("error: ")
+    return line
+
+
+def test_train_eval_generate(work, capsys):
+    train = ["train", "--config", "tiny.yaml", "--data", "text.txt", "--out", "run"]
+    assert main(train) == 0
+    assert "saved run after 6 steps" in capsys.readouterr().out
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "log.jsonl", "curves.png"):
+        assert (work / "run" / name).stat().st_size > 0
+
+    assert main(["eval", "--model", "run", "--data", "text.txt", "--length", "16"]) == 0
+    printed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert int(printed["tokens"].replace(",", "")) >= len(TEXT) - 2
+    assert 0 < float(printed["loss"].split()[0]) < 7
+
+    command = ["generate", "--model", "run", "--prompt", "1 plus", "--max-tokens", "8"]
+    texts = []
+    for _ in range(2):
+        assert main([*command, "--seed", "1"]) == 0
+        shown = capsys.readouterr()
+        texts.append(shown.out)
+        assert "tokens/s" in shown.err
+    assert texts[0] == texts[1] != "\n"
+
+    assert "already holds another run" in fails(capsys, *train)
+    assert main([*train, "--resume"]) == 0
+    # the run knows its own configuration
+    assert main(["train", "--data", "text.txt", "--out", "run", "--resume"]) == 0
+
+
+def test_flags_override_the_config(work):
+    argv = ["train", "--config", "tiny.yaml", "--data", "text.txt", "--out", "run"]
+    argv += ["--steps", "2", "--learning-rate", "0.003", "--set", "model.dropout=0.25"]
+    assert main(argv) == 0
+    written = yaml.safe_load((work / "run" / "config.yaml").read_text())
+    assert written["steps"] == 2
+    assert written["optimizer"]["learning_rate"] == 0.003
+    assert written["model"]["dropout"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"--data": "missing.txt"}, "missing.txt"),
+        ({"--data": "empty.txt"}, "empty.txt"),
+        ({"--data": "short.txt"}, "token"),
+        ({"--data": "latin.txt"}, "latin.txt"),
+        ({"--config": "missing.yaml"}, "missing.yaml: no such config file"),
+        ({"--config": "typo.yaml"}, "unknown key optimizer.learning_rat"),
+        ({"--config": "impossible.yaml"}, "data.length"),
+        ({"--set": "nonsense"}, "expected KEY=VALUE"),
+        ({"--set": "steps=[1"}, "not a YAML value"),
+        ({"--set": "model.gate=imaginary"}, "model.gate must be"),
+        ({"--out": "text.txt"}, "text.txt"),
+    ],
+)
+def test_bad_input_to_train(work, capsys, changes, message):
+    (work / "empty.txt").write_text("")
+    (work / "short.txt").write_text("hi")
+    (work / "latin.txt").write_bytes("déjà vu ".encode("latin-1") * 50)
+    (work / "typo.yaml").write_text(yaml.safe_dump({**TINY, "optimizer": {"learning_rat": 1}}))
+    (work / "impossible.yaml").write_text(yaml.safe_dump({**TINY, "data": {"length": -1}}))
+    before = sorted(work.rglob("*"))
+    arguments = {"--config": "tiny.yaml", "--data": "text.txt", "--out": "run", **changes}
+    line = fails(capsys, "train", *(word for pair in arguments.items() for word in pair))
+    assert message in line
+    assert sorted(work.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["eval", "--model", "missing", "--data", "text.txt"], "missing"),
+        (["eval", "--model", "model", "--data", "missing.txt"], "missing.txt"),
+        (["eval", "--model", "model", "--data", "text.txt", "--length", "0"], "length"),
+        (["generate", "--model", "model", "--top-p", "7"], "top_p"),
+        (["generate", "--model", "model", "--system", "be kind"], "--system"),
+        (["generate", "--model", "model", "--max-tokens", "0"], "max_tokens"),
+        (["generate", "--model", "text.txt"], "text.txt"),
+    ],
+)
+def test_bad_input_to_the_others(model, capsys, argv, message):
+    assert message in fails(capsys, *argv)
+
+
+def test_unknown_flags_exit_with_2(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["generate", "--modle", "x"])
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["eval"], ["generate"], ["bench"], ["mlx-lm"]])
+def test_help_shows_an_example(capsys, command):
+    with pytest.raises(SystemExit) as caught:
+        main([*command, "--help"])
+    assert caught.value.code == 0
+    assert "example: gateloop" in capsys.readouterr().out
+
+
+def test_mlx_lm_commands_run_with_the_type_registered(model, capsys):
+    argv = ["mlx-lm", "generate", "--model", str(model), "--prompt", "1", "--max-tokens", "2"]
+    assert main(argv) == 0
+    assert "tokens-per-sec" in capsys.readouterr().out
+
+
+def test_bench_prints_every_contender(tmp_path, capsys):
+    report = tmp_path / "report.md"
+    assert main(["bench", "ops", "--quick", "--markdown", str(report)]) == 0
+    printed = capsys.readouterr().out
+    for name in ("scan (ours)", "Hillis-Steele", "naive loop", "mx.cumsum", "attention"):
+        assert name in printed
+    assert report.read_text().strip() == printed.strip()
+
+
+def test_ctrl_c_saves_and_exits_with_130(work):
+    argv = [sys.executable, "-m", "mlx_gateloop", "train", "--config", "tiny.yaml"]
+    argv += ["--data", "text.txt", "--out", "run", "--steps", "100000"]
+    child = subprocess.Popen(argv, cwd=work, stderr=subprocess.PIPE, text=True)
+    log = work / "run" / "log.jsonl"
+    deadline = time.monotonic() + 60
+    while not (log.exists() and log.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "interrupted at step" in errors
+    assert "Traceback" not in errors
+    assert (work / "run" / "checkpoints" / "last.safetensors").exists()

@@ -1,0 +1,115 @@
+import mlx.core as mx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mlx_gateloop as gl
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.generate import Sampling, Speed, stream, until
+from mlx_gateloop.tokenizer import byte_tokenizer
+
+
+@pytest.fixture(scope="module")
+def model_and_tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "tiny"
+    tokenizer = byte_tokenizer()
+    mx.random.seed(3)
+    args = gl.ModelArgs(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=2
+    )
+    gl.save(gl.Model(args), tokenizer, path)
+    return gl.load(path)
+
+
+def text(pair, prompt="abc", **options):
+    sampling = Sampling(**{"temperature": 0.0, **options.pop("sampling", {})})
+    return "".join(stream(*pair, prompt, sampling, max_tokens=24, **options))
+
+
+def test_greedy_text_is_the_likeliest_next_token_each_time(model_and_tokenizer):
+    model, tokenizer = model_and_tokenizer
+    tokens = tokenizer.encode("abc", add_special_tokens=False)
+    for _ in range(24):
+        tokens.append(mx.argmax(model(mx.array([tokens]))[0, -1]).item())
+        if tokens[-1] in tokenizer.eos_token_ids:
+            tokens.pop()
+            break
+    assert text(model_and_tokenizer) == tokenizer.decode(tokens[3:])
+
+
+def test_a_seed_makes_the_same_text(model_and_tokenizer):
+    hot = {"temperature": 1.0, "top_p": 0.9, "top_k": 50, "min_p": 0.01}
+    first, again, other = (
+        text(model_and_tokenizer, sampling={**hot, "seed": seed}) for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_top_k_of_one_is_greedy(model_and_tokenizer):
+    sampled = text(model_and_tokenizer, sampling={"temperature": 5.0, "top_k": 1})
+    assert sampled == text(model_and_tokenizer)
+
+
+def test_repetition_penalty_changes_the_greedy_text(model_and_tokenizer):
+    penalised = text(model_and_tokenizer, sampling={"repetition_penalty": 5.0})
+    assert penalised != text(model_and_tokenizer)
+
+
+def test_stop_string_ends_the_text_before_it(model_and_tokenizer):
+    whole = text(model_and_tokenizer)
+    stop = whole[3:5]
+    assert text(model_and_tokenizer, stop=[stop]) == whole[: whole.index(stop)]
+
+
+def test_chat_and_empty_prompts_and_speed(model_and_tokenizer):
+    speed = Speed()
+    messages = [{"role": "user", "content": "hello"}]
+    text(model_and_tokenizer, messages, speed=speed)
+    assert speed.prompt_tokens > len("hello")
+    assert speed.tokens > 0
+    assert speed.tokens_per_second > 0
+    text(model_and_tokenizer, "", speed=speed)
+    assert speed.prompt_tokens == 1
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"temperature": -1},
+        {"temperature": float("nan")},
+        {"top_p": 0},
+        {"top_p": 1.5},
+        {"top_k": -1},
+        {"min_p": 2},
+        {"repetition_penalty": 0},
+        {"seed": -1},
+    ],
+)
+def test_impossible_sampling_is_named(bad):
+    with pytest.raises(InputError, match=f"^{next(iter(bad))}: expected a number"):
+        Sampling(**bad)
+
+
+def test_no_tokens_and_an_empty_stop_string_are_refused(model_and_tokenizer):
+    with pytest.raises(InputError, match="max_tokens"):
+        stream(*model_and_tokenizer, "a", Sampling(), max_tokens=0)
+    with pytest.raises(InputError, match="stop string"):
+        list(stream(*model_and_tokenizer, "a", Sampling(), stop=[""]))
+
+
+@given(
+    pieces=st.lists(st.text("ab", max_size=3), max_size=12),
+    stop=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
+)
+def test_until_cuts_where_the_whole_text_would_be_cut(pieces, stop):
+    whole = "".join(pieces)
+    # The earliest end of a stop string decides: a stream can't wait for what may follow.
+    ends = [(whole.find(s) + len(s), -len(s)) for s in stop if s in whole]
+    shown = list(until(iter(pieces), stop))
+    if not ends:
+        assert "".join(shown) == whole
+    else:
+        assert whole.startswith("".join(shown))
+        assert not any(s in "".join(shown) for s in stop)
+        assert len("".join(shown)) <= min(end for end, _ in ends)

@@ -1,0 +1,122 @@
+import errno
+import os
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.train.checkpoint import Progress, read_header, restore, save_checkpoint
+from mlx_gateloop.train.config import OptimizerConfig
+from mlx_gateloop.train.optimizer import make_optimizer
+
+PROGRESS = Progress(step=7, best_loss=1.25, recent=[0.1, 1 / 3])
+RUN = {"config": {"seed": 1}}
+
+
+def parts(seed, hidden_size=8):
+    mx.random.seed(seed)
+    args = ModelArgs(
+        vocab_size=11, hidden_size=hidden_size, num_hidden_layers=1, intermediate_size=16
+    )
+    model = Model(args)
+    optimizer = make_optimizer(OptimizerConfig(), steps=10)
+    optimizer.init(model.trainable_parameters())
+    return model, optimizer
+
+
+def test_everything_comes_back(tmp_path):
+    path = tmp_path / "last.safetensors"
+    model, optimizer = parts(seed=1)
+    optimizer.update(model, model.parameters())
+    save_checkpoint(path, model, optimizer, PROGRESS, RUN)
+    drawn = mx.random.uniform(shape=(5,))
+    expected = tree_flatten([model.parameters(), optimizer.state])
+
+    other_model, other_optimizer = parts(seed=2)
+    captured = other_optimizer.state["states"]  # as a compiled step would have
+    restore(path, other_model, other_optimizer)
+    assert read_header(path) == (PROGRESS, RUN)
+    assert mx.array_equal(mx.random.uniform(shape=(5,)), drawn)
+    found = tree_flatten([other_model.parameters(), {"states": captured}])
+    for (key, one), (other_key, other) in zip(expected, found, strict=True):
+        assert key == other_key
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(np.array(one), np.array(other))
+
+
+def test_initial_progress_survives_json(tmp_path):
+    save_checkpoint(tmp_path / "last.safetensors", *parts(seed=0), Progress(), {})
+    assert read_header(tmp_path / "last.safetensors") == (Progress(), {})
+
+
+@pytest.mark.parametrize("keep", [0, 5, 200, -1])
+def test_truncated_file(tmp_path, keep):
+    path = tmp_path / "last.safetensors"
+    save_checkpoint(path, *parts(seed=0), PROGRESS, RUN)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(InputError, match=r"last\.safetensors: truncated or not a safetensors"):
+        read_header(path)
+
+
+def test_foreign_and_missing_files(tmp_path):
+    path = tmp_path / "last.safetensors"
+    with pytest.raises(InputError, match="no checkpoint to resume; start without --resume"):
+        read_header(path)
+    mx.save_safetensors(str(path), {"weight": mx.zeros(3)}, {"format": "pt"})
+    with pytest.raises(InputError, match="not a training checkpoint"):
+        read_header(path)
+    path.write_bytes(b"a text, and a rather long one")
+    with pytest.raises(InputError, match="truncated or not"):
+        read_header(path)
+
+
+def test_another_architecture_leaves_the_model_alone(tmp_path):
+    path = tmp_path / "last.safetensors"
+    save_checkpoint(path, *parts(seed=0), PROGRESS, RUN)
+    model, optimizer = parts(seed=0, hidden_size=4)
+    before = model.lm_head.weight
+    with pytest.raises(InputError, match=r"another architecture: model\.\S+ has shape \("):
+        restore(path, model, optimizer)
+    assert mx.array_equal(model.lm_head.weight, before)
+
+
+@pytest.mark.parametrize("where", ["mlx.core.save_safetensors", "os.replace"])
+def test_full_disk_keeps_the_old_checkpoint(tmp_path, monkeypatch, where):
+    path = tmp_path / "last.safetensors"
+    model, optimizer = parts(seed=0)
+    save_checkpoint(path, model, optimizer, PROGRESS, RUN)
+    before = path.read_bytes()
+
+    def full(*args):
+        (tmp_path / ".last.partial.safetensors").write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(where, full)
+    with pytest.raises(InputError, match=r"No space left.*previous one is kept") as caught:
+        save_checkpoint(path, model, optimizer, Progress(step=8), RUN)
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_really_fails_keeps_the_old_checkpoint(tmp_path):
+    """The limit on file sizes makes the operating system refuse, as on a full disk."""
+    resource = pytest.importorskip("resource")
+    signal = pytest.importorskip("signal")
+    path = tmp_path / "last.safetensors"
+    model, optimizer = parts(seed=0)
+    save_checkpoint(path, model, optimizer, PROGRESS, RUN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(InputError, match=r"not saved.*previous one is kept"):
+            save_checkpoint(path, model, optimizer, Progress(step=8), RUN)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert read_header(path)[0] == PROGRESS
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,118 @@
+import re
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+import yaml
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.train import TrainConfig
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text):
+        path = tmp_path / "run.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_values_come_from_the_file_and_flags_win(written):
+    path = written("optimizer: {learning_rate: 1e-3, betas: [0.8, 0.9]}\nepochs: 2\ndata:\n")
+    config = TrainConfig.load(path, {"data.length": "64", "steps": 7, "model.hidden_size": 24})
+    assert config.optimizer.learning_rate == 0.001
+    assert config.optimizer.betas == (0.8, 0.9)
+    assert config.data.length == 64
+    assert (config.steps, config.epochs) == (7, None)
+    assert config.model_args(vocab_size=99).hidden_size == 24
+    assert config.model_args(vocab_size=99).vocab_size == 99
+
+
+def test_without_a_length_the_run_is_one_epoch():
+    config = TrainConfig.load(None, {"optimizer.accumulate": 4})
+    assert config.epochs == 1
+    assert config.total_steps(batches_per_epoch=100) == 25
+
+
+def test_resolved_config_reads_back_equal(written):
+    config = TrainConfig.load(None, {"steps": 5, "optimizer.betas": [0.5, 0.75], "seed": 3})
+    assert TrainConfig.load(written(yaml.safe_dump(config.to_dict()))) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "optimizer: {learning_rat: 1}",
+            "learning_rat .did you mean learning_rate.*betas",
+        ),
+        ("step: 3", "unknown key step .did you mean steps..; allowed: model, tokenizer"),
+        ("model: {hiden_size: 3}", "model.hiden_size .did you mean hidden_size.*preset"),
+        ("model: {preset: 125M}", "preset '125M' .did you mean 125m"),
+        ("model: {hidden_size: -1}", "model.hidden_size must be a positive integer, got -1"),
+        ("model: {dropout: 0.1}\ncheckpoint_blocks: true", "checkpoint_blocks needs model.dropout"),
+        ("data: {length: 0}", "data.length: .*greater than 0, got 0"),
+        ("data: {length: long}", "data.length: .*integer.*got 'long'"),
+        ("data: {validation_fraction: 1}", "data.validation_fraction.*less than 1"),
+        ("data: 3", "data: .*got 3"),
+        ("optimizer: {betas: [0.9, 1.0]}", "optimizer.betas must lie in"),
+        ("optimizer: {warmup_steps: 9}\nsteps: 9", "optimizer.warmup_steps .9. must be below"),
+        ("steps: 3\nepochs: 1", "exactly one of steps and epochs"),
+        ("tokenizer: {kind: pretrained}", "tokenizer.path and"),
+        ("tokenizer: {kind: words}", "tokenizer.kind: .*'sentencepiece', 'bytes' or"),
+        ("dtype: float64", "dtype: .*'bfloat16'"),
+        ("- a\n- b", "expected `key: value` lines, got list"),
+        ("a: [", "not readable YAML"),
+    ],
+)
+def test_what_is_wrong_is_named_in_one_line_with_the_file(written, text, words):
+    path = written(text)
+    with pytest.raises(InputError, match=words) as caught:
+        TrainConfig.load(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_and_binary_files(tmp_path):
+    with pytest.raises(InputError, match="no such config file"):
+        TrainConfig.load(tmp_path / "none.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="not readable YAML"):
+        TrainConfig.load(tmp_path / "binary.yaml")
+    with pytest.raises(InputError, match="steps is not a section"):
+        TrainConfig.load(None, {"steps": 3, "steps.more": 4})
+
+
+def test_vocabulary_must_hold_the_tokenizer():
+    config = TrainConfig.load(None, {"model.vocab_size": 100})
+    assert config.model_args(vocab_size=90).vocab_size == 100
+    with pytest.raises(InputError, match=r"vocab_size 100 is below the tokenizer's 101"):
+        config.model_args(vocab_size=101)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_configs_are_valid(path):
+    config = TrainConfig.load(path)
+    assert config.model_args(vocab_size=256).hidden_size > 0
+    assert isinstance(getattr(mx, config.dtype), mx.Dtype)
+    assert re.match("#", path.read_text()), "says in its first line what it is"
+
+
+def test_paper_hyperparameters():
+    """Paper, appendix "WikiText103 hyperparameters"."""
+    assert {"wikitext103", "125m"} <= {path.stem for path in CONFIGS}
+    for name in ("wikitext103", "125m"):
+        config = TrainConfig.load(CONFIGS[0].with_name(f"{name}.yaml"))
+        optimizer = config.optimizer
+        assert (config.epochs, config.data.batch_size, config.data.length) == (100, 16, 1024)
+        assert optimizer.learning_rate == 0.000125
+        assert optimizer.state_transition_learning_rate == 0.0001
+        assert (optimizer.betas, optimizer.weight_decay) == ((0.9, 0.98), 0.25)
+        assert optimizer.warmup_steps == 5000
+        args = config.model_args(vocab_size=50257)
+        assert (args.num_hidden_layers, args.hidden_size, args.intermediate_size) == (12, 624, 1872)
+        assert args.output_gate == (name == "125m")
