@@ -4,10 +4,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO := models/demo
-PROMPT ?= What does `os.path.join` do?
+export PROMPT ?= What does `os.path.join` do?
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format bench clean
+.PHONY: help demo test lint format bench clean
 
 help:
 	@echo "make demo   train a small model on Python's documentation (about 2 minutes), then ask it"
@@ -21,13 +21,10 @@ demo: .venv/installed
 	  $(BIN)/gateloop train --config configs/demo.yaml --data pydoc --out $(DEMO) \
 	    $$(test -e $(DEMO)/checkpoints/last.safetensors && echo --resume); \
 	fi
-	@$(BIN)/gateloop generate --model $(DEMO) --chat --prompt '$(PROMPT)'
+	@$(BIN)/gateloop generate --model $(DEMO) --chat --prompt "$$PROMPT"
 
 test: .venv/installed-dev
-	$(BIN)/python -m pytest -m "not slow"
-
-test-slow: .venv/installed-dev
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

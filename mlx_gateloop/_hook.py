@@ -13,8 +13,10 @@ class MlxLmFinder:
     @staticmethod
     def find_spec(name: str, path=None, target=None):  # type: ignore[no-untyped-def]
         if name in ("mlx_lm.models.gateloop", "mlx_lm.quant.awq"):
-            from mlx_gateloop import _register
-
+            try:
+                from mlx_gateloop import _register
+            except ImportError:  # the hook outlived the package
+                return None
             return _register.find_spec(name, path)
         return None
 

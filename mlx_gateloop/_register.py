@@ -6,6 +6,7 @@ mlx-lm's own module with a recipe for GateLoop added to its table.
 
 import importlib
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
@@ -58,7 +59,10 @@ class _WithRecipe(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        _add_awq_recipe(module)
+        try:
+            _add_awq_recipe(module)
+        except (AttributeError, TypeError) as error:  # another mlx-lm: its other models still work
+            warnings.warn(f"mlx_gateloop: no AWQ recipe for this mlx-lm: {error}", stacklevel=2)
 
     def get_code(self, name: str) -> CodeType:
         """Called by `python -m`, which would run the file without exec_module."""

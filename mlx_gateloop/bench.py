@@ -4,7 +4,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,12 +28,11 @@ def bench_ops(quick: bool = False, markdown: Path | None = None) -> None:
         quick: Small sizes only.
         markdown: Also write them here.
     """
-    lines: list[str] = []
-    for part in _report(quick):
-        print(part, flush=True)
-        lines.append(part)
-    if markdown is not None:
-        markdown.write_text("\n".join(lines) + "\n")
+    with markdown.open("w") if markdown else nullcontext() as file:
+        for part in _report(quick):
+            print(part, flush=True)
+            if file is not None:
+                print(part, file=file, flush=True)
 
 
 def _report(quick: bool) -> Iterator[str]:
@@ -86,7 +85,7 @@ def _scans(shape: tuple[int, int, int]) -> tuple[list[str], list[list[Any]]]:
     forward: dict[str, Run] = {
         "scan (ours)": lambda: our_scan(*arguments),
         "Hillis-Steele over the whole length": lambda: plain_hillis_steele(*arguments),
-        "the same, its steps compiled": lambda: compiled_hillis_steele(*arguments),
+        "the same, its steps compiled": lambda: our_hillis_steele(*arguments),
         "naive loop": lambda: naive_loop(*arguments),
         "mx.cumsum (a floor)": lambda: mx.cumsum(inputs, axis=1),
     }
@@ -109,7 +108,7 @@ def our_scan(re: mx.array, im: mx.array, x: mx.array) -> mx.array:
     return linear_recurrence((re, im), (x,), (zero, zero))[0]
 
 
-def compiled_hillis_steele(re: mx.array, im: mx.array, x: mx.array) -> mx.array:
+def our_hillis_steele(re: mx.array, im: mx.array, x: mx.array) -> mx.array:
     zero = mx.zeros_like(x[:, 0])
     return hillis_steele((re, im), (x,), (zero, zero), False)[0]
 

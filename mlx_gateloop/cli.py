@@ -3,8 +3,9 @@
 import argparse
 import os
 import sys
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mlx_gateloop import __version__
 from mlx_gateloop.errors import InputError
@@ -30,14 +31,25 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone: `gateloop generate ... | head`
         sys.stderr.close()
         return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt as interrupt:
         print(f"\n{interrupt or 'interrupted'}", file=sys.stderr)
         return 130
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="gateloop",
         description="GateLoop language models on MLX: train, evaluate, generate.",
         epilog="example: gateloop train --data my.txt --out models/mine",
@@ -147,11 +159,10 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
     add("--data", required=True, metavar="PATH", help="what `gateloop train --data` takes")
     add(
         "--split",
-        choices=("all", "train", "validation"),
+        choices=("all", "train", "validation", "test"),
         default="all",
-        help="which part of it, cut as training cuts it",
+        help="all of it, or a part as the model's training cut it",
     )
-    add("--validation-fraction", type=float, default=0.1, help="the fraction that training used")
     add("--length", type=int, default=256, help="tokens of context")
     add("--batch-size", type=int, default=8, help="sequences at once")
     command.set_defaults(run=_eval)
@@ -159,20 +170,24 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
 
 def _eval(arguments: Arguments) -> None:
     from mlx_gateloop import load
-    from mlx_gateloop.data import encode, load_corpus, num_bytes
+    from mlx_gateloop.data import encode, load_corpus, load_documents, num_bytes
     from mlx_gateloop.evaluate import evaluate
+    from mlx_gateloop.train import TrainConfig
 
     for name in ("length", "batch_size"):
         if getattr(arguments, name) < 1:
             raise InputError(f"{name}: expected at least 1, got {getattr(arguments, name)}")
-    corpus = load_corpus(arguments.data, arguments.validation_fraction)
-    parts = {
-        "all": [*corpus.train, *corpus.validation],
-        "train": corpus.train,
-        "validation": corpus.validation,
-    }
-    documents = parts[arguments.split]
     model, tokenizer = load(arguments.model)
+    if arguments.split == "all":
+        documents = load_documents(arguments.data)
+    else:
+        # a run keeps its configuration beside the model
+        path = Path(arguments.model) / "config.yaml"
+        config = TrainConfig.load(path if path.exists() else None)
+        corpus = load_corpus(arguments.data, config.data.validation_fraction)
+        documents = getattr(corpus, arguments.split)
+        if not documents:
+            raise InputError(f"{arguments.data}: has no {arguments.split} part")
     result = evaluate(
         model,
         encode(documents, tokenizer),
@@ -215,7 +230,7 @@ def _generate(arguments: Arguments) -> None:
         arguments.repetition_penalty,
         arguments.seed,
     )
-    text = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    text = _prompt(arguments.prompt)
     prompt: str | list[dict[str, str]] = text
     if arguments.chat:
         prompt = [{"role": "user", "content": text}]
@@ -244,6 +259,14 @@ def _generate(arguments: Arguments) -> None:
     )
 
 
+def _prompt(argument: str) -> str:
+    data = sys.stdin.buffer.read() if argument == "-" else os.fsencode(argument)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"--prompt: not UTF-8 text (at byte {error.start})") from None
+
+
 def _add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--model", required=True, metavar="DIR", help="a model directory or hub id"
@@ -252,7 +275,13 @@ def _add_model(command: argparse.ArgumentParser) -> None:
 
 def _add_bench(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("what", choices=("ops",), help="ops: the operator's modes, the naive loop and peers")
+    add(
+        "what",
+        choices=("ops",),
+        nargs="?",
+        default="ops",
+        help="ops: the operator's modes, the naive loop and peers",
+    )
     add("--quick", action="store_true", help="small sizes only: seconds instead of minutes")
     add("--markdown", type=Path, metavar="FILE", help="also write the tables here")
     command.set_defaults(run=_bench)
@@ -273,6 +302,10 @@ def _mlx_lm(arguments: Arguments) -> None:
     from mlx_lm import cli  # the model type was registered by importing mlx_gateloop
 
     words = arguments.arguments or ["--help"]
+    for flag, value in pairwise(words):
+        is_path = value.startswith(("/", ".", "~"))
+        if flag in ("--model", "--hf-path") and is_path and not Path(value).expanduser().exists():
+            raise InputError(f"{flag} {value}: no such model directory")
     before = sys.argv
     sys.argv = ["mlx_lm", *words]
     try:

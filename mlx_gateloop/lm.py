@@ -173,12 +173,26 @@ class GateLoopModel(nn.Module):
 
     def __call__(self, tokens: mx.array, cache: list[Any] | None = None) -> mx.array:
         x = self.dropout(self.embed_tokens(tokens))
-        mask = None if cache is None else cache[0].make_mask(tokens.shape[1])
+        mask = None if cache is None else _live(cache[0], tokens.shape[1])
         for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
             x = layer(x, mask, layer_cache)
         if cache is not None and mask is not None:
             _advance(cache, tokens.shape[1])
         return self.norm(x)
+
+
+def _live(cache: Any, steps: int) -> mx.array | None:
+    """Which of the next tokens are no padding, bool `[batch, steps]`; None if all are.
+
+    mlx-lm before 0.32 forgets the right padding where the left one is known to be nothing.
+    """
+    position, mask = mx.arange(steps), None
+    if cache.left_padding is not None:
+        mask = position >= cache.left_padding[:, None]
+    if cache.lengths is not None:
+        ended = position >= cache.lengths[:, None]
+        mask = ~ended if mask is None else mask & ~ended
+    return mask
 
 
 def _advance(cache: list[Any], steps: int) -> None:

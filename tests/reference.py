@@ -53,7 +53,7 @@ def random_case(
     if is_complex:
         a = (a * np.exp(2j * rng.normal(size=gates))).astype(np.complex64).astype(np.complex128)
     state = (batch, H, K, V)
-    h0 = rng.normal(size=state) + 1j * rng.normal(size=state) * is_complex
+    h0 = rng.normal(size=state) + 1j * rng.normal(size=state)
 
     def values(*shape: int) -> np.ndarray:
         rounded = mx.array(rng.normal(size=shape).astype(np.float32)).astype(dtype)
@@ -67,7 +67,7 @@ def random_case(
         h0=h0.astype(np.complex64).astype(np.complex128),
         mask=rng.uniform(size=(batch, length)) >= masked,
         dy=values(batch, length, H, V),
-        dh=rng.normal(size=state) + 1j * rng.normal(size=state) * is_complex,
+        dh=rng.normal(size=state) + 1j * rng.normal(size=state),
         reverse=reverse,
     )
 

@@ -46,7 +46,7 @@ def model(work):
 def fails(capsys, *argv: str) -> str:
     """Exit code 2, one line on stderr, no traceback; returns the line."""
     assert main(list(argv)) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
+    (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     return line
 
@@ -101,7 +101,14 @@ def test_flags_override_the_config(work):
         ({"--set": "nonsense"}, "expected KEY=VALUE"),
         ({"--set": "steps=[1"}, "not a YAML value"),
         ({"--set": "model.gate=imaginary"}, "model.gate must be"),
+        ({"--set": "model.preset=[1]"}, "unknown model.preset"),
+        ({"--set": "steps=true"}, "steps"),
+        ({"--set": "optimizer.learning_rate=.inf"}, "optimizer.learning_rate"),
+        ({"--set": "optimizer.warmup_steps=6"}, "warmup_steps (6) must be below"),
         ({"--out": "text.txt"}, "text.txt"),
+        ({"--out": "o" * 300}, "File name too long"),
+        ({"--data": "d" * 300}, "File name too long"),
+        ({"--data": ""}, "empty name"),
     ],
 )
 def test_bad_input_to_train(work, capsys, changes, message):
@@ -127,16 +134,38 @@ def test_bad_input_to_train(work, capsys, changes, message):
         (["generate", "--model", "model", "--system", "be kind"], "--system"),
         (["generate", "--model", "model", "--max-tokens", "0"], "max_tokens"),
         (["generate", "--model", "text.txt"], "text.txt"),
+        (["generate", "--model", "m" * 300], "m" * 300),
+        (["generate", "--model", "model", "--prompt", "\udcff"], "--prompt: not UTF-8"),
+        (["eval", "--model", "model", "--data", "text.txt", "--split", "test"], "no test part"),
+        (["bench", "--quick", "--markdown", "missing/x.md"], "missing/x.md"),
+        (["mlx-lm", "generate", "--model", "./missing"], "no such model directory"),
     ],
 )
 def test_bad_input_to_the_others(model, capsys, argv, message):
     assert message in fails(capsys, *argv)
 
 
-def test_unknown_flags_exit_with_2(capsys):
+@pytest.mark.parametrize(
+    "argv",
+    [["generate", "--modle", "x"], ["train", "--out"], ["eval"], ["bench", "x"], [], ["nothing"]],
+)
+def test_wrong_usage_is_one_line_too(capsys, argv):
     with pytest.raises(SystemExit) as caught:
-        main(["generate", "--modle", "x"])
+        main(argv)
     assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert line.endswith("--help")
+
+
+def test_eval_scores_the_whole_text_or_the_part_that_training_cut_off(model, work, capsys):
+    def tokens(*options: str) -> int:
+        assert main(["eval", "--model", "model", "--data", "text.txt", *options]) == 0
+        return int(capsys.readouterr().out.split()[1].replace(",", ""))
+
+    (model / "config.yaml").write_text("data: {validation_fraction: 0.25}")
+    assert tokens() == len(TEXT)  # every byte and the end of text, but the first
+    assert tokens("--split", "validation") == len(TEXT) - int(len(TEXT) * 0.75)
 
 
 @pytest.mark.parametrize("command", [[], ["train"], ["eval"], ["generate"], ["bench"], ["mlx-lm"]])

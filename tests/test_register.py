@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import mlx_gateloop
 from mlx_gateloop import _hook, _register
 
@@ -86,3 +88,26 @@ def test_awq_has_the_recipe_and_its_own_source():
     spec.loader.exec_module(awq)
     assert {"llama", "gateloop"} <= awq.AWQ_MODEL_CONFIGS.keys()
     assert "def awq_quantize" in spec.loader.get_source("mlx_lm.quant.awq")
+
+
+def test_a_pth_without_its_module_is_silent():
+    assert python(f"exec({(PACKAGE / '_hook.pth').read_text()!r})\nprint('fine')", "-S") == ["fine"]
+
+
+def test_a_hook_that_outlived_the_package_leaves_mlx_lm_alone(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlx_gateloop", None)  # importing it fails
+    monkeypatch.delattr(mlx_gateloop, "_register")
+    monkeypatch.delitem(sys.modules, "mlx_gateloop._register")
+    assert _hook.MlxLmFinder.find_spec("mlx_lm.quant.awq") is None
+
+
+def test_another_awq_keeps_working_without_the_recipe(monkeypatch):
+    def gone(_):
+        raise AttributeError("AWQ_MODEL_CONFIGS")
+
+    monkeypatch.setattr(_register, "_add_awq_recipe", gone)
+    spec = _register.find_spec("mlx_lm.quant.awq", importlib.import_module("mlx_lm.quant").__path__)
+    awq = importlib.util.module_from_spec(spec)
+    with pytest.warns(UserWarning, match="no AWQ recipe for this mlx-lm: AWQ_MODEL_CONFIGS"):
+        spec.loader.exec_module(awq)
+    assert "llama" in awq.AWQ_MODEL_CONFIGS

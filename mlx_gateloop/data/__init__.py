@@ -1,6 +1,6 @@
 """Texts to learn from, and the batches made of them."""
 
-from mlx_gateloop.data.corpus import Corpus, Document, load_corpus, num_bytes, texts
+from mlx_gateloop.data.corpus import Corpus, Document, load_corpus, load_documents, num_bytes, texts
 from mlx_gateloop.data.packing import Batches, encode, in_order
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "encode",
     "in_order",
     "load_corpus",
+    "load_documents",
     "num_bytes",
     "texts",
 ]

@@ -58,13 +58,28 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
         return Corpus(*parts)
     if source == "wikitext-103":
         return wikitext.load_wikitext(wikitext.download())
-    path = Path(source)
-    if wikitext.is_wikitext(path):
-        return wikitext.load_wikitext(path)
-    documents = [document for file in _files(path) for document in _read(file)]
+    if wikitext.is_wikitext(Path(source)):
+        return wikitext.load_wikitext(Path(source))
+    return split(_read_all(source), validation_fraction)
+
+
+def load_documents(source: str) -> list[Document]:
+    """Reads the documents of a corpus whole, all parts together; see `load_corpus`."""
+    from mlx_gateloop.data import wikitext
+
+    if source in ("pydoc", "wikitext-103") or wikitext.is_wikitext(Path(source)):
+        corpus = load_corpus(source)
+        return [*corpus.train, *corpus.validation, *corpus.test]
+    return _read_all(source)
+
+
+def _read_all(source: str) -> list[Document]:
+    if not source:
+        raise InputError("the data has an empty name; give a path, `pydoc` or `wikitext-103`")
+    documents = [document for file in _files(Path(source)) for document in _read(file)]
     if not documents:
         raise InputError(f"{source}: it holds no text; give a file or folder with some")
-    return split(documents, validation_fraction)
+    return documents
 
 
 def split(documents: list[Document], fraction: float) -> Corpus:
@@ -87,7 +102,8 @@ def split(documents: list[Document], fraction: float) -> Corpus:
 
 def _held_out(count: int, fraction: float) -> list[bool]:
     """The i-th is held out where i * fraction passes a whole number: evenly spaced."""
-    return [int((i + 1) * fraction) > int(i * fraction) for i in range(count)]
+    held_out = [int((i + 1) * fraction) > int(i * fraction) for i in range(count)]
+    return held_out if any(held_out) else [*held_out[:-1], True]
 
 
 def texts(documents: Iterable[Document]) -> Iterator[str]:
@@ -158,7 +174,7 @@ def _parse(line: str, where: str) -> Document:
         raise InputError(f"{where}: not JSON ({error.msg}, column {error.colno})") from None
     except UnicodeEncodeError:
         raise InputError(f"{where}: half of a surrogate pair (\\ud800 to \\udfff alone)") from None
-    except (TypeError, KeyError, RecursionError):
+    except (TypeError, KeyError, ValueError, RecursionError):
         raise InputError(
             f'{where}: expected {{"text": "..."}} or'
             ' {"messages": [{"role": "...", "content": "..."}, ...]}'

@@ -45,7 +45,7 @@ def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
         else:
             stream.extend(tokenizer.apply_chat_template(document, return_dict=False))
         stream.append(tokenizer.eos_token_id)
-    return np.array(stream, np.uint16 if len(tokenizer) <= 1 << 16 else np.int32)
+    return np.array(stream, np.uint16 if len(tokenizer.get_vocab()) <= 1 << 16 else np.int32)
 
 
 def _slices(text: str) -> Iterator[str]:

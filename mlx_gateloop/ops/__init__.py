@@ -53,16 +53,18 @@ def gate_loop(
         a: Transitions, `[B, L, D]`, or `[B, L, H, K]` or `[B, L, H, 1]`: a complex64 or real array,
             or a `Transition`. A real one keeps the state real and takes half the work.
         h0: State before the first step, float32 `[B, 2, D]` or `[B, 2, H, K, V]`: real plane, then
-            imaginary plane (not read if a is real). None is zero.
+            imaginary plane. None is zero.
         mask: Bool `[B, L]`; where False the step is the identity (a = 1, k v = 0) and y is 0.
         reverse: Run from the last step to the first.
         mode: "recurrent" step by step, O(L) (the specification); "scan" in O(log L) dependent
-            passes; "attention", O(L^2); "auto" takes the step for L = 1, else the scan.
+            passes (step by step where one step fills a CPU: see `scan.py`); "attention", O(L^2);
+            "auto" takes the step for L = 1, else the scan.
         backend: What computes the scan: "ops" is plain MLX; "auto" takes the fastest there is.
 
     Returns:
         y in v's shape and dtype, and the state after the last step, float32, in h0's form.
-        Inside everything is float32, whatever the inputs are. Both are differentiable.
+        Inside everything is float32, whatever the inputs are. Both are differentiable. Under
+        `mx.compile` shapes must be fixed: MLX's own slices don't know shapeless compilation.
 
     Raises:
         ValueError: A shape, dtype or choice that does not fit, naming the argument.
@@ -81,14 +83,20 @@ def gate_loop(
     if mask is not None:
         q, k, v = (mx.where(_beside(mask, x), x, 0) for x in (q, k, v))
         gates = tuple(mx.where(_beside(mask, p), p, 1 - i) for i, p in enumerate(gates))
-    state = _initial_state(q, v, h0)[: len(gates)]
+    real, imaginary = _initial_state(q, v, h0)
+    state = (real, imaginary)[: len(gates)]
     if q.size == 0 or v.size == 0:
-        y, h = v, state
+        y, h = mx.zeros_like(v), state
     elif mode == "scan" and q.ndim == 3:
         y, h = _elementwise_scan(q, k, v, gates, state, reverse)
     else:
         y, h = _with_heads(_FORMS[mode], q, k, v, gates, state, reverse)
-    return y.reshape(shape).astype(dtype), mx.stack(list(pl.widen(h, 2)), 1)
+    if len(h) == 1:  # a real transition scales the imaginary plane, which nothing is added to
+        h = h if h0 is None else (*h, imaginary * _product(gates[0], imaginary))
+    y = y.reshape(shape)
+    if mask is not None:  # q is 0 there, but 0 times a state that overflowed is not
+        y = mx.where(_beside(mask, y), y, 0)
+    return y.astype(dtype), mx.stack(list(pl.widen(h, 2)), 1)
 
 
 def linear_scan(
@@ -190,7 +198,7 @@ def _as_heads(
     if q.ndim == 3:  # [B, L, D] -> [B, L, H = D, 1]
         q, k, v = (x[..., None] for x in (q, k, v))
         a = tuple(plane[..., None] for plane in a)
-    return q, k, v, tuple(mx.broadcast_to(plane, q.shape) for plane in a)
+    return q, k, v, a
 
 
 _FORMS = {"recurrent": recurrent, "scan": chunked_gate_loop, "attention": attention}
@@ -201,6 +209,12 @@ def _initial_state(k: mx.array, v: mx.array, h0: mx.array | None) -> Planes:
         shape = (k.shape[0], *k.shape[2:], *(v.shape[3:]))
         return mx.zeros(shape), mx.zeros(shape)
     return h0[:, 0].astype(mx.float32), h0[:, 1].astype(mx.float32)
+
+
+def _product(a: mx.array, state: mx.array) -> mx.array:
+    """The product of a real transition over all steps, beside a state's plane."""
+    product = a.prod(axis=1)
+    return product if product.ndim == state.ndim else product[..., None]
 
 
 def _beside(mask: mx.array, x: mx.array) -> mx.array:

@@ -20,6 +20,7 @@ def attention(
 ) -> tuple[mx.array, Planes]:
     """All outputs and the last state in O(L^2); arguments as in `recurrent`, forward only."""
     # The state before the first step is one more source of memory, in column 0.
+    a = tuple(mx.broadcast_to(plane, k.shape) for plane in a)
     D = decay(tuple(mx.concatenate([mx.zeros_like(plane[:, :1]), plane], 1) for plane in a))
     pairs = tuple(plane[:, 1:, 1:] for plane in D)
     scores = mx.einsum("bnhk,bmhk,bnmhk->bnmh", q, k, pairs[0])
@@ -36,7 +37,8 @@ def attention(
 
 def softmax_attention(q: mx.array, k: mx.array, v: mx.array, a: Planes) -> mx.array:
     """Softmax over the same scores (paper, section 3.4); arrays `[B, L, H, ...]`, float32."""
-    scores = mx.einsum("bnhk,bmhk,bnmhk->bnmh", q, k, decay(a)[0])
+    D = decay(tuple(mx.broadcast_to(plane, k.shape) for plane in a))
+    scores = mx.einsum("bnhk,bmhk,bnmhk->bnmh", q, k, D[0])
     causal = mx.tri(q.shape[1], dtype=mx.bool_)[:, :, None]
     weights = mx.softmax(mx.where(causal, scores, -mx.inf), axis=2)
     return mx.einsum("bnmh,bmhv->bnhv", weights, v)

@@ -28,7 +28,7 @@ def chunked_gate_loop(
         q: Queries `[B, L, H, K]`, float32, as are all arrays.
         k: Keys `[B, L, H, K]`.
         v: Values `[B, L, H, V]`.
-        a: Transition planes `[B, L, H, K]`.
+        a: Transition planes `[B, L, H, K]` or `[B, L, H, 1]`.
         h0: State planes `[B, H, K, V]`, as many as a has.
 
     Returns:

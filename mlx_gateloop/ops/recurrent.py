@@ -18,7 +18,7 @@ def step(q: mx.array, k: mx.array, v: mx.array, a: Planes, h: Planes) -> tuple[m
         q: Queries `[B, H, K]`, float32, as are all arrays.
         k: Keys `[B, H, K]`.
         v: Values `[B, H, V]`.
-        a: Transition planes `[B, H, K]`.
+        a: Transition planes `[B, H, K]` or `[B, H, 1]`.
         h: State planes `[B, H, K, V]`.
 
     Returns:

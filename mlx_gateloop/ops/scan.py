@@ -18,9 +18,10 @@ Pair = tuple[Planes, Planes]
 
 CHUNK = 32  # steps at most in a chunk
 SHORT = 16  # steps; up to here chunks don't pay
-# Where one step alone covers this many numbers, the two levels lose: they read everything twice.
-# Measured on two CPU cores (`gateloop bench ops`); a guess on a GPU, where a launch costs more.
-WIDE = {mx.cpu: 8192, mx.gpu: 1 << 18}
+# On a CPU, where one step covers this many numbers, steps one after another are twice as fast: the
+# two levels read everything twice. Not beyond some length, for a graph of that many steps takes its
+# time to build. Both measured on two cores, see benchmarks/results.
+WIDE, LONG = 8192, 1024
 
 
 def linear_recurrence(a: Planes, x: Planes, h0: Planes, reverse: bool = False) -> Planes:
@@ -79,7 +80,8 @@ def previous(h: Planes, h0: Planes, reverse: bool) -> Planes:
 def two_level_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
     """The scan without a gradient of its own; arguments as in `linear_recurrence`."""
     L = a[0].shape[1]
-    if L <= SHORT or h0[0].size >= WIDE[mx.default_device().type]:
+    on_cpu = mx.default_device().type == mx.cpu
+    if L <= SHORT or (on_cpu and h0[0].size >= WIDE and L <= LONG):
         return stepwise_scan(a, x, h0, reverse)
     chunk = chunk_length(L)
     full = L - L % chunk

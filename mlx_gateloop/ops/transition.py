@@ -9,7 +9,7 @@ from mlx_gateloop.ops import planes as pl
 from mlx_gateloop.ops.planes import Planes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Transition:
     """State transitions in the form that a kernel can fuse; build them with the methods below.
 
@@ -81,7 +81,8 @@ class Transition:
 @mx.compile
 def _sigmoid(x: mx.array) -> mx.array:
     # 1 / (1 + exp(-x)) loses digits where the magnitude is near 1, where memories live longest.
-    e = mx.exp(-mx.abs(x))
+    # The gradient of mx.abs is 0 at 0, where that of the sigmoid is 1/4.
+    e = mx.exp(mx.where(x < 0, x, -x))
     return mx.where(x < 0, e / (1 + e), 1 - e / (1 + e))
 
 

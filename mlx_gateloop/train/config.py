@@ -3,7 +3,7 @@
 import difflib
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
@@ -12,7 +12,6 @@ from pydantic import (
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
-    PositiveInt,
     TypeAdapter,
     ValidationError,
     model_validator,
@@ -22,7 +21,8 @@ from pydantic.dataclasses import dataclass
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.lm import PRESETS, ModelArgs
 
-_strict = ConfigDict(extra="forbid")
+_strict = ConfigDict(extra="forbid", allow_inf_nan=False)
+Count = Annotated[int, Field(strict=True, gt=0)]
 
 
 @dataclass(config=_strict)
@@ -38,7 +38,7 @@ class TokenizerConfig:
     """
 
     kind: Literal["sentencepiece", "bytes", "pretrained"] = "sentencepiece"
-    vocab_size: PositiveInt = 4096
+    vocab_size: Count = 4096
     path: str | None = None
 
     @model_validator(mode="after")
@@ -52,8 +52,8 @@ class TokenizerConfig:
 class DataConfig:
     """How the text is cut: `batch_size` windows of `length` tokens a batch."""
 
-    length: PositiveInt = 256
-    batch_size: PositiveInt = 8
+    length: Count = 256
+    batch_size: Count = 8
     validation_fraction: float = Field(default=0.1, gt=0, lt=1)
 
 
@@ -78,7 +78,7 @@ class OptimizerConfig:
     weight_decay: NonNegativeFloat = 0.05
     warmup_steps: NonNegativeInt | None = None
     clip_norm: PositiveFloat = 1.0
-    accumulate: PositiveInt = 1
+    accumulate: Count = 1
 
     @model_validator(mode="after")
     def _betas_below_one(self) -> "OptimizerConfig":
@@ -113,12 +113,12 @@ class TrainConfig:
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)
     data: DataConfig = Field(default_factory=DataConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
-    steps: PositiveInt | None = None
+    steps: Count | None = None
     epochs: PositiveFloat | None = None
-    log_every: PositiveInt = 10
-    eval_every: PositiveInt = 100
-    checkpoint_every: PositiveInt = 100
-    patience: PositiveInt | None = None
+    log_every: Count = 10
+    eval_every: Count = 100
+    checkpoint_every: Count = 100
+    patience: Count | None = None
     seed: int = Field(default=0, ge=0, lt=2**32)
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     checkpoint_blocks: bool = False
@@ -127,9 +127,6 @@ class TrainConfig:
     def _consistent(self) -> "TrainConfig":
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give exactly one of steps and epochs")
-        warmup, steps = self.optimizer.warmup_steps, self.steps
-        if warmup is not None and steps is not None and warmup >= steps:
-            raise ValueError(f"optimizer.warmup_steps ({warmup}) must be below steps ({steps})")
         # mx.checkpoint draws other random numbers when it recomputes: wrong gradients, no error.
         if self.model_args(vocab_size=1).dropout > 0 and self.checkpoint_blocks:
             raise ValueError("checkpoint_blocks needs model.dropout: 0")
@@ -162,7 +159,7 @@ class TrainConfig:
         """The model's arguments, with the tokenizer's number of entries."""
         settings = dict(self.model)
         preset = settings.pop("preset", None)
-        if preset is not None and preset not in PRESETS:
+        if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
             raise InputError(f"unknown model.preset {preset!r}{_among(str(preset), PRESETS)}")
         allowed = [field.name for field in fields(ModelArgs) if field.name != "model_type"]
         for key in settings:

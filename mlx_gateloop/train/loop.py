@@ -68,10 +68,9 @@ def train(config: TrainConfig, data: str, out: Path | str, resume: bool = False)
         InputError: anything wrong with the text, the configuration, the directory or the disk.
         Interrupted: Ctrl-C; the state is saved.
     """
-    output = Output(Path(out), resume)
     with _large_cache():
         try:
-            return Run(config, data, output, resume).train()
+            return Run(config, data, Output(Path(out), resume), resume).train()
         except OSError as error:  # checkpoints and models report their own failures
             reason = f"{error.filename or out}: {error.strerror or error}"
             raise InputError(f"{reason}; what was saved before is kept") from error
@@ -90,12 +89,13 @@ class Run:
             self.text.training, config.data.batch_size, config.data.length, seed=config.seed
         )
         self.steps = config.total_steps(self.batches.per_epoch)
+        self._require_a_schedule_and_a_validation_text()
         self.identity = {"config": config.to_dict(), "data": {"sha256": self.text.sha256}}
         if identity is not None:
             _require_same_run(identity, self.identity, output.checkpoint)
 
         mx.random.seed(config.seed)
-        self.model = Model(config.model_args(vocab_size=len(self.text.tokenizer)))
+        self.model = Model(config.model_args(vocab_size=len(self.text.tokenizer.get_vocab())))
         self.model.train()
         if config.checkpoint_blocks:
             checkpoint_blocks(self.model)
@@ -117,6 +117,18 @@ class Run:
             config.optimizer.accumulate,
             self.dtype,
         )
+
+    def _require_a_schedule_and_a_validation_text(self) -> None:
+        warmup = self.config.optimizer.warmup_steps
+        if warmup is not None and warmup >= self.steps:
+            raise InputError(
+                f"optimizer.warmup_steps ({warmup}) must be below the run's {self.steps} steps"
+            )
+        if len(self.text.validation) < 2:
+            raise InputError(
+                "the validation text has fewer than two tokens; raise data.validation_fraction "
+                f"({self.config.data.validation_fraction}) or give more text"
+            )
 
     def train(self) -> TrainResult:
         """Take the remaining steps."""
@@ -221,6 +233,11 @@ class Run:
                 data.length,
                 data.batch_size,
             )
+            if not np.isfinite(result.loss_nats):
+                raise InputError(
+                    f"the validation loss is not finite at step {progress.step}; lower "
+                    "optimizer.learning_rate, or use dtype float32"
+                )
             best = result.loss_nats < progress.best_loss
             if best:
                 io.save(self.model, self.text.tokenizer, self.output.directory)

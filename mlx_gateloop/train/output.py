@@ -37,11 +37,7 @@ class Output:
     """
 
     def __init__(self, directory: Path, resume: bool) -> None:
-        self.directory = directory
-        self.checkpoint = directory / "checkpoints" / "last.safetensors"
-        self.log = directory / "log.jsonl"
-        self.curves = directory / "curves.png"
-        self.config = directory / "config.yaml"
+        self._use(directory)
         if directory.exists() and not directory.is_dir():
             raise InputError(f"{directory}: not a directory")
         if not resume and directory.exists() and any(directory.iterdir()):
@@ -50,19 +46,32 @@ class Output:
                 f"{directory}: already holds {what}; choose a new directory, or add --resume"
             )
 
+    def _use(self, directory: Path) -> None:
+        self.directory = directory
+        self.checkpoint = directory / "checkpoints" / "last.safetensors"
+        self.log = directory / "log.jsonl"
+        self.curves = directory / "curves.png"
+        self.config = directory / "config.yaml"
+
     @contextmanager
     def start(self, config: dict[str, Any]) -> Iterator[None]:
-        """Make the directory, which was empty, with the resolved configuration.
+        """Make the directory, with the resolved configuration and what the `with` body saves.
 
-        It vanishes again if the first save, the body of the `with`, fails: a new try can use it.
+        All of it is made beside the directory and renamed in the end: whatever stops that, even
+        `kill -9`, there is either nothing to resume or all that it takes.
         """
+        final = self.directory
+        staging = final.with_name(f".{final.name}.starting")
+        shutil.rmtree(staging, ignore_errors=True)
+        self._use(staging)
         try:
             self.checkpoint.parent.mkdir(parents=True)
             self.config.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
             yield
-        except BaseException:
-            shutil.rmtree(self.directory, ignore_errors=True)
-            raise
+            staging.replace(final)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+            self._use(final)
 
     def rewind(self, step: int) -> None:
         """Drop what a killed session left after its last checkpoint at `step`."""

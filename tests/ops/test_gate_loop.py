@@ -268,3 +268,29 @@ def test_heads_never_materialise_the_states():
     mx.eval(gl.gate_loop(q, k, v, gl.Transition.sigmoid(g, t))[0])
     one_plane_of_states = 4 * length * H * K * V
     assert mx.get_peak_memory() - base < 0.5 * one_plane_of_states
+
+
+@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS)
+@pytest.mark.parametrize("mode", MODES)
+def test_real_gates_keep_the_imaginary_plane(mode, heads):
+    case = random_case(23, 3, heads=heads, is_complex=False, masked=1.0)
+    arrays = arguments(case)
+    assert mx.array_equal(run(case, arrays, mode)[1], arrays[-1])  # the identity
+    case = replace(case, mask=np.ones_like(case.mask), a=np.full_like(case.a, 0.5))
+    arrays = arguments(case)
+    assert error(run(case, arrays, mode)[1][:, 1], as_numpy(arrays[-1][:, 1]) / 8) < 1e-6
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_masked_outputs_are_zero_even_where_the_state_overflowed(mode):
+    q, k, v = (mx.ones((1, 300, 1)) for _ in range(3))
+    mask = mx.arange(300)[None] < 299
+    y, _ = gl.gate_loop(q, k, v, mx.full((1, 300, 1), 4.0), mask=mask, mode=mode)
+    assert y[0, 299, 0].item() == 0
+
+
+def test_no_keys_give_zeros():
+    q, v = mx.zeros((1, 3, 2, 0)), mx.ones((1, 3, 2, 4))
+    y, h = gl.gate_loop(q, q, v, mx.zeros((1, 3, 2, 1)))
+    assert mx.array_equal(y, mx.zeros_like(v))
+    assert h.shape == (1, 2, 2, 0, 4)

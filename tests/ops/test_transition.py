@@ -89,3 +89,10 @@ def test_gradients_by_gamma_and_theta_are_finite_differences(mode):
         assert (sides[0] - sides[1]) / 2e-2 == pytest.approx(
             (gradient * direction).sum().item(), rel=2e-3
         )
+
+
+def test_the_sigmoids_gradient_has_no_hole():
+    gamma = mx.array([0.0, -0.0, 1e-8, -1e-8, 2.0, -2.0])
+    gradient = mx.grad(lambda g: gl.Transition.sigmoid(g).planes()[0].sum())(gamma)
+    s = 1 / (1 + np.exp(-np.array(gamma, dtype=np.float64)))
+    np.testing.assert_allclose(np.array(gradient), s * (1 - s), rtol=1e-6)

@@ -27,13 +27,13 @@ CHILD = """
 import sys
 from pathlib import Path
 from mlx_gateloop.train import TrainConfig, train
-if sys.argv[4] == "during a save":
+if sys.argv[4].startswith("save "):
     import os, signal
     saves = []
     original = Path.replace
     def replace(path, target):
         saves.extend([path] * path.name.startswith(".last"))
-        if len(saves) == 4:
+        if len(saves) == int(sys.argv[4].split()[1]):
             os.kill(os.getpid(), signal.SIGKILL)
         return original(path, target)
     Path.replace = replace
@@ -161,7 +161,7 @@ def test_interrupted_before_any_validation_leaves_a_trained_model(
     assert mx.array_equal(saved["lm_head.weight"], last["model.lm_head.weight"])
 
 
-@pytest.mark.parametrize("moment", ["at any time", "during a save"])
+@pytest.mark.parametrize("moment", ["at any time", "save 4"])
 def test_killed_and_resumed_is_the_uninterrupted_run(tmp_path, text_file, tiny, moment):
     config = tiny(steps=40 if moment == "at any time" else 12)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.to_dict()))
@@ -182,7 +182,7 @@ def test_killed_and_resumed_is_the_uninterrupted_run(tmp_path, text_file, tiny, 
     assert child.returncode == -signal.SIGKILL
     killed_at = read_header(out / "checkpoints" / "last.safetensors")[0].step
     assert 0 < killed_at < config.steps
-    if moment == "during a save":
+    if moment == "save 4":
         assert killed_at == 6
         assert (out / "checkpoints" / ".last.partial.safetensors").exists()
 
@@ -190,6 +190,17 @@ def test_killed_and_resumed_is_the_uninterrupted_run(tmp_path, text_file, tiny, 
     train(config, str(text_file), tmp_path / "straight")
     assert_same_run(tmp_path / "straight", out)
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["last.safetensors"]
+
+
+def test_killed_before_the_first_checkpoint_leaves_nothing_in_the_way(tmp_path, text_file, tiny):
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(tiny(steps=2).to_dict()))
+    out = tmp_path / "out"
+    arguments = [str(tmp_path / "run.yaml"), str(text_file), str(out), "save 1"]
+    child = subprocess.run([sys.executable, "-c", CHILD, *arguments], stdout=subprocess.DEVNULL)
+    assert child.returncode == -signal.SIGKILL
+    assert not out.exists()
+    assert train(tiny(steps=2), str(text_file), out).steps == 2
+    assert not (tmp_path / ".out.starting").exists()
 
 
 def test_a_half_written_log_line_is_cut_on_resume(tmp_path, text_file, tiny, monkeypatch):
@@ -287,7 +298,7 @@ def test_patience_stops_a_run_that_no_longer_improves(tmp_path, text_file, tiny)
 
 
 def test_a_run_that_diverges_stops_with_advice(tmp_path, text_file, tiny):
-    config = tiny(optimizer__learning_rate=1e30, steps=60, optimizer__warmup_steps=0)
+    config = tiny(optimizer__learning_rate=1e30, steps=60, optimizer__warmup_steps=0, eval_every=60)
     with pytest.raises(InputError, match=f"{MOST_SKIPPED_IN_A_ROW} steps in a row .*learning_rate"):
         train(config, str(text_file), tmp_path / "out")
     skipped = [r["skipped"] for r in log_of(tmp_path / "out") if "skipped" in r]
