@@ -14,19 +14,31 @@ from importlib.util import spec_from_loader
 from types import CodeType, ModuleType
 from typing import Any
 
-from mlx_gateloop._hook import install
 
-__all__ = ["find_spec", "install"]
+def install() -> None:
+    """Puts a finder on `sys.meta_path`, unless the hook of an installed package has done so."""
+    if not any(getattr(f, "__name__", None) == MlxLmFinder.__name__ for f in sys.meta_path):
+        sys.meta_path.insert(0, MlxLmFinder)
 
 
-def find_spec(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """The import spec of `mlx_lm.models.gateloop` or `mlx_lm.quant.awq`."""
+def find_spec(
+    name: str, path: Sequence[str] | None = None, target: Any = None
+) -> ModuleSpec | None:
+    """The import spec of `mlx_lm.models.gateloop` or `mlx_lm.quant.awq`; of another name, None."""
     if name == "mlx_lm.models.gateloop":
         return spec_from_loader(name, _ModelAlias())
+    if name != "mlx_lm.quant.awq":
+        return None
     spec = PathFinder.find_spec(name, path)
     if spec is not None and spec.loader is not None:
         spec.loader = _WithRecipe(spec.loader)
     return spec
+
+
+class MlxLmFinder:
+    """The finder of a package that is imported without having been installed."""
+
+    find_spec = staticmethod(find_spec)
 
 
 class _ModelAlias(Loader):

@@ -41,6 +41,13 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults that say something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default else action.help
+
+
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, without the usage."""
 
@@ -64,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
             description=f"{summary[0].upper()}{summary[1:]}.",
             epilog=f"example: {example}",
             allow_abbrev=False,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            formatter_class=_Formatter,
         )
         add(command)
     return parser
@@ -107,7 +114,8 @@ def _add_train(command: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="DIR", help="becomes a model directory")
     add("--resume", action="store_true", help="continue the run that DIR holds, bit for bit")
     for flag, (key, type_, text) in _TRAIN_FLAGS.items():
-        add(flag, dest=key, type=type_, help=f"{text} ({key})", default=argparse.SUPPRESS)
+        metavar = {int: "N", float: "X", str: "NAME"}[type_]
+        add(flag, dest=key, type=type_, metavar=metavar, help=text, default=argparse.SUPPRESS)
     add(
         "--set",
         action="append",
@@ -136,6 +144,8 @@ def _train(arguments: Arguments) -> None:
 
     keys = {key for key, _, _ in _TRAIN_FLAGS.values()}
     overrides = {key: value for key, value in vars(arguments).items() if key in keys}
+    if {"steps", "epochs"} <= overrides.keys():
+        raise InputError("--steps and --epochs: give one of them")
     for setting in arguments.set:
         key, equals, value = setting.partition("=")
         if not equals:
@@ -163,7 +173,7 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
         default="all",
         help="all of it, or a part as the model's training cut it",
     )
-    add("--length", type=int, default=256, help="tokens of context")
+    add("--length", type=int, help="tokens of context; none: as in the model's training, or 256")
     add("--batch-size", type=int, default=8, help="sequences at once")
     command.set_defaults(run=_eval)
 
@@ -174,16 +184,17 @@ def _eval(arguments: Arguments) -> None:
     from mlx_gateloop.evaluate import evaluate
     from mlx_gateloop.train import TrainConfig
 
-    for name in ("length", "batch_size"):
-        if getattr(arguments, name) < 1:
-            raise InputError(f"{name}: expected at least 1, got {getattr(arguments, name)}")
     model, tokenizer = load(arguments.model)
+    # a run keeps its configuration beside the model
+    path = Path(arguments.model) / "config.yaml"
+    config = TrainConfig.load(path if path.exists() else None)
+    length = config.data.length if arguments.length is None else arguments.length
+    for name, value in (("length", length), ("batch_size", arguments.batch_size)):
+        if value < 1:
+            raise InputError(f"{name}: expected at least 1, got {value}")
     if arguments.split == "all":
         documents = load_documents(arguments.data)
     else:
-        # a run keeps its configuration beside the model
-        path = Path(arguments.model) / "config.yaml"
-        config = TrainConfig.load(path if path.exists() else None)
         corpus = load_corpus(arguments.data, config.data.validation_fraction)
         documents = getattr(corpus, arguments.split)
         if not documents:
@@ -192,7 +203,7 @@ def _eval(arguments: Arguments) -> None:
         model,
         encode(documents, tokenizer),
         num_bytes(documents),
-        arguments.length,
+        length,
         arguments.batch_size,
     )
     print(f"tokens         {result.tokens:,}")
@@ -310,6 +321,10 @@ def _mlx_lm(arguments: Arguments) -> None:
     sys.argv = ["mlx_lm", *words]
     try:
         cli.main()
+    except ValueError as error:
+        if not str(error).startswith("CLI requires a subcommand"):
+            raise
+        raise InputError(f"mlx-lm {words[0]}: no such command; see gateloop mlx-lm") from None
     finally:
         sys.argv = before
 

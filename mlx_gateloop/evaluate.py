@@ -39,7 +39,7 @@ def evaluate(
         model: tokens `[B, L]` to logits `[B, L, V]`; dropout is off meanwhile.
         tokens: `[N]` integers.
         num_bytes: UTF-8 bytes of the text that the tokens stand for.
-        length: tokens a window.
+        length: tokens a window; no more than there are.
         batch_size: windows a batch.
 
     Raises:
@@ -48,6 +48,7 @@ def evaluate(
     count = len(tokens) - 1
     if count < 1:
         raise InputError("the text to evaluate has fewer than two tokens; give a longer one")
+    length = min(length, count)
     was_training = model.training
     model.eval()
     nats = 0.0

@@ -90,7 +90,7 @@ def stream(
         temp=sampling.temperature,
         top_p=sampling.top_p % 1.0,
         min_p=sampling.min_p,
-        top_k=sampling.top_k,
+        top_k=sampling.top_k if sampling.top_k < model.args.vocab_size else 0,
     )
     penalty = None if sampling.repetition_penalty == 1 else sampling.repetition_penalty
     responses = stream_generate(

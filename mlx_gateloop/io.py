@@ -12,7 +12,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from mlx_gateloop._hook import install
+from mlx_gateloop._register import install
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.lm import Model
 from mlx_gateloop.tokenizer import stop_token_ids
@@ -60,6 +60,8 @@ def _check_directory(path: Path) -> None:
         hint = "give a directory that a training run or gl.save wrote"
         raise InputError(f"{path}: no readable config.json ({_one_line(error)}); {hint}") from error
     model_type = config.get("model_type") if isinstance(config, dict) else None
+    if not any((path / name).exists() for name in ("tokenizer.json", "tokenizer.model")):
+        raise InputError(f"{path}: no tokenizer.json; give a complete model directory")
     if model_type != "gateloop":
         raise InputError(f"{path}/config.json: model_type must be 'gateloop', got {model_type!r}")
 

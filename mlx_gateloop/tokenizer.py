@@ -13,13 +13,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import BPE
-from transformers import PreTrainedTokenizerFast
 
 from mlx_gateloop.errors import InputError
+
+if TYPE_CHECKING:  # slow to import
+    from transformers import PreTrainedTokenizerFast
 
 UNK, BOS, EOS, PAD = "<unk>", "<s>", "</s>", "<pad>"
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
@@ -42,7 +44,7 @@ _SENTENCE = re.compile("[^\n\r\t\0\u2581\u2585]{1,4096}")
 _SAMPLE_CHARACTERS = 20_000_000
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "PreTrainedTokenizerFast":
     """Trains a sentencepiece BPE tokenizer with byte fallback; the same texts give the same one.
 
     Spaces belong to the word that follows, each digit and each line end is a token of its own.
@@ -114,7 +116,7 @@ def _without_rare(sentences: list[str], most: int) -> list[str]:
     return [sentence.translate(rare) for sentence in sentences] if rare else sentences
 
 
-def from_sentencepiece(path: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
+def from_sentencepiece(path: str | os.PathLike[str]) -> "PreTrainedTokenizerFast":
     """Reads a sentencepiece `.model` file of the kind that gives every text back unchanged.
 
     Special tokens that the file lacks are added after its pieces.
@@ -128,7 +130,7 @@ def from_sentencepiece(path: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
         raise InputError(f"{path}: {error.strerror}; give a sentencepiece .model file") from error
 
 
-def _convert(serialized: bytes, name: str) -> PreTrainedTokenizerFast:
+def _convert(serialized: bytes, name: str) -> "PreTrainedTokenizerFast":
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
@@ -188,7 +190,7 @@ def _merges(scores: dict[str, float], ids: dict[str, int]) -> list[tuple[str, st
     return [(left, right) for *_, left, right in sorted(splits)]
 
 
-def byte_tokenizer() -> PreTrainedTokenizerFast:
+def byte_tokenizer() -> "PreTrainedTokenizerFast":
     """A tokenizer whose token ids 0 to 255 are the bytes of UTF-8; special tokens follow."""
     # ASCII as characters: decoders replace a whole run of byte tokens that has one invalid byte.
     vocabulary = [chr(i) if i < 128 else f"<0x{i:02X}>" for i in range(256)] + [UNK]
@@ -197,11 +199,13 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return _wrap(tokenizer, unk_token=UNK, bos_token=BOS, eos_token=EOS, pad_token=PAD)
 
 
-def _wrap(tokenizer: Tokenizer, **special: str) -> PreTrainedTokenizerFast:
+def _wrap(tokenizer: Tokenizer, **special: str) -> "PreTrainedTokenizerFast":
     # Exactly this sequence: mlx-lm compares it to choose its streaming detokenizer.
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     )
+    from transformers import PreTrainedTokenizerFast
+
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         clean_up_tokenization_spaces=False,

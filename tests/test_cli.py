@@ -139,6 +139,8 @@ def test_bad_input_to_train(work, capsys, changes, message):
         (["eval", "--model", "model", "--data", "text.txt", "--split", "test"], "no test part"),
         (["bench", "--quick", "--markdown", "missing/x.md"], "missing/x.md"),
         (["mlx-lm", "generate", "--model", "./missing"], "no such model directory"),
+        (["mlx-lm", "frobnicate"], "mlx-lm frobnicate: no such command"),
+        (["train", "--steps", "2", "--epochs", "1", "--out", "x"], "give one of them"),
     ],
 )
 def test_bad_input_to_the_others(model, capsys, argv, message):

@@ -1,6 +1,10 @@
 """What is written down twice says the same."""
 
+import os
 import re
+import subprocess
+import sys
+import zipfile
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -19,6 +23,30 @@ def listed() -> list[Requirement]:
 def test_requirements_are_the_packages_dependencies():
     declared = [Requirement(line) for line in requires("mlx-gateloop") or []]
     assert sorted(map(str, declared)) == sorted(map(str, listed()))
+
+
+def test_the_wheel_holds_all_and_works_alone(tmp_path):
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    place = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        archive.extractall(place)
+    tracked = {str(p.relative_to(ROOT)) for p in (ROOT / "mlx_gateloop").rglob("*.py")}
+    assert tracked <= set(names)
+    top = {name.split("/")[0] for name in names if ".dist-info" not in name}
+    assert top == {"mlx_gateloop", "_mlx_gateloop_hook.py", "mlx_gateloop_hook.pth"}
+    code = "import mlx_gateloop as gl; print(gl.__file__, gl.ModelArgs().model_type)"
+    child = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(place)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert child.stdout.split() == [str(place / "mlx_gateloop" / "__init__.py"), "gateloop"]
 
 
 def test_every_requirement_is_imported_somewhere():

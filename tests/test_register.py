@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import mlx_gateloop
-from mlx_gateloop import _hook, _register
+from mlx_gateloop import _register
 
-PACKAGE = Path(mlx_gateloop.__file__).parent
+HOOK = Path(__file__).parent.parent / "hook"
 
 
 def python(code, *flags):
@@ -22,6 +22,11 @@ def python(code, *flags):
     )
     assert child.returncode == 0, child.stderr
     return child.stdout.split()
+
+
+def hook():
+    """The hook's module, as Python's start-up ran it."""
+    return sys.modules["_mlx_gateloop_hook"]
 
 
 def test_the_hook_is_there_from_the_start_and_imports_nothing():
@@ -35,7 +40,7 @@ print(*(m for m in sys.modules if m.split(".")[0] in ("mlx", "mlx_lm", "mlx_gate
 
 def test_the_hook_costs_less_than_a_millisecond(tmp_path):
     hook = tmp_path / "_mlx_gateloop_hook.py"
-    hook.write_text((PACKAGE / "_hook.py").read_text())
+    hook.write_text((HOOK / "_mlx_gateloop_hook.py").read_text())
     py_compile.compile(str(hook))  # as an installer does
     code = f"""
 import sys, time
@@ -45,7 +50,7 @@ times = []
 for _ in range(5):
     del sys.modules["_mlx_gateloop_hook"]
     start = time.perf_counter()
-    exec({(PACKAGE / "_hook.pth").read_text()!r})
+    exec({(HOOK / "mlx_gateloop_hook.pth").read_text()!r})
     times.append(time.perf_counter() - start)
 print(min(times))
 """
@@ -55,13 +60,14 @@ print(min(times))
 def test_installing_twice_adds_one_finder(monkeypatch):
     others = [f for f in sys.meta_path if getattr(f, "__name__", "") != "MlxLmFinder"]
     monkeypatch.setattr(sys, "meta_path", list(others))
-    _hook.install()
-    _hook.install()
-    assert sys.meta_path == [_hook.MlxLmFinder, *others]
+    _register.install()
+    _register.install()
+    assert sys.meta_path == [_register.MlxLmFinder, *others]
 
 
 def test_other_imports_pass_by():
-    assert _hook.MlxLmFinder.find_spec("mlx_lm.models.llama") is None
+    for finder in (_register.MlxLmFinder, hook().MlxLmFinder):
+        assert finder.find_spec("mlx_lm.models.llama") is None
 
 
 def test_the_alias_is_the_module_itself():
@@ -91,14 +97,17 @@ def test_awq_has_the_recipe_and_its_own_source():
 
 
 def test_a_pth_without_its_module_is_silent():
-    assert python(f"exec({(PACKAGE / '_hook.pth').read_text()!r})\nprint('fine')", "-S") == ["fine"]
+    assert python(
+        f"exec({(HOOK / 'mlx_gateloop_hook.pth').read_text()!r})\nprint('fine')", "-S"
+    ) == ["fine"]
 
 
 def test_a_hook_that_outlived_the_package_leaves_mlx_lm_alone(monkeypatch):
+    finder = hook().MlxLmFinder
     monkeypatch.setitem(sys.modules, "mlx_gateloop", None)  # importing it fails
     monkeypatch.delattr(mlx_gateloop, "_register")
     monkeypatch.delitem(sys.modules, "mlx_gateloop._register")
-    assert _hook.MlxLmFinder.find_spec("mlx_lm.quant.awq") is None
+    assert finder.find_spec("mlx_lm.quant.awq") is None
 
 
 def test_another_awq_keeps_working_without_the_recipe(monkeypatch):

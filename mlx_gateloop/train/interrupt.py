@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish to stop at the next step, instead of an exception anywhere."""
+"""Ctrl-C (or a SIGTERM) as a wish to stop at the next step, instead of an exception anywhere."""
 
 import signal
 import threading
@@ -20,8 +20,10 @@ def interrupt_flag() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    previous = signal.signal(signal.SIGINT, lambda *_: stop.set())
+    wishes = (signal.SIGINT, signal.SIGTERM)
+    previous = [signal.signal(wish, lambda *_: stop.set()) for wish in wishes]
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for wish, handler in zip(wishes, previous, strict=True):
+            signal.signal(wish, handler)

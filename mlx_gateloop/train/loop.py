@@ -1,6 +1,7 @@
 """Training a language model on text: the loop around the compiled step."""
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,7 +74,7 @@ def train(config: TrainConfig, data: str, out: Path | str, resume: bool = False)
             return Run(config, data, Output(Path(out), resume), resume).train()
         except OSError as error:  # checkpoints and models report their own failures
             reason = f"{error.filename or out}: {error.strerror or error}"
-            raise InputError(f"{reason}; what was saved before is kept") from error
+            raise InputError(f"{reason}; saved checkpoints are kept") from error
 
 
 class Run:
@@ -122,7 +123,8 @@ class Run:
         warmup = self.config.optimizer.warmup_steps
         if warmup is not None and warmup >= self.steps:
             raise InputError(
-                f"optimizer.warmup_steps ({warmup}) must be below the run's {self.steps} steps"
+                f"optimizer.warmup_steps ({warmup}) must be below the run's {self.steps} steps; "
+                "set both"
             )
         if len(self.text.validation) < 2:
             raise InputError(
@@ -134,6 +136,7 @@ class Run:
         """Take the remaining steps."""
         progress, config, last = self.progress, self.config, None
         mx.reset_peak_memory()
+        print(self._summary(), file=sys.stderr)
         bar = tqdm(total=self.steps, initial=progress.step, unit="step", disable=None)
         with interrupt_flag() as stop, bar:
             while not self._finished():
@@ -156,6 +159,7 @@ class Run:
                 if stop.is_set():
                     if progress.best_loss == float("inf"):
                         self._save_model()
+                    training_curves(self.output.log, self.output.curves)
                     raise Interrupted(
                         f"interrupted at step {progress.step} of {self.steps}, saved in "
                         f"{self.output.directory}; continue with --resume"
@@ -168,6 +172,15 @@ class Run:
             last=last,
             skipped=progress.skipped,
             stopped_early=progress.step < self.steps,
+        )
+
+    def _summary(self) -> str:
+        weights: dict[str, mx.array] = dict(tree_flatten(self.model.parameters()))
+        parameters = sum(weight.size for weight in weights.values())
+        data, accumulate = self.config.data, self.config.optimizer.accumulate
+        return (
+            f"{parameters:,} parameters; {len(self.text.training):,} tokens of training text; "
+            f"{self.steps:,} steps of {accumulate * data.batch_size * data.length:,} tokens"
         )
 
     def _finished(self) -> bool:
@@ -252,7 +265,8 @@ class Run:
         )
         bar.write(
             f"step {progress.step}: validation loss {result.loss_nats:.4f}, perplexity "
-            f"{result.perplexity:.2f}, {result.bits_per_byte:.3f} bits/byte"
+            f"{result.perplexity:.2f}, {result.bits_per_byte:.3f} bits/byte",
+            file=sys.stderr,  # who reads standard output may stop to: training goes on
         )
         return result
 

@@ -41,10 +41,11 @@ class Output:
         if directory.exists() and not directory.is_dir():
             raise InputError(f"{directory}: not a directory")
         if not resume and directory.exists() and any(directory.iterdir()):
-            what = "another run" if self.checkpoint.exists() else "other files"
-            raise InputError(
-                f"{directory}: already holds {what}; choose a new directory, or add --resume"
-            )
+            if self.checkpoint.exists():
+                raise InputError(
+                    f"{directory}: already holds another run; choose a new directory, or --resume"
+                )
+            raise InputError(f"{directory}: already holds other files; choose a new directory")
 
     def _use(self, directory: Path) -> None:
         self.directory = directory
