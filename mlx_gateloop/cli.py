@@ -173,8 +173,13 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
         default="all",
         help="all of it, or a part as the model's training cut it",
     )
-    add("--length", type=int, help="tokens of context; none: as in the model's training, or 256")
-    add("--batch-size", type=int, default=8, help="sequences at once")
+    add(
+        "--length",
+        type=int,
+        metavar="N",
+        help="tokens of context; none: as in the model's training, or 256",
+    )
+    add("--batch-size", type=int, metavar="N", default=8, help="sequences at once")
     command.set_defaults(run=_eval)
 
 

@@ -216,6 +216,16 @@ def test_a_broken_tokenizer(saved):
     assert "cannot be loaded" in message(saved)
 
 
+def test_what_a_killed_save_left_goes_with_the_next(tokenizer, saved):
+    half = saved / ".saving"
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(b"half")
+    load(saved)  # it stands in nobody's way
+    save(tiny(tokenizer), tokenizer, saved)
+    assert not half.exists()
+    load(saved)
+
+
 def test_no_tokenizer(saved):
     for name in FILES - {"config.json", "model.safetensors", "generation_config.json"}:
         (saved / name).unlink()
