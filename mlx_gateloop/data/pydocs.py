@@ -49,7 +49,9 @@ class Entry:
 
 
 def groups() -> list[list[Any]]:
-    """The language reference and the library's, in groups that don't share a docstring.
+    """The language reference and the library's, in groups that belong together.
+
+    A module's text and the chats about it repeat each other: apart, one would give the other away.
 
     Returns:
         Lists of documents, in an order that only the Python version decides: one for each topic of
