@@ -1,5 +1,5 @@
 # Every target makes .venv and installs what it needs: one command is enough on a machine that has
-# Python 3.10 or newer and make. A C++ compiler is used if there is one, and not missed if not.
+# Python 3.10 or newer and make. With a C++ compiler Linux gets the fast path, without one it works.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -13,7 +13,7 @@ help:
 	@echo "make demo   train a small model on Python's documentation (about 2 minutes), then ask it"
 	@echo "make test   the whole test suite"
 	@echo "make lint   ruff and mypy"
-	@echo "make bench  time the operator's modes beside their peers"
+	@echo "make bench  time our code beside the peers that are installed"
 	@echo "make clean  remove .venv, the demo model and caches"
 
 demo: .venv/installed
@@ -37,18 +37,23 @@ format: .venv/installed-dev
 
 bench: .venv/installed
 	$(BIN)/gateloop bench ops
+	$(BIN)/gateloop bench model
+	$(BIN)/gateloop bench train
 
 clean:
-	rm -rf .venv models/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build models/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "error: $(PYTHON) is older than 3.10; name a newer one: make PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 
-.venv/installed: .venv/bin/python requirements.txt pyproject.toml
+NATIVE := $(wildcard hook/* mlx_gateloop/ops/native/src/*)
+
+.venv/installed: .venv/bin/python requirements.txt pyproject.toml CMakeLists.txt $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -e .
 	@touch $@
+	@$(BIN)/python -c 'from mlx_gateloop import doctor; doctor.print_what_is_missing()'
 
 .venv/installed-dev: .venv/installed requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt

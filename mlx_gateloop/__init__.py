@@ -7,7 +7,15 @@ mlx-lm and transformers, is imported when it is first asked for.
 from typing import TYPE_CHECKING, Any
 
 from mlx_gateloop import _register
-from mlx_gateloop.ops import Transition, gate_loop, gate_loop_softmax, linear_scan
+
+_register.install()  # first: it sees to MLX's BLAS when MLX is imported
+
+from mlx_gateloop.ops import (  # noqa: E402
+    Transition,
+    gate_loop,
+    gate_loop_softmax,
+    linear_scan,
+)
 
 if TYPE_CHECKING:
     from mlx_gateloop.io import load, save
@@ -25,7 +33,6 @@ __all__ = [
     "save",
 ]
 
-_register.install()
 _LATER = {"Model": "lm", "ModelArgs": "lm", "load": "io", "save": "io"}
 
 

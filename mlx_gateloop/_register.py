@@ -16,9 +16,15 @@ from typing import Any
 
 
 def install() -> None:
-    """Puts a finder on `sys.meta_path`, unless the hook of an installed package has done so."""
-    if not any(getattr(f, "__name__", None) == MlxLmFinder.__name__ for f in sys.meta_path):
-        sys.meta_path.insert(0, MlxLmFinder)
+    """Puts a finder on `sys.meta_path`, unless the hook of an installed package has done so.
+
+    The hook itself where no `.pth` file ran it (PYTHONPATH), our own in a mere source tree.
+    """
+    try:
+        importlib.import_module("_mlx_gateloop_hook")
+    except ImportError:
+        if MlxLmFinder not in sys.meta_path:
+            sys.meta_path.insert(0, MlxLmFinder)
 
 
 def find_spec(
@@ -36,7 +42,7 @@ def find_spec(
 
 
 class MlxLmFinder:
-    """The finder of a package that is imported without having been installed."""
+    """The finder of a source tree that was not installed: it has no BLAS to open."""
 
     find_spec = staticmethod(find_spec)
 

@@ -4,7 +4,11 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 import numpy as np
+import pytest
 
+from mlx_gateloop.ops.native import absence
+
+needs_native = pytest.mark.skipif(absence() is not None, reason=f"no C++ extension: {absence()}")
 Arrays = dict[str, np.ndarray]
 
 

@@ -7,6 +7,7 @@ import sys
 import zipfile
 from importlib.metadata import requires
 from pathlib import Path
+from sysconfig import get_path
 
 from packaging.requirements import Requirement
 
@@ -25,28 +26,45 @@ def test_requirements_are_the_packages_dependencies():
     assert sorted(map(str, declared)) == sorted(map(str, listed()))
 
 
-def test_the_wheel_holds_all_and_works_alone(tmp_path):
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+def test_a_wheel_made_without_a_compiler_holds_all_and_works_alone(tmp_path):
+    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps"]
+    nowhere = {"CC": str(tmp_path / "cc"), "CXX": str(tmp_path / "cxx")}
+    subprocess.run(
+        [*command, "--disable-pip-version-check", "-w", str(tmp_path), str(ROOT)],
+        env=os.environ | nowhere,
+        check=True,
+        capture_output=True,
+    )
     (wheel,) = tmp_path.glob("*.whl")
     place = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         archive.extractall(place)
-    tracked = {str(p.relative_to(ROOT)) for p in (ROOT / "mlx_gateloop").rglob("*.py")}
-    assert tracked <= set(names)
+    built = "mlx_gateloop/_build_info.py"
+    source = {str(p.relative_to(ROOT)) for p in (ROOT / "mlx_gateloop").rglob("*.py")}
+    package = {name for name in names if name.startswith("mlx_gateloop/")}
+    assert package == source | {built, "mlx_gateloop/py.typed"}
     top = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert top == {"mlx_gateloop", "_mlx_gateloop_hook.py", "mlx_gateloop_hook.pth"}
-    code = "import mlx_gateloop as gl; print(gl.__file__, gl.ModelArgs().model_type)"
+    code = """
+import mlx_gateloop as gl, mlx.core as mx
+from mlx_gateloop.ops.native import absence
+h = gl.linear_scan(mx.full((1, 3, 1), 0.5), mx.ones((1, 3, 1)))
+print(gl.__file__, gl.ModelArgs().model_type, h.reshape(-1).tolist(), absence(), sep="|")
+"""
     child = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-S", "-c", code],  # no `.pth` file runs, not even an editable install's
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(place)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(place), get_path("platlib")])},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert child.stdout.split() == [str(place / "mlx_gateloop" / "__init__.py"), "gateloop"]
+    file, model_type, states, absence = child.stdout.strip().split("|")
+    assert (file, model_type) == (str(place / "mlx_gateloop" / "__init__.py"), "gateloop")
+    assert states == "[1.0, 1.5, 1.75]"
+    expected = "no C++ compiler was found" if sys.platform == "linux" else "built on Linux only"
+    assert expected in absence
 
 
 def test_every_requirement_is_imported_somewhere():

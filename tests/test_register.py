@@ -32,10 +32,10 @@ def hook():
 def test_the_hook_is_there_from_the_start_and_imports_nothing():
     code = """
 import sys
-print(*(f.__name__ for f in sys.meta_path if getattr(f, "__name__", "") == "MlxLmFinder"))
+print(*(f.__name__ for f in sys.meta_path if getattr(f, "__name__", "") == "GateLoopFinder"))
 print(*(m for m in sys.modules if m.split(".")[0] in ("mlx", "mlx_lm", "mlx_gateloop")))
 """
-    assert python(code) == ["MlxLmFinder"]
+    assert python(code) == ["GateLoopFinder"]
 
 
 def test_the_hook_costs_less_than_a_millisecond(tmp_path):
@@ -58,15 +58,22 @@ print(min(times))
 
 
 def test_installing_twice_adds_one_finder(monkeypatch):
-    others = [f for f in sys.meta_path if getattr(f, "__name__", "") != "MlxLmFinder"]
-    monkeypatch.setattr(sys, "meta_path", list(others))
+    monkeypatch.setattr(sys, "meta_path", [])
+    monkeypatch.setitem(sys.modules, "_mlx_gateloop_hook", None)  # a source tree
     _register.install()
     _register.install()
-    assert sys.meta_path == [_register.MlxLmFinder, *others]
+    assert sys.meta_path == [_register.MlxLmFinder]
+
+
+def test_the_hook_of_an_installed_package_is_enough():
+    before = list(sys.meta_path)
+    assert before.count(hook().GateLoopFinder) == 1
+    _register.install()
+    assert sys.meta_path == before
 
 
 def test_other_imports_pass_by():
-    for finder in (_register.MlxLmFinder, hook().MlxLmFinder):
+    for finder in (_register.MlxLmFinder, hook().GateLoopFinder):
         assert finder.find_spec("mlx_lm.models.llama") is None
 
 
@@ -103,7 +110,7 @@ def test_a_pth_without_its_module_is_silent():
 
 
 def test_a_hook_that_outlived_the_package_leaves_mlx_lm_alone(monkeypatch):
-    finder = hook().MlxLmFinder
+    finder = hook().GateLoopFinder
     monkeypatch.setitem(sys.modules, "mlx_gateloop", None)  # importing it fails
     monkeypatch.delattr(mlx_gateloop, "_register")
     monkeypatch.delitem(sys.modules, "mlx_gateloop._register")

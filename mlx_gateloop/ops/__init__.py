@@ -5,6 +5,7 @@ what they get on trust. Inside, everything is float32 planes `[B, L, H, size]`.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, get_args
 
 import mlx.core as mx
@@ -12,12 +13,13 @@ import mlx.core as mx
 from mlx_gateloop.ops import planes as pl
 from mlx_gateloop.ops.attention import attention, softmax_attention
 from mlx_gateloop.ops.checks import (
-    check_backend,
     check_choice,
     check_gate_loop,
     check_linear_scan,
+    choose_backend,
 )
 from mlx_gateloop.ops.chunked import chunked_gate_loop
+from mlx_gateloop.ops.native import recurrence as extension
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.recurrent import recurrent
 from mlx_gateloop.ops.scan import linear_recurrence
@@ -59,12 +61,14 @@ def gate_loop(
         mode: "recurrent" step by step, O(L) (the specification); "scan" in O(log L) dependent
             passes (step by step where one step fills a CPU: see `scan.py`); "attention", O(L^2);
             "auto" takes the step for L = 1, else the scan.
-        backend: What computes the scan: "ops" is plain MLX; "auto" takes the fastest there is.
+        backend: What computes the scan: "ops" is plain MLX, "native" the C++ extension for CPUs,
+            which fuses the gates of the max-headed form; "auto" takes the fastest there is.
 
     Returns:
         y in v's shape and dtype, and the state after the last step, float32, in h0's form.
-        Inside everything is float32, whatever the inputs are. Both are differentiable. Under
-        `mx.compile` shapes must be fixed: MLX's own slices don't know shapeless compilation.
+        Inside everything is float32, whatever the inputs are. Both are differentiable. Shapeless
+        `mx.compile` takes the max-headed "native" form; for the others shapes must be fixed, as
+        MLX's own slices don't know it.
 
     Raises:
         ValueError: A shape, dtype or choice that does not fit, naming the argument.
@@ -73,9 +77,13 @@ def gate_loop(
     a = a if isinstance(a, Transition) else Transition.of(a)
     check_gate_loop(q, k, v, a, h0, mask)
     check_choice("mode", mode, get_args(Mode))
-    check_backend(backend, get_args(Backend))
+    chosen = choose_backend(backend, get_args(Backend))
+    fused = chosen == "native" and q.ndim == 3 and q.size > 0
     if mode == "auto":
-        mode = "recurrent" if q.shape[1] == 1 else "scan"
+        mode = "recurrent" if q.shape[1] == 1 and not fused else "scan"
+    if mode == "scan" and fused:
+        y, last = extension.gate_loop(q, k, v, a, h0, mask, reverse)
+        return y.astype(v.dtype), last
 
     shape, dtype = v.shape, v.dtype
     q, k, v = (x.astype(mx.float32) for x in (q, k, v))
@@ -90,7 +98,10 @@ def gate_loop(
     elif mode == "scan" and q.ndim == 3:
         y, h = _elementwise_scan(q, k, v, gates, state, reverse)
     else:
-        y, h = _with_heads(_FORMS[mode], q, k, v, gates, state, reverse)
+        form = _FORMS[mode]
+        if mode == "scan":
+            form = partial(form, scan=SCANS[chosen])
+        y, h = _with_heads(form, q, k, v, gates, state, reverse)
     if len(h) == 1:  # a real transition scales the imaginary plane, which nothing is added to
         h = h if h0 is None else (*h, imaginary * _product(gates[0], imaginary))
     y = y.reshape(shape)
@@ -125,7 +136,7 @@ def linear_scan(
         RuntimeError: A backend that this machine or version does not have.
     """
     check_linear_scan(a, x, h0)
-    check_backend(backend, get_args(Backend))
+    scan = SCANS[choose_backend(backend, get_args(Backend))]
     gates, inputs = pl.split(a), pl.split(x)
     start = pl.split(mx.zeros((x.shape[0], *x.shape[2:])) if h0 is None else h0)
     count = max(map(len, (gates, inputs, start)))
@@ -133,7 +144,7 @@ def linear_scan(
         return x if count == 1 else x.astype(mx.complex64)
     if len(gates) == 1:  # the state is as wide as the inputs: a complex h0 needs complex inputs
         inputs = pl.widen(inputs, count)
-    h = pl.join(linear_recurrence(gates, inputs, pl.widen(start, count), reverse))
+    h = pl.join(scan(gates, inputs, pl.widen(start, count), reverse))
     return h if count == 2 else h.astype(x.dtype)
 
 
@@ -201,7 +212,12 @@ def _as_heads(
     return q, k, v, a
 
 
-_FORMS = {"recurrent": recurrent, "scan": chunked_gate_loop, "attention": attention}
+_FORMS: dict[str, Callable[..., tuple[mx.array, Planes]]] = {
+    "recurrent": recurrent,
+    "scan": chunked_gate_loop,
+    "attention": attention,
+}
+SCANS = {"ops": linear_recurrence, "native": extension.linear_recurrence}
 
 
 def _initial_state(k: mx.array, v: mx.array, h0: mx.array | None) -> Planes:

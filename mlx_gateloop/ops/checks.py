@@ -2,9 +2,8 @@
 
 import mlx.core as mx
 
+from mlx_gateloop.ops.native import absence
 from mlx_gateloop.ops.transition import Transition
-
-AVAILABLE = ("ops",)
 
 
 def check_gate_loop(
@@ -57,14 +56,31 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
 
 
-def check_backend(backend: str, choices: tuple[str, ...]) -> None:
-    """Whether `backend` exists at all (ValueError) and here (RuntimeError)."""
+def choose_backend(backend: str, choices: tuple[str, ...]) -> str:
+    """The backend that "auto" means here, or the one that was named.
+
+    Raises:
+        ValueError: No backend is called so.
+        RuntimeError: This machine, or this version of the package, does not have it.
+    """
     check_choice("backend", backend, choices)
-    if backend not in ("auto", *AVAILABLE):
+    missing = {name: why for name in choices if name != "auto" and (why := why_missing(name))}
+    if backend in missing:
+        available = ", ".join(name for name in choices if name not in ("auto", *missing))
         raise RuntimeError(
-            f"backend {backend!r} is missing: this version of mlx_gateloop has no {backend} kernels"
-            f"; available: {', '.join(AVAILABLE)}"
+            f"backend {backend!r} is missing: {missing[backend]}; available: {available}"
         )
+    if backend != "auto":
+        return backend
+    on_cpu = mx.default_device().type == mx.cpu
+    return "native" if on_cpu and "native" not in missing else "ops"
+
+
+def why_missing(backend: str) -> str | None:
+    """Why a backend cannot be used, in one line; None if it can."""
+    if backend in ("metal", "cuda"):
+        return f"this version of mlx_gateloop has no {backend} kernels"
+    return absence() if backend == "native" else None
 
 
 def _check_real(name: str, x: mx.array) -> None:

@@ -11,6 +11,8 @@ suffix products. Doubling the blocks from one step to the chunk covers every pai
 no quotient, no logarithm, so neither underflow nor a reset (a = 0) needs care.
 """
 
+from collections.abc import Callable
+
 import mlx.core as mx
 
 from mlx_gateloop.ops.planes import Planes, multiply
@@ -20,7 +22,12 @@ CHUNK = 64  # steps; the carried states take L / CHUNK of the memory that all st
 
 
 def chunked_gate_loop(
-    q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    a: Planes,
+    h0: Planes,
+    scan: Callable[[Planes, Planes, Planes], Planes] = linear_recurrence,
 ) -> tuple[mx.array, Planes]:
     """All outputs and the last state, from the first step to the last.
 
@@ -30,6 +37,7 @@ def chunked_gate_loop(
         v: Values `[B, L, H, V]`.
         a: Transition planes `[B, L, H, K]` or `[B, L, H, 1]`.
         h0: State planes `[B, H, K, V]`, as many as a has.
+        scan: What combines the chunks.
 
     Returns:
         y `[B, L, H, V]` and the planes of the last state.
@@ -45,7 +53,7 @@ def chunked_gate_loop(
     added = tuple((transposed @ (plane * k)).swapaxes(-1, -2) for plane in suffix)
     shape = added[0].shape
     total = tuple(mx.broadcast_to(plane[..., -1, :, None], shape) for plane in prefix)
-    ends = linear_recurrence(total, added, h0)
+    ends = scan(total, added, h0)
     starts = previous(ends, h0, reverse=False)
     y = y + _real_product(tuple(plane * q for plane in prefix), starts)
     # [B, chunks, H, chunk, V] -> [B, L, H, V]

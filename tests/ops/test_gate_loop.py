@@ -7,11 +7,28 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import Case, as_numpy, error, forward, gradients, random_case, to_planes
+from reference import (
+    Case,
+    as_numpy,
+    error,
+    forward,
+    gradients,
+    needs_native,
+    random_case,
+    to_planes,
+)
 
 import mlx_gateloop as gl
 
-MODES = ["recurrent", "scan", "attention", "auto"]
+WAYS = {
+    "recurrent": {"mode": "recurrent"},
+    "scan": {"mode": "scan", "backend": "ops"},
+    "native": {"mode": "scan", "backend": "native"},
+    "attention": {"mode": "attention"},
+    "auto": {},
+}
+NATIVE = pytest.param("native", marks=needs_native)
+MODES = ["recurrent", "scan", NATIVE, "attention", "auto"]
 HEADS = {"max-headed": (5, 1, 1), "heads": (2, 3, 4)}
 LENGTHS = [1, 2, 31, 32, 33, 63, 64, 65, 1000]
 ROUNDING = {mx.float32: 0.0, mx.bfloat16: 2**-8, mx.float16: 2**-11}
@@ -31,7 +48,7 @@ def run(case: Case, arrays: list[mx.array], mode: str) -> tuple[mx.array, mx.arr
     q, k, v, *planes, h0 = arrays
     a = planes[0] if len(planes) == 1 else planes[0] + 1j * planes[1]
     mask = None if case.mask.all() else mx.array(case.mask.copy())
-    return gl.gate_loop(q, k, v, a, h0, mask=mask, reverse=case.reverse, mode=mode)
+    return gl.gate_loop(q, k, v, a, h0, mask=mask, reverse=case.reverse, **WAYS[mode])
 
 
 def check(
@@ -101,7 +118,7 @@ def test_mask_reverse_and_shared_gates(mode, heads, one_gate_per_head, reverse, 
 
 
 @pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS)
-@pytest.mark.parametrize("mode", ["recurrent", "scan"])
+@pytest.mark.parametrize("mode", ["recurrent", "scan", NATIVE])
 def test_magnitudes_near_one_over_4096_steps(mode, heads):
     case = random_case(11, 4096, heads=heads, batch=1, resets=0)
     magnitude = 1 - 10 ** np.random.default_rng(5).uniform(-6, -3, case.a.shape)
@@ -171,7 +188,7 @@ def test_empty_batches_and_lengths(mode, shape, heads):
     heads=st.sampled_from(list(HEADS.values())),
     is_complex=st.booleans(),
     reverse=st.booleans(),
-    modes=st.tuples(st.sampled_from(MODES), st.sampled_from(MODES)),
+    modes=st.tuples(*[st.sampled_from(["recurrent", "scan", "attention", "auto"])] * 2),
 )
 def test_any_chunking_with_the_state_carried_is_the_whole(
     seed, length, cut, heads, is_complex, reverse, modes
@@ -185,7 +202,7 @@ def test_any_chunking_with_the_state_carried_is_the_whole(
     parts = {}
     for i, mode in zip((1, 0) if reverse else (0, 1), modes, strict=True):
         piece = (x[:, spans[i]] for x in (q, k, v, a))
-        parts[i], h0 = gl.gate_loop(*piece, h0, reverse=reverse, mode=mode)
+        parts[i], h0 = gl.gate_loop(*piece, h0, reverse=reverse, **WAYS[mode])
     joined = mx.concatenate([parts[0], parts[1]], 1)
     assert error(joined, as_numpy(whole)) < 2e-6
     assert error(h0, as_numpy(last)) < 2e-6
@@ -216,7 +233,7 @@ def test_transformations(mode, heads):
     one = [x[0] for x in many]
 
     def outputs(q, k, v, gamma, theta):
-        return gl.gate_loop(q, k, v, gl.Transition.sigmoid(gamma, theta), mode=mode)[0]
+        return gl.gate_loop(q, k, v, gl.Transition.sigmoid(gamma, theta), **WAYS[mode])[0]
 
     gradient = mx.grad(lambda *xs: (outputs(*xs) ** 2).sum(), argnums=(0, 1, 2, 3, 4))
     checkpointed = mx.grad(
@@ -241,14 +258,17 @@ def _first(arrays):
     return [x[0] for x in arrays]
 
 
-def test_memory_of_the_gradient_is_linear_in_length():
+@pytest.mark.parametrize("mode", ["scan", NATIVE])
+def test_memory_of_the_gradient_is_linear_in_length(mode):
     def peak(length: int) -> int:
-        xs = [mx.random.normal((1, length, 64)) for _ in range(5)]
-        mx.eval(xs)
-        gradient = mx.grad(
-            lambda q, k, v, g, t: gl.gate_loop(q, k, v, gl.Transition.sigmoid(g, t))[0].sum(),
-            argnums=(0, 1, 2, 3, 4),
-        )
+        *xs, weight = [mx.random.normal((1, length, 64)) for _ in range(6)]
+        mx.eval(xs, weight)
+
+        def loss(q, k, v, g, t):
+            y, _ = gl.gate_loop(q, k, v, gl.Transition.sigmoid(g, t), **WAYS[mode])
+            return (y * weight).sum()
+
+        gradient = mx.grad(loss, argnums=(0, 1, 2, 3, 4))
         mx.clear_cache()
         base = mx.get_active_memory()
         mx.reset_peak_memory()
@@ -285,7 +305,7 @@ def test_real_gates_keep_the_imaginary_plane(mode, heads):
 def test_masked_outputs_are_zero_even_where_the_state_overflowed(mode):
     q, k, v = (mx.ones((1, 300, 1)) for _ in range(3))
     mask = mx.arange(300)[None] < 299
-    y, _ = gl.gate_loop(q, k, v, mx.full((1, 300, 1), 4.0), mask=mask, mode=mode)
+    y, _ = gl.gate_loop(q, k, v, mx.full((1, 300, 1), 4.0), mask=mask, **WAYS[mode])
     assert y[0, 299, 0].item() == 0
 
 

@@ -1,10 +1,14 @@
+from functools import partial
+
 import mlx.core as mx
 import numpy as np
 import pytest
-from reference import as_numpy, error
+from reference import as_numpy, error, needs_native
 
 import mlx_gateloop as gl
 from mlx_gateloop.ops import scan
+
+BACKENDS = ["ops", pytest.param("native", marks=needs_native)]
 
 
 def random(rng, shape, is_complex, scale=1.0):
@@ -27,12 +31,13 @@ def loop(a, x, h, reverse):
 @pytest.mark.parametrize("complex_h0", [False, True])
 @pytest.mark.parametrize("complex_x", [False, True])
 @pytest.mark.parametrize("complex_a", [False, True])
-def test_agrees_with_the_loop(complex_a, complex_x, complex_h0, length, reverse):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_agrees_with_the_loop(backend, complex_a, complex_x, complex_h0, length, reverse):
     rng = np.random.default_rng(length)
     a = random(rng, (2, length, 3), complex_a, 0.5)
     x = random(rng, (2, length, 3), complex_x)
     h0 = random(rng, (2, 3), complex_h0)
-    h = gl.linear_scan(a, x, h0, reverse=reverse)
+    h = gl.linear_scan(a, x, h0, reverse=reverse, backend=backend)
     is_complex = complex_a or complex_x or complex_h0
     assert h.dtype == (mx.complex64 if is_complex else mx.float32)
     want = loop(a, x, h0, reverse)
@@ -41,7 +46,8 @@ def test_agrees_with_the_loop(complex_a, complex_x, complex_h0, length, reverse)
 
 @pytest.mark.parametrize("complex_x", [False, True])
 @pytest.mark.parametrize("complex_a", [False, True])
-def test_gradients_are_those_of_autodiff_through_the_loop(complex_a, complex_x):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_are_those_of_autodiff_through_the_loop(backend, complex_a, complex_x):
     rng = np.random.default_rng(3)
     arrays = [
         random(rng, (2, 70, 3), complex_a, 0.5),
@@ -64,19 +70,21 @@ def test_gradients_are_those_of_autodiff_through_the_loop(complex_a, complex_x):
 
         return mx.grad(value, argnums=(0, 1, 2))(*arrays)
 
-    for got, want in zip(loss(gl.linear_scan), loss(unrolled), strict=True):
+    scan = partial(gl.linear_scan, backend=backend)
+    for got, want in zip(loss(scan), loss(unrolled), strict=True):
         assert got.dtype == want.dtype
         assert error(got, as_numpy(want)) < 4e-6
 
 
-def test_any_trailing_shape_and_half_precision():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_any_trailing_shape_and_half_precision(backend):
     rng = np.random.default_rng(4)
     a, x = (random(rng, (2, 40, 3, 2, 2), False, 0.5).astype(mx.bfloat16) for _ in range(2))
-    h = gl.linear_scan(a, x)
+    h = gl.linear_scan(a, x, backend=backend)
     assert h.dtype == mx.bfloat16
     want = loop(as_numpy(a), as_numpy(x), np.zeros((2, 3, 2, 2)), False).real
     assert error(h, want) < 2**-8
-    assert gl.linear_scan(a[:, :, 0, 0, 0], x[:, :, 0, 0, 0]).shape == (2, 40)
+    assert gl.linear_scan(a[:, :, 0, 0, 0], x[:, :, 0, 0, 0], backend=backend).shape == (2, 40)
 
 
 def test_cumulative_sum_and_product_are_special_cases():
@@ -110,11 +118,11 @@ def test_hillis_steele_and_both_routes_of_the_scan_agree(length, reverse):
 def test_wide_steps_take_the_other_route_with_the_same_result(monkeypatch):
     rng = np.random.default_rng(6)
     a, x, h0 = (random(rng, s, False, 0.6) for s in [(2, 50, 3), (2, 50, 3), (2, 3)])
-    two_levels = gl.linear_scan(a, x, h0)
+    two_levels = gl.linear_scan(a, x, h0, backend="ops")
     monkeypatch.setattr(scan, "WIDE", 1)
     monkeypatch.setattr(scan, "_scan_chunks", None)  # must not be reached
     with mx.stream(mx.cpu):
-        assert error(gl.linear_scan(a, x, h0), as_numpy(two_levels)) < 1e-6
+        assert error(gl.linear_scan(a, x, h0, backend="ops"), as_numpy(two_levels)) < 1e-6
 
 
 def test_the_operator_is_associative():

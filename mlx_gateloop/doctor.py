@@ -1,0 +1,117 @@
+"""What this machine runs the package on, what is missing, and how to get it."""
+
+import ctypes
+import json
+import os
+import platform
+import sys
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_gateloop.ops.native import MLX_VERSION, absence
+
+
+def blas_in_use() -> str:
+    """What multiplies MLX's matrices on the CPU, in one line: proved by a product."""
+    if sys.platform == "darwin":
+        return "Accelerate, MLX's own"
+    hook = sys.modules.get("_mlx_gateloop_hook")
+    if not hook or not hook.blas:
+        return f"MLX's own ({hook.no_blas if hook else 'the package was not installed'})"
+    calls = ctypes.CDLL(None).mlx_gateloop_blas_calls  # the bridge is in the global scope
+    before = calls()
+    mx.eval(mx.matmul(mx.ones((8, 8)), mx.ones((8, 8)), stream=mx.cpu))
+    if calls() == before:
+        return "MLX's own (the bridge is open, but this MLX does not use it)"
+    return f"{_openblas(hook.blas)}, NumPy's, through the bridge"
+
+
+def report() -> str:
+    """Machine and packages, each backend or why it is absent, the BLAS, and what would mend it."""
+    built, reason = _build_info(), absence()
+    rows = [
+        ("platform", f"{platform.system()} {platform.release()}, {platform.machine()}"),
+        ("processors", str(os.cpu_count())),
+        ("Python", platform.python_version()),
+        ("mlx", f"{MLX_VERSION}, on {mx.default_device()}"),
+        ("mlx-lm", _version("mlx-lm")),
+        ("gateloop", _version("mlx-gateloop")),
+        ("ops", "present"),
+        ("native", f"absent: {reason}" if reason else f"present, built with {built.COMPILER}"),
+        ("metal", "absent: this version has no Metal kernels"),
+        ("cuda", "absent: this version has no CUDA kernels"),
+        ("BLAS", blas_in_use()),
+    ]
+    lines = [f"{name:12}{text}" for name, text in rows]
+    cure = _cure()
+    return "\n".join([*lines, "", "to mend it:", *(f"  {c}" for c in cure)] if cure else lines)
+
+
+def print_what_is_missing() -> None:
+    """One line if this machine could do better, else none: what `make` says after installing."""
+    if _cure():
+        reason = absence() or blas_in_use()
+        print(f"note: slower than it could be: {reason}; see .venv/bin/gateloop doctor")
+
+
+def _cure() -> list[str]:
+    """The commands that bring what is missing and can be had."""
+    if sys.platform != "linux":
+        return []
+    pip = f"{sys.executable} -m pip install"
+    if absence():
+        built = _build_info()
+        if built and built.MLX_VERSION not in ("", MLX_VERSION):
+            return [f'{pip} "mlx[cpu]=={built.MLX_VERSION}"']
+        return [
+            "sudo apt install g++    (or your system's C++ compiler)",
+            f"{pip} --force-reinstall --no-deps --no-cache-dir {_source()}",
+        ]
+    hook = sys.modules.get("_mlx_gateloop_hook")
+    if hook and "NumPy" in hook.no_blas:
+        return [f"{pip} --force-reinstall --no-deps --only-binary :all: numpy"]
+    return []
+
+
+def _source() -> str:
+    """What pip installed this package from."""
+    try:
+        text = distribution("mlx-gateloop").read_text("direct_url.json")
+    except PackageNotFoundError:
+        return "."
+    if not text:
+        return "mlx-gateloop"
+    origin = json.loads(text)
+    editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    return editable + origin["url"].removeprefix("file://")
+
+
+def _build_info() -> Any:
+    try:
+        return import_module("mlx_gateloop._build_info")
+    except ImportError:
+        return None
+
+
+def _openblas(path: str) -> str:
+    """The version, kernels and threads of the library that the bridge leads to."""
+    library = ctypes.CDLL(path)
+    try:
+        config = library.scipy_openblas_get_config64_
+        kernels = library.scipy_openblas_get_corename64_
+        threads = library.scipy_openblas_get_num_threads64_()
+    except AttributeError:
+        return "OpenBLAS"
+    config.restype = kernels.restype = ctypes.c_char_p
+    name = " ".join(config().decode().split()[:2])
+    return f"{name}, {kernels().decode()} kernels, {threads} threads"
+
+
+def _version(name: str) -> str:
+    try:
+        return distribution(name).version
+    except PackageNotFoundError:
+        return "not installed"

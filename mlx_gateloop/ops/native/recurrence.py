@@ -1,0 +1,44 @@
+"""The operator and its scan through the C++ extension; arguments and results as in `ops`."""
+
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_gateloop.ops.native import extension
+from mlx_gateloop.ops.planes import Planes
+from mlx_gateloop.ops.transition import Transition
+
+_FORMS = {"sigmoid": 0, "polar": 1, "cartesian": 2}
+
+
+def gate_loop(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    a: Transition,
+    h0: mx.array | None,
+    mask: mx.array | None,
+    reverse: bool,
+) -> tuple[mx.array, mx.array]:
+    """The max-headed operator, its gates fused; all but h0 and mask are `[B, L, D]`."""
+    inputs = (q, k, v, a.first, a.second, h0)
+    planes = [None if x is None else x.astype(mx.float32) for x in inputs]
+    return _extension().gate_loop(*planes, mask, form=_FORMS[a.form], reverse=reverse)
+
+
+def linear_recurrence(a: Planes, x: Planes, h0: Planes, reverse: bool = False) -> Planes:
+    """All states of h_n = a_n h_{n-1} + x_n; planes `[B, L, ...]`, of h0 `[B, ...]`."""
+    shape = a[0].shape
+    flat = [[_flat(plane, 3) for plane in planes] for planes in (a, x)]
+    start = [_flat(plane, 2) for plane in h0]
+    h = _extension().linear_scan(*flat, start, reverse=reverse)
+    return tuple(plane if len(shape) == 3 else plane.reshape(shape) for plane in h)
+
+
+def _flat(x: mx.array, axes: int) -> mx.array:
+    # [B, L, ...] -> [B, L, D]; no reshape where none is needed, for it would fix the shape
+    return x if x.ndim == axes else x.reshape(*x.shape[: axes - 1], -1)
+
+
+def _extension() -> Any:
+    return extension()

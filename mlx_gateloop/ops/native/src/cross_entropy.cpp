@@ -1,0 +1,102 @@
+#include "cross_entropy.h"
+
+#include <cmath>
+#include <limits>
+
+#include "parallel.h"
+#include "vector_math.h"
+
+namespace gateloop {
+
+namespace {
+
+GATELOOP_MULTIVERSION float log_sum_exp(int V, const float* x) {
+  float most = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : most)
+  for (int i = 0; i < V; ++i) most = x[i] > most ? x[i] : most;
+  if (!std::isfinite(most)) most = 0;  // all -inf, or an infinity: the sum says which
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int i = 0; i < V; ++i) sum += expf(x[i] - most);
+  return most + std::log(sum);
+}
+
+// softmax(x) scale.
+GATELOOP_MULTIVERSION void gradient(int V, const float* x, float log_sum, float scale, float* dx) {
+#pragma GCC ivdep
+  for (int i = 0; i < V; ++i) dx[i] = scale * expf(x[i] - log_sum);
+}
+
+bool valid(int target, int V) { return target >= 0 && target < V; }
+
+// How the targets pick their logits, as a 0/1 matrix [N, V].
+mx::array one_hot(const mx::array& targets, int V, mx::Stream s) {
+  auto classes = mx::arange(0, V, 1, targets.dtype(), s);
+  return mx::astype(mx::equal(mx::expand_dims(targets, 1, s), classes, s), mx::float32, s);
+}
+
+}  // namespace
+
+std::vector<mx::Shape> CrossEntropy::output_shapes(const Arrays& inputs) {
+  return {inputs[1].shape(), inputs[1].shape()};
+}
+
+Work CrossEntropy::work(const Arrays& inputs, Arrays& outputs) {
+  return [N = size_t(inputs[0].shape(0)), V = inputs[0].shape(1), x = inputs[0].data<float>(),
+          targets = inputs[1].data<int>(), loss = outputs[0].data<float>(),
+          log_sum = outputs[1].data<float>()] {
+    split(N, N * V, [&](size_t first, size_t last) {
+      for (size_t n = first; n < last; ++n) {
+        log_sum[n] = log_sum_exp(V, x + n * V);
+        loss[n] = valid(targets[n], V) ? log_sum[n] - x[n * V + targets[n]] : NAN;
+      }
+    });
+  };
+}
+
+Arrays CrossEntropy::vjp(const Arrays& primals, const Arrays& cotangents,
+                         const std::vector<int>& argnums, const Arrays& outputs) {
+  Arrays asked;
+  for (int i : argnums) {
+    if (i == 0) {
+      asked.push_back(CrossEntropyGradient::make(
+          {primals[0], primals[1], outputs[1], cotangents[0]}, {}, stream())[0]);
+    } else {
+      asked.push_back(mx::zeros_like(primals[i], stream()));
+    }
+  }
+  return asked;
+}
+
+Arrays CrossEntropy::composed(const Arrays& inputs, NoOptions, mx::Stream s) {
+  auto log_sum = mx::logsumexp(inputs[0], 1, false, s);
+  auto picked = mx::multiply(inputs[0], one_hot(inputs[1], inputs[0].shape(1), s), s);
+  return {mx::subtract(log_sum, mx::sum(picked, 1, false, s), s), log_sum};
+}
+
+std::vector<mx::Shape> CrossEntropyGradient::output_shapes(const Arrays& inputs) {
+  return {inputs[0].shape()};
+}
+
+Work CrossEntropyGradient::work(const Arrays& inputs, Arrays& outputs) {
+  return [N = size_t(inputs[0].shape(0)), V = inputs[0].shape(1), x = inputs[0].data<float>(),
+          targets = inputs[1].data<int>(), log_sum = inputs[2].data<float>(),
+          dloss = inputs[3].data<float>(), dx = outputs[0].data<float>()] {
+    split(N, N * V, [&](size_t first, size_t last) {
+      for (size_t n = first; n < last; ++n) {
+        bool good = valid(targets[n], V);
+        gradient(V, x + n * V, log_sum[n], good ? dloss[n] : NAN, dx + n * V);
+        if (good) dx[n * V + targets[n]] -= dloss[n];
+      }
+    });
+  };
+}
+
+Arrays CrossEntropyGradient::composed(const Arrays& inputs, NoOptions, mx::Stream s) {
+  // softmax of the logits themselves: inputs[2] depends on them too
+  auto softmax = mx::softmax(inputs[0], std::vector<int>{1}, false, s);
+  auto rest = mx::subtract(softmax, one_hot(inputs[1], inputs[0].shape(1), s), s);
+  return {mx::multiply(rest, mx::expand_dims(inputs[3], 1, s), s)};
+}
+
+}  // namespace gateloop

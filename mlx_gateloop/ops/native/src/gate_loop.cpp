@@ -1,0 +1,157 @@
+#include "gate_loop.h"
+
+#include "gate_loop_kernels.h"
+#include "linear_scan.h"
+#include "parallel.h"
+
+namespace gateloop {
+
+namespace {
+
+GateLoopSlab slab_of(const Arrays& inputs, const GateLoopOptions& options) {
+  auto data = [&](bool present, int index) {
+    return present ? inputs[index].data<float>() : nullptr;
+  };
+  GateLoopSlab slab{};
+  slab.L = inputs[0].shape(1);
+  slab.D = inputs[0].shape(2);
+  slab.form = options.form;
+  slab.reverse = options.reverse;
+  slab.q = data(true, 0);
+  slab.k = data(true, 1);
+  slab.v = data(true, 2);
+  slab.first = data(true, 3);
+  slab.second = data(options.complex_a, options.second());
+  slab.h0 = data(options.has_h0, options.h0());
+  slab.mask = options.has_mask ? inputs[options.mask()].data<bool>() : nullptr;
+  return slab;
+}
+
+mx::Shape state_shape(const mx::array& q) { return {q.shape(0), 2, q.shape(2)}; }
+
+// Plane `i` of a state [B, 2, D].
+mx::array plane(const mx::array& state, int i, mx::Stream s) { return mx::take(state, i, 1, s); }
+
+// The planes of a in MLX operations.
+Arrays gates(const Arrays& in, const GateLoopOptions& o, mx::Stream s) {
+  if (o.form == Form::cartesian) {
+    return o.complex_a ? Arrays{in[3], in[o.second()]} : Arrays{in[3]};
+  }
+  auto magnitude = o.form == Form::sigmoid ? mx::sigmoid(in[3], s) : mx::exp(in[3], s);
+  if (!o.complex_a) return {magnitude};
+  auto theta = in[o.second()];
+  return {mx::multiply(magnitude, mx::cos(theta, s), s),
+          mx::multiply(magnitude, mx::sin(theta, s), s)};
+}
+
+}  // namespace
+
+std::vector<mx::Shape> GateLoop::output_shapes(const Arrays& inputs) {
+  auto& q = inputs[0];
+  int chunks = (q.shape(1) + kChunk - 1) / kChunk;
+  return {q.shape(), state_shape(q), {q.shape(0), chunks, 2, q.shape(2)}};
+}
+
+Work GateLoop::work(const Arrays& inputs, Arrays& outputs) {
+  auto slab = slab_of(inputs, options);
+  auto out = data_of(outputs);
+  slab.y = out[0];
+  slab.last = out[1];
+  slab.saved = out[2];
+  return [=, B = inputs[0].shape(0), complex_a = options.complex_a] {
+    split_slabs(B, slab.L, slab.D, [&](int b, int d0, int d1) {
+      (complex_a ? gate_loop_forward<true> : gate_loop_forward<false>)(slab.of(b), d0, d1);
+    });
+  };
+}
+
+Arrays GateLoop::vjp(const Arrays& primals, const Arrays& cotangents,
+                     const std::vector<int>& argnums, const Arrays& outputs) {
+  Arrays inputs = primals;
+  inputs.insert(inputs.end(), {outputs[2], cotangents[0], cotangents[1]});
+  auto gradient = GateLoopGradient::make(inputs, options, stream());
+  Arrays asked;
+  for (int i : argnums) asked.push_back(gradient[i]);
+  return asked;
+}
+
+Arrays GateLoop::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
+  auto a = gates(in, o, s);
+  auto x = mx::multiply(in[1], in[2], s);
+  auto live = o.has_mask ? mx::expand_dims(in[o.mask()], 2, s) : mx::array(true);
+  if (o.has_mask) {
+    x = mx::where(live, x, mx::array(0.0f), s);
+    for (size_t i = 0; i < a.size(); ++i)
+      a[i] = mx::where(live, a[i], mx::array(i ? 0.0f : 1.0f), s);
+  }
+  auto start = o.has_h0 ? in[o.h0()] : mx::zeros(state_shape(in[0]), s);
+  Arrays inputs = a;
+  inputs.push_back(x);
+  for (size_t i = 0; i < a.size(); ++i) inputs.push_back(plane(start, i, s));
+  auto h = Scan::make(inputs, {o.complex_a, false, true, o.reverse}, s);
+  auto y = mx::multiply(in[0], h[0], s);
+  if (o.has_mask) y = mx::where(live, y, mx::array(0.0f), s);
+  Arrays last;
+  for (auto& x : h) last.push_back(mx::take(x, o.reverse ? 0 : x.shape(1) - 1, 1, s));
+  if (!o.complex_a)  // nothing is added to the imaginary plane
+    last.push_back(mx::multiply(plane(start, 1, s), mx::prod(a[0], 1, false, s), s));
+  auto saved = GateLoop(s, o).output_shapes(in)[2];
+  return {y, mx::stack(last, 1, s), mx::zeros(saved, s)};
+}
+
+std::vector<mx::Shape> GateLoopGradient::output_shapes(const Arrays& inputs) {
+  std::vector<mx::Shape> shapes(options.h0(), inputs[0].shape());
+  shapes.push_back(state_shape(inputs[0]));
+  return shapes;
+}
+
+// Five arrays as large as the inputs come to life here, perhaps while y and what the loss made of
+// it wait to be read for the last time. Letting that happen first frees them. It costs some
+// microseconds: nothing, where memory matters.
+void GateLoopGradient::allocate(const Arrays& inputs, Arrays& outputs) {
+  constexpr size_t kLarge = 1 << 18;
+  if (inputs[0].size() >= kLarge) mx::synchronize(stream());
+  CpuPrimitive::allocate(inputs, outputs);
+}
+
+Work GateLoopGradient::work(const Arrays& inputs, Arrays& outputs) {
+  auto slab = slab_of(inputs, options);
+  auto in = data_of(Arrays(inputs.begin() + options.end(), inputs.end()));
+  auto out = data_of(outputs);
+  GateLoopGradients gradients{};
+  gradients.saved = in[0];
+  gradients.dy = in[1];
+  gradients.dlast = in[2];
+  gradients.dq = out[0];
+  gradients.dk = out[1];
+  gradients.dv = out[2];
+  gradients.dfirst = out[3];
+  gradients.dsecond = options.complex_a ? out[options.second()] : nullptr;
+  gradients.dh0 = out[options.h0()];
+  return [=, B = inputs[0].shape(0), complex_a = options.complex_a] {
+    split_slabs(B, slab.L, slab.D, [&](int b, int d0, int d1) {
+      (complex_a ? gate_loop_backward<true> : gate_loop_backward<false>)(
+          slab.of(b), gradients.of(b, slab), d0, d1);
+    });
+  };
+}
+
+// Differentiates the operator as composed: the gradient of a gradient is rarely wanted, so it may
+// be slow, but it is there.
+Arrays GateLoopGradient::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
+  int dy = o.end() + 1;
+  Arrays primals(in.begin(), in.begin() + o.h0());
+  primals.push_back(o.has_h0 ? in[o.h0()] : mx::zeros(state_shape(in[0]), s));
+  auto with_h0 = o;
+  with_h0.has_h0 = true;
+  auto operator_ = [&](const Arrays& varying) {
+    auto all = varying;
+    if (o.has_mask) all.push_back(in[o.mask()]);
+    auto outputs = GateLoop::composed(all, with_h0, s);
+    outputs.pop_back();
+    return outputs;
+  };
+  return mx::vjp(operator_, primals, {in[dy], in[dy + 1]}).second;
+}
+
+}  // namespace gateloop

@@ -1,0 +1,43 @@
+// One batch's rows of the GateLoop operator and of its gradient.
+#pragma once
+
+#include <cstddef>
+
+namespace gateloop {
+
+enum class Form;
+
+// Steps between saved states. The gradient holds so many rows of gates and states at once.
+constexpr int kChunk = 32;
+// Channels at once: their gates and states stay in the cache.
+constexpr int kTile = 512;
+
+// Pointers to batch 0 in `GateLoop`'s work, to batch b after `of(b)`; null what is absent.
+struct GateLoopSlab {
+  int L, D;
+  Form form;
+  bool reverse;
+  const float *q, *k, *v, *first, *second, *h0;
+  const bool* mask;
+  float *y, *last, *saved;
+
+  int chunks() const { return (L + kChunk - 1) / kChunk; }
+  size_t row(int step) const { return size_t(reverse ? L - 1 - step : step); }
+  bool live(int step) const { return !mask || mask[row(step)]; }
+  GateLoopSlab of(int b) const;
+};
+
+struct GateLoopGradients {
+  const float *saved, *dy, *dlast;
+  float *dq, *dk, *dv, *dfirst, *dsecond, *dh0;
+
+  GateLoopGradients of(int b, const GateLoopSlab& slab) const;
+};
+
+// Channels d0..d1 of one batch; COMPLEX: the transition has a phase (or an imaginary part).
+template <bool COMPLEX>
+void gate_loop_forward(const GateLoopSlab& slab, int d0, int d1);
+template <bool COMPLEX>
+void gate_loop_backward(const GateLoopSlab& slab, const GateLoopGradients& out, int d0, int d1);
+
+}  // namespace gateloop

@@ -1,0 +1,156 @@
+#include "layer_norm.h"
+
+#include <cmath>
+
+#include "parallel.h"
+#include "vector_math.h"
+
+namespace gateloop {
+
+namespace {
+
+// Rows whose sums for weight and bias are kept together: the order of additions, and so the result,
+// does not depend on the number of threads.
+constexpr size_t kRows = 128;
+
+struct Moments {
+  float mean, scale;  // scale = 1 / sqrt(variance + eps)
+};
+
+GATELOOP_INLINE Moments moments(int D, const float* x, float eps) {
+  float sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int j = 0; j < D; ++j) sum += x[j];
+  float mean = sum / D;
+#pragma omp simd reduction(+ : squares)
+  for (int j = 0; j < D; ++j) squares += (x[j] - mean) * (x[j] - mean);
+  return {mean, 1 / std::sqrt(squares / D + eps)};
+}
+
+GATELOOP_MULTIVERSION void forward(size_t rows, int D, float eps, const float* x,
+                                   const float* weight, const float* bias, float* y) {
+  for (size_t n = 0; n < rows; ++n, x += D, y += D) {
+    auto [mean, scale] = moments(D, x, eps);
+#pragma GCC ivdep
+    for (int j = 0; j < D; ++j) y[j] = (x[j] - mean) * scale * weight[j] + bias[j];
+  }
+}
+
+// With u = (x - mean) scale and g = weight dy: dx = scale (g - mean(g) - u mean(g u)),
+// dweight = sum(dy u), dbias = sum(dy) over the rows.
+GATELOOP_MULTIVERSION void backward(size_t rows, int D, float eps, const float* x,
+                                    const float* weight, const float* dy, float* dx, float* dweight,
+                                    float* dbias) {
+  for (size_t n = 0; n < rows; ++n, x += D, dy += D, dx += D) {
+    auto [mean, scale] = moments(D, x, eps);
+    float mean_g = 0, mean_gu = 0;
+#pragma omp simd reduction(+ : mean_g, mean_gu)
+    for (int j = 0; j < D; ++j) {
+      float u = (x[j] - mean) * scale, g = weight[j] * dy[j];
+      mean_g += g;
+      mean_gu += g * u;
+      dweight[j] += dy[j] * u;
+      dbias[j] += dy[j];
+    }
+    mean_g /= D;
+    mean_gu /= D;
+#pragma GCC ivdep
+    for (int j = 0; j < D; ++j)
+      dx[j] = scale * (weight[j] * dy[j] - mean_g - (x[j] - mean) * scale * mean_gu);
+  }
+}
+
+// One make per element of the mapped axis: weights differ there, and their gradients must.
+template <class Primitive>
+Arrays unrolled(const Arrays& inputs, const std::vector<int>& axes, float eps, mx::Stream s) {
+  int size = 0;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (axes[i] >= 0) size = inputs[i].shape(axes[i]);
+  std::vector<Arrays> outputs;
+  for (int v = 0; v < size; ++v) {
+    Arrays one;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      one.push_back(axes[i] >= 0 ? mx::take(inputs[i], v, axes[i], s) : inputs[i]);
+    auto made = Primitive::make(one, eps, s);
+    outputs.resize(made.size());
+    for (size_t i = 0; i < made.size(); ++i) outputs[i].push_back(made[i]);
+  }
+  Arrays stacked;
+  for (auto& parts : outputs) stacked.push_back(mx::stack(parts, 0, s));
+  return stacked;
+}
+
+}  // namespace
+
+std::vector<mx::Shape> LayerNorm::output_shapes(const Arrays& inputs) {
+  return {inputs[0].shape()};
+}
+
+Work LayerNorm::work(const Arrays& inputs, Arrays& outputs) {
+  size_t N = inputs[0].shape(0);
+  int D = inputs[0].shape(1);
+  return [=, in = data_of(inputs), y = outputs[0].data<float>(), eps = options] {
+    split(N, N * D, [&](size_t first, size_t last) {
+      forward(last - first, D, eps, in[0] + first * D, in[1], in[2], y + first * D);
+    });
+  };
+}
+
+Arrays LayerNorm::vjp(const Arrays& primals, const Arrays& cotangents,
+                      const std::vector<int>& argnums, const Arrays&) {
+  auto gradient =
+      LayerNormGradient::make({primals[0], primals[1], cotangents[0]}, options, stream());
+  Arrays asked;
+  for (int i : argnums) asked.push_back(gradient[i]);
+  return asked;
+}
+
+std::pair<Arrays, std::vector<int>> LayerNorm::vmap(const Arrays& inputs,
+                                                    const std::vector<int>& axes) {
+  return {unrolled<LayerNorm>(inputs, axes, options, stream()), {0}};
+}
+
+Arrays LayerNorm::composed(const Arrays& inputs, float eps, mx::Stream s) {
+  auto& x = inputs[0];
+  auto rest = mx::subtract(x, mx::mean(x, 1, true, s), s);
+  auto variance = mx::mean(mx::square(rest, s), 1, true, s);
+  auto y = mx::multiply(rest, mx::rsqrt(mx::add(variance, mx::array(eps), s), s), s);
+  return {mx::add(mx::multiply(y, inputs[1], s), inputs[2], s)};
+}
+
+std::vector<mx::Shape> LayerNormGradient::output_shapes(const Arrays& inputs) {
+  return {inputs[0].shape(), inputs[1].shape(), inputs[1].shape()};
+}
+
+Work LayerNormGradient::work(const Arrays& inputs, Arrays& outputs) {
+  size_t N = inputs[0].shape(0), blocks = (N + kRows - 1) / kRows;
+  int D = inputs[0].shape(1);
+  return [=, in = data_of(inputs), out = data_of(outputs), eps = options] {
+    std::vector<float> sums(blocks * 2 * D);
+    split(blocks, N * D, [&](size_t first, size_t last) {
+      for (size_t block = first; block < last; ++block) {
+        size_t o = block * kRows * D, rows = std::min(kRows, N - block * kRows);
+        float* sum = sums.data() + block * 2 * D;
+        backward(rows, D, eps, in[0] + o, in[1], in[2] + o, out[0] + o, sum, sum + D);
+      }
+    });
+    for (int part = 0; part < 2; ++part) {
+      std::fill_n(out[1 + part], D, 0.0f);
+      for (size_t block = 0; block < blocks; ++block)
+        for (int j = 0; j < D; ++j) out[1 + part][j] += sums[(block * 2 + part) * D + j];
+    }
+  };
+}
+
+std::pair<Arrays, std::vector<int>> LayerNormGradient::vmap(const Arrays& inputs,
+                                                            const std::vector<int>& axes) {
+  return {unrolled<LayerNormGradient>(inputs, axes, options, stream()), {0, 0, 0}};
+}
+
+Arrays LayerNormGradient::composed(const Arrays& inputs, float eps, mx::Stream s) {
+  auto norm = [=](const Arrays& varying) { return LayerNorm::composed(varying, eps, s); };
+  auto bias = mx::zeros_like(inputs[1], s);
+  return mx::vjp(norm, {inputs[0], inputs[1], bias}, {inputs[2]}).second;
+}
+
+}  // namespace gateloop

@@ -1,0 +1,31 @@
+// Layer normalization over the last axis: y = (x - mean) / sqrt(variance + eps) weight + bias.
+#pragma once
+
+#include "primitive.h"
+
+namespace gateloop {
+
+// Inputs: x [N, D], weight and bias [D]. Output: y [N, D]. The option is eps.
+class LayerNorm : public CpuPrimitive<LayerNorm, float> {
+ public:
+  using CpuPrimitive::CpuPrimitive;
+  static constexpr const char* kName = "GateLoopLayerNorm";
+  std::vector<mx::Shape> output_shapes(const Arrays& inputs) override;
+  Work work(const Arrays& inputs, Arrays& outputs);
+  Arrays vjp(const Arrays&, const Arrays&, const std::vector<int>&, const Arrays&) override;
+  std::pair<Arrays, std::vector<int>> vmap(const Arrays&, const std::vector<int>&) override;
+  static Arrays composed(const Arrays& inputs, float eps, mx::Stream stream);
+};
+
+// Inputs: x, weight, and the gradient by y. Outputs: by x, weight and bias.
+class LayerNormGradient : public CpuPrimitive<LayerNormGradient, float> {
+ public:
+  using CpuPrimitive::CpuPrimitive;
+  static constexpr const char* kName = "GateLoopLayerNormGradient";
+  std::vector<mx::Shape> output_shapes(const Arrays& inputs) override;
+  Work work(const Arrays& inputs, Arrays& outputs);
+  std::pair<Arrays, std::vector<int>> vmap(const Arrays&, const std::vector<int>&) override;
+  static Arrays composed(const Arrays& inputs, float eps, mx::Stream stream);
+};
+
+}  // namespace gateloop

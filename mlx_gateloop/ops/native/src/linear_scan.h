@@ -1,0 +1,43 @@
+// h_n = a_n h_{n-1} + x_n along axis 1 of float32 planes [B, L, D].
+#pragma once
+
+#include "primitive.h"
+
+namespace gateloop {
+
+struct ScanOptions {
+  bool complex_a, complex_x, has_h0, reverse;
+  bool operator==(const ScanOptions&) const = default;
+  // A real a scales both planes of a complex x alike: that is two scans, so here it means a real h.
+  int planes_a() const { return complex_a ? 2 : 1; }
+  int planes_x() const { return complex_x ? 2 : 1; }
+  int planes_h() const { return planes_a(); }
+};
+
+// Inputs: the planes of a and x [B, L, D], and of h0 [B, D] if there is one. Outputs: those of h.
+class Scan : public CpuPrimitive<Scan, ScanOptions> {
+ public:
+  using CpuPrimitive::CpuPrimitive;
+  static constexpr const char* kName = "GateLoopScan";
+  std::vector<mx::Shape> output_shapes(const Arrays& inputs) override;
+  Work work(const Arrays& inputs, Arrays& outputs);
+  Arrays jvp(const Arrays&, const Arrays&, const std::vector<int>&) override;
+  Arrays vjp(const Arrays&, const Arrays&, const std::vector<int>&, const Arrays&) override;
+  static Arrays composed(const Arrays& inputs, ScanOptions options, mx::Stream stream);
+};
+
+// Inputs: the planes of a, of h, of h0 if there is one, and of the loss's gradient by h.
+// Outputs: its gradient by a, x and h0.
+class ScanGradient : public CpuPrimitive<ScanGradient, ScanOptions> {
+ public:
+  using CpuPrimitive::CpuPrimitive;
+  static constexpr const char* kName = "GateLoopScanGradient";
+  std::vector<mx::Shape> output_shapes(const Arrays& inputs) override;
+  Work work(const Arrays& inputs, Arrays& outputs);
+  static Arrays composed(const Arrays& inputs, ScanOptions options, mx::Stream stream);
+};
+
+// The planes of h, for any planes of a and x; h0 may be empty, or has as many as the result.
+Arrays linear_scan(const Arrays& a, const Arrays& x, const Arrays& h0, bool reverse);
+
+}  // namespace gateloop

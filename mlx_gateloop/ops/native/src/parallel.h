@@ -1,0 +1,51 @@
+// Work split over threads: batches first, then blocks of channels.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <thread>
+#include <vector>
+
+namespace gateloop {
+
+// Two cache lines of float32, so that threads never write to the same one.
+constexpr int kBlock = 32;
+// Elements below which another thread costs more than it brings.
+constexpr size_t kLeastWork = 1 << 15;
+
+// Calls `part(first, last)` on disjoint ranges that cover 0..count, on as many threads as pay.
+template <class Part>
+void split(size_t count, size_t work, const Part& part) {
+  size_t threads = std::max(1u, std::thread::hardware_concurrency());
+  threads = std::min({threads, count, std::max<size_t>(1, work / kLeastWork)});
+  std::vector<std::thread> others;
+  for (size_t i = 1; i < threads; ++i)
+    others.emplace_back(part, count * i / threads, count * (i + 1) / threads);
+  part(0, threads ? count / threads : 0);
+  for (auto& thread : others) thread.join();
+}
+
+// Calls `slab(b, d0, d1)` so that all channels 0..D of all batches 0..B are covered.
+template <class Slab>
+void split_slabs(int B, int L, int D, const Slab& slab) {
+  size_t blocks = (D + kBlock - 1) / kBlock;
+  split(B * blocks, size_t(B) * L * D, [&](size_t first, size_t last) {
+    while (first < last) {  // as many blocks of one batch as this thread has
+      size_t b = first / blocks, begin = first % blocks;
+      size_t end = std::min(blocks, begin + last - first);
+      slab(int(b), int(begin) * kBlock, std::min(D, int(end) * kBlock));
+      first += end - begin;
+    }
+  });
+}
+
+// Calls `part(first, last)` on ranges of whole cache lines that cover 0..n.
+template <class Part>
+void split_flat(size_t n, const Part& part) {
+  size_t blocks = (n + kBlock - 1) / kBlock;
+  split(blocks, n, [&](size_t first, size_t last) {
+    part(first * kBlock, std::min(n, last * kBlock));
+  });
+}
+
+}  // namespace gateloop

@@ -1,0 +1,26 @@
+// Functions that the compiler vectorizes through the C library's vector math (libmvec).
+#pragma once
+
+#include <cmath>
+
+// glibc declares its vector variants for -ffast-math only, which would give up NaN and infinity.
+// CMake defines GATELOOP_LIBMVEC where they can be linked; elsewhere the loops call the scalars.
+#ifdef GATELOOP_LIBMVEC
+#define GATELOOP_VECTOR __attribute__((simd("notinbranch")))
+extern "C" {
+GATELOOP_VECTOR float expf(float) noexcept;
+GATELOOP_VECTOR float sinf(float) noexcept;
+GATELOOP_VECTOR float cosf(float) noexcept;
+GATELOOP_VECTOR float erfcf(float) noexcept;
+}
+#endif
+
+// One build for every x86-64: SSE2, AVX2 with FMA, AVX-512; the loader picks.
+#ifdef GATELOOP_CLONES
+#define GATELOOP_MULTIVERSION \
+  __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#else
+#define GATELOOP_MULTIVERSION
+#endif
+
+#define GATELOOP_INLINE __attribute__((always_inline)) inline

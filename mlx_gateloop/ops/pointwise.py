@@ -1,0 +1,84 @@
+"""Activations, norm and loss: the C++ extension's on a CPU that has it, elsewhere MLX's.
+
+On Linux MLX computes exp, erf and the like one number at a time. The extension's vectorized forms
+take a thirtieth of that.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mlx_gateloop.ops.native import extension
+
+
+def gelu(x: mx.array) -> mx.array:
+    """x Phi(x) with the normal distribution's Phi, not an approximation of it.
+
+    Args:
+        x: A real floating-point array.
+
+    Returns:
+        The same shape and dtype.
+    """
+    return _pointwise("gelu", nn.gelu, x)
+
+
+def silu(x: mx.array) -> mx.array:
+    """x / (1 + exp(-x)); argument and result as in `gelu`."""
+    return _pointwise("silu", nn.silu, x)
+
+
+def sigmoid(x: mx.array) -> mx.array:
+    """1 / (1 + exp(-x)); argument and result as in `gelu`."""
+    return _pointwise("sigmoid", mx.sigmoid, x)
+
+
+def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.array:
+    """(x - mean) / sqrt(variance + eps) weight + bias over the last axis.
+
+    Args:
+        x: `[..., D]`, real.
+        weight: `[D]`.
+        bias: `[D]`.
+        eps: Keeps the quotient finite where x is constant.
+
+    Returns:
+        x's shape and dtype.
+    """
+    native = _native()
+    if native is None or x.size == 0 or {a.dtype for a in (x, weight, bias)} != {mx.float32}:
+        return mx.fast.layer_norm(x, weight, bias, eps)
+    # [..., D] -> [N, D]
+    return native.layer_norm(x.reshape(-1, x.shape[-1]), weight, bias, eps).reshape(x.shape)
+
+
+def cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
+    """The negative log-likelihood of each target, log sum_j exp(x_j) - x_target, in nats.
+
+    Args:
+        logits: `[..., V]`, real.
+        targets: Integers `[...]` in 0 .. V - 1.
+
+    Returns:
+        float32 `[...]`.
+    """
+    native = _native()
+    logits = logits.astype(mx.float32)
+    if native is None or logits.size == 0:
+        return nn.losses.cross_entropy(logits, targets)
+    # [..., V] -> [N, V]
+    flat = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1).astype(mx.int32)
+    return native.cross_entropy(*flat).reshape(targets.shape)
+
+
+def _pointwise(name: str, otherwise: Callable[[mx.array], mx.array], x: mx.array) -> mx.array:
+    native = _native()
+    if native is None or not mx.issubdtype(x.dtype, mx.floating):
+        return otherwise(x)
+    return getattr(native, name)(x.astype(mx.float32)).astype(x.dtype)
+
+
+def _native() -> Any | None:
+    return extension() if mx.default_device().type == mx.cpu else None

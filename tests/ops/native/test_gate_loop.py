@@ -1,0 +1,204 @@
+"""What only the extension has: fused gates, and derivatives that were written by hand in C++."""
+
+from dataclasses import replace
+from itertools import product
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from reference import as_numpy, error, forward, gradients, needs_native, random_case, to_planes
+
+import mlx_gateloop as gl
+
+pytestmark = needs_native
+SHAPE = (2, 37, 5)
+
+
+def normal(*shape, key=0):
+    return mx.random.normal(shape, key=mx.random.key(key))
+
+
+def operator(q, k, v, gamma, theta, backend="native", **options):
+    a = gl.Transition.sigmoid(gamma, theta)
+    return gl.gate_loop(q, k, v, a, mode="scan", backend=backend, **options)
+
+
+@pytest.mark.parametrize(
+    ("form", "is_complex", "masked", "reverse"),
+    list(product(["sigmoid", "polar"], [True, False], [0.0, 0.3], [False, True])),
+)
+def test_fused_gates_and_their_gradients(form, is_complex, masked, reverse):
+    case = random_case(4, 70, masked=masked, reverse=reverse, resets=0)
+    rng = np.random.default_rng(1)
+    first = rng.normal(size=case.a.shape).astype(np.float32).astype(np.float64)
+    if form == "polar":
+        first = -np.abs(first)
+    theta = np.angle(case.a).astype(np.float32).astype(np.float64)
+    magnitude = 1 / (1 + np.exp(-first)) if form == "sigmoid" else np.exp(first)
+    case = replace(case, a=magnitude * (np.exp(1j * theta) if is_complex else 1))
+
+    want = gradients(case)
+    da = want["a"]
+    slope = 1 - magnitude if form == "sigmoid" else 1
+    wanted = [want["q"], want["k"], want["v"], slope * (da * np.conj(case.a)).real]
+    if is_complex:
+        wanted.append((da * np.conj(1j * case.a)).real)
+    wanted.append(as_numpy(to_planes(want["h0"])))
+
+    gates = [first, theta] if is_complex else [first]
+    arrays = [mx.array(x[..., 0].astype(np.float32)) for x in (case.q, case.k, case.v, *gates)]
+    arrays.append(to_planes(case.h0)[..., 0, 0])
+    dy, dh = mx.array(case.dy[..., 0].astype(np.float32)), to_planes(case.dh)[..., 0, 0]
+
+    def outputs(q, k, v, *rest):
+        a = getattr(gl.Transition, form)(*rest[:-1])
+        mask = None if case.mask.all() else mx.array(case.mask.copy())
+        return gl.gate_loop(q, k, v, a, rest[-1], mask=mask, reverse=reverse, backend="native")
+
+    def loss(*arrays):
+        y, h = outputs(*arrays)
+        return (y * dy).sum() + (h * dh).sum()
+
+    y, h = outputs(*arrays)
+    want_y, want_h, _ = forward(case)
+    assert error(y, want_y) < 1e-6
+    assert error(h, as_numpy(to_planes(want_h))) < 1e-6
+    got = mx.grad(loss, argnums=tuple(range(len(arrays))))(*arrays)
+    for g, w in zip(got, wanted, strict=True):
+        assert error(g, w) < 2e-6
+
+
+@pytest.mark.parametrize("width", [1, 15, 33, 512, 513, 1100])
+def test_any_width_of_channels(width):
+    arrays = [normal(2, 40, width, key=i) for i in range(5)]
+
+    def gradient(backend):
+        loss = mx.grad(lambda *xs: operator(*xs, backend=backend)[0].square().sum(), argnums=(0, 3))
+        return [operator(*arrays, backend=backend)[0], *loss(*arrays)]
+
+    for got, want in zip(gradient("native"), gradient("ops"), strict=True):
+        assert error(got, as_numpy(want)) < 2e-6
+
+
+def test_threads_and_their_blocks_change_no_bit():
+    # More work than one thread gets, in rows that no block divides; each batch alone is less.
+    arrays = [normal(5, 300, 77, key=i) for i in range(5)]
+    whole, last = operator(*arrays)
+    for b in range(5):
+        alone, state = operator(*(x[b : b + 1] for x in arrays))
+        assert mx.array_equal(whole[b], alone[0])
+        assert mx.array_equal(last[b], state[0])
+
+
+def test_a_state_carried_over_any_cut_changes_no_bit():
+    arrays = [normal(1, 100, 9, key=i) for i in range(5)]
+    whole, last = operator(*arrays)
+    for cut in (1, 31, 32, 33, 99):
+        first, h = operator(*(x[:, :cut] for x in arrays))
+        second, h = operator(*(x[:, cut:] for x in arrays), h0=h)
+        assert mx.array_equal(mx.concatenate([first, second], 1), whole)
+        assert mx.array_equal(h, last)
+
+
+def test_inputs_of_any_layout():
+    arrays = [normal(5, 2, 37, key=i) for i in range(5)]
+    turned = [x.transpose(1, 2, 0) for x in arrays]  # [D, B, L] -> [B, L, D], not contiguous
+    plain = [mx.array(np.ascontiguousarray(np.array(x))) for x in turned]
+    assert mx.array_equal(operator(*turned)[0], operator(*plain)[0])
+
+
+def test_shapeless_compilation():
+    compiled = mx.compile(lambda *xs: operator(*xs), shapeless=True)
+    for length in (20, 33, 50):
+        arrays = [normal(2, length, 5, key=i) for i in range(5)]
+        for got, want in zip(compiled(*arrays), operator(*arrays), strict=True):
+            assert mx.array_equal(got, want)
+
+
+def numerically(function, arrays, directions, eps=1e-2):
+    """The derivative along the directions, by central differences of the fourth order."""
+
+    def at(t):
+        return function(*(x + t * d for x, d in zip(arrays, directions, strict=True))).item()
+
+    return (8 * (at(eps) - at(-eps)) - at(2 * eps) + at(-2 * eps)) / (12 * eps)
+
+
+@pytest.mark.parametrize("options", [{}, {"reverse": True}, {"mask": normal(2, 37, key=9) > -1}])
+def test_second_derivatives_of_the_operator(options):
+    arrays, directions = ([normal(*SHAPE, key=k + i) for i in range(5)] for k in (0, 20))
+
+    def gradient_along(*xs):
+        def loss(*xs):
+            y, h = operator(*xs, **options)
+            return y.square().sum() + h.square().sum()
+
+        slopes = mx.grad(loss, argnums=(0, 1, 2, 3, 4))(*xs)
+        return sum((g * d).sum() for g, d in zip(slopes, directions, strict=True))
+
+    seconds = mx.grad(gradient_along, argnums=(0, 1, 2, 3, 4))(*arrays)
+    got = sum((g * d).sum().item() for g, d in zip(seconds, directions, strict=True))
+    assert got == pytest.approx(numerically(gradient_along, arrays, directions), rel=2e-3)
+
+
+@pytest.mark.parametrize("is_complex", [True, False])
+@pytest.mark.parametrize("reverse", [True, False])
+def test_derivatives_of_the_scan(is_complex, reverse):
+    def planes(key):
+        count = 2 if is_complex else 1
+        a = [normal(*SHAPE, key=key + i) * 0.5 for i in range(count)]
+        x = [normal(*SHAPE, key=key + 2 + i) for i in range(count)]
+        return [*a, *x, *(normal(2, 5, key=key + 4 + i) for i in range(count))]
+
+    arrays, directions = planes(0), planes(20)
+
+    def states(*arrays):
+        parts = [arrays[i : i + len(arrays) // 3] for i in range(0, len(arrays), len(arrays) // 3)]
+        a, x, h0 = (p[0] if len(p) == 1 else p[0] + 1j * p[1] for p in parts)
+        h = gl.linear_scan(a, x, h0, reverse=reverse, backend="native")
+        return mx.real(h), mx.imag(h)
+
+    def loss(*arrays):
+        return sum(h.square().sum() for h in states(*arrays))
+
+    everything = tuple(range(len(arrays)))
+
+    def gradient_along(*xs):
+        slopes = mx.grad(loss, argnums=everything)(*xs)
+        return sum((g * d).sum() for g, d in zip(slopes, directions, strict=True))
+
+    first = gradient_along(*arrays).item()
+    assert first == pytest.approx(numerically(loss, arrays, directions), rel=1e-3)
+    seconds = mx.grad(gradient_along, argnums=everything)(*arrays)
+    got = sum((g * d).sum().item() for g, d in zip(seconds, directions, strict=True))
+    assert got == pytest.approx(numerically(gradient_along, arrays, directions), rel=2e-3)
+    _, moved = mx.jvp(lambda *xs: [loss(*xs)], arrays, directions)
+    assert moved[0].item() == pytest.approx(first, rel=1e-4)
+
+
+def test_memory_of_the_gradient_is_five_planes():
+    length, width = 65536, 16
+    *arrays, weight = [normal(1, length, width, key=i) for i in range(6)]
+    mx.eval(arrays, weight)
+    gradient = mx.grad(lambda *xs: (operator(*xs)[0] * weight).sum(), argnums=(0, 1, 2, 3, 4))
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    mx.eval(gradient(*arrays))
+    planes = (mx.get_peak_memory() - before) / arrays[0].nbytes
+    # the loss's gradient by y, and of the operator five gradients and 2 / 32 of a plane of states
+    assert planes < 1 + 5.1
+
+
+def test_a_wrong_call_raises_before_it_reads():
+    from mlx_gateloop.ops.native import extension
+
+    native, x = extension(), mx.zeros((1, 4, 2))
+    with pytest.raises(ValueError, match="q, k, v and a"):
+        native.gate_loop(x, x, x, mx.zeros((1, 3, 2)), None, None, None, form=0, reverse=False)
+    with pytest.raises(ValueError, match="mask"):
+        native.gate_loop(x, x, x, x, None, None, x, form=0, reverse=False)
+    with pytest.raises(ValueError, match="planes of x"):
+        native.linear_scan([x], [mx.zeros((1, 4, 3))], [])
+    with pytest.raises(ValueError, match="targets"):
+        native.cross_entropy(x[0], mx.zeros((3,), mx.int32))

@@ -1,0 +1,58 @@
+"""The extension is optional: whatever keeps it away is told, and the operator works."""
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from mlx_gateloop.ops.native import MLX_VERSION as MLX
+from mlx_gateloop.ops.native import absence, extension
+
+CODE = """
+import sys, types, warnings
+info = types.ModuleType("info")
+info.MLX_VERSION, info.REASON = {version!r}, {reason!r}
+sys.modules["mlx_gateloop._build_info"] = info if {installed} else None
+sys.modules["mlx_gateloop.ops.native._ext"] = None
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    import mlx.core as mx
+    import mlx_gateloop as gl
+    from mlx_gateloop.ops.native import absence, extension
+    x = mx.ones((1, 3, 1))
+    for _ in range(2):
+        y, _ = gl.gate_loop(x, x, x, 0.5 * x)
+        assert y.reshape(-1).tolist() == [1, 1.5, 1.75]
+        assert extension() is None
+print(absence(), *(w.message for w in seen), sep="\\n")
+"""
+ANOTHER = f"it was built for MLX 0.0.1, and this is MLX {MLX}"
+WARNING = f"mlx_gateloop runs without its C++ extension: {ANOTHER}; see gateloop doctor"
+
+
+@pytest.mark.parametrize(
+    ("version", "reason", "installed", "said"),
+    [
+        ("0.0.1", "", True, [ANOTHER, WARNING]),
+        ("", "no C++ compiler was found", True, ["no C++ compiler was found"]),
+        ("", "", False, ["the package was not installed, this is its source"]),
+        (MLX, "", True, ["it does not load: import of mlx_gateloop.ops.native._ext halted"]),
+    ],
+)
+def test_without_the_extension_the_operator_works_and_the_reason_is_known(
+    version, reason, installed, said
+):
+    code = CODE.format(version=version, reason=reason, installed=installed)
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = child.stdout.splitlines()
+    assert len(lines) == len(said)
+    assert all(line.startswith(text) for line, text in zip(lines, said, strict=True))
+
+
+def test_the_extension_is_there_where_it_was_built():
+    built = import_module("mlx_gateloop._build_info")
+    if built.REASON:
+        pytest.skip(built.REASON)
+    assert absence() is None
+    assert extension() is sys.modules["mlx_gateloop.ops.native._ext"]

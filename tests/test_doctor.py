@@ -1,0 +1,94 @@
+"""The doctor says what there is, why something is absent, and which command brings it."""
+
+import ctypes
+import sys
+from types import SimpleNamespace
+
+import mlx.core as mx
+import pytest
+
+from mlx_gateloop import doctor
+from mlx_gateloop.cli import main
+
+NO_COMPILER = "no C++ compiler was found when the package was installed"
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has an extension")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with the extension built for some MLX, or absent, and the hook in some state."""
+
+    def make(absence=None, built_for=doctor.MLX_VERSION, blas="", no_blas="not here"):
+        built = SimpleNamespace(MLX_VERSION=built_for, COMPILER="GNU 99")
+        monkeypatch.setattr(doctor, "absence", lambda: absence)
+        monkeypatch.setattr(doctor, "_build_info", lambda: built)
+        hook = SimpleNamespace(blas=blas, no_blas=no_blas)
+        monkeypatch.setitem(sys.modules, "_mlx_gateloop_hook", hook)
+
+    return make
+
+
+def rows(text):
+    return dict(line.split(maxsplit=1) for line in text.split("\n\n")[0].splitlines())
+
+
+def test_the_command_prints_every_part_on_one_screen(capsys):
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) <= 24
+    table = rows(text)
+    assert table["mlx"] == f"{doctor.MLX_VERSION}, on {mx.default_device()}"
+    assert table["ops"] == "present"
+    assert table["metal"] == "absent: this version has no Metal kernels"
+    assert table["cuda"] == "absent: this version has no CUDA kernels"
+    assert table["native"].startswith(("present, built with ", "absent: "))
+    assert table["BLAS"] == doctor.blas_in_use()
+
+
+def test_all_is_well(machine, capsys):
+    machine()
+    assert rows(doctor.report())["native"] == "present, built with GNU 99"
+    assert "to mend it" not in doctor.report()
+    doctor.print_what_is_missing()
+    assert capsys.readouterr().out == ""
+
+
+@linux_only
+def test_without_a_compiler(machine, capsys):
+    machine(absence=NO_COMPILER, built_for="")
+    assert rows(doctor.report())["native"] == f"absent: {NO_COMPILER}"
+    assert "apt install g++" in doctor.report()
+    assert "--force-reinstall --no-deps --no-cache-dir " in doctor.report()
+    doctor.print_what_is_missing()
+    (line,) = capsys.readouterr().out.splitlines()
+    assert NO_COMPILER in line
+    assert "gateloop doctor" in line
+
+
+@linux_only
+def test_with_another_mlx(machine):
+    machine(absence="it was built for another", built_for="0.0.1")
+    assert doctor.report().endswith('-m pip install "mlx[cpu]==0.0.1"')
+
+
+@linux_only
+def test_with_a_numpy_that_is_no_wheel(machine):
+    machine(no_blas="NumPy's wheel holds no OpenBLAS by the name known here")
+    assert "--only-binary :all: numpy" in doctor.report()
+
+
+@linux_only
+def test_a_bridge_that_is_shut_says_why(machine):
+    machine(no_blas="MLX_GATELOOP_BLAS=off")
+    assert doctor.blas_in_use() == "MLX's own (MLX_GATELOOP_BLAS=off)"
+    assert "to mend it" not in doctor.report()
+
+
+@linux_only
+def test_an_open_bridge_must_prove_itself(machine, monkeypatch):
+    machine(blas="libopenblas.so")
+    products = iter([3, 4, 4, 4])
+    library = SimpleNamespace(mlx_gateloop_blas_calls=lambda: next(products))
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    assert doctor.blas_in_use() == "OpenBLAS, NumPy's, through the bridge"
+    assert doctor.blas_in_use() == "MLX's own (the bridge is open, but this MLX does not use it)"
