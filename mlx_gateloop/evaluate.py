@@ -9,6 +9,7 @@ import numpy as np
 
 from mlx_gateloop.data import in_order
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.ops.pointwise import cross_entropy
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,7 @@ def evaluate(
     model.eval()
     nats = 0.0
     for inputs, targets, counted in in_order(tokens, batch_size, length):
-        logits = model(mx.array(inputs)).astype(mx.float32)
-        losses = nn.losses.cross_entropy(logits, mx.array(targets))
+        losses = cross_entropy(model(mx.array(inputs)), mx.array(targets))
         nats += float(np.array(mx.where(mx.array(counted), losses, 0).sum()))
     model.train(was_training)
     loss = nats / count

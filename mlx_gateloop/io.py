@@ -1,6 +1,7 @@
 """Model directories: what `mlx_lm` commands take, written so that a failure changes nothing."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -17,11 +18,15 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.lm import Model
 from mlx_gateloop.tokenizer import stop_token_ids
 
+LOG = logging.getLogger(__name__)
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
     """The model and the tokenizer of a saved directory or a Hugging Face repository.
+
+    On a CPU the weights become float32 whatever they are stored in, and a logged line says so:
+    products of bfloat16 or quantized weights run some fifty times slower there.
 
     Args:
         path_or_hub_id: A directory that `save` or an `mlx_lm` command wrote, or "owner/name".
@@ -50,7 +55,26 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
         raise InputError(f"{source}: {failure}: {_one_line(error)}") from error
     if not isinstance(model, Model):
         raise InputError(f"{source}: holds a {model.model_type!r} model, not 'gateloop'")
+    if mx.default_device().type == mx.cpu:
+        model = _in_float32(model, source)
     return model, tokenizer
+
+
+def _in_float32(model: Model, source: str) -> Model:
+    from mlx_lm.utils import dequantize_model
+
+    quantized = _quantized(model)
+    dtypes = {p.dtype for p in dict(tree_flatten(model.parameters())).values()} - {mx.float32}
+    if not dtypes:
+        return model
+    # before dequantizing too: its result has the dtype of the scales
+    model.set_dtype(mx.float32)
+    dequantize_model(model).set_dtype(mx.float32)
+    mx.eval(model.parameters())
+    names = ", ".join(sorted(str(dtype).removeprefix("mlx.core.") for dtype in dtypes))
+    stored = f"{quantized['quantization']['bits']}-bit" if quantized else names
+    LOG.warning("%s: %s weights run in float32 on a CPU, where that is faster", source, stored)
+    return model
 
 
 def _check_directory(path: Path) -> None:

@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlx_gateloop.ops import Transition, gate_loop
+from mlx_gateloop.ops.pointwise import gelu, layer_norm, silu
 
 
 class StateTransitionLinear(nn.Linear):
@@ -108,7 +109,7 @@ class TimeMixing(nn.Module):
             cache[0] = state
         y = y.reshape(x.shape)  # heads are joined again
         if "out_proj" in self:
-            y = self.out_proj(y * nn.silu(self.gate_proj(x)))
+            y = self.out_proj(y * silu(self.gate_proj(x)))
         return y
 
     def transition(self, x: mx.array) -> Transition:
@@ -144,6 +145,13 @@ def _polar_abs(gamma: mx.array, theta: mx.array) -> Transition:
     return Transition.polar(nn.log_sigmoid(absolute), phase)
 
 
+class LayerNorm(nn.LayerNorm):
+    """MLX's module; on a CPU the extension computes it."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return layer_norm(x, self.weight, self.bias, self.eps)
+
+
 class ChannelMixing(nn.Module):
     """A point-wise feed-forward network with exact GELU (paper, "Model Details")."""
 
@@ -153,7 +161,7 @@ class ChannelMixing(nn.Module):
         self.down_proj = projection(nn.Linear, intermediate_size, hidden_size, bias)
 
     def __call__(self, x: mx.array) -> mx.array:
-        return self.down_proj(nn.gelu(self.up_proj(x)))
+        return self.down_proj(gelu(self.up_proj(x)))
 
 
 class Block(nn.Module):
@@ -168,9 +176,9 @@ class Block(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        self.time_norm = nn.LayerNorm(hidden_size, eps=norm_eps)
+        self.time_norm = LayerNorm(hidden_size, eps=norm_eps)
         self.time_mixing = time_mixing
-        self.channel_norm = nn.LayerNorm(hidden_size, eps=norm_eps)
+        self.channel_norm = LayerNorm(hidden_size, eps=norm_eps)
         self.channel_mixing = channel_mixing
         self.dropout = nn.Dropout(dropout)
 

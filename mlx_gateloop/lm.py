@@ -14,7 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.layers import Block, ChannelMixing, TimeMixing, projection
+from mlx_gateloop.layers import Block, ChannelMixing, LayerNorm, TimeMixing, projection
 
 # Keys that mlx-lm and transformers add to a config.json, and that mean nothing here.
 FOREIGN_KEYS = {
@@ -169,7 +169,7 @@ class GateLoopModel(nn.Module):
             )
             for _ in range(args.num_hidden_layers)
         ]
-        self.norm = nn.LayerNorm(size, eps=args.layer_norm_eps)
+        self.norm = LayerNorm(size, eps=args.layer_norm_eps)
 
     def __call__(self, tokens: mx.array, cache: list[Any] | None = None) -> mx.array:
         x = self.dropout(self.embed_tokens(tokens))

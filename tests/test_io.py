@@ -8,6 +8,9 @@ import signal
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from mlx.utils import tree_flatten
+from mlx_lm import load as load_with_mlx_lm
+from reference import as_numpy, error
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io import load, save
@@ -87,13 +90,42 @@ def test_a_loaded_model_is_saved_again(saved, tmp_path):
     assert mx.array_equal(load(tmp_path / "again")[0](PROMPT), model(PROMPT))
 
 
-def test_a_quantized_model_stays_quantized(tokenizer, tmp_path):
+def test_a_quantized_model_is_saved_quantized(tokenizer, tmp_path):
     model = tiny(tokenizer)
     nn.quantize(model, group_size=32, bits=8)
     save(model, tokenizer, tmp_path / "model")
-    loaded, _ = load(tmp_path / "model")
+    loaded, _ = load_with_mlx_lm(str(tmp_path / "model"))
     assert type(loaded.layers[0].time_mixing.q_proj) is nn.QuantizedLinear
     assert mx.array_equal(loaded(PROMPT), model(PROMPT))
+
+
+def quantize(model):
+    nn.quantize(model, group_size=32, bits=8)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (quantize, "8-bit"),
+        (lambda model: nn.quantize(model, group_size=32, mode="mxfp4"), "4-bit"),
+        (lambda model: model.set_dtype(mx.bfloat16), "bfloat16"),
+    ],
+)
+def test_a_cpu_runs_float32_and_says_so_once(tokenizer, tmp_path, caplog, change, kind):
+    model = tiny(tokenizer)
+    change(model)
+    save(model, tokenizer, tmp_path / "model")
+    with mx.stream(mx.cpu):
+        loaded, _ = load(tmp_path / "model")
+        logits = model(PROMPT).astype(mx.float32)
+        assert error(loaded(PROMPT), as_numpy(logits)) < (0.05 if kind == "bfloat16" else 1e-4)
+    assert {str(p.dtype) for _, p in tree_flatten(loaded.parameters())} == {"mlx.core.float32"}
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"{tmp_path / 'model'}: {kind} weights run in float32 on a CPU")
+    caplog.clear()
+    save(loaded, tokenizer, tmp_path / "again")
+    assert error(load(tmp_path / "again")[0](PROMPT), as_numpy(loaded(PROMPT))) == 0
+    assert not caplog.records
 
 
 def test_saving_over_a_model_replaces_its_weights_and_leaves_other_files(tokenizer, saved):
@@ -232,10 +264,10 @@ def test_no_tokenizer(saved):
     assert "no tokenizer.json" in message(saved)
 
 
-def test_half_precision_weights_keep_their_dtype(tokenizer, tmp_path):
+def test_half_precision_weights_are_saved_in_their_dtype(tokenizer, tmp_path):
     model = tiny(tokenizer)
     model.layers[0].channel_mixing.set_dtype(mx.bfloat16)
     save(model, tokenizer, tmp_path / "model")
-    loaded, _ = load(tmp_path / "model")
+    loaded, _ = load_with_mlx_lm(str(tmp_path / "model"))
     assert loaded.layers[0].channel_mixing.up_proj.weight.dtype == mx.bfloat16
     assert mx.array_equal(loaded(PROMPT), model(PROMPT))

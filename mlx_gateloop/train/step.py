@@ -10,6 +10,8 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_map, tree_map_with_path
 
+from mlx_gateloop.ops.pointwise import cross_entropy
+
 Batch = tuple[np.ndarray, np.ndarray]
 Step = Callable[[Iterable[Batch]], tuple[float, float]]
 
@@ -37,8 +39,7 @@ def make_step(
 
     def mean_loss(parameters: dict, inputs: mx.array, targets: mx.array) -> mx.array:
         model.update(lowered(model, parameters, dtype))
-        logits = model(inputs).astype(mx.float32)
-        return nn.losses.cross_entropy(logits, targets, reduction="mean") / accumulate
+        return cross_entropy(model(inputs), targets).mean() / accumulate
 
     @partial(mx.compile, inputs=state, outputs=state)
     def gradients(inputs: mx.array, targets: mx.array) -> tuple[mx.array, dict]:

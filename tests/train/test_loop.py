@@ -13,6 +13,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import yaml
+from mlx_lm import load as load_with_mlx_lm
 
 from mlx_gateloop import load
 from mlx_gateloop.data import Batches
@@ -112,7 +113,7 @@ def test_output_directory_is_a_model_with_its_run(tmp_path, text_file, tiny):
     assert [r["step"] for r in validations] == [6, 12]
     assert result.best_loss == min(r["validation_loss"] for r in validations)
 
-    model, tokenizer = load(out)  # the best weights, in bfloat16
+    model, tokenizer = load_with_mlx_lm(str(out))  # the best weights, in bfloat16
     assert model.lm_head.weight.dtype == mx.bfloat16
     kept = mx.load(str(out / "checkpoints" / "last.safetensors"))["model.lm_head.weight"]
     assert kept.dtype == mx.float32, "validation in bfloat16 leaves the optimizer's weights alone"
