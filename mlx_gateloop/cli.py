@@ -91,8 +91,12 @@ _HELP = {
         'gateloop generate --model models/mine --prompt "Once upon a time"',
     ),
     "bench": (
-        "time the operator beside its peers, in one run",
-        "gateloop bench ops --markdown results.md",
+        "time our code beside its peers, in one run",
+        "gateloop bench ops --out results",
+    ),
+    "doctor": (
+        "what this machine runs on, what is missing, and how to get it",
+        "gateloop doctor",
     ),
     "mlx-lm": (
         "any mlx_lm command, with the model type registered",
@@ -290,23 +294,36 @@ def _add_model(command: argparse.ArgumentParser) -> None:
 
 
 def _add_bench(command: argparse.ArgumentParser) -> None:
+    from mlx_gateloop.bench import REPORTS
+
     add = command.add_argument
     add(
         "what",
-        choices=("ops",),
+        choices=REPORTS,
         nargs="?",
         default="ops",
-        help="ops: the operator's modes, the naive loop and peers",
+        help="ops: the scan, the operator and what is around them; model: prefill and decode; "
+        "train: a training step",
     )
     add("--quick", action="store_true", help="small sizes only: seconds instead of minutes")
-    add("--markdown", type=Path, metavar="FILE", help="also write the tables here")
+    add("--out", type=Path, metavar="DIR", help="also write Markdown and plots here")
     command.set_defaults(run=_bench)
 
 
 def _bench(arguments: Arguments) -> None:
-    from mlx_gateloop.bench import bench_ops
+    from mlx_gateloop.bench import write_report
 
-    bench_ops(quick=arguments.quick, markdown=arguments.markdown)
+    write_report(arguments.what, arguments.quick, arguments.out)
+
+
+def _add_doctor(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(run=_doctor)
+
+
+def _doctor(arguments: Arguments) -> None:
+    from mlx_gateloop.doctor import report
+
+    print(report())
 
 
 def _add_mlx_lm(command: argparse.ArgumentParser) -> None:
@@ -339,5 +356,6 @@ _COMMANDS = {
     "eval": _add_eval,
     "generate": _add_generate,
     "bench": _add_bench,
+    "doctor": _add_doctor,
     "mlx-lm": _add_mlx_lm,
 }

@@ -1,0 +1,98 @@
+"""What a table must say about where it comes from: machine, versions, settings, command, date."""
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import mlx.core as mx
+
+import mlx_gateloop as gl
+from mlx_gateloop.bench.measure import table
+from mlx_gateloop.doctor import blas_in_use
+from mlx_gateloop.ops.checks import why_missing
+
+BACKENDS = ("metal", "cuda", "native", "ops")  # the likely fastest first
+PEERS = {"jax": "jax", "torch": "torch", "gateloop-transformer": "gateloop_transformer"}
+PACKAGES = ("mlx-gateloop", "mlx", "mlx-lm", "numpy", *PEERS)
+
+
+def header(command: str, own_cache: int, cache: int) -> str:
+    """The table that opens a report.
+
+    Args:
+        command: What was typed.
+        own_cache: MLX's own cache limit, bytes.
+        cache: The limit that the runs have, bytes.
+    """
+    device = mx.device_info().get("device_name", "") if mx.default_device().type == mx.gpu else ""
+    rows = {
+        "command": f"`{command}`",
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "CPU": f"{_cpu()}, {cores()} cores, {_memory_gib():.0f} GiB",
+        "system": f"{platform.platform()}, Python {platform.python_version()}",
+        "MLX device": f"{mx.default_device()} {device}".strip(),
+        "versions": ", ".join(f"{p} {v}" for p in PACKAGES if (v := _version(p))),
+        "BLAS": blas_in_use(),
+        "MLX cache limit": f"{cache >> 20:,} MB (MLX's own: {own_cache >> 20:,} MB)",
+    }
+    return table(["", ""], list(rows.items()))
+
+
+def absent_lines(peers: Sequence[str]) -> list[str]:
+    """One line for each backend and each of these peers that is not here."""
+    lines = [f"- no {name} backend: {why}" for name, why in _missing_backends().items()]
+    lines += [
+        f"- no {peer}: not installed (pip install -r requirements-bench.txt)"
+        for peer in peers
+        if not present(peer)
+    ]
+    return lines
+
+
+def backends() -> list[str]:
+    """The backends of the scan that run here, the likely fastest first."""
+    missing = _missing_backends()
+    return [name for name in BACKENDS if name not in missing]
+
+
+def present(peer: str) -> bool:
+    return find_spec(PEERS[peer]) is not None
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _missing_backends() -> dict[str, str]:
+    return {name: why for name in BACKENDS if (why := why_missing(name))}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return gl.__version__ if package == "mlx-gateloop" else None
+
+
+def _cpu() -> str:
+    if sys.platform == "darwin":
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else []:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

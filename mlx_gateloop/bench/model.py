@@ -1,0 +1,106 @@
+"""`gateloop bench model`: prefill and decode of language models with as many parameters."""
+
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from mlx_gateloop.bench import plots, zoo
+from mlx_gateloop.bench.machine import present
+from mlx_gateloop.bench.measure import (
+    Run,
+    median_times,
+    megabytes,
+    mlx_run,
+    peak_bytes,
+    ratio,
+    table,
+    total_bytes,
+)
+from mlx_gateloop.bench.report import Report
+
+PEERS = ("torch", "gateloop-transformer")
+TORCH = "gateloop-transformer (torch)"
+
+
+def measure(report: Report) -> None:
+    length, decoded = (64, 4) if report.quick else (1024, 128)
+    tokens = np.random.default_rng(0).integers(0, zoo.VOCABULARY, (1, length))
+    models: dict[str, Any] = dict(zoo.mlx_models())
+    prompt = mx.array(tokens)
+    prefills: dict[str, Run] = {n: mlx_run(_prefill, m, prompt) for n, m in models.items()}
+    decodes = {n: partial(_decode, m, prompt[:, :16], decoded) for n, m in models.items()}
+    if all(map(present, PEERS)):
+        models[TORCH] = zoo.torch_model(zoo.WIDTH, 4, 2)
+        prefills[TORCH] = _torch_forward(models[TORCH], tokens)
+    prefill = median_times(prefills)
+    decode = median_times(decodes)
+
+    ours = next(iter(models))
+    rows = []
+    for name, model in models.items():
+        row = [name, f"{zoo.num_parameters(model):,}", str(len(model.layers))]
+        row.append(_speed(length, prefill[name], prefill[ours]))
+        if name in decode:
+            _, state = _prefill(model, prompt)
+            row.append(_speed(decoded, decode[name], decode[ours]))
+            row += [megabytes(peak_bytes(prefills[name])), f"{total_bytes(state) / 2**10:,.0f}"]
+        else:
+            row += ["-"] * 3
+        rows.append(row)
+    report.add(
+        f"## Prefill of {length:,} tokens and decode, batch 1, float32\n\nVocabulary "
+        f"{zoo.VOCABULARY:,}. Random weights: speed does not depend on them. Decode takes the "
+        f"likeliest token, {decoded} times. Peak is of the prefill. State is what the cache holds "
+        "after it; GateLoop's, mamba's and mamba2's never grows, recurrent_gemma's does up to its "
+        "attention window. torch has no cache here: its forward pass is timed."
+    )
+    header = ["", "parameters", "layers", "prefill tokens/s", "decode tokens/s", "peak MB"]
+    report.add(table([*header, "state KB"], rows))
+    speeds = {
+        "prefill": {name: length / seconds for name, seconds in prefill.items()},
+        "decode": {name: decoded / seconds for name, seconds in decode.items()},
+    }
+    draw = partial(plots.bars, xlabel="tokens/s", values=speeds)
+    report.plot("speed", f"Prefill of {length:,} tokens, and decode", draw)
+
+    for peer, times, what, goal in (
+        ("mlx-lm mamba", prefill, "prefill", 10),
+        ("mlx-lm mamba2", prefill, "prefill", 4),
+        ("mlx-lm mamba2", decode, "decode", 2),
+    ):
+        report.target(f"{what}, ours over {peer} in tokens/s", times[peer] / times[ours], goal)
+
+
+def _prefill(model: nn.Module, prompt: mx.array) -> tuple[mx.array, list[Any]]:
+    """The logits of the prompt, and what the cache then holds."""
+    cache = model.make_cache()
+    logits = model(prompt, cache)
+    return logits, [entry.state for entry in cache]
+
+
+def _decode(model: nn.Module, prompt: mx.array, count: int) -> None:
+    cache = model.make_cache()
+    token = mx.argmax(model(prompt, cache)[:, -1:], -1)
+    for _ in range(count):
+        token = mx.argmax(model(token, cache)[:, -1:], -1)
+        mx.eval(token)
+
+
+def _torch_forward(model: Any, tokens: np.ndarray) -> Run:
+    import torch
+
+    inputs = torch.tensor(tokens)
+
+    def run() -> Any:
+        with torch.no_grad():
+            return model(inputs)
+
+    return run
+
+
+def _speed(tokens: int, seconds: float, ours: float) -> str:
+    """Tokens a second, and the time over that of ours."""
+    return f"{tokens / seconds:,.0f} ({ratio(seconds, ours)})"

@@ -1,0 +1,98 @@
+"""The scan and the operator in jax and torch: NumPy arrays in, runs out.
+
+Both peers get complex64 arrays. They differ in what the gradient of a complex number means (jax's
+is the conjugate of torch's), not in the work.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from mlx_gateloop.bench.machine import cores
+from mlx_gateloop.bench.measure import Contender, Function
+
+
+def jax_scan(a: np.ndarray, x: np.ndarray, cotangent: np.ndarray) -> Contender:
+    """h_n = a_n h_{n-1} + x_n by jax.lax.associative_scan, compiled."""
+    return _jax_contender(_jax_states, [a, x], cotangent)
+
+
+def jax_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Contender:
+    """The paper's operator, arrays q, k, v, gamma and theta, compiled."""
+    import jax
+    import jax.numpy as jnp
+
+    def gate_loop(q: Any, k: Any, v: Any, gamma: Any, theta: Any) -> Any:
+        size = jax.nn.sigmoid(gamma)
+        a = jax.lax.complex(size * jnp.cos(theta), size * jnp.sin(theta))
+        return q * _jax_states(a, (k * v).astype(a.dtype)).real
+
+    return _jax_contender(gate_loop, arrays, cotangent)
+
+
+def _jax_states(a: Any, x: Any) -> Any:
+    import jax
+
+    def combine(left: tuple, right: tuple) -> tuple:
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    return jax.lax.associative_scan(combine, (a, x), axis=1)[1]
+
+
+def _jax_contender(
+    function: Function, arrays: list[np.ndarray], cotangent: np.ndarray
+) -> Contender:
+    import jax
+
+    forward = jax.jit(function)
+    gradient = jax.jit(lambda dy, *xs: jax.vjp(function, *xs)[1](dy))
+    dy, *xs = (jax.numpy.array(array) for array in (cotangent, *arrays))
+    return Contender(
+        lambda: jax.block_until_ready(forward(*xs)),
+        lambda: jax.block_until_ready(gradient(dy, *xs)),
+        is_mlx=False,
+    )
+
+
+def torch_scan(a: np.ndarray, x: np.ndarray, cotangent: np.ndarray) -> Contender:
+    """h_n = a_n h_{n-1} + x_n by gateloop-transformer's scan."""
+    return _torch_contender(_torch_states, [a, x], cotangent)
+
+
+def torch_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Contender:
+    """The paper's operator on gateloop-transformer's scan; arrays as in `jax_gate_loop`."""
+    import torch
+
+    def gate_loop(q: Any, k: Any, v: Any, gamma: Any, theta: Any) -> Any:
+        a = torch.polar(gamma.sigmoid(), theta)
+        return q * _torch_states(a, (k * v).to(a.dtype)).real
+
+    return _torch_contender(gate_loop, arrays, cotangent)
+
+
+def _torch_states(a: Any, x: Any) -> Any:
+    import torch
+    from gateloop_transformer.associative_scan import associative_scan
+
+    def combine(left: tuple, right: tuple) -> tuple:
+        return left[0] * right[0], torch.addcmul(right[1], right[0], left[1])
+
+    return associative_scan(combine, (a, x))[1]
+
+
+def _torch_contender(
+    function: Function, arrays: list[np.ndarray], cotangent: np.ndarray
+) -> Contender:
+    import torch
+
+    torch.set_num_threads(cores())
+    leaves = [torch.tensor(array).requires_grad_() for array in arrays]
+    dy = torch.tensor(cotangent)
+
+    def forward() -> Any:
+        with torch.no_grad():
+            return function(*leaves)
+
+    return Contender(
+        forward, lambda: torch.autograd.grad(function(*leaves), leaves, dy), is_mlx=False
+    )

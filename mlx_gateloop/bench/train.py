@@ -1,0 +1,108 @@
+"""`gateloop bench train`: one training step, beside gateloop-transformer's, and where it goes."""
+
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from mlx_gateloop.bench import plots, zoo
+from mlx_gateloop.bench.machine import cores, present
+from mlx_gateloop.bench.measure import (
+    Run,
+    median_times,
+    megabytes,
+    milliseconds,
+    peak_bytes,
+    ratio,
+    table,
+)
+from mlx_gateloop.bench.parts import measure_parts
+from mlx_gateloop.bench.report import Report
+from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.train.config import OptimizerConfig
+from mlx_gateloop.train.optimizer import make_optimizer
+from mlx_gateloop.train.step import Step, make_step
+
+PEERS = ("torch", "gateloop-transformer")
+OURS = "GateLoop (ours)"
+CLIP_NORM = 1.0
+STEPS = 10**6  # of the schedule; far more than are taken
+
+
+def measure(report: Report) -> None:
+    width, depth, batch, length = (32, 2, 2, 32) if report.quick else (256, 4, 4, 512)
+    tokens = np.random.default_rng(0).integers(0, zoo.VOCABULARY, (batch, length + 1))
+    mx.random.seed(0)
+    args = ModelArgs(
+        vocab_size=zoo.VOCABULARY,
+        hidden_size=width,
+        num_hidden_layers=depth,
+        intermediate_size=3 * width,
+        output_gate=True,
+    )
+    model = Model(args)
+    models: dict[str, Any] = {OURS: model}
+    step = _our_step(model)
+    runs: dict[str, Run] = {OURS: lambda: step([(tokens[:, :-1], tokens[:, 1:])])}
+    if all(map(present, PEERS)):
+        for recompute in (True, False):
+            name = f"gateloop-transformer (torch), {'' if recompute else 'not '}recomputing"
+            models[name] = zoo.torch_model(width, depth, 3, recompute)
+            runs[name] = _torch_step(models[name], tokens)
+    times = median_times(runs)
+
+    ours = times[OURS]
+    rows = [
+        [
+            name,
+            f"{zoo.num_parameters(models[name]):,}",
+            f"{milliseconds(seconds)} ({ratio(seconds, ours)})",
+            f"{tokens[:, 1:].size / seconds:,.0f}",
+            megabytes(peak_bytes(runs[name])) if name == OURS else "-",
+        ]
+        for name, seconds in times.items()
+    ]
+    report.add(
+        f"## One step: width {width}, depth {depth}, FNN 3x, vocabulary {zoo.VOCABULARY:,}, batch "
+        f"{batch} of {length}, float32\n\nForward, gradient, clipping to norm {CLIP_NORM:g}, "
+        f"AdamW; torch has {cores()} threads. Recomputing runs the operator again for its gradient "
+        "(that package's default), which spares memory."
+    )
+    report.add(table(["", "parameters", "step ms", "tokens/s", "peak MB"], rows))
+    speeds = {"tokens/s": {name: tokens[:, 1:].size / s for name, s in times.items()}}
+    draw = partial(plots.bars, xlabel="tokens/s", values=speeds)
+    report.plot("speed", "One training step", draw)
+    measure_parts(report, args, (batch, length), ours)
+    peers = [seconds for name, seconds in times.items() if name != OURS]
+    what = "training step, ours over the faster of gateloop-transformer's in tokens/s"
+    report.target(what, min(peers) / ours if peers else None, 1.5)
+
+
+def _our_step(model: nn.Module) -> Step:
+    optimizer = make_optimizer(OptimizerConfig(clip_norm=CLIP_NORM), STEPS)
+    optimizer.init(model.trainable_parameters())
+    mx.eval(model.state, optimizer.state)
+    return make_step(model, optimizer, CLIP_NORM, 1, mx.float32)
+
+
+def _torch_step(model: Any, tokens: np.ndarray) -> Run:
+    import torch
+
+    data = torch.tensor(tokens)
+    config = OptimizerConfig()
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        config.learning_rate,
+        betas=config.betas,
+        weight_decay=config.weight_decay,
+    )
+
+    def run() -> None:
+        optimizer.zero_grad()
+        model(data, return_loss=True).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        optimizer.step()
+
+    return run

@@ -1,0 +1,123 @@
+"""Models of one size: ours, those of mlx-lm, and gateloop-transformer's in torch."""
+
+import warnings
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_reduce
+
+from mlx_gateloop.bench.machine import cores
+from mlx_gateloop.lm import Model, ModelArgs
+
+VOCABULARY = 1024
+WIDTH = 192
+
+
+def mlx_models() -> dict[str, nn.Module]:
+    """About two million parameters each, vocabulary 1,024, width 192, embedding and head shared.
+
+    The layers are as many as that number allows; what is inside follows each one's own habits.
+    """
+    from mlx_lm.models import mamba, mamba2, recurrent_gemma
+
+    mx.random.seed(0)
+    models: dict[str, nn.Module] = {
+        "GateLoop (ours)": Model(
+            ModelArgs(
+                vocab_size=VOCABULARY,
+                hidden_size=WIDTH,
+                num_hidden_layers=4,
+                intermediate_size=512,
+                output_gate=True,
+                tie_word_embeddings=True,
+            )
+        ),
+        "mlx-lm mamba": mamba.Model(
+            mamba.ModelArgs(
+                model_type="mamba",
+                vocab_size=VOCABULARY,
+                hidden_size=WIDTH,
+                intermediate_size=2 * WIDTH,
+                state_size=16,
+                num_hidden_layers=7,
+                conv_kernel=4,
+                use_bias=False,
+                use_conv_bias=True,
+                time_step_rank=12,
+            )
+        ),
+        "mlx-lm mamba2": mamba2.Model(
+            mamba2.ModelArgs(
+                model_type="mamba2",
+                num_heads=6,
+                head_dim=64,
+                vocab_size=VOCABULARY,
+                hidden_size=WIDTH,
+                intermediate_size=2 * WIDTH,
+                state_size=64,
+                num_hidden_layers=7,
+                layer_norm_epsilon=1e-5,
+                conv_kernel=4,
+                n_groups=1,
+                use_bias=False,
+                use_conv_bias=True,
+                tie_word_embeddings=True,
+                time_step_limit=(0.0, float("inf")),
+                time_step_rank="auto",
+            )
+        ),
+        "mlx-lm recurrent_gemma": recurrent_gemma.Model(
+            recurrent_gemma.ModelArgs(
+                model_type="recurrent_gemma",
+                attention_bias=False,
+                conv1d_width=4,
+                hidden_size=WIDTH,
+                intermediate_size=6 * WIDTH,
+                logits_soft_cap=30.0,
+                num_attention_heads=3,
+                num_hidden_layers=4,
+                num_key_value_heads=1,
+                rms_norm_eps=1e-6,
+                rope_theta=10000.0,
+                attention_window_size=2048,
+                vocab_size=VOCABULARY,
+                block_types=["recurrent", "recurrent", "attention"],
+            )
+        ),
+    }
+    models["mlx-lm recurrent_gemma"].pop("lm_head")  # as its loader does for a shared head
+    mx.eval([model.parameters() for model in models.values()])
+    return models
+
+
+def torch_model(width: int, depth: int, ff_mult: int, recompute: bool = True) -> Any:
+    """gateloop-transformer's language model; it does not share its embedding with its head.
+
+    Args:
+        width: Of the model.
+        depth: Blocks.
+        ff_mult: Inner width of the feed-forward network over `width`.
+        recompute: Whether the gradient runs the operator again (the package's default).
+    """
+    import torch
+    from gateloop_transformer import Transformer
+
+    # the package leaves a choice of its recomputation to torch's default
+    warnings.filterwarnings("ignore", message="torch.utils.checkpoint: the use_reentrant")
+    torch.set_num_threads(cores())
+    torch.manual_seed(0)
+    return Transformer(
+        dim=width,
+        num_tokens=VOCABULARY,
+        depth=depth,
+        ff_mult=ff_mult,
+        checkpoint_gate_looped_attn=recompute,
+    )
+
+
+def num_parameters(model: Any) -> int:
+    """Of an MLX or a torch model; a shared one counts once."""
+    if isinstance(model, nn.Module):
+        return int(tree_reduce(lambda total, leaf: total + leaf.size, model.parameters(), 0))
+    return sum(parameter.numel() for parameter in model.parameters())
