@@ -66,8 +66,8 @@ def _bridge():  # type: ignore[no-untyped-def]
         return "", "NumPy's wheel holds no OpenBLAS by the name known here"
     # Into the global scope only when connected: libmlx must never find functions that lead nowhere.
     bridge = ctypes.CDLL(str(shim))
-    # After a product OpenBLAS's threads spin for 2 ** 26 cycles before they sleep, and take the cores
-    # from MLX's next operation; 2 ** 18 is a tenth of a millisecond. It is read when the library is
+    # After a product, threads of OpenBLAS spin for 2 ** 26 cycles before they sleep, on cores that
+    # MLX's next operation wants; 2 ** 18 is a tenth of a millisecond. Read when the library is
     # loaded: no effect where NumPy has been imported before MLX.
     if spin := "OPENBLAS_THREAD_TIMEOUT" not in os.environ:
         os.environ["OPENBLAS_THREAD_TIMEOUT"] = "18"
