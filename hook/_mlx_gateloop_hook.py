@@ -8,6 +8,10 @@ import sys
 
 blas = ""  # the OpenBLAS library that MLX's matrix products go to
 no_blas = ""  # or why they go nowhere else than MLX itself sends them
+NO_SHIM = "the bridge was not built"
+BAD_SHIM = "the bridge does not load"
+OTHER_BLAS = "another BLAS is loaded globally"
+OTHER_NUMPY = "NumPy's wheel does not hold the one OpenBLAS known here"
 
 
 class GateLoopFinder:
@@ -52,26 +56,30 @@ def _bridge():  # type: ignore[no-untyped-def]
         return "", "MLX was imported first"
     shim = Path(__file__).parent / "mlx_gateloop/ops/native/libmlx_gateloop_blas.so"
     if not shim.exists():
-        return "", "the bridge was not built"
+        return "", NO_SHIM
 
     import ctypes
     from importlib.util import find_spec
 
     if hasattr(ctypes.CDLL(None), "cblas_sgemm"):
-        return "", "another BLAS is loaded globally"
+        return "", OTHER_BLAS
     numpy = find_spec("numpy")
     folder = Path(numpy.origin).parent.parent / "numpy.libs" if numpy and numpy.origin else None
     found = sorted(folder.glob("libscipy_openblas64_*.so")) if folder else []
     if len(found) != 1:
-        return "", "NumPy's wheel holds no OpenBLAS by the name known here"
+        return "", OTHER_NUMPY
     # Into the global scope only when connected: libmlx must never find functions that lead nowhere.
-    bridge = ctypes.CDLL(str(shim))
+    try:
+        bridge = ctypes.CDLL(str(shim))
+        connect = bridge.mlx_gateloop_blas_connect
+    except (OSError, AttributeError):
+        return "", BAD_SHIM
     # After a product, threads of OpenBLAS spin for 2 ** 26 cycles before they sleep, on cores that
     # MLX's next operation wants; 2 ** 18 is a tenth of a millisecond. Read when the library is
     # loaded: no effect where NumPy has been imported before MLX.
     if spin := "OPENBLAS_THREAD_TIMEOUT" not in os.environ:
         os.environ["OPENBLAS_THREAD_TIMEOUT"] = "18"
-    failed = bridge.mlx_gateloop_blas_connect(os.fsencode(found[0]))
+    failed = connect(os.fsencode(found[0]))
     if spin:
         del os.environ["OPENBLAS_THREAD_TIMEOUT"]
     if failed:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,6 +35,13 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        if "Failed to compile function" not in str(error):
+            raise
+        # MLX compiles into a folder of the temporary directory that all users share.
+        advice = "if its folder mlx belongs to another user, set TMPDIR to a directory of yours"
+        print(f"error: MLX cannot compile in {tempfile.gettempdir()}; {advice}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print(f"\n{interrupt or 'interrupted'}", file=sys.stderr)

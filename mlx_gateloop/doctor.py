@@ -4,14 +4,19 @@ import ctypes
 import json
 import os
 import platform
+import shutil
 import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.native import MLX_VERSION, absence
+from mlx_gateloop.ops.checks import why_missing
+from mlx_gateloop.ops.native import MLX_VERSION, NOT_INSTALLED, absence
+
+GET_COMPILER = "sudo apt install g++"
 
 
 def blas_in_use() -> str:
@@ -20,7 +25,9 @@ def blas_in_use() -> str:
         return "Accelerate, MLX's own"
     hook = sys.modules.get("_mlx_gateloop_hook")
     if not hook or not hook.blas:
-        return f"MLX's own ({hook.no_blas if hook else 'the package was not installed'})"
+        if hook and hook.no_blas == hook.OTHER_BLAS:
+            return "the one that is loaded globally"
+        return f"MLX's own ({hook.no_blas if hook else NOT_INSTALLED})"
     calls = ctypes.CDLL(None).mlx_gateloop_blas_calls  # the bridge is in the global scope
     before = calls()
     mx.eval(mx.matmul(mx.ones((8, 8)), mx.ones((8, 8)), stream=mx.cpu))
@@ -41,8 +48,7 @@ def report() -> str:
         ("gateloop", _version("mlx-gateloop")),
         ("ops", "present"),
         ("native", f"absent: {reason}" if reason else f"present, built with {built.COMPILER}"),
-        ("metal", "absent: this version has no Metal kernels"),
-        ("cuda", "absent: this version has no CUDA kernels"),
+        *((name, f"absent: {why_missing(name)}") for name in ("metal", "cuda")),
         ("BLAS", blas_in_use()),
     ]
     lines = [f"{name:12}{text}" for name, text in rows]
@@ -62,16 +68,19 @@ def _cure() -> list[str]:
     if sys.platform != "linux":
         return []
     pip = f"{sys.executable} -m pip install"
+    again = f"{pip} --force-reinstall --no-deps --no-cache-dir {_source()}"
+    built = _build_info()
+    if absence() == NOT_INSTALLED:
+        return [f"{pip} -e {Path(__file__).parent.parent}    (or run from another directory)"]
+    if absence() and built and built.MLX_VERSION not in ("", MLX_VERSION):
+        return [f'{pip} "mlx[cpu]=={built.MLX_VERSION}"']
     if absence():
-        built = _build_info()
-        if built and built.MLX_VERSION not in ("", MLX_VERSION):
-            return [f'{pip} "mlx[cpu]=={built.MLX_VERSION}"']
-        return [
-            "sudo apt install g++    (or your system's C++ compiler)",
-            f"{pip} --force-reinstall --no-deps --no-cache-dir {_source()}",
-        ]
+        compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+        return [again] if compiler else [f"{GET_COMPILER}    (or your system's)", again]
     hook = sys.modules.get("_mlx_gateloop_hook")
-    if hook and "NumPy" in hook.no_blas:
+    if hook and hook.no_blas in (hook.NO_SHIM, hook.BAD_SHIM):
+        return [again]
+    if hook and hook.no_blas == hook.OTHER_NUMPY:
         return [f"{pip} --force-reinstall --no-deps --only-binary :all: numpy"]
     return []
 
@@ -92,7 +101,7 @@ def _source() -> str:
 def _build_info() -> Any:
     try:
         return import_module("mlx_gateloop._build_info")
-    except ImportError:
+    except (ImportError, SyntaxError):
         return None
 
 

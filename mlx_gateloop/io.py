@@ -26,7 +26,8 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
     """The model and the tokenizer of a saved directory or a Hugging Face repository.
 
     On a CPU the weights become float32 whatever they are stored in, and a logged line says so:
-    products of bfloat16 or quantized weights run some fifty times slower there.
+    products of bfloat16 or quantized weights run some fifty times slower there. `save` then writes
+    float32.
 
     Args:
         path_or_hub_id: A directory that `save` or an `mlx_lm` command wrote, or "owner/name".

@@ -146,7 +146,10 @@ def _polar_abs(gamma: mx.array, theta: mx.array) -> Transition:
 
 
 class LayerNorm(nn.LayerNorm):
-    """MLX's module; on a CPU the extension computes it."""
+    """MLX's module with weight and bias; on a CPU the extension computes it."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__(size, eps)
 
     def __call__(self, x: mx.array) -> mx.array:
         return layer_norm(x, self.weight, self.bias, self.eps)

@@ -136,8 +136,8 @@ AMISS = {
     "hook.__file__ = '/nowhere/hook.py'": "the bridge was not built",
     "sys.platform = 'darwin'": "the bridge is for Linux on x86-64 and aarch64",
     "pathlib.Path.glob = lambda *_: 1 / 0": "ZeroDivisionError: division by zero",
-    "sys.modules['numpy'] = None": "NumPy's wheel holds no OpenBLAS by the name known here",
-    "pathlib.Path.glob = lambda *_: []": "NumPy's wheel holds no OpenBLAS by the name known here",
+    "sys.modules['numpy'] = None": "NumPy's wheel does not hold the one OpenBLAS known here",
+    "pathlib.Path.glob = lambda *_: []": "NumPy's wheel does not hold the one OpenBLAS known here",
     "pathlib.Path.glob = lambda *_: [pathlib.Path('libm.so.6')]": (
         "libm.so.6 is not the OpenBLAS known here"
     ),

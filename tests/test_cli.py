@@ -198,3 +198,13 @@ def test_ctrl_c_saves_and_exits_with_130(work):
     assert "interrupted at step" in errors
     assert "Traceback" not in errors
     assert (work / "run" / "checkpoints" / "last.safetensors").exists()
+
+
+def test_a_compilation_cache_of_another_user_is_one_line(monkeypatch, capsys):
+    def fail(*_):
+        raise RuntimeError("[Compile::eval_cpu] Failed to compile function I: ...\n20 more lines")
+
+    monkeypatch.setattr("mlx_gateloop.bench.write_report", fail)
+    assert main(["bench", "ops"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "set TMPDIR" in line

@@ -10,6 +10,7 @@ import pytest
 from mlx_gateloop import doctor
 from mlx_gateloop.cli import main
 
+HOOK = sys.modules["_mlx_gateloop_hook"]
 NO_COMPILER = "no C++ compiler was found when the package was installed"
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has an extension")
 
@@ -22,7 +23,8 @@ def machine(monkeypatch):
         built = SimpleNamespace(MLX_VERSION=built_for, COMPILER="GNU 99")
         monkeypatch.setattr(doctor, "absence", lambda: absence)
         monkeypatch.setattr(doctor, "_build_info", lambda: built)
-        hook = SimpleNamespace(blas=blas, no_blas=no_blas)
+        constants = {n: v for n, v in vars(HOOK).items() if n.isupper()}
+        hook = SimpleNamespace(blas=blas, no_blas=no_blas, **constants)
         monkeypatch.setitem(sys.modules, "_mlx_gateloop_hook", hook)
 
     return make
@@ -39,8 +41,8 @@ def test_the_command_prints_every_part_on_one_screen(capsys):
     table = rows(text)
     assert table["mlx"] == f"{doctor.MLX_VERSION}, on {mx.default_device()}"
     assert table["ops"] == "present"
-    assert table["metal"] == "absent: this version has no Metal kernels"
-    assert table["cuda"] == "absent: this version has no CUDA kernels"
+    assert table["metal"] == "absent: this version of mlx_gateloop has no metal kernels"
+    assert table["cuda"] == "absent: this version of mlx_gateloop has no cuda kernels"
     assert table["native"].startswith(("present, built with ", "absent: "))
     assert table["BLAS"] == doctor.blas_in_use()
 
@@ -54,8 +56,9 @@ def test_all_is_well(machine, capsys):
 
 
 @linux_only
-def test_without_a_compiler(machine, capsys):
+def test_without_a_compiler(machine, capsys, monkeypatch):
     machine(absence=NO_COMPILER, built_for="")
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
     assert rows(doctor.report())["native"] == f"absent: {NO_COMPILER}"
     assert "apt install g++" in doctor.report()
     assert "--force-reinstall --no-deps --no-cache-dir " in doctor.report()
@@ -73,8 +76,29 @@ def test_with_another_mlx(machine):
 
 @linux_only
 def test_with_a_numpy_that_is_no_wheel(machine):
-    machine(no_blas="NumPy's wheel holds no OpenBLAS by the name known here")
+    machine(no_blas=HOOK.OTHER_NUMPY)
     assert "--only-binary :all: numpy" in doctor.report()
+
+
+@linux_only
+@pytest.mark.parametrize("state", [{"absence": "it does not load"}, {"no_blas": HOOK.BAD_SHIM}])
+def test_a_damaged_installation_is_installed_again(machine, monkeypatch, state):
+    machine(**state)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
+    (cure,) = doctor.report().split("to mend it:\n")[1].splitlines()
+    assert "--force-reinstall --no-deps --no-cache-dir " in cure
+
+
+@linux_only
+def test_the_source_beside_an_installed_package(machine):
+    machine(absence=doctor.NOT_INSTALLED)
+    assert "or run from another directory" in doctor.report()
+
+
+@linux_only
+def test_another_blas_is_not_called_mlxs(machine):
+    machine(no_blas=HOOK.OTHER_BLAS)
+    assert doctor.blas_in_use() == "the one that is loaded globally"
 
 
 @linux_only

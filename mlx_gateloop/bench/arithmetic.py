@@ -43,6 +43,11 @@ def measure_products(report: Report) -> None:
         "## Matrix products\n\nfloat32. Small products are repeated until a run counts; the time "
         "is of one."
     )
+    overhead = _overhead(1000)
+    report.add(
+        f"Any operation, even abs of one number, costs MLX {overhead['mlx'] * 1e6:.1f} µs and "
+        f"NumPy {overhead['numpy'] * 1e6:.1f} µs: that is what products of one row add."
+    )
     header = ["", "MLX ms", "NumPy ms", "MLX GFLOP/s", "NumPy GFLOP/s", "MLX over NumPy"]
     report.add(table(header, rows))
     what = "matrix products, MLX's time over NumPy's, worst of the shapes"
@@ -59,17 +64,31 @@ def _products(x: np.ndarray, w: np.ndarray, count: int) -> Run:
     return lambda: [x @ w for _ in range(count)]
 
 
+def _overhead(count: int) -> dict[str, float]:
+    """Seconds of the least operation."""
+    one = np.ones(1, np.float32)
+    other = mx.array(one)
+    ours = mlx_run(lambda: [mx.abs(other) for _ in range(count)])
+    times = median_times({"mlx": ours, "numpy": lambda: [np.abs(one) for _ in range(count)]})
+    return {name: seconds / count for name, seconds in times.items()}
+
+
 def measure_pointwise(report: Report) -> None:
     """The functions of a block and of the loss, forward and gradient."""
     rng = np.random.default_rng(0)
     shape = (64, 256) if report.quick else (2048, 768)
     x, dy = (mx.array(rng.normal(size=shape).astype(np.float32)) for _ in range(2))
     targets = mx.array(rng.integers(0, shape[1], shape[0]))
+    weight, bias = mx.ones(shape[1]), mx.zeros(shape[1])
     mx.eval(x, dy, targets)
     functions: dict[str, tuple[Function, Function]] = {
         "gelu": (pointwise.gelu, nn.gelu),
         "silu": (pointwise.silu, nn.silu),
         "sigmoid": (pointwise.sigmoid, nn.sigmoid),
+        "layer norm": (
+            lambda x: pointwise.layer_norm(x, weight, bias, 1e-5),
+            lambda x: mx.fast.layer_norm(x, weight, bias, 1e-5),
+        ),
         "cross-entropy, one a row": (
             lambda x: pointwise.cross_entropy(x, targets),
             lambda x: nn.losses.cross_entropy(x, targets),
@@ -85,8 +104,8 @@ def measure_pointwise(report: Report) -> None:
             row.append(milliseconds(times["ours"]))
             row.append(f"{milliseconds(times['mlx.nn'])} ({ratio(times['mlx.nn'], times['ours'])})")
         rows.append(row)
-    report.add(f"## Pointwise functions at {shape}, float32\n\nmlx.nn's beside ours.")
-    header = ["", "forward ms", "mlx.nn ms", "gradient ms", "mlx.nn ms"]
+    report.add(f"## Pointwise functions at {shape}, float32\n\nMLX's beside ours.")
+    header = ["", "forward ms", "MLX's ms", "gradient ms", "MLX's ms"]
     report.add(table(header, rows))
 
 

@@ -73,7 +73,7 @@ def _parts(args: ModelArgs, shape: tuple[int, int]) -> dict[str, tuple[int, Run]
         return [mx.random.normal((outputs, inputs)), mx.zeros((outputs,))]
 
     def norm(x: mx.array, weight: mx.array, bias: mx.array) -> mx.array:
-        return mx.fast.layer_norm(x, weight, bias, args.layer_norm_eps)
+        return pointwise.layer_norm(x, weight, bias, args.layer_norm_eps)
 
     def loss(logits: mx.array) -> mx.array:
         return pointwise.cross_entropy(logits, targets)

@@ -53,15 +53,13 @@ class Report:
         self.own_cache = own_cache
         self._directory = directory
         self._targets: list[Target] = []
+        self._texts: list[str] = []
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
-            (directory / f"{name}.md").write_text("")
 
     def add(self, text: str) -> None:
         print(text + "\n", flush=True)
-        if self._directory is not None:
-            with (self._directory / f"{self.name}.md").open("a") as file:
-                file.write(text + "\n\n")
+        self._texts.append(text)
 
     def plot(self, name: str, title: str, draw: Callable[[Path, str], None]) -> None:
         """Have `draw(path, title)` write a PNG, if there is a directory, and show it here."""
@@ -79,6 +77,9 @@ class Report:
         rows = [target.row(self.quick) for target in self._targets]
         self.add("## Targets\n\nRatios within this run; figures of other machines will differ.")
         self.add(table(["target", "goal", "measured", ""], rows))
+        if self._directory is not None:  # an interrupted run leaves an older report alone
+            text = "\n\n".join(self._texts) + "\n"
+            (self._directory / f"{self.name}.md").write_text(text, encoding="utf-8")
 
 
 def write_report(name: str, quick: bool = False, directory: Path | None = None) -> None:

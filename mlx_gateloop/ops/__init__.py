@@ -122,7 +122,8 @@ def linear_scan(
 
     Args:
         a: Transitions, a real or complex64 array `[B, L, ...]`.
-        x: Inputs, real or complex64, of the same shape.
+        x: Inputs, real or complex64, of the same shape. Shapeless `mx.compile` takes the "native"
+            form if it is three-dimensional.
         h0: State before the first step, `[B, ...]`; None is zero.
         reverse: Run from the last step to the first.
         backend: As in `gate_loop`.
@@ -138,13 +139,13 @@ def linear_scan(
     check_linear_scan(a, x, h0)
     scan = SCANS[choose_backend(backend, get_args(Backend))]
     gates, inputs = pl.split(a), pl.split(x)
-    start = pl.split(mx.zeros((x.shape[0], *x.shape[2:])) if h0 is None else h0)
+    start = () if h0 is None else pl.split(h0)
     count = max(map(len, (gates, inputs, start)))
     if x.size == 0:
         return x if count == 1 else x.astype(mx.complex64)
     if len(gates) == 1:  # the state is as wide as the inputs: a complex h0 needs complex inputs
         inputs = pl.widen(inputs, count)
-    h = pl.join(scan(gates, inputs, pl.widen(start, count), reverse))
+    h = pl.join(scan(gates, inputs, pl.widen(start, count) if start else (), reverse))
     return h if count == 2 else h.astype(x.dtype)
 
 

@@ -48,10 +48,10 @@ def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.
         x's shape and dtype.
     """
     native = _native()
-    if native is None or x.size == 0 or {a.dtype for a in (x, weight, bias)} != {mx.float32}:
+    fits = x.size > 0 and weight.shape == bias.shape == x.shape[-1:]
+    if native is None or not fits or {a.dtype for a in (x, weight, bias)} != {mx.float32}:
         return mx.fast.layer_norm(x, weight, bias, eps)
-    # [..., D] -> [N, D]
-    return native.layer_norm(x.reshape(-1, x.shape[-1]), weight, bias, eps).reshape(x.shape)
+    return native.layer_norm(x, weight, bias, eps)
 
 
 def cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
@@ -62,20 +62,27 @@ def cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
         targets: Integers `[...]` in 0 .. V - 1.
 
     Returns:
-        float32 `[...]`.
+        float32 `[...]`. The extension gives NaN for a target outside the vocabulary.
+
+    Raises:
+        ValueError: The shapes do not fit, or targets are no integers.
     """
+    if targets.shape != logits.shape[:-1] or not mx.issubdtype(targets.dtype, mx.integer):
+        expected = f"integers of shape {logits.shape[:-1]}"
+        raise ValueError(f"targets: expected {expected}, got {targets.dtype} {targets.shape}")
     native = _native()
     logits = logits.astype(mx.float32)
     if native is None or logits.size == 0:
         return nn.losses.cross_entropy(logits, targets)
-    # [..., V] -> [N, V]
-    flat = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1).astype(mx.int32)
-    return native.cross_entropy(*flat).reshape(targets.shape)
+    if targets.dtype != mx.int32:  # a cast could bring a wrong target into the vocabulary
+        inside = (targets >= 0) & (targets < logits.shape[-1])
+        targets = mx.where(inside, targets, -1).astype(mx.int32)
+    return native.cross_entropy(logits, targets)
 
 
 def _pointwise(name: str, otherwise: Callable[[mx.array], mx.array], x: mx.array) -> mx.array:
     native = _native()
-    if native is None or not mx.issubdtype(x.dtype, mx.floating):
+    if native is None or x.dtype not in (mx.float32, mx.float16, mx.bfloat16):
         return otherwise(x)
     return getattr(native, name)(x.astype(mx.float32)).astype(x.dtype)
 

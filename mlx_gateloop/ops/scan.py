@@ -30,12 +30,15 @@ def linear_recurrence(a: Planes, x: Planes, h0: Planes, reverse: bool = False) -
     Args:
         a: Transitions, one or two float32 planes `[B, L, ...]`.
         x: Inputs, planes of the same shape.
-        h0: State before the first step, planes `[B, ...]`, as many as the result has.
+        h0: State before the first step, planes `[B, ...]`, as many as the result has; () is zero.
         reverse: Run from the last step to the first.
 
     Returns:
         The planes of h, `[B, L, ...]`: two if a or x has two.
     """
+    if not h0:
+        nothing = mx.zeros((a[0].shape[0], *a[0].shape[2:]))
+        h0 = (nothing,) * max(len(a), len(x))
     return tuple(_differentiable_scan(len(a), len(x), reverse)(*a, *x, *h0))
 
 

@@ -124,7 +124,7 @@ class Run:
         if warmup is not None and warmup >= self.steps:
             raise InputError(
                 f"optimizer.warmup_steps ({warmup}) must be below the run's {self.steps} steps; "
-                "set both"
+                "lower it with --set optimizer.warmup_steps=N"
             )
         if len(self.text.validation) < 2:
             raise InputError(

@@ -68,6 +68,7 @@ class Output:
         try:
             self.checkpoint.parent.mkdir(parents=True)
             self.config.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+            self.log.touch()
             yield
             staging.replace(final)
         finally:

@@ -117,7 +117,7 @@ def test_a_quick_report(what, contenders, plots, tmp_path, capsys, no_peers):
     out = tmp_path / "new" / "results"
     assert main(["bench", what, "--quick", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert (out / f"{what}.md").read_text() == printed
+    assert (out / f"{what}.md").read_text() == printed[:-1]
     for text in (*contenders, f"gateloop bench {what} --quick", "mlx 0.", "BLAS", "## Targets"):
         assert text in printed
     assert "- no torch: not installed (pip install -r requirements-bench.txt)" in printed

@@ -184,8 +184,24 @@ def test_cross_entropy_under_transformations():
 @needs_native
 def test_a_target_outside_the_vocabulary_gives_nan_there_alone():
     with mx.stream(mx.cpu):
-        losses = pointwise.cross_entropy(mx.zeros((3, 4)), mx.array([0, 4, -1]))
-    assert mx.isnan(losses).tolist() == [False, True, True]
+        for dtype in (mx.int32, mx.int64):
+            losses = pointwise.cross_entropy(mx.zeros((3, 4)), mx.array([0, 4, -1], dtype))
+            assert mx.isnan(losses).tolist() == [False, True, True]
+        far = mx.array([2**32, -(2**32)], mx.int64)
+        assert mx.isnan(pointwise.cross_entropy(mx.zeros((2, 4)), far)).all()
+
+
+def test_targets_that_do_not_fit_are_named():
+    for targets in (mx.zeros((3, 4)), mx.zeros((2,), mx.int32), mx.zeros((3,))):
+        with pytest.raises(ValueError, match=r"targets: expected integers of shape \(3,\)"):
+            pointwise.cross_entropy(mx.zeros((3, 4)), targets)
+
+
+@pytest.mark.parametrize("name", MLX)
+def test_double_precision_stays_double(name):
+    with mx.stream(mx.cpu):
+        x = mx.array([0.1, 1.0], mx.float64)
+        assert mx.array_equal(getattr(pointwise, name)(x), MLX[name](x))
 
 
 def test_infinite_logits_rule_a_class_out():

@@ -162,6 +162,13 @@ def test_interrupted_before_any_validation_leaves_a_trained_model(
     assert mx.array_equal(saved["lm_head.weight"], last["model.lm_head.weight"])
 
 
+def test_interrupted_before_anything_was_logged(tmp_path, text_file, tiny, monkeypatch):
+    stop_at(monkeypatch, 1)
+    with pytest.raises(Interrupted, match=r"step 1 of 12.*--resume"):
+        train(tiny(log_every=10), str(text_file), tmp_path / "out")
+    assert (tmp_path / "out" / "log.jsonl").read_text() == ""
+
+
 @pytest.mark.parametrize("moment", ["at any time", "save 4"])
 def test_killed_and_resumed_is_the_uninterrupted_run(tmp_path, text_file, tiny, moment):
     config = tiny(steps=40 if moment == "at any time" else 12)

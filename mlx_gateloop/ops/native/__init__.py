@@ -1,6 +1,6 @@
 """The C++ extension for CPUs, where it was built and for the MLX that runs."""
 
-import warnings
+import logging
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -8,10 +8,11 @@ from typing import Any
 import mlx.core as mx
 
 MLX_VERSION: str = mx.__version__  # type: ignore[attr-defined]  # the stubs lack it
+NOT_INSTALLED = "this is the source of the package, not an installed one"
 
 
 def extension() -> Any | None:
-    """The compiled module, or None where there is none: a first call may warn, none raises."""
+    """The compiled module, or None where there is none: a first call may log why, none raises."""
     return _load()[0]
 
 
@@ -25,15 +26,19 @@ def _load() -> tuple[Any | None, str | None]:
     try:
         built = import_module("mlx_gateloop._build_info")
     except ImportError:
-        return None, "the package was not installed, this is its source"
+        return None, NOT_INSTALLED
+    except SyntaxError as error:
+        return None, f"its installation is damaged: {error}"
     if built.REASON:
         return None, built.REASON
     if built.MLX_VERSION != MLX_VERSION:  # it might load all the same, and then crash
         reason = f"it was built for MLX {built.MLX_VERSION}, and this is MLX {MLX_VERSION}"
-        message = f"mlx_gateloop runs without its C++ extension: {reason}; see gateloop doctor"
-        warnings.warn(message, stacklevel=3)
+        message = "mlx_gateloop runs without its C++ extension: %s; see gateloop doctor"
+        logging.getLogger(__name__).warning(message, reason)
         return None, reason
     try:
-        return import_module(f"{__name__}._ext"), None
-    except ImportError as error:
-        return None, f"it does not load: {error}"
+        module = import_module(f"{__name__}._ext")
+        module.sigmoid(mx.zeros((1,)))  # bindings of another nanobind would not know MLX's arrays
+    except (ImportError, TypeError) as error:
+        return None, f"it does not load: {' '.join(str(error).split())}"
+    return module, None

@@ -23,15 +23,15 @@ def gate_loop(
     """The max-headed operator, its gates fused; all but h0 and mask are `[B, L, D]`."""
     inputs = (q, k, v, a.first, a.second, h0)
     planes = [None if x is None else x.astype(mx.float32) for x in inputs]
-    return _extension().gate_loop(*planes, mask, form=_FORMS[a.form], reverse=reverse)
+    return _extension().gate_loop(*planes, mask, form=_FORMS[a.form], reverse=bool(reverse))
 
 
 def linear_recurrence(a: Planes, x: Planes, h0: Planes, reverse: bool = False) -> Planes:
-    """All states of h_n = a_n h_{n-1} + x_n; planes `[B, L, ...]`, of h0 `[B, ...]`."""
+    """All states of h_n = a_n h_{n-1} + x_n; planes `[B, L, ...]`, of h0 `[B, ...]` or none."""
     shape = a[0].shape
     flat = [[_flat(plane, 3) for plane in planes] for planes in (a, x)]
     start = [_flat(plane, 2) for plane in h0]
-    h = _extension().linear_scan(*flat, start, reverse=reverse)
+    h = _extension().linear_scan(*flat, start, reverse=bool(reverse))
     return tuple(plane if len(shape) == 3 else plane.reshape(shape) for plane in h)
 
 

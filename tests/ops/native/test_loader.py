@@ -10,22 +10,20 @@ from mlx_gateloop.ops.native import MLX_VERSION as MLX
 from mlx_gateloop.ops.native import absence, extension
 
 CODE = """
-import sys, types, warnings
+import sys, types
 info = types.ModuleType("info")
 info.MLX_VERSION, info.REASON = {version!r}, {reason!r}
 sys.modules["mlx_gateloop._build_info"] = info if {installed} else None
 sys.modules["mlx_gateloop.ops.native._ext"] = None
-with warnings.catch_warnings(record=True) as seen:
-    warnings.simplefilter("always")
-    import mlx.core as mx
-    import mlx_gateloop as gl
-    from mlx_gateloop.ops.native import absence, extension
-    x = mx.ones((1, 3, 1))
-    for _ in range(2):
-        y, _ = gl.gate_loop(x, x, x, 0.5 * x)
-        assert y.reshape(-1).tolist() == [1, 1.5, 1.75]
-        assert extension() is None
-print(absence(), *(w.message for w in seen), sep="\\n")
+import mlx.core as mx
+import mlx_gateloop as gl
+from mlx_gateloop.ops.native import absence, extension
+x = mx.ones((1, 3, 1))
+for _ in range(2):
+    y, _ = gl.gate_loop(x, x, x, 0.5 * x)
+    assert y.reshape(-1).tolist() == [1, 1.5, 1.75]
+    assert extension() is None
+print(absence())
 """
 ANOTHER = f"it was built for MLX 0.0.1, and this is MLX {MLX}"
 WARNING = f"mlx_gateloop runs without its C++ extension: {ANOTHER}; see gateloop doctor"
@@ -36,7 +34,7 @@ WARNING = f"mlx_gateloop runs without its C++ extension: {ANOTHER}; see gateloop
     [
         ("0.0.1", "", True, [ANOTHER, WARNING]),
         ("", "no C++ compiler was found", True, ["no C++ compiler was found"]),
-        ("", "", False, ["the package was not installed, this is its source"]),
+        ("", "", False, ["this is the source of the package, not an installed one"]),
         (MLX, "", True, ["it does not load: import of mlx_gateloop.ops.native._ext halted"]),
     ],
 )
@@ -45,7 +43,7 @@ def test_without_the_extension_the_operator_works_and_the_reason_is_known(
 ):
     code = CODE.format(version=version, reason=reason, installed=installed)
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    lines = child.stdout.splitlines()
+    lines = (child.stdout + child.stderr).splitlines()
     assert len(lines) == len(said)
     assert all(line.startswith(text) for line, text in zip(lines, said, strict=True))
 

@@ -29,20 +29,29 @@ GATELOOP_MULTIVERSION void gradient(int V, const float* x, float log_sum, float 
 
 bool valid(int target, int V) { return target >= 0 && target < V; }
 
-// How the targets pick their logits, as a 0/1 matrix [N, V].
+// How the targets pick their logits, as an array of 0 and 1 like the logits.
 mx::array one_hot(const mx::array& targets, int V, mx::Stream s) {
   auto classes = mx::arange(0, V, 1, targets.dtype(), s);
-  return mx::astype(mx::equal(mx::expand_dims(targets, 1, s), classes, s), mx::float32, s);
+  return mx::astype(mx::equal(mx::expand_dims(targets, -1, s), classes, s), mx::float32, s);
+}
+
+void check_shapes(const Arrays& inputs) {
+  auto shape = inputs[0].shape();
+  require(!shape.empty(), "cross_entropy: logits are [..., V]");
+  shape.pop_back();
+  for (size_t i = 1; i < inputs.size(); ++i)
+    require(inputs[i].shape() == shape, "cross_entropy: logits are [..., V], and targets [...]");
 }
 
 }  // namespace
 
 std::vector<mx::Shape> CrossEntropy::output_shapes(const Arrays& inputs) {
+  check_shapes(inputs);
   return {inputs[1].shape(), inputs[1].shape()};
 }
 
 Work CrossEntropy::work(const Arrays& inputs, Arrays& outputs) {
-  return [N = size_t(inputs[0].shape(0)), V = inputs[0].shape(1), x = inputs[0].data<float>(),
+  return [N = inputs[1].size(), V = inputs[0].shape(-1), x = inputs[0].data<float>(),
           targets = inputs[1].data<int>(), loss = outputs[0].data<float>(),
           log_sum = outputs[1].data<float>()] {
     split(N, N * V, [&](size_t first, size_t last) {
@@ -56,30 +65,29 @@ Work CrossEntropy::work(const Arrays& inputs, Arrays& outputs) {
 
 Arrays CrossEntropy::vjp(const Arrays& primals, const Arrays& cotangents,
                          const std::vector<int>& argnums, const Arrays& outputs) {
-  Arrays asked;
-  for (int i : argnums) {
-    if (i == 0) {
-      asked.push_back(CrossEntropyGradient::make(
-          {primals[0], primals[1], outputs[1], cotangents[0]}, {}, stream())[0]);
-    } else {
-      asked.push_back(mx::zeros_like(primals[i], stream()));
-    }
-  }
-  return asked;
+  auto gradient = CrossEntropyGradient::make(
+      {primals[0], primals[1], outputs[1], cotangents[0]}, {}, stream());
+  return asked(primals, argnums, {gradient[0], primals[1]});
+}
+
+std::pair<Arrays, std::vector<int>> CrossEntropy::vmap(const Arrays& inputs,
+                                                       const std::vector<int>& axes) {
+  return {make(mapped_first(inputs, axes), options, stream()), {0, 0}};
 }
 
 Arrays CrossEntropy::composed(const Arrays& inputs, NoOptions, mx::Stream s) {
-  auto log_sum = mx::logsumexp(inputs[0], 1, false, s);
-  auto picked = mx::multiply(inputs[0], one_hot(inputs[1], inputs[0].shape(1), s), s);
-  return {mx::subtract(log_sum, mx::sum(picked, 1, false, s), s), log_sum};
+  auto log_sum = mx::logsumexp(inputs[0], -1, false, s);
+  auto picked = mx::multiply(inputs[0], one_hot(inputs[1], inputs[0].shape(-1), s), s);
+  return {mx::subtract(log_sum, mx::sum(picked, -1, false, s), s), log_sum};
 }
 
 std::vector<mx::Shape> CrossEntropyGradient::output_shapes(const Arrays& inputs) {
+  check_shapes(inputs);
   return {inputs[0].shape()};
 }
 
 Work CrossEntropyGradient::work(const Arrays& inputs, Arrays& outputs) {
-  return [N = size_t(inputs[0].shape(0)), V = inputs[0].shape(1), x = inputs[0].data<float>(),
+  return [N = inputs[1].size(), V = inputs[0].shape(-1), x = inputs[0].data<float>(),
           targets = inputs[1].data<int>(), log_sum = inputs[2].data<float>(),
           dloss = inputs[3].data<float>(), dx = outputs[0].data<float>()] {
     split(N, N * V, [&](size_t first, size_t last) {
@@ -92,11 +100,16 @@ Work CrossEntropyGradient::work(const Arrays& inputs, Arrays& outputs) {
   };
 }
 
+std::pair<Arrays, std::vector<int>> CrossEntropyGradient::vmap(const Arrays& inputs,
+                                                               const std::vector<int>& axes) {
+  return {make(mapped_first(inputs, axes), options, stream()), {0}};
+}
+
 Arrays CrossEntropyGradient::composed(const Arrays& inputs, NoOptions, mx::Stream s) {
   // softmax of the logits themselves: inputs[2] depends on them too
-  auto softmax = mx::softmax(inputs[0], std::vector<int>{1}, false, s);
-  auto rest = mx::subtract(softmax, one_hot(inputs[1], inputs[0].shape(1), s), s);
-  return {mx::multiply(rest, mx::expand_dims(inputs[3], 1, s), s)};
+  auto softmax = mx::softmax(inputs[0], std::vector<int>{-1}, false, s);
+  auto rest = mx::subtract(softmax, one_hot(inputs[1], inputs[0].shape(-1), s), s);
+  return {mx::multiply(rest, mx::expand_dims(inputs[3], -1, s), s)};
 }
 
 }  // namespace gateloop

@@ -9,7 +9,7 @@ struct NoOptions {
   bool operator==(const NoOptions&) const = default;
 };
 
-// Inputs: logits [N, V] float32 and targets [N] int32. Outputs [N]: log sum exp(logits) less the
+// Inputs: logits [..., V] float32 and targets [...] int32. Outputs [...]: log sum exp(logits) less the
 // target's logit, and the former alone for the gradient. A target outside 0..V-1 gives NaN.
 class CrossEntropy : public CpuPrimitive<CrossEntropy, NoOptions> {
  public:
@@ -18,16 +18,18 @@ class CrossEntropy : public CpuPrimitive<CrossEntropy, NoOptions> {
   std::vector<mx::Shape> output_shapes(const Arrays& inputs) override;
   Work work(const Arrays& inputs, Arrays& outputs);
   Arrays vjp(const Arrays&, const Arrays&, const std::vector<int>&, const Arrays&) override;
+  std::pair<Arrays, std::vector<int>> vmap(const Arrays&, const std::vector<int>&) override;
   static Arrays composed(const Arrays& inputs, NoOptions, mx::Stream stream);
 };
 
-// Inputs: logits, targets, log sum exp, and the gradient by the loss [N]. Output: by the logits.
+// Inputs: logits, targets, log sum exp, and the gradient by the loss. Output: by the logits.
 class CrossEntropyGradient : public CpuPrimitive<CrossEntropyGradient, NoOptions> {
  public:
   using CpuPrimitive::CpuPrimitive;
   static constexpr const char* kName = "GateLoopCrossEntropyGradient";
   std::vector<mx::Shape> output_shapes(const Arrays& inputs) override;
   Work work(const Arrays& inputs, Arrays& outputs);
+  std::pair<Arrays, std::vector<int>> vmap(const Arrays&, const std::vector<int>&) override;
   static Arrays composed(const Arrays& inputs, NoOptions, mx::Stream stream);
 };
 

@@ -29,6 +29,16 @@ GateLoopSlab slab_of(const Arrays& inputs, const GateLoopOptions& options) {
 
 mx::Shape state_shape(const mx::array& q) { return {q.shape(0), 2, q.shape(2)}; }
 
+void check_shapes(const Arrays& inputs, const GateLoopOptions& o) {
+  auto& q = inputs[0];
+  require(q.ndim() == 3, "gate_loop: q is [B, L, D]");
+  for (int i = 1; i < o.h0(); ++i)
+    require(inputs[i].shape() == q.shape(), "gate_loop: q, k, v and a have one shape [B, L, D]");
+  require(!o.has_h0 || inputs[o.h0()].shape() == state_shape(q), "gate_loop: h0 is [B, 2, D]");
+  require(!o.has_mask || inputs[o.mask()].shape() == mx::Shape{q.shape(0), q.shape(1)},
+          "gate_loop: mask is [B, L]");
+}
+
 // Plane `i` of a state [B, 2, D].
 mx::array plane(const mx::array& state, int i, mx::Stream s) { return mx::take(state, i, 1, s); }
 
@@ -47,6 +57,7 @@ Arrays gates(const Arrays& in, const GateLoopOptions& o, mx::Stream s) {
 }  // namespace
 
 std::vector<mx::Shape> GateLoop::output_shapes(const Arrays& inputs) {
+  check_shapes(inputs, options);
   auto& q = inputs[0];
   int chunks = (q.shape(1) + kChunk - 1) / kChunk;
   return {q.shape(), state_shape(q), {q.shape(0), chunks, 2, q.shape(2)}};
@@ -69,10 +80,7 @@ Arrays GateLoop::vjp(const Arrays& primals, const Arrays& cotangents,
                      const std::vector<int>& argnums, const Arrays& outputs) {
   Arrays inputs = primals;
   inputs.insert(inputs.end(), {outputs[2], cotangents[0], cotangents[1]});
-  auto gradient = GateLoopGradient::make(inputs, options, stream());
-  Arrays asked;
-  for (int i : argnums) asked.push_back(gradient[i]);
-  return asked;
+  return asked(primals, argnums, GateLoopGradient::make(inputs, options, stream()));
 }
 
 Arrays GateLoop::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
@@ -91,25 +99,28 @@ Arrays GateLoop::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
   auto h = Scan::make(inputs, {o.complex_a, false, true, o.reverse}, s);
   auto y = mx::multiply(in[0], h[0], s);
   if (o.has_mask) y = mx::where(live, y, mx::array(0.0f), s);
+  if (!o.complex_a) {  // nothing is added to the imaginary plane
+    auto none = mx::zeros_like(x, s);
+    auto imaginary = Scan::make({a[0], none, plane(start, 1, s)}, {false, false, true, o.reverse}, s);
+    h.push_back(imaginary[0]);
+  }
   Arrays last;
   for (auto& x : h) last.push_back(mx::take(x, o.reverse ? 0 : x.shape(1) - 1, 1, s));
-  if (!o.complex_a)  // nothing is added to the imaginary plane
-    last.push_back(mx::multiply(plane(start, 1, s), mx::prod(a[0], 1, false, s), s));
   auto saved = GateLoop(s, o).output_shapes(in)[2];
   return {y, mx::stack(last, 1, s), mx::zeros(saved, s)};
 }
 
 std::vector<mx::Shape> GateLoopGradient::output_shapes(const Arrays& inputs) {
+  check_shapes(inputs, options);
   std::vector<mx::Shape> shapes(options.h0(), inputs[0].shape());
   shapes.push_back(state_shape(inputs[0]));
   return shapes;
 }
 
 // Five arrays as large as the inputs come to life here, perhaps while y and what the loss made of
-// it wait to be read for the last time. Letting that happen first frees them. It costs some
-// microseconds: nothing, where memory matters.
+// it wait to be read for the last time. Where that is much, letting it happen first frees them.
 void GateLoopGradient::allocate(const Arrays& inputs, Arrays& outputs) {
-  constexpr size_t kLarge = 1 << 18;
+  constexpr size_t kLarge = 1 << 22;  // 16 MB a plane
   if (inputs[0].size() >= kLarge) mx::synchronize(stream());
   CpuPrimitive::allocate(inputs, outputs);
 }

@@ -96,14 +96,16 @@ GATELOOP_INLINE void backward_step(Form form, int n, const float* q, const float
                                    float* dfirst, float* dsecond) {
 #pragma GCC ivdep
   for (int j = 0; j < n; ++j) {
-    float re = a.re[j], im = COMPLEX ? a.im[j] : 0, pr = before.re[j], pi = before.im[j];
-    float ur = re * pr - im * pi, ui = re * pi + im * pr;
+    // A product with the 0 of a real transition would still make NaN of an infinity.
+    float re = a.re[j], pr = before.re[j], pi = before.im[j];
+    float ur = COMPLEX ? re * pr - a.im[j] * pi : re * pr;
+    float ui = COMPLEX ? re * pi + a.im[j] * pr : re * pi;
     float G = q[j] * dy[j] + c.re[j], Gi = c.im[j];
     dq[j] = dy[j] * (ur + k[j] * v[j]);
     dk[j] = v[j] * G;
     dv[j] = k[j] * G;
-    c.re[j] = re * G + im * Gi;
-    c.im[j] = re * Gi - im * G;
+    c.re[j] = COMPLEX ? re * G + a.im[j] * Gi : re * G;
+    c.im[j] = COMPLEX ? re * Gi - a.im[j] * G : re * Gi;
     if (form == Form::cartesian) {
       dfirst[j] = G * pr + Gi * pi;
       if (COMPLEX) dsecond[j] = Gi * pr - G * pi;
@@ -171,7 +173,7 @@ GATELOOP_MULTIVERSION void gate_loop_forward(const GateLoopSlab& s, int d0, int 
 template <bool COMPLEX>
 GATELOOP_MULTIVERSION void gate_loop_backward(const GateLoopSlab& s, const GateLoopGradients& g,
                                               int d0, int d1) {
-  auto chunk = std::make_unique<Chunk>();
+  auto chunk = std::make_unique_for_overwrite<Chunk>();
   Rows c, h;
   for (int d = d0; d < d1; d += kTile) {
     int n = std::min(kTile, d1 - d);

@@ -60,6 +60,12 @@ GATELOOP_MULTIVERSION void backward(size_t rows, int D, float eps, const float* 
   }
 }
 
+void check_shapes(const mx::array& x, const Arrays& parameters) {
+  require(x.ndim() >= 1 && x.shape(-1) > 0, "layer_norm: x is [..., D]");
+  for (auto& p : parameters)
+    require(p.shape() == mx::Shape{x.shape(-1)}, "layer_norm: weight and bias are [D]");
+}
+
 // One make per element of the mapped axis: weights differ there, and their gradients must.
 template <class Primitive>
 Arrays unrolled(const Arrays& inputs, const std::vector<int>& axes, float eps, mx::Stream s) {
@@ -83,12 +89,13 @@ Arrays unrolled(const Arrays& inputs, const std::vector<int>& axes, float eps, m
 }  // namespace
 
 std::vector<mx::Shape> LayerNorm::output_shapes(const Arrays& inputs) {
+  check_shapes(inputs[0], {inputs[1], inputs[2]});
   return {inputs[0].shape()};
 }
 
 Work LayerNorm::work(const Arrays& inputs, Arrays& outputs) {
-  size_t N = inputs[0].shape(0);
-  int D = inputs[0].shape(1);
+  int D = inputs[0].shape(-1);
+  size_t N = inputs[0].size() / D;
   return [=, in = data_of(inputs), y = outputs[0].data<float>(), eps = options] {
     split(N, N * D, [&](size_t first, size_t last) {
       forward(last - first, D, eps, in[0] + first * D, in[1], in[2], y + first * D);
@@ -100,31 +107,34 @@ Arrays LayerNorm::vjp(const Arrays& primals, const Arrays& cotangents,
                       const std::vector<int>& argnums, const Arrays&) {
   auto gradient =
       LayerNormGradient::make({primals[0], primals[1], cotangents[0]}, options, stream());
-  Arrays asked;
-  for (int i : argnums) asked.push_back(gradient[i]);
-  return asked;
+  return asked(primals, argnums, gradient);
 }
 
 std::pair<Arrays, std::vector<int>> LayerNorm::vmap(const Arrays& inputs,
                                                     const std::vector<int>& axes) {
-  return {unrolled<LayerNorm>(inputs, axes, options, stream()), {0}};
+  if (axes[1] >= 0 || axes[2] >= 0)
+    return {unrolled<LayerNorm>(inputs, axes, options, stream()), {0}};
+  auto x = mx::moveaxis(inputs[0], axes[0], 0, stream());
+  return {make({x, inputs[1], inputs[2]}, options, stream()), {0}};
 }
 
 Arrays LayerNorm::composed(const Arrays& inputs, float eps, mx::Stream s) {
   auto& x = inputs[0];
-  auto rest = mx::subtract(x, mx::mean(x, 1, true, s), s);
-  auto variance = mx::mean(mx::square(rest, s), 1, true, s);
+  auto rest = mx::subtract(x, mx::mean(x, -1, true, s), s);
+  auto variance = mx::mean(mx::square(rest, s), -1, true, s);
   auto y = mx::multiply(rest, mx::rsqrt(mx::add(variance, mx::array(eps), s), s), s);
   return {mx::add(mx::multiply(y, inputs[1], s), inputs[2], s)};
 }
 
 std::vector<mx::Shape> LayerNormGradient::output_shapes(const Arrays& inputs) {
+  check_shapes(inputs[0], {inputs[1]});
+  require(inputs[2].shape() == inputs[0].shape(), "layer_norm: x and its gradient differ in shape");
   return {inputs[0].shape(), inputs[1].shape(), inputs[1].shape()};
 }
 
 Work LayerNormGradient::work(const Arrays& inputs, Arrays& outputs) {
-  size_t N = inputs[0].shape(0), blocks = (N + kRows - 1) / kRows;
-  int D = inputs[0].shape(1);
+  int D = inputs[0].shape(-1);
+  size_t N = inputs[0].size() / D, blocks = (N + kRows - 1) / kRows;
   return [=, in = data_of(inputs), out = data_of(outputs), eps = options] {
     std::vector<float> sums(blocks * 2 * D);
     split(blocks, N * D, [&](size_t first, size_t last) {

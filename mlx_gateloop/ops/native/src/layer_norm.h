@@ -5,7 +5,7 @@
 
 namespace gateloop {
 
-// Inputs: x [N, D], weight and bias [D]. Output: y [N, D]. The option is eps.
+// Inputs: x [..., D], weight and bias [D]. Output: y. The option is eps.
 class LayerNorm : public CpuPrimitive<LayerNorm, float> {
  public:
   using CpuPrimitive::CpuPrimitive;

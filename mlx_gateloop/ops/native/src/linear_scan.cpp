@@ -101,6 +101,15 @@ std::pair<T*, T*> planes(const std::vector<T*>& arrays, int& index, int count) {
   return {first, second};
 }
 
+// The first `sequences` inputs are [B, L, D], the others [B, D].
+void check_shapes(const Arrays& inputs, size_t sequences) {
+  auto& shape = inputs[0].shape();
+  require(shape.size() == 3, "linear_scan: planes are [B, L, D]");
+  for (size_t i = 1; i < inputs.size(); ++i)
+    require(inputs[i].shape() == (i < sequences ? shape : mx::Shape{shape[0], shape[2]}),
+            "linear_scan: a and x have one shape [B, L, D], and h0 is [B, D]");
+}
+
 mx::array first_step(const mx::array& x, bool reverse, mx::Stream s) {  // [B, L, D] -> [B, D]
   return mx::take(x, reverse ? x.shape(1) - 1 : 0, 1, s);
 }
@@ -117,6 +126,7 @@ mx::array previous(const mx::array& h, const mx::array& h0, bool reverse, mx::St
 }  // namespace
 
 std::vector<mx::Shape> Scan::output_shapes(const Arrays& inputs) {
+  check_shapes(inputs, options.planes_a() + options.planes_x());
   return std::vector<mx::Shape>(options.planes_h(), inputs[0].shape());
 }
 
@@ -196,7 +206,7 @@ Arrays Scan::jvp(const Arrays& primals, const Arrays& tangents, const std::vecto
   }
   if (options.has_h0) inputs.insert(inputs.end(), t.begin() + start, t.end());
   auto both = options;
-  both.complex_x = options.complex_a;
+  both.complex_x = options.complex_a;  // da h has two planes though x may have one
   return make(inputs, both, s);
 }
 
@@ -207,14 +217,11 @@ Arrays Scan::vjp(const Arrays& primals, const Arrays& cotangents, const std::vec
   inputs.insert(inputs.end(), primals.begin() + options.planes_a() + options.planes_x(),
                 primals.end());
   inputs.insert(inputs.end(), cotangents.begin(), cotangents.end());
-  auto gradient = ScanGradient::make(inputs, options, stream());
-  Arrays asked;
-  for (int i : argnums) asked.push_back(gradient[i]);
-  return asked;
+  return asked(primals, argnums, ScanGradient::make(inputs, options, stream()));
 }
 
 Arrays Scan::composed(const Arrays& inputs, ScanOptions options, mx::Stream stream) {
-  return make(inputs, options, stream);  // it is its own: both derivatives are written above
+  return make(inputs, options, stream);  // for its derivatives are written above
 }
 
 Arrays ScanGradient::composed(const Arrays& inputs, ScanOptions options, mx::Stream s) {

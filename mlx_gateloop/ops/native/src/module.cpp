@@ -1,5 +1,6 @@
-// The Python side of the extension `mlx_gateloop.ops.native._ext`. Shapes and dtypes were checked
-// in Python, once; what is checked here keeps a wrong call from reading foreign memory.
+// The Python side of the extension `mlx_gateloop.ops.native._ext`. The package has checked its
+// arguments; what is checked here and, of the shapes, in the primitives keeps a wrong call from
+// reading foreign memory.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -17,24 +18,18 @@ using namespace nb::literals;
 namespace gateloop {
 namespace {
 
-void require(bool good, const char* expected) {
-  if (!good) throw std::invalid_argument(expected);
+void require_float32(const Arrays& arrays, const char* expected) {
+  for (auto& x : arrays) require(x.dtype() == mx::float32, expected);
 }
 
-void require_planes(const Arrays& planes, const mx::Shape& shape, const char* expected) {
-  for (auto& x : planes) require(x.dtype() == mx::float32 && x.shape() == shape, expected);
-}
+mx::Stream stream() { return mx::default_stream(mx::Device::cpu); }
 
 Arrays checked_scan(const Arrays& a, const Arrays& x, const Arrays& h0, bool reverse) {
   auto one_or_two = [](const Arrays& planes) { return planes.size() == 1 || planes.size() == 2; };
   require(one_or_two(a) && one_or_two(x), "linear_scan: a and x have one or two planes");
-  auto shape = a[0].shape();
-  require(shape.size() == 3, "linear_scan: planes are [B, L, D]");
-  require_planes(a, shape, "linear_scan: the planes of a are float32, of one shape");
-  require_planes(x, shape, "linear_scan: the planes of x are float32, of a's shape");
   require(h0.empty() || h0.size() == std::max(a.size(), x.size()),
           "linear_scan: h0 has the planes of the result, or none");
-  require_planes(h0, {shape[0], shape[2]}, "linear_scan: the planes of h0 are float32 [B, D]");
+  for (auto* planes : {&a, &x, &h0}) require_float32(*planes, "linear_scan: planes are float32");
   return linear_scan(a, x, h0, reverse);
 }
 
@@ -42,45 +37,35 @@ std::pair<mx::array, mx::array> checked_gate_loop(
     const mx::array& q, const mx::array& k, const mx::array& v, const mx::array& first,
     const std::optional<mx::array>& second, const std::optional<mx::array>& h0,
     const std::optional<mx::array>& mask, int form, bool reverse) {
-  auto& shape = q.shape();
-  require(shape.size() == 3, "gate_loop: q is [B, L, D]");
   require(form >= 0 && form <= 2, "gate_loop: form is 0 sigmoid, 1 polar or 2 cartesian");
   Arrays inputs{q, k, v, first};
   if (second) inputs.push_back(*second);
-  require_planes(inputs, shape, "gate_loop: q, k, v and a are float32, of one shape");
-  if (h0) {
-    require_planes({*h0}, {shape[0], 2, shape[2]}, "gate_loop: h0 is float32 [B, 2, D]");
-    inputs.push_back(*h0);
-  }
-  if (mask) {
-    require(mask->dtype() == mx::bool_ && mask->shape() == mx::Shape{shape[0], shape[1]},
-            "gate_loop: mask is bool [B, L]");
-    inputs.push_back(*mask);
-  }
+  if (h0) inputs.push_back(*h0);
+  require_float32(inputs, "gate_loop: q, k, v, a and h0 are float32");
+  require(!mask || mask->dtype() == mx::bool_, "gate_loop: mask is bool");
+  if (mask) inputs.push_back(*mask);
   GateLoopOptions options{Form(form), second.has_value(), h0.has_value(), mask.has_value(),
                           reverse};
-  auto outputs = GateLoop::make(inputs, options, mx::default_stream(mx::Device::cpu));
+  auto outputs = GateLoop::make(inputs, options, stream());
   return {outputs[0], outputs[1]};
 }
 
 template <Activation F>
 mx::array checked_pointwise(const mx::array& x) {
-  require(x.dtype() == mx::float32, "x is float32");
-  return Pointwise::make({x}, F, mx::default_stream(mx::Device::cpu))[0];
+  require_float32({x}, "x is float32");
+  return Pointwise::make({x}, F, stream())[0];
 }
 
 mx::array checked_layer_norm(const mx::array& x, const mx::array& weight, const mx::array& bias,
                              float eps) {
-  require(x.ndim() == 2 && x.dtype() == mx::float32, "x is float32 [N, D]");
-  require_planes({weight, bias}, {x.shape(1)}, "weight and bias are float32 [D]");
-  return LayerNorm::make({x, weight, bias}, eps, mx::default_stream(mx::Device::cpu))[0];
+  require_float32({x, weight, bias}, "layer_norm: x, weight and bias are float32");
+  return LayerNorm::make({x, weight, bias}, eps, stream())[0];
 }
 
 mx::array checked_cross_entropy(const mx::array& logits, const mx::array& targets) {
-  require(logits.dtype() == mx::float32 && logits.ndim() == 2, "logits is float32 [N, V]");
-  require(targets.dtype() == mx::int32 && targets.shape() == mx::Shape{logits.shape(0)},
-          "targets is int32 [N]");
-  return CrossEntropy::make({logits, targets}, {}, mx::default_stream(mx::Device::cpu))[0];
+  require_float32({logits}, "cross_entropy: logits are float32");
+  require(targets.dtype() == mx::int32, "cross_entropy: targets are int32");
+  return CrossEntropy::make({logits, targets}, {}, stream())[0];
 }
 
 }  // namespace
@@ -98,7 +83,7 @@ NB_MODULE(_ext, m) {
   m.def("silu", &gateloop::checked_pointwise<Activation::silu>, "x"_a, "x sigmoid(x)");
   m.def("sigmoid", &gateloop::checked_pointwise<Activation::sigmoid>, "x"_a, "1 / (1 + exp(-x))");
   m.def("layer_norm", &gateloop::checked_layer_norm, "x"_a, "weight"_a, "bias"_a, "eps"_a,
-        "Each row of x [N, D] less its mean, over its deviation, times weight, plus bias.");
+        "Each row of x [..., D] less its mean, over its deviation, times weight, plus bias.");
   m.def("cross_entropy", &gateloop::checked_cross_entropy, "logits"_a, "targets"_a,
-        "Losses [N] of logits [N, V].");
+        "Losses [...] of logits [..., V].");
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -16,12 +17,19 @@ constexpr size_t kLeastWork = 1 << 15;
 // Calls `part(first, last)` on disjoint ranges that cover 0..count, on as many threads as pay.
 template <class Part>
 void split(size_t count, size_t work, const Part& part) {
+  if (count == 0) return;
   size_t threads = std::max(1u, std::thread::hardware_concurrency());
   threads = std::min({threads, count, std::max<size_t>(1, work / kLeastWork)});
   std::vector<std::thread> others;
-  for (size_t i = 1; i < threads; ++i)
-    others.emplace_back(part, count * i / threads, count * (i + 1) / threads);
-  part(0, threads ? count / threads : 0);
+  others.reserve(threads);
+  size_t next = 1;
+  try {
+    for (; next < threads; ++next)
+      others.emplace_back(part, count * next / threads, count * (next + 1) / threads);
+  } catch (const std::system_error&) {  // no more threads to be had: the rest is done here
+  }
+  part(0, count / threads);
+  if (next < threads) part(count * next / threads, count);
   for (auto& thread : others) thread.join();
 }
 

@@ -80,19 +80,6 @@ auto backward_for(Activation f) {
                                  : backward<Activation::sigmoid>;
 }
 
-// All inputs with their mapped axis first, and mapped.
-Arrays axes_first(const Arrays& inputs, const std::vector<int>& axes, mx::Stream s) {
-  mx::Shape shape;
-  Arrays moved;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    moved.push_back(axes[i] >= 0 ? mx::moveaxis(inputs[i], axes[i], 0, s)
-                                 : mx::expand_dims(inputs[i], 0, s));
-    if (axes[i] >= 0) shape = moved.back().shape();
-  }
-  for (auto& x : moved) x = mx::broadcast_to(x, shape, s);
-  return moved;
-}
-
 }  // namespace
 
 std::vector<mx::Shape> Pointwise::output_shapes(const Arrays& inputs) {
@@ -117,15 +104,16 @@ Arrays Pointwise::vjp(const Arrays& primals, const Arrays& cotangents, const std
 
 std::pair<Arrays, std::vector<int>> Pointwise::vmap(const Arrays& inputs,
                                                     const std::vector<int>& axes) {
-  return {make(axes_first(inputs, axes, stream()), options, stream()), {0}};
+  return {make(mapped_first(inputs, axes), options, stream()), {0}};
 }
 
-// Not called for a derivative: both are written above.
+// For its derivatives are written above.
 Arrays Pointwise::composed(const Arrays& inputs, Activation function, mx::Stream s) {
   return make(inputs, function, s);
 }
 
 std::vector<mx::Shape> PointwiseGradient::output_shapes(const Arrays& inputs) {
+  require(inputs[0].shape() == inputs[1].shape(), "an activation and its gradient differ in shape");
   return {inputs[0].shape()};
 }
 
@@ -140,7 +128,7 @@ Work PointwiseGradient::work(const Arrays& inputs, Arrays& outputs) {
 
 std::pair<Arrays, std::vector<int>> PointwiseGradient::vmap(const Arrays& inputs,
                                                             const std::vector<int>& axes) {
-  return {make(axes_first(inputs, axes, stream()), options, stream()), {0}};
+  return {make(mapped_first(inputs, axes), options, stream()), {0}};
 }
 
 Arrays PointwiseGradient::composed(const Arrays& inputs, Activation function, mx::Stream s) {

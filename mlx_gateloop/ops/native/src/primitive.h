@@ -20,8 +20,14 @@ namespace mx = mlx::core;
 using Arrays = std::vector<mx::array>;
 using Work = std::function<void()>;
 
-// `Self` has kName; output_shapes(inputs); work(inputs, outputs), which returns what to run once the
-// data is there; and composed(inputs, options, stream), the outputs in MLX operations.
+inline void require(bool good, const char* expected) {
+  if (!good) throw std::invalid_argument(expected);
+}
+
+// `Self` has kName; output_shapes(inputs), which refuses inputs that don't fit each other (compiled
+// without shapes, MLX asks it again for new ones); work(inputs, outputs), which returns what to run
+// once the data is there; and composed(inputs, options, stream), the outputs in MLX operations.
+// Only float32 inputs have derivatives: a mask or targets have none.
 template <class Self, class Options>
 class CpuPrimitive : public mx::Primitive {
  public:
@@ -57,38 +63,67 @@ class CpuPrimitive : public mx::Primitive {
 
   Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums)
       override {
-    return mx::jvp(composed_of(primals, argnums), pick(primals, argnums), tangents).second;
+    std::vector<int> varying;
+    Arrays along;
+    for (size_t i = 0; i < argnums.size(); ++i) {
+      if (!varies(primals[argnums[i]])) continue;
+      varying.push_back(argnums[i]);
+      along.push_back(tangents[i]);
+    }
+    return mx::jvp(composed_of(primals, varying), pick(primals, varying), along).second;
   }
   Arrays vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums,
              const Arrays&) override {
-    return mx::vjp(composed_of(primals, argnums), pick(primals, argnums), cotangents).second;
+    std::vector<int> varying;
+    for (int i : argnums)
+      if (varies(primals[i])) varying.push_back(i);
+    auto gradients =
+        mx::vjp(composed_of(primals, varying), pick(primals, varying), cotangents).second;
+    Arrays all = primals;
+    for (size_t i = 0; i < varying.size(); ++i) all[varying[i]] = gradients[i];
+    return asked(primals, argnums, all);
   }
 
   // Every input and output has the batch first: the new axis is folded into it.
   std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs, const std::vector<int>& axes)
       override {
-    int size = 1;
-    for (size_t i = 0; i < inputs.size(); ++i)
-      if (axes[i] >= 0) size = inputs[i].shape(axes[i]);
-    Arrays folded;
-    int batch = 1;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      auto x = axes[i] >= 0 ? mx::moveaxis(inputs[i], axes[i], 0, stream())
-                            : mx::expand_dims(inputs[i], 0, stream());
-      auto shape = x.shape();
-      shape[0] = size;
-      batch = shape[1];
-      folded.push_back(mx::flatten(mx::broadcast_to(x, shape, stream()), 0, 1, stream()));
-    }
+    auto folded = mapped_first(inputs, axes);
+    mx::Shape axis{folded[0].shape(0), folded[0].shape(1)};
+    for (auto& x : folded) x = mx::flatten(x, 0, 1, stream());
     auto outputs = make(folded, options, stream());
-    for (auto& x : outputs) x = mx::unflatten(x, 0, {size, batch}, stream());
+    for (auto& x : outputs) x = mx::unflatten(x, 0, axis, stream());
     return {outputs, std::vector<int>(outputs.size(), 0)};
   }
 
  protected:
   Options options;
 
+  // The gradients by the inputs in argnums, of gradients by all; zero by what has none.
+  Arrays asked(const Arrays& primals, const std::vector<int>& argnums, const Arrays& gradients) {
+    Arrays chosen;
+    for (int i : argnums)
+      chosen.push_back(varies(primals[i]) ? gradients[i] : mx::zeros_like(primals[i], stream()));
+    return chosen;
+  }
+
+  // All inputs with the mapped axis first; those that are not mapped are repeated along it.
+  Arrays mapped_first(const Arrays& inputs, const std::vector<int>& axes) {
+    int size = 1;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (axes[i] >= 0) size = inputs[i].shape(axes[i]);
+    Arrays moved;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      auto x = axes[i] >= 0 ? mx::moveaxis(inputs[i], axes[i], 0, stream())
+                            : mx::expand_dims(inputs[i], 0, stream());
+      auto shape = x.shape();
+      shape[0] = size;
+      moved.push_back(mx::broadcast_to(x, shape, stream()));
+    }
+    return moved;
+  }
+
  private:
+  static bool varies(const mx::array& x) { return x.dtype() == mx::float32; }
   static Arrays pick(const Arrays& arrays, const std::vector<int>& argnums) {
     Arrays picked;
     for (int i : argnums) picked.push_back(arrays[i]);

@@ -4,15 +4,19 @@
 #include <cmath>
 
 // glibc declares its vector variants for -ffast-math only, which would give up NaN and infinity.
-// CMake defines GATELOOP_LIBMVEC where they can be linked; elsewhere the loops call the scalars.
-#ifdef GATELOOP_LIBMVEC
-#define GATELOOP_VECTOR __attribute__((simd("notinbranch")))
-extern "C" {
+// CMake says which of them can be linked; for the others the loops call the scalars.
+#define GATELOOP_VECTOR extern "C" __attribute__((simd("notinbranch")))
+#ifdef GATELOOP_VECTOR_EXPF
 GATELOOP_VECTOR float expf(float) noexcept;
+#endif
+#ifdef GATELOOP_VECTOR_SINF
 GATELOOP_VECTOR float sinf(float) noexcept;
+#endif
+#ifdef GATELOOP_VECTOR_COSF
 GATELOOP_VECTOR float cosf(float) noexcept;
+#endif
+#ifdef GATELOOP_VECTOR_ERFCF
 GATELOOP_VECTOR float erfcf(float) noexcept;
-}
 #endif
 
 // One build for every x86-64: SSE2, AVX2 with FMA, AVX-512; the loader picks.
