@@ -117,13 +117,19 @@ def test_layer_norm_under_transformations():
     x, weight, bias = (mx.random.normal((3, 4, 8), key=key) for key in keys)
 
     w, b = weight[0, 0], bias[0, 0]
-    assert mx.vmap(layer_norm, in_axes=(0, None, None))(x, w, b).shape == x.shape
-    per_sample = mx.vmap(
-        mx.grad(lambda w, x: layer_norm(x, w, b).square().sum()), in_axes=(None, 0)
+    assert mx.array_equal(
+        mx.vmap(layer_norm, in_axes=(0, None, None))(x, w, b), layer_norm(x, w, b)
     )
-    for i, got in enumerate(per_sample(w, x)):
-        want = mx.grad(lambda w: mlx_layer_norm(x[i], w, b).square().sum())(w)  # noqa: B023
-        assert error(got, as_numpy(want)) < 1e-5
+    by_row = mx.vmap(layer_norm, in_axes=(0, 0, None))(x[0], weight[0], b)
+    want = mx.stack([layer_norm(x[0, i], weight[0, i], b) for i in range(4)])
+    assert mx.array_equal(by_row, want)
+
+    def by_weight(f):
+        return mx.grad(lambda w, x: f(x, w, b).square().sum())
+
+    per_sample = mx.vmap(by_weight(layer_norm), in_axes=(None, 0))(w, x)
+    for i, got in enumerate(per_sample):
+        assert error(got, as_numpy(by_weight(mlx_layer_norm)(w, x[i]))) < 1e-5
 
     def curvature(f):
         def slope(x):

@@ -139,13 +139,11 @@ Work Scan::work(const Arrays& inputs, Arrays& outputs) {
   auto [sr, si] = planes(in, next, options.has_h0 ? options.planes_h() : 0);
   auto [hr, hi] = planes(out, next = 0, options.planes_h());
   return [=, options = options] {
-    std::vector<float> zero(options.has_h0 ? 0 : D);
+    std::vector<float> zero(D);  // where there is no h0
     split_slabs(B, L, D, [&](int b, int d0, int d1) {
       size_t o = size_t(b) * L * D + d0, s = size_t(b) * D + d0;
-      const float* start = options.has_h0 ? sr + s : zero.data() + d0;
-      const float* start_i = options.has_h0 ? at(si, s) : zero.data() + d0;
       forward_for(options)(L, D, d1 - d0, options.reverse, ar + o, at(ai, o), xr + o, at(xi, o),
-                           start, start_i, hr + o, at(hi, o));
+                           sr ? sr + s : &zero[d0], si ? si + s : &zero[d0], hr + o, at(hi, o));
     });
   };
 }
@@ -169,14 +167,12 @@ Work ScanGradient::work(const Arrays& inputs, Arrays& outputs) {
   auto [dxr, dxi] = planes(out, next, options.planes_x());
   auto [d0r, d0i] = planes(out, next, options.planes_h());
   return [=, options = options] {
-    std::vector<float> zero(options.has_h0 ? 0 : D);
+    std::vector<float> zero(D);  // where there is no h0
     split_slabs(B, L, D, [&](int b, int d0, int d1) {
       size_t o = size_t(b) * L * D + d0, s = size_t(b) * D + d0;
-      const float* start = options.has_h0 ? sr + s : zero.data() + d0;
-      const float* start_i = options.has_h0 ? at(si, s) : zero.data() + d0;
       backward_for(options)(L, D, d1 - d0, options.reverse, ar + o, at(ai, o), hr + o, at(hi, o),
-                            start, start_i, dhr + o, at(dhi, o), dar + o, at(dai, o), dxr + o,
-                            at(dxi, o), d0r + s, at(d0i, s));
+                            sr ? sr + s : &zero[d0], si ? si + s : &zero[d0], dhr + o, at(dhi, o),
+                            dar + o, at(dai, o), dxr + o, at(dxi, o), d0r + s, at(d0i, s));
     });
   };
 }
