@@ -18,7 +18,7 @@ class GateLoopFinder:
     """A finder on `sys.meta_path` that finds what is ours and sees what is about to be imported."""
 
     @staticmethod
-    def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(name: str, path: object = None, target: object = None) -> object:
         if name == "mlx.core":
             open_blas()
         elif name in ("mlx_lm.models.gateloop", "mlx_lm.quant.awq"):
@@ -30,7 +30,7 @@ class GateLoopFinder:
         return None
 
 
-def open_blas():  # type: ignore[no-untyped-def]
+def open_blas() -> None:
     """Give MLX's Linux wheel, which brings the reference BLAS, the OpenBLAS that NumPy brings.
 
     libmlx looks its `cblas_*gemm` up once, when it is loaded, and in the global scope first.
@@ -44,7 +44,7 @@ def open_blas():  # type: ignore[no-untyped-def]
             no_blas = f"{type(error).__name__}: {error}"
 
 
-def _bridge():  # type: ignore[no-untyped-def]
+def _bridge() -> tuple[str, str]:
     import os
     from pathlib import Path
 
