@@ -48,7 +48,7 @@ def report() -> str:
         ("gateloop", _version("mlx-gateloop")),
         ("ops", "present"),
         ("native", f"absent: {reason}" if reason else f"present, built with {built.COMPILER}"),
-        *((name, f"absent: {why_missing(name)}") for name in ("metal", "cuda")),
+        *((name, _presence(why_missing(name))) for name in ("metal", "cuda")),
         ("BLAS", blas_in_use()),
     ]
     lines = [f"{name:12}{text}" for name, text in rows]
@@ -83,6 +83,10 @@ def _cure() -> list[str]:
     if hook and hook.no_blas == hook.OTHER_NUMPY:
         return [f"{pip} --force-reinstall --no-deps --only-binary :all: numpy"]
     return []
+
+
+def _presence(reason: str | None) -> str:
+    return f"absent: {reason}" if reason else "present"
 
 
 def _source() -> str:

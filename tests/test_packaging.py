@@ -41,7 +41,9 @@ def test_a_wheel_made_without_a_compiler_holds_all_and_works_alone(tmp_path):
         names = archive.namelist()
         archive.extractall(place)
     built = "mlx_gateloop/_build_info.py"
-    source = {str(p.relative_to(ROOT)) for p in (ROOT / "mlx_gateloop").rglob("*.py")}
+    kinds = (".py", ".inc", ".metal", ".cuda")
+    files = [p for p in (ROOT / "mlx_gateloop").rglob("*") if p.suffix in kinds]
+    source = {str(p.relative_to(ROOT)) for p in files}
     package = {name for name in names if name.startswith("mlx_gateloop/")}
     assert package == source | {built, "mlx_gateloop/py.typed"}
     top = {name.split("/")[0] for name in names if ".dist-info" not in name}

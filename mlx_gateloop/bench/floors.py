@@ -7,9 +7,10 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
 
-from mlx_gateloop.bench.measure import Run
+from mlx_gateloop.bench.measure import Contender, Run, mlx_run
 
 SOURCE = """
 static void step(long width, const float *ar, const float *ai, const float *xr, const float *xi,
@@ -64,6 +65,14 @@ def c_loop(ar: np.ndarray, ai: np.ndarray, xr: np.ndarray, xi: np.ndarray) -> Ru
         return hr, hi
 
     return run
+
+
+def device_copy(moved: int) -> Contender:
+    """Half of `moved` bytes are read and as many written, in the memory of MLX's default device."""
+    if mx.default_device().type == mx.cpu:
+        return Contender(memory_copy(moved), is_mlx=False)
+    source = mx.ones(moved // 8)
+    return Contender(mlx_run(mx.negative, source))  # MLX's copy of a whole array copies nothing
 
 
 def memory_copy(moved: int) -> Run:

@@ -1,5 +1,6 @@
 """`gateloop bench ops`: the scan and the operator, their growth and memory, arithmetic."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -32,6 +33,7 @@ PEERS = ("jax", "torch", "gateloop-transformer")
 JAX = "jax.lax.associative_scan"
 TORCH = "gateloop-transformer's scan (torch)"
 C_LOOP = "C loop, one thread"
+COPY = "memory copy of as many bytes"
 
 Shape = tuple[int, int, int]
 Contenders = dict[str, Contender]
@@ -40,7 +42,9 @@ Contenders = dict[str, Contender]
 def measure(report: Report) -> None:
     quick = report.quick
     measure_scan(report, (1, 256, 64) if quick else (1, 8192, 624))
-    measure_gate_loop(report, (2, 64, 64) if quick else (8, 1024, 256))
+    on_gpu = mx.default_device().type == mx.gpu
+    full = (8, 4096, 1024) if on_gpu else (8, 1024, 256)
+    measure_gate_loop(report, (2, 64, 64) if quick else full)
     lengths = [256, 512] if quick else [1024 << i for i in range(8)]
     measure_growth(report, "length", "L", lengths, lambda length: (1, length, 128))
     batches = [1, 2] if quick else [1, 2, 4, 8, 16, 32]
@@ -58,9 +62,11 @@ def measure_scan(report: Report, shape: Shape) -> None:
     with cache_limit(report.own_cache):
         contenders = our_scans(planes, (dr, di))
         small_cache = compare(contenders, moved)
+    by_gradient = 16 * planes[0].nbytes  # beside that, six read and four written
     report.add(
         f"## The scan\n\nh_n = a_n h_{{n-1}} + x_n at {shape}, a and x complex, zero before the "
-        "first step. GB/s are the bytes of the planes of a, x and h over the time."
+        "first step. GB/s count the planes of a, x and h; for the gradient, with its forward pass, "
+        "16 planes."
     )
     contenders |= mlx_scans(planes, (dr, di))
     contenders |= peer_scans(planes, (dr, di))
@@ -68,8 +74,8 @@ def measure_scan(report: Report, shape: Shape) -> None:
         contenders[C_LOOP] = Contender(loop, is_mlx=False)
     else:
         report.add("- no C compiler that works: the C loop is left out")
-    contenders["memory copy of as many bytes"] = Contender(floors.memory_copy(moved), is_mlx=False)
-    result = compare(contenders, moved)
+    contenders[COPY] = floors.device_copy(moved)
+    result = compare(contenders, moved, by_gradient, COPY)
     report.add(result.table)
     names = {"forward": result.forward, "gradient": result.gradient}
     draw = partial(plots.bars, xlabel="milliseconds", values=_milliseconds(names))
@@ -135,11 +141,14 @@ def peer_scans(planes: list[np.ndarray], cotangents: tuple[np.ndarray, ...]) -> 
 def measure_gate_loop(report: Report, shape: Shape) -> None:
     """The operator from its projections, gates and all."""
     contenders = gate_loops(shape)
-    result = compare(contenders)
+    plane = 4 * math.prod(shape)
+    contenders[COPY] = floors.device_copy(6 * plane)
+    result = compare(contenders, 6 * plane, 17 * plane, COPY)
     report.add(
         f"## The operator\n\ny = q Re(h), h_n = a_n h_{{n-1}} + k_n v_n, a = sigmoid(gamma) "
         f"exp(i theta) at {shape}. The gradient is that of all five arrays, given y's, and "
-        "includes the forward pass."
+        "includes the forward pass. GB/s count the least that must be moved, six planes forward "
+        "(q, k, v, gamma, theta, y) and eleven more for the gradient."
     )
     report.add(result.table)
     times = {"forward": result.forward, "gradient": result.gradient}
@@ -148,6 +157,9 @@ def measure_gate_loop(report: Report, shape: Shape) -> None:
     ours = next(iter(contenders))
     what = f"operator forward and backward, {JAX} over {ours}"
     report.target(what, result.over_ours(JAX, "gradient"), 5)
+    if mx.default_device().type == mx.gpu:
+        for kind, share in result.shares.items():
+            report.target(f"operator {kind}, share of a copy's GB/s, {ours}", share, 0.7)
 
 
 def gate_loops(shape: Shape, torch: bool = True) -> Contenders:

@@ -19,6 +19,7 @@ from mlx_gateloop.ops.checks import (
     choose_backend,
 )
 from mlx_gateloop.ops.chunked import chunked_gate_loop
+from mlx_gateloop.ops.gpu import launcher as gpu
 from mlx_gateloop.ops.native import recurrence as extension
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.recurrent import recurrent
@@ -62,7 +63,9 @@ def gate_loop(
             passes (step by step where one step fills a CPU: see `scan.py`); "attention", O(L^2);
             "auto" takes the step for L = 1, else the scan.
         backend: What computes the scan: "ops" is plain MLX, "native" the C++ extension for CPUs,
-            which fuses the gates of the max-headed form; "auto" takes the fastest there is.
+            "metal" and "cuda" kernels for Apple's and NVIDIA's GPUs; these three fuse the gates of
+            the max-headed form. "auto" takes the one for MLX's default device, if there is one, and
+            with a warning "ops" where a kernel does not compile.
 
     Returns:
         y in v's shape and dtype, and the state after the last step, float32, in h0's form.
@@ -78,11 +81,14 @@ def gate_loop(
     check_gate_loop(q, k, v, a, h0, mask)
     check_choice("mode", mode, get_args(Mode))
     chosen = choose_backend(backend, get_args(Backend))
-    fused = chosen == "native" and q.ndim == 3 and q.size > 0
-    if mode == "auto":
-        mode = "recurrent" if q.shape[1] == 1 and not fused else "scan"
+    fused = FUSED.get(chosen) if q.ndim == 3 and q.size > 0 else None
+    if mode == "auto":  # only on a CPU is the scan of one step as fast as the step
+        step_by_step = q.shape[1] == 1 and not (fused and chosen == "native")
+        mode = "recurrent" if step_by_step else "scan"
     if mode == "scan" and fused:
-        y, last = extension.gate_loop(q, k, v, a, h0, mask, reverse)
+        if backend == "auto":
+            fused = gpu.or_else(fused, _plain_gate_loop)
+        y, last = fused(q, k, v, a, h0, mask, reverse)
         return y.astype(v.dtype), last
 
     shape, dtype = v.shape, v.dtype
@@ -100,7 +106,7 @@ def gate_loop(
     else:
         form = _FORMS[mode]
         if mode == "scan":
-            form = partial(form, scan=SCANS[chosen])
+            form = partial(form, scan=_scan(chosen, backend))
         y, h = _with_heads(form, q, k, v, gates, state, reverse)
     if len(h) == 1:  # a real transition scales the imaginary plane, which nothing is added to
         h = h if h0 is None else (*h, imaginary * _product(gates[0], imaginary))
@@ -137,7 +143,7 @@ def linear_scan(
         RuntimeError: A backend that this machine or version does not have.
     """
     check_linear_scan(a, x, h0)
-    scan = SCANS[choose_backend(backend, get_args(Backend))]
+    scan = _scan(choose_backend(backend, get_args(Backend)), backend)
     gates, inputs = pl.split(a), pl.split(x)
     start = () if h0 is None else pl.split(h0)
     count = max(map(len, (gates, inputs, start)))
@@ -218,7 +224,35 @@ _FORMS: dict[str, Callable[..., tuple[mx.array, Planes]]] = {
     "scan": chunked_gate_loop,
     "attention": attention,
 }
-SCANS = {"ops": linear_recurrence, "native": extension.linear_recurrence}
+SCANS = {
+    "ops": linear_recurrence,
+    "native": extension.linear_recurrence,
+    "metal": gpu.on("metal", gpu.linear_recurrence),
+    "cuda": gpu.on("cuda", gpu.linear_recurrence),
+}
+# The max-headed operator, gates and all.
+FUSED = {
+    "native": extension.gate_loop,
+    "metal": gpu.on("metal", gpu.gate_loop),
+    "cuda": gpu.on("cuda", gpu.gate_loop),
+}
+
+
+def _scan(chosen: str, asked: str) -> Callable[..., Planes]:
+    scan = SCANS[chosen]
+    return gpu.or_else(scan, linear_recurrence) if asked == "auto" else scan
+
+
+def _plain_gate_loop(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    a: Transition,
+    h0: mx.array | None,
+    mask: mx.array | None,
+    reverse: bool,
+) -> Result:
+    return gate_loop(q, k, v, a, h0, mask=mask, reverse=reverse, mode="scan", backend="ops")
 
 
 def _initial_state(k: mx.array, v: mx.array, h0: mx.array | None) -> Planes:

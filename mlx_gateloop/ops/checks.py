@@ -2,6 +2,7 @@
 
 import mlx.core as mx
 
+from mlx_gateloop.ops.gpu.launcher import absence as gpu_absence
 from mlx_gateloop.ops.native import absence
 from mlx_gateloop.ops.transition import Transition
 
@@ -73,13 +74,14 @@ def choose_backend(backend: str, choices: tuple[str, ...]) -> str:
     if backend != "auto":
         return backend
     on_cpu = mx.default_device().type == mx.cpu
-    return "native" if on_cpu and "native" not in missing else "ops"
+    preferred = ("native",) if on_cpu else ("metal", "cuda")
+    return next((name for name in preferred if name not in missing), "ops")
 
 
 def why_missing(backend: str) -> str | None:
     """Why a backend cannot be used, in one line; None if it can."""
     if backend in ("metal", "cuda"):
-        return f"this version of mlx_gateloop has no {backend} kernels"
+        return gpu_absence(backend)
     return absence() if backend == "native" else None
 
 

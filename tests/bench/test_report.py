@@ -80,6 +80,13 @@ def test_compare_puts_ratios_beside_times(monkeypatch):
     assert cells[3] == ["b", "4 (2.00)", "2.00", "-", "-", "-", "-"]
     assert result.over_ours("b") == 2
     assert result.over_ours("c") is None
+    assert result.shares == {}
+
+    result = compare(contenders, 8_000_000, 12_000_000, copy="b")
+    cells = [re.split(r"\s*\|\s*", line)[1:-1] for line in result.table.splitlines()]
+    assert cells[2][2:6] == ["4.00 (200%)", "-", "6 (1.00)", "2.00 (100%)"]
+    assert cells[3][2:] == ["2.00 (100%)", *["-"] * 5]
+    assert result.shares == {"forward": pytest.approx(2), "gradient": pytest.approx(1)}
 
 
 def test_peak_counts_what_a_run_allocates():
@@ -154,3 +161,12 @@ def test_copy_moves_as_many_bytes_as_it_says():
     run()
     assert target.nbytes == 500
     assert np.all(target == 1)
+
+
+def test_a_copy_on_the_device_moves_as_many_bytes_as_it_says(monkeypatch):
+    from mlx_gateloop.bench import floors
+
+    assert not floors.device_copy(1000).is_mlx or mx.default_device().type == mx.gpu
+    gpu = type("Device", (), {"type": mx.gpu})
+    monkeypatch.setattr(floors.mx, "default_device", lambda: gpu)
+    assert floors.device_copy(1000).forward().nbytes == 500

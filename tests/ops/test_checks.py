@@ -68,6 +68,7 @@ def test_softmax_form_checks_the_same_arguments():
 @pytest.mark.parametrize("backend", ["native", "metal", "cuda"])
 def test_a_backend_that_is_not_there_says_so(backend, monkeypatch):
     monkeypatch.setattr(checks, "absence", lambda: "no compiler")
+    monkeypatch.setattr(checks, "gpu_absence", lambda _: "no GPU")
     with pytest.raises(RuntimeError, match=f"backend '{backend}' is missing: .*available: ops"):
         call(backend=backend)
     with pytest.raises(RuntimeError, match="is missing"):

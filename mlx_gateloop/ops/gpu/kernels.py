@@ -1,0 +1,187 @@
+"""Kernels composed from the text beside this file, and what one launch of each needs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+Arrays = dict[str, mx.array]
+
+WIDTH = 32  # channels of a threadgroup, one for each lane
+INTERVAL = 32  # steps between saved states; a tile starts at one of them
+STEPS = 4  # of a segment; with more the backward pass would not fit into 64 registers
+TILE = 64  # steps of the largest tile, 16 segments; parts of a sequence are whole tiles
+# Processors of a common GPU of the platform: MLX does not tell how many there are.
+CORES = {"metal": 32, "cuda": 132}
+# A part shorter than this does not pay for reading the gates and inputs twice.
+SHORTEST_PART = 512
+
+# Arrays in the order of the kernels' parameters. A launch gives `first` for an input that its
+# variant does not read, and one number for an output that it does not write.
+FORWARD = (["q", "k", "v", "first", "second", "mask", "h0"], ["y", "z", "h1", "states"])
+BACKWARD = (
+    ["q", "k", "v", "first", "second", "mask", "states", "dy", "dz", "dh1"],
+    ["dq", "dk", "dv", "dfirst", "dsecond", "dh0"],
+)
+AGGREGATE = (["k", "v", "first", "second", "mask"], ["Ar", "Ai", "Hr", "Hi"])
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is compiled into a kernel, besides types and sizes of tiles.
+
+    Args:
+        form: 0 sigmoid, 1 polar, 2 cartesian gates.
+        is_complex: Whether the gates are complex.
+        planes_x: 0 where x = k v and y = q Re(h); else the planes of x, and y and z are those of h.
+        masked: Whether there is a mask.
+        reverse: Whether the recurrence runs from the last step to the first.
+    """
+
+    form: int
+    is_complex: bool
+    planes_x: int = 0
+    masked: bool = False
+    reverse: bool = False
+
+    @property
+    def absent(self) -> set[str]:
+        """The arrays, and gradients, that kernels of this variant neither read nor write."""
+        absent = {"q"} if self.planes_x else {"z"}
+        absent |= set() if self.is_complex else {"second", "z"}
+        absent |= {"v"} if self.planes_x == 1 else set()
+        absent |= set() if self.masked else {"mask"}
+        return absent | {f"d{name}" for name in absent}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the work is cut: S segments a tile, and parts of a sequence side by side."""
+
+    segments: int
+    parts: int = 1
+
+
+def plan(platform: str, B: int, L: int, D: int) -> Plan:
+    """Few threadgroups get more segments; very few, for long sequences, also parts."""
+    groups, cores = B * -(-D // WIDTH), CORES[platform]
+    if groups >= 2 * cores:
+        return Plan(8)
+    parts = min(2 * cores // groups, L // SHORTEST_PART)
+    if parts < 4:  # two passes over the inputs take nearly twice as long as one
+        return Plan(16)
+    tiles = -(-L // TILE)
+    return Plan(16, -(-tiles // -(-tiles // parts)))  # no part without steps
+
+
+class Kernels:
+    """The kernels of a platform, built when they are first used.
+
+    Args:
+        platform: "metal" or "cuda": whose prelude and entry are taken.
+        factory: `mx.fast.metal_kernel`, `mx.fast.cuda_kernel`, or another with their signature.
+    """
+
+    def __init__(self, platform: str, factory: Callable[..., Any]) -> None:
+        self.platform = platform
+        self.factory = factory
+
+    @cached_property
+    def _forward(self) -> Any:
+        return self._build("forward", *FORWARD)
+
+    @cached_property
+    def _backward(self) -> Any:
+        return self._build("backward", *BACKWARD)
+
+    @cached_property
+    def _aggregate(self) -> Any:
+        return self._build("aggregate", *AGGREGATE)
+
+    def forward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
+        """y, z, the last state h1 `[B, 2, D]`, and the states at every `INTERVAL` steps.
+
+        Args:
+            variant: What the arrays are.
+            plan: How to cut the work.
+            x: The inputs of `FORWARD` by name; h0 `[B, parts, 2, D]`.
+        """
+        B, L, D = x["first"].shape
+        T, f32 = x["k"].dtype, mx.float32
+        saved = (B, -(-L // INTERVAL), 2, D)
+        shapes = {"y": (B, L, D), "z": (B, L, D), "h1": (B, 2, D), "states": saved}
+        outputs = {name: (shape, T if name in "yz" else f32) for name, shape in shapes.items()}
+        template = _template(variant, x, plan)
+        return _launch(self._forward, FORWARD[0], variant, plan, x, outputs, template)
+
+    def backward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
+        """The gradients; `x` as the inputs of `BACKWARD`, dh1 `[B, parts, 2, D]`."""
+        B, L, D = x["first"].shape
+        T, gate = x["k"].dtype, x["first"].dtype
+        dtypes = dict(zip(BACKWARD[1], [T, T, T, gate, gate, mx.float32], strict=True))
+        shapes = {name: (B, 2, D) if name == "dh0" else (B, L, D) for name in dtypes}
+        outputs = {name: (shapes[name], dtype) for name, dtype in dtypes.items()}
+        template = _template(variant, x, plan)
+        return _launch(self._backward, BACKWARD[0], variant, plan, x, outputs, template)
+
+    def aggregate(
+        self, variant: Variant, plan: Plan, x: Mapping[str, mx.array], adjoint: bool
+    ) -> Arrays:
+        """What each of the S pieces of each part makes of a state: planes `[B, parts S, D]`."""
+        B, _, D = x["first"].shape
+        shape = (B, plan.parts * plan.segments, D)
+        outputs = dict.fromkeys(AGGREGATE[1], (shape, mx.float32))
+        template = [*_template(variant, x, plan), ("ADJOINT", adjoint)]
+        return _launch(self._aggregate, AGGREGATE[0], variant, plan, x, outputs, template)
+
+    def _build(self, name: str, inputs: list[str], outputs: list[str]) -> Any:
+        def text(*names: str) -> str:
+            return "".join((Path(__file__).parent / name).read_text() for name in names)
+
+        return self.factory(
+            name=f"gateloop_{name}",
+            input_names=inputs,
+            output_names=outputs,
+            header=text(f"prelude.{self.platform}", "common.inc"),
+            source=text(f"entry.{self.platform}", "position.inc", f"{name}.inc"),
+        )
+
+
+def _template(variant: Variant, x: Mapping[str, mx.array], plan: Plan) -> list[tuple[str, Any]]:
+    return [
+        ("T", x["k"].dtype),
+        ("Gate", x["first"].dtype),
+        ("FORM", variant.form),
+        ("COMPLEX", variant.is_complex),
+        ("X", variant.planes_x),
+        ("MASKED", variant.masked),
+        ("REVERSE", variant.reverse),
+        ("S", plan.segments),
+        ("R", STEPS),
+        ("C", INTERVAL),
+    ]
+
+
+def _launch(
+    kernel: Any,
+    inputs: list[str],
+    variant: Variant,
+    plan: Plan,
+    x: Mapping[str, mx.array],
+    outputs: Mapping[str, tuple[tuple[int, ...], mx.Dtype]],
+    template: list[tuple[str, Any]],
+) -> Arrays:
+    B, _, D = x["first"].shape
+    absent = variant.absent
+    arrays = kernel(
+        inputs=[x["first"] if name in absent else x[name] for name in inputs],
+        template=template,
+        grid=(WIDTH * -(-D // WIDTH), plan.segments, B * plan.parts),
+        threadgroup=(WIDTH, plan.segments, 1),
+        output_shapes=[(1,) if name in absent else shape for name, (shape, _) in outputs.items()],
+        output_dtypes=[dtype for _, dtype in outputs.values()],
+    )
+    return {n: array for n, array in zip(outputs, arrays, strict=True) if n not in absent}

@@ -1,0 +1,241 @@
+"""The operator and its scan through the GPU kernels, differentiable; results as in `ops`."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_gateloop.ops.gpu.kernels import (
+    BACKWARD,
+    FORWARD,
+    Arrays,
+    Kernels,
+    Plan,
+    Variant,
+    plan,
+)
+from mlx_gateloop.ops.planes import Planes
+from mlx_gateloop.ops.transition import Transition
+
+NAMES = {"metal": "Apple", "cuda": "NVIDIA"}
+FORMS = {"sigmoid": 0, "polar": 1, "cartesian": 2}
+TYPES = (mx.float32, mx.float16, mx.bfloat16)
+
+
+class KernelError(RuntimeError):
+    """A kernel that does not compile on this GPU, or does not run."""
+
+
+def absence(platform: str) -> str | None:
+    """Why a platform's kernels cannot be used, in one line; None if they can."""
+    if not getattr(mx, platform).is_available():
+        return f"MLX finds no {NAMES[platform]} GPU here"
+    if mx.default_device().type == mx.cpu:
+        return "MLX's default device is the CPU"
+    return None
+
+
+@cache
+def kernels(platform: str) -> Kernels:
+    """MLX's own kernels of the platform."""
+    return Kernels(platform, getattr(mx.fast, f"{platform}_kernel"))
+
+
+def gate_loop(
+    kernels: Kernels,
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    a: Transition,
+    h0: mx.array | None,
+    mask: mx.array | None,
+    reverse: bool,
+) -> tuple[mx.array, mx.array]:
+    """The max-headed operator, its gates fused; all but h0 and mask are `[B, L, D]`, none empty.
+
+    Raises:
+        KernelError: A kernel does not compile.
+    """
+    B, _, D = q.shape
+    q, k, v = _alike(q, k, v)
+    gates = _alike(a.first) if a.second is None else _alike(a.first, a.second)
+    variant = Variant(FORMS[a.form], a.is_complex, 0, mask is not None, reverse)
+    h0 = mx.zeros((B, 2, D)) if h0 is None else h0.astype(mx.float32)
+    arrays = [q, k, v, *gates, *([] if mask is None else [mask]), h0]
+    y, h1, _ = _run(kernels, variant, arrays)
+    return y, h1
+
+
+def linear_recurrence(
+    kernels: Kernels, a: Planes, x: Planes, h0: Planes, reverse: bool = False
+) -> Planes:
+    """All states of h_n = a_n h_{n-1} + x_n; float32 planes `[B, L, ...]`, of h0 `[B, ...]`.
+
+    Raises:
+        KernelError: A kernel does not compile.
+    """
+    if len(a) < len(x):  # real gates keep the planes apart
+        return tuple(
+            linear_recurrence(kernels, a, (plane,), (start,), reverse)[0]
+            for plane, start in zip(x, h0, strict=True)
+        )
+    shape = a[0].shape
+    if a[0].size == 0:
+        return tuple(mx.zeros(shape) for _ in h0)
+    B, L = shape[:2]
+    planes = [plane.reshape(B, L, -1) for plane in (*x, *a)]
+    start = [plane.reshape(B, -1) for plane in h0]
+    start += [mx.zeros_like(start[0])] * (2 - len(start))
+    variant = Variant(FORMS["cartesian"], len(a) == 2, len(x), False, reverse)
+    h = _run(kernels, variant, [*planes, mx.stack(start, 1)])[: len(a)]
+    return tuple(plane.reshape(shape) for plane in h)
+
+
+def on(platform: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with the kernels of a platform, which are not built before it is called."""
+    return lambda *args: function(kernels(platform), *args)
+
+
+def or_else(fast: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """`fast`, or with one warning `plain` where a kernel does not compile."""
+
+    def run(*args: Any) -> Any:
+        try:
+            return fast(*args)
+        except KernelError as error:
+            _warn_once(str(error))
+            return plain(*args)
+
+    return run
+
+
+@cache
+def _warn_once(message: str) -> None:
+    warnings.warn(f"mlx_gateloop computes the scan in plain MLX: {message}", stacklevel=4)
+
+
+def _alike(*arrays: mx.array) -> tuple[mx.array, ...]:
+    """The arrays in one dtype that kernels know: their own if they share it, else float32."""
+    kept = len({x.dtype for x in arrays}) == 1 and arrays[0].dtype in TYPES
+    return arrays if kept else tuple(x.astype(mx.float32) for x in arrays)
+
+
+def _run(kernels: Kernels, variant: Variant, arrays: Sequence[mx.array]) -> Planes:
+    """y, z if there is one, the last state and the saved states."""
+    names = [name for name in FORWARD[0] if name not in variant.absent]
+    x = dict(zip(names, arrays, strict=True))
+    segments = plan(kernels.platform, *x["first"].shape).segments
+    failure = _failure(kernels, variant, segments, x["k"].dtype, x["first"].dtype)
+    if x["first"][0].size >= 2**31:
+        failure = "the kernels count the numbers of a sequence in 31 bits"
+    if failure:
+        raise KernelError(failure)
+    return tuple(_operator(kernels, variant)(*arrays))
+
+
+@cache
+def _failure(
+    kernels: Kernels, variant: Variant, segments: int, dtype: mx.Dtype, gate: mx.Dtype
+) -> str | None:
+    """What the compiler said of a variant; None if its kernels run, on a few numbers."""
+    # Kernels are compiled when they are evaluated, where nothing could catch the error. Arrays of
+    # fewer than 8 numbers would make another kernel.
+    cut = Plan(segments)
+    steps, state = mx.zeros((1, 8, 8), dtype), mx.zeros((1, 1, 2, 8))
+    x = dict.fromkeys(("q", "k", "v", "dy", "dz"), steps)
+    x |= dict.fromkeys(("first", "second"), mx.zeros((1, 8, 8), gate))
+    x |= {"mask": mx.zeros((1, 8), mx.bool_), "h0": state, "dh1": state}
+    try:
+        outputs = kernels.forward(variant, cut, x)
+        mx.eval(outputs, kernels.backward(variant, cut, x | {"states": outputs["states"]}))
+    except RuntimeError as error:
+        lines = str(error).splitlines() or ["no reason given"]
+        what = next((line for line in lines if "error:" in line), lines[0])
+        return f"a {kernels.platform} kernel fails: {what.strip()}"
+    return None
+
+
+@cache
+def _operator(kernels: Kernels, variant: Variant) -> Callable[..., Any]:
+    """The forward pass with its gradient and its rule for vmap; arrays as in `FORWARD`."""
+    absent = variant.absent
+    names = [name for name in FORWARD[0] if name not in absent]
+    kept = [name for name in names if name != "h0"]  # what the gradient reads, beside states
+    cotangents = [name for name in BACKWARD[0][6:] if name not in absent]
+    gradients = [name for name in BACKWARD[1] if name not in absent]
+
+    def forward(*arrays: mx.array) -> Planes:
+        x = dict(zip(names, arrays, strict=True))
+        cut = plan(kernels.platform, *x["first"].shape)
+        h0 = _entries(kernels, variant, cut, x, x["h0"], adjoint=False)
+        return tuple(kernels.forward(variant, cut, x | {"h0": h0}).values())
+
+    def backward(*arrays: mx.array) -> Planes:
+        x = dict(zip(kept + cotangents, arrays, strict=True))
+        cut = plan(kernels.platform, *x["first"].shape)
+        dh1 = _entries(kernels, variant, cut, x, x["dh1"], adjoint=True)
+        return tuple(kernels.backward(variant, cut, x | {"dh1": dh1}).values())
+
+    operator, gradient = _folding(forward), _folding(backward)
+
+    @operator.vjp
+    def operator_vjp(arrays: Sequence, cotangents: Sequence, outputs: Sequence) -> Planes:
+        *given, _ = cotangents  # none is asked of the saved states
+        primals = dict(zip(names, arrays, strict=True))
+        found = gradient(*(primals[name] for name in kept), outputs[-1], *given)
+        by_name = dict(zip(gradients, found, strict=True))
+        if variant.masked:
+            by_name["dmask"] = mx.zeros_like(primals["mask"])
+        return tuple(by_name[f"d{name}"] for name in names)
+
+    @gradient.vjp
+    def gradient_vjp(*_: Any) -> Planes:
+        raise NotImplementedError("second derivatives: only backend='ops' and 'native' have them")
+
+    return operator
+
+
+def _entries(
+    kernels: Kernels, variant: Variant, cut: Plan, x: Arrays, edge: mx.array, adjoint: bool
+) -> mx.array:
+    """What enters each part, `[B, parts, 2, D]`: states, or if `adjoint` gradients by them.
+
+    Three launches: what every piece of every part does, a scan over the pieces, and the caller's.
+    """
+    if cut.parts == 1:
+        return edge[:, None]
+    planes_x = variant.planes_x
+    if adjoint:
+        sources = ("dy", "dz") if planes_x else ("q", "dy")
+        planes_x = planes_x and 1 + variant.is_complex
+        x = x | {"k": x[sources[0]], "v": x.get(sources[1], x["k"])}
+    pieces = Variant(variant.form, variant.is_complex, planes_x, variant.masked, variant.reverse)
+    done = kernels.aggregate(pieces, cut, x, adjoint)
+    names = {"k": "Hr", "v": "Hi", "first": "Ar", "second": "Ai"}
+    scan = Variant(FORMS["cartesian"], True, planes_x=2, reverse=adjoint)
+    arrays = {name: done[of] for name, of in names.items()} | {"h0": edge[:, None]}
+    after = kernels.forward(scan, Plan(cut.segments), arrays)
+    S = cut.segments
+    between = slice(S, None, S) if adjoint else slice(S - 1, -1, S)
+    inner = mx.stack([after["y"][:, between], after["z"][:, between]], 2)
+    outer = edge[:, None]
+    return mx.concatenate([inner, outer] if adjoint else [outer, inner], 1)
+
+
+def _folding(function: Callable[..., Planes]) -> Any:
+    """A custom function that vmap folds into the batch, the first axis of every array."""
+    folded = mx.custom_function(function)
+
+    @folded.vmap
+    def fold(arrays: Sequence, axes: Sequence) -> tuple[Planes, tuple[int, ...]]:
+        n = next(x.shape[i] for x, i in zip(arrays, axes, strict=True) if i is not None)
+        moved = [
+            mx.broadcast_to(x, (n, *x.shape)) if i is None else mx.moveaxis(x, i, 0)
+            for x, i in zip(arrays, axes, strict=True)
+        ]
+        outputs: Any = folded(*(x.flatten(0, 1) for x in moved))
+        return tuple(mx.unflatten(x, 0, (n, -1)) for x in outputs), (0,) * len(outputs)
+
+    return folded

@@ -1,0 +1,46 @@
+// The part of CUDA's language that kernels here may use, with MLX's names for shapes.
+#pragma once
+#include "half.h"
+
+typedef half __half;
+typedef bfloat __nv_bfloat16;
+struct complex64_t {
+  float real, imag;
+};
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __restrict__ __restrict
+
+#define threadIdx (gpu::position().thread_position_in_threadgroup)
+#define blockIdx (gpu::position().threadgroup_position_in_grid)
+#define blockDim (gpu::position().threads_per_threadgroup)
+#define gridDim (gpu::position().threadgroups_per_grid)
+
+#define GPU_LINE int line = __builtin_LINE()
+inline void __syncthreads(GPU_LINE) { gpu::barrier(gpu::FENCE_DEVICE | gpu::FENCE_SHARED, line); }
+inline void __syncwarp(uint = ~0u, GPU_LINE) {
+  gpu::simd_barrier(gpu::FENCE_DEVICE | gpu::FENCE_SHARED, line);
+}
+inline uint own_lane() { return gpu::position().thread_index_in_simdgroup; }
+#define GPU_LANE(name, type, from)                                         \
+  template <class X, class T = gpu::value_of<X>>                           \
+  T name(uint, X x, type n, int = 32, GPU_LINE) {                          \
+    return gpu::lane<T>(from, x, line);                                    \
+  }
+GPU_LANE(__shfl_sync, int, uint(n) % gpu::kLanes)
+GPU_LANE(__shfl_xor_sync, int, own_lane() ^ uint(n))
+GPU_LANE(__shfl_up_sync, uint, own_lane() < n ? own_lane() : own_lane() - n)
+GPU_LANE(__shfl_down_sync, uint, own_lane() + n < gpu::kLanes ? own_lane() + n : own_lane())
+#undef GPU_LANE
+
+#define expf __builtin_expf
+#define logf __builtin_logf
+#define sinf __builtin_sinf
+#define cosf __builtin_cosf
+#define sqrtf __builtin_sqrtf
+#define fmaf __builtin_fmaf
+inline void sincosf(float x, float* s, float* c) {
+  *s = __builtin_sinf(x);
+  *c = __builtin_cosf(x);
+}

@@ -1,0 +1,36 @@
+"""The text that MLX itself composes of a Metal kernel; any build of MLX prints it."""
+
+import ctypes
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+
+def mlx_text(kernel: Mapping[str, Any], inputs: Sequence[mx.array], **call: Any) -> str:
+    """The source in full, of a kernel with these arguments and a call with those.
+
+    A kernel is only traced when it is exported: no GPU is needed.
+    """
+    function = mx.fast.metal_kernel(**kernel)
+
+    def traced(*arrays: mx.array) -> list[mx.array]:
+        return function(inputs=list(arrays), verbose=True, stream=mx.gpu, **call)
+
+    with tempfile.TemporaryDirectory() as directory:
+        printed = Path(directory) / "printed"
+        sys.stdout.flush()
+        kept = os.dup(1)
+        try:
+            with printed.open("wb") as file:
+                os.dup2(file.fileno(), 1)  # MLX prints from C++
+            mx.export_function(str(Path(directory) / "exported.mlxfn"), traced, *inputs)
+            ctypes.CDLL(None).fflush(None)
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        return printed.read_text().split("```\n", 1)[1].rsplit("\n```", 1)[0]

@@ -1,0 +1,98 @@
+"""Compiles what runs on the CPU, once for each source: a cache in the temporary directory."""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).parent / "cpu"
+# Locals start as a large negative number, so that none is taken for a value by chance.
+FLAGS = ("-std=c++17", "-O1", "-fPIC", "-w", "-fvisibility=hidden", f"-I{HERE}")
+FLAGS += ("-ftrivial-auto-var-init=pattern",)
+SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1")
+
+
+def absence() -> str | None:
+    """Why kernels cannot be run on this CPU, in one line; None if they can."""
+    if sys.platform != "linux":
+        return "the harness switches fibers as Linux does"
+    return None if compiler() else "no C++ compiler was found"
+
+
+@cache
+def compiler() -> str | None:
+    """The C++ compiler: $CXX, or g++, or clang++."""
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+def compile_cpp(arguments: list[str], text: str | None = None) -> str:
+    """What the compiler prints.
+
+    Raises:
+        RuntimeError: It refuses.
+    """
+    command = [str(compiler()), *arguments]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"a kernel does not compile:\n{done.stderr[:4000]}")
+    return done.stdout
+
+
+@cache
+def preprocess(text: str) -> str:
+    """The text with its macros, and only those, expanded."""
+    return compile_cpp(["-E", "-x", "c++", "-std=c++17", "-w", "-"], text)
+
+
+def library(source: str, sanitized: bool = False) -> ctypes.CDLL:
+    """The loaded library of a translation unit and the runtime."""
+    return ctypes.CDLL(str(_built(source, FLAGS + (SANITIZE if sanitized else ()))))
+
+
+@cache
+def _built(source: str, flags: tuple[str, ...]) -> Path:
+    cached = _cache() / f"{_key(source, *flags)}.so"
+    if not cached.exists():
+        beside = cached.with_suffix(f".{os.getpid()}")
+        objects = map(str, _runtime(flags))
+        compile_cpp([*flags, "-shared", "-o", str(beside), *objects, "-x", "c++", "-"], source)
+        beside.replace(cached)
+    return cached
+
+
+@cache
+def _runtime(flags: tuple[str, ...]) -> list[Path]:
+    objects = []
+    for file in sorted(HERE.glob("*.cpp")):
+        cached = _cache() / f"{file.stem}-{_key(*flags)}.o"
+        if not cached.exists():
+            beside = cached.with_suffix(f".{os.getpid()}")
+            compile_cpp([*flags, "-c", "-o", str(beside), str(file)])
+            beside.replace(cached)
+        objects.append(cached)
+    return objects
+
+
+@cache
+def _headers() -> str:
+    return "".join(path.read_text() for path in sorted(HERE.iterdir()))
+
+
+def _key(*parts: str) -> str:
+    whole = "\0".join((str(compiler()), _headers(), *parts))
+    return hashlib.sha256(whole.encode()).hexdigest()[:24]
+
+
+@cache
+def _cache() -> Path:
+    directory = Path(tempfile.gettempdir()) / f"mlx_gateloop-kernels-{os.getuid()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    if directory.stat().st_uid != os.getuid():  # libraries that someone else could have written
+        directory = Path(tempfile.mkdtemp(prefix="mlx_gateloop-kernels-"))
+    return directory
