@@ -40,21 +40,34 @@ class Mutant:
 PARTS = {"length": 3001}
 MASK = {"masked": True}
 BARRIER = "GL_BARRIER();"
-FLIP = "p = 1 - p;"
+FIRST_BARRIER = "    GL_BARRIER();\n    GL_UNROLL"
+ROUND_BARRIER = "      GL_BARRIER();\n    }"
+ROUND_FLIP = "p = 1 - p;  //"
+TILE_FLIP = "    p = 1 - p;\n"
+ROUNDS = "int o = 1; o < S; o *= 2"
 MUTANTS = {
-    "no barrier, forward": Mutant("forward.inc", BARRIER, ""),
-    "no barrier, backward": Mutant("backward.inc", BARRIER, ""),
-    "barrier of some segments": Mutant("forward.inc", BARRIER, "if (seg > 0) { GL_BARRIER(); }"),
+    "no barrier before the rounds, forward": Mutant("forward.inc", FIRST_BARRIER, "    GL_UNROLL"),
+    "the same, backward": Mutant("backward.inc", FIRST_BARRIER, "    GL_UNROLL"),
+    "no barrier in a round, forward": Mutant("forward.inc", ROUND_BARRIER, "    }"),
+    "no barrier in a round, backward": Mutant("backward.inc", ROUND_BARRIER, "    }"),
+    "barrier of some segments": Mutant(
+        "forward.inc", BARRIER, "if (seg > 0) { GL_BARRIER(); }", count=2
+    ),
+    "a round too few, forward": Mutant("forward.inc", ROUNDS, "int o = 1; 2 * o < S; o *= 2"),
+    "a round too few, backward": Mutant("backward.inc", ROUNDS, "int o = 1; 2 * o < S; o *= 2"),
+    "rounds that reach one segment": Mutant("forward.inc", ROUNDS, "int o = 1; o < S; o += 1"),
     "barrier that orders nothing": Mutant("prelude.metal", "mem_threadgroup)", "mem_device)"),
     "idle lanes return early": Mutant(
         "position.inc",
         "const bool writes = channel < D;",
         "const bool writes = channel < D; if (!writes) return;",
     ),
-    "one buffer, forward": Mutant("forward.inc", FLIP, ""),
-    "one buffer, backward": Mutant("backward.inc", FLIP, ""),
+    "one buffer for a round, forward": Mutant("forward.inc", ROUND_FLIP, "//"),
+    "one buffer for a round, backward": Mutant("backward.inc", ROUND_FLIP, "//"),
+    "one buffer for a tile, forward": Mutant("forward.inc", TILE_FLIP, ""),
+    "one buffer for a tile, backward": Mutant("backward.inc", TILE_FLIP, ""),
     "conj of the adjoint": Mutant("common.inc", "{a.re, -a.im}", "{a.re, a.im}"),
-    "conj of a segment": Mutant("backward.inc", "COMPLEX ? -shared_A", "COMPLEX ? shared_A"),
+    "conj of a segment": Mutant("backward.inc", "gl_back<COMPLEX>(B,", "gl_times<COMPLEX>(B,"),
     "conj of a part": Mutant("aggregate.inc", "ADJOINT ? -A.im", "ADJOINT ? A.im", **PARTS),
     "swapped re and im": Mutant(
         "common.inc", "a.re * h.im + a.im * h.re + x.im", "a.re * h.im - a.im * h.re + x.im"
@@ -79,9 +92,11 @@ MUTANTS = {
     "first step of a tile": Mutant("forward.inc", "tile + seg * R", "tile + seg * R + 1"),
     "too few states saved": Mutant("forward.inc", "start % C == 0", "start % (2 * C) == 0"),
     "wrong state taken": Mutant("backward.inc", "+ tile / C)", "+ (tile + S * R - 1) / C)"),
-    "state after, not before": Mutant(
-        "forward.inc", "if (n == seg) h = carry;", "if (n + 1 == seg) h = carry;"
-    ),
+    "state after, not before": Mutant("forward.inc", "GL_GET(1, seg - 1)", "GL_GET(1, seg)"),
+    "gradient before, not after": Mutant("backward.inc", "GL_GET(3, seg + 1)", "GL_GET(3, seg)"),
+    "every segment takes h0": Mutant("forward.inc", "if (seg == 0) carry =", "carry ="),
+    "no segment takes dh1": Mutant("backward.inc", "if (seg == S - 1) carry =", "if (false) carry ="),
+    "the tile's state is lost": Mutant("forward.inc", "carry = GL_GET(1, S - 1)", "carry = h"),
     "index of the reverse": Mutant(
         "position.inc", "(REVERSE ? L - 1 : 0) * D", "(REVERSE ? L : 0) * D", reverse=True
     ),
@@ -97,7 +112,7 @@ MUTANTS = {
         "gl_gate_of<FORM, COMPLEX>(f[r], s[r]).a",
         **MASK,
     ),
-    "order of segments": Mutant("backward.inc", "n = S - 1; n >= 0; --n", "n = 0; n < S; ++n"),
+    "gates before instead of after": Mutant("backward.inc", "GL_GET(2, seg", "GL_GET(0, seg"),
     "order of an adjoint part": Mutant("aggregate.inc", "low + high - 1 - n", "n", **PARTS),
     "last state of the first part": Mutant("forward.inc", "&& end == L", "&& begin == 0", **PARTS),
     "h0 of the last part": Mutant("backward.inc", "&& begin == 0", "&& end == L", **PARTS),

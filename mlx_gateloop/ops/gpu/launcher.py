@@ -73,9 +73,12 @@ def linear_recurrence(
 ) -> Planes:
     """All states of h_n = a_n h_{n-1} + x_n; float32 planes `[B, L, ...]`, of h0 `[B, ...]`.
 
+    An empty h0 is zero.
+
     Raises:
         KernelError: A kernel does not compile.
     """
+    h0 = h0 or tuple(mx.zeros((x[0].shape[0], *x[0].shape[2:])) for _ in x)
     if len(a) < len(x):  # real gates keep the planes apart
         return tuple(
             linear_recurrence(kernels, a, (plane,), (start,), reverse)[0]
