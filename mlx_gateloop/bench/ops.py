@@ -1,5 +1,6 @@
 """`gateloop bench ops`: the scan and the operator, their growth and memory, arithmetic."""
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -41,6 +42,8 @@ Contenders = dict[str, Contender]
 
 def measure(report: Report) -> None:
     quick = report.quick
+    if lines := peers.device_lines():
+        report.add("\n".join(lines))
     measure_scan(report, (1, 256, 64) if quick else (1, 8192, 624))
     on_gpu = mx.default_device().type == mx.gpu
     full = (8, 4096, 1024) if on_gpu else (8, 1024, 256)
@@ -158,6 +161,8 @@ def measure_gate_loop(report: Report, shape: Shape) -> None:
     what = f"operator forward and backward, {JAX} over {ours}"
     report.target(what, result.over_ours(JAX, "gradient"), 5)
     if mx.default_device().type == mx.gpu:
+        for peer, kind in itertools.product((JAX, TORCH), ("forward", "gradient")):
+            report.target(f"operator {kind}, {peer} over {ours}", result.over_ours(peer, kind), 3)
         for kind, share in result.shares.items():
             report.target(f"operator {kind}, share of a copy's GB/s, {ours}", share, 0.7)
 

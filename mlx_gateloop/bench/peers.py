@@ -1,15 +1,29 @@
 """The scan and the operator in jax and torch: NumPy arrays in, runs out.
 
 Both peers get complex64 arrays. They differ in what the gradient of a complex number means (jax's
-is the conjugate of torch's), not in the work.
+is the conjugate of torch's), not in the work. jax takes its own default device, torch an NVIDIA GPU
+where MLX has one.
 """
 
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 
-from mlx_gateloop.bench.machine import cores
+from mlx_gateloop.bench.machine import cores, present
 from mlx_gateloop.bench.measure import Contender, Function
+
+
+def device_lines() -> list[str]:
+    """Where each peer that is here runs."""
+    lines = []
+    if present("jax"):
+        import jax
+
+        lines.append(f"- jax runs on {jax.devices()[0].device_kind}")
+    if present("torch"):
+        lines.append(f"- torch runs on {_torch_device()}")
+    return lines
 
 
 def jax_scan(a: np.ndarray, x: np.ndarray, cotangent: np.ndarray) -> Contender:
@@ -80,19 +94,34 @@ def _torch_states(a: Any, x: Any) -> Any:
     return associative_scan(combine, (a, x))[1]
 
 
+def _torch_device() -> str:
+    import torch
+
+    on_gpu = mx.default_device().type == mx.gpu and torch.cuda.is_available()
+    return "cuda" if on_gpu else "cpu"
+
+
 def _torch_contender(
     function: Function, arrays: list[np.ndarray], cotangent: np.ndarray
 ) -> Contender:
     import torch
 
     torch.set_num_threads(cores())
-    leaves = [torch.tensor(array).requires_grad_() for array in arrays]
-    dy = torch.tensor(cotangent)
+    device = _torch_device()
+    leaves = [torch.tensor(array, device=device, requires_grad=True) for array in arrays]
+    dy = torch.tensor(cotangent, device=device)
 
-    def forward() -> Any:
+    def wait() -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    def forward() -> None:
         with torch.no_grad():
-            return function(*leaves)
+            function(*leaves)
+        wait()
 
-    return Contender(
-        forward, lambda: torch.autograd.grad(function(*leaves), leaves, dy), is_mlx=False
-    )
+    def gradient() -> None:
+        torch.autograd.grad(function(*leaves), leaves, dy)
+        wait()
+
+    return Contender(forward, gradient, is_mlx=False)

@@ -95,7 +95,7 @@ MUTANTS = {
     "state after, not before": Mutant("forward.inc", "GL_GET(1, seg - 1)", "GL_GET(1, seg)"),
     "gradient before, not after": Mutant("backward.inc", "GL_GET(3, seg + 1)", "GL_GET(3, seg)"),
     "every segment takes h0": Mutant("forward.inc", "if (seg == 0) carry =", "carry ="),
-    "no segment takes dh1": Mutant("backward.inc", "if (seg == S - 1) carry =", "if (false) carry ="),
+    "no segment takes dh1": Mutant("backward.inc", "if (seg == S - 1) carry", "if (false) carry"),
     "the tile's state is lost": Mutant("forward.inc", "carry = GL_GET(1, S - 1)", "carry = h"),
     "index of the reverse": Mutant(
         "position.inc", "(REVERSE ? L - 1 : 0) * D", "(REVERSE ? L : 0) * D", reverse=True
