@@ -16,14 +16,27 @@ from mlx_gateloop.bench.measure import Contender, Function
 
 def device_lines() -> list[str]:
     """Where each peer that is here runs."""
-    lines = []
-    if present("jax"):
-        import jax
+    devices = {"jax": jax_device(), "torch": torch_device()}
+    return [f"- {peer} runs on {device}" for peer, device in devices.items() if device]
 
-        lines.append(f"- jax runs on {jax.devices()[0].device_kind}")
-    if present("torch"):
-        lines.append(f"- torch runs on {_torch_device()}")
-    return lines
+
+def jax_device() -> str | None:
+    """ "cpu", "gpu" or "tpu"; None without jax."""
+    if not present("jax"):
+        return None
+    import jax
+
+    return str(jax.default_backend())
+
+
+def torch_device() -> str | None:
+    """ "cuda" where MLX runs on a GPU and torch can too, else "cpu"; None without torch."""
+    if not present("torch"):
+        return None
+    import torch
+
+    on_gpu = mx.default_device().type == mx.gpu and torch.cuda.is_available()
+    return "cuda" if on_gpu else "cpu"
 
 
 def jax_scan(a: np.ndarray, x: np.ndarray, cotangent: np.ndarray) -> Contender:
@@ -94,20 +107,13 @@ def _torch_states(a: Any, x: Any) -> Any:
     return associative_scan(combine, (a, x))[1]
 
 
-def _torch_device() -> str:
-    import torch
-
-    on_gpu = mx.default_device().type == mx.gpu and torch.cuda.is_available()
-    return "cuda" if on_gpu else "cpu"
-
-
 def _torch_contender(
     function: Function, arrays: list[np.ndarray], cotangent: np.ndarray
 ) -> Contender:
     import torch
 
     torch.set_num_threads(cores())
-    device = _torch_device()
+    device = torch_device()
     leaves = [torch.tensor(array, device=device, requires_grad=True) for array in arrays]
     dy = torch.tensor(cotangent, device=device)
 

@@ -65,7 +65,8 @@ def gate_loop(
         backend: What computes the scan: "ops" is plain MLX, "native" the C++ extension for CPUs,
             "metal" and "cuda" kernels for Apple's and NVIDIA's GPUs; these three fuse the gates of
             the max-headed form. "auto" takes the one for MLX's default device, if there is one, and
-            with a warning "ops" where a kernel does not compile.
+            with a warning "ops" where a kernel does not compile. Kernels have no `mx.vmap`, no
+            `mx.jvp` and no second derivatives.
 
     Returns:
         y in v's shape and dtype, and the state after the last step, float32, in h0's form.

@@ -15,10 +15,11 @@ SHAPE = (2, 100, 40)
 def test_the_kernels(variant, architecture, segments):
     for kernel, call in composed("cuda", cuda_kernel, variant, SHAPE, segments):
         compiled = nvrtc.compiled(kernel.composed(call), f"sm_{architecture}")
-        print(f"sm_{architecture} {kernel.text.name}, {segments} segments: ", end="")
-        print(f"{compiled.registers} registers, {compiled.shared_bytes} bytes shared")
+        print(f"\nsm_{architecture} {kernel.text.name} {variant[0]}, {segments} segments: ", end="")
+        print(f"{compiled.registers} registers, {compiled.spilled_bytes} bytes spilled, ", end="")
+        print(f"{compiled.shared_bytes} bytes shared")
         assert f".target sm_{architecture}" in compiled.ptx
-        assert compiled.registers <= 64
+        assert compiled.registers <= 64  # the prelude demands it, at the price of what is spilled
         assert compiled.spilled_bytes == 0
         assert compiled.shared_bytes <= 32 * 1024
         waits = "aggregate" not in kernel.text.name

@@ -45,7 +45,7 @@ def test_the_example_of_mlx(dtype):
         output_shapes=[a.shape],
         output_dtypes=[a.dtype],
     )
-    assert mx.allclose(y, mx.exp(a), rtol=1e-6 if dtype == mx.float32 else 1e-2)
+    assert mx.allclose(y, mx.exp(a), rtol=2e-4 if dtype == mx.float32 else 1e-2)
 
 
 REDUCTION = f"""
@@ -236,3 +236,10 @@ def test_kernels_have_no_rules_of_their_own():
     call |= {"output_shapes": [(8,)], "output_dtypes": [mx.float32]}
     with pytest.raises(ValueError, match="vjp"):
         mx.grad(lambda x: kernel(inputs=[x], **call)[0].sum())(x)
+
+
+def test_cuda_grids_have_limits():
+    kernel = cuda_kernel("test", ["x"], ["y"], "y[0] = x[0];")
+    call = {"threadgroup": (1, 1, 1), "output_shapes": [(1,)], "output_dtypes": [mx.float32]}
+    with pytest.raises(RuntimeError, match="65535 blocks at most in y and z"):
+        mx.eval(kernel(inputs=[mx.ones(1)], grid=(1, 1, 70_000), **call))

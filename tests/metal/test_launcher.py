@@ -43,7 +43,26 @@ def plain_kernel(name, input_names, output_names, **_):
         assert [o.dtype for o in outputs] == list(output_dtypes)
         return outputs
 
-    return call
+    return without_rules(call)
+
+
+def without_rules(call):
+    """The call as MLX knows its own kernels: without vjp, jvp and vmap."""
+
+    def run(inputs, **options):
+        kernel = mx.custom_function(lambda *arrays: call(arrays, **options))
+        for rule in ("vjp", "jvp", "vmap"):
+            getattr(kernel, rule)(missing(rule))
+        return list(kernel(*inputs))
+
+    return run
+
+
+def missing(rule):
+    def fail(*_):
+        raise ValueError(f"no {rule}")
+
+    return fail
 
 
 @pytest.fixture
@@ -130,14 +149,16 @@ def test_compile_and_checkpoint(plain):
     assert_close(mx.grad(saving, tuple(range(6)))(*arrays), want)
 
 
-def test_vmap_folds_into_the_batch(plain):
-    many = [mx.stack([x, x[::-1], 2 * x], 2) for x in ARRAYS[:4]]  # the new axis is not the first
-    axes = (2, 2, 2, 2, None)
-    for function in (operator, gradient):
-        found = mx.vmap(function, axes)(*many, ARRAYS[4])
-        for i in range(3):
-            alone = function(*(x[:, :, i] for x in many), ARRAYS[4], backend="ops")
-            assert_close([x[i] for x in found], alone)
+@pytest.mark.parametrize("name", ["vmap", "jvp"])
+def test_the_transformations_that_kernels_lack_raise(plain, name):
+    # MLX asks the kernel, and never a rule of the function around it.
+    transformed = {
+        "vmap": lambda f: mx.vmap(f)(mx.stack([ARRAYS[0]] * 2)),
+        "jvp": lambda f: mx.jvp(f, [ARRAYS[0]], [ARRAYS[0]]),
+    }[name]
+    with pytest.raises(ValueError, match=f"no {name}"):
+        transformed(lambda q: operator(q, *ARRAYS[1:])[0])
+    transformed(lambda q: operator(q, *ARRAYS[1:], backend="ops")[0])
 
 
 def test_one_step_is_the_recurrent_step(plain):
@@ -170,15 +191,24 @@ def test_second_derivatives_say_what_has_them(plain):
         mx.grad(lambda q: gradient(q, *ARRAYS[1:])[0].sum())(ARRAYS[0])
 
 
-def broken_kernel(name, input_names, output_names, **_):
-    def call(**_):
-        raise RuntimeError("Unable to build\nprogram:3:1: error: no such thing\nprogram:4: note")
+def broken_kernel(error, names):
+    """A factory whose kernels of these names raise the error when they are called."""
 
-    return call
+    def factory(name, *args, **options):
+        def fail(**_):
+            raise error
+
+        return fail if name in names else plain_kernel(name, *args, **options)
+
+    return factory
+
+
+REFUSED = RuntimeError("Unable to build\nprogram:3:1: error: no such thing\nprogram:4: note")
+EVERY = ("gateloop_forward", "gateloop_backward", "gateloop_aggregate")
 
 
 def test_a_kernel_that_does_not_compile_gives_way_with_one_warning(monkeypatch):
-    machine(monkeypatch, broken_kernel)
+    machine(monkeypatch, broken_kernel(REFUSED, EVERY))
     on_gpu = {"auto": "metal"}
     monkeypatch.setattr("mlx_gateloop.ops.choose_backend", lambda name, _: on_gpu.get(name, name))
     with warnings.catch_warnings(record=True) as seen:
@@ -192,8 +222,25 @@ def test_a_kernel_that_does_not_compile_gives_way_with_one_warning(monkeypatch):
     assert_close([states], [gl.linear_scan(ARRAYS[0], ARRAYS[1], backend="ops")])
 
 
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
+def test_whichever_kernel_fails_is_found_before_the_first_launch(monkeypatch, name, kind):
+    machine(monkeypatch, broken_kernel(kind("too many threads"), [name]))
+    length = 4096 if name == "gateloop_aggregate" else 40
+    assert (plan("metal", 1, length, 3).parts > 1) == (length > 40)
+    q = mx.zeros((1, length, 3))
+    with pytest.raises(launcher.KernelError, match="too many threads"):
+        operator(q, q, q, q, q)
+
+
+def test_sequences_beyond_31_bits_are_refused(plain):
+    q = mx.broadcast_to(mx.zeros((1, 1, 1)), (1, 2**16, 2**15))  # takes no memory
+    with pytest.raises(launcher.KernelError, match="31 bits"):
+        operator(q, q, q, q, q)
+
+
 def test_a_kernel_asked_for_by_name_raises(monkeypatch):
-    machine(monkeypatch, broken_kernel)
+    machine(monkeypatch, broken_kernel(REFUSED, EVERY))
     with pytest.raises(RuntimeError, match=r"a metal kernel fails: .*no such"):
         operator(*ARRAYS)
     with pytest.raises(RuntimeError, match="kernel fails"):
@@ -216,7 +263,10 @@ def test_auto_takes_the_gpu_that_is_the_default_device(monkeypatch):
 def test_absence_says_what_is_missing(monkeypatch):
     for name, maker in (("metal", "Apple"), ("cuda", "NVIDIA")):
         monkeypatch.setattr(getattr(mx, name), "is_available", lambda: False)
+        monkeypatch.setattr(launcher, "_is_installed", lambda package: package == "mlx-cuda-12")
         assert launcher.absence(name) == f"MLX finds no {maker} GPU here"
+        monkeypatch.setattr(launcher, "_is_installed", lambda _: False)
+        assert ("CUDA build is not installed" in launcher.absence(name)) == (name == "cuda")
         monkeypatch.setattr(getattr(mx, name), "is_available", lambda: True)
         on_cpu = mx.default_device().type == mx.cpu
         assert launcher.absence(name) == ("MLX's default device is the CPU" if on_cpu else None)

@@ -13,7 +13,7 @@ from mlx_gateloop.ops.gpu import launcher
 from mlx_gateloop.ops.gpu.kernels import Kernels, plan
 
 DIRECTORY = Path(gpu.__file__).parent
-TOLERANCE = 1e-4
+TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ FIRST_BARRIER = "    GL_BARRIER();\n    GL_UNROLL"
 ROUND_BARRIER = "      GL_BARRIER();\n    }"
 ROUND_FLIP = "p = 1 - p;  //"
 TILE_FLIP = "    p = 1 - p;\n"
-ROUNDS = "int o = 1; o < S; o *= 2"
+ROUNDS = "far < S; far *= 2"
 MUTANTS = {
     "no barrier before the rounds, forward": Mutant("forward.inc", FIRST_BARRIER, "    GL_UNROLL"),
     "the same, backward": Mutant("backward.inc", FIRST_BARRIER, "    GL_UNROLL"),
@@ -53,10 +53,12 @@ MUTANTS = {
     "barrier of some segments": Mutant(
         "forward.inc", BARRIER, "if (seg > 0) { GL_BARRIER(); }", count=2
     ),
-    "a round too few, forward": Mutant("forward.inc", ROUNDS, "int o = 1; 2 * o < S; o *= 2"),
-    "a round too few, backward": Mutant("backward.inc", ROUNDS, "int o = 1; 2 * o < S; o *= 2"),
-    "rounds that reach one segment": Mutant("forward.inc", ROUNDS, "int o = 1; o < S; o += 1"),
+    "a round too few, forward": Mutant("forward.inc", ROUNDS, "2 * far < S; far *= 2"),
+    "a round too few, backward": Mutant("backward.inc", ROUNDS, "2 * far < S; far *= 2"),
+    "rounds that reach one segment": Mutant("forward.inc", ROUNDS, "far < S; far += 1"),
     "barrier that orders nothing": Mutant("prelude.metal", "mem_threadgroup)", "mem_device)"),
+    "fast exp": Mutant("prelude.metal", "metal::precise::exp", "metal::exp"),
+    "fast sine and cosine": Mutant("prelude.metal", "metal::precise::sincos", "metal::sincos"),
     "idle lanes return early": Mutant(
         "position.inc",
         "const bool writes = channel < D;",

@@ -6,7 +6,7 @@ from metal.harness import Call, metal_kernel, syntax
 from metal.variants import SMALL, VARIANTS, composed
 
 pytestmark = pytest.mark.skipif(
-    syntax.absence() is not None, reason=f"no clang: {syntax.absence()}"
+    syntax.absence() is not None, reason=f"no check by clang: {syntax.absence()}"
 )
 
 

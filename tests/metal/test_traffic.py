@@ -40,5 +40,19 @@ def test_every_array_is_moved_once(platform, dtype, masked, segments, case):
     assert len(launches) == 2
     for launch, count in zip(launches, arrays, strict=True):
         each = moved(launch) / elements
+        print(f"\n{launch.name}, {case}, {dtype}: {each:.2f} bytes for an element")
         least = count * dtype.size
         assert least <= each <= least + 1 + masked  # each channel's thread reads the mask
+
+
+def test_a_sequence_in_parts_reads_the_gates_and_the_source_twice():
+    kernels, (variant, _, count) = OBSERVED["metal"], CASES["operator"]
+    shape, parts = (1, 512, 32), 2
+    steps, state = mx.ones(shape), mx.zeros((1, parts, 2, shape[2]))
+    x = dict.fromkeys(("q", "k", "v", "first", "second", "dy"), steps) | {"dh1": state}
+    x["states"] = mx.zeros((1, shape[1] // 32, 2, shape[2]))
+    with recorded() as launches:
+        mx.eval(kernels.aggregate(variant, Plan(16, parts), x, adjoint=True))
+        mx.eval(kernels.backward(variant, Plan(16, parts), x))
+    each = sum(map(moved, launches)) / math.prod(shape)
+    assert (count + 4) * 4 <= each <= (count + 4) * 4 + 2

@@ -179,7 +179,8 @@ def _launch(
     arrays = kernel(
         inputs=[x["first"] if name in absent else x[name] for name in inputs],
         template=template,
-        grid=(WIDTH * -(-D // WIDTH), plan.segments, B * plan.parts),
+        # runs in x: CUDA takes at most 65,535 blocks in the other axes
+        grid=(WIDTH * B * plan.parts, plan.segments * -(-D // WIDTH), 1),
         threadgroup=(WIDTH, plan.segments, 1),
         output_shapes=[(1,) if name in absent else shape for name, (shape, _) in outputs.items()],
         output_dtypes=[dtype for _, dtype in outputs.values()],

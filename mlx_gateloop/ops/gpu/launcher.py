@@ -1,8 +1,10 @@
 """The operator and its scan through the GPU kernels, differentiable; results as in `ops`."""
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import mlx.core as mx
@@ -10,6 +12,7 @@ import mlx.core as mx
 from mlx_gateloop.ops.gpu.kernels import (
     BACKWARD,
     FORWARD,
+    TILE,
     Arrays,
     Kernels,
     Plan,
@@ -19,6 +22,7 @@ from mlx_gateloop.ops.gpu.kernels import (
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.transition import Transition
 
+CUDA_BUILDS = ("mlx-cuda-12", "mlx-cuda-13")
 NAMES = {"metal": "Apple", "cuda": "NVIDIA"}
 FORMS = {"sigmoid": 0, "polar": 1, "cartesian": 2}
 TYPES = (mx.float32, mx.float16, mx.bfloat16)
@@ -31,10 +35,20 @@ class KernelError(RuntimeError):
 def absence(platform: str) -> str | None:
     """Why a platform's kernels cannot be used, in one line; None if they can."""
     if not getattr(mx, platform).is_available():
+        if platform == "cuda" and not any(map(_is_installed, CUDA_BUILDS)):
+            return "MLX's CUDA build is not installed (README.md, On a GPU)"
         return f"MLX finds no {NAMES[platform]} GPU here"
     if mx.default_device().type == mx.cpu:
         return "MLX's default device is the CPU"
     return None
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 @cache
@@ -129,10 +143,12 @@ def _run(kernels: Kernels, variant: Variant, arrays: Sequence[mx.array]) -> Plan
     """y, z if there is one, the last state and the saved states."""
     names = [name for name in FORWARD[0] if name not in variant.absent]
     x = dict(zip(names, arrays, strict=True))
-    segments = plan(kernels.platform, *x["first"].shape).segments
-    failure = _failure(kernels, variant, segments, x["k"].dtype, x["first"].dtype)
-    if x["first"][0].size >= 2**31:
-        failure = "the kernels count the numbers of a sequence in 31 bits"
+    shape = x["first"].shape
+    cut = plan(kernels.platform, *shape)
+    cut = Plan(cut.segments, min(cut.parts, 2))
+    failure = _failure(kernels, variant, cut, x["k"].dtype, x["first"].dtype)
+    if math.prod(shape[1:]) >= 2**31:
+        failure = "the kernels count the numbers of a sequence in 31 bits; cut it"
     if failure:
         raise KernelError(failure)
     return tuple(_operator(kernels, variant)(*arrays))
@@ -140,20 +156,24 @@ def _run(kernels: Kernels, variant: Variant, arrays: Sequence[mx.array]) -> Plan
 
 @cache
 def _failure(
-    kernels: Kernels, variant: Variant, segments: int, dtype: mx.Dtype, gate: mx.Dtype
+    kernels: Kernels, variant: Variant, cut: Plan, dtype: mx.Dtype, gate: mx.Dtype
 ) -> str | None:
-    """What the compiler said of a variant; None if its kernels run, on a few numbers."""
-    # Kernels are compiled when they are evaluated, where nothing could catch the error. Arrays of
-    # fewer than 8 numbers would make another kernel.
-    cut = Plan(segments)
-    steps, state = mx.zeros((1, 8, 8), dtype), mx.zeros((1, 1, 2, 8))
-    x = dict.fromkeys(("q", "k", "v", "dy", "dz"), steps)
-    x |= dict.fromkeys(("first", "second"), mx.zeros((1, 8, 8), gate))
-    x |= {"mask": mx.zeros((1, 8), mx.bool_), "h0": state, "dh1": state}
+    """What the compiler said of a variant; None if its kernels run, on a few numbers.
+
+    All of them, the gradient's too: what compiles them later is the user's own evaluation, where
+    nothing could catch the error.
+    """
+    shape = (1, cut.parts * TILE, 8)  # inputs of fewer than 8 numbers would make another kernel
+    edge = mx.zeros((1, 2, 8))
+    x = dict.fromkeys(("q", "k", "v", "dy", "dz"), mx.zeros(shape, dtype))
+    x |= dict.fromkeys(("first", "second"), mx.zeros(shape, gate))
+    x["mask"] = mx.zeros(shape[:2], mx.bool_)
     try:
+        x["h0"] = _entries(kernels, variant, cut, x, edge, adjoint=False)
+        x["dh1"] = _entries(kernels, variant, cut, x, edge, adjoint=True)
         outputs = kernels.forward(variant, cut, x)
         mx.eval(outputs, kernels.backward(variant, cut, x | {"states": outputs["states"]}))
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # of a threadgroup too large it is the latter
         lines = str(error).splitlines() or ["no reason given"]
         what = next((line for line in lines if "error:" in line), lines[0])
         return f"a {kernels.platform} kernel fails: {what.strip()}"
@@ -162,7 +182,10 @@ def _failure(
 
 @cache
 def _operator(kernels: Kernels, variant: Variant) -> Callable[..., Any]:
-    """The forward pass with its gradient and its rule for vmap; arrays as in `FORWARD`."""
+    """The forward pass with its gradient; arrays as in `FORWARD`.
+
+    No rules for vmap and jvp: MLX asks the kernels for theirs first, and they have none.
+    """
     absent = variant.absent
     names = [name for name in FORWARD[0] if name not in absent]
     kept = [name for name in names if name != "h0"]  # what the gradient reads, beside states
@@ -181,7 +204,8 @@ def _operator(kernels: Kernels, variant: Variant) -> Callable[..., Any]:
         dh1 = _entries(kernels, variant, cut, x, x["dh1"], adjoint=True)
         return tuple(kernels.backward(variant, cut, x | {"dh1": dh1}).values())
 
-    operator, gradient = _folding(forward), _folding(backward)
+    operator: Any = mx.custom_function(forward)
+    gradient: Any = mx.custom_function(backward)
 
     @operator.vjp
     def operator_vjp(arrays: Sequence, cotangents: Sequence, outputs: Sequence) -> Planes:
@@ -225,20 +249,3 @@ def _entries(
     inner = mx.stack([after["y"][:, between], after["z"][:, between]], 2)
     outer = edge[:, None]
     return mx.concatenate([inner, outer] if adjoint else [outer, inner], 1)
-
-
-def _folding(function: Callable[..., Planes]) -> Any:
-    """A custom function that vmap folds into the batch, the first axis of every array."""
-    folded = mx.custom_function(function)
-
-    @folded.vmap
-    def fold(arrays: Sequence, axes: Sequence) -> tuple[Planes, tuple[int, ...]]:
-        n = next(x.shape[i] for x, i in zip(arrays, axes, strict=True) if i is not None)
-        moved = [
-            mx.broadcast_to(x, (n, *x.shape)) if i is None else mx.moveaxis(x, i, 0)
-            for x, i in zip(arrays, axes, strict=True)
-        ]
-        outputs: Any = folded(*(x.flatten(0, 1) for x in moved))
-        return tuple(mx.unflatten(x, 0, (n, -1)) for x in outputs), (0,) * len(outputs)
-
-    return folded

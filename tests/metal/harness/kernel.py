@@ -1,6 +1,7 @@
 """Stands in for `mx.fast.metal_kernel` and `mx.fast.cuda_kernel`, on the CPU under observation."""
 
 import ctypes
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from metal.harness.translate import cpu_source
 
 SHARED_LIMITS = {"metal": 32 * 1024, "cuda": 48 * 1024}
 MOST_THREADS = 1024
+MOST_BLOCKS = 65_535  # of CUDA, in y and z
+_ONE_LAUNCH = threading.Lock()  # the fibers' scheduler is a global
 NOT_SET, SET = 1, 2  # what an output holds before a launch; an input has 0
 
 
@@ -161,6 +164,9 @@ class Kernel:
         grid: Sequence[int],
         threadgroup: Sequence[int],
     ) -> None:
+        blocks = [-(-n // size) for n, size in zip(grid, threadgroup, strict=True)]
+        if self.platform == "cuda" and max(blocks[1:]) > MOST_BLOCKS:
+            raise KernelFault(f"a grid has {MOST_BLOCKS} blocks at most in y and z")
         # Metal makes the last threadgroups smaller where the grid does not divide; CUDA does not.
         group = list(map(min, threadgroup, grid)) if self.platform == "metal" else threadgroup
         whole = [-(-n // size) * size for n, size in zip(grid, group, strict=True)]
@@ -185,7 +191,8 @@ class Kernel:
             ctypes.cast(errors, ctypes.c_char_p),
             len(errors),
         )
-        launch(ctypes.byref(arguments))
+        with _ONE_LAUNCH:
+            launch(ctypes.byref(arguments))
         if errors.value:
             raise KernelFault(f"{self.text.name}: {errors.value.decode().strip()}")
         inputs_outputs = {*self.text.inputs, *self.text.outputs}  # shapes are no device arrays

@@ -9,7 +9,11 @@ from pathlib import Path
 
 from metal.harness import toolchain
 
-PACKAGES = ("cuda_nvrtc", "cuda_runtime", "cuda_cccl")
+PACKAGES = {  # directories, and what pip calls them
+    "cuda_nvrtc": "nvidia-cuda-nvrtc-cu12",
+    "cuda_runtime": "nvidia-cuda-runtime-cu12",
+    "cuda_cccl": "nvidia-cuda-cccl-cu12",
+}
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,8 @@ class Compiled:
 
 def absence() -> str | None:
     """Why nothing can be compiled, in one line; None if it can."""
-    missing = [name for name in PACKAGES if not _package(name)]
-    return f"of NVIDIA's packages {', '.join(missing)} is missing" if missing else None
+    missing = [package for name, package in PACKAGES.items() if not _package(name)]
+    return f"not installed: {', '.join(missing)}" if missing else None
 
 
 def compiled(source: str, architecture: str) -> Compiled:

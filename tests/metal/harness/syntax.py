@@ -15,9 +15,7 @@ OPTIONS += ("-Wno-implicit-int-conversion", "-Wno-shorten-64-to-32", "-Wno-unuse
 
 def absence() -> str | None:
     """Why nothing can be checked, in one line; None if it can."""
-    if toolchain.compiler() is None:
-        return "no C++ compiler was found"
-    return None if find_spec("clang") else "libclang is not installed"
+    return toolchain.no_compiler() if find_spec("clang") else "libclang is not installed"
 
 
 def complaints(kernel: Kernel, call: Call) -> list[str]:

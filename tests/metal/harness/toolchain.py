@@ -21,14 +21,30 @@ def absence() -> str | None:
     """Why kernels cannot be run on this CPU, in one line; None if they can."""
     if sys.platform != "linux":
         return "the harness switches fibers as Linux does"
-    return None if compiler() else "no C++ compiler was found"
+    return no_compiler()
+
+
+def no_compiler() -> str | None:
+    """Why there is no C++ compiler, in one line; None if there is one that works."""
+    if compiler() is None:
+        return f"no C++ compiler was found: {' or '.join(_compilers())}"
+    return None if _works() else f"{compiler()} compiles nothing"
 
 
 @cache
 def compiler() -> str | None:
     """The C++ compiler: $CXX, or g++, or clang++."""
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
-    return next(filter(None, map(shutil.which, names)), None)
+    return next(filter(None, map(shutil.which, _compilers())), None)
+
+
+def _compilers() -> list[str]:
+    return [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
+
+
+@cache
+def _works() -> bool:
+    command = [str(compiler()), "-fsyntax-only", "-x", "c++", "-"]
+    return not subprocess.run(command, input=b"int x;", capture_output=True, check=False).returncode
 
 
 def compile_cpp(arguments: list[str], text: str | None = None) -> str:
