@@ -3,13 +3,21 @@
 Paper section 4 and appendix "Model Details". Activations are `[batch, length, hidden]`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
+from mlx_gateloop.arguments import LayerArgs
 from mlx_gateloop.ops import Transition, gate_loop
-from mlx_gateloop.ops.pointwise import gelu, layer_norm, silu
+from mlx_gateloop.ops.pointwise import gelu, layer_norm, sigmoid, silu
+
+ACTIVATE: dict[str, Callable[[mx.array], mx.array]] = {
+    "identity": lambda x: x,
+    "tanh": mx.tanh,
+    "sigmoid": sigmoid,
+}
 
 
 class StateTransitionLinear(nn.Linear):
@@ -48,41 +56,32 @@ class TimeMixing(nn.Module):
         q, k, v = Linear(x),   a = sigmoid(gamma) exp(i theta),   y = Re(q h)
 
     Args:
-        hidden_size: Width of the model, split evenly over the heads.
-        num_heads: hidden_size for the paper's max-headed model.
-        transition: "data_controlled" (gamma and theta are projections of x) or "fixed" (learned
-            per channel, the paper's baseline).
-        gate: "polar" as above; "polar_abs", |a| = sigmoid(|z|) and arg a = arg z of
-            z = gamma + i theta (gateloop-transformer's); "real", without theta.
-        output_gate: Multiply y by SiLU(Linear(x)) and project it.
-        bias: Whether projections have a bias.
+        args: Its shape, where the variants are explained.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        transition: str,
-        gate: str,
-        output_gate: bool,
-        bias: bool,
-    ) -> None:
+    def __init__(self, args: LayerArgs) -> None:
         super().__init__()
-        self.num_heads = num_heads
-        self.gate = gate
-        size = hidden_size
-        self.q_proj = projection(nn.Linear, size, size, bias)
-        self.k_proj = projection(nn.Linear, size, size, bias)
-        self.v_proj = projection(nn.Linear, size, size, bias)
-        for name in ("gamma",) if gate == "real" else ("gamma", "theta"):
-            if transition == "fixed":
+        self.args = args
+        size, width = args.hidden_size, args.width
+        bias = args.bias if args.projection_bias is None else args.projection_bias
+        self.q_proj = projection(nn.Linear, size, width, bias)
+        if args.input_gate in ("linear", "sigmoid"):
+            self.k_proj = projection(nn.Linear, size, width, bias)
+        self.v_proj = projection(nn.Linear, size, width, bias)
+        transitions = width if args.transition_per == "channel" else args.heads
+        for name in ("gamma",) if args.gate == "real" else ("gamma", "theta"):
+            if args.transition == "fixed":
                 # Drawn as the projections' outputs are, so that both kinds start alike.
-                self[name] = mx.random.normal((size,))
+                self[name] = mx.random.normal((transitions,))
             else:
-                self[f"{name}_proj"] = projection(StateTransitionLinear, size, size, bias)
-        if output_gate:
-            self.gate_proj = projection(nn.Linear, size, size, bias)
-            self.out_proj = projection(nn.Linear, size, size, bias)
+                transition = projection(StateTransitionLinear, size, transitions, args.bias)
+                self[f"{name}_proj"] = transition
+        if args.sub_norm:
+            self.sub_norm = LayerNorm(width, args.layer_norm_eps)
+        if args.output_gate:
+            self.gate_proj = projection(nn.Linear, size, width, bias)
+        if args.projects_output:
+            self.out_proj = projection(nn.Linear, width, size, bias)
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         """What the operator adds to the residual stream.
@@ -96,46 +95,70 @@ class TimeMixing(nn.Module):
         Returns:
             `[batch, length, hidden]` in x's dtype.
         """
-        q, k, v = (self._heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        args = self.args
+        q = self._heads(ACTIVATE[args.query_activation](self.q_proj(x)))
+        v = self._heads(ACTIVATE[args.value_activation](self.v_proj(x)))
+        transition = self.transition(x)
+        reads_state = args.state_activation != "identity"
         y, state = gate_loop(
-            q,
-            k,
+            mx.ones_like(q) if reads_state else q,
+            self._key(x, v, transition),
             v,
-            self.transition(x),
+            transition,
             None if cache is None else cache[0],
             mask=mask if isinstance(mask, mx.array) else None,
+            # a = 1 forgets no rounding error: those of a tree of sums are smaller than a loop's
+            backend="ops" if args.ablation == "transition" else "auto",
         )
         if cache is not None:
             cache[0] = state
-        y = y.reshape(x.shape)  # heads are joined again
-        if "out_proj" in self:
-            y = self.out_proj(y * silu(self.gate_proj(x)))
-        return y
+        if reads_state:
+            y = q * ACTIVATE[args.state_activation](y)
+        y = y.reshape(*x.shape[:2], args.width)  # heads are joined again
+        if "sub_norm" in self:
+            y = self.sub_norm(y)
+        if "gate_proj" in self:
+            y = y * silu(self.gate_proj(x))
+        return self.out_proj(y) if "out_proj" in self else y
 
     def transition(self, x: mx.array) -> Transition:
         """The state transition at every token of the normed input x, in float32."""
         gamma = self._transition_input("gamma", x)
-        if self.gate == "real":
-            return Transition.sigmoid(gamma, None)
-        theta = self._transition_input("theta", x)
-        if self.gate == "polar_abs":
-            return _polar_abs(gamma, theta)
-        return Transition.sigmoid(gamma, theta)
+        if self.args.ablation == "transition":
+            return Transition.polar(mx.zeros_like(gamma))
+        if self.args.gate == "real":
+            return Transition.sigmoid(gamma)
+        polar = Transition.sigmoid if self.args.gate == "polar" else _polar_abs
+        if self.args.ablation == "phase":
+            return polar(gamma, None)
+        return polar(gamma, self._transition_input("theta", x))
 
     def _transition_input(self, name: str, x: mx.array) -> mx.array:
         # float32 whatever the weights' dtype: an error of |a| is raised to the power of the length
         if name in self:
             fixed = self[name].astype(mx.float32)
-            return self._heads(mx.broadcast_to(fixed, x.shape))
+            return self._heads(mx.broadcast_to(fixed, (*x.shape[:2], len(fixed))))
         return self._heads(self[f"{name}_proj"](x.astype(mx.float32)))
 
+    def _key(self, x: mx.array, v: mx.array, transition: Transition) -> mx.array:
+        if self.args.input_gate == "none":
+            return mx.ones_like(v)
+        if self.args.input_gate == "tied":
+            key = sigmoid(-transition.first).astype(v.dtype)  # 1 - |a| without cancellation
+            return mx.broadcast_to(key, v.shape)
+        key = self.k_proj(x)
+        return self._heads(sigmoid(key) if self.args.input_gate == "sigmoid" else key)
+
     def _heads(self, x: mx.array) -> mx.array:
-        if self.num_heads == x.shape[-1]:
+        if self.args.heads == self.args.width:
             return x
-        return mx.unflatten(x, -1, (self.num_heads, -1))  # [B, L, D] -> [B, L, heads, D / heads]
+        return mx.unflatten(x, -1, (self.args.heads, -1))  # [B, L, D] -> [B, L, heads, D / heads]
 
 
-def _polar_abs(gamma: mx.array, theta: mx.array) -> Transition:
+def _polar_abs(gamma: mx.array, theta: mx.array | None) -> Transition:
+    if theta is None:  # z is real: its phase is 0 or pi
+        (magnitude,) = Transition.sigmoid(mx.abs(gamma)).planes()
+        return Transition.of(mx.where(gamma < 0, -magnitude, magnitude))
     # |z| and arg z have no gradient at z = 0: there they are those of the constant z = 1,
     # except that |z| stays 0.
     square = gamma * gamma + theta * theta
@@ -155,36 +178,63 @@ class LayerNorm(nn.LayerNorm):
         return layer_norm(x, self.weight, self.bias, self.eps)
 
 
-class ChannelMixing(nn.Module):
-    """A point-wise feed-forward network with exact GELU (paper, "Model Details")."""
+def norm(args: LayerArgs) -> nn.Module:
+    """A new norm of the model's kind.
 
-    def __init__(self, hidden_size: int, intermediate_size: int, bias: bool) -> None:
+    "rms" is x / |x| sqrt(hidden_size) weight as in gateloop-transformer, where torch's F.normalize
+    divides by 1e-12 at least: its square, seen as a mean.
+    """
+    if args.norm == "rms":
+        return nn.RMSNorm(args.hidden_size, 1e-24 / args.hidden_size)
+    if args.norm == "none":
+        return nn.Identity()
+    return LayerNorm(args.hidden_size, args.layer_norm_eps)
+
+
+class ChannelMixing(nn.Module):
+    """A point-wise feed-forward network with GELU (paper, "Model Details")."""
+
+    def __init__(self, args: LayerArgs) -> None:
         super().__init__()
-        self.up_proj = projection(nn.Linear, hidden_size, intermediate_size, bias)
-        self.down_proj = projection(nn.Linear, intermediate_size, hidden_size, bias)
+        self.activate = gelu if args.activation == "gelu" else nn.gelu_approx
+        self.up_proj = projection(nn.Linear, args.hidden_size, args.intermediate_size, args.bias)
+        self.down_proj = projection(nn.Linear, args.intermediate_size, args.hidden_size, args.bias)
 
     def __call__(self, x: mx.array) -> mx.array:
-        return self.down_proj(gelu(self.up_proj(x)))
+        return self.down_proj(self.activate(self.up_proj(x)))
+
+
+class GateLoopLayer(nn.Module):
+    """Norm and time mixing without a skip, for use in other models."""
+
+    def __init__(self, args: LayerArgs) -> None:
+        super().__init__()
+        self.time_norm = norm(args)
+        self.time_mixing = TimeMixing(args)
+
+    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+        """As `TimeMixing`, of an input that was not normed."""
+        return self.time_mixing(self.time_norm(x), mask, cache)
 
 
 class Block(nn.Module):
-    """One model layer: x + time_mixing(norm(x)), then x + channel_mixing(norm(x))."""
+    """One model layer: x + time_mixing(norm(x)), then x + channel_mixing(norm(x)).
 
-    def __init__(
-        self,
-        time_mixing: TimeMixing,
-        channel_mixing: ChannelMixing,
-        hidden_size: int,
-        norm_eps: float,
-        dropout: float,
-    ) -> None:
+    With norm_position "post": norm(x + time_mixing(x)), then norm(x + channel_mixing(x)).
+    """
+
+    def __init__(self, args: LayerArgs) -> None:
         super().__init__()
-        self.time_norm = LayerNorm(hidden_size, eps=norm_eps)
-        self.time_mixing = time_mixing
-        self.channel_norm = LayerNorm(hidden_size, eps=norm_eps)
-        self.channel_mixing = channel_mixing
-        self.dropout = nn.Dropout(dropout)
+        self.is_post = args.norm_position == "post"
+        self.time_norm = norm(args)
+        self.time_mixing = TimeMixing(args)
+        self.channel_norm = norm(args)
+        self.channel_mixing = ChannelMixing(args)
+        self.dropout = nn.Dropout(args.dropout)
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+        if self.is_post:
+            x = self.time_norm(x + self.dropout(self.time_mixing(x, mask, cache)))
+            return self.channel_norm(x + self.dropout(self.channel_mixing(x)))
         x = x + self.dropout(self.time_mixing(self.time_norm(x), mask, cache))
         return x + self.dropout(self.channel_mixing(self.channel_norm(x)))

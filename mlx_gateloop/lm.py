@@ -13,8 +13,8 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_gateloop.errors import InputError
-from mlx_gateloop.layers import Block, ChannelMixing, LayerNorm, TimeMixing, projection
+from mlx_gateloop.arguments import LayerArgs
+from mlx_gateloop.layers import Block, norm, projection
 
 # Keys that mlx-lm and transformers add to a config.json, and that mean nothing here.
 FOREIGN_KEYS = {
@@ -34,31 +34,20 @@ FOREIGN_KEYS = {
     "transformers_version",
     "use_cache",
 }
-CHOICES = {
-    "model_type": ("gateloop",),
-    "transition": ("data_controlled", "fixed"),
-    "gate": ("polar", "polar_abs", "real"),
-}
 
 
 @dataclass
-class ModelArgs:
+class ModelArgs(LayerArgs):
     """The shape of a model; also its config.json. The defaults are the paper's WikiText-103 model.
 
     Args:
         vocab_size: Tokens that can come in.
-        hidden_size: Width of the model.
         num_hidden_layers: Blocks.
-        intermediate_size: Inner width of channel mixing.
-        num_heads: Heads of the operator; None means hidden_size (max-headed, the paper's model).
-        transition: "data_controlled" or "fixed" (learned per channel).
-        gate: "polar" (the paper), "polar_abs" (gateloop-transformer) or "real".
-        output_gate: SiLU gate and output projection after the operator.
-        bias: Whether linear layers have a bias.
+        final_norm: A norm before the head.
         tie_word_embeddings: The head is the embedding.
-        dropout: Probability, on the embedding and on what each mixing adds.
-        layer_norm_eps: Epsilon of the layer norms.
         num_outputs: Width of the head; None means vocab_size.
+        head_bias: Whether the head has a bias; None means bias.
+        others: Of each layer, see LayerArgs.
 
     Raises:
         InputError: A value that cannot be used.
@@ -66,52 +55,21 @@ class ModelArgs:
 
     model_type: str = "gateloop"
     vocab_size: int = 50257
-    hidden_size: int = 624
     num_hidden_layers: int = 12
-    intermediate_size: int = 1872
-    num_heads: int | None = None
-    transition: str = "data_controlled"
-    gate: str = "polar"
-    output_gate: bool = False
-    bias: bool = True
+    final_norm: bool = True
     tie_word_embeddings: bool = False
-    dropout: float = 0.0
-    layer_norm_eps: float = 1e-5
     num_outputs: int | None = None
+    head_bias: bool | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            self._check(field.name, field.type, getattr(self, field.name))
-        if self.hidden_size % self.heads:
-            raise _invalid("num_heads", f"a divisor of hidden_size {self.hidden_size}", self)
+        super().__post_init__()
         if self.tie_word_embeddings and self.outputs != self.vocab_size:
             expected = f"vocab_size {self.vocab_size}, as tie_word_embeddings is true"
-            raise _invalid("num_outputs", expected, self)
-
-    @property
-    def heads(self) -> int:
-        return self.num_heads or self.hidden_size
+            raise self.invalid("num_outputs", expected)
 
     @property
     def outputs(self) -> int:
         return self.num_outputs or self.vocab_size
-
-    def _check(self, name: str, type_: Any, value: Any) -> None:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if name in CHOICES:
-            good, expected = value in CHOICES[name], " or ".join(map(repr, CHOICES[name]))
-        elif type_ is bool:
-            good, expected = isinstance(value, bool), "true or false"
-        elif name == "dropout":
-            good, expected = number and 0 <= value < 1, "a number in [0, 1)"
-        elif name == "layer_norm_eps":
-            good, expected = number and 0 < value < 1, "a number in (0, 1)"
-        else:
-            good, expected = number and isinstance(value, int) and value > 0, "a positive integer"
-            if type_ is not int:
-                good, expected = good or value is None, f"{expected} or null"
-        if not good:
-            raise _invalid(name, expected, self)
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> "ModelArgs":
@@ -120,10 +78,6 @@ class ModelArgs:
         if unknown := sorted(config.keys() - known - FOREIGN_KEYS):
             warnings.warn(f"config.json: ignoring unknown {', '.join(unknown)}", stacklevel=2)
         return cls(**{key: value for key, value in config.items() if key in known})
-
-
-def _invalid(name: str, expected: str, args: ModelArgs) -> InputError:
-    return InputError(f"config: {name} must be {expected}, got {getattr(args, name)!r}")
 
 
 # Parameter counts: see tests/test_lm.py. The paper calls its WikiText-103 model "125M"; its
@@ -152,24 +106,8 @@ class GateLoopModel(nn.Module):
             # keeps MLX's 1 / size, which gives logits of unit variance.
             self.embed_tokens.weight = mx.random.normal((args.vocab_size, size))
         self.dropout = nn.Dropout(args.dropout)
-        self.layers = [
-            Block(
-                TimeMixing(
-                    size,
-                    args.heads,
-                    args.transition,
-                    args.gate,
-                    args.output_gate,
-                    args.bias,
-                ),
-                ChannelMixing(size, args.intermediate_size, args.bias),
-                size,
-                args.layer_norm_eps,
-                args.dropout,
-            )
-            for _ in range(args.num_hidden_layers)
-        ]
-        self.norm = LayerNorm(size, eps=args.layer_norm_eps)
+        self.layers = [Block(args) for _ in range(args.num_hidden_layers)]
+        self.norm = norm(args) if args.final_norm else nn.Identity()
 
     def __call__(self, tokens: mx.array, cache: list[Any] | None = None) -> mx.array:
         x = self.dropout(self.embed_tokens(tokens))
@@ -222,7 +160,8 @@ class Model(nn.Module):
         self.model_type = args.model_type
         self.model = GateLoopModel(args)
         if not args.tie_word_embeddings:
-            self.lm_head = projection(nn.Linear, args.hidden_size, args.outputs, args.bias)
+            bias = args.bias if args.head_bias is None else args.head_bias
+            self.lm_head = projection(nn.Linear, args.hidden_size, args.outputs, bias)
 
     def __call__(self, tokens: mx.array, cache: list[Any] | None = None) -> mx.array:
         """The logits of the next token.

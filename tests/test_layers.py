@@ -1,6 +1,7 @@
 """The layers against the paper's equations written out in float64 NumPy."""
 
 import math
+from dataclasses import replace
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -8,11 +9,14 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
+from mlx_gateloop.arguments import LayerArgs
 from mlx_gateloop.layers import (
     Block,
     ChannelMixing,
+    GateLoopLayer,
     StateTransitionLinear,
     TimeMixing,
+    norm,
     projection,
 )
 
@@ -21,23 +25,19 @@ SIZE = 8
 
 def time_mixing(**options):
     mx.random.seed(0)
-    defaults = {
-        "hidden_size": SIZE,
-        "num_heads": SIZE,
-        "transition": "data_controlled",
-        "gate": "polar",
-        "output_gate": False,
-        "bias": True,
-    }
-    return TimeMixing(**defaults | options)
+    return TimeMixing(LayerArgs(**{"hidden_size": SIZE} | options))
 
 
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def expected_time_mixing(layer, x, heads, gate):
+ACTIVATIONS = {"identity": lambda x: x, "tanh": np.tanh, "sigmoid": sigmoid}
+
+
+def expected_time_mixing(layer, x):
     """The paper's recurrence, one token after another."""
+    args = layer.args
     weights = {name: np.array(w, np.float64) for name, w in flat(layer).items()}
 
     def linear(name):
@@ -45,26 +45,45 @@ def expected_time_mixing(layer, x, heads, gate):
 
     def transition_input(name):
         if name in weights:
-            return np.broadcast_to(weights[name], x.shape)
+            return np.broadcast_to(weights[name], (*x.shape[:2], len(weights[name])))
         return linear(name)
 
+    def heads(z):
+        return z.reshape(*z.shape[:2], args.heads, -1)
+
     gamma = transition_input("gamma")
-    theta = np.zeros_like(gamma) if gate == "real" else transition_input("theta")
-    if gate == "polar_abs":
+    is_real = args.gate == "real" or args.ablation == "phase"
+    theta = np.zeros_like(gamma) if is_real else transition_input("theta")
+    if args.gate == "polar_abs":
         gamma, theta = np.hypot(gamma, theta), np.arctan2(theta, gamma)
-    a = sigmoid(gamma) * np.exp(1j * theta)
-    split = (*x.shape[:2], heads, SIZE // heads)
-    q, k, v, a = (z.reshape(split) for z in (linear("q"), linear("k"), linear("v"), a))
-    h = np.zeros((x.shape[0], heads, SIZE // heads, SIZE // heads), complex)
-    y = np.zeros(split)
+    a = heads(sigmoid(gamma) * np.exp(1j * theta))
+    if args.ablation == "transition":
+        a = np.ones_like(a)
+    q = heads(ACTIVATIONS[args.query_activation](linear("q")))
+    v = heads(ACTIVATIONS[args.value_activation](linear("v")))
+    keys = {
+        "linear": lambda: heads(linear("k")),
+        "sigmoid": lambda: heads(sigmoid(linear("k"))),
+        "tied": lambda: np.broadcast_to(1 - abs(a), v.shape),
+        "none": lambda: np.ones_like(v),
+    }
+    k = keys[args.input_gate]()
+    h = np.zeros((*k[:, 0].shape, v.shape[-1]), complex)
+    y = np.zeros(v.shape)
     for n in range(x.shape[1]):
         h = a[:, n, :, :, None] * h + k[:, n, :, :, None] * v[:, n, :, None, :]
-        y[:, n] = np.einsum("bhk,bhkv->bhv", q[:, n], h).real
-    y = y.reshape(x.shape)
+        state = ACTIVATIONS[args.state_activation](h.real)
+        y[:, n] = np.einsum("bhk,bhkv->bhv", q[:, n], state)
+    y = y.reshape(*x.shape[:2], -1)
+    if args.sub_norm:
+        deviation = np.sqrt(y.var(-1, keepdims=True) + 1e-5)
+        y = (y - y.mean(-1, keepdims=True)) / deviation
+        y = y * weights["sub_norm.weight"] + weights["sub_norm.bias"]
+    if args.output_gate:
+        gate = linear("gate")
+        y = y * gate * sigmoid(gate)
     if "out_proj.weight" in weights:
-        gate_ = linear("gate")
-        y = (y * gate_ * sigmoid(gate_)) @ weights["out_proj.weight"].T
-        y = y + weights.get("out_proj.bias", 0)
+        y = y @ weights["out_proj.weight"].T + weights.get("out_proj.bias", 0)
     return y
 
 
@@ -79,15 +98,62 @@ def flat(module):
 def test_time_mixing_is_the_papers_recurrence(gate, transition, heads, output_gate):
     layer = time_mixing(gate=gate, transition=transition, num_heads=heads, output_gate=output_gate)
     x = mx.random.normal((2, 11, SIZE))
-    expected = expected_time_mixing(layer, np.array(x, np.float64), heads, gate)
+    expected = expected_time_mixing(layer, np.array(x, np.float64))
     np.testing.assert_allclose(layer(x), expected, atol=2e-5)
+
+
+VARIANTS = {
+    "lucidrains": {
+        "gate": "polar_abs", "transition_per": "head", "mixing_size": 12, "num_heads": 3,
+        "sub_norm": True, "output_gate": True, "projection_bias": False,
+    },
+    "narrow": {"mixing_size": 4},
+    "fixed a head": {"transition": "fixed", "transition_per": "head", "num_heads": 2},
+    "max-headed a head": {"transition_per": "head", "gate": "real"},
+    "phase": {"ablation": "phase"},
+    "phase of polar_abs": {"ablation": "phase", "gate": "polar_abs", "num_heads": 4},
+    "transition": {"ablation": "transition", "transition_per": "head", "num_heads": 4},
+    "no key": {"gate": "real", "input_gate": "none", "sub_norm": True, "num_heads": 2},
+    "tied": {
+        "gate": "real", "input_gate": "tied", "query_activation": "sigmoid",
+        "value_activation": "tanh", "state_activation": "tanh", "output_projection": True,
+    },
+    "tied heads": {"input_gate": "tied", "num_heads": 2, "transition_per": "head"},
+    "untied": {
+        "gate": "real", "input_gate": "sigmoid", "query_activation": "tanh",
+        "value_activation": "sigmoid", "state_activation": "sigmoid", "mixing_size": 12,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
+def test_variants_are_their_recurrences(options):
+    layer = time_mixing(**options)
+    if "sub_norm" in layer:
+        layer.sub_norm.weight = mx.random.normal(layer.sub_norm.weight.shape)
+        layer.sub_norm.bias = mx.random.normal(layer.sub_norm.bias.shape)
+    x = mx.random.normal((2, 11, SIZE))
+    expected = expected_time_mixing(layer, np.array(x, np.float64))
+    np.testing.assert_allclose(layer(x), expected, atol=5e-5)
+    cache = [None]
+    steps = [layer(x[:, n : n + 1], None, cache) for n in range(11)]
+    np.testing.assert_allclose(mx.concatenate(steps, axis=1), expected, atol=5e-5)
+
+
+def test_biases_are_where_they_are_asked_for():
+    layer = time_mixing(projection_bias=False, output_gate=True)
+    with_bias = {name for name in flat(layer) if name.endswith("bias")}
+    assert with_bias == {"gamma_proj.bias", "theta_proj.bias"}
+    layer = time_mixing(bias=False, projection_bias=True)
+    assert {"q_proj.bias", "k_proj.bias", "v_proj.bias"} <= flat(layer).keys()
+    assert "gamma_proj.bias" not in flat(layer)
 
 
 def test_without_bias_there_is_none():
     layer = time_mixing(bias=False, output_gate=True)
     assert not [name for name in flat(layer) if name.endswith("bias")]
     x = mx.random.normal((1, 3, SIZE))
-    expected = expected_time_mixing(layer, np.array(x, np.float64), SIZE, "polar")
+    expected = expected_time_mixing(layer, np.array(x, np.float64))
     np.testing.assert_allclose(layer(x), expected, atol=2e-5)
 
 
@@ -148,15 +214,14 @@ def test_projections_start_lecun_normal():
 
 
 def test_fixed_transitions_start_as_spread_as_projected_ones():
-    mx.random.seed(1)
-    layer = TimeMixing(4096, 4096, "fixed", "polar", False, False)
+    layer = time_mixing(hidden_size=4096, transition="fixed", bias=False)
     for vector in (layer.gamma, layer.theta):
         assert abs(vector.std().item() - 1) < 0.05
         assert abs(vector.mean().item()) < 0.05
 
 
 def test_quantizers_pass_the_transition_by():
-    layer = time_mixing(hidden_size=32, num_heads=32)
+    layer = time_mixing(hidden_size=32)
     assert not hasattr(layer.gamma_proj, "to_quantized")
     layer.gamma_proj.input_feat = mx.zeros((2, 3))  # what AWQ does
     nn.quantize(layer, group_size=32, bits=4)
@@ -167,7 +232,7 @@ def test_quantizers_pass_the_transition_by():
 
 def test_channel_mixing_is_an_exact_gelu_network():
     mx.random.seed(2)
-    layer = ChannelMixing(SIZE, 12, bias=True)
+    layer = ChannelMixing(LayerArgs(hidden_size=SIZE, intermediate_size=12))
     x = mx.random.normal((2, 3, SIZE))
     inner = np.array(layer.up_proj(x), np.float64)
     gelu = inner * 0.5 * (1 + np.vectorize(math.erf)(inner / math.sqrt(2)))
@@ -177,7 +242,7 @@ def test_channel_mixing_is_an_exact_gelu_network():
 
 def test_block_norms_before_mixing_and_skips_around_it():
     mx.random.seed(3)
-    block = Block(time_mixing(), ChannelMixing(SIZE, 12, True), SIZE, 1e-5, dropout=0.5)
+    block = Block(LayerArgs(hidden_size=SIZE, intermediate_size=12, dropout=0.5))
     block.eval()
     x = mx.random.normal((1, 4, SIZE))
     middle = x + block.time_mixing(block.time_norm(x))
@@ -185,3 +250,52 @@ def test_block_norms_before_mixing_and_skips_around_it():
     assert mx.array_equal(block(x), expected)
     block.train()
     assert not mx.array_equal(block(x), expected)
+
+
+def test_post_norm_comes_after_the_skip():
+    mx.random.seed(3)
+    block = Block(LayerArgs(hidden_size=SIZE, intermediate_size=12, norm_position="post"))
+    x = mx.random.normal((1, 4, SIZE))
+    middle = block.time_norm(x + block.time_mixing(x))
+    assert mx.array_equal(block(x), block.channel_norm(middle + block.channel_mixing(middle)))
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
+def test_rms_norm_scales_to_the_root_of_the_size(dtype):
+    rms = norm(LayerArgs(hidden_size=SIZE, norm="rms"))
+    rms.weight = mx.arange(SIZE).astype(dtype)
+    x = mx.array([[3.0, 0, 0, 0, 0, 0, 0, 4.0], [1e-4] * SIZE, [0.0] * SIZE]).astype(dtype)
+    unit = np.array([[0.6, 0, 0, 0, 0, 0, 0, 0.8], [SIZE**-0.5] * SIZE, [0.0] * SIZE])
+    y = rms(x)
+    assert y.dtype == dtype
+    expected = unit * SIZE**0.5 * np.arange(SIZE)
+    np.testing.assert_allclose(
+        y.astype(mx.float32), expected, rtol=1e-2 if y.itemsize == 2 else 1e-6
+    )
+
+
+def test_approximate_gelu_is_near_the_exact_one():
+    args = LayerArgs(hidden_size=SIZE, intermediate_size=12)
+    exact, approximate = ChannelMixing(args), ChannelMixing(replace(args, activation="gelu_tanh"))
+    approximate.update(exact.parameters())
+    x = mx.random.normal((2, 3, SIZE))
+    inner = np.array(exact.up_proj(x), np.float64)
+    tanh = np.tanh(math.sqrt(2 / math.pi) * (inner + 0.044715 * inner**3))
+    expected = (inner / 2 * (1 + tanh)) @ np.array(exact.down_proj.weight, np.float64).T
+    np.testing.assert_allclose(approximate(x), expected, atol=1e-6)
+    difference = mx.abs(exact(x) - approximate(x)).max().item()
+    assert 1e-6 < difference < 1e-2
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("rms", 3.0), ("none", 1.0)])
+def test_a_layer_alone_norms_and_mixes(kind, scale):
+    mx.random.seed(4)
+    layer = GateLoopLayer(LayerArgs(hidden_size=SIZE, norm=kind))
+    x = mx.random.normal((1, 5, SIZE))
+    if kind == "rms":
+        layer.time_norm.weight = mx.full((SIZE,), scale)
+    normed = x if kind == "none" else scale * SIZE**0.5 * x / mx.linalg.norm(x, axis=-1)[..., None]
+    np.testing.assert_allclose(layer(x), layer.time_mixing(normed), atol=5e-5)
+    cache = [None]
+    steps = [layer(x[:, n : n + 1], None, cache) for n in range(5)]
+    np.testing.assert_allclose(mx.concatenate(steps, axis=1), layer(x), atol=5e-5)

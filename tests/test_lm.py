@@ -1,6 +1,7 @@
 """The model: sizes, configuration, and the laws of its cache."""
 
 import dataclasses
+import json
 import warnings
 from functools import partial
 
@@ -24,7 +25,19 @@ VARIANTS = {
     "heads": {"num_heads": 2},
     "real heads": {"num_heads": 2, "gate": "real"},
     "output gate": {"output_gate": True, "tie_word_embeddings": True},
-}
+    "lucidrains": {
+        "gate": "polar_abs", "transition_per": "head", "mixing_size": 12, "num_heads": 3,
+        "norm": "rms", "sub_norm": True, "output_gate": True, "projection_bias": False,
+        "head_bias": False,
+    },
+    "post norm": {"norm_position": "post", "final_norm": False},
+    "gated rnn": {
+        "gate": "real", "input_gate": "tied", "query_activation": "sigmoid", "mixing_size": 12,
+        "value_activation": "tanh", "state_activation": "tanh", "activation": "gelu_tanh",
+        "final_norm": False, "num_outputs": VOCAB,
+    },
+    "no key": {"gate": "real", "input_gate": "none"},
+}  # fmt: skip
 
 
 def tiny(**options):
@@ -118,12 +131,63 @@ def test_state_transition_paths():
         ("hidden_size", float("inf"), "a positive integer"),
         ("layer_norm_eps", 0, "a number in (0, 1)"),
         ("model_type", "llama", "'gateloop'"),
+        ("mixing_size", 0, "a positive integer or null"),
+        ("head_bias", 1, "true or false or null"),
+        ("norm", "batch", "'layer' or 'rms' or 'none'"),
+        ("state_activation", "relu", "'identity' or 'tanh' or 'sigmoid'"),
     ],
 )
 def test_impossible_values_are_named(key, value, expected):
     with pytest.raises(InputError) as error:
         ModelArgs.from_dict({key: value})
     assert str(error.value) == f"config: {key} must be {expected}, got {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"mixing_size": 9, "num_heads": 2}, "num_heads must be a divisor of mixing_size 9, got 2"),
+        ({"num_heads": 2, "state_activation": "tanh"}, "state_activation must be 'identity'"),
+        ({"gate": "polar_abs", "input_gate": "tied"}, "input_gate must be another"),
+        ({"ablation": "transition", "input_gate": "tied"}, "input_gate must be another"),
+        ({"mixing_size": 12, "output_projection": False}, "output_projection must be true"),
+        ({"output_gate": True, "output_projection": False}, "output_projection must be true"),
+    ],
+)
+def test_values_that_do_not_go_together_are_named(options, expected):
+    with pytest.raises(InputError, match=f"^config: {expected}"):
+        ModelArgs(hidden_size=8, **options)
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
+def test_a_config_comes_back_as_it_was(options):
+    args = ModelArgs(**options)
+    assert ModelArgs.from_dict(json.loads(json.dumps(dataclasses.asdict(args)))) == args
+
+
+def test_the_ends_of_the_model_are_as_asked_for():
+    names = set(parameters(tiny(norm="rms", head_bias=False)))
+    assert {"model.norm.weight", "lm_head.weight"} <= names
+    assert {"model.norm.bias", "lm_head.bias"}.isdisjoint(names)
+    assert "model.norm.weight" not in parameters(tiny(final_norm=False))
+    model = tiny(final_norm=False)
+    x = model.model.embed_tokens(tokens(5))
+    for layer in model.layers:
+        x = layer(x)
+    assert mx.array_equal(model(tokens(5)), model.lm_head(x))
+
+
+@pytest.mark.parametrize(
+    ("ablation", "unused"), [("phase", {"theta"}), ("transition", {"gamma", "theta"})]
+)
+def test_what_is_ablated_keeps_its_weights_and_counts_for_nothing(ablation, unused):
+    model = tiny(ablation=ablation, gate="polar_abs", num_heads=2)
+    assert parameters(model).keys() == parameters(tiny(gate="polar_abs")).keys()
+    before = model(tokens(9))
+    for layer in model.layers:
+        for name in unused:
+            layer.time_mixing[f"{name}_proj"].weight += 1
+    assert mx.array_equal(model(tokens(9)), before)
 
 
 def test_a_tied_head_is_as_wide_as_the_vocabulary():

@@ -1,0 +1,161 @@
+"""The way back: our model directory to a source's state dict, by the source's own key table."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten
+
+from convert.checkpoint import Checkpoint, find
+from convert.containers import READERS, one_line
+from convert.conversion import first
+from convert.options import Options
+from convert.output import check_target, staged
+from convert.sources import SOURCES
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.lm import Model, ModelArgs
+
+SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".msgpack")
+
+
+def convert_back(options: Options) -> list[str]:
+    """Writes a model directory's weights as the state dict of `options.to`.
+
+    A file with the suffix .safetensors needs no torch.
+
+    Returns:
+        What was done, in lines.
+
+    Raises:
+        InputError: The model is not expressible there, or the file cannot be written.
+    """
+    out = options.out
+    if out.suffix not in SUFFIXES:
+        raise InputError(f"{out}: expected a file name in {', '.join(SUFFIXES)}")
+    checkpoint = find(options.source)
+    check_target(out, checkpoint.files, options.force)
+    args = _args(checkpoint)
+    _check(checkpoint, args)
+    _check_expressible(args, str(options.to))
+    tensors = to_source(checkpoint.tensor, args, str(options.to), options.dtype)
+    if not options.dry_run:
+        with staged(out) as place:
+            _write(tensors, place)
+    what = "dry run: would write" if options.dry_run else "wrote"
+    lines = [f"{what} {len(tensors)} tensors to {out}"]
+    if args.ablation != "none":
+        lines.append(f"ablation {args.ablation!r} is not in the weights: tell the constructor")
+    return lines
+
+
+def _args(checkpoint: Checkpoint) -> ModelArgs:
+    file = checkpoint.directory / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: {one_line(error)}; give a model directory") from None
+    if not isinstance(config, dict) or config.get("model_type") != "gateloop":
+        raise InputError(f"{file}: no gateloop model's; give a model directory of ours")
+    if "quantization" in config:
+        raise InputError(f"{file}: quantized weights cannot go back; give the model before that")
+    return ModelArgs.from_dict(config)
+
+
+def _check(checkpoint: Checkpoint, args: ModelArgs) -> None:
+    ours: dict[str, Any] = dict(tree_flatten(Model(args).parameters()))
+    want = {name: tuple(array.shape) for name, array in ours.items()}
+    wrong = sorted(
+        n for n in want.keys() | checkpoint.shapes.keys() if want.get(n) != checkpoint.shapes.get(n)
+    )
+    if wrong:
+        raise InputError(
+            f"{checkpoint.origin}: its weights are not those of its config.json: {first(wrong)}"
+        )
+
+
+def _check_expressible(args: ModelArgs, kind: str) -> None:
+    """Asks the source what it would make of the weights that it is about to get."""
+    source = SOURCES[kind]
+    ours: dict[str, Any] = dict(tree_flatten(Model(args).parameters()))
+    known = [rule for rule in source.table(args) if ours.keys() >= set(rule.ours)]
+    shapes = {
+        key: tuple(array.shape)  # never evaluated
+        for rule in known
+        for key, array in zip(
+            rule.source, rule.backward([ours.pop(key) for key in rule.ours]), strict=True
+        )
+    }
+    try:
+        there = asdict(_resolved(ModelArgs(**source.infer(shapes, {}).args)))
+    except InputError as error:
+        raise InputError(f"--to {kind}: this model cannot be one: {error}") from None
+    here = asdict(_resolved(args))
+    different = [f"{k}={here[k]!r} (there {there[k]!r})" for k in here if here[k] != there[k]]
+    if different or ours:
+        problem = ", ".join(different) or f"no place for {first(ours)}"
+        raise InputError(f"--to {kind}: this model cannot be one: {problem}")
+
+
+def _resolved(args: ModelArgs) -> ModelArgs:
+    """The same model with every default spelled out, without what no state dict says."""
+    return replace(
+        args,
+        num_heads=args.heads,
+        mixing_size=args.width,
+        num_outputs=args.outputs,
+        output_projection=args.projects_output,
+        projection_bias=args.bias if args.projection_bias is None else args.projection_bias,
+        head_bias=args.bias if args.head_bias is None else args.head_bias,
+        transition_per="head" if args.heads == args.width else args.transition_per,
+        dropout=0.0,
+        ablation="none",
+    )
+
+
+def to_source(
+    weight: Callable[[str], mx.array], args: ModelArgs, kind: str, dtype: str | None = None
+) -> dict[str, mx.array]:
+    """Our weights under the names and in the shapes of a source.
+
+    State transitions, which we keep in float32, take the other weights' dtype where no bit is
+    lost: they had it before.
+
+    Args:
+        weight: Gives our weight of a name.
+        args: The model's.
+        kind: A key of SOURCES.
+        dtype: Cast to it; None keeps what is stored.
+    """
+    usual = weight("model.embed_tokens.weight").dtype
+    result = {}
+    for rule in SOURCES[kind].table(args):
+        arrays = rule.backward([weight(key) for key in rule.ours])
+        for key, array in zip(rule.source, arrays, strict=True):
+            narrow = array.astype(getattr(mx, dtype) if dtype else usual)
+            if not dtype and not mx.array_equal(narrow.astype(array.dtype), array, equal_nan=True):
+                narrow = array
+            mx.eval(narrow)
+            result[key] = narrow
+    return result
+
+
+def _write(tensors: dict[str, mx.array], path: Path) -> None:
+    if path.suffix == ".safetensors":
+        mx.save_safetensors(str(path), tensors, {"format": "pt"})
+        return
+    try:
+        import torch
+    except ImportError:
+        advice = "`pip install torch`, or give a name in .safetensors"
+        raise InputError(f"{path.name}: PyTorch's format needs torch; {advice}") from None
+
+    def as_torch(array: mx.array) -> Any:
+        if array.dtype == mx.bfloat16:
+            return torch.from_numpy(np.asarray(array.view(mx.int16))).view(torch.bfloat16)
+        return torch.from_numpy(np.asarray(array))
+
+    torch.save({name: as_torch(array) for name, array in tensors.items()}, path)

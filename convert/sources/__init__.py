@@ -1,0 +1,50 @@
+"""Where weights come from: one module a source, each with an explicit table of its keys.
+
+A source knows the names and shapes of a checkpoint, nothing of the files that hold it. Names are
+joined by dots (`time_mixing_layers_0.model.proj.kernel`), wrappers and prefixes taken off.
+"""
+
+from convert.sources import flax, lucidrains, lucidrains_simple, paper
+from convert.sources.protocol import Inference, Reference, Shapes, Source, Tensor
+from convert.sources.rules import Rule, Transform
+from mlx_gateloop.errors import InputError
+
+__all__ = [
+    "SOURCES",
+    "Inference",
+    "Reference",
+    "Rule",
+    "Shapes",
+    "Source",
+    "Tensor",
+    "Transform",
+    "detect",
+]
+
+SOURCES: dict[str, Source] = {
+    lucidrains.KIND: lucidrains,
+    lucidrains_simple.KIND: lucidrains_simple,
+    paper.KIND: paper,
+    flax.KIND: flax,
+}
+
+
+def detect(shapes: Shapes, kind: str | None = None) -> Source:
+    """The source of a checkpoint.
+
+    Args:
+        shapes: Its names and their shapes.
+        kind: A key of SOURCES; None asks each source.
+
+    Raises:
+        InputError: No source has such names.
+    """
+    if kind is not None:
+        return SOURCES[kind]
+    for source in SOURCES.values():
+        if source.recognises(shapes):
+            return source
+    names = ", ".join(sorted(shapes)[:10])
+    raise InputError(
+        f"weights: names of no known source ({', '.join(SOURCES)}): {names}; name it with --from"
+    )

@@ -1,0 +1,96 @@
+"""How a source's tensors become ours, and back, with no bit lost."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+Arrays = Sequence[mx.array]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A reversible map between lists of arrays; ValueError where the shapes cannot be."""
+
+    forward: Callable[[Arrays], list[mx.array]]
+    backward: Callable[[Arrays], list[mx.array]]
+
+    def then(self, other: "Transform") -> "Transform":
+        """This transform, then another."""
+        return Transform(
+            lambda arrays: other.forward(self.forward(arrays)),
+            lambda arrays: self.backward(other.backward(arrays)),
+        )
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which tensors of a source are which of ours.
+
+    Args:
+        source: Names in the checkpoint.
+        ours: Names of our parameters.
+        transform: Makes ours of the source's, in the order of the names.
+    """
+
+    source: tuple[str, ...]
+    ours: tuple[str, ...]
+    transform: Transform
+
+    def forward(self, arrays: Arrays) -> list[mx.array]:
+        """Our arrays from the source's."""
+        return self.transform.forward(arrays)
+
+    def backward(self, arrays: Arrays) -> list[mx.array]:
+        """The source's arrays from ours."""
+        return self.transform.backward(arrays)
+
+
+def _turn(arrays: Arrays) -> list[mx.array]:
+    for array in arrays:
+        if array.ndim != 2:
+            raise ValueError(f"expected a matrix, got shape {array.shape}")
+    return [array.T for array in arrays]
+
+
+def _even(array: mx.array) -> mx.array:
+    if array.ndim == 0 or len(array) % 2:
+        raise ValueError(f"expected an even number of rows, got shape {array.shape}")
+    return array
+
+
+IDENTITY = Transform(list, list)
+TRANSPOSE = Transform(_turn, _turn)
+# Rows 0, 2, 4, ... and rows 1, 3, 5, ...: real and imaginary parts side by side.
+INTERLEAVE = Transform(
+    lambda arrays: [_even(arrays[0])[0::2], arrays[0][1::2]],
+    lambda arrays: [mx.stack(list(arrays), axis=1).reshape(-1, *arrays[0].shape[1:])],
+)
+
+
+def split(parts: int) -> Transform:
+    """One array cut into equal parts along its first axis."""
+    return Transform(
+        lambda arrays: list(mx.split(arrays[0], parts)),
+        lambda arrays: [mx.concatenate(list(arrays))],
+    )
+
+
+def negate(which: int) -> Transform:
+    """One of the arrays with the other sign: that bit turns, no other."""
+
+    def change(arrays: Arrays) -> list[mx.array]:
+        return [-array if i == which else array for i, array in enumerate(arrays)]
+
+    return Transform(change, change)
+
+
+def same(source: str, ours: str) -> Rule:
+    """A tensor that is taken as it is."""
+    return Rule((source,), (ours,), IDENTITY)
+
+
+def linear(source: str, ours: str, bias: bool) -> list[Rule]:
+    """A linear layer that is taken as it is."""
+    kinds = ("weight", "bias") if bias else ("weight",)
+    return [same(f"{source}.{kind}", f"{ours}.{kind}") for kind in kinds]

@@ -1,0 +1,102 @@
+"""The tokenizer that goes with converted weights; weights do not say which it was."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
+
+from convert.containers import one_line
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.io import HUB_ID
+from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece
+
+NAMES = ("tokenizer.json", "tokenizer.model")
+# A model of 256 bytes has no tokens that could mark the turns of a chat.
+BYTES_CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] + '\n' }}{% endfor %}"
+
+
+def load_tokenizer(name: str | None, directory: Path, vocab_size: int) -> tuple[Any, str]:
+    """The tokenizer that a user names, as transformers has it.
+
+    Args:
+        name: A sentencepiece `.model` file, a `tokenizer.json`, a directory, "bytes", or a hub id;
+            None takes the one that lies beside the weights.
+        directory: Where the weights lie.
+        vocab_size: Entries of the model's embedding.
+
+    Returns:
+        The tokenizer, and in words where it comes from.
+
+    Raises:
+        InputError: There is none, or it has more entries than the model.
+    """
+    if name is None:
+        found = [directory / file for file in NAMES if (directory / file).exists()]
+        if not found:
+            advice = "give --tokenizer: a .model file, a tokenizer.json, bytes, or a hub id"
+            raise InputError(f"{directory}: no tokenizer beside the weights; {advice}")
+        name = str(found[0])
+    tokenizer, origin = _load(name, vocab_size)
+    if len(tokenizer) > vocab_size:
+        raise InputError(
+            f"--tokenizer {name}: has {len(tokenizer)} entries, the model {vocab_size}; "
+            "give the one that the model was trained with"
+        )
+    return tokenizer, origin
+
+
+def _load(name: str, vocab_size: int) -> tuple[Any, str]:
+    path = Path(name).expanduser()
+    if name == "bytes":
+        tokenizer = byte_tokenizer()
+        if len(tokenizer) <= vocab_size:
+            return tokenizer, "bytes, then special tokens"
+        return plain_byte_tokenizer(), "bytes, without special tokens"
+    if path.suffix == ".model" and path.is_file():
+        return from_sentencepiece(path), f"sentencepiece, {path.name}"
+    if path.name == "tokenizer.json" and (path.parent / "tokenizer_config.json").is_file():
+        path = path.parent
+    if path.is_dir():
+        return _pretrained(str(path)), f"directory {path.name}"
+    if path.is_file():
+        return _from_json(path), f"{path.name}"
+    if HUB_ID.fullmatch(name):
+        return _pretrained(name), f"hub, {name}"
+    raise InputError(f"--tokenizer {name}: no such file, directory or hub id")
+
+
+def _pretrained(name: str) -> Any:
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise InputError(f"--tokenizer {name}: cannot be loaded: {one_line(error)}") from None
+
+
+def _from_json(path: Path) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    try:
+        return PreTrainedTokenizerFast(tokenizer_file=str(path))
+    except Exception as error:  # tokenizers raises nothing narrower
+        advice = "give a tokenizer.json"
+        raise InputError(f"--tokenizer {path}: {one_line(error)}; {advice}") from None
+
+
+def plain_byte_tokenizer() -> Any:
+    """256 tokens, the bytes of UTF-8, and no end of text: for models that were trained so."""
+    from transformers import PreTrainedTokenizerFast
+
+    # ASCII as characters, the rest as bytes: see mlx_gateloop.tokenizer.byte_tokenizer
+    tokens = [chr(i) if i < 128 else f"<0x{i:02X}>" for i in range(256)]
+    tokenizer = Tokenizer(BPE({token: i for i, token in enumerate(tokens)}, [], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
+    fast.chat_template = BYTES_CHAT_TEMPLATE
+    return fast

@@ -1,0 +1,176 @@
+"""The proof that converted weights compute what they did: the source's logits beside ours.
+
+Random tokens at several lengths go through both. Where the logits differ by more than the
+tolerance, the layers' outputs are compared one by one: the first that differs is where to look.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_flatten, tree_unflatten
+
+from convert.sources import Reference
+from mlx_gateloop.arguments import LayerArgs
+from mlx_gateloop.lm import Model, ModelArgs
+
+LENGTHS = (1, 2, 3, 17, 64, 256, 512)
+TOLERANCE = 2e-5  # of the largest logit, float32
+ONE_BY_ONE = 64  # at this length also as text is generated, token by token
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far two arrays of logits (or hidden states) are apart.
+
+    Args:
+        name: What was compared.
+        largest: Largest absolute difference over the source's largest absolute value.
+        mean: Mean absolute difference over the same.
+        agreement: Share of positions where both have their largest value at the same place.
+    """
+
+    name: str
+    largest: float
+    mean: float
+    agreement: float
+
+    def __str__(self) -> str:
+        return f"{self.name:<24} {self.largest:>10.2e} {self.mean:>10.2e} {self.agreement:>10.2%}"
+
+
+HEADING = f"{'':<24} {'max diff':>10} {'mean diff':>10} {'argmax':>10}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a verification found.
+
+    Args:
+        logits: One comparison a length.
+        layers: One a layer, the first layer first; empty where the logits are close enough.
+        tolerance: The largest difference that passes.
+    """
+
+    logits: list[Comparison]
+    layers: list[Comparison]
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        return all(within(c, self.tolerance) for c in self.logits)
+
+    def __str__(self) -> str:
+        lines = [HEADING, *map(str, self.logits)]
+        if self.layers:
+            lines += ["", "layer by layer:"]
+        lines += map(str, self.layers)
+        verdict = "within" if self.passed else "BEYOND"
+        return "\n".join([*lines, f"{verdict} the tolerance of {self.tolerance:g}"])
+
+
+def within(comparison: Comparison, tolerance: float) -> bool:
+    """Whether a difference passes; not a number never does."""
+    return comparison.largest <= tolerance
+
+
+def compare(name: str, ours: np.ndarray, source: np.ndarray) -> Comparison:
+    """How far our array `[..., size]` is from the source's."""
+    difference = np.abs(ours.astype(np.float64) - source)
+    scale = max(float(np.abs(source).max()), 1e-30)
+    same = (ours.argmax(-1) == source.argmax(-1)).mean()
+    return Comparison(
+        name, float(difference.max()) / scale, float(difference.mean()) / scale, float(same)
+    )
+
+
+def random_inputs(args: LayerArgs, length: int) -> np.ndarray:
+    """The same two sequences every time: tokens, or activations where a layer takes them."""
+    rng = np.random.default_rng(length)
+    if isinstance(args, ModelArgs):
+        return rng.integers(0, args.vocab_size, (2, length))
+    return rng.standard_normal((2, length, args.hidden_size), np.float32)
+
+
+def in_float32(model: nn.Module, copy: nn.Module) -> nn.Module:
+    """Gives a copy the same weights in float32, sharing those that are float32 already."""
+    weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+    copy.update(tree_unflatten([(name, w.astype(mx.float32)) for name, w in weights.items()]))
+    copy.eval()
+    return copy
+
+
+def outputs(model: nn.Module, inputs: np.ndarray) -> np.ndarray:
+    """Our logits (a layer's output), float32."""
+    return np.array(model(mx.array(inputs)).astype(mx.float32))
+
+
+def one_by_one(model: Model, tokens: np.ndarray) -> np.ndarray:
+    """Our logits when tokens come one after the other, as text is generated."""
+    cache = model.make_cache()
+    steps = [model(mx.array(tokens[:, i : i + 1]), cache) for i in range(tokens.shape[1])]
+    return np.array(mx.concatenate(steps, axis=1).astype(mx.float32))
+
+
+class _Recorded:
+    """A layer that also keeps what it gives."""
+
+    def __init__(self, layer: Any, outputs: list[np.ndarray]) -> None:
+        self._layer = layer
+        self._outputs = outputs
+
+    def __call__(self, *arguments: Any) -> mx.array:
+        output: mx.array = self._layer(*arguments)
+        self._outputs.append(np.array(output.astype(mx.float32)))
+        return output
+
+
+def hidden_states(model: Model, tokens: np.ndarray) -> list[np.ndarray]:
+    """What each layer of our model gives, float32 `[batch, length, hidden]`."""
+    outputs: list[np.ndarray] = []
+    inner: Any = model.model
+    layers = inner.layers
+    try:
+        inner.layers = [_Recorded(layer, outputs) for layer in layers]
+        mx.eval(model(mx.array(tokens)))
+    finally:
+        inner.layers = layers
+    return outputs
+
+
+def verify(
+    model: nn.Module,
+    args: LayerArgs,
+    source: Reference,
+    tolerance: float = TOLERANCE,
+    lengths: Sequence[int] = LENGTHS,
+) -> Report:
+    """Compares a model with its source on random tokens.
+
+    Args:
+        model: Ours, with float32 weights.
+        args: Its arguments.
+        source: The model that the weights come from.
+        tolerance: The largest difference that passes, relative to the largest logit.
+        lengths: Of the token sequences.
+
+    Returns:
+        The logits at each length; each layer too, at the first length that does not pass.
+    """
+    results: list[Comparison] = []
+    layers: list[Comparison] = []
+    for length in lengths:
+        inputs = random_inputs(args, length)
+        want = source.logits(inputs)
+        results.append(compare(f"length {length}", outputs(model, inputs), want))
+        if isinstance(model, Model):
+            if length == ONE_BY_ONE:
+                steps = one_by_one(model, inputs)
+                results.append(compare(f"length {length}, one by one", steps, want))
+            if not layers and not within(results[-1], tolerance):
+                pairs = zip(hidden_states(model, inputs), source.hidden_states(inputs), strict=True)
+                layers = [compare(f"layer {i}, length {length}", *p) for i, p in enumerate(pairs)]
+    return Report(results, layers, tolerance)
