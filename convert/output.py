@@ -14,6 +14,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from convert.containers import one_line
+from convert.conversion import first
 from mlx_gateloop.arguments import LayerArgs
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io import save
@@ -155,18 +156,13 @@ def quantize(model: nn.Module, bits: int, group_size: int) -> list[str]:
     mx.eval(model.parameters())
     words = [
         f"{len(names)} layers of width {width} are not quantized, {width} does not divide by "
-        f"--q-group-size {group_size}: {_first(names)}"
+        f"--q-group-size {group_size}: {first(names)}"
         for width, names in left.items()
     ]
     if not any(isinstance(m, nn.QuantizedLinear | nn.QuantizedEmbedding) for m in model.modules()):
         reason = words[0] if words else "it has no layers to quantize"
         raise InputError(f"-q: nothing can be quantized: {reason}")
     return words
-
-
-def _first(names: list[str], most: int = 10) -> str:
-    more = f", and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def can_push(repository: str) -> None:

@@ -97,7 +97,7 @@ def _add_awq_recipe(awq: Any) -> None:
     def scale_with_norm(*projections: str) -> Any:
         def applies(block: Any) -> bool:
             present = {name for name in block.time_mixing if name.endswith("_proj")}
-            return present - {"out_proj"} == set(projections)
+            return _scales_norm(block) and present - {"out_proj"} == set(projections)
 
         return awq.ScaleConfig(
             block="time_mixing",
@@ -116,5 +116,17 @@ def _add_awq_recipe(awq: Any) -> None:
             for transition in ((), ("gamma_proj",), ("gamma_proj", "theta_proj"))
             for output in ((), ("gate_proj",))
         ]
-        + [awq.ScaleConfig(block="channel_mixing", prev="channel_norm", layers=["up_proj"])],
+        + [
+            awq.ScaleConfig(
+                block="channel_mixing",
+                prev="channel_norm",
+                layers=["up_proj"],
+                use_config=_scales_norm,
+            )
+        ],
     )
+
+
+def _scales_norm(block: Any) -> bool:
+    """Whether a block's norms can take a scale over: only the projections read what they give."""
+    return not block.is_post and "weight" in block.time_norm

@@ -394,7 +394,14 @@ def test_awq_run_as_a_module(directory, tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [{"gate": "real"}, {"transition": "fixed"}, {"tie_word_embeddings": True, "bias": False}],
+    [
+        {"gate": "real"},
+        {"transition": "fixed"},
+        {"tie_word_embeddings": True, "bias": False},
+        {"norm": "rms"},
+        {"norm": "none"},
+        {"norm_position": "post"},
+    ],
 )
 def test_awq_of_other_kinds(main, tmp_path, options):
     tokenizer = byte_tokenizer()
