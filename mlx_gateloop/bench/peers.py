@@ -117,17 +117,16 @@ def _torch_contender(
     leaves = [torch.tensor(array, device=device, requires_grad=True) for array in arrays]
     dy = torch.tensor(cotangent, device=device)
 
-    def wait() -> None:
+    def wait_for(result: Any) -> Any:
         if device == "cuda":
             torch.cuda.synchronize()
+        return result
 
-    def forward() -> None:
+    def forward() -> Any:
         with torch.no_grad():
-            function(*leaves)
-        wait()
+            return wait_for(function(*leaves))
 
-    def gradient() -> None:
-        torch.autograd.grad(function(*leaves), leaves, dy)
-        wait()
+    def gradient() -> Any:
+        return wait_for(torch.autograd.grad(function(*leaves), leaves, dy))
 
     return Contender(forward, gradient, is_mlx=False)
