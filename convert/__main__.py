@@ -1,6 +1,7 @@
 """The command `python -m convert SOURCE OUT`: it reads the flags and says what went wrong."""
 
 import argparse
+import math
 import os
 import sys
 from pathlib import Path
@@ -28,7 +29,13 @@ def main(argv: list[str] | None = None) -> int:
         0 done, 1 the logits differ by more than the tolerance, 2 the user's input was wrong (one
         line on stderr), 130 interrupted. Unless it is 0, the output is as it was before.
     """
-    options = _parser().parse_args(argv, namespace=Options())
+    parser = _parser()
+    options = parser.parse_args(argv, namespace=Options())
+    if not options.quantize and (options.q_bits or options.q_group_size):
+        parser.error("--q-bits and --q-group-size need -q")
+    if not 0 <= options.tolerance < math.inf:
+        parser.error(f"--tolerance: expected a number from 0, got {options.tolerance}")
+    options.q_bits, options.q_group_size = options.q_bits or 4, options.q_group_size or 64
     # transformers would tell every user that PyTorch is missing.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -75,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("source", metavar="SOURCE", help="a file of weights, a directory, or a hub id")
     add("out", metavar="OUT", type=Path, help="the model directory to make (--to: a file)")
-    add("--force", action="store_true", help="replace a model that OUT holds")
+    add("--force", action="store_true", help="replace a model that OUT holds, and all beside it")
     add("--dry-run", action="store_true", help="say what would be done; write and push nothing")
 
     group = parser.add_argument_group("the source")
@@ -116,13 +123,17 @@ def _parser() -> argparse.ArgumentParser:
         choices=FLOATS,
         help="cast weights to it; default: as they are. State transitions are float32 always",
     )
-    add("-q", "--quantize", action="store_true", help="quantize all but the state transitions")
-    add("--q-bits", type=int, choices=BITS, default=4, help="bits a weight (default: 4)")
+    add(
+        "-q",
+        "--quantize",
+        action="store_true",
+        help="quantize all but the state transitions, and layers whose width is not divisible",
+    )
+    add("--q-bits", type=int, choices=BITS, help="bits a weight (default: 4)")
     add(
         "--q-group-size",
         type=int,
         choices=GROUP_SIZES,
-        default=64,
         help="weights that share a scale (default: 64)",
     )
     add("--push", metavar="USER/NAME", help="upload it to the Hugging Face hub")
@@ -140,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=TOLERANCE,
         metavar="X",
-        help="largest difference that passes, of the largest logit (default: 2e-5)",
+        help="largest difference that passes, relative to the largest logit (default: 2e-5)",
     )
     return parser
 

@@ -37,7 +37,7 @@ def convert_back(options: Options) -> list[str]:
     if out.suffix not in SUFFIXES:
         raise InputError(f"{out}: expected a file name in {', '.join(SUFFIXES)}")
     checkpoint = find(options.source)
-    check_target(out, checkpoint.files, options.force)
+    check_target(out, checkpoint.files, options.force, is_file=True)
     args = _args(checkpoint)
     _check(checkpoint, args)
     _check_expressible(args, str(options.to))
@@ -48,7 +48,8 @@ def convert_back(options: Options) -> list[str]:
     what = "dry run: would write" if options.dry_run else "wrote"
     lines = [f"{what} {len(tensors)} tensors to {out}"]
     if args.ablation != "none":
-        lines.append(f"ablation {args.ablation!r} is not in the weights: tell the constructor")
+        flag = {"phase": "ablate_complex", "transition": "ablate_state_transition"}[args.ablation]
+        lines.append(f"{flag}=True is not in the weights: tell the constructor")
     return lines
 
 

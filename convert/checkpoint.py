@@ -5,6 +5,7 @@ a file, a directory or a hub id -> files -> one state dict, without wrappers and
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ EMA_WRAPPERS = ("ema", "model_ema", "ema_state_dict", "state_dict_ema")
 # In front of every name: data-parallel training; and ema-pytorch, which holds two copies.
 PREFIX, ONLINE_PREFIX, EMA_PREFIX = "module", "online_model", "ema_model"
 COMPILED = "_orig_mod"  # torch.compile puts it into the names of what it wraps
+SHARD = re.compile(r"-\d+-of-\d+$")
 # In a directory, the first of these that is there.
 STANDARD_FILES = (
     "model.safetensors.index.json",
@@ -108,10 +110,13 @@ def find(source: str, ema: bool = False) -> Checkpoint:
     if path.is_dir():
         return Checkpoint(source, path, _files_in(path), ema)
     if path.exists():
+        if path.name.endswith(".index.json"):
+            return Checkpoint(source, path.parent, _shards(path), ema)
         if path.suffix not in READERS:
             raise InputError(f"{path}: not a file of weights; expected {', '.join(READERS)}")
+        _refuse_shard(path)
         return Checkpoint(source, path.parent, [path], ema)
-    if not HUB_ID.fullmatch(source):
+    if path.suffix in READERS or not HUB_ID.fullmatch(source):
         raise InputError(f"{path}: no such file, directory or hub id")
     snapshot = _download(source)
     return Checkpoint(source, snapshot, _files_in(snapshot), ema)
@@ -123,11 +128,19 @@ def _files_in(directory: Path) -> list[Path]:
             file = directory / name
             return _shards(file) if file.suffix == ".json" else [file]
     found = sorted(file for file in directory.iterdir() if file.suffix in READERS)
+    if found:
+        _refuse_shard(found[0])
     if len(found) == 1:
         return found
     names = ", ".join(file.name for file in found[:10])
     problem = f"several files of weights ({names}); give one" if found else "no weights in there"
     raise InputError(f"{directory}: {problem}; expected {', '.join(READERS)}")
+
+
+def _refuse_shard(file: Path) -> None:
+    """One part of a model may look like a smaller model."""
+    if SHARD.search(file.stem):
+        raise InputError(f"{file}: one of several parts; give their index, *.index.json beside it")
 
 
 def _shards(index: Path) -> list[Path]:

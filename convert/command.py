@@ -53,7 +53,15 @@ def convert(options: Options) -> bool:
     tokenizer, origin = _tokenizer(name, plan, options)
     card = _card(plan, options, file, origin)
     print(card.summary())
+    if isinstance(plan.args, ModelArgs) and len(tokenizer) < plan.args.vocab_size:
+        most = plan.args.vocab_size
+        _warn(card, f"the tokenizer has {len(tokenizer)} entries, the model {most}: is it the one?")
     if options.dry_run:
+        if options.quantize:  # on the weights it begins with: only widths matter
+            new = plan.source.build(plan.args)
+            for left in quantize(new, options.q_bits, options.q_group_size):
+                _warn(card, left)
+        print("dry run: no proof was made\n" if options.verify else "", end="")
         print(f"dry run: nothing was written to {options.out}")
         print(f"dry run: nothing was pushed to {options.push}" if options.push else "", end="")
         return True
@@ -110,7 +118,7 @@ def _card(plan: Plan, options: Options, settings: Path | None, tokenizer: str) -
         stored=options.dtype or ", ".join(dtypes),
         tokenizer=tokenizer,
         inferred=plan.inference.inferred,
-        assumed=plan.inference.assumed,
+        assumed=[*plan.inference.assumed, *(f"{k}={v}, set" for k, v in plan.settings.items())],
         notes=[*plan.checkpoint.notes, *given],
     )
 

@@ -118,7 +118,7 @@ def _read_torch(path: Path) -> Tree:
         raise InputError(f"{path}: {_why_refused(str(error))}") from None
     except Exception as error:  # a damaged pickle can raise anything
         advice = "it is truncated, damaged or no PyTorch file; fetch it again"
-        raise InputError(f"{path}: {one_line(error)}; {advice}") from None
+        raise InputError(f"{path}: cannot be read ({one_line(error)}); {advice}") from None
     if not isinstance(tree, Mapping):
         raise InputError(f"{path}: holds a {type(tree).__name__}, not a state dict")
     return _TorchTree(tree, path)

@@ -24,13 +24,14 @@ BITS = (2, 3, 4, 5, 6, 8)  # mx.quantize's
 GROUP_SIZES = (32, 64, 128)
 
 
-def check_target(target: Path, sources: list[Path], force: bool) -> None:
+def check_target(target: Path, sources: list[Path], force: bool, is_file: bool = False) -> None:
     """Refuses a target that holds something, before any work.
 
     Args:
         target: The directory or file to write.
         sources: What the conversion reads.
-        force: Whether an older model (or state dict) in its place may go.
+        force: Whether an older model (or state dict) in its place may go, with all beside it.
+        is_file: Whether the target is a state dict.
 
     Raises:
         InputError: It must not be replaced.
@@ -43,10 +44,14 @@ def check_target(target: Path, sources: list[Path], force: bool) -> None:
         raise InputError(f"{target}: {parent} is no directory to write in; give another output")
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
+    if not _is_ours(target, is_file):
+        raise InputError(f"{target}: exists and is no model; give another output, or remove it")
     if not force:
         raise InputError(f"{target}: exists; give another output, or --force to replace it")
-    if target.is_dir() and not (target / "config.json").is_file():
-        raise InputError(f"{target}: --force replaces a model, and this holds none; remove it")
+
+
+def _is_ours(target: Path, is_file: bool) -> bool:
+    return target.is_file() if is_file else (target / "config.json").is_file()
 
 
 @contextlib.contextmanager
@@ -155,7 +160,7 @@ def quantize(model: nn.Module, bits: int, group_size: int) -> list[str]:
     nn.quantize(model, group_size=group_size, bits=bits, class_predicate=can_be)
     mx.eval(model.parameters())
     words = [
-        f"{len(names)} layers of width {width} are not quantized, {width} does not divide by "
+        f"{len(names)} layers of width {width} are not quantized, {width} is not divisible by "
         f"--q-group-size {group_size}: {first(names)}"
         for width, names in left.items()
     ]

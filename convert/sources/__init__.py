@@ -44,6 +44,8 @@ def detect(shapes: Shapes, kind: str | None = None) -> Source:
     for source in SOURCES.values():
         if source.recognises(shapes):
             return source
+    if {"model.embed_tokens.weight", "model.layers.0.time_mixing.q_proj.weight"} <= shapes.keys():
+        raise InputError("weights: this is a model directory of ours already; --to goes back")
     names = ", ".join(sorted(shapes)[:10])
     raise InputError(
         f"weights: names of no known source ({', '.join(SOURCES)}): {names}; name it with --from"

@@ -26,7 +26,7 @@ ARGS = ModelArgs
 SETTINGS = {
     "ablate_complex": "the transition is the real part, theta = 0 (false)",
     "ablate_state_transition": "the transition is 1 (false)",
-    "frac_gradient_state_transition": "of the gradient only: changes no output",
+    "frac_gradient_state_transition": "concerns the gradient only; changes no output",
 }
 EMBEDDING, MIXING, FEED_FORWARD = "token_emb.weight", "layers.{}.0", "layers.{}.1"
 QKV = f"{MIXING}.fn.to_qkv.weight"

@@ -34,7 +34,7 @@ from mlx_gateloop.lm import Model, ModelArgs
 KIND = "paper"
 ARGS = ModelArgs
 SETTINGS = {
-    "num_heads": "heads that the channels are split over (their number: max-headed)",
+    "num_heads": "heads that the channels are split over (as many as channels: max-headed)",
     "norm_eps": "epsilon of the layer norms (1e-5)",
     "activation": "of the FNN: gelu or gelu_tanh (gelu)",
 }

@@ -371,7 +371,7 @@ def test_variants_come_back_too(tmp_path, out, options):
 def test_the_ablation_is_told_on_the_way_back(source, out, tmp_path, capsys):
     assert run(source, out, "--tokenizer", "bytes", "--set", "ablate_complex=true") == 0
     assert run(out, tmp_path / "b.pt", "--to", "lucidrains") == 0
-    assert "ablation 'phase' is not in the weights" in capsys.readouterr().out
+    assert "ablate_complex=True is not in the weights" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("options", [{}, {"gate": "real"}, {"tie_word_embeddings": True}])
@@ -525,7 +525,7 @@ def test_force_replaces_models_only(tmp_path, source, out, capsys):
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
     message = refused(capsys, source, out, "--tokenizer", "bytes", "--force")
-    assert "this holds none" in message
+    assert "exists and is no model" in message
     # nor the directory with the weights in it
     (source.parent / "config.json").write_text("{}")
     flags = ["--tokenizer", "bytes", "--force"]
@@ -633,3 +633,55 @@ def test_a_push_that_fails_leaves_the_output_as_it_was(source, out, capsys, hub,
     assert "--push me/it: no route to host" in refused(capsys, *words)
     assert hub.calls == []
     assert contents(out) == before
+
+
+def test_one_part_of_a_model_is_refused(source, tmp_path, capsys):
+    part = source.rename(source.with_name("model-00001-of-00002.pt"))
+    for given in (part, part.parent):
+        message = refused(capsys, given, tmp_path / "out", "--tokenizer", "bytes")
+        assert "one of several parts; give their index" in message
+
+
+def test_force_replaces_no_file_of_another_kind(source, tmp_path, capsys):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("precious")
+    for force in ([], ["--force"]):
+        message = refused(capsys, source, notes, "--tokenizer", "bytes", *force)
+        assert "exists and is no model" in message
+    assert notes.read_text() == "precious"
+
+
+def test_settings_are_listed_and_on_the_card(source, out, capsys):
+    assert run(source, out, "--tokenizer", "bytes", "--set", "ablate_complex=true") == 0
+    assert "ablate_complex=True, set" in capsys.readouterr().out
+    assert "ablate_complex=True, set" in (out / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--q-bits", "4"], "need -q"),
+        (["--q-group-size", "32"], "need -q"),
+        (["--tolerance", "nan"], "--tolerance"),
+        (["--tolerance", "-1"], "--tolerance"),
+    ],
+)
+def test_flags_that_cannot_mean_anything(source, out, capsys, words, what):
+    with pytest.raises(SystemExit) as stop:
+        run(source, out, "--tokenizer", "bytes", *words)
+    assert stop.value.code == 2
+    assert what in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_dry_run_tells_what_quantizing_would_leave(source, out, capsys):
+    message = refused(
+        capsys, source, out, *["--tokenizer", "bytes", "-q", "--q-group-size", "128"], "--dry-run"
+    )
+    assert "nothing can be quantized" in message
+
+
+def test_a_model_of_ours_is_no_source(source, out, tmp_path, capsys):
+    assert run(source, out, "--tokenizer", "bytes") == 0
+    capsys.readouterr()
+    assert "of ours already" in refused(capsys, out, tmp_path / "again")
