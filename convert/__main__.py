@@ -1,8 +1,10 @@
 """The command `python -m convert SOURCE OUT`: it reads the flags and says what went wrong."""
 
 import argparse
+import io
 import math
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -29,6 +31,9 @@ def main(argv: list[str] | None = None) -> int:
         0 done, 1 the logits differ by more than the tolerance, 2 the user's input was wrong (one
         line on stderr), 130 interrupted. Unless it is 0, the output is as it was before.
     """
+    for stream in (sys.stdout, sys.stderr):  # a path may hold what the terminal cannot show
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     parser = _parser()
     options = parser.parse_args(argv, namespace=Options())
     if not options.quantize and (options.q_bits or options.q_group_size):
@@ -82,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("source", metavar="SOURCE", help="a file of weights, a directory, or a hub id")
     add("out", metavar="OUT", type=Path, help="the model directory to make (--to: a file)")
-    add("--force", action="store_true", help="replace a model that OUT holds, and all beside it")
+    add("--force", action="store_true", help="replace a model that OUT holds")
     add("--dry-run", action="store_true", help="say what would be done; write and push nothing")
 
     group = parser.add_argument_group("the source")
@@ -157,4 +162,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves as little behind as Ctrl-C
     sys.exit(main())

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from convert.containers import READERS, one_line
 from convert.conversion import first
 from convert.options import Options
 from convert.output import check_target, staged
-from convert.sources import SOURCES
+from convert.sources import SOURCES, lucidrains
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.lm import Model, ModelArgs
 
@@ -40,7 +39,8 @@ def convert_back(options: Options) -> list[str]:
     check_target(out, checkpoint.files, options.force, is_file=True)
     args = _args(checkpoint)
     _check(checkpoint, args)
-    _check_expressible(args, str(options.to))
+    if problem := lucidrains.expressible(args):
+        raise InputError(f"--to {options.to}: this model cannot be one: {problem}")
     tensors = to_source(checkpoint.tensor, args, str(options.to), options.dtype)
     if not options.dry_run:
         with staged(out) as place:
@@ -57,7 +57,7 @@ def _args(checkpoint: Checkpoint) -> ModelArgs:
     file = checkpoint.directory / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{file}: {one_line(error)}; give a model directory") from None
     if not isinstance(config, dict) or config.get("model_type") != "gateloop":
         raise InputError(f"{file}: no gateloop model's; give a model directory of ours")
@@ -67,6 +67,8 @@ def _args(checkpoint: Checkpoint) -> ModelArgs:
 
 
 def _check(checkpoint: Checkpoint, args: ModelArgs) -> None:
+    if args.num_hidden_layers > len(checkpoint.shapes):  # it is built below: any number would be
+        raise InputError(f"{checkpoint.origin}: holds no {args.num_hidden_layers} layers")
     ours: dict[str, Any] = dict(tree_flatten(Model(args).parameters()))
     want = {name: tuple(array.shape) for name, array in ours.items()}
     wrong = sorted(
@@ -76,45 +78,6 @@ def _check(checkpoint: Checkpoint, args: ModelArgs) -> None:
         raise InputError(
             f"{checkpoint.origin}: its weights are not those of its config.json: {first(wrong)}"
         )
-
-
-def _check_expressible(args: ModelArgs, kind: str) -> None:
-    """Asks the source what it would make of the weights that it is about to get."""
-    source = SOURCES[kind]
-    ours: dict[str, Any] = dict(tree_flatten(Model(args).parameters()))
-    known = [rule for rule in source.table(args) if ours.keys() >= set(rule.ours)]
-    shapes = {
-        key: tuple(array.shape)  # never evaluated
-        for rule in known
-        for key, array in zip(
-            rule.source, rule.backward([ours.pop(key) for key in rule.ours]), strict=True
-        )
-    }
-    try:
-        there = asdict(_resolved(ModelArgs(**source.infer(shapes, {}).args)))
-    except InputError as error:
-        raise InputError(f"--to {kind}: this model cannot be one: {error}") from None
-    here = asdict(_resolved(args))
-    different = [f"{k}={here[k]!r} (there {there[k]!r})" for k in here if here[k] != there[k]]
-    if different or ours:
-        problem = ", ".join(different) or f"no place for {first(ours)}"
-        raise InputError(f"--to {kind}: this model cannot be one: {problem}")
-
-
-def _resolved(args: ModelArgs) -> ModelArgs:
-    """The same model with every default spelled out, without what no state dict says."""
-    return replace(
-        args,
-        num_heads=args.heads,
-        mixing_size=args.width,
-        num_outputs=args.outputs,
-        output_projection=args.projects_output,
-        projection_bias=args.bias if args.projection_bias is None else args.projection_bias,
-        head_bias=args.bias if args.head_bias is None else args.head_bias,
-        transition_per="head" if args.heads == args.width else args.transition_per,
-        dropout=0.0,
-        ablation="none",
-    )
 
 
 def to_source(

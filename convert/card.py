@@ -5,6 +5,22 @@ from dataclasses import dataclass, field
 
 from mlx_gateloop import __version__
 
+MODEL_USE = """```sh
+gateloop generate --model . --prompt "Once upon a time"
+```"""
+LAYER_USE = """```python
+import json
+
+from mlx_gateloop.arguments import LayerArgs
+from mlx_gateloop.layers import GateLoopLayer
+
+with open("config.json") as file:
+    config = json.load(file)
+del config["model_type"]
+layer = GateLoopLayer(LayerArgs(**config))
+layer.load_weights("model.safetensors")
+```"""
+
 
 @dataclass
 class Card:
@@ -23,6 +39,7 @@ class Card:
         assumed: Facts that they do not tell.
         parity: The report of a verification, or that there is none.
         from_hub: Whether `origin` is a hub id.
+        is_layer: Whether this is one layer and no language model.
     """
 
     name: str
@@ -37,6 +54,7 @@ class Card:
     notes: list[str] = field(default_factory=list)
     parity: str = "Not verified."
     from_hub: bool = False
+    is_layer: bool = False
 
     def summary(self) -> str:
         """What the user should know before the work begins."""
@@ -54,6 +72,8 @@ class Card:
         return {title: lines for title, lines in facts.items() if lines}
 
     def __str__(self) -> str:
+        task = "" if self.is_layer else "pipeline_tag: text-generation\n"
+        what = "A GateLoop layer" if self.is_layer else "A GateLoop language model"
         base = f"base_model: {self.origin}\n" if self.from_hub else ""
         lists = "".join(
             f"\n## {title}\n\n{_items(facts)}\n" for title, facts in self._facts().items()
@@ -61,15 +81,14 @@ class Card:
         hashes = "\n".join(f"| `{name}` | `{digest}` |" for name, digest in self.hashes.items())
         return f"""---
 library_name: mlx
-pipeline_tag: text-generation
-{base}tags:
+{task}{base}tags:
 - mlx
 - gateloop
 ---
 
 # {self.name}
 
-A GateLoop language model, converted from `{self.origin}` ({self.kind}) by mlx_gateloop
+{what}, converted from `{self.origin}` ({self.kind}) by mlx_gateloop
 {__version__}.
 
 | | |
@@ -77,9 +96,7 @@ A GateLoop language model, converted from `{self.origin}` ({self.kind}) by mlx_g
 | parameters | {self.parameters:,} |
 | weights | {self.stored} |
 
-```sh
-gateloop generate --model . --prompt "Once upon a time"
-```
+{LAYER_USE if self.is_layer else MODEL_USE}
 {lists}
 ## Parity with the source
 

@@ -147,7 +147,7 @@ def _shards(index: Path) -> list[Path]:
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         shards = [index.parent / name for name in sorted(names)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{index}: not an index of shards: {one_line(error)}") from None
     for shard in shards:
         if shard.parent != index.parent or shard.suffix not in READERS:
@@ -157,21 +157,33 @@ def _shards(index: Path) -> list[Path]:
     return shards
 
 
-def _download(hub_id: str) -> Path:
-    """The newest snapshot of a repository, or the one in the cache where there is no network."""
+def download(hub_id: str, patterns: list[str]) -> Path:
+    """The newest snapshot of a repository, or the one in the cache where there is no network.
+
+    Args:
+        hub_id: `owner/name`.
+        patterns: Of the files that are wanted.
+
+    Raises:
+        InputError: There is neither.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=patterns))
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        advice = "check the name and the network, or give a local directory"
+        raise InputError(
+            f"{hub_id}: not on disk, not from the hub ({one_line(error)}); {advice}"
+        ) from None
+
+
+def _download(hub_id: str) -> Path:
     small = ["*.json", "*.yaml", "*.yml", "*.model", "*.jinja"]
     # pickles only where there is nothing better
     for weights in (["*.safetensors"], ["*.bin", "*.pt", "*.pth", "*.msgpack"]):
-        try:
-            directory = Path(snapshot_download(hub_id, allow_patterns=[*small, *weights]))
-        except (HfHubHTTPError, OSError, ValueError) as error:
-            advice = "check the name and the network, or give a local directory"
-            raise InputError(
-                f"{hub_id}: not on disk, not from the hub ({one_line(error)}); {advice}"
-            ) from None
+        directory = download(hub_id, [*small, *weights])
         if any(file.suffix in READERS for file in directory.iterdir()):
             break
     return directory
@@ -204,7 +216,10 @@ def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[s
         if key is not None:
             notes += [f"took {key!r} and left what is beside it"] if len(tree) > 1 else []
             tree = tree[key]
-    tensors = _flatten(tree)
+    flat = _flatten(tree)
+    tensors = {_without_compiled(n): tensor for n, tensor in flat.items()}
+    if len(tensors) < len(flat):
+        raise InputError(f"{file}: two tensors have one name without {COMPILED!r}")
     copies = {n.split(".")[0] for n in tensors} & {ONLINE_PREFIX, EMA_PREFIX}
     if copies:
         prefix = EMA_PREFIX if ema or ONLINE_PREFIX not in copies else ONLINE_PREFIX
@@ -215,10 +230,7 @@ def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[s
         raise InputError(f"{file}: holds no averaged weights; leave --ema out")
     while tensors and all(n.startswith(f"{PREFIX}.") for n in tensors):
         tensors = _without_prefix(tensors, PREFIX)
-    plain = {_without_compiled(n): tensor for n, tensor in tensors.items()}
-    if len(plain) < len(tensors):
-        raise InputError(f"{file}: two tensors have one name without {COMPILED!r}")
-    return plain, notes
+    return tensors, notes
 
 
 def _flatten(tree: Tree) -> dict[str, Stored]:

@@ -48,7 +48,10 @@ def convert(options: Options) -> bool:
     checkpoint = find(options.source, options.ema)
     check_target(options.out, checkpoint.files, options.force)
     settings, file = read_settings(options.settings, checkpoint, options.set)
-    name = options.tokenizer or _beside(file, settings.pop("tokenizer", None))
+    named = settings.pop("tokenizer", None)
+    if named is not None and not isinstance(named, str):
+        raise InputError(f"setting tokenizer: expected a name, got {named!r}")
+    name = options.tokenizer or _beside(file, named)
     plan = make_plan(checkpoint, options.kind, settings)
     tokenizer, origin = _tokenizer(name, plan, options)
     card = _card(plan, options, file, origin)
@@ -114,6 +117,7 @@ def _card(plan: Plan, options: Options, settings: Path | None, tokenizer: str) -
         origin=Path(options.source).name if is_path else options.source,
         from_hub=not is_path,
         kind=plan.source.KIND,
+        is_layer=not isinstance(plan.args, ModelArgs),
         parameters=plan.parameters,
         stored=options.dtype or ", ".join(dtypes),
         tokenizer=tokenizer,

@@ -97,6 +97,8 @@ def _read_safetensors(path: Path) -> Tree:
 
 # --- PyTorch
 
+SAFE_TORCH = (2, 6)  # before it `weights_only` could be got round (CVE-2025-32434)
+
 
 def _read_torch(path: Path) -> Tree:
     """Tensors and plain containers of a `torch.save` file; whatever else it names is refused."""
@@ -106,6 +108,9 @@ def _read_torch(path: Path) -> Tree:
         advice = "`pip install torch`, or save the weights as safetensors"
         raise InputError(f"{path}: reading PyTorch's format needs torch; {advice}") from None
 
+    if tuple(map(int, torch.__version__.split(".")[:2])) < SAFE_TORCH:
+        least = ".".join(map(str, SAFE_TORCH))
+        raise InputError(f"{path}: torch {torch.__version__} could run code in it; install {least}")
     is_archive = _check_archive(path)
     try:
         with warnings.catch_warnings():

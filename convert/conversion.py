@@ -61,7 +61,7 @@ def make_plan(checkpoint: Checkpoint, kind: str | None, settings: dict[str, Any]
 
 def first(names: Iterable[str], most: int = 10) -> str:
     """The first names of many, and how many more there are."""
-    names = list(names)
+    names = [ascii(name)[1:-1][:120] for name in names]  # a file may call them anything
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

@@ -22,6 +22,9 @@ from mlx_gateloop.lm import Model, is_state_transition
 
 BITS = (2, 3, 4, 5, 6, 8)  # mx.quantize's
 GROUP_SIZES = (32, 64, 128)
+LAYER_TYPE = "gateloop_layer"
+# What --force may replace: the files of a model directory, those that mlx_lm adds among them.
+WRITTEN = ("*.safetensors", "*.json", "*.jinja", "*.model", "README.md", ".gitattributes")
 
 
 def check_target(target: Path, sources: list[Path], force: bool, is_file: bool = False) -> None:
@@ -30,12 +33,14 @@ def check_target(target: Path, sources: list[Path], force: bool, is_file: bool =
     Args:
         target: The directory or file to write.
         sources: What the conversion reads.
-        force: Whether an older model (or state dict) in its place may go, with all beside it.
+        force: Whether an older model (or state dict) in its place may go.
         is_file: Whether the target is a state dict.
 
     Raises:
         InputError: It must not be replaced.
     """
+    if target.is_symlink() and not target.exists():
+        raise InputError(f"{target}: a link to nothing; give another output")
     for source in sources:
         if target.resolve() in (source.resolve(), *source.resolve().parents):
             raise InputError(f"{target}: holds the source, {source.name}; give another output")
@@ -45,13 +50,30 @@ def check_target(target: Path, sources: list[Path], force: bool, is_file: bool =
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not _is_ours(target, is_file):
-        raise InputError(f"{target}: exists and is no model; give another output, or remove it")
+        holds = "is no state dict" if is_file else "holds more than a model of ours, or none"
+        raise InputError(f"{target}: exists and {holds}; give another output, or remove it")
     if not force:
         raise InputError(f"{target}: exists; give another output, or --force to replace it")
 
 
 def _is_ours(target: Path, is_file: bool) -> bool:
-    return target.is_file() if is_file else (target / "config.json").is_file()
+    """Whether a target is a state dict, or a directory with a model of ours and nothing else."""
+    if is_file:
+        if not target.is_file():
+            return False
+        start = target.read_bytes()[:9] if target.stat().st_size > 9 else b""
+        return start[:2] == b"PK" or start[8:] == b"{"  # a torch archive, safetensors
+    try:
+        config = json.loads((target / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    types = ("gateloop", LAYER_TYPE)
+    return isinstance(config, dict) and config.get("model_type") in types and not _others(target)
+
+
+def _others(directory: Path) -> list[str]:
+    """What lies in a directory that this command does not write."""
+    return [p.name for p in directory.iterdir() if not any(map(p.match, WRITTEN))]
 
 
 @contextlib.contextmanager
@@ -85,12 +107,12 @@ def staged(target: Path) -> Iterator[Path]:
 
 
 def _replace(target: Path, new: Path, old: Path) -> None:
-    if target.exists():
-        target.rename(old)
     try:
+        if target.exists():
+            target.rename(old)
         new.rename(target)
-    except OSError:
-        if old.exists():
+    except BaseException:  # Ctrl-C too
+        if old.exists() and not target.exists():
             old.rename(target)
         raise
 
@@ -110,7 +132,7 @@ def write_layer(layer: nn.Module, args: LayerArgs, card: str, directory: Path) -
     directory.mkdir()
     weights = dict(tree_flatten(layer.parameters()))
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
-    config = json.dumps(asdict(args), indent=2, sort_keys=True)
+    config = json.dumps({"model_type": LAYER_TYPE} | asdict(args), indent=2, sort_keys=True)
     (directory / "config.json").write_text(f"{config}\n", encoding="utf-8")
     (directory / "README.md").write_text(card, encoding="utf-8")
 

@@ -1,5 +1,6 @@
 """What weights do not say: settings from flags, over those of a YAML file beside the checkpoint."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from convert.containers import one_line
 from mlx_gateloop.errors import InputError
 
 NAME = "convert.yaml"
+EXPONENT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
 
 
 def read_settings(
@@ -37,8 +39,8 @@ def read_settings(
         if not equals:
             raise InputError(f"--set {override}: expected KEY=VALUE")
         try:
-            settings[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
+            settings[key] = _number(yaml.safe_load(value))
+        except (yaml.YAMLError, RecursionError):
             raise InputError(f"--set {override}: {value!r} is not a YAML value") from None
     return settings, file
 
@@ -54,8 +56,13 @@ def _read(file: Path) -> dict[str, Any]:
         tree = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{file}: {error.strerror}; give a YAML file of settings") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise InputError(f"{file}: not readable YAML: {one_line(error)}") from None
     if tree is not None and not isinstance(tree, dict):
         raise InputError(f"{file}: expected `key: value` lines, got {type(tree).__name__}")
-    return tree or {}
+    return {key: _number(value) for key, value in (tree or {}).items()}
+
+
+def _number(value: Any) -> Any:
+    """YAML reads 1e-6, which has no point, as a string."""
+    return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value

@@ -7,12 +7,14 @@ from typing import Any
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 
+from convert.checkpoint import download
 from convert.containers import one_line
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io import HUB_ID
 from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece
 
 NAMES = ("tokenizer.json", "tokenizer.model")
+TOKENIZER_FILES = ["*.json", "*.model", "*.jinja", "*.txt"]
 # A model of 256 bytes has no tokens that could mark the turns of a chat.
 BYTES_CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] + '\n' }}{% endfor %}"
 
@@ -62,8 +64,8 @@ def _load(name: str, vocab_size: int) -> tuple[Any, str]:
         return _pretrained(str(path)), f"directory {path.name}"
     if path.is_file():
         return _from_json(path), f"{path.name}"
-    if HUB_ID.fullmatch(name):
-        return _pretrained(name), f"hub, {name}"
+    if HUB_ID.fullmatch(name) and path.suffix not in (".model", ".json"):
+        return _pretrained(str(download(name, TOKENIZER_FILES))), f"hub, {name}"
     raise InputError(f"--tokenizer {name}: no such file, directory or hub id")
 
 
@@ -72,7 +74,8 @@ def _pretrained(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name)
+        # left out, it asks on the terminal whether to run what the repository brings
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # tokenizers raises nothing narrower
         raise InputError(f"--tokenizer {name}: cannot be loaded: {one_line(error)}") from None
 

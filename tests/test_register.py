@@ -11,6 +11,8 @@ import pytest
 
 import mlx_gateloop
 from mlx_gateloop import _register
+from mlx_gateloop.arguments import LayerArgs
+from mlx_gateloop.layers import Block
 
 HOOK = Path(__file__).parent.parent / "hook"
 
@@ -127,3 +129,13 @@ def test_another_awq_keeps_working_without_the_recipe(monkeypatch):
     with pytest.warns(UserWarning, match="no AWQ recipe for this mlx-lm: AWQ_MODEL_CONFIGS"):
         spec.loader.exec_module(awq)
     assert "llama" in awq.AWQ_MODEL_CONFIGS
+
+
+def test_only_norms_that_feed_projections_alone_take_a_scale_over():
+    for options, expected in (
+        ({}, True),
+        ({"norm_position": "post"}, False),
+        ({"norm": "none"}, False),
+    ):
+        args = LayerArgs(hidden_size=8, intermediate_size=8, **options)
+        assert _register._scales_norm(Block(args)) is expected

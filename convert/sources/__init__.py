@@ -46,7 +46,7 @@ def detect(shapes: Shapes, kind: str | None = None) -> Source:
             return source
     if {"model.embed_tokens.weight", "model.layers.0.time_mixing.q_proj.weight"} <= shapes.keys():
         raise InputError("weights: this is a model directory of ours already; --to goes back")
-    names = ", ".join(sorted(shapes)[:10])
+    names = ", ".join(ascii(name)[1:-1][:120] for name in sorted(shapes)[:10])
     raise InputError(
         f"weights: names of no known source ({', '.join(SOURCES)}): {names}; name it with --from"
     )

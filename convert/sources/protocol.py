@@ -119,7 +119,7 @@ def choice(
 ) -> str:
     """Our word for a setting that is one of several words."""
     value = settings.get(name, default)
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         expected = " or ".join(choices)
         raise InputError(f"{kind}: setting {name} must be {expected}, got {value!r}")
     return choices[value]
@@ -138,14 +138,20 @@ def matrix(kind: str, shapes: Shapes, name: str) -> tuple[int, int]:
 def depth(shapes: Shapes, pattern: str) -> int:
     """How many layers there are: the name in `pattern` is there for layer {} = 0, 1, 2, ...
 
-    A gap does not end them: the missing names of the layer are named when the table is compared.
+    Raises:
+        InputError: One is missing.
     """
     before, after = pattern.split("{}")
-    numbers = [
+    numbers = {
         int(middle)
         for name in shapes
         if name.startswith(before)
         and name.endswith(after)
         and (middle := name[len(before) : len(name) - len(after)]).isdecimal()
-    ]
-    return max(numbers, default=-1) + 1
+        and len(middle) < 10
+    }
+    # Not the largest number: a name can claim any.
+    gap = next(n for n in range(len(numbers) + 1) if n not in numbers)
+    if gap < len(numbers):
+        raise InputError(f"weights: missing {pattern.format(gap)}, but later layers are there")
+    return gap

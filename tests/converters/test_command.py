@@ -13,7 +13,10 @@ from tqdm import tqdm
 import convert.command
 import convert.output
 from convert.__main__ import main
-from mlx_gateloop import load
+from convert.checkpoint import find
+from convert.settings import read_settings
+from mlx_gateloop import Model, ModelArgs, load, save
+from mlx_gateloop.tokenizer import byte_tokenizer
 
 torch = pytest.importorskip("torch", reason="PyTorch's files are written with torch")
 ROOT = Path(__file__).parent.parent.parent
@@ -397,13 +400,16 @@ def test_the_way_back_refuses_what_it_cannot_do(tmp_path, source, out, capsys):
     assert "give a model directory" in refused(capsys, source, tmp_path / "b.pt", *back)
     assert "expected a file name in .safetensors" in refused(capsys, out, tmp_path / "b", *back)
     assert "without --quantize" in refused(capsys, out, tmp_path / "b.pt", *back, "-q")
-    (tmp_path / "b.pt").write_text("mine")
     assert run(source, out, "--force", "--tokenizer", "bytes") == 0
     capsys.readouterr()
+    (tmp_path / "b.pt").write_text("mine, and no weights")
+    assert "no state dict" in refused(capsys, out, tmp_path / "b.pt", *back, "--force")
+    assert (tmp_path / "b.pt").read_text() == "mine, and no weights"
+    torch.save({"old": torch.ones(2)}, tmp_path / "b.pt")
+    before = (tmp_path / "b.pt").read_bytes()
     assert "exists" in refused(capsys, out, tmp_path / "b.pt", *back)
-    assert (tmp_path / "b.pt").read_text() == "mine"
     assert run(out, tmp_path / "b.pt", *back, "--force", "--dry-run") == 0
-    assert (tmp_path / "b.pt").read_text() == "mine"
+    assert (tmp_path / "b.pt").read_bytes() == before
     assert run(out, tmp_path / "b.pt", *back, "--force") == 0
     assert (tmp_path / "b.pt").read_bytes()[:2] == b"PK"
 
@@ -525,7 +531,7 @@ def test_force_replaces_models_only(tmp_path, source, out, capsys):
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
     message = refused(capsys, source, out, "--tokenizer", "bytes", "--force")
-    assert "exists and is no model" in message
+    assert "holds more than a model of ours, or none" in message
     # nor the directory with the weights in it
     (source.parent / "config.json").write_text("{}")
     flags = ["--tokenizer", "bytes", "--force"]
@@ -561,18 +567,35 @@ def test_a_failure_changes_nothing(source, out, capsys, monkeypatch, stage, fail
     assert len(capsys.readouterr().err.strip().splitlines()) in (2, 3)
 
 
-def test_a_rename_that_fails_puts_the_old_model_back(source, out, capsys, monkeypatch):
+@pytest.mark.parametrize("error", [OSError(1, "Operation not permitted"), KeyboardInterrupt()])
+def test_a_rename_that_fails_puts_the_old_model_back(source, out, capsys, monkeypatch, error):
     model = old_model(out)
     rename = Path.rename
 
     def refuse(path, target):
         if Path(target) == out and path.name == out.name:
-            raise OSError(1, "Operation not permitted")
+            raise error
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", refuse)
-    assert "not permitted" in refused(capsys, source, out, "--tokenizer", "bytes", "--force")
+    words = (source, out, "--tokenizer", "bytes", "--force")
+    if isinstance(error, OSError):
+        assert "not permitted" in refused(capsys, *words)
+    else:
+        assert run(*words) == 130
     assert contents(out) == model
+
+
+def test_a_tokenizer_that_brings_code_is_refused(source, out, capsys, monkeypatch):
+    (source.parent / "tokenizer.json").write_text("{}")
+    auto = {"auto_map": {"AutoTokenizer": ["tok.Tokenizer", None]}, "tokenizer_class": "Tokenizer"}
+    (source.parent / "tokenizer_config.json").write_text(json.dumps(auto))
+    marker = source.parent / "ran"
+    code = f"open({str(marker)!r}, 'w')\nclass Tokenizer: pass\n"
+    (source.parent / "tok.py").write_text(code)
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    assert "--tokenizer" in refused(capsys, source, out)
+    assert not marker.exists()
 
 
 def test_a_dry_run_says_all_and_writes_nothing(tmp_path, source, capsys):
@@ -647,7 +670,7 @@ def test_force_replaces_no_file_of_another_kind(source, tmp_path, capsys):
     notes.write_text("precious")
     for force in ([], ["--force"]):
         message = refused(capsys, source, notes, "--tokenizer", "bytes", *force)
-        assert "exists and is no model" in message
+        assert "holds more than a model of ours, or none" in message
     assert notes.read_text() == "precious"
 
 
@@ -685,3 +708,48 @@ def test_a_model_of_ours_is_no_source(source, out, tmp_path, capsys):
     assert run(source, out, "--tokenizer", "bytes") == 0
     capsys.readouterr()
     assert "of ours already" in refused(capsys, out, tmp_path / "again")
+
+
+@pytest.mark.parametrize("where", ["flag", "file"])
+def test_an_exponent_without_a_point_is_a_number(where, source, tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("norm_eps: 1e-6\ntokenizer: bytes\n")
+    words = {"flag": ["norm_eps=1e-6"], "file": []}[where]
+    settings, _ = read_settings(file if where == "file" else None, find(str(source)), words)
+    assert settings["norm_eps"] == 1e-6
+
+
+@pytest.mark.parametrize("setting", ["tokenizer=5", "ablate_complex=[a]"])
+def test_settings_of_the_wrong_kind_are_one_line(source, out, capsys, setting):
+    assert "setting" in refused(capsys, source, out, "--tokenizer", "bytes", "--set", setting)
+
+
+def test_what_gateloop_transformer_cannot_build_does_not_go_back(out, tmp_path, capsys):
+    args = ModelArgs(
+        vocab_size=262,
+        hidden_size=32,
+        intermediate_size=50,
+        num_hidden_layers=1,
+        gate="polar_abs",
+        norm="rms",
+        projection_bias=False,
+        head_bias=False,
+    )
+    save(Model(args), byte_tokenizer(), out)
+    message = refused(capsys, out, tmp_path / "b.pt", "--to", "lucidrains")
+    assert "multiple of hidden_size" in message
+
+
+def test_a_layer_says_how_it_is_used(tmp_path, out, capsys):
+    layer = pytest.importorskip("gateloop_transformer").SimpleGateLoopLayer(32)
+    torch.save(layer.state_dict(), tmp_path / "layer.pt")
+    assert run(tmp_path / "layer.pt", out) == 0
+    card = (out / "README.md").read_text()
+    assert "text-generation" not in card
+    code = card.split("```python\n")[1].split("```")[0]
+    names = {}
+    exec(code.replace('open("', f'open("{out}/').replace('weights("', f'weights("{out}/'), names)
+    x = np.random.default_rng(0).normal(size=(1, 7, 32)).astype(np.float32)
+    with torch.no_grad():
+        want = layer(torch.from_numpy(x)).numpy()
+    assert np.abs(np.array(names["layer"](mx.array(x))) - want).max() < 1e-5

@@ -50,10 +50,16 @@ def test_shapes_that_cannot_be_are_value_errors(transform):
         transform.forward([mx.zeros((3,))])
 
 
-def test_depth_counts_to_the_last_layer():
-    names = dict.fromkeys(["a.0.w", "a.2.w", "a.10.w", "a.x.w", "a.11.v", "b.20.w", "a.1.b.w"], ())
-    assert depth(names, "a.{}.w") == 11
+def test_depth_counts_the_layers():
+    names = [f"a.{i}.w" for i in range(11)] + ["a.x.w", "a.11.v", "b.20.w", "a.1.b.w"]
+    assert depth(dict.fromkeys(names, ()), "a.{}.w") == 11
     assert depth({}, "a.{}.w") == 0
+    assert depth(dict.fromkeys(["a.0.w", f"a.{'9' * 5000}.w"], ()), "a.{}.w") == 1
+
+
+def test_a_number_of_layers_that_a_name_claims_is_not_believed():
+    names = dict.fromkeys(["a.0.w", "a.99999999.w"], ())
+    assert problem(lambda: depth(names, "a.{}.w")).startswith("weights: missing a.1.w")
 
 
 def test_sources_are_known_by_their_kind():
