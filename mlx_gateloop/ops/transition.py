@@ -8,6 +8,8 @@ import mlx.core as mx
 from mlx_gateloop.ops import planes as pl
 from mlx_gateloop.ops.planes import Planes
 
+FORMS = {"sigmoid": 0, "polar": 1, "cartesian": 2}  # what kernels call them
+
 
 @dataclass(frozen=True, eq=False)
 class Transition:

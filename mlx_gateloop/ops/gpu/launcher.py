@@ -20,11 +20,10 @@ from mlx_gateloop.ops.gpu.kernels import (
     plan,
 )
 from mlx_gateloop.ops.planes import Planes
-from mlx_gateloop.ops.transition import Transition
+from mlx_gateloop.ops.transition import FORMS, Transition
 
 CUDA_BUILDS = ("mlx-cuda-12", "mlx-cuda-13")
 NAMES = {"metal": "Apple", "cuda": "NVIDIA"}
-FORMS = {"sigmoid": 0, "polar": 1, "cartesian": 2}
 TYPES = (mx.float32, mx.float16, mx.bfloat16)
 
 

@@ -6,9 +6,7 @@ import mlx.core as mx
 
 from mlx_gateloop.ops.native import extension
 from mlx_gateloop.ops.planes import Planes
-from mlx_gateloop.ops.transition import Transition
-
-_FORMS = {"sigmoid": 0, "polar": 1, "cartesian": 2}
+from mlx_gateloop.ops.transition import FORMS, Transition
 
 
 def gate_loop(
@@ -23,7 +21,7 @@ def gate_loop(
     """The max-headed operator, its gates fused; all but h0 and mask are `[B, L, D]`."""
     inputs = (q, k, v, a.first, a.second, h0)
     planes = [None if x is None else x.astype(mx.float32) for x in inputs]
-    return _extension().gate_loop(*planes, mask, form=_FORMS[a.form], reverse=bool(reverse))
+    return _extension().gate_loop(*planes, mask, form=FORMS[a.form], reverse=bool(reverse))
 
 
 def linear_recurrence(a: Planes, x: Planes, h0: Planes, reverse: bool = False) -> Planes:
