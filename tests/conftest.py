@@ -1,6 +1,15 @@
 """Machines are shared and MLX compiles on first use: how long an example takes proves nothing."""
 
+import sys
+from pathlib import Path
+
 from hypothesis import settings
+
+# `app` and `convert` lie in the repository and in no wheel: they are found there, after all that is
+# installed.
+ROOT = str(Path(__file__).parent.parent)
+if ROOT not in sys.path:
+    sys.path.append(ROOT)
 
 settings.register_profile("patient", parent=settings.get_profile("default"), deadline=None)
 settings.load_profile("ci" if settings().derandomize else "patient")

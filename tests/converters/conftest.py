@@ -1,11 +1,23 @@
-"""`convert` lies in the repository and in no wheel: it is found there, after all that is installed.
+"""A PyTorch checkpoint, and where its conversion goes."""
 
-This directory has another name, or it would be a second `convert`.
-"""
+import pytest
+from converters.helpers import torch_model
 
-import sys
-from pathlib import Path
 
-ROOT = str(Path(__file__).parent.parent.parent)
-if ROOT not in sys.path:
-    sys.path.append(ROOT)
+@pytest.fixture
+def state():
+    return torch_model().state_dict()
+
+
+@pytest.fixture
+def source(tmp_path, state):
+    (tmp_path / "in").mkdir()
+    import torch
+
+    torch.save(state, tmp_path / "in" / "weights.pt")
+    return tmp_path / "in" / "weights.pt"
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"

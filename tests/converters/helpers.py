@@ -4,11 +4,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+import numpy as np
 import pytest
 
+from convert.__main__ import main
+from mlx_gateloop import load
 from mlx_gateloop.errors import InputError
 
 SIZES = {"num_tokens": 262, "dim": 32, "depth": 2, "ff_mult": 2}  # as many tokens as `bytes` has
+torch = pytest.importorskip("torch", reason="PyTorch's files are written with torch")
+ROOT = Path(__file__).parent.parent.parent
+FILES = {
+    "README.md",
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
+TOKENS = np.random.default_rng(0).integers(0, 256, (2, 40))
 
 
 def problem(call: Callable[[], Any]) -> str:
@@ -37,3 +53,41 @@ def contents(path: Path) -> dict[str, bytes]:
     """Every file below a directory (or the file itself) with its bytes."""
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     return {str(file.relative_to(path.parent)): file.read_bytes() for file in files}
+
+
+def run(*words):
+    return main([str(word) for word in words])
+
+
+def refused(capsys, *words):
+    """The one line of an error; nothing is left beside the output."""
+    assert run(*words) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("error: ")
+    assert "Traceback" not in captured.err
+    return lines[0]
+
+
+def old_model(out):
+    """A directory that holds some model, and what is in it."""
+    out.mkdir()
+    (out / "config.json").write_text('{"model_type": "gateloop"}')
+    (out / "model.safetensors").write_bytes(b"precious")
+    return contents(out)
+
+
+def source_logits(model):
+    import torch
+
+    with torch.no_grad():
+        return model(torch.from_numpy(TOKENS)).numpy()
+
+
+def our_logits(directory):
+    return np.array(load(directory)[0](mx.array(TOKENS)))
+
+
+def distance(got, want):
+    return np.abs(got - want).max() / np.abs(want).max()
