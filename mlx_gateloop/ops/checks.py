@@ -65,17 +65,14 @@ def choose_backend(backend: str, choices: tuple[str, ...]) -> str:
         RuntimeError: This machine, or this version of the package, does not have it.
     """
     check_choice("backend", backend, choices)
-    missing = {name: why for name in choices if name != "auto" and (why := why_missing(name))}
-    if backend in missing:
-        available = ", ".join(name for name in choices if name not in ("auto", *missing))
-        raise RuntimeError(
-            f"backend {backend!r} is missing: {missing[backend]}; available: {available}"
-        )
-    if backend != "auto":
-        return backend
-    on_cpu = mx.default_device().type == mx.cpu
-    preferred = ("native",) if on_cpu else ("metal", "cuda")
-    return next((name for name in preferred if name not in missing), "ops")
+    if backend == "auto":  # asked at every call: only of what would be taken
+        on_cpu = mx.default_device().type == mx.cpu
+        preferred = ("native",) if on_cpu else ("metal", "cuda")
+        return next((name for name in preferred if not why_missing(name)), "ops")
+    if why := why_missing(backend):
+        available = ", ".join(name for name in choices if name != "auto" and not why_missing(name))
+        raise RuntimeError(f"backend {backend!r} is missing: {why}; available: {available}")
+    return backend
 
 
 def why_missing(backend: str) -> str | None:

@@ -78,3 +78,12 @@ def test_a_backend_that_is_not_there_says_so(backend, monkeypatch):
 def test_the_ops_backend_can_be_named():
     y, _ = call(backend="ops")
     assert y.shape == FLAT.shape
+
+
+def test_the_default_asks_nothing_of_backends_it_would_not_take(monkeypatch):
+    if mx.default_device().type != mx.cpu:
+        pytest.skip("a GPU is the default device")
+    # reading a package's metadata takes a quarter of a millisecond, at each layer of each token
+    monkeypatch.setattr(checks, "gpu_absence", lambda _: pytest.fail("asked of a GPU"))
+    y, _ = call()
+    assert y.shape == FLAT.shape
