@@ -3,25 +3,30 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-DEMO := models/demo
-export PROMPT ?= What does `os.path.join` do?
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo embedded screenshots test lint format bench clean
 
 help:
-	@echo "make demo   train a small model on Python's documentation (about 2 minutes), then ask it"
+	@echo "make demo   chat with a small model in the browser, and watch what it remembers"
 	@echo "make test   the whole test suite"
 	@echo "make lint   ruff and mypy"
 	@echo "make bench  time our code beside the peers that are installed"
-	@echo "make clean  remove .venv, the demo model and caches"
+	@echo "make clean  remove .venv and caches"
 
 demo: .venv/installed
-	@if [ ! -e $(DEMO)/curves.png ]; then \
-	  $(BIN)/gateloop train --config configs/demo.yaml --data pydoc --out $(DEMO) \
-	    $$(test -e $(DEMO)/checkpoints/last.safetensors && echo --resume); \
-	fi
-	@$(BIN)/gateloop generate --model $(DEMO) --chat --prompt "$$PROMPT"
+	$(BIN)/python -m app --open
+
+# Makes the embedded models anew, half an hour.
+embedded: .venv/installed
+	$(BIN)/python -m app.corpus runs/corpus
+	for name in demo demo-fixed; do \
+	  $(BIN)/gateloop train --config configs/$$name.yaml --data runs/corpus --out runs/$$name && \
+	  $(BIN)/python -m app.embed runs/$$name app/models/$$name || exit; \
+	done
+
+screenshots: .venv/installed-dev
+	$(BIN)/python docs/screenshots.py
 
 test: .venv/installed-dev
 	$(BIN)/python -m pytest
@@ -41,7 +46,7 @@ bench: .venv/installed
 	$(BIN)/gateloop bench train
 
 clean:
-	rm -rf .venv build models/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 from convert.command import convert, to_pytorch
 from convert.conversion import FLOATS
@@ -15,6 +14,7 @@ from convert.options import Options
 from convert.output import BITS, GROUP_SIZES
 from convert.sources import SOURCES
 from convert.verify import TOLERANCE
+from mlx_gateloop.cli import Parser
 from mlx_gateloop.errors import InputError
 
 EXAMPLES = """examples:
@@ -59,13 +59,6 @@ def main(argv: list[str] | None = None) -> int:
     return 2
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}; see {self.prog} --help\n")
-
-
 def _settings() -> str:
     lines = [
         "\nsettings (--set KEY=VALUE, or lines `KEY: VALUE` of the YAML):",
@@ -77,7 +70,7 @@ def _settings() -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m convert",
         description="Brings GateLoop weights trained elsewhere to a model directory, and back.",
         epilog=EXAMPLES + _settings(),

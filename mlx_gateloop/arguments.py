@@ -37,6 +37,9 @@ class LayerArgs:
         gate: "polar", a = sigmoid(gamma) exp(i theta), the paper's; "polar_abs",
             |a| = sigmoid(|z|) and arg a = arg z of z = gamma + i theta (gateloop-transformer's);
             "real", without theta.
+        longest_half_life: Of a channel's memory at the start, in tokens: the channels' half-lives
+            are spread from 1 to it, evenly in their logarithm, and phases start near 0. None, the
+            paper's start: |a| = sigmoid(normal), most of it forgotten after ten tokens.
         ablation: What the operator leaves out though its weights are there: "none"; "phase",
             theta = 0; "transition", a = 1.
         input_gate: The key: "linear", a projection of x (the paper's); "sigmoid" of one; "tied",
@@ -68,6 +71,7 @@ class LayerArgs:
     transition: str = "data_controlled"
     transition_per: str = "channel"
     gate: str = "polar"
+    longest_half_life: float | None = None
     ablation: str = "none"
     input_gate: str = "linear"
     query_activation: str = "identity"
@@ -94,6 +98,8 @@ class LayerArgs:
             raise self.invalid("state_activation", f"'identity' with {self.heads} heads")
         if self.input_gate == "tied" and (self.gate == "polar_abs" or self.ablation != "none"):
             raise self.invalid("input_gate", "another with polar_abs or an ablation")
+        if self.longest_half_life is not None and (self.gate == "polar_abs" or not self.bias):
+            raise self.invalid("longest_half_life", "null with polar_abs or without bias")
         if self.output_projection is False and (self.output_gate or self.width != self.hidden_size):
             raise self.invalid("output_projection", "true with an output gate or a mixing_size")
 
@@ -119,6 +125,8 @@ class LayerArgs:
             good, expected = isinstance(value, bool), "true or false"
         elif name == "dropout":
             good, expected = number and 0 <= value < 1, "a number in [0, 1)"
+        elif name == "longest_half_life":
+            good, expected = value is None or (number and value > 1), "a number above 1, or null"
         elif name == "layer_norm_eps":
             good, expected = number and 0 < value < 1, "a number in (0, 1)"
         else:

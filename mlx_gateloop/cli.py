@@ -49,14 +49,14 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
+class Formatter(argparse.ArgumentDefaultsHelpFormatter):
     """Shows the defaults that say something."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return super()._get_help_string(action) if action.default else action.help
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
@@ -64,7 +64,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="gateloop",
         description="GateLoop language models on MLX: train, evaluate, generate.",
         epilog="example: gateloop train --data my.txt --out models/mine",
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
             description=f"{summary[0].upper()}{summary[1:]}.",
             epilog=f"example: {example}",
             allow_abbrev=False,
-            formatter_class=_Formatter,
+            formatter_class=Formatter,
         )
         add(command)
     return parser

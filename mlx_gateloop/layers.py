@@ -3,6 +3,7 @@
 Paper section 4 and appendix "Model Details". Activations are `[batch, length, hidden]`.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -76,12 +77,38 @@ class TimeMixing(nn.Module):
             else:
                 transition = projection(StateTransitionLinear, size, transitions, args.bias)
                 self[f"{name}_proj"] = transition
+        if args.longest_half_life is not None:
+            self._spread_half_lives(args.longest_half_life)
         if args.sub_norm:
             self.sub_norm = LayerNorm(width, args.layer_norm_eps)
         if args.output_gate:
             self.gate_proj = projection(nn.Linear, size, width, bias)
         if args.projects_output:
             self.out_proj = projection(nn.Linear, width, size, bias)
+
+    def _spread_half_lives(self, longest: float) -> None:
+        """Channels that remember from 1 to `longest` tokens, drawn evenly in their logarithm.
+
+        A channel that keeps longer takes in less: |a|^2 + (scale of v)^2 = 1 keeps the variance of
+        its state that of one input. Weights of gamma are halved and those of theta, or theta
+        itself, cut to a fifth, so that the text moves both but little at first.
+        """
+        width = self.v_proj.weight.shape[0]
+        transitions = width if self.args.transition_per == "channel" else self.args.heads
+        half_life = mx.exp(mx.random.uniform(0, math.log(longest), (transitions,)))
+        magnitude = mx.exp(-math.log(2) / half_life)
+        gamma = mx.log(magnitude / (1 - magnitude))  # the sigmoid's inverse
+        if "gamma" in self:
+            self.gamma = gamma
+        else:
+            self.gamma_proj.bias = gamma
+            self.gamma_proj.weight *= 0.5
+        if "theta" in self:
+            self.theta *= 0.2
+        elif "theta_proj" in self:
+            self.theta_proj.weight *= 0.2
+        scale = mx.repeat(mx.sqrt(1 - magnitude**2), width // transitions)
+        self.v_proj.weight *= scale[:, None]
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         """What the operator adds to the residual stream.
@@ -99,10 +126,13 @@ class TimeMixing(nn.Module):
         q = self._heads(ACTIVATE[args.query_activation](self.q_proj(x)))
         v = self._heads(ACTIVATE[args.value_activation](self.v_proj(x)))
         transition = self.transition(x)
+        key = self._key(x, v, transition)
+        if (record := getattr(cache, "record", None)) is not None:
+            record(q, key, transition)
         reads_state = args.state_activation != "identity"
         y, state = gate_loop(
             mx.ones_like(q) if reads_state else q,
-            self._key(x, v, transition),
+            key,
             v,
             transition,
             None if cache is None else cache[0],

@@ -15,6 +15,7 @@ FORBIDDEN = {
     "ops": [f"mlx_gateloop.{part}" for part in INSIDE if part != "ops"],
     "layers.py": [f"mlx_gateloop.{p}" for p in INSIDE if p not in ("ops", "layers")],
     "lm.py": [f"mlx_gateloop.{p}" for p in INSIDE if p not in ("ops", "layers", "lm")],
+    "trace.py": [f"mlx_gateloop.{p}" for p in INSIDE if p != "ops"],
     "generate.py": ["mlx_gateloop.train", "mlx_gateloop.data"],
     ".": ["torch", "gradio", "app", "convert"],
 }

@@ -1,0 +1,69 @@
+"""`python -m app`: the chat in a browser."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from mlx_gateloop.cli import Formatter, Parser
+from mlx_gateloop.errors import InputError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until interrupted.
+
+    Returns:
+        0 done, 2 the user's input was wrong (one line on stderr), 130 interrupted.
+    """
+    arguments = _parser().parse_args(argv)
+    from app import security
+
+    try:
+        security.environment(arguments.allow_hub)
+        from app.serve import serve  # Gradio reads the environment when it is imported
+
+        serve(arguments)
+    except (InputError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m app",
+        description="Chat with a GateLoop model and watch what it remembers and forgets.",
+        epilog="example: python -m app --models models --model mine --port 7861",
+        formatter_class=Formatter,
+    )
+    add = parser.add_argument
+    add("--model", metavar="NAME", help="the model to start with: a name in a models folder")
+    add(
+        "--models",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder of model directories to choose from, besides the embedded ones",
+    )
+    add(
+        "--conversations",
+        type=Path,
+        default=Path.home() / ".gateloop" / "conversations",
+        metavar="DIR",
+        help="where saved conversations go; all who may use the app can open them",
+    )
+    add("--allow-hub", action="store_true", help="also load models by Hugging Face hub id")
+    add("--host", default="127.0.0.1", metavar="H", help="the address to listen on")
+    add("--port", type=int, default=7860, metavar="P", help="the port to listen on")
+    add("--share", action="store_true", help="a public link through Gradio's tunnel")
+    add("--auth", metavar="USER:PASSWORD", help="who may come in; or @FILE that holds it")
+    add("--mcp", action="store_true", help="also serve the Model Context Protocol")
+    add("--open", action="store_true", help="open the browser")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

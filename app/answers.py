@@ -1,0 +1,183 @@
+"""What the page's buttons do: ask the engine, and pass on what it says while it says it."""
+
+import asyncio
+import html
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import gradio as gr
+
+from app.engine import Engine, Run
+from app.models import ModelInfo
+from app.state_view import shown
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.generate import Sampling
+
+UPDATES_PER_SECOND = 10
+History = list[dict[str, str]]
+
+
+class Answers:
+    """Event handlers over one engine; each visitor's runs are known by a secret of the session.
+
+    Args:
+        engine: Runs the models.
+        first_model: The name of the model to start with.
+    """
+
+    def __init__(self, engine: Engine, first_model: str) -> None:
+        self.engine = engine
+        self.first_model = first_model
+        self._running: dict[str, list[Run]] = {}
+
+    async def chat(
+        self, text: str, history: History, session: str, model: str, system: str, *settings: Any
+    ) -> AsyncIterator[tuple[Any, ...]]:
+        """Answer a new message: yields the text box, the history twice, the view and the status."""
+        if not text.strip():
+            raise complaint("Type a message first.")
+        history = [*history, {"role": "user", "content": text}]
+        async for answer in self.again(history, session, model, system, *settings):
+            yield "", *answer
+
+    async def again(
+        self, history: History, session: str, model: str, system: str, *settings: Any
+    ) -> AsyncIterator[tuple[Any, ...]]:
+        """Answer the last message of the history, as after retry and edit."""
+        yield history, displayed(history), None, status(None)
+        run = self._submit(model, with_system(system, history), session, settings)
+        async for _ in self._follow(session, [run]):
+            answer = [*history, {"role": "assistant", "content": run.text}]
+            yield answer, displayed(answer), shown(run), status(run)
+
+    async def complete(
+        self, text: str, session: str, model: str, *settings: Any
+    ) -> AsyncIterator[tuple[Any, ...]]:
+        """Go on with a text: yields the whole text, the view and the status."""
+        run = self._submit(model, text, None, settings)
+        async for _ in self._follow(session, [run]):
+            yield text + run.text, shown(run), status(run)
+
+    async def compare(
+        self, text: str, session: str, first: str, second: str, as_chat: bool, *settings: Any
+    ) -> AsyncIterator[tuple[Any, ...]]:
+        """One prompt through two models: yields text, view and status of each."""
+        prompt = [{"role": "user", "content": text}] if as_chat else text
+        runs = [self._submit(model, prompt, None, settings) for model in (first, second)]
+        async for _ in self._follow(session, runs):
+            yield tuple(part for run in runs for part in (run.text, shown(run), status(run)))
+
+    def forget(self, session: str) -> None:
+        """End a visitor's runs and drop the conversation's states."""
+        self.stop(session)
+        self.engine.forget(session)
+
+    def stop(self, session: str) -> None:
+        """End what this visitor has running; what was written stays."""
+        for run in self._running.get(session, []):
+            run.cancel()
+
+    async def prepare(self, model: str) -> AsyncIterator[str]:
+        """Load a model ahead of its first use: yields what the picker says."""
+        try:
+            run = self.engine.prepare(model)
+            info = self.engine.models.info(model)
+        except InputError as error:
+            raise complaint(str(error)) from None
+        while not run.done:
+            yield "loading"
+            await asyncio.sleep(0.1)
+        if run.error:
+            raise complaint(run.error)
+        yield described(info)
+
+    def _submit(
+        self, model: str, prompt: str | History, conversation: str | None, settings: tuple[Any, ...]
+    ) -> Run:
+        temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, seed = settings
+        try:
+            sampling = Sampling(
+                temperature=float(temperature),
+                top_p=float(top_p),
+                top_k=int(top_k),
+                min_p=float(min_p),
+                repetition_penalty=float(repetition_penalty),
+                seed=None if seed is None or seed < 0 else int(seed),
+            )
+            return self.engine.submit(model, prompt, sampling, int(max_tokens), True, conversation)
+        except (InputError, TypeError, ValueError) as error:
+            raise complaint(str(error)) from None
+
+    async def _follow(self, session: str, runs: list[Run]) -> AsyncIterator[None]:
+        """Yields ten times a second until all runs are done; leaving early ends them."""
+        self._running.setdefault(session, []).extend(runs)
+        try:
+            while True:
+                done = all(run.done for run in runs)  # asked first: the last yield shows the end
+                yield
+                if done:
+                    break
+                await asyncio.sleep(1 / UPDATES_PER_SECOND)
+            for run in runs:
+                if run.error:
+                    raise complaint(run.error)
+        finally:
+            for run in runs:
+                run.cancel()
+            left = [run for run in self._running.pop(session, []) if run not in runs]
+            if left:
+                self._running[session] = left
+
+
+def new_session() -> str:
+    """A name that nobody can guess, for a visitor's conversation."""
+    return secrets.token_urlsafe(16)
+
+
+def described(info: ModelInfo) -> str:
+    """A model in a line; its name is not in it."""
+    kind = info.transition.replace("_", "-")
+    return f"{info.layers} layers of {info.channels} channels, {kind} transitions"
+
+
+def with_system(system: str, history: History) -> History:
+    """The messages that the model gets."""
+    return [{"role": "system", "content": system}, *history] if system.strip() else history
+
+
+def displayed(history: History) -> History:
+    """The history for gr.Chatbot, which would render HTML in it."""
+    return [{**message, "content": html.escape(message["content"], False)} for message in history]
+
+
+def complaint(message: str) -> gr.Error:
+    """An error for the visitor, with what it quotes escaped."""
+    message = html.escape(message)
+    return gr.Error(message, print_exception=False, duration=8)
+
+
+def status(run: Run | None) -> str:
+    """The figures of a run as HTML; nothing in it comes from a model or a visitor."""
+    if run is None:
+        return '<div class="stats"><span>ready</span></div>'
+    stats = run.stats
+    read = f"{stats.prompt_tokens_read:,} of {stats.prompt_tokens:,} tokens"
+    figures = [
+        (stats.first_token_seconds, "first token", f"{1000 * stats.first_token_seconds:,.0f} ms"),
+        (stats.prompt_tokens, "read", read),
+        (stats.prefill_tokens_per_second, "prefill", _rate(stats.prefill_tokens_per_second)),
+        (stats.decode_tokens_per_second, "decode", _rate(stats.decode_tokens_per_second)),
+        (stats.state_bytes, "state", f"{stats.state_bytes / 1000:,.1f} kB, constant"),
+        (stats.memory_bytes, "memory", f"{stats.memory_bytes / 1e6:,.0f} MB"),
+    ]
+    chips = [f"<span>{name} <b>{text}</b></span>" for known, name, text in figures if known]
+    if not chips:
+        chips = ["<span>loading the model</span>"]
+    if run.done:
+        chips.append(f"<span>{'stopped' if run.stopped else 'done'}</span>")
+    return f'<div class="stats">{"".join(chips)}</div>'
+
+
+def _rate(tokens_per_second: float) -> str:
+    return f"{tokens_per_second:,.0f} tok/s"

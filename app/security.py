@@ -1,0 +1,129 @@
+"""Who may reach the app, and what the page it serves may do."""
+
+import os
+from ipaddress import ip_address
+from pathlib import Path
+
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mlx_gateloop.errors import InputError
+
+# Gradio builds functions from strings and writes style attributes; the rest is what we serve.
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
+    "connect-src 'self'; worker-src 'self' blob:; object-src 'none'; base-uri 'self'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+}
+MAX_BODY_BYTES = 2_000_000  # a long chat is some hundred kilobytes
+
+
+def environment(allow_hub: bool) -> None:
+    """Settles what Gradio and the hub client read from the environment; call it before they load.
+
+    Args:
+        allow_hub: Whether models may be downloaded.
+    """
+    for name in list(os.environ):
+        # they could share the app, bind it elsewhere or allow more files
+        if name.startswith("GRADIO_") and name != "GRADIO_TEMP_DIR":
+            del os.environ[name]
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+    if not allow_hub:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine can connect to what listens on host."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def credentials(auth: str | None, host: str, share: bool) -> tuple[str, str] | None:
+    """The user and the password that the app asks for.
+
+    Args:
+        auth: "USER:PASSWORD", "@FILE" that holds such a line, or None.
+        host: What the server binds to.
+        share: Whether a public link is asked for.
+
+    Raises:
+        InputError: Others could reach the app without a password, or auth is malformed.
+    """
+    if auth is None:
+        if share or not is_local(host):
+            what = "--share" if share else f"--host {host}"
+            raise InputError(f"{what}: others can reach the app; add --auth USER:PASSWORD or @FILE")
+        return None
+    if auth.startswith("@"):
+        try:
+            auth = Path(auth[1:]).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"--auth {auth}: cannot be read: {error}") from None
+    user, _, password = auth.partition(":")
+    if not user or not password:
+        raise InputError("--auth: expected USER:PASSWORD, or @FILE that holds it")
+    return user, password
+
+
+def allowed_hosts(host: str, share: bool) -> list[str]:
+    """The Host headers that are answered: another name is another site that points here."""
+    if host in ("0.0.0.0", "::"):  # any name may be ours; the password keeps strangers out
+        return ["*"]
+    public = ["*.gradio.live"] if share else []
+    return [*dict.fromkeys([host, "localhost", "127.0.0.1"]), *public]
+
+
+def middleware(host: str, share: bool) -> list[Middleware]:
+    """What every request passes before Gradio sees it."""
+    return [
+        Middleware(Guard),
+        Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host, share)),
+    ]
+
+
+class Guard:
+    """Adds the headers to every answer, and refuses uploads and oversized requests."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                extra = [(key.encode(), value.encode()) for key, value in HEADERS.items()]
+                message["headers"] = [*message["headers"], *extra]
+            await send(message)
+
+        refusal = _refusal(scope)
+        await (refusal or self.app)(scope, receive, send_with_headers)
+
+
+def _refusal(scope: Scope) -> PlainTextResponse | None:
+    if scope["method"] not in ("POST", "PUT", "PATCH"):
+        return None
+    if scope["path"].rstrip("/").endswith("/upload"):
+        return PlainTextResponse("Uploads are off.", status_code=403)
+    length = Headers(scope=scope).get("content-length", "")
+    if not length.isdigit():
+        return PlainTextResponse("The length of the request is missing.", status_code=411)
+    if int(length) > MAX_BODY_BYTES:
+        return PlainTextResponse("The request is too large.", status_code=413)
+    return None

@@ -1,0 +1,89 @@
+"""The server: the models, the engine and the page put together, and closed together."""
+
+import signal
+import threading
+from argparse import Namespace
+from importlib.util import find_spec
+from pathlib import Path
+
+import gradio as gr
+
+from app import security
+from app.answers import Answers
+from app.engine import Engine
+from app.main import build
+from app.models import Models
+from app.saved import Saved
+from app.state_view import download_folder
+from mlx_gateloop.errors import InputError
+
+EMBEDDED = Path(__file__).parent / "models"
+STYLE = Path(__file__).parent / "static" / "page.css"
+# Of the system: a web font would be a request to somebody else.
+FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
+MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
+
+
+def serve(arguments: Namespace) -> None:
+    """Run the app until it is interrupted.
+
+    Args:
+        arguments: Of the command line, see `__main__`.
+
+    Raises:
+        InputError: Something in the arguments can't be used.
+    """
+    host, share = arguments.host, arguments.share
+    auth = security.credentials(arguments.auth, host, share)
+    if arguments.mcp and find_spec("mcp") is None:
+        raise InputError('--mcp: its package is missing; pip install "gradio[mcp]"')
+    models = Models([EMBEDDED, *arguments.models], arguments.allow_hub)
+    first = arguments.model or next(iter(models.names()), None)
+    if first is None:
+        raise InputError("no model: give a folder of model directories with --models DIR")
+    models.info(first)
+    engine, page = Engine(models), None
+    try:
+        page = build(Answers(engine, first), Saved(arguments.conversations, engine))
+        page.queue(max_size=engine.limits.queue, default_concurrency_limit=8, api_open=False)
+        page.launch(
+            server_name=host,
+            server_port=arguments.port,
+            share=share,
+            auth=auth,
+            inbrowser=arguments.open,
+            mcp_server=arguments.mcp,
+            app_kwargs={"middleware": security.middleware(host, share)},
+            allowed_paths=[str(download_folder())],
+            enable_monitoring=False,
+            run_history=False,
+            ssr_mode=False,
+            show_error=True,
+            footer_links=["api"],
+            theme=_theme(),
+            css_paths=STYLE,
+            quiet=True,
+            prevent_thread_lock=True,
+        )
+        print(f"GateLoop is at {page.local_url}  (Ctrl-C ends it)", flush=True)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        threading.Event().wait()
+    finally:
+        if page is not None:
+            page.close(verbose=False)
+        engine.close()
+
+
+def _theme() -> gr.themes.Base:
+    theme = gr.themes.Soft(primary_hue="orange", neutral_hue="zinc", font=FONTS, font_mono=MONO)
+    return theme.set(
+        block_title_background_fill="none",
+        block_title_background_fill_dark="none",
+        block_title_text_color="*body_text_color_subdued",
+        block_title_text_color_dark="*body_text_color_subdued",
+        block_title_text_weight="500",
+        block_title_padding="0",
+        body_text_color_subdued="*neutral_500",
+        input_border_width="1px",
+        input_border_color="*neutral_200",
+    )

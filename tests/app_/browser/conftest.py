@@ -1,0 +1,186 @@
+"""The real app on small models that never end by themselves, and a headless Chromium."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+import mlx_gateloop as gl
+from mlx_gateloop.tokenizer import byte_tokenizer, stop_token_ids
+
+ROOT = Path(__file__).parents[3]
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+TOKENS = 96  # of an answer, unless a test asks for more
+LAYERS, CHANNELS = 4, 48
+
+
+@pytest.fixture(scope="session")
+def endless_models(tmp_path_factory):
+    """Models "a" and "b": they never write a token that ends the answer."""
+    folder, tokenizer = tmp_path_factory.mktemp("endless"), byte_tokenizer()
+    for seed, (name, transition) in enumerate((("a", "data_controlled"), ("b", "fixed"))):
+        mx.random.seed(seed)
+        model = gl.Model(
+            gl.ModelArgs(
+                vocab_size=len(tokenizer),
+                hidden_size=CHANNELS,
+                intermediate_size=CHANNELS,
+                num_hidden_layers=LAYERS,
+                transition=transition,
+            )
+        )
+        bias = mx.zeros(len(tokenizer))
+        model.lm_head.bias = bias.at[mx.array(stop_token_ids(tokenizer))].add(-1e9)
+        gl.save(model, tokenizer, folder / name)
+    return folder
+
+
+class Server:
+    """`python -m app` on a free port, with what it printed."""
+
+    def __init__(self, log, *arguments):
+        self.log = log
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "app", "--port", str(port), *map(str, arguments)]
+        with log.open("w") as out:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT
+            )
+        end = time.monotonic() + 120
+        while not (found := re.search(r"http://\S+?:\d+", log.read_text())):
+            assert self.process.poll() is None, log.read_text()
+            assert time.monotonic() < end, "the server did not start"
+            time.sleep(0.1)
+        self.url = found[0] + "/"
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(30)
+        assert code == 130, self.log.read_text()
+        assert "Traceback" not in self.log.read_text(), self.log.read_text()
+
+
+@pytest.fixture(scope="session")
+def server(endless_models, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    server = Server(
+        folder / "log",
+        *("--models", endless_models, "--model", "a", "--conversations", folder / "kept"),
+    )
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Page:
+    """A visitor's tab, and what went wrong in it."""
+
+    layers, channels, tokens = LAYERS, CHANNELS, TOKENS
+
+    def __init__(self, context, url):
+        self.tab, self.problems, self.url = context.new_page(), [], url
+        self.tab.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.tab.on("console", self._heard)
+        self.tab.on("dialog", lambda dialog: self.problems.append(f"dialog: {dialog.message}"))
+        self.tab.on("request", self._asked)
+        self.open()
+
+    def open(self):
+        self.tab.goto(self.url)
+        self.tab.wait_for_function("document.querySelector('#chat-view .gl')?.view")
+        self.tab.wait_for_selector("#settings .toggle-button", state="attached")
+
+    def reload(self):
+        """Gradio reports its own broken connections while the old page goes; they are not ours."""
+        before = list(self.problems)
+        self.open()
+        self.problems = before
+
+    def _heard(self, message):
+        if message.type == "error":
+            self.problems.append(message.text)
+
+    def _asked(self, request):
+        if not request.url.startswith((self.url, "data:", "blob:")):
+            self.problems.append(f"outside: {request.url}")
+
+    def view(self, what, name="chat"):
+        return self.tab.evaluate(f"document.querySelector('#{name}-view .gl').view.{what}")
+
+    def set_tokens(self, count):
+        self.tab.evaluate("document.querySelector('#settings .toggle-button').click()")
+        field = self.tab.locator("#max-tokens input[type=number]")
+        field.fill(str(count))
+        field.press("Tab")
+        self.tab.evaluate("document.querySelector('#settings .toggle-button').click()")
+
+    def ask(self, text, name="chat", view=None):
+        """Send a prompt and wait until its run is in the view."""
+        view = view or name
+        before = self.view("run", view)
+        box = self.tab.locator(f"#{name}-box textarea")
+        box.fill(text)
+        box.press("Shift+Enter" if name == "complete" else "Enter")
+        self.begun(before, view)
+
+    def begun(self, before, name="chat"):
+        view = f"document.querySelector('#{name}-view .gl').view"
+        self.tab.wait_for_function(f"o => {view}.run && {view}.run !== o", arg=before)
+
+    def finished(self, name="chat"):
+        view = f"document.querySelector('#{name}-view .gl').view"
+        self.tab.wait_for_function(
+            f"{view}.done && {view}.have > 0 && {view}.have === {view}.pieces.length"
+        )
+        status = f"document.querySelector('#{name}-status').innerText"
+        self.tab.wait_for_function(f"/done|stopped/.test({status})")
+        self.tab.wait_for_timeout(200)  # until Gradio takes the next message
+        return self.view("pieces.length", name)
+
+
+@pytest.fixture
+def new_page(browser, server):
+    """Opens tabs of separate visitors; at the end none may have had a problem."""
+    pages = []
+
+    def open(**options):
+        options = {"viewport": {"width": 1280, "height": 900}, **options}
+        context = browser.new_context(**options)
+        context.set_default_timeout(30_000)
+        pages.append(Page(context, server.url))
+        return pages[-1]
+
+    yield open
+    for page in pages:
+        page.tab.context.close()
+        assert not page.problems
+
+
+@pytest.fixture
+def page(new_page):
+    page = new_page()
+    page.set_tokens(TOKENS)
+    return page
