@@ -23,7 +23,7 @@ from app.saved import Saved
 from app.state_view import state_view
 from mlx_gateloop.errors import InputError
 
-CHAT_EXAMPLES = ["What does `str.split` do?", "How do I sort a list?", "What is a generator?"]
+CHAT_EXAMPLES = ["What does `str.split` do?", "What does `re.sub` do?", "How do I use json.dumps?"]
 TEXT_EXAMPLES = ["str.split(sep=None, maxsplit=-1)\n", "The following example shows"]
 DARK = "() => document.body.classList.toggle('dark')"
 SETTINGS = "() => document.querySelector('#settings .toggle-button').click()"
