@@ -10,6 +10,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.arguments import LayerArgs
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.layers import (
     Block,
     ChannelMixing,
@@ -218,6 +219,31 @@ def test_fixed_transitions_start_as_spread_as_projected_ones():
     for vector in (layer.gamma, layer.theta):
         assert abs(vector.std().item() - 1) < 0.05
         assert abs(vector.mean().item()) < 0.05
+
+
+@pytest.mark.parametrize("transition", ["data_controlled", "fixed"])
+@pytest.mark.parametrize("heads", [{}, {"num_heads": 64, "transition_per": "head"}])
+def test_half_lives_are_spread_and_the_state_keeps_the_variance_of_one_input(transition, heads):
+    mixing = time_mixing(hidden_size=256, transition=transition, longest_half_life=60, **heads)
+    gamma = mixing.gamma if transition == "fixed" else mixing.gamma_proj.bias
+    magnitude = mx.sigmoid(gamma)
+    half_lives = -math.log(2) / mx.log(magnitude)
+    assert 0.999 <= mx.min(half_lives).item() < 1.4
+    assert 45 < mx.max(half_lives).item() <= 60.01
+    assert mx.median(half_lives).item() == pytest.approx(math.sqrt(60), rel=0.5)
+    taken = mx.repeat(1 - magnitude**2, 256 // len(magnitude))
+    variance = mx.var(mixing.v_proj.weight, axis=1) * 256 / taken
+    assert mx.mean(variance).item() == pytest.approx(1, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"longest_half_life": 1}, {"longest_half_life": "60"}]
+    + [{"longest_half_life": 60, "gate": "polar_abs"}, {"longest_half_life": 60, "bias": False}],
+)
+def test_a_start_that_is_impossible_is_refused(options):
+    with pytest.raises(InputError, match="longest_half_life"):
+        time_mixing(**options)
 
 
 def test_quantizers_pass_the_transition_by():
