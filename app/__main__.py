@@ -57,12 +57,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--allow-hub", action="store_true", help="also load models by Hugging Face hub id")
     add("--host", default="127.0.0.1", metavar="H", help="the address to listen on")
-    add("--port", type=int, default=7860, metavar="P", help="the port to listen on")
+    add("--port", type=_port, default=7860, metavar="P", help="the port to listen on")
     add("--share", action="store_true", help="a public link through Gradio's tunnel")
     add("--auth", metavar="USER:PASSWORD", help="who may come in; or @FILE that holds it")
     add("--mcp", action="store_true", help="also serve the Model Context Protocol")
     add("--open", action="store_true", help="open the browser")
     return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"expected 1 to 65535, got {text}")
+    return int(text)
 
 
 if __name__ == "__main__":

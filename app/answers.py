@@ -38,8 +38,10 @@ class Answers:
         if not text.strip():
             raise complaint("Type a message first.")
         history = [*history, {"role": "user", "content": text}]
+        box: Any = ""
         async for answer in self.again(history, session, model, system, *settings):
-            yield "", *answer
+            yield box, *answer
+            box = gr.skip()  # what is typed meanwhile stays
 
     async def again(
         self, history: History, session: str, model: str, system: str, *settings: Any

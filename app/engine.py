@@ -168,6 +168,9 @@ class Engine:
             raise InputError(f"messages: at most {limits.messages}; start a new conversation")
         if (longest := max(map(len, texts))) > limits.characters:
             raise InputError(f"text: {longest} characters, at most {limits.characters} are allowed")
+        if (total := sum(map(len, texts))) > limits.conversation_characters:
+            most = limits.conversation_characters
+            raise InputError(f"messages: {total} characters in all, at most {most} are allowed")
         if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
             raise InputError("text: holds half of a character, a lone surrogate; type it again")
 
@@ -182,7 +185,8 @@ class Engine:
                 waiting = f"{len(self._waiting)} requests are waiting"
                 raise InputError(f"the server is busy, {waiting}; try again in a moment")
             self._waiting.append(_Job(run, self._work(run, request)))
-            self._runs[run.id] = run
+            if request is not None:
+                self._runs[run.id] = run
             self._condition.notify_all()
         return run
 

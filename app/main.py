@@ -165,22 +165,29 @@ def _chat(answers: Answers, settings: Settings, saved: Saved, keep: Keep) -> Non
             view = state_view(answers.engine, "chat-view")
     shared = [settings.session, settings.model, settings.system, *settings.sampling]
     shows = [history, chatbot, view, state]
-    box.submit(answers.chat, [box, history, *shared], [box, *shows], **STREAM)
+    running: list[Any] = [
+        box.submit(answers.chat, [box, history, *shared], [box, *shows], **STREAM)
+    ]
     for event, change in ((chatbot.retry, _retry), (chatbot.edit, _edit)):
-        event(change, history, history, queue=False, **PRIVATE).then(
-            answers.again, [history, *shared], shows, **STREAM
-        )
+        changed = event(change, history, history, queue=False, **PRIVATE)
+        running.append(changed.then(answers.again, [history, *shared], shows, **STREAM))
     chatbot.undo(_undo, history, [history, chatbot, box], queue=False, **PRIVATE)
     for event in (clear.click, chatbot.clear):
-        event(answers.stop, settings.session, None, queue=False, **PRIVATE).then(
+        # cancelled, not stopped: a stopped answer would be shown once more
+        event(None, None, None, cancels=running, queue=False, **PRIVATE).then(
             lambda: ([], [], None, status(None)), None, shows, queue=False, **PRIVATE
         )
     stop.click(answers.stop, settings.session, None, queue=False, **PRIVATE)
-    _keep(saved, keep, settings, history, chatbot)
+    _keep(saved, keep, settings, history, chatbot, running)
 
 
 def _keep(
-    saved: Saved, keep: Keep, settings: Settings, history: gr.State, chatbot: gr.Chatbot
+    saved: Saved,
+    keep: Keep,
+    settings: Settings,
+    history: gr.State,
+    chatbot: gr.Chatbot,
+    running: list[Any],
 ) -> None:
     def names(value: str | None) -> Any:
         return gr.update(choices=saved.names(), value=value)
@@ -208,7 +215,7 @@ def _keep(
         **PRIVATE,
     )
     keep.names.focus(names, keep.names, keep.names, **PRIVATE)
-    keep.open.click(
+    keep.open.click(None, None, None, cancels=running, queue=False, **PRIVATE).then(
         resume,
         keep.names,
         [settings.session, settings.model, settings.system, history, chatbot],

@@ -17,6 +17,7 @@ class Limits:
     Args:
         characters: Of one message, and of a completion's text.
         messages: Of one conversation.
+        conversation_characters: Of all its messages.
         input_tokens: Read at once.
         max_tokens: Generated in one run.
         queue: Runs that wait.
@@ -29,6 +30,7 @@ class Limits:
 
     characters: int = 16_000
     messages: int = 400
+    conversation_characters: int = 400_000
     input_tokens: int = 8_192
     max_tokens: int = 1_024
     queue: int = 16

@@ -1,8 +1,10 @@
 """Who may reach the app, and what the page it serves may do."""
 
+import json
 import os
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
@@ -24,6 +26,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
 }
+WITH_BODY = ("POST", "PUT", "PATCH")
 MAX_BODY_BYTES = 2_000_000  # a long chat is some hundred kilobytes
 
 
@@ -113,11 +116,53 @@ class Guard:
             await send(message)
 
         refusal = _refusal(scope)
+        if refusal is None and scope["method"] in WITH_BODY:
+            body = await _whole(receive)
+            refusal, receive = _refused_body(body), _again(body, receive)
         await (refusal or self.app)(scope, receive, send_with_headers)
 
 
+async def _whole(receive: Receive) -> bytes:
+    body, more = b"", True
+    while more and len(body) <= MAX_BODY_BYTES:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message["type"] == "http.request" and message.get("more_body", False)
+    return body
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()  # the end of the connection
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+def _refused_body(body: bytes) -> PlainTextResponse | None:
+    """Gradio fetches whatever address a file in a request names, in any input."""
+    try:
+        todo: list[Any] = [json.loads(body)]
+    except ValueError:  # a form, as the login's
+        return None
+    except RecursionError:
+        return PlainTextResponse("The request is nested too deep.", status_code=400)
+    while todo:
+        value = todo.pop()
+        if value == "gradio.FileData":
+            return PlainTextResponse("Files are not taken.", status_code=403)
+        todo += [*value, *value.values()] if isinstance(value, dict) else []
+        todo += value if isinstance(value, list) else []
+    return None
+
+
 def _refusal(scope: Scope) -> PlainTextResponse | None:
-    if scope["method"] not in ("POST", "PUT", "PATCH"):
+    if scope["method"] not in WITH_BODY:
         return None
     if scope["path"].rstrip("/").endswith("/upload"):
         return PlainTextResponse("Uploads are off.", status_code=403)

@@ -1,6 +1,8 @@
 """The server: the models, the engine and the page put together, and closed together."""
 
+import shutil
 import signal
+import socket
 import threading
 from argparse import Namespace
 from importlib.util import find_spec
@@ -37,6 +39,9 @@ def serve(arguments: Namespace) -> None:
     auth = security.credentials(arguments.auth, host, share)
     if arguments.mcp and find_spec("mcp") is None:
         raise InputError('--mcp: its package is missing; pip install "gradio[mcp]"')
+    if arguments.mcp and auth:
+        raise InputError("--mcp: Gradio asks no password there; leave it or --auth out")
+    _check_address(host, arguments.port)
     models = Models([EMBEDDED, *arguments.models], arguments.allow_hub)
     first = arguments.model or next(iter(models.names()), None)
     if first is None:
@@ -72,6 +77,21 @@ def serve(arguments: Namespace) -> None:
         if page is not None:
             page.close(verbose=False)
         engine.close()
+        shutil.rmtree(download_folder(), ignore_errors=True)
+
+
+def _check_address(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except socket.gaierror:
+            raise InputError(f"--host {host}: not an address of this machine") from None
+        except OSError as error:
+            raise InputError(
+                f"--host {host} --port {port}: {error.strerror}; give another port"
+            ) from None
 
 
 def _theme() -> gr.themes.Base:

@@ -1,7 +1,9 @@
 """The live view of a run's state transitions: a gr.HTML with a canvas, and what it asks for."""
 
 import base64
+import contextlib
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.engine import Engine, Run
-from mlx_gateloop.trace import HIGH, LOW, Trace
+from mlx_gateloop.trace import HIGH, LOW
 
 STATIC = Path(__file__).parent / "static"
 SCRIPTS = ("colours.js", "store.js", "histogram.js", "state_view.js")
@@ -57,11 +59,13 @@ def shown(run: Run) -> dict[str, Any] | None:
     return {"run": run.id, "layers": run.trace.layers, "channels": run.trace.channels}
 
 
+@cache
 def download_folder() -> Path:
-    """Where arrays lie for download; the server may serve files from here, and only from here."""
-    folder = Path(tempfile.gettempdir()) / "gateloop-arrays"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
+    """Where arrays lie for download; the server may serve files from here, and only from here.
+
+    A new folder for every process, which nobody else can have put there.
+    """
+    return Path(tempfile.mkdtemp(prefix="gateloop-"))
 
 
 def _text(value: Any) -> str:
@@ -92,11 +96,6 @@ def _columns(run: Run | None, layer: int, start: int, known: int) -> dict[str, A
     }
 
 
-def _resets(trace: Trace, layer: int, tokens: int) -> list[int]:
-    found: list[int] = trace.resets(layer, share=RESET_SHARE).tolist()
-    return [token for token in found if token < tokens]
-
-
 def _row(run: Run | None, layer: int, token: int) -> dict[str, Any] | None:
     """What is left of every earlier token, and which tokens were likeliest in this place."""
     if run is None or (trace := run.trace) is None or not 0 <= layer < trace.layers:
@@ -118,8 +117,9 @@ def _arrays(run: Run | None) -> str | None:
     folder = download_folder()
     file = folder / f"{run.id}.npz"
     run.trace.save(file, [piece.text for piece in run.pieces])
-    for old in sorted(folder.glob("*.npz"), key=lambda path: path.stat().st_mtime)[:-KEPT_ARRAYS]:
-        old.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):  # another download has deleted it
+        for old in sorted(folder.glob("*.npz"), key=lambda p: p.stat().st_mtime)[:-KEPT_ARRAYS]:
+            old.unlink()
     return f"/gradio_api/file={file}"
 
 

@@ -238,8 +238,12 @@ def test_half_lives_are_spread_and_the_state_keeps_the_variance_of_one_input(tra
 
 @pytest.mark.parametrize(
     "options",
-    [{"longest_half_life": 1}, {"longest_half_life": "60"}]
-    + [{"longest_half_life": 60, "gate": "polar_abs"}, {"longest_half_life": 60, "bias": False}],
+    [
+        {"longest_half_life": 1},
+        {"longest_half_life": "60"},
+        {"longest_half_life": 60, "gate": "polar_abs"},
+        {"longest_half_life": 60, "bias": False},
+    ],
 )
 def test_a_start_that_is_impossible_is_refused(options):
     with pytest.raises(InputError, match="longest_half_life"):

@@ -1,6 +1,8 @@
+import json
 import os
 
 import pytest
+from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
 from app import security
@@ -71,3 +73,17 @@ def test_bad_arguments_end_with_one_line(capsys):
     error = capsys.readouterr().err
     assert error.startswith("error: --host 0.0.0.0: ")
     assert error.count("\n") == 1
+
+
+def test_a_file_in_a_request_is_not_taken_wherever_it_is():
+    async def inside(scope, receive, send):
+        assert (await receive())["body"].startswith(b"{")
+        await PlainTextResponse("fine")(scope, receive, send)
+
+    client = TestClient(security.Guard(inside))
+    file = {"path": "http://example.com/x.png", "meta": {"_type": "gradio.FileData"}}
+    assert client.post("/call", json={"data": [1, ["a", file]]}).status_code == 403
+    hidden = json.dumps({"data": [file]}).replace("gradio", "\\u0067radio")
+    assert client.post("/call", content=hidden).status_code == 403
+    assert client.post("/call", json={"data": ["gradio says"]}).text == "fine"
+    assert client.post("/call", content="[" * 100_000).status_code == 400
