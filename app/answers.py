@@ -8,13 +8,13 @@ from typing import Any
 
 import gradio as gr
 
+from app import settings
 from app.engine import Engine, Run
 from app.models import ModelInfo
 from app.state_view import shown
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.generate import Sampling
 
-UPDATES_PER_SECOND = 10
+UPDATES_PER_SECOND = 6  # each costs the page a layout; the view asks by itself
 History = list[dict[str, str]]
 
 
@@ -29,7 +29,7 @@ class Answers:
     def __init__(self, engine: Engine, first_model: str) -> None:
         self.engine = engine
         self.first_model = first_model
-        self._running: dict[str, list[Run]] = {}
+        self._running: dict[tuple[str, str], list[Run]] = {}  # by session and tab
 
     async def chat(
         self, text: str, history: History, session: str, model: str, system: str, *settings: Any
@@ -48,72 +48,83 @@ class Answers:
     ) -> AsyncIterator[tuple[Any, ...]]:
         """Answer the last message of the history, as after retry and edit."""
         yield history, displayed(history), None, status(None)
-        run = self._submit(model, with_system(system, history), session, settings)
-        async for _ in self._follow(session, [run]):
+        run = await self._submit(model, with_system(system, history), session, settings)
+        view = Changes()
+        async for _ in self._follow((session, "chat"), [run]):
             answer = [*history, {"role": "assistant", "content": run.text}]
-            yield answer, displayed(answer), shown(run), status(run)
+            yield answer, displayed(answer), view(shown(run)), status(run)
 
     async def complete(
         self, text: str, session: str, model: str, *settings: Any
     ) -> AsyncIterator[tuple[Any, ...]]:
         """Go on with a text: yields the whole text, the view and the status."""
-        run = self._submit(model, text, None, settings)
-        async for _ in self._follow(session, [run]):
-            yield text + run.text, shown(run), status(run)
+        run = await self._submit(model, text, None, settings)
+        view = Changes()
+        async for _ in self._follow((session, "complete"), [run]):
+            yield text + run.text, view(shown(run)), status(run)
 
     async def compare(
         self, text: str, session: str, first: str, second: str, as_chat: bool, *settings: Any
     ) -> AsyncIterator[tuple[Any, ...]]:
         """One prompt through two models: yields text, view and status of each."""
         prompt = [{"role": "user", "content": text}] if as_chat else text
-        runs = [self._submit(model, prompt, None, settings) for model in (first, second)]
-        async for _ in self._follow(session, runs):
-            yield tuple(part for run in runs for part in (run.text, shown(run), status(run)))
+        runs = [await self._submit(model, prompt, None, settings) for model in (first, second)]
+        views = [Changes() for _ in runs]
+        async for _ in self._follow((session, "compare"), runs):
+            both = zip(runs, views, strict=True)
+            yield tuple(part for r, view in both for part in (r.text, view(shown(r)), status(r)))
 
     def forget(self, session: str) -> None:
         """End a visitor's runs and drop the conversation's states."""
-        self.stop(session)
+        for tab in ("chat", "complete", "compare"):
+            self.stop(session, tab)
         self.engine.forget(session)
 
-    def stop(self, session: str) -> None:
-        """End what this visitor has running; what was written stays."""
-        for run in self._running.get(session, []):
+    def stop(self, session: str, tab: str) -> None:
+        """End what this visitor has running in a tab; what was written stays."""
+        for run in self._running.get((session, tab), []):
             run.cancel()
 
     async def prepare(self, model: str) -> AsyncIterator[str]:
         """Load a model ahead of its first use: yields what the picker says."""
+        yield "loading"
         try:
-            run = self.engine.prepare(model)
+            await asyncio.to_thread(self.engine.models.fetch, model)
             info = self.engine.models.info(model)
+            run = self.engine.prepare(model)
         except InputError as error:
             raise complaint(str(error)) from None
-        while not run.done:
-            yield "loading"
-            await asyncio.sleep(0.1)
+        try:
+            while not run.done:
+                await asyncio.sleep(0.1)
+        finally:
+            run.cancel()  # if the visitor has left
         if run.error:
             raise complaint(run.error)
         yield described(info)
 
-    def _submit(
-        self, model: str, prompt: str | History, conversation: str | None, settings: tuple[Any, ...]
+    async def _submit(
+        self, model: str, prompt: str | History, conversation: str | None, values: tuple[Any, ...]
     ) -> Run:
-        temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, seed = settings
+        temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, seed, record = values
         try:
-            sampling = Sampling(
-                temperature=float(temperature),
-                top_p=float(top_p),
-                top_k=int(top_k),
-                min_p=float(min_p),
-                repetition_penalty=float(repetition_penalty),
-                seed=None if seed is None or seed < 0 else int(seed),
+            await asyncio.to_thread(self.engine.models.fetch, model)
+            sampling = settings.sampling(
+                temperature=temperature,
+                top_p=top_p,
+                top_k=top_k,
+                min_p=min_p,
+                repetition_penalty=repetition_penalty,
+                seed=seed,
             )
-            return self.engine.submit(model, prompt, sampling, int(max_tokens), True, conversation)
-        except (InputError, TypeError, ValueError) as error:
+            most = settings.whole("max_tokens", max_tokens)
+            return self.engine.submit(model, prompt, sampling, most, bool(record), conversation)
+        except InputError as error:
             raise complaint(str(error)) from None
 
-    async def _follow(self, session: str, runs: list[Run]) -> AsyncIterator[None]:
-        """Yields ten times a second until all runs are done; leaving early ends them."""
-        self._running.setdefault(session, []).extend(runs)
+    async def _follow(self, where: tuple[str, str], runs: list[Run]) -> AsyncIterator[None]:
+        """Yields some times a second until all runs are done; leaving early ends them."""
+        self._running.setdefault(where, []).extend(runs)
         try:
             while True:
                 done = all(run.done for run in runs)  # asked first: the last yield shows the end
@@ -127,9 +138,20 @@ class Answers:
         finally:
             for run in runs:
                 run.cancel()
-            left = [run for run in self._running.pop(session, []) if run not in runs]
+            left = [run for run in self._running.pop(where, []) if run not in runs]
             if left:
-                self._running[session] = left
+                self._running[where] = left
+
+
+class Changes:
+    """Passes a value on where it has changed; otherwise the page keeps what it shows."""
+
+    def __init__(self) -> None:
+        self._last: Any = self  # equal to nothing
+
+    def __call__(self, value: Any) -> Any:
+        same, self._last = value == self._last, value
+        return gr.skip() if same else value
 
 
 def new_session() -> str:
@@ -148,9 +170,13 @@ def with_system(system: str, history: History) -> History:
     return [{"role": "system", "content": system}, *history] if system.strip() else history
 
 
-def displayed(history: History) -> History:
+def displayed(history: History) -> list[dict[str, Any]]:
     """The history for gr.Chatbot, which would render HTML in it."""
-    return [{**message, "content": html.escape(message["content"], False)} for message in history]
+    return [
+        # as an object: Gradio takes indentation out of a plain string
+        {**message, "content": [{"type": "text", "text": html.escape(message["content"], False)}]}
+        for message in history
+    ]
 
 
 def complaint(message: str) -> gr.Error:
@@ -164,8 +190,10 @@ def status(run: Run | None) -> str:
     if run is None:
         return '<div class="stats"><span>ready</span></div>'
     stats = run.stats
+    waited = stats.waiting_seconds
     read = f"{stats.prompt_tokens_read:,} of {stats.prompt_tokens:,} tokens"
     figures = [
+        (waited > 0.1, "waited", f"{waited:,.1f} s"),
         (stats.first_token_seconds, "first token", f"{1000 * stats.first_token_seconds:,.0f} ms"),
         (stats.prompt_tokens, "read", read),
         (stats.prefill_tokens_per_second, "prefill", _rate(stats.prefill_tokens_per_second)),

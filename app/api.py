@@ -7,11 +7,13 @@ from typing import Any
 import gradio as gr
 import numpy as np
 
-from app.answers import complaint
+from app import settings
+from app.desk import Desk
 from app.engine import Engine, Run
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.generate import Sampling
 from mlx_gateloop.trace import HIGH, LOW, Trace
+
+MOST_TRANSITIONS = 8 * 2**20  # bytes of an answer; 560 tokens of 12 layers of 624 channels
 
 
 def add_endpoint(engine: Engine, first_model: str) -> None:
@@ -21,6 +23,7 @@ def add_endpoint(engine: Engine, first_model: str) -> None:
         engine: Runs the models.
         first_model: The model for a request that names none.
     """
+    desk = Desk(threads=1, most=8)
 
     async def generate(
         prompt: str,
@@ -41,30 +44,54 @@ def add_endpoint(engine: Engine, first_model: str) -> None:
             max_tokens: Tokens at most.
             temperature: 0 takes the likeliest token.
             top_p: Draw from the smallest set of tokens with at least this probability.
-            seed: Of the random numbers; none takes another every time.
+            seed: Of the random numbers; none or -1 takes another every time.
             transitions: Also return |a| and arg a of every token, layer and channel, in 8 bits.
         """
         try:
-            sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
-            messages = [{"role": "user", "content": prompt}] if chat else prompt
+            record = settings.flag("transitions", transitions)
+            text, most = settings.text("prompt", prompt), settings.whole("max_tokens", max_tokens)
+            name = settings.text("model", model) or first_model
+            await asyncio.to_thread(engine.models.fetch, name)
             run = engine.submit(
-                model or first_model, messages, sampling, int(max_tokens), transitions, None
+                name,
+                [{"role": "user", "content": text}] if settings.flag("chat", chat) else text,
+                settings.sampling(temperature=temperature, top_p=top_p, seed=seed),
+                most,
+                record,
             )
-        except InputError as error:
-            raise complaint(str(error)) from None
-        try:
-            while not run.done:
-                await asyncio.sleep(0.02)
-        finally:
-            run.cancel()
-        if run.error:
-            raise complaint(run.error)
-        return _answer(run)
+            await _finish(run, most)
+            return await _answer(run, desk)
+        except InputError as error:  # as plain text: a program reads it, not a page
+            raise gr.Error(str(error), print_exception=False) from None
 
-    gr.api(generate, api_name="generate", concurrency_id="run")
+    gr.api(generate, api_name="generate", concurrency_limit=None)
 
 
-def _answer(run: Run) -> dict[str, Any]:
+async def _finish(run: Run, max_tokens: int) -> None:
+    try:
+        while True:
+            done = run.done  # asked first, so that the size is checked in the end too
+            if run.trace is not None:
+                _check_size(run.trace, run.stats.prompt_tokens + max_tokens)
+            if done:
+                break
+            await asyncio.sleep(0.02)
+    finally:
+        run.cancel()
+    if run.error:
+        raise InputError(run.error)
+
+
+def _check_size(trace: Trace, tokens: int) -> None:
+    if 2 * tokens * trace.layers * trace.channels > MOST_TRANSITIONS:
+        most = MOST_TRANSITIONS // (2 * trace.layers * trace.channels)
+        raise InputError(
+            f"transitions: this model's are sent for {most} tokens at most, the prompt and "
+            f"max_tokens are {tokens}; ask for less, or without transitions"
+        )
+
+
+async def _answer(run: Run, desk: Desk) -> dict[str, Any]:
     stats = run.stats
     answer: dict[str, Any] = {
         "text": run.text,
@@ -73,7 +100,9 @@ def _answer(run: Run) -> dict[str, Any]:
         "tokens_per_second": round(stats.decode_tokens_per_second, 1),
     }
     if run.trace is not None:
-        answer["transitions"] = _transitions(run.trace)
+        answer["transitions"] = await desk(_transitions, run.trace)
+        if answer["transitions"] is None:
+            raise InputError("transitions: too many ask for them now; try again in a moment")
     return answer
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from app.conversation import Boundary, Conversations, Message
+from app.conversation import NOTHING, Boundary, Conversations, Message
 from app.models import LoadedModel
 from app.run import Limits, Run, Token
 from mlx_gateloop.errors import InputError
@@ -20,7 +20,6 @@ from mlx_gateloop.trace import Trace, recording
 CHUNK = 128  # tokens read at once; between two chunks a run can stop, and others take their turns
 CANDIDATES = 8
 RECENT = 20  # tokens that the repetition penalty looks at: mlx-lm's default
-NOTHING = Boundary((), "", (), 0, ())
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from app import conversation as files
+from app import conversation_file as files
 from app.conversation import Conversations, as_messages
 from app.decode import Request, decode
 from app.models import LoadedModel, Models
@@ -43,7 +43,9 @@ class Engine:
 
     def __init__(self, models: Models, limits: Limits | None = None) -> None:
         self.models, self.limits = models, limits or Limits()
-        self._conversations = Conversations(self.limits.conversations, self.limits.boundaries)
+        self._conversations = Conversations(
+            self.limits.conversations, self.limits.boundaries, self.limits.boundary_bytes
+        )
         self._condition = threading.Condition()
         self._waiting: deque[_Job] = deque()
         self._active: list[_Job] = []
@@ -100,22 +102,24 @@ class Engine:
         model: str,
         messages: list[dict[str, str]],
         path: str | os.PathLike[str],
+        most_bytes: int = files.MOST_BYTES,
     ) -> None:
-        """Write the states on the way to these messages to a file.
+        """Write these messages to a file, with the states that are kept on the way to them.
 
         Args:
             conversation: Its id.
             model: Name of the model.
             messages: All of them.
             path: The file.
+            most_bytes: Of the file.
 
         Raises:
-            InputError: Nothing of it is kept, or the file cannot be written.
+            InputError: The file would be larger, or cannot be written.
         """
         fingerprint = self.models.fingerprint(model)
         pairs = as_messages(messages, complete=False)
         found = self._conversations.path(conversation, fingerprint, pairs, None)
-        files.save(path, model, fingerprint, found)
+        files.save(path, model, fingerprint, pairs, found, most_bytes)
 
     def load_conversation(
         self, path: str | os.PathLike[str]
@@ -144,7 +148,7 @@ class Engine:
         conversation = secrets.token_urlsafe(16)
         for boundary in boundaries:
             self._conversations.put(conversation, header.fingerprint, boundary)
-        messages = [{"role": role, "content": text} for role, text in boundaries[-1].messages]
+        messages = [{"role": role, "content": text} for role, text in header.messages]
         return conversation, header.model, messages
 
     def forget(self, conversation: str) -> None:

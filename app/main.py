@@ -1,6 +1,5 @@
 """The page: tabs, settings and the events between them."""
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,25 +9,23 @@ import gradio as gr
 from app.answers import (
     Answers,
     History,
-    complaint,
     described,
     displayed,
     new_session,
     status,
-    with_system,
 )
 from app.api import add_endpoint
+from app.events import PRIVATE, QUICK, STREAM
+from app.keep import Keep
 from app.run import Limits
 from app.saved import Saved
-from app.state_view import state_view
-from mlx_gateloop.errors import InputError
+from app.state_view import STATIC, state_view
 
 CHAT_EXAMPLES = ["What does `str.split` do?", "What does `re.sub` do?", "How do I use json.dumps?"]
 TEXT_EXAMPLES = ["str.split(sep=None, maxsplit=-1)\n", "The following example shows"]
 DARK = "() => document.body.classList.toggle('dark')"
+EDIT_BOX = STATIC / "edit_box.js"
 SETTINGS = "() => document.querySelector('#settings .toggle-button').click()"
-PRIVATE: dict[str, Any] = {"api_visibility": "private"}
-STREAM: dict[str, Any] = {"show_progress": "hidden", "concurrency_id": "run", **PRIVATE}
 ABOUT = """
 ### What you see
 
@@ -58,22 +55,13 @@ class Settings:
     session: gr.State
 
 
-@dataclass
-class Keep:
-    """The controls for conversations in files."""
-
-    name: gr.Textbox
-    save: gr.Button
-    names: gr.Dropdown
-    open: gr.Button
-
-
 def build(answers: Answers, saved: Saved) -> gr.Blocks:
     """The page on one engine."""
     with gr.Blocks(
         title="GateLoop", fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)
     ) as page:
-        session = gr.State(new_session, time_to_live=6 * 3600, delete_callback=answers.forget)
+        session = gr.State(time_to_live=6 * 3600, delete_callback=answers.forget)
+        session.value = new_session  # at its first use; given above, it would come after the page
         with gr.Row(elem_id="head"):
             gr.HTML(
                 "<h1>GateLoop</h1><p>A chat that shows what the model remembers and forgets</p>",
@@ -85,16 +73,17 @@ def build(answers: Answers, saved: Saved) -> gr.Blocks:
                 button.click(None, js=script, **PRIVATE)
         with gr.Sidebar(label="Settings", open=False, elem_id="settings", width=300):
             settings = _settings(answers.engine.limits, session, model)
-            keep = _conversations()
+            keep = Keep(saved)
         with gr.Tabs(elem_id="tabs"):
             with gr.Tab("Chat"):
-                _chat(answers, settings, saved, keep)
+                _chat(answers, settings, keep)
             with gr.Tab("Completion"):
                 _completion(answers, settings)
             with gr.Tab("Side by side"):
                 _side_by_side(answers, settings)
             with gr.Tab("About"):
                 gr.Markdown(ABOUT, elem_id="about")
+        page.load(None, js=EDIT_BOX.read_text(encoding="utf-8"), **PRIVATE)
         add_endpoint(answers.engine, answers.first_model)
     return page
 
@@ -130,19 +119,12 @@ def _settings(limits: Limits, session: gr.State, model: gr.Dropdown) -> Settings
         gr.Number(
             -1, precision=0, minimum=-1, label="Seed (-1: another each time)", elem_id="seed"
         ),
+        gr.Checkbox(True, label="Live view", info="Without it answers come faster", elem_id="live"),
     ]
     return Settings(model, system, sampling, session)
 
 
-def _conversations() -> Keep:
-    with gr.Accordion("Saved conversations", open=False):
-        name = gr.Textbox(label="Name", max_length=60, elem_id="save-name")
-        save = gr.Button("Save this conversation", size="sm", elem_id="save")
-        names = gr.Dropdown([], label="Saved", elem_id="saved")
-        return Keep(name, save, names, gr.Button("Go on from it", size="sm", elem_id="open"))
-
-
-def _chat(answers: Answers, settings: Settings, saved: Saved, keep: Keep) -> None:
+def _chat(answers: Answers, settings: Settings, keep: Keep) -> None:
     history = gr.State([])
     with gr.Row(equal_height=False):
         with gr.Column(scale=4, min_width=320):
@@ -169,58 +151,16 @@ def _chat(answers: Answers, settings: Settings, saved: Saved, keep: Keep) -> Non
         box.submit(answers.chat, [box, history, *shared], [box, *shows], **STREAM)
     ]
     for event, change in ((chatbot.retry, _retry), (chatbot.edit, _edit)):
-        changed = event(change, history, history, queue=False, **PRIVATE)
+        changed = event(change, history, history, **QUICK)
         running.append(changed.then(answers.again, [history, *shared], shows, **STREAM))
-    chatbot.undo(_undo, history, [history, chatbot, box], queue=False, **PRIVATE)
+    chatbot.undo(_undo, history, [history, chatbot, box], **QUICK)
     for event in (clear.click, chatbot.clear):
         # cancelled, not stopped: a stopped answer would be shown once more
-        event(None, None, None, cancels=running, queue=False, **PRIVATE).then(
-            lambda: ([], [], None, status(None)), None, shows, queue=False, **PRIVATE
+        event(None, None, None, cancels=running, **QUICK).then(
+            lambda: ([], [], None, status(None)), None, shows, **QUICK
         )
-    stop.click(answers.stop, settings.session, None, queue=False, **PRIVATE)
-    _keep(saved, keep, settings, history, chatbot, running)
-
-
-def _keep(
-    saved: Saved,
-    keep: Keep,
-    settings: Settings,
-    history: gr.State,
-    chatbot: gr.Chatbot,
-    running: list[Any],
-) -> None:
-    def names(value: str | None) -> Any:
-        return gr.update(choices=saved.names(), value=value)
-
-    def save(name: str, session: str, model: str, system: str, messages: History) -> Any:
-        try:
-            saved.save(name, session, model, with_system(system, messages))
-        except InputError as error:
-            raise complaint(str(error)) from None
-        return names(name)
-
-    def resume(name: str) -> tuple[Any, ...]:
-        try:
-            session, model, messages = saved.open(name)
-        except InputError as error:
-            raise complaint(str(error)) from None
-        system = "".join(m["content"] for m in messages if m["role"] == "system")
-        messages = [m for m in messages if m["role"] != "system"]
-        return session, model, system, messages, displayed(messages)
-
-    keep.save.click(
-        save,
-        [keep.name, settings.session, settings.model, settings.system, history],
-        keep.names,
-        **PRIVATE,
-    )
-    keep.names.focus(names, keep.names, keep.names, **PRIVATE)
-    keep.open.click(None, None, None, cancels=running, queue=False, **PRIVATE).then(
-        resume,
-        keep.names,
-        [settings.session, settings.model, settings.system, history, chatbot],
-        **PRIVATE,
-    )
+    stop.click(lambda session: answers.stop(session, "chat"), settings.session, **QUICK)
+    keep.connect([settings.session, settings.model, settings.system], shows, running)
 
 
 def _retry(history: History, event: gr.RetryData) -> History:
@@ -228,7 +168,7 @@ def _retry(history: History, event: gr.RetryData) -> History:
 
 
 def _edit(history: History, event: gr.EditData) -> History:
-    return [*history[: _index(event)], {"role": "user", "content": html.unescape(str(event.value))}]
+    return [*history[: _index(event)], {"role": "user", "content": str(event.value)}]
 
 
 def _undo(history: History, event: gr.UndoData) -> tuple[Any, ...]:
@@ -258,7 +198,7 @@ def _completion(answers: Answers, settings: Settings) -> None:
         [output, view, state],
         **STREAM,
     )
-    stop.click(answers.stop, settings.session, None, queue=False, **PRIVATE)
+    stop.click(lambda session: answers.stop(session, "complete"), settings.session, **QUICK)
 
 
 def _side_by_side(answers: Answers, settings: Settings) -> None:
@@ -283,7 +223,7 @@ def _side_by_side(answers: Answers, settings: Settings) -> None:
         shows,
         **STREAM,
     )
-    stop.click(answers.stop, settings.session, None, queue=False, **PRIVATE)
+    stop.click(lambda session: answers.stop(session, "compare"), settings.session, **QUICK)
 
 
 def _prompt_box(

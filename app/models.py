@@ -80,7 +80,7 @@ class Models:
         return list(dict.fromkeys(name for name, _ in self._listed()))
 
     def info(self, name: str) -> ModelInfo:
-        """Shape of a model; one of the hub is fetched for it.
+        """Shape of a model; one of the hub must have been fetched.
 
         Raises:
             InputError: There is none of this name, or its config.json is unusable.
@@ -113,6 +113,16 @@ class Models:
         model, tokenizer = load(path)
         return LoadedModel(model, tokenizer, _fingerprint(digests))
 
+    def fetch(self, name: str) -> None:
+        """Bring a model of the hub here; takes as long as the network does.
+
+        Raises:
+            InputError: There may be no such model, or the hub does not give it.
+        """
+        self.check(name)
+        if self._local(name) is None:
+            _snapshot(name, is_here=False)
+
     def check(self, name: str) -> None:
         """Raises an InputError unless there may be a model of this name; reads no weights."""
         if self._local(name) is None and not self._is_hub_id(name):
@@ -138,7 +148,7 @@ class Models:
             return path, self.roots
         if not self._is_hub_id(name):
             raise self._unknown(name)
-        path = _download(name)
+        path = _snapshot(name, is_here=True)
         return path, [path.parents[1]]  # snapshots are links to files beside them
 
     def _is_hub_id(self, name: str) -> bool:
@@ -172,11 +182,12 @@ def _inside(path: Path, roots: Sequence[Path]) -> bool:
     return any(resolved.is_relative_to(root) for root in roots)
 
 
-def _download(name: str) -> Path:
+def _snapshot(name: str, is_here: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=[*LOADED, SUMS]))
+        patterns = [*LOADED, SUMS]
+        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=is_here))
     except Exception as error:  # the network, the hub's answer, the disk
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{name}: cannot be fetched from the hub: {reason}") from error

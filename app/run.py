@@ -26,6 +26,7 @@ class Limits:
         trace_bytes: Of all kept traces together; of one, half of it.
         conversations: Whose states are kept.
         boundaries: States kept of one conversation.
+        boundary_bytes: Of all kept states together, with their texts.
     """
 
     characters: int = 16_000
@@ -39,6 +40,7 @@ class Limits:
     trace_bytes: int = 256 * 2**20
     conversations: int = 32
     boundaries: int = 64
+    boundary_bytes: int = 256 * 2**20
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Who may reach the app, and what the page it serves may do."""
 
+import asyncio
 import json
 import os
 from ipaddress import ip_address
@@ -28,6 +29,8 @@ HEADERS = {
 }
 WITH_BODY = ("POST", "PUT", "PATCH")
 MAX_BODY_BYTES = 2_000_000  # a long chat is some hundred kilobytes
+MAX_LOGINS = 4  # at once
+WRONG_LOGIN_SECONDS = 1.0  # that each of them takes if it is wrong: so many guesses a second
 
 
 def environment(allow_hub: bool) -> None:
@@ -87,7 +90,12 @@ def allowed_hosts(host: str, share: bool) -> list[str]:
     if host in ("0.0.0.0", "::"):  # any name may be ours; the password keeps strangers out
         return ["*"]
     public = ["*.gradio.live"] if share else []
-    return [*dict.fromkeys([host, "localhost", "127.0.0.1"]), *public]
+    return [*dict.fromkeys([in_address(host), "localhost", "127.0.0.1"]), *public]
+
+
+def in_address(host: str) -> str:
+    """The host as it is written in a URL and in a Host header: IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 def middleware(host: str, share: bool) -> list[Middleware]:
@@ -99,27 +107,37 @@ def middleware(host: str, share: bool) -> list[Middleware]:
 
 
 class Guard:
-    """Adds the headers to every answer, and refuses uploads and oversized requests."""
+    """Adds the headers to every answer, refuses uploads and oversized requests, slows guesses."""
 
     def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+        self.app, self.logins = app, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
 
+        login = scope["method"] == "POST" and scope["path"].rstrip("/").endswith("/login")
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 extra = [(key.encode(), value.encode()) for key, value in HEADERS.items()]
                 message["headers"] = [*message["headers"], *extra]
+                if login and message["status"] == 400:
+                    await asyncio.sleep(WRONG_LOGIN_SECONDS)
             await send(message)
 
         refusal = _refusal(scope)
         if refusal is None and scope["method"] in WITH_BODY:
             body = await _whole(receive)
             refusal, receive = _refused_body(body), _again(body, receive)
-        await (refusal or self.app)(scope, receive, send_with_headers)
+        if login and self.logins >= MAX_LOGINS:
+            refusal = PlainTextResponse("Too many logins; try again in a moment.", status_code=429)
+        self.logins += login
+        try:
+            await (refusal or self.app)(scope, receive, send_with_headers)
+        finally:
+            self.logins -= login
 
 
 async def _whole(receive: Receive) -> bytes:

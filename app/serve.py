@@ -35,10 +35,11 @@ def serve(arguments: Namespace) -> None:
     Raises:
         InputError: Something in the arguments can't be used.
     """
-    host, share = arguments.host, arguments.share
+    host, share = arguments.host.strip("[]"), arguments.share
     auth = security.credentials(arguments.auth, host, share)
     if arguments.mcp and find_spec("mcp") is None:
-        raise InputError('--mcp: its package is missing; pip install "gradio[mcp]"')
+        # not "gradio[mcp]", which wants an older pydantic than we do
+        raise InputError('--mcp: its package is missing; pip install "mcp>=1.21,<2"')
     if arguments.mcp and auth:
         raise InputError("--mcp: Gradio asks no password there; leave it or --auth out")
     _check_address(host, arguments.port)
@@ -46,13 +47,14 @@ def serve(arguments: Namespace) -> None:
     first = arguments.model or next(iter(models.names()), None)
     if first is None:
         raise InputError("no model: give a folder of model directories with --models DIR")
+    models.fetch(first)
     models.info(first)
     engine, page = Engine(models), None
     try:
         page = build(Answers(engine, first), Saved(arguments.conversations, engine))
         page.queue(max_size=engine.limits.queue, default_concurrency_limit=8, api_open=False)
         page.launch(
-            server_name=host,
+            server_name=security.in_address(host),
             server_port=arguments.port,
             share=share,
             auth=auth,

@@ -1,23 +1,31 @@
 """The live view of a run's state transitions: a gr.HTML with a canvas, and what it asks for."""
 
 import base64
-import contextlib
+import logging
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gradio as gr
 import numpy as np
 import numpy.typing as npt
 
+from app.desk import Desk
 from app.engine import Engine, Run
-from mlx_gateloop.trace import HIGH, LOW
+from mlx_gateloop.trace import HIGH, LOW, Trace
 
+T = TypeVar("T")
+LOG = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
-SCRIPTS = ("colours.js", "store.js", "histogram.js", "state_view.js")
+SCRIPTS = tuple(
+    f"{name}.js"
+    for name in ("colours", "store", "histogram", "drawing", "remembered", "state_view")
+)
 RESETS_EVERY = 32  # tokens
 RESET_SHARE = 0.5  # of the channels that keep anything
+MOST_COLUMNS = 1024  # in an answer; the page asks again for the rest
 KEPT_ARRAYS = 4  # files for download, the oldest is deleted first
 
 
@@ -31,14 +39,14 @@ def state_view(engine: Engine, elem_id: str) -> gr.HTML:
         elem_id: Of the element on the page.
     """
 
-    def columns(request: list[Any]) -> dict[str, Any] | None:
-        return _columns(engine.run(_text(request[0])), *map(int, request[1:4]))
+    async def columns(request: Any) -> dict[str, Any] | None:
+        return await _ask(engine, request, 3, _columns, _quick())
 
-    def row(request: list[Any]) -> dict[str, Any] | None:
-        return _row(engine.run(_text(request[0])), *map(int, request[1:3]))
+    async def row(request: Any) -> dict[str, Any] | None:
+        return await _ask(engine, request, 2, _row, _slow())
 
-    def arrays(request: list[Any]) -> str | None:
-        return _arrays(engine.run(_text(request[0])))
+    async def arrays(request: Any) -> str | None:
+        return await _ask(engine, request, 0, _arrays, _slow())
 
     return gr.HTML(
         value=None,
@@ -68,39 +76,61 @@ def download_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="gateloop-"))
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+@cache
+def _quick() -> Desk:
+    return Desk(threads=2, most=64)
 
 
-def _columns(run: Run | None, layer: int, start: int, known: int) -> dict[str, Any] | None:
+@cache
+def _slow() -> Desk:
+    return Desk(threads=1, most=16)
+
+
+async def _ask(
+    engine: Engine, request: Any, numbers: int, work: Callable[..., T | None], desk: Desk
+) -> T | None:
+    """The answer to a page, which may send anything: a run's id and numbers are work to do."""
+    if not isinstance(request, list) or len(request) != 1 + numbers:
+        return None
+    id, *rest = request
+    if not isinstance(id, str) or not all(type(number) is int for number in rest):
+        return None
+    run = engine.run(id)
+    if run is None or (trace := run.trace) is None:
+        return None
+    return await desk(work, run, trace, *rest)
+
+
+def _columns(run: Run, trace: Trace, layer: int, start: int, known: int) -> dict[str, Any] | None:
     """What is new since `start` columns of a layer and `known` tokens."""
-    if run is None or (trace := run.trace) is None or not 0 <= layer < trace.layers:
+    if not 0 <= layer < trace.layers:
         return None
     done = run.done  # asked first: what is read after it is complete
     tokens = min(trace.tokens, len(run.pieces))
     start, known = (min(max(value, 0), tokens) for value in (start, known))
-    pieces = [{"text": p.text, "prompt": p.kind == "prompt"} for p in run.pieces[known:tokens]]
+    stop, until = (min(first + MOST_COLUMNS, tokens) for first in (start, known))
+    pieces = [{"text": p.text, "prompt": p.kind == "prompt"} for p in run.pieces[known:until]]
     # They depend on averages over the whole run, so they are found anew, but not at every token.
-    due = done or start == 0 or start // RESETS_EVERY != tokens // RESETS_EVERY
+    due = stop == tokens and (done or start == 0 or start // RESETS_EVERY != tokens // RESETS_EVERY)
     return {
         "layer": layer,
         "start": start,
-        "columns": _base64(trace.columns(layer, start, tokens)),
+        "columns": _base64(trace.columns(layer, start, stop)),
         "known": known,
-        "averages": _base64(_to_bytes(trace.averages(known, tokens))),
+        "averages": _base64(_to_bytes(trace.averages(known, until))),
         "pieces": pieces,
         "resets": [n for n in trace.resets(layer, share=RESET_SHARE).tolist() if n < tokens]
         if due
         else None,
-        "done": done,
+        "done": done and until == tokens,
+        "last": run.pieces[tokens - 1].text if done and tokens else None,  # its end may come late
+        "full": trace.full,
     }
 
 
-def _row(run: Run | None, layer: int, token: int) -> dict[str, Any] | None:
+def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, Any] | None:
     """What is left of every earlier token, and which tokens were likeliest in this place."""
-    if run is None or (trace := run.trace) is None or not 0 <= layer < trace.layers:
-        return None
-    if not 0 <= token < min(trace.tokens, len(run.pieces)):
+    if not 0 <= layer < trace.layers or not 0 <= token < min(trace.tokens, len(run.pieces)):
         return None
     magnitude, full = trace.remembered(layer, token)
     return {
@@ -110,16 +140,22 @@ def _row(run: Run | None, layer: int, token: int) -> dict[str, Any] | None:
     }
 
 
-def _arrays(run: Run | None) -> str | None:
-    """Writes a run's transitions to a file and returns its address."""
-    if run is None or run.trace is None:
-        return None
+def _arrays(run: Run, trace: Trace) -> str | None:
+    """Writes a run's transitions to a file, unless it is there, and returns its address."""
+    done, tokens = run.done, trace.tokens  # in this order: what is done does not grow
     folder = download_folder()
-    file = folder / f"{run.id}.npz"
-    run.trace.save(file, [piece.text for piece in run.pieces])
-    with contextlib.suppress(FileNotFoundError):  # another download has deleted it
+    file = folder / f"{run.id}-{'all' if done else tokens}.npz"
+    new = file.with_suffix(".new.npz")
+    try:
+        if not file.exists():
+            trace.save(new, [piece.text for piece in run.pieces])
+            new.replace(file)
         for old in sorted(folder.glob("*.npz"), key=lambda p: p.stat().st_mtime)[:-KEPT_ARRAYS]:
             old.unlink()
+    except OSError as error:
+        LOG.warning("transitions cannot be written for download: %s", error)
+        new.unlink(missing_ok=True)
+        return None
     return f"/gradio_api/file={file}"
 
 

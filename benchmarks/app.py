@@ -3,7 +3,7 @@
     python benchmarks/app.py
 
 It makes the paper's model (12 layers, 624 channels) with random weights, and needs Playwright and a
-Chromium. Everything is printed as a table.
+Chromium. Rates are tokens a second.
 """
 
 import argparse
@@ -60,25 +60,32 @@ def make_model(folder: Path, layers: int, channels: int) -> None:
     gl.save(model, tokenizer, folder / "bench")
 
 
-def ask(page: Page, tokens: int) -> dict[str, float]:
+def ask(page: Page, tokens: int, live: bool) -> dict[str, float]:
     """One run in the page: its rate as the server measured it, and the view's redraws."""
-    before = page.evaluate(f"{VIEW}.run")
-    draws = page.evaluate(f"{VIEW}.draws")
+    settings = "document.querySelector('#settings .toggle-button').click()"
+    page.evaluate(settings)
+    page.locator("#live input").set_checked(live)
+    page.evaluate(settings)
     page.locator("#clear").click()
+    page.wait_for_function("document.querySelector('#chat-status').innerText.includes('ready')")
+    page.wait_for_function(f"!{VIEW}.run")
+    draws = page.evaluate(f"{VIEW}.draws")
     page.locator("#chat-box textarea").fill("go on")
     page.locator("#chat-box textarea").press("Enter")
-    page.wait_for_function(f"o => {VIEW}.run && {VIEW}.run !== o", arg=before, timeout=60_000)
+    status = "document.querySelector('#chat-status').innerText"
+    page.wait_for_function(f"{status}.includes('decode')", timeout=60_000)
     began = time.perf_counter()
-    page.wait_for_function(f"{VIEW}.done && {VIEW}.have >= {tokens}", timeout=600_000)
+    page.wait_for_function(f"{status}.includes('done')", timeout=600_000)
     seconds = time.perf_counter() - began
-    page.wait_for_function("document.querySelector('#chat-status').innerText.includes('done')")
+    if live:
+        page.wait_for_function(f"{VIEW}.done && {VIEW}.have >= {tokens}")
     text = page.locator("#chat-status").inner_text()
     rate = float(re.search(r"decode\s+([\d,]+)", text)[1].replace(",", ""))
     return {"rate": rate, "draws": (page.evaluate(f"{VIEW}.draws") - draws) / seconds}
 
 
-def without_view(url: str, tokens: int) -> float:
-    """The same generation through the endpoint, without transitions."""
+def without_page(url: str, tokens: int) -> float:
+    """The same generation through the endpoint: no page and no transitions."""
     answer = Client(url, verbose=False).predict(
         "go on", chat=True, max_tokens=tokens, api_name="/generate"
     )
@@ -104,20 +111,21 @@ def main() -> None:
 
 def measure(page: Page, url: str, pid: int, arguments: argparse.Namespace) -> None:
     """Runs with and without the view in turns, so that a busy machine hurts both."""
-    without_view(url, 32)
-    seen, plain = [], []
-    print("| run | without view, tok/s | with view, tok/s | redraws/s | server memory, MB |")
-    print("| --- | --- | --- | --- | --- |")
+    without_page(url, 32)
+    rates: dict[str, list[float]] = {"endpoint": [], "off": [], "on": []}
+    print("| run | endpoint alone | page, view off | page, live view | redraws/s | server, MB |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for run in range(arguments.runs):
-        plain.append(without_view(url, arguments.tokens))
-        seen.append(ask(page, arguments.tokens))
-        print(
-            f"| {run + 1} | {plain[-1]:.1f} | {seen[-1]['rate']:.1f} | {seen[-1]['draws']:.1f} "
-            f"| {memory_mb(pid):.0f} |",
-            flush=True,
-        )
-    cost = 1 - median(run["rate"] for run in seen) / median(plain)
-    print(f"\nthe view costs {100 * cost:.1f}% (medians)")
+        rates["endpoint"].append(without_page(url, arguments.tokens))
+        rates["off"].append(ask(page, arguments.tokens, live=False)["rate"])
+        seen = ask(page, arguments.tokens, live=True)
+        rates["on"].append(seen["rate"])
+        cells = " | ".join(f"{values[-1]:.1f}" for values in rates.values())
+        print(f"| {run + 1} | {cells} | {seen['draws']:.1f} | {memory_mb(pid):.0f} |", flush=True)
+    middle = {name: median(values) for name, values in rates.items()}
+    for name, what in (("off", "the same page without it"), ("endpoint", "the endpoint alone")):
+        cost = 1 - middle["on"] / middle[name]
+        print(f"\nthe live view costs {100 * cost:.1f}% against {what} (medians)")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Random use of the app in two pages: python benchmarks/soak.py --minutes 30
 
-Messages, stops, retries, layer and model switches, clicks and reloads, until the time or the number
-of actions is over. Ends with 1 if a page or the server reported an error, if the queue is stuck at
-the end, or if the server's memory grew by more than a quarter after the first quarter of the time.
+Every tab, saved conversations, edits, undo, retries, stops, reloads, layer and model switches,
+until the time or the number of actions is over. Ends with 1 if a page or the server reported an
+error, if an answer does not end in a minute, if the app does not answer at the end, or if the
+memory of the server in the last quarter of the time is a quarter above that in the second one.
 """
 
 import argparse
@@ -10,50 +11,108 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 from browser import VIEW, chromium, memory_mb, open_page, served
-from playwright.sync_api import Page
+from playwright.sync_api import Error, Page
 
-QUESTIONS = ["What does `str.split` do?", "<b>${1}</b>", "x" * 500, "How do I sort a list?"]
+QUESTIONS = ["What does `str.split` do?", "<b>${1}</b> & &amp;", "x" * 500, "How do I sort a list?"]
+TEXTS = ["str.split(sep=None, maxsplit=-1)\n", "The following example shows", "é" * 200]
+STUCK_SECONDS = 60
+SAVED = 20  # conversations that are saved at most
+RUNNING = """() => ['chat', 'complete', 'left', 'right'].map(name => [name,
+  document.querySelector(`#${name}-view .gl`)?.view, document.querySelector(`#${name}-status`)])
+  .filter(([, view, status]) => view?.run && !/done|stopped|ready/.test(status?.textContent))
+  .map(([name, view]) => `${name} ${view.run}`)"""
+CLICK = "selector => { const e = document.querySelector(selector); e?.click(); return Boolean(e) }"
 
 
 class Visitor:
-    """A page and what it may do at random."""
+    """A page and what it may do at random; an action that has nothing to act on is not counted."""
 
-    def __init__(self, page: Page, random: random.Random) -> None:
-        self.page, self.random, self.problems = page, random, []
+    def __init__(self, page: Page, random: random.Random, name: str) -> None:
+        self.page, self.random, self.name = page, random, name
+        self.problems: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.saved = 0
+        self.running: dict[str, float] = {}  # since when
         page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("console", self._heard)
         page.set_default_timeout(20_000)
+        actions: dict[Callable[[], bool | None], int] = {
+            self.ask: 6,
+            self.complete: 2,
+            self.compare: 2,
+            self.stop: 3,
+            self.layer: 3,
+            self.token: 3,
+            self.retry: 2,
+            self.edit: 2,
+            self.undo: 2,
+            self.clear: 1,
+            self.model: 1,
+            self.save: 1,
+            self.open: 1,
+            self.reload: 1,
+        }
+        self.actions, self.weights = list(actions), list(actions.values())
 
     def act(self) -> None:
         """One action."""
-        actions = [self.ask, self.ask, self.stop, self.layer, self.token, self.retry, self.clear]
-        self.random.choice([*actions, self.model, self.reload])()
+        action = self.random.choices(self.actions, self.weights)[0]
+        try:
+            self.counts[action.__name__] += action() is not False
+        except Error as error:  # of Playwright: what it waited for did not come
+            self.problems.append(f"{action.__name__}: {str(error).splitlines()[0]}")
+        self._look_for_stuck()
 
     def ask(self) -> None:
-        self.page.locator("#chat-box textarea").fill(self.random.choice(QUESTIONS))
-        self.page.locator("#chat-box textarea").press("Enter")
+        self._send("Chat", "chat", self.random.choice(QUESTIONS), "Enter")
+
+    def complete(self) -> None:
+        self._send("Completion", "complete", self.random.choice(TEXTS), "Shift+Enter")
+
+    def compare(self) -> None:
+        self._send("Side by side", "compare", self.random.choice(QUESTIONS), "Enter")
 
     def stop(self) -> None:
-        self.page.locator("#chat-stop").click()
+        name = self.random.choice(["chat", "complete", "compare"])
+        self.page.evaluate(CLICK, f"#{name}-stop")
 
     def layer(self) -> None:
+        self._tab("Chat")
         layers = self.page.locator("#chat-view .layer option").count()
         self.page.select_option("#chat-view .layer", index=self.random.randrange(layers))
 
-    def token(self) -> None:
-        self.page.evaluate(
-            "share => { const all = document.querySelectorAll('#chat-view .text span');"
-            " all[Math.floor(share * all.length)]?.click() }",
+    def token(self) -> bool:
+        found: bool = self.page.evaluate(
+            "share => { const all = document.querySelectorAll('#chat-view .text span'),"
+            " one = all[Math.floor(share * all.length)]; one?.click(); return Boolean(one) }",
             self.random.random(),
         )
+        return found
 
-    def retry(self) -> None:
-        self.page.evaluate("document.querySelector('#chat [aria-label=Retry]:enabled')?.click()")
+    def retry(self) -> bool:
+        return self._button("Retry")
+
+    def undo(self) -> bool:
+        return self._button("Undo")
+
+    def edit(self) -> bool:
+        if not self._button("Edit"):
+            return False
+        box = self.page.locator("#chat textarea").first
+        try:
+            box.fill(self.random.choice(QUESTIONS), timeout=2_000)
+        except Error:  # an answer went on meanwhile, and the chat was drawn anew
+            return False
+        return self._button("Submit")
 
     def clear(self) -> None:
-        self.page.locator("#clear").click()
+        self.page.evaluate(CLICK, "#clear")
 
     def model(self) -> None:
         self.page.locator("#model input").click()
@@ -61,20 +120,78 @@ class Visitor:
         options.first.wait_for()
         options.nth(self.random.randrange(options.count())).click()
 
+    def save(self) -> bool:
+        if self.saved == SAVED // 2:
+            return False
+        self.saved += 1
+        self._settings("#save-name textarea, #save-name input", f"{self.name} {self.saved}")
+        return bool(self.page.evaluate(CLICK, "#save"))
+
+    def open(self) -> bool:
+        if not self.saved:
+            return False
+        self._settings()
+        self.page.locator("#saved input").focus()
+        options = self.page.locator("[role=option]")
+        try:
+            options.first.wait_for(timeout=3_000)
+        except Error:  # there was nothing to save
+            return False
+        options.nth(self.random.randrange(options.count())).click()
+        return bool(self.page.evaluate(CLICK, "#open"))
+
     def reload(self) -> None:
         kept = list(self.problems)
         self.page.reload()
         self.page.wait_for_function("document.querySelector('#chat-view .gl')?.view")
+        self.running.clear()
         self.problems = kept  # Gradio reports its own broken connections
 
     def finish(self) -> None:
         """Everything still works."""
-        self.stop()
-        self.clear()
-        self.page.wait_for_timeout(1000)
-        self.page.locator("#chat-box textarea").fill("still there?")
-        self.page.locator("#chat-box textarea").press("Enter")
-        self.page.wait_for_function(f"{VIEW}.run && {VIEW}.done && {VIEW}.have > 0")
+        try:
+            for name in ("chat", "complete", "compare"):
+                self.page.evaluate(CLICK, f"#{name}-stop")
+            self._tab("Chat")
+            self.clear()
+            self.page.wait_for_timeout(2000)
+            self.ask()
+            self.page.wait_for_function(f"{VIEW}.run && {VIEW}.done && {VIEW}.have > 0")
+        except Error as error:
+            self.problems.append(f"at the end: {str(error).splitlines()[0]}")
+
+    def _send(self, tab: str, name: str, text: str, key: str) -> None:
+        self._tab(tab)
+        box = self.page.locator(f"#{name}-box textarea")
+        box.fill(text)
+        box.press(key)
+
+    def _tab(self, name: str) -> None:
+        self.page.get_by_role("tab", name=name).click()
+
+    def _settings(self, field: str = "", text: str = "") -> None:
+        """Open them with the saved conversations, and fill a field in."""
+        if not self.page.evaluate("document.querySelector('#settings.open') !== null"):
+            self.page.evaluate(CLICK, "#settings .toggle-button")
+        if not self.page.locator("#save").is_visible():
+            self.page.get_by_text("Saved conversations").click()
+        if field:
+            self.page.locator(field).fill(text)
+
+    def _button(self, label: str) -> bool:
+        return bool(self.page.evaluate(CLICK, f"#chat [aria-label={label}]:enabled"))
+
+    def _look_for_stuck(self) -> None:
+        now, found = time.monotonic(), self.page.evaluate(RUNNING)
+        self.running = {run: self.running.get(run, now) for run in found}
+        for run, since in self.running.items():
+            if now - since > STUCK_SECONDS:
+                self.problems.append(f"{run} does not end")
+                self.running[run] = now
+
+    def _heard(self, message: object) -> None:
+        if message.type == "error":  # type: ignore[attr-defined]
+            self.problems.append(f"{message.text} {message.location}")  # type: ignore[attr-defined]
 
 
 def main() -> int:
@@ -85,25 +202,32 @@ def main() -> int:
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        with served(log) as (url, pid), chromium() as browser:
-            visitors = [Visitor(open_page(browser, url, 512), chance) for _ in range(2)]
+        log, kept = Path(folder) / "log", Path(folder) / "kept"
+        with served(log, "--conversations", str(kept)) as (url, pid), chromium() as browser:
+            visitors = [Visitor(open_page(browser, url, 512), chance, n) for n in ("one", "two")]
             began, done, memory = time.monotonic(), 0, []
             while time.monotonic() - began < 60 * arguments.minutes and done < arguments.actions:
                 chance.choice(visitors).act()
                 time.sleep(chance.random() / 2)
                 done += 1
                 memory.append(memory_mb(pid))
+            minutes = (time.monotonic() - began) / 60
             for visitor in visitors:
                 visitor.finish()
-            problems = [problem for visitor in visitors for problem in visitor.problems]
+            saved = len(list(kept.glob("*")))
+        problems = [f"{visitor.name}: {p}" for visitor in visitors for p in visitor.problems]
         if "Traceback" in log.read_text():
             problems.append(log.read_text()[-2000:])
-    early, late = max(memory[: len(memory) // 4 + 1]), max(memory[-len(memory) // 4 :])
-    print(f"{done} actions in {(time.monotonic() - began) / 60:.1f} minutes")
-    print(f"server memory: {early:.0f} MB at most in the first quarter, {late:.0f} in the last")
+    quarters = [memory[i * done // 4 : (i + 1) * done // 4] or memory for i in range(4)]
+    usual = [median(quarter) for quarter in quarters]
+    if usual[3] > 1.25 * usual[1]:
+        problems.append("the server's memory grows")
+    counts = sum((visitor.counts for visitor in visitors), Counter())
+    print(f"{done} actions in {minutes:.1f} minutes, {saved} conversations saved")
+    print(*(f"{name} {count}" for name, count in counts.most_common()), sep=", ")
+    print("server memory by quarters:", ", ".join(f"{mb:.0f}" for mb in usual), "MB in the median")
     print(*(problems or ["no problems"]), sep="\n")
-    return int(bool(problems) or late > 1.25 * early)
+    return int(bool(problems))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ class Trace:
 
     def __init__(self, layers: int, channels: int) -> None:
         self.layers, self.channels, self.tokens = layers, channels, 0
+        self.full = False  # a recorder had more
         self._blocks: list[np.ndarray] = []  # float32 [4, layers, BLOCK, channels]
 
     @property
@@ -209,6 +210,7 @@ class Recorder:
         """Move the oldest forward pass into the trace, unless that is full."""
         reports = self._steps.popleft()
         if self.most is not None and self.trace.tokens >= self.most:
+            self.trace.full = True
             return
         shape = (4, len(reports), reports[0][0].shape[1], self.trace.channels)
         columns = np.zeros(shape, np.float32)

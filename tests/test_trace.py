@@ -208,8 +208,10 @@ def test_a_full_trace_takes_no_more_and_a_dropped_step_none():
     recorder.step()
     recorder.drop()
     assert recorder.trace.tokens == 2
+    fill = []
     for token in (4, 5, 6):
         read(made, [token], caches, recorder)
-    assert recorder.trace.tokens == 3
+        fill.append((recorder.trace.tokens, recorder.trace.full))
+    assert fill == [(3, False), (3, True), (3, True)]
     expected = transitions(made, [1, 2])[0][2]
     assert recorder.trace.magnitude(0, 0, 2) == pytest.approx(np.abs(expected), abs=1e-6)

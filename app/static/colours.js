@@ -24,7 +24,7 @@ const halves = Uint32Array.from({ length: LEVELS }, (_, code) => {
   return mean[Math.round(255 * Math.min(1, Math.max(0, share)))];
 });
 const angle = (code) => (code / 255) * 360 - 180;
-const tokens = (life) => (life < 1 ? life.toFixed(2) : life < 100 ? life.toFixed(1) : Math.round(life).toLocaleString("en"));
+const tokens = (life) => (life < 10 ? life.toFixed(2) : life < 100 ? life.toFixed(1) : Math.round(life).toLocaleString("en"));
 
 function bytes(base64) {
   const raw = atob(base64), out = new Uint8Array(raw.length);

@@ -6,7 +6,8 @@ function histogram() { // counts of the codes; codes are a logarithmic scale of 
   if (tally?.store !== stores[layer]) tally = { store: stores[layer], seen: 0, counts: new Uint32Array(LEVELS) };
   for (; tally.seen < length; tally.seen++)
     for (let i = 0, at = tally.seen * 2 * channels; i < channels; i++) tally.counts[data[at + i]]++;
-  const { context, width, height } = surface(find("histogram")), base = height - 16, bars = 64;
+  const { width, height } = sizes.get(chart), base = height - 16, bars = 64, context = surface(chart);
+  context.clearRect(0, 0, width, height);
   const sums = Array.from({ length: bars }, (_, i) => tally.counts.subarray(i * 4, i * 4 + 4).reduce((a, b) => a + b));
   const top = Math.max(...sums, 1);
   sums.forEach((sum, i) => {
@@ -14,7 +15,7 @@ function histogram() { // counts of the codes; codes are a logarithmic scale of 
     const tall = (sum / top) * (base - 4);
     context.fillRect(width - ((i + 1) * width) / bars, base - tall, width / bars - 1, tall);
   });
-  context.fillStyle = getComputedStyle(element).color;
+  context.fillStyle = ink;
   context.font = "10px system-ui, sans-serif";
   context.textAlign = "center";
   context.globalAlpha = 0.7;

@@ -4,7 +4,7 @@ import mlx.core as mx
 import pytest
 
 import mlx_gateloop as gl
-from app.engine import Engine, Limits
+from app.engine import Engine, Limits, Sampling
 from app.models import Models
 from mlx_gateloop.tokenizer import byte_tokenizer
 
@@ -58,3 +58,41 @@ def finished():
         return run
 
     return wait
+
+
+class Chat:
+    """What a page does: it sends all messages each time."""
+
+    def __init__(self, engine, finished, conversation="c", model="tiny"):
+        self.engine, self.finished = engine, finished
+        self.conversation, self.model, self.messages = conversation, model, []
+
+    def say(self, text, seed=0, **options):
+        self.messages.append({"role": "user", "content": text})
+        return self.answer(seed, **options)
+
+    def answer(self, seed=0, max_tokens=20, record=True):
+        sampling = Sampling(1.0, seed=seed)
+        run = self.finished(
+            self.engine.submit(
+                self.model, self.messages, sampling, max_tokens, record, self.conversation
+            )
+        )
+        self.messages.append({"role": "assistant", "content": run.text})
+        return run
+
+    def boundaries(self):
+        pairs = tuple((m["role"], m["content"]) for m in self.messages)
+        fingerprint = self.engine.models.fingerprint(self.model)
+        return self.engine._conversations.path(self.conversation, fingerprint, pairs, None)
+
+
+@pytest.fixture
+def make_chat(finished):
+    """Chats on an engine, by conversation and model."""
+    return lambda engine, *names: Chat(engine, finished, *names)
+
+
+@pytest.fixture
+def chat(make_chat, engine):
+    return make_chat(engine)

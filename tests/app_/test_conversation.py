@@ -3,56 +3,13 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 import mlx_gateloop as gl
 from app.conversation import Boundary, Conversations
-from app.conversation import load as load_file_of_conversation
 from app.engine import Sampling
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.trace import recording
 
 MODEL = "tiny"
-
-
-def user(text):
-    return {"role": "user", "content": text}
-
-
-def assistant(text):
-    return {"role": "assistant", "content": text}
-
-
-class Chat:
-    """What a page does: it sends all messages each time."""
-
-    def __init__(self, engine, finished, conversation="c", model=MODEL):
-        self.engine, self.finished = engine, finished
-        self.conversation, self.model, self.messages = conversation, model, []
-
-    def say(self, text, seed=0, **options):
-        self.messages.append(user(text))
-        return self.answer(seed, **options)
-
-    def answer(self, seed=0, max_tokens=20, record=True):
-        sampling = Sampling(1.0, seed=seed)
-        run = self.finished(
-            self.engine.submit(
-                self.model, self.messages, sampling, max_tokens, record, self.conversation
-            )
-        )
-        self.messages.append(assistant(run.text))
-        return run
-
-    def boundaries(self):
-        pairs = tuple((m["role"], m["content"]) for m in self.messages)
-        fingerprint = self.engine.models.fingerprint(self.model)
-        return self.engine._conversations.path(self.conversation, fingerprint, pairs, None)
-
-
-@pytest.fixture
-def chat(engine, finished):
-    return Chat(engine, finished)
 
 
 @pytest.fixture
@@ -150,23 +107,23 @@ def test_retry_undo_and_edit_go_back_to_a_state(chat):
 
 
 def test_a_stopped_answer_is_gone_on_from(chat, engine, finished):
-    chat.messages.append(user("hello"))
+    chat.messages.append({"role": "user", "content": "hello"})
     run = engine.submit(MODEL, chat.messages, Sampling(1.0, seed=1), 1000, True, "c")
     run.wait(60, 10)
     run.cancel()
-    chat.messages.append(assistant(finished(run).text))
+    chat.messages.append({"role": "assistant", "content": finished(run).text})
     after = chat.say("go on")
     assert after.begin == len(run.pieces) > 0
     assert after.stats.prompt_tokens == len(run.pieces) + after.stats.prompt_tokens_read
 
 
-def test_conversations_and_models_do_not_see_each_other(chat, engine, finished):
+def test_conversations_and_models_do_not_see_each_other(chat, engine, make_chat):
     chat.say("hello")
-    again = Chat(engine, finished, "another").say("hello")
+    again = make_chat(engine, "another").say("hello")
     assert again.stats.prompt_tokens_read == again.stats.prompt_tokens > 1
-    again = Chat(engine, finished, "c", "fixed").say("hello")
+    again = make_chat(engine, "c", "fixed").say("hello")
     assert again.stats.prompt_tokens_read == again.stats.prompt_tokens
-    none = Chat(engine, finished, None)
+    none = make_chat(engine, None)
     none.say("hello")
     assert none.say("more").stats.prompt_tokens_read > 40
     engine.forget("c")
@@ -180,120 +137,59 @@ def test_the_view_begins_again_where_nothing_was_recorded(chat):
     assert run.trace.tokens == len(run.pieces) == run.stats.prompt_tokens_read + run.stats.tokens
 
 
+def some_messages(n):
+    return tuple(("user", str(i)) for i in range(n))
+
+
 def test_what_is_kept_is_bounded():
-    kept = Conversations(conversations=2, boundaries=3)
-
-    def messages(n):
-        return tuple(("user", str(i)) for i in range(n + 1))
-
+    kept = Conversations(conversations=2, boundaries=3, nbytes=10**9)
     for name in ("a", "b", "c"):
-        for n in range(5):
-            kept.put(name, "f", Boundary(messages(n), "", (1,), 1, ()))
-    assert [len(kept.path(name, "f", messages(4), "")) for name in ("a", "b", "c")] == [0, 3, 3]
-    assert [len(b.messages) for b in kept.path("c", "f", messages(4), "")] == [3, 4, 5]
-    assert kept.path("c", "g", messages(4), "") == []
+        for n in range(1, 6):
+            kept.put(name, "f", Boundary(some_messages(n), "", (1,), 1, ()))
+    assert [len(kept.path(name, "f", some_messages(5), "")) for name in ("a", "b", "c")] == [
+        0,
+        3,
+        3,
+    ]
+    assert [len(b.messages) for b in kept.path("c", "f", some_messages(5), "")] == [3, 4, 5]
+    assert kept.path("c", "g", some_messages(5), "") == []
 
 
-def test_a_saved_conversation_goes_on_elsewhere(chat, make_engine, finished, tmp_path):
-    chat.say("hello")
-    chat.say("more", seed=4)
-    chat.engine.save_conversation("c", MODEL, chat.messages, tmp_path / "chat.safetensors")
-    other = make_engine()
-    name, model, messages = other.load_conversation(tmp_path / "chat.safetensors")
-    assert (model, messages) == (MODEL, chat.messages)
-    assert name != "c"
-    loaded = Chat(other, finished, name)
-    loaded.messages = messages
-    here, there = chat.say("go on", seed=5), loaded.say("go on", seed=5)
-    assert here.text == there.text
-    assert here.stats.prompt_tokens_read == there.stats.prompt_tokens_read
-    assert there.begin == 0  # its view begins with the new message
-    del loaded.messages[3:]
-    assert loaded.answer(seed=4).stats.prompt_tokens_read == 1  # retry works there too
-    assert (tmp_path / "chat.safetensors").stat().st_size < 20_000
+def test_what_is_kept_is_bounded_in_bytes():
+    state = np.zeros(25_000, np.float32)  # 100 kB
+    kept = Conversations(conversations=9, boundaries=9, nbytes=510_000)
+
+    def put(name, n, **more):
+        fields = {"text": "", "ids": (1,), "states": (state,)} | more
+        kept.put(name, "f", Boundary(some_messages(n), unread=1, **fields))
+
+    def lengths(name):
+        return [len(b.messages) for b in kept.path(name, "f", some_messages(9), "x" * 10**6)]
+
+    for n in (1, 2, 3):
+        put("old", n)
+    put("new", 1)
+    put("new", 1)  # in its own place
+    put("new", 2)
+    assert (lengths("old"), lengths("new")) == ([1, 2, 3], [1, 2])
+    lengths("old")  # used last
+    put("third", 1)
+    assert (lengths("new"), lengths("old"), lengths("third")) == ([2], [1, 2, 3], [1])
+    put("third", 2, text="x" * 200_000)  # texts and tokens count too
+    assert (lengths("new"), lengths("old"), lengths("third")) == ([], [3], [1, 2])
+    put("third", 3, ids=tuple(range(10**5, 10**5 + 10**4)))
+    assert (lengths("old"), lengths("third")) == ([], [3])
+    kept.forget("third")
+    put("x", 1)
+    put("y", 1, states=(state,) * 6)  # too large by itself
+    assert (lengths("x"), lengths("y")) == ([], [])
+    put("x", 1)
+    assert lengths("x") == [1]
 
 
-def test_nothing_to_save_and_nowhere_to_save(chat, tmp_path):
-    with pytest.raises(InputError, match="nothing of it is kept here"):
-        chat.engine.save_conversation("c", MODEL, [user("x")], tmp_path / "chat")
-    chat.say("hello")
-    with pytest.raises(InputError, match=r"no/chat: cannot be written"):
-        chat.engine.save_conversation("c", MODEL, chat.messages, tmp_path / "no" / "chat")
-
-
-def test_a_file_of_another_model_is_refused(chat, engine, finished, tmp_path, models_folder):
-    import shutil
-
-    folder = tmp_path / "models"
-    shutil.copytree(models_folder, folder)
-    chat.say("hello")
-    engine.save_conversation("c", MODEL, chat.messages, tmp_path / "chat")
-    shutil.copy(folder / "fixed" / "model.safetensors", folder / "tiny" / "model.safetensors")
-    engine.models = type(engine.models)([folder])
-    with pytest.raises(InputError, match="made with another model than 'tiny' is now"):
-        engine.load_conversation(tmp_path / "chat")
-
-
-def change_header(**changes):
-    def change(arrays, header):
-        return arrays, {**header, **changes}
-
-    return change
-
-
-def change_array(name, value):
-    return lambda arrays, header: ({**arrays, name: value}, header)
-
-
-STATE = np.zeros((2, 1, 2, 16), np.float32)
-MARK = {"messages": 1, "characters": 5, "tokens": 5, "unread": 1}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (change_header(format="other"), "not a conversation: format"),
-        (change_header(messages=[["user"]]), "damaged: a message is not role and text"),
-        (change_header(messages="x"), "not a conversation: messages"),
-        (change_header(more=1), "not a conversation: more"),
-        (change_header(marks=[]), "not a conversation: marks"),
-        (change_header(marks=[MARK | {"tokens": 999}] * 2), "damaged: a mark past the end"),
-        (change_header(marks=[MARK | {"messages": 3}] * 2), "damaged: a mark past the end"),
-        (change_header(marks=[MARK | {"unread": 0}] * 2), "damaged: a prompt's last token"),
-        (change_header(marks=[MARK | {"tokens": 0}] * 2), "not a conversation: marks.0.tokens"),
-        (change_header(model="../x"), "model: there is no '../x'"),
-        (change_array("ids", np.array([-1] * 60)), "damaged: token ids"),
-        (change_array("ids", np.array([10**6] * 60)), "damaged: token ids"),
-        (change_array("ids", np.zeros((60, 1), np.int64)), "damaged: token ids"),
-        (change_array("states.0", STATE * np.nan), "damaged: states.0 is not finite"),
-        (change_array("states.0", STATE[:1]), "damaged: states.0"),
-        (change_array("states.0", STATE[..., :8]), "damaged: its states are not of 'tiny'"),
-        (change_array("states.2", STATE), "damaged: its states are not of 'tiny'"),
-        (change_array("states.0", STATE.astype(np.float64)), "damaged: states.0"),
-        (change_array("other", STATE), "damaged: unknown arrays"),
-    ],
-)
-def test_damaged_and_forged_files_are_refused_in_one_line(chat, tmp_path, change, message):
-    import json
-
-    chat.say("hello")
-    path = tmp_path / "chat"
-    chat.engine.save_conversation("c", MODEL, chat.messages, path)
-    header, _ = load_file_of_conversation(path)
-    arrays, header = change(load_file(path), header.model_dump())
-    save_file(arrays, path, {"conversation": json.dumps(header)})
-    with pytest.raises(InputError) as error:
-        chat.engine.load_conversation(path)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"\xff" * 9, b"PK\x03\x04"])
-def test_other_files_are_refused(engine, tmp_path, content):
-    (tmp_path / "chat").write_bytes(content)
-    with pytest.raises(InputError, match="not a readable conversation file"):
-        engine.load_conversation(tmp_path / "chat")
-    with pytest.raises(InputError, match="not a readable conversation file"):
-        engine.load_conversation(tmp_path)
-    with pytest.raises(InputError, match="not a readable conversation file"):
-        engine.load_conversation(tmp_path / "missing")
+def test_the_engine_bounds_the_bytes_of_its_conversations(make_engine, make_chat):
+    few = make_chat(make_engine(boundary_bytes=20_000))
+    for n in range(4):
+        few.say(f"number {n}")
+    assert 0 < len(few.boundaries()) < 8
+    assert few.say("more").stats.prompt_tokens_read < 80

@@ -144,8 +144,11 @@ def test_broken_models_are_named(folder):
 def test_the_hub_is_asked_only_where_that_is_allowed(folder, monkeypatch):
     asked = []
 
-    def snapshot(name, allow_patterns):
-        asked.append((name, allow_patterns))
+    def snapshot(name, allow_patterns, local_files_only):
+        if not local_files_only:
+            asked.append((name, allow_patterns))
+        elif not asked:
+            raise OSError("not here")
         return str(folder.parent / "hub" / "snapshots" / "1")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
@@ -160,7 +163,12 @@ def test_the_hub_is_asked_only_where_that_is_allowed(folder, monkeypatch):
     refusal(allowed.load, "../outside")
     assert not asked
     allowed.check("owner/name")
+    assert "owner/name" in refusal(allowed.load, "owner/name")  # nothing but fetch asks the network
     assert not asked
+    refusal(allowed.fetch, "owner/..")
+    allowed.fetch("tiny")
+    assert not asked
+    allowed.fetch("owner/name")
     assert allowed.load("owner/name").model.args.hidden_size == 16
     ((name, patterns),) = asked
     assert name == "owner/name"
@@ -175,5 +183,5 @@ def test_no_network_is_one_line(folder, monkeypatch):
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refused)
     monkeypatch.setattr(socket, "getaddrinfo", refused)
-    line = refusal(Models([folder], allow_hub=True).load, "owner/name")
+    line = refusal(Models([folder], allow_hub=True).fetch, "owner/name")
     assert line == "owner/name: cannot be fetched from the hub: no network"

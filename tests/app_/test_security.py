@@ -1,5 +1,7 @@
+import asyncio
 import json
 import os
+import time
 
 import pytest
 from starlette.responses import PlainTextResponse
@@ -41,6 +43,7 @@ def test_hosts():
     assert security.allowed_hosts("me.lan", False) == ["me.lan", "localhost", "127.0.0.1"]
     assert "*.gradio.live" in security.allowed_hosts("127.0.0.1", True)
     assert security.allowed_hosts("0.0.0.0", False) == ["*"]
+    assert security.allowed_hosts("::1", False) == ["[::1]", "localhost", "127.0.0.1"]
 
 
 def test_the_environment_cannot_open_the_app(monkeypatch):
@@ -87,3 +90,65 @@ def test_a_file_in_a_request_is_not_taken_wherever_it_is():
     assert client.post("/call", content=hidden).status_code == 403
     assert client.post("/call", json={"data": ["gradio says"]}).text == "fine"
     assert client.post("/call", content="[" * 100_000).status_code == 400
+
+
+class Login:
+    """Where one logs in, as a client of the guard; wrong unless the body is right."""
+
+    def __init__(self):
+        self.guard, self.tried = security.Guard(self.check), 0
+
+    async def check(self, scope, receive, send):
+        self.tried += 1
+        right = (await receive())["body"] == b"right"
+        await PlainTextResponse("", status_code=200 if right else 400)(scope, receive, send)
+
+    async def status(self, body, path="/login"):
+        statuses = []
+
+        async def send(message):
+            statuses.append(message.get("status"))
+
+        async def receive():
+            return {"type": "http.request", "body": body}
+
+        headers = [(b"content-length", str(len(body)).encode())]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+        await self.guard(scope, receive, send)
+        return statuses[0]
+
+
+def test_passwords_cannot_be_guessed_fast(monkeypatch):
+    monkeypatch.setattr(security, "WRONG_LOGIN_SECONDS", 0.3)
+    login = Login()
+
+    async def many():
+        begun = time.perf_counter()
+        assert await login.status(b"right") == 200
+        assert time.perf_counter() - begun < 0.2
+        many = [login.status(b"wrong", path) for path in ("/login", "/login/") * 10]
+        statuses = await asyncio.gather(*many, login.status(b"wrong", "/other"))
+        assert time.perf_counter() - begun > 0.3
+        assert statuses == [400] * 4 + [429] * 16 + [400]
+        assert await login.status(b"right") == 200
+
+    asyncio.run(many())
+    assert login.tried == 1 + 4 + 1 + 1
+
+
+def test_a_login_that_never_comes_keeps_nobody_out():
+    login = Login()
+
+    async def never():
+        scope = {"type": "http", "method": "POST", "path": "/login"}
+        scope["headers"] = [(b"content-length", b"5")]
+        await login.guard(scope, asyncio.Event().wait, None)
+
+    async def work():
+        waiting = [asyncio.create_task(never()) for _ in range(9)]
+        await asyncio.sleep(0)
+        assert await login.status(b"right") == 200
+        for task in waiting:
+            task.cancel()
+
+    asyncio.run(work())

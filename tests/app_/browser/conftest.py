@@ -22,13 +22,28 @@ CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 TOKENS = 96  # of an answer, unless a test asks for more
 LAYERS, CHANNELS = 4, 48
+HALF = 0xE2  # the first byte of a character of three
+# Says whom a process asks that is not this machine; the app itself is then run as `python -m app`.
+WATCH = """
+import sys
+def outside(event, arguments):
+    if event in ("socket.connect", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname"):
+        address = arguments[0] if event.startswith("socket.get") else arguments[1]
+        host = address[0] if isinstance(address, tuple) else address  # a string: a Unix socket
+        if host not in ("127.0.0.1", "::1", "localhost", None, ""):
+            print("asked outside:", event, address, file=sys.stderr, flush=True)
+sys.addaudithook(outside)
+"""
+RUN_APP = "import runpy\nrunpy.run_module('app', run_name='__main__', alter_sys=True)\n"
 
 
 @pytest.fixture(scope="session")
 def endless_models(tmp_path_factory):
-    """Models "a" and "b": they never write a token that ends the answer."""
+    """Models "a" and "b" that never write a token that ends the answer; "half" ends within one."""
     folder, tokenizer = tmp_path_factory.mktemp("endless"), byte_tokenizer()
-    for seed, (name, transition) in enumerate((("a", "data_controlled"), ("b", "fixed"))):
+    half = tokenizer.encode(bytes([HALF, 0x80, 0x80]).decode())[0]
+    models = {"a": "data_controlled", "b": "fixed", "half": "data_controlled"}
+    for seed, (name, transition) in enumerate(models.items()):
         mx.random.seed(seed)
         model = gl.Model(
             gl.ModelArgs(
@@ -40,13 +55,16 @@ def endless_models(tmp_path_factory):
             )
         )
         bias = mx.zeros(len(tokenizer))
-        model.lm_head.bias = bias.at[mx.array(stop_token_ids(tokenizer))].add(-1e9)
+        bias = bias.at[mx.array(stop_token_ids(tokenizer))].add(-1e9)
+        model.lm_head.bias = bias.at[half].add(1e9) if name == "half" else bias
         gl.save(model, tokenizer, folder / name)
     return folder
 
 
 class Server:
-    """`python -m app` on a free port, with what it printed."""
+    """`python -m app` on a free port, with what it printed, and whom it asked outside."""
+
+    watch = WATCH
 
     def __init__(self, log, *arguments):
         self.log = log
@@ -54,15 +72,18 @@ class Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        command = [sys.executable, "-m", "app", "--port", str(port), *map(str, arguments)]
+        command = [sys.executable, "-c", WATCH + RUN_APP, "--port", str(port)]
+        command += map(str, arguments)
         with log.open("w") as out:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT
             )
         end = time.monotonic() + 120
-        while not (found := re.search(r"http://\S+?:\d+", log.read_text())):
-            assert self.process.poll() is None, log.read_text()
-            assert time.monotonic() < end, "the server did not start"
+        while not (found := re.search(r"http://\S+:\d+", log.read_text())):
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.process.kill()
+                self.process.wait()
+                pytest.fail(f"the server did not start: {log.read_text()}")
             time.sleep(0.1)
         self.url = found[0] + "/"
 
@@ -70,18 +91,29 @@ class Server:
         self.process.send_signal(signal.SIGINT)
         code = self.process.wait(30)
         assert code == 130, self.log.read_text()
-        assert "Traceback" not in self.log.read_text(), self.log.read_text()
+        for problem in ("Traceback", "asked outside"):
+            assert problem not in self.log.read_text(), self.log.read_text()
 
 
 @pytest.fixture(scope="session")
-def server(endless_models, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("server")
-    server = Server(
-        folder / "log",
-        *("--models", endless_models, "--model", "a", "--conversations", folder / "kept"),
-    )
-    yield server
-    server.stop()
+def start_server(endless_models, tmp_path_factory):
+    """Starts servers on the endless models; all are stopped at the end."""
+    servers = []
+
+    def start(*arguments):
+        folder = tmp_path_factory.mktemp("server")
+        models = ("--models", endless_models, "--model", "a", "--conversations", folder / "kept")
+        servers.append(Server(folder / "log", *models, *arguments))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def server(start_server):
+    return start_server()
 
 
 @pytest.fixture(scope="session")
@@ -110,6 +142,9 @@ class Page:
 
     def open(self):
         self.tab.goto(self.url)
+        self.ready()
+
+    def ready(self):
         self.tab.wait_for_function("document.querySelector('#chat-view .gl')?.view")
         self.tab.wait_for_selector("#settings .toggle-button", state="attached")
 
@@ -130,12 +165,46 @@ class Page:
     def view(self, what, name="chat"):
         return self.tab.evaluate(f"document.querySelector('#{name}-view .gl').view.{what}")
 
-    def set_tokens(self, count):
+    def settings(self):
+        """Open or close them."""
         self.tab.evaluate("document.querySelector('#settings .toggle-button').click()")
+
+    def set_tokens(self, count):
+        self.settings()
         field = self.tab.locator("#max-tokens input[type=number]")
         field.fill(str(count))
         field.press("Tab")
-        self.tab.evaluate("document.querySelector('#settings .toggle-button').click()")
+        self.settings()
+
+    def choose(self, model):
+        self.tab.locator("#model input").click()
+        self.tab.get_by_role("option", name=model, exact=True).click()
+
+    def go_to(self, tab, view):
+        if not self.tab.get_by_role("tab", name=tab).count():  # a phone has it in a menu
+            self.tab.get_by_label("More tabs").click()
+        self.tab.get_by_role("button", name=tab, exact=True).or_(
+            self.tab.get_by_role("tab", name=tab)
+        ).click()
+        self.tab.wait_for_function(f"document.querySelector('#{view}-view .gl')?.view")
+
+    def said(self, who="user"):
+        """What the chat shows of the visitor ("user") or of the model ("bot")."""
+        test_id = f"document.querySelectorAll('#chat [data-testid={who}]')"
+        return self.tab.evaluate(
+            f"[...{test_id}].map(e => e.textContent.replace(/^\\n|\\n$/g, ''))"
+        )
+
+    def shows(self, messages):
+        """Wait until the chat shows so many of the visitor's messages."""
+        users = "document.querySelectorAll('#chat [data-testid=user]').length"
+        self.tab.wait_for_function(f"n => {users} === n", arg=messages)
+
+    def read(self):
+        """How many tokens of the conversation were read for the last answer, and are in it."""
+        figures = self.tab.locator("#chat-status b").all_inner_texts()
+        now, _, whole, _ = next(text for text in figures if " of " in text).split()
+        return int(now.replace(",", "")), int(whole.replace(",", ""))
 
     def ask(self, text, name="chat", view=None):
         """Send a prompt and wait until its run is in the view."""
@@ -166,11 +235,12 @@ def new_page(browser, server):
     """Opens tabs of separate visitors; at the end none may have had a problem."""
     pages = []
 
-    def open(**options):
-        options = {"viewport": {"width": 1280, "height": 900}, **options}
-        context = browser.new_context(**options)
-        context.set_default_timeout(30_000)
-        pages.append(Page(context, server.url))
+    def open(url=server.url, context=None, **options):
+        if context is None:
+            options = {"viewport": {"width": 1280, "height": 900}, **options}
+            context = browser.new_context(**options)
+            context.set_default_timeout(60_000)
+        pages.append(Page(context, url))
         return pages[-1]
 
     yield open

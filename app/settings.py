@@ -1,0 +1,59 @@
+"""What a page or a program asks for, checked: a wrong value is named in one line."""
+
+import sys
+from typing import Any
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.generate import Sampling
+
+
+def sampling(**values: Any) -> Sampling:
+    """How tokens are drawn, from values of unknown types; a seed of -1 is none.
+
+    Args:
+        values: Fields of `Sampling`, by name.
+
+    Raises:
+        InputError: A value is of another type, or out of its range.
+    """
+    seed = values.pop("seed", None)
+    checked: dict[str, Any] = {
+        name: whole(name, value) if name == "top_k" else _number(name, value)
+        for name, value in values.items()
+    }
+    return Sampling(**checked, seed=None if seed in (None, -1) else whole("seed", seed))
+
+
+def whole(name: str, value: Any) -> int:
+    """A whole number, which JavaScript may have written as 3.0; or an InputError."""
+    number = _number(name, value)
+    if number != int(number):
+        raise _refused(name, "a whole number", value)
+    return int(number)
+
+
+def text(name: str, value: Any) -> str:
+    """A text, or an InputError."""
+    if not isinstance(value, str):
+        raise _refused(name, "a text", value)
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or false, or an InputError."""
+    if not isinstance(value, bool):
+        raise _refused(name, "true or false", value)
+    return value
+
+
+def _number(name: str, value: Any) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= sys.float_info.max:  # nor NaN, nor infinite
+        raise _refused(name, "a number", value)
+    return value
+
+
+def _refused(name: str, expected: str, value: Any) -> InputError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return InputError(f"{name}: expected {expected}, got {shown}")

@@ -1,0 +1,199 @@
+"""A conversation that is changed, stopped, left and gone on with."""
+
+import pytest
+
+SPECIAL = '<b> & "x" ${1} &lt; `y`'
+MID_RUN = "document.querySelector('#chat-view .gl').view.have > 20"
+
+
+@pytest.fixture
+def running(page):
+    """A page in the middle of a long answer."""
+    page.set_tokens(1024)
+    page.ask("a long one")
+    page.tab.wait_for_function(MID_RUN)
+    return page
+
+
+def open_saved(page):
+    page.settings()
+    page.tab.locator("#open").click()
+    page.settings()
+
+
+def save(page, name):
+    page.settings()
+    page.tab.get_by_text("Saved conversations").click()
+    page.tab.locator("#save-name textarea, #save-name input").fill(name)
+    page.tab.locator("#save").click()
+    page.tab.wait_for_function("n => document.querySelector('#saved input').value === n", arg=name)
+    page.settings()
+
+
+def test_a_second_message_reads_only_itself(page):
+    page.ask("a first message " * 20)
+    page.finished()
+    page.ask("b")
+    page.finished()
+    now, whole = page.read()
+    assert now < 60
+    assert whole > 300
+
+
+def test_stop_ends_the_run_and_keeps_the_text(running):
+    running.tab.locator("#chat-stop").click()
+    assert 20 < running.finished() < 1024
+    assert "stopped" in running.tab.locator("#chat-status").inner_text()
+    assert len(running.said("bot")[0]) > 5
+
+
+def test_stop_ends_only_what_runs_in_its_own_tab(page, new_page):
+    beside, stranger = new_page(context=page.tab.context), new_page()
+    for visitor, tokens in ((page, 1024), (beside, 300), (stranger, 300)):
+        visitor.set_tokens(tokens)
+    stranger.go_to("Completion", "complete")
+    beside.ask("beside")
+    stranger.ask("stranger", "complete")
+    page.ask("stopped")
+    page.tab.locator("#chat-stop").dispatch_event(
+        "click"
+    )  # at once, though another tab is in front
+    assert page.finished() < 1024
+    assert beside.finished() > 300
+    assert stranger.finished("complete") > 300
+
+
+def test_what_is_typed_during_a_run_stays(running):
+    box = running.tab.locator("#chat-box textarea")
+    box.press_sequentially("the next question", delay=15)
+    assert not running.view("done")
+    running.tab.locator("#chat-stop").click()
+    running.finished()
+    assert box.input_value() == "the next question"
+
+
+def test_a_new_conversation_during_a_run_leaves_nothing_of_the_old_one(running):
+    running.tab.locator("#clear").click()
+    running.shows(0)
+    running.tab.wait_for_timeout(500)  # an update on its way would come now
+    assert running.said() == running.said("bot") == []
+    assert running.view("run") is None
+    assert running.view("pieces") == []
+    assert running.tab.locator("#chat-status").inner_text().strip() == "ready"
+    running.set_tokens(8)
+    running.ask("anew")
+    running.finished()
+    assert running.said() == ["anew"]
+    now, whole = running.read()
+    assert now == whole
+
+
+def test_a_saved_conversation_goes_on(page):
+    page.ask("remember me")
+    page.finished()
+    save(page, "kept for later")
+    answer = page.said("bot")
+    page.set_tokens(1024)
+    page.ask("something else")
+    page.tab.wait_for_function(MID_RUN)
+    open_saved(page)  # during a run
+    page.shows(1)
+    page.tab.wait_for_timeout(500)
+    assert page.said("bot") == answer
+    assert page.view("run") is None
+    page.set_tokens(8)
+    page.ask("and now")
+    page.finished()
+    assert page.said() == ["remember me", "and now"]
+    now, whole = page.read()
+    assert now < 60 < page.tokens < whole
+    open_saved(page)  # after a run
+    page.shows(1)
+    page.ask("and now")
+    page.finished()
+    assert page.read() == (now, whole)
+
+
+def test_a_saved_conversation_goes_on_in_another_session(page, new_page):
+    page.ask("from one to the other")
+    page.finished()
+    save(page, "given away")
+    other = new_page()
+    other.set_tokens(8)
+    other.settings()
+    other.tab.get_by_text("Saved conversations").click()
+    other.tab.locator("#saved input").click()
+    other.tab.get_by_role("option", name="given away").click()
+    other.settings()
+    open_saved(other)
+    other.shows(1)
+    assert other.said("bot") == page.said("bot")
+    other.ask("and now")
+    other.finished()
+    now, whole = other.read()
+    assert now < 60 < page.tokens < whole
+
+
+def test_retry_and_undo_go_back(page):
+    for text in ("one", "two < three"):
+        page.ask(text)
+        page.finished()
+    first, last = page.said("bot")
+    before = page.view("run")
+    page.tab.get_by_label("Retry").last.click()
+    page.begun(before)
+    page.finished()
+    assert page.said("bot")[0] == first
+    assert page.said("bot")[1] != last  # drawn anew
+    assert page.read()[0] == 1  # the state before the answer was kept
+    page.tab.get_by_label("Undo").last.click()
+    page.shows(1)
+    assert page.said("bot") == [first]
+    assert page.tab.locator("#chat-box textarea").input_value() == "two < three"
+
+
+def test_an_edited_message_is_sent_and_shown_as_it_was_typed(page):
+    for text in (SPECIAL, "later"):
+        page.ask(text)
+        page.finished()
+    before = page.view("run")
+    page.tab.get_by_label("Edit").first.click()
+    box = page.tab.locator("#chat textarea")
+    assert box.input_value() == SPECIAL
+    box.fill(SPECIAL + "&amp;</b>")
+    page.tab.get_by_label("Submit").first.click()
+    page.begun(before)
+    page.finished()
+    assert page.said() == [SPECIAL + "&amp;</b>"]  # what came later is gone
+    assert SPECIAL + "&amp;</b>" in "".join(piece["text"] for piece in page.view("pieces"))
+
+
+def test_an_edit_that_changes_nothing_changes_nothing(page):
+    page.ask(SPECIAL)
+    page.finished()
+    before = page.view("run")
+    page.tab.get_by_label("Edit").first.click()
+    page.tab.get_by_label("Submit").first.click()
+    page.begun(before)
+    page.finished()
+    assert page.said() == [SPECIAL]
+
+
+def test_spaces_and_lines_are_shown_as_they_are(page):
+    text = "  if x:\n      y\n\n    z  "
+    page.ask(text)
+    page.finished()
+    assert page.said() == [text]
+
+
+def test_another_model_goes_on_with_the_chat(page):
+    page.ask("for both")
+    page.finished()
+    page.choose("b")
+    about = "document.querySelector('#model-about').innerText"
+    page.tab.wait_for_function(f"{about}.includes('fixed transitions')")
+    page.ask("go on")
+    page.finished()
+    now, whole = page.read()
+    assert now == whole > page.tokens  # its state is another, so it reads all
+    assert page.said() == ["for both", "go on"]

@@ -1,0 +1,52 @@
+"""What programs get from the real server."""
+
+import http.client
+import re
+import socket
+
+import pytest
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return Client(server.url, verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": "abc"}, "seed: expected a number, got 'abc'"),
+        ({"temperature": "inf"}, "temperature: expected a number, got 'inf'"),
+        ({"max_tokens": 1.5}, "max_tokens: expected a whole number, got 1.5"),
+        ({"prompt": [{"role": "x"}]}, "prompt: expected a text, got [{'role': 'x'}]"),
+        ({"model": "<'x'>"}, "model: there is no \"<'x'>\"; choose one of: "),
+    ],
+)
+def test_an_error_is_one_plain_line_without_a_traceback(client, server, options, message):
+    with pytest.raises(AppError) as error:
+        client.predict(**{"prompt": "abc"} | options, api_name="/generate")
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_an_ipv6_address_is_served_under_its_name(start_server):
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    server = start_server("--host", "::1")
+    port = int(re.search(r"http://\[::1\]:(\d+)/", server.log.read_text())[1])
+
+    def status(name):
+        connection = http.client.HTTPConnection("::1", port, timeout=10)
+        connection.request("GET", "/config", headers={"Host": f"{name}:{port}"})
+        with connection.getresponse() as answer:
+            connection.close()
+            return answer.status
+
+    assert [status(name) for name in ("[::1]", "localhost", "127.0.0.1")] == [200] * 3
+    assert [status(name) for name in ("[::2]", "evil.example")] == [400] * 2
