@@ -34,25 +34,36 @@ class Answers:
     async def chat(
         self, text: str, history: History, session: str, model: str, system: str, *settings: Any
     ) -> AsyncIterator[tuple[Any, ...]]:
-        """Answer a new message: yields the text box, the history twice, the view and the status."""
+        """Answer a new message: yields the text box, the history twice, the view and the status.
+
+        What is refused goes back into the box.
+        """
         if not text.strip():
             raise complaint("Type a message first.")
-        history = [*history, {"role": "user", "content": text}]
+        asked = [*history, {"role": "user", "content": text}]
         box: Any = ""
-        async for answer in self.again(history, session, model, system, *settings):
-            yield box, *answer
-            box = gr.skip()  # what is typed meanwhile stays
+        try:
+            async for answer in self.again(asked, session, model, system, *settings):
+                yield box, *answer
+                box = gr.skip()  # what is typed meanwhile stays
+        except gr.Error:
+            yield text, history, displayed(history), gr.skip(), status(None)
+            raise
 
     async def again(
         self, history: History, session: str, model: str, system: str, *settings: Any
     ) -> AsyncIterator[tuple[Any, ...]]:
         """Answer the last message of the history, as after retry and edit."""
-        yield history, displayed(history), None, status(None)
-        run = await self._submit(model, with_system(system, history), session, settings)
-        view = Changes()
-        async for _ in self._follow((session, "chat"), [run]):
-            answer = [*history, {"role": "assistant", "content": run.text}]
-            yield answer, displayed(answer), view(shown(run)), status(run)
+        try:
+            run = await self._submit(model, with_system(system, history), session, settings)
+            view = Changes()
+            async for _ in self._follow((session, "chat"), [run]):
+                said = [{"role": "assistant", "content": run.text}] if run.text else []
+                answer = [*history, *said]
+                yield answer, displayed(answer), view(shown(run)), status(run)
+        except gr.Error:
+            yield history, displayed(history), gr.skip(), status(None)
+            raise
 
     async def complete(
         self, text: str, session: str, model: str, *settings: Any
@@ -68,7 +79,14 @@ class Answers:
     ) -> AsyncIterator[tuple[Any, ...]]:
         """One prompt through two models: yields text, view and status of each."""
         prompt = [{"role": "user", "content": text}] if as_chat else text
-        runs = [await self._submit(model, prompt, None, settings) for model in (first, second)]
+        runs: list[Run] = []
+        try:
+            for model in (first, second):
+                runs.append(await self._submit(model, prompt, None, settings))
+        except BaseException:  # the visitor may have left
+            for run in runs:
+                run.cancel()
+            raise
         views = [Changes() for _ in runs]
         async for _ in self._follow((session, "compare"), runs):
             both = zip(runs, views, strict=True)
@@ -89,10 +107,11 @@ class Answers:
         """Load a model ahead of its first use: yields what the picker says."""
         yield "loading"
         try:
-            await asyncio.to_thread(self.engine.models.fetch, model)
+            await self.engine.fetch(model)
             info = self.engine.models.info(model)
             run = self.engine.prepare(model)
         except InputError as error:
+            yield "not loaded"
             raise complaint(str(error)) from None
         try:
             while not run.done:
@@ -100,6 +119,7 @@ class Answers:
         finally:
             run.cancel()  # if the visitor has left
         if run.error:
+            yield "not loaded"
             raise complaint(run.error)
         yield described(info)
 
@@ -108,7 +128,7 @@ class Answers:
     ) -> Run:
         temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, seed, record = values
         try:
-            await asyncio.to_thread(self.engine.models.fetch, model)
+            await self.engine.fetch(model)
             sampling = settings.sampling(
                 temperature=temperature,
                 top_p=top_p,
@@ -123,11 +143,17 @@ class Answers:
             raise complaint(str(error)) from None
 
     async def _follow(self, where: tuple[str, str], runs: list[Run]) -> AsyncIterator[None]:
-        """Yields some times a second until all runs are done; leaving early ends them."""
-        self._running.setdefault(where, []).extend(runs)
+        """Yields some times a second until all runs are done; leaving early ends them.
+
+        A tab has one answer at a time: a newer one ends an older one, which then shows no more.
+        """
+        self.stop(*where)
+        self._running[where] = runs
         try:
             while True:
                 done = all(run.done for run in runs)  # asked first: the last yield shows the end
+                if self._running.get(where) is not runs:
+                    return
                 yield
                 if done:
                     break
@@ -138,9 +164,8 @@ class Answers:
         finally:
             for run in runs:
                 run.cancel()
-            left = [run for run in self._running.pop(where, []) if run not in runs]
-            if left:
-                self._running[where] = left
+            if self._running.get(where) is runs:
+                del self._running[where]
 
 
 class Changes:
@@ -203,9 +228,10 @@ def status(run: Run | None) -> str:
     ]
     chips = [f"<span>{name} <b>{text}</b></span>" for known, name, text in figures if known]
     if not chips:
-        chips = ["<span>loading the model</span>"]
+        chips = ["<span>waiting for the model</span>"]
     if run.done:
-        chips.append(f"<span>{'stopped' if run.stopped else 'done'}</span>")
+        end = "failed" if run.error else "stopped" if run.stopped else "done"
+        chips.append(f"<span>{end}</span>")
     return f'<div class="stats">{"".join(chips)}</div>'
 
 

@@ -51,7 +51,7 @@ def add_endpoint(engine: Engine, first_model: str) -> None:
             record = settings.flag("transitions", transitions)
             text, most = settings.text("prompt", prompt), settings.whole("max_tokens", max_tokens)
             name = settings.text("model", model) or first_model
-            await asyncio.to_thread(engine.models.fetch, name)
+            await engine.fetch(name)
             run = engine.submit(
                 name,
                 [{"role": "user", "content": text}] if settings.flag("chat", chat) else text,

@@ -15,6 +15,7 @@ import mlx.core as mx
 from app import conversation_file as files
 from app.conversation import Conversations, as_messages
 from app.decode import Request, decode
+from app.desk import Desk
 from app.models import LoadedModel, Models
 from app.run import Limits, Run, Stats, Token
 from mlx_gateloop.errors import InputError
@@ -46,6 +47,7 @@ class Engine:
         self._conversations = Conversations(
             self.limits.conversations, self.limits.boundaries, self.limits.boundary_bytes
         )
+        self._hub = Desk(threads=2, most=4)
         self._condition = threading.Condition()
         self._waiting: deque[_Job] = deque()
         self._active: list[_Job] = []
@@ -83,6 +85,16 @@ class Engine:
         request = Request(prompt, sampling, max_tokens, record, conversation)
         return self._enqueue(model, request)
 
+    async def fetch(self, model: str) -> None:
+        """Bring a model of the hub here before it is asked for; the others wait for nothing.
+
+        Raises:
+            InputError: As `Models.fetch`, or too many are being fetched.
+        """
+        self.models.check(model)
+        if not self.models.is_here(model) and not await self._hub(self.models.fetch, model):
+            raise InputError("the server is busy with other downloads; try again in a moment")
+
     def prepare(self, model: str) -> Run:
         """Load a model before it is needed; the run has no pieces.
 
@@ -92,8 +104,10 @@ class Engine:
         return self._enqueue(model, None)
 
     def run(self, id: str) -> Run | None:
-        """A run by its id, as long as it is kept."""
+        """A recorded run by its id, as long as it is kept: those looked at last are."""
         with self._condition:
+            if id in self._runs:
+                self._runs.move_to_end(id)
             return self._runs.get(id)
 
     def save_conversation(
@@ -189,7 +203,7 @@ class Engine:
                 waiting = f"{len(self._waiting)} requests are waiting"
                 raise InputError(f"the server is busy, {waiting}; try again in a moment")
             self._waiting.append(_Job(run, self._work(run, request)))
-            if request is not None:
+            if request is not None and request.record:  # the others leave nothing to look at
                 self._runs[run.id] = run
             self._condition.notify_all()
         return run

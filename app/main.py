@@ -22,7 +22,7 @@ from app.saved import Saved
 from app.state_view import STATIC, state_view
 
 CHAT_EXAMPLES = ["What does `str.split` do?", "What does `re.sub` do?", "How do I use json.dumps?"]
-TEXT_EXAMPLES = ["str.split(sep=None, maxsplit=-1)\n", "The following example shows"]
+TEXT_EXAMPLES = ["str.split(", "json.dumps("]
 DARK = "() => document.body.classList.toggle('dark')"
 EDIT_BOX = STATIC / "edit_box.js"
 SETTINGS = "() => document.querySelector('#settings .toggle-button').click()"

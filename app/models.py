@@ -113,15 +113,21 @@ class Models:
         model, tokenizer = load(path)
         return LoadedModel(model, tokenizer, _fingerprint(digests))
 
-    def fetch(self, name: str) -> None:
+    def is_here(self, name: str) -> bool:
+        """Whether a model lies in one of the folders."""
+        return self._local(name) is not None
+
+    def fetch(self, name: str) -> Path:
         """Bring a model of the hub here; takes as long as the network does.
+
+        Returns:
+            Its directory.
 
         Raises:
             InputError: There may be no such model, or the hub does not give it.
         """
         self.check(name)
-        if self._local(name) is None:
-            _snapshot(name, is_here=False)
+        return self._local(name) or _snapshot(name, is_here=False)
 
     def check(self, name: str) -> None:
         """Raises an InputError unless there may be a model of this name; reads no weights."""
@@ -159,19 +165,26 @@ class Models:
             return None
         listed = dict(reversed(list(self._listed())))
         for path in [listed.get(name), *(root / name for root in self.roots)]:
-            if path is not None and _inside(path, self.roots) and (path / "config.json").is_file():
+            if path is not None and _is_model(path, self.roots):
                 return path.resolve()
         return None
 
     def _listed(self) -> Iterator[tuple[str, Path]]:
         for root in self.roots:
             for path in [root, *sorted(root.iterdir())]:
-                if _inside(path, self.roots) and (path / "config.json").is_file():
+                if _is_model(path, self.roots):
                     yield path.name, path
 
     def _unknown(self, name: str) -> InputError:
         known = ", ".join(self.names()) or "none, the models folders are empty"
         return InputError(f"model: there is no {str(name)[:100]!r}; choose one of: {known}")
+
+
+def _is_model(path: Path, roots: Sequence[Path]) -> bool:
+    try:
+        return _inside(path, roots) and (path / "config.json").is_file()
+    except OSError:  # a name that is too long
+        return False
 
 
 def _inside(path: Path, roots: Sequence[Path]) -> bool:

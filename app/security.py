@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,11 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
 }
+# Addresses of Gradio's that fetch from others, edit files or tell of other visitors.
+CLOSED = re.compile(
+    r"/(proxy=|file/|upload|stream/|process_recording|(undo-)?vibe-|custom_component/|dev/"
+    r"|run-history|monitoring)"
+)
 WITH_BODY = ("POST", "PUT", "PATCH")
 MAX_BODY_BYTES = 2_000_000  # a long chat is some hundred kilobytes
 MAX_LOGINS = 4  # at once
@@ -98,10 +104,16 @@ def in_address(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def middleware(host: str, share: bool) -> list[Middleware]:
-    """What every request passes before Gradio sees it."""
+def middleware(host: str, share: bool, files: Path) -> list[Middleware]:
+    """What every request passes before Gradio sees it.
+
+    Args:
+        host: What the server binds to.
+        share: Whether there is a public link.
+        files: The folder that files may be read from.
+    """
     return [
-        Middleware(Guard),
+        Middleware(Guard, files=files),
         Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host, share)),
     ]
 
@@ -109,8 +121,8 @@ def middleware(host: str, share: bool) -> list[Middleware]:
 class Guard:
     """Adds the headers to every answer, refuses uploads and oversized requests, slows guesses."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app, self.logins = app, 0
+    def __init__(self, app: ASGIApp, files: Path) -> None:
+        self.app, self.files, self.logins = app, files, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -127,7 +139,7 @@ class Guard:
                     await asyncio.sleep(WRONG_LOGIN_SECONDS)
             await send(message)
 
-        refusal = _refusal(scope)
+        refusal = self._closed(scope["path"]) or _refusal(scope)
         if refusal is None and scope["method"] in WITH_BODY:
             body = await _whole(receive)
             refusal, receive = _refused_body(body), _again(body, receive)
@@ -138,6 +150,12 @@ class Guard:
             await (refusal or self.app)(scope, receive, send_with_headers)
         finally:
             self.logins -= login
+
+    def _closed(self, path: str) -> PlainTextResponse | None:
+        _, is_file, file = path.partition("/file=")  # which may be an address of the web too
+        if CLOSED.search(path) or (is_file and not file.startswith(f"{self.files}{os.sep}")):
+            return PlainTextResponse("This is closed.", status_code=403)
+        return None
 
 
 async def _whole(receive: Receive) -> bytes:
@@ -182,8 +200,6 @@ def _refused_body(body: bytes) -> PlainTextResponse | None:
 def _refusal(scope: Scope) -> PlainTextResponse | None:
     if scope["method"] not in WITH_BODY:
         return None
-    if scope["path"].rstrip("/").endswith("/upload"):
-        return PlainTextResponse("Uploads are off.", status_code=403)
     length = Headers(scope=scope).get("content-length", "")
     if not length.isdigit():
         return PlainTextResponse("The length of the request is missing.", status_code=411)

@@ -60,7 +60,7 @@ def serve(arguments: Namespace) -> None:
             auth=auth,
             inbrowser=arguments.open,
             mcp_server=arguments.mcp,
-            app_kwargs={"middleware": security.middleware(host, share)},
+            app_kwargs={"middleware": security.middleware(host, share, download_folder())},
             allowed_paths=[str(download_folder())],
             enable_monitoring=False,
             run_history=False,

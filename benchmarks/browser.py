@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,8 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).parent.parent
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+START_SECONDS = 120
 VIEW = "document.querySelector('#chat-view .gl').view"
 
 
@@ -29,14 +30,15 @@ def served(log: Path, *arguments: str) -> Iterator[tuple[str, int]]:
         server = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
     url = f"http://127.0.0.1:{port}/"
     try:
-        while server.poll() is None:
+        end = time.monotonic() + START_SECONDS
+        while True:
             try:
                 urllib.request.urlopen(url, timeout=5).close()
                 break
-            except urllib.error.URLError:
+            except OSError:
+                if server.poll() is not None or time.monotonic() > end:
+                    sys.exit(f"error: the server did not start: {log.read_text()}")
                 time.sleep(0.1)
-        else:
-            sys.exit(log.read_text())
         yield url, server.pid
     finally:
         server.terminate()
@@ -46,7 +48,7 @@ def served(log: Path, *arguments: str) -> Iterator[tuple[str, int]]:
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """A headless Chromium of the system."""
-    path = shutil.which("chromium") or shutil.which("google-chrome")
+    path = next(filter(None, map(shutil.which, NAMES)), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser

@@ -17,16 +17,19 @@ from pathlib import Path
 from statistics import median
 
 from browser import VIEW, chromium, memory_mb, open_page, served
-from playwright.sync_api import Error, Page
+from playwright.sync_api import ConsoleMessage, Error, Page
 
 QUESTIONS = ["What does `str.split` do?", "<b>${1}</b> & &amp;", "x" * 500, "How do I sort a list?"]
 TEXTS = ["str.split(sep=None, maxsplit=-1)\n", "The following example shows", "é" * 200]
 STUCK_SECONDS = 60
 SAVED = 20  # conversations that are saved at most
-RUNNING = """() => ['chat', 'complete', 'left', 'right'].map(name => [name,
-  document.querySelector(`#${name}-view .gl`)?.view, document.querySelector(`#${name}-status`)])
-  .filter(([, view, status]) => view?.run && !/done|stopped|ready/.test(status?.textContent))
-  .map(([name, view]) => `${name} ${view.run}`)"""
+# What waits or loads has no run in its view yet; the status says so.
+RUNNING = """() => ['chat', 'complete', 'left', 'right'].map(name =>
+    [name, document.querySelector(`#${name}-status`), document.querySelector(`#${name}-view .gl`)])
+  .filter(([, status]) => status && !/done|stopped|ready/.test(status.textContent))
+  .map(([name, , view]) => `${name} ${view?.view?.run ?? 'waits'}`)"""
+# Gradio's page sends these two without an event's id if it cancels before it was given one.
+EARLY_CANCEL = ("gradio_api/cancel", "gradio_api/reset")
 CLICK = "selector => { const e = document.querySelector(selector); e?.click(); return Boolean(e) }"
 
 
@@ -65,9 +68,9 @@ class Visitor:
         action = self.random.choices(self.actions, self.weights)[0]
         try:
             self.counts[action.__name__] += action() is not False
+            self._look_for_stuck()
         except Error as error:  # of Playwright: what it waited for did not come
             self.problems.append(f"{action.__name__}: {str(error).splitlines()[0]}")
-        self._look_for_stuck()
 
     def ask(self) -> None:
         self._send("Chat", "chat", self.random.choice(QUESTIONS), "Enter")
@@ -189,9 +192,12 @@ class Visitor:
                 self.problems.append(f"{run} does not end")
                 self.running[run] = now
 
-    def _heard(self, message: object) -> None:
-        if message.type == "error":  # type: ignore[attr-defined]
-            self.problems.append(f"{message.text} {message.location}")  # type: ignore[attr-defined]
+    def _heard(self, message: ConsoleMessage) -> None:
+        if message.type != "error":
+            return
+        url = message.location["url"].removeprefix(self.page.url)
+        if "status of 422" not in message.text or url not in EARLY_CANCEL:
+            self.problems.append(f"{message.text} {message.location}")
 
 
 def main() -> int:

@@ -3,18 +3,16 @@
 It needs Playwright (`pip install playwright`) and a Chromium; the answers are the embedded model's.
 """
 
-import shutil
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
+import tempfile
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "benchmarks"))
+from browser import chromium, served  # noqa: E402
+
 OUT = ROOT / "docs" / "images"
 WIDE = {"width": 1440, "height": 1000}
 PROMPT = "What does `str.split` do?"
@@ -72,27 +70,11 @@ def pictures(browser: Browser, url: str) -> None:
 
 
 def main() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     OUT.mkdir(parents=True, exist_ok=True)
-    url = f"http://127.0.0.1:{port}/"
-    server = subprocess.Popen([sys.executable, "-m", "app", "--port", str(port)], cwd=ROOT)
-    try:
-        for _ in range(120):
-            try:
-                urllib.request.urlopen(url, timeout=2).close()
-                break
-            except urllib.error.URLError:
-                time.sleep(0.5)
-        with sync_playwright() as playwright:
-            chromium = shutil.which("chromium") or shutil.which("google-chrome")
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with tempfile.TemporaryDirectory() as folder:
+        log, kept = Path(folder) / "log", Path(folder) / "kept"
+        with served(log, "--conversations", str(kept)) as (url, _), chromium() as browser:
             pictures(browser, url)
-            browser.close()
-    finally:
-        server.terminate()
-        server.wait(30)
 
 
 if __name__ == "__main__":

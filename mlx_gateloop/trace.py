@@ -218,7 +218,8 @@ class Recorder:
             arrays = (transition.first, transition.second, query, key)
             for plane, array in enumerate(arrays):
                 if array is not None:
-                    columns[plane, layer] = np.asarray(array).reshape(shape[2:])
+                    values = np.broadcast_to(np.asarray(array), query.shape)  # one may serve a head
+                    columns[plane, layer] = values.reshape(shape[2:])
         _to_rate_and_phase(columns, reports[0][2].form)  # the layers' forms are the same
         self.trace.append(columns)
 

@@ -33,7 +33,10 @@ def transitions(made, tokens):
     x, found = made.model.embed_tokens(mx.array([tokens])), []
     for block in made.layers:
         mixing, normed = block.time_mixing, block.time_norm(x)
-        planes = [np.array(p)[0] for p in mixing.transition(normed).planes()]
+        shape = mixing._heads(mixing.q_proj(normed)).shape
+        planes = [
+            np.array(mx.broadcast_to(p, shape))[0] for p in mixing.transition(normed).planes()
+        ]
         a = planes[0] + 1j * (planes[1] if len(planes) == 2 else 0)
         q, k = (np.array(p(normed))[0] for p in (mixing.q_proj, mixing.k_proj))
         found.append((q, k, a.reshape(len(tokens), -1)))
@@ -58,6 +61,8 @@ def random_trace(tokens, seed=0, layers=LAYERS, channels=CHANNELS):
         {"gate": "real"},
         {"num_heads": 2},
         {"num_heads": 2, "transition": "fixed"},
+        {"num_heads": 2, "transition_per": "head"},
+        {"num_heads": 2, "transition_per": "head", "transition": "fixed"},
     ],
 )
 def test_the_record_is_the_layers_transition(options):

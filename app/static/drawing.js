@@ -22,7 +22,8 @@ function schedule(all) {
 function draw() {
   scheduled = false;
   const { data, length } = stores[layer], channels = run.channels;
-  if (order.tokens !== undefined && length >= 2 * order.tokens + 8) return repaint();
+  const whole = done && length >= pieces.length;
+  if (length >= 2 * order.tokens + 8 || (whole && length > order.tokens)) return repaint(); // sorts anew
   const [magnitude, phase, layers] = pictures;
   magnitude.paint(length, (token, i) => halves[data[token * 2 * channels + order[i]]]);
   phase.paint(length, (token, i) => phases[data[(token * 2 + 1) * channels + order[i]]]);
@@ -70,42 +71,55 @@ function scale() {
 
 /** Paint all that is in sight, or only what came since, where nothing else has changed. */
 function show(all = true) {
-  const { perToken, first } = scale(), until = pictures[0].done;
-  const grows = !all && painted && painted.perToken === perToken && painted.first === first;
-  const from = grows ? Math.max(first, painted.until - 2) : first; // scaled edges are blended
-  pictures.forEach((picture, i) => {
-    const context = surface(canvases[i]), { width, height } = sizes.get(canvases[i]);
-    const shown = Math.min(picture.done - from, first + width / perToken - from), left = (from - first) * perToken;
-    if (!grows) context.clearRect(0, 0, width, height);
-    if (picture.done <= first) {
+  const contexts = canvases.map(surface), { perToken, first } = scale(), until = pictures[0].done;
+  const ratio = contexts[0].getTransform().a, backing = canvases.map(({ width, height }) => [width, height]);
+  const looks = [perToken, first, ratio, backing].join();
+  const back = 2 + Math.ceil(3 / perToken); // tokens: edges and marks reach into their neighbours
+  const from = !all && painted?.looks === looks ? painted.until - back : first;
+  const since = Math.max(0, Math.floor((from - first) * perToken * ratio) / ratio); // no pixel is halved
+  contexts.forEach((context, i) => {
+    const { width, height } = sizes.get(canvases[i]), left = i === 2 ? 0 : since; // a line has no parts
+    context.save();
+    context.beginPath();
+    context.rect(left, 0, Math.max(0, width - left), height);
+    context.clip();
+    context.clearRect(0, 0, width, height);
+    if (until > first) tokensOf(context, i, { perToken, first, left, width, height });
+    else if (i === 0) {
       context.fillStyle = "#999"; context.font = "12px system-ui, sans-serif";
       context.textAlign = "center";
-      if (i === 0) context.fillText("every token will add a column", width / 2, height / 2);
-      return;
+      context.fillText("every token will add a column", width / 2, height / 2);
     }
-    if (!(shown > 0)) return; // a page that is not in sight has no width
-    context.imageSmoothingEnabled = perToken < 1 || height < picture.canvas.height;
-    context.drawImage(picture.canvas, from, 0, shown, picture.canvas.height, left, 0, shown * perToken, height);
-    if (i === 2) line(context, perToken, first, from, shown, height);
-    if (i === 0) {
-      context.fillStyle = "#ff4d4f";
-      for (const token of resets[layer]) if (token >= from) context.fillRect((token - first) * perToken, 0, Math.max(perToken, 2), 5);
-    }
-    if (selected !== null && selected >= from - 1) {
-      context.strokeStyle = "#fff";
-      context.lineWidth = 1;
-      context.strokeRect((selected - first) * perToken - 0.5, 0.5, Math.max(perToken, 2) + 1, height - 1);
-    }
+    context.restore();
   });
-  painted = until > first ? { perToken, first, until } : null;
+  painted = until > first ? { looks, until } : null;
 }
 
-function line(context, perToken, first, from, shown, height) {
+/** Paints a picture with its marks; what lies left of `left` is clipped. */
+function tokensOf(context, i, { perToken, first, left, width, height }) {
+  const { canvas, done: until } = pictures[i], shown = Math.min(until - first, width / perToken);
+  if (!(shown > 0)) return; // a page that is not in sight has no width
+  const place = (token) => (token - first) * perToken, wide = Math.max(perToken, 2);
+  context.imageSmoothingEnabled = perToken < 1 || height < canvas.height;
+  context.drawImage(canvas, first, 0, shown, canvas.height, 0, 0, shown * perToken, height);
+  if (i === 2) line(context, place, Math.floor(first), first + shown, height);
+  if (i === 0) {
+    context.fillStyle = "#ff4d4f";
+    for (const token of resets[layer]) if (token < until && place(token) + wide > left) context.fillRect(place(token), 0, wide, 5);
+  }
+  if (selected === null) return;
+  context.strokeStyle = "#fff";
+  context.lineWidth = 1;
+  context.strokeRect(place(selected) - 0.5, 0.5, wide + 1, height - 1);
+}
+
+function line(context, place, from, until, height) {
   context.beginPath();
-  for (let token = Math.floor(from); token < from + shown; token++) {
+  context.lineJoin = "round";
+  for (let token = from; token < until; token++) {
     let sum = 0;
     for (let i = 0; i < run.layers; i++) sum += averages.data[token * run.layers + i];
-    context.lineTo((token + 0.5 - first) * perToken, 3 + (height - 6) * (1 - sum / run.layers / 255));
+    context.lineTo(place(token + 0.5), 3 + (height - 6) * (1 - sum / run.layers / 255));
   }
   for (const [colour, width] of [["#000a", 3.5], ["#7df9ff", 1.5]]) {
     context.strokeStyle = colour;
@@ -113,4 +127,3 @@ function line(context, perToken, first, from, shown, height) {
     context.stroke();
   }
 }
-

@@ -6,14 +6,14 @@ const text = find("text"), scroll = find("scroll"), tip = find("tip");
 const canvases = ["magnitude", "phase", "layers"].map(find), chart = find("histogram"), sizes = new Map();
 const [magnitudeCanvas, phaseCanvas, layersCanvas] = canvases;
 const EVERY_MS = 85; // from a question to the next one: some 11 redraws a second
-const EMPTY = { run: null, layers: 1, channels: 1 };
+const PATIENCE_MS = 4000; // the longest pause between questions without an answer, some 10 s after the first
 
 // ---- state of the view -------------------------------------------------------------------------
 let run, stores, averages, pieces, resets, spans, selected, layer = 0, order, pictures, done, asking = 0, scheduled = false, row = null, full = false;
 let painted = null, ink = "", following = true; // following: the text is scrolled to its end
 const view = { draws: 0, get have() { return stores[layer]?.length ?? 0; }, get layer() { return layer; }, get run() { return run.run; },
   get done() { return done; }, get pieces() { return pieces; }, get row() { return row; }, get pictures() { return pictures; },
-  get resets() { return [...resets[layer]]; }, get order() { return order; } };
+  get resets() { return [...resets[layer]]; }, get order() { return order; }, show };
 find("gl").view = view;
 
 function start(value) {
@@ -36,15 +36,15 @@ function start(value) {
 }
 
 async function poll(mine) {
-  let failures = 0;
+  let pause = EVERY_MS;
   while (mine === asking) {
     const began = performance.now();
     const answer = await server.columns([run.run, layer, view.have, pieces.length]).catch(() => null);
     if (mine !== asking) return;
-    if (answer) { failures = 0; take(answer); }
-    else if (++failures > 5) { done = true; tip.textContent = "The server no longer has this run."; return; }
+    if (answer) { pause = EVERY_MS; take(answer); } // a busy server or a lost connection give none
+    else if ((pause *= 1.5) > PATIENCE_MS) { done = true; tip.textContent = "The server no longer has this run."; return; }
     if (done && view.have >= pieces.length) return;
-    await new Promise((wake) => setTimeout(wake, EVERY_MS - (performance.now() - began)));
+    await new Promise((wake) => setTimeout(wake, pause - (performance.now() - began)));
   }
 }
 
@@ -90,6 +90,7 @@ function change(to) {
 }
 
 function move(event) {
+  if (event.ctrlKey || event.altKey || event.metaKey) return; // the browser's own
   const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity }[event.key];
   const zoom = { "+": 1, "=": 1, "-": -1 }[event.key];
   if (step === undefined && zoom === undefined) return;
@@ -153,7 +154,8 @@ text.addEventListener("click", (event) => {
 text.addEventListener("scroll", () => { following = text.scrollTop + text.clientHeight >= text.scrollHeight - 8; });
 new ResizeObserver(measure).observe(scroll);
 new MutationObserver(measure).observe(document.body, { attributeFilter: ["class"] }); // dark mode
-const wanted = () => (props.value?.run ? props.value : EMPTY);
+// an empty view keeps the layers of the one before it, and so the choice among them
+const wanted = () => (props.value?.run ? props.value : { layers: 1, channels: 1, ...run, run: null });
 watch("value", () => { if (wanted().run !== run.run) start(wanted()); });
 measure();
 start(wanted());

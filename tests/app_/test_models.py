@@ -63,6 +63,7 @@ def test_a_root_may_be_a_model_and_a_name_a_path_inside(folder):
     "name",
     [
         *["../outside", "tiny/../../outside", "..", ".", "", "/", "/etc", "~", "tiny\0", "a\nb"],
+        "x" * 300,
         *["link", "loop", "nothing", "owner/name", "https://example.org/x", "x" * 501, "TOKENS"],
         *["link/../tiny/../link", None, 3],
     ],

@@ -2,6 +2,7 @@ import asyncio
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 from starlette.responses import PlainTextResponse
@@ -60,15 +61,28 @@ def test_what_the_guard_refuses():
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"fine"})
 
-    client = TestClient(security.Guard(inside))
+    client = TestClient(security.Guard(inside, Path("/files")))
     answer = client.get("/")
     assert answer.text == "fine"
     assert answer.headers["content-security-policy"] == security.POLICY
     assert client.post("/x", content=b"small").status_code == 200
     assert client.post("/x", content=b" " * (security.MAX_BODY_BYTES + 1)).status_code == 413
     assert client.post("/x", content=iter([b"no length"])).status_code == 411
-    for path in ("/upload", "/gradio_api/upload/"):
-        assert client.post(path, content=b"x").status_code == 403
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+def test_no_address_reads_other_files_or_asks_others(method):
+    client = TestClient(security.Guard(PlainTextResponse("fine"), Path("/files")))
+
+    def ask(path):
+        return client.request(method, path, content=b"x").status_code
+
+    for path in ("upload", "upload/", "proxy=https://example.com/", "vibe-edit", "file/etc/passwd"):
+        assert ask(f"/{path}") == ask(f"/gradio_api/{path}") == 403
+    for file in ("http://example.com/x.png", "https:%2f%2fexample.com", "/etc/passwd", "/files2/x"):
+        assert ask(f"/gradio_api/file={file}") == 403
+    assert ask("/gradio_api/file=/files/transitions.npz") == 200
+    assert ask("/config") == 200
 
 
 def test_bad_arguments_end_with_one_line(capsys):
@@ -83,7 +97,7 @@ def test_a_file_in_a_request_is_not_taken_wherever_it_is():
         assert (await receive())["body"].startswith(b"{")
         await PlainTextResponse("fine")(scope, receive, send)
 
-    client = TestClient(security.Guard(inside))
+    client = TestClient(security.Guard(inside, Path("/files")))
     file = {"path": "http://example.com/x.png", "meta": {"_type": "gradio.FileData"}}
     assert client.post("/call", json={"data": [1, ["a", file]]}).status_code == 403
     hidden = json.dumps({"data": [file]}).replace("gradio", "\\u0067radio")
@@ -96,7 +110,7 @@ class Login:
     """Where one logs in, as a client of the guard; wrong unless the body is right."""
 
     def __init__(self):
-        self.guard, self.tried = security.Guard(self.check), 0
+        self.guard, self.tried = security.Guard(self.check, Path("/files")), 0
 
     async def check(self, scope, receive, send):
         self.tried += 1

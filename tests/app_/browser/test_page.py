@@ -1,6 +1,7 @@
 """Tabs, visitors, looks, and programs, in the real app."""
 
 import base64
+import time
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ CONTRAST = """element => {
   const [a, b] = [text, ground].map(c => light(c.slice(0, 3).map(linear))).sort((x, y) => y - x);
   return (a + 0.05) / (b + 0.05);
 }"""
+BEGUN = "document.querySelector('#chat-view .gl').view.have > 20"
+SOON = 5  # seconds; four long answers of the slow model take several times as long
 READ = [
     "#chat [data-testid=user] .chatbot",
     "#chat [data-testid=bot] .chatbot",
@@ -67,11 +70,16 @@ def test_a_closed_tab_frees_the_engine(new_page, page):
     busy = [new_page() for _ in range(4)]  # as many as the engine runs at once
     for visitor in busy:
         visitor.set_tokens(1024)
+        visitor.choose("slow")
         visitor.ask("long")
     for visitor in busy:
+        visitor.tab.wait_for_function(BEGUN)
+        assert visitor.view("have") < 512  # far from its end
+    for visitor in busy:
         visitor.tab.close()
-    page.set_tokens(8)
+    closed = time.monotonic()
     page.ask("is anybody there?")
+    assert time.monotonic() - closed < SOON
     page.finished()
 
 

@@ -1,5 +1,6 @@
 """The state view: its columns, and what a hover, a click and the controls do."""
 
+import json
 import re
 
 import numpy as np
@@ -25,6 +26,37 @@ SWITCH = """layer => {
 MARKED = (
     "[...document.querySelectorAll('#chat-view .text .reset')].map(e => Number(e.dataset.token))"
 )
+
+
+# Edges may be smoothed a little differently: a path's length decides how Chromium does it.
+AS_SHOWN_ANEW = """() => {
+  const gl = document.querySelector('#chat-view .gl'), names = ['magnitude', 'phase', 'layers'];
+  const pixels = () => names.map(name => gl.querySelector(`.${name}`)).map(canvas =>
+    canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data);
+  const before = pixels();
+  gl.view.show();  // all of it
+  const after = pixels();
+  return names.filter((_, i) => before[i].some((value, at) => Math.abs(value - after[i][at]) > 48));
+}"""
+ZOOM = """zoom => {
+  const slider = document.querySelector('#chat-view .zoom');
+  slider.value = zoom;
+  slider.dispatchEvent(new Event('input'));
+}"""
+SCROLL = "left => { document.querySelector('#chat-view .scroll').scrollLeft = left }"
+# What the canvas shows at a place, and what the picture has there.
+COLOURS = """([x, y, token, row]) => {
+  const gl = document.querySelector('#chat-view .gl'), canvas = gl.querySelector('.magnitude');
+  const pixel = (of, x, y) => [...of.getContext('2d').getImageData(x, y, 1, 1).data];
+  return [pixel(canvas, x, y), pixel(gl.view.pictures[0].canvas, token, row)];
+}"""
+# New marks make everything be painted; they come with every 32 tokens.
+SINCE_MARKS = "(document.querySelector('#chat-view .gl').view.have % 32) >> 3 === 2"
+QUESTIONS = re.compile("/component_server")  # of the view
+
+
+def has(tokens):
+    return f"document.querySelector('#chat-view .gl').view.have >= {tokens}"
 
 
 @pytest.fixture
@@ -138,6 +170,81 @@ def test_switching_layers_while_it_runs_loses_no_column(page):
     assert page.tab.evaluate(COLUMNS, 0) == [tokens, tokens, page.channels]
 
 
+@pytest.mark.parametrize(
+    ("zoom", "scroll", "tokens"), [(0, 0, 60), (0, 0, 500), (8, 0, 60), (8, 203, 200)]
+)
+def test_painting_what_is_new_gives_what_painting_all_gives(page, zoom, scroll, tokens):
+    page.set_tokens(1024)
+    page.choose("slow")  # some ten tokens an answer of the server
+    page.tab.evaluate(ZOOM, zoom)
+    page.ask("now")
+    page.tab.wait_for_function(has(tokens // 2))
+    page.tab.locator("#chat-view .text span").nth(tokens // 2 - 1).dispatch_event("click")
+    page.tab.evaluate(SCROLL, scroll)
+    page.tab.wait_for_function(has(tokens))
+    page.tab.wait_for_function(SINCE_MARKS)
+    held = []
+    page.tab.route(QUESTIONS, lambda route: held.append(route))  # nothing new comes
+    page.tab.wait_for_timeout(500)
+    assert held
+    assert not page.view("done")
+    assert page.tab.evaluate(AS_SHOWN_ANEW) == []
+    for route in held:
+        route.continue_()
+    page.tab.unroute(QUESTIONS)
+
+
+def test_hover_names_the_token_under_the_pointer_when_zoomed_and_scrolled(page):
+    zoom, left, rows = 16, 323, page.channels
+    page.ask("zoom")
+    page.finished()
+    page.tab.evaluate(ZOOM, zoom)
+    page.tab.evaluate(SCROLL, left)
+    page.tab.wait_for_timeout(200)
+    canvas = page.tab.locator("#chat-view .magnitude")
+    box, pieces = canvas.bounding_box(), page.view("pieces")
+    for x, row in ((3, 5), (100, 40), (250, 0)):
+        token, y = int((left + x) / zoom), int(box["height"] * (row + 0.5) / rows)
+        canvas.hover(position={"x": x, "y": y})
+        tip = page.tab.locator("#chat-view .tip").inner_text()
+        text = json.dumps(pieces[token]["text"], ensure_ascii=False)
+        assert tip.startswith(f"token {token} {text} · channel {row} ")
+        shown, held = page.tab.evaluate(COLOURS, [x, y, token, row])
+        assert shown == held
+
+
+def test_the_chosen_layer_stays_for_the_next_message(page):
+    page.ask("one")
+    page.finished()
+    page.tab.select_option("#chat-view .layer", index=2)
+    page.ask("two")
+    assert page.view("layer") == 2
+    page.finished()
+    assert page.tab.locator("#chat-view .layer").input_value() == "2"
+    assert page.view("layer") == 2
+
+
+def test_the_view_waits_for_a_server_without_an_answer(page):
+    page.set_tokens(300)
+    nothing = {"content_type": "application/json", "body": "null"}
+    page.tab.route(QUESTIONS, lambda route: route.fulfill(**nothing))
+    page.ask("patience")
+    page.tab.wait_for_timeout(2000)
+    assert not page.view("done")
+    page.tab.unroute(QUESTIONS)
+    assert page.finished() > 300
+
+
+def test_keys_of_the_browser_leave_the_selection(page):
+    page.ask("keys")
+    tokens = page.finished()
+    chosen = page.tab.locator("#chat-view .text span.selected")
+    text = page.tab.locator("#chat-view .text")
+    for key, expected in (("Home", 0), ("Control+ArrowRight", 0), ("End", tokens - 1)):
+        text.press(key)
+        assert chosen.get_attribute("data-token") == str(expected)
+
+
 def test_resets_are_those_of_the_layer_that_is_shown(page, arrays):
     page.ask("resets")
     page.finished()
@@ -171,10 +278,13 @@ def test_switching_back_while_it_runs_marks_no_resets_of_the_other_layer(page, a
 
 
 def test_sorted_channels_are_ordered_by_half_life(page, arrays):
-    page.ask("order")
-    page.finished()
+    page.set_tokens(400)
     page.tab.select_option("#chat-view .order", "sorted")
-    order, tokens = page.view("order"), page.view("order.tokens")
+    page.ask("order")
+    tokens = page.finished()
+    page.tab.wait_for_timeout(200)
+    order = page.view("order")
+    assert page.view("order.tokens") == tokens  # all of them count at the end
     assert sorted(order) == list(range(page.channels))
     rate = -np.log(arrays(page)["magnitude"][0, :tokens].astype(float))
     codes = np.rint(np.log(np.clip(rate, LOW, HIGH) / LOW) / np.log(HIGH / LOW) * 255).sum(0)
