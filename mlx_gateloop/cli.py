@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 import tempfile
 from itertools import pairwise
@@ -21,6 +22,7 @@ def main(argv: list[str] | None = None) -> int:
         0 done, 2 the user's input was wrong (one line on stderr), 130 interrupted.
     """
     arguments = _parser().parse_args(argv)
+    arguments.argv = sys.argv[1:] if argv is None else argv
     # transformers would tell every user that PyTorch is missing.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -98,6 +100,18 @@ _HELP = {
         "stream a continuation or an answer",
         'gateloop generate --model models/mine --prompt "Once upon a time"',
     ),
+    "memory-horizon": (
+        "compare data-controlled and fixed state transitions on the paper's Memory Horizon task",
+        "gateloop memory-horizon --preset bar --out runs/bar",
+    ),
+    "recall": (
+        "the same comparison on associative recall, asked at every position",
+        "gateloop recall --preset small --out runs/recall",
+    ),
+    "induction": (
+        "the same comparison on the induction head task",
+        "gateloop induction --preset small --out runs/induction",
+    ),
     "bench": (
         "time our code beside its peers, in one run",
         "gateloop bench ops --out results",
@@ -150,22 +164,13 @@ _TRAIN_FLAGS: dict[str, tuple[str, Any, str]] = {
 
 
 def _train(arguments: Arguments) -> None:
-    import yaml
-
     from mlx_gateloop.train import TrainConfig, train
 
     keys = {key for key, _, _ in _TRAIN_FLAGS.values()}
     overrides = {key: value for key, value in vars(arguments).items() if key in keys}
     if {"steps", "epochs"} <= overrides.keys():
         raise InputError("--steps and --epochs: give one of them")
-    for setting in arguments.set:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise InputError(f"--set {setting}: expected KEY=VALUE, such as model.dropout=0.1")
-        try:
-            overrides[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise InputError(f"--set {setting}: {value!r} is not a YAML value") from None
+    overrides |= _settings(arguments.set, "model.dropout=0.1")
     path = arguments.config
     if path is None and arguments.resume:
         path = arguments.out / "config.yaml"
@@ -173,6 +178,22 @@ def _train(arguments: Arguments) -> None:
     result = train(config, arguments.data, arguments.out, resume=arguments.resume)
     print(f"saved {result.out} after {result.steps} steps", end="")
     print(f", validation loss {result.best_loss:.4f} nats/token")
+
+
+def _settings(arguments: list[str], example: str) -> dict[str, Any]:
+    """The values of `--set KEY=VALUE`, each read as YAML."""
+    import yaml
+
+    values = {}
+    for setting in arguments:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set {setting}: expected KEY=VALUE, such as {example}")
+        try:
+            values[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise InputError(f"--set {setting}: {value!r} is not a YAML value") from None
+    return values
 
 
 def _add_eval(command: argparse.ArgumentParser) -> None:
@@ -301,6 +322,53 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     )
 
 
+_PRESETS = {
+    "memory-horizon": "small (the paper's function, minutes), bar (a running sum, two minutes) or "
+    "paper (its own settings, hours)",
+    "recall": "small (minutes) or author (the sizes of the paper's author, hours)",
+    "induction": "small (minutes)",
+}
+
+
+def _add_experiment(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--preset", default="small", metavar="NAME", help=_PRESETS[command.prog.split()[-1]])
+    add("--out", type=Path, required=True, metavar="DIR", help="results.md, figures, all runs")
+    add("--resume", action="store_true", help="go on with what DIR holds, bit for bit")
+    add("--seeds", type=int, metavar="N", help="train each model N times; none: the preset's")
+    add(
+        "--transitions",
+        metavar="A,B",
+        help="models to compare, by state transition; none: data_controlled,fixed",
+    )
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another setting: of the task, such as task.length=128 or task.function=running_sum, "
+        "or of the training, such as steps=500; may be repeated",
+    )
+    command.set_defaults(run=_experiment, name=command.prog.split()[-1])
+
+
+def _experiment(arguments: Arguments) -> None:
+    from mlx_gateloop.experiments import PRESETS, run
+
+    presets = PRESETS[arguments.name]
+    if arguments.preset not in presets:
+        raise InputError(
+            f"--preset {arguments.preset}: no such preset; choose {', '.join(presets)}"
+        )
+    settings = _settings(arguments.set, "task.length=128")
+    for name in ("seeds", "transitions"):
+        if getattr(arguments, name) is not None:
+            settings[name] = getattr(arguments, name)
+    experiment = presets[arguments.preset].changed_by(settings)
+    run(experiment, arguments.out, arguments.resume, shlex.join(["gateloop", *arguments.argv]))
+    print((arguments.out / "results.md").read_text(encoding="utf-8"))
+
+
 def _add_bench(command: argparse.ArgumentParser) -> None:
     from mlx_gateloop.bench import REPORTS
 
@@ -363,6 +431,9 @@ _COMMANDS = {
     "train": _add_train,
     "eval": _add_eval,
     "generate": _add_generate,
+    "memory-horizon": _add_experiment,
+    "recall": _add_experiment,
+    "induction": _add_experiment,
     "bench": _add_bench,
     "doctor": _add_doctor,
     "mlx-lm": _add_mlx_lm,

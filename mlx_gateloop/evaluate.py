@@ -1,4 +1,4 @@
-"""How well a model predicts a text: loss, perplexity, bits per byte."""
+"""How well a model predicts a text (perplexity, bits per byte), or answers a task (accuracy)."""
 
 import math
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.data import in_order
+from mlx_gateloop.data.task import Samples
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.ops.pointwise import cross_entropy
 
@@ -25,6 +26,11 @@ class Evaluation:
     perplexity: float
     bits_per_byte: float
     tokens: int
+
+    @property
+    def others(self) -> dict[str, float]:
+        """The scores beside the loss."""
+        return {"perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
 
 
 def evaluate(
@@ -60,3 +66,44 @@ def evaluate(
     loss = nats / count
     perplexity = math.exp(loss) if loss < 700 else math.inf
     return Evaluation(loss, perplexity, nats / math.log(2) / num_bytes, count)
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """Args:
+    loss_nats: mean negative log-likelihood of the right answers.
+    accuracy: share of the likeliest answers that are right.
+    right: which they are, bool `[N, L]`; False where nothing is asked.
+    """
+
+    loss_nats: float
+    accuracy: float
+    right: np.ndarray
+
+    @property
+    def others(self) -> dict[str, float]:
+        """The scores beside the loss."""
+        return {"accuracy": self.accuracy}
+
+
+def evaluate_task(model: nn.Module, samples: Samples, batch_size: int) -> TaskScore:
+    """Score the model's answers at every asked position of some samples.
+
+    Args:
+        model: tokens `[B, L]` to logits `[B, L, V]`; dropout is off meanwhile.
+        samples: not to train on.
+        batch_size: sequences at once.
+    """
+    was_training = model.training
+    model.eval()
+    nats, right = 0.0, np.zeros(samples.inputs.shape, bool)
+    for start in range(0, len(samples), batch_size):
+        part = slice(start, start + batch_size)
+        targets = mx.array(samples.targets[part])
+        logits = model(mx.array(samples.inputs[part]))
+        losses = cross_entropy(logits, mx.maximum(targets, 0))
+        nats += float(np.array(mx.where(targets >= 0, losses, 0).sum()))
+        right[part] = np.array(logits.argmax(-1) == targets)
+    model.train(was_training)
+    count = samples.asked.sum()
+    return TaskScore(float(nats / count), float(right.sum() / count), right)

@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten
 
 from mlx_gateloop._register import install
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.lm import Model
+from mlx_gateloop.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import stop_token_ids
 
 LOG = logging.getLogger(__name__)
@@ -96,6 +96,25 @@ def _one_line(error: Exception) -> str:
     return line if len(line) <= 300 else f"{line[:297]}..."
 
 
+def load_model(path: str | os.PathLike[str]) -> Model:
+    """The model of a directory that `save` wrote, with or without a tokenizer.
+
+    Raises:
+        InputError: Nothing usable is there.
+    """
+    directory = Path(path)
+    try:
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        model = Model(ModelArgs.from_dict(config))
+        model.load_weights(str(directory / "model.safetensors"))
+    except InputError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{directory}: cannot be loaded: {_one_line(error)}") from error
+    model.eval()
+    return model
+
+
 def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:
     """Writes a directory that `load` and every `mlx_lm` command take.
 
@@ -104,7 +123,8 @@ def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:
 
     Args:
         model: The model, quantized or not.
-        tokenizer: A transformers or mlx-lm tokenizer.
+        tokenizer: A transformers or mlx-lm tokenizer; None for a model of something else than
+            text, which only `load_model` reads.
         path: The directory; made if it is missing.
 
     Raises:
@@ -130,10 +150,12 @@ def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:
 def _write(model: Model, tokenizer: Any, directory: Path) -> None:
     weights = dict(tree_flatten(model.parameters()))
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
-    tokenizer.save_pretrained(directory)
-    token_ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "pad_token_id")}
-    token_ids["eos_token_id"] = stop_token_ids(tokenizer)  # also the end of a chat's turn
-    _write_json(directory / "generation_config.json", token_ids)
+    token_ids: dict[str, Any] = {}
+    if tokenizer is not None:
+        tokenizer.save_pretrained(directory)
+        token_ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "pad_token_id")}
+        token_ids["eos_token_id"] = stop_token_ids(tokenizer)  # also the end of a chat's turn
+        _write_json(directory / "generation_config.json", token_ids)
     args = model.args
     resolved = {"num_heads": args.heads, "num_outputs": args.outputs}
     _write_json(directory / "config.json", asdict(args) | resolved | token_ids | _quantized(model))
@@ -146,6 +168,16 @@ def _quantized(model: Model) -> dict[str, Any]:
             keys = ("group_size", "bits", "mode")
             return {"quantization": {key: getattr(module, key) for key in keys}}
     return {}
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a failure leaves what was there before."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -245,6 +245,20 @@ def recording(
     return caches, recorder
 
 
+def trace_of(model: Any, tokens: np.ndarray) -> Trace:
+    """What the state transitions of a model are over one sequence, read in one forward pass.
+
+    Args:
+        model: A `Model`.
+        tokens: `[length]` integers, at least one.
+    """
+    caches, recorder = recording(model)
+    model(mx.array(tokens)[None], caches)
+    mx.eval(recorder.step())
+    recorder.take()
+    return recorder.trace
+
+
 def _to_rate_and_phase(columns: np.ndarray, form: str) -> None:
     """Turn what a `Transition` of this form holds into -log|a| and arg a in (-pi, pi]."""
     first, second = columns[RATE], columns[PHASE]

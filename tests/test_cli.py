@@ -141,6 +141,17 @@ def test_bad_input_to_train(work, capsys, changes, message):
         (["mlx-lm", "generate", "--model", "./missing"], "no such model directory"),
         (["mlx-lm", "frobnicate"], "mlx-lm frobnicate: no such command"),
         (["train", "--steps", "2", "--epochs", "1", "--out", "x"], "give one of them"),
+        (["memory-horizon", "--preset", "large", "--out", "x"], "choose small, bar, paper"),
+        (
+            ["memory-horizon", "--seeds", "0", "--out", "x"],
+            "seeds: expected an integer >= 1, got 0",
+        ),
+        (["memory-horizon", "--transitions", "a,fixed", "--out", "x"], "model.transition must be"),
+        (["memory-horizon", "--set", "task.size=1", "--out", "x"], "unknown key task.size"),
+        (["memory-horizon", "--set", "optimizer.x=1", "--out", "x"], "unknown key optimizer.x"),
+        (["memory-horizon", "--set", "steps=5", "--out", "x"], "warmup_steps (100) must be below"),
+        (["recall", "--out", "text.txt"], "already holds something"),
+        (["induction", "--resume", "--out", "x"], "no experiment to resume"),
     ],
 )
 def test_bad_input_to_the_others(model, capsys, argv, message):
@@ -170,12 +181,28 @@ def test_eval_scores_the_whole_text_or_the_part_that_training_cut_off(model, wor
     assert tokens("--split", "validation") == len(TEXT) - int(len(TEXT) * 0.75)
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["eval"], ["generate"], ["bench"], ["mlx-lm"]])
+@pytest.mark.parametrize(
+    "command", [[], ["train"], ["eval"], ["generate"], ["bench"], ["mlx-lm"], ["recall"]]
+)
 def test_help_shows_an_example(capsys, command):
     with pytest.raises(SystemExit) as caught:
         main([*command, "--help"])
     assert caught.value.code == 0
     assert "example: gateloop" in capsys.readouterr().out
+
+
+def test_memory_horizon_prints_what_it_wrote(work, capsys):
+    argv = ["memory-horizon", "--preset", "bar", "--out", "out", "--seeds", "1"]
+    for setting in ("steps=3", "optimizer.warmup_steps=1", "task.samples=32", "task.held_out=8"):
+        argv += ["--set", setting]
+    assert main(argv) == 0
+    shown = capsys.readouterr()
+    written = (work / "out" / "results.md").read_text()
+    assert shown.out == f"{written}\n"
+    assert f"`gateloop {' '.join(argv)}`" in written
+    assert "run 2 of 2: fixed, seed 0" in shown.err
+    assert "already holds something" in fails(capsys, *argv)
+    assert main([*argv, "--resume"]) == 0
 
 
 def test_mlx_lm_commands_run_with_the_type_registered(model, capsys):

@@ -13,7 +13,7 @@ from mlx_lm import load as load_with_mlx_lm
 from reference import as_numpy, error
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io import load, save
+from mlx_gateloop.io import load, load_model, save, write_text
 from mlx_gateloop.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import byte_tokenizer, stop_token_ids
 
@@ -271,3 +271,41 @@ def test_half_precision_weights_are_saved_in_their_dtype(tokenizer, tmp_path):
     loaded, _ = load_with_mlx_lm(str(tmp_path / "model"))
     assert loaded.layers[0].channel_mixing.up_proj.weight.dtype == mx.bfloat16
     assert mx.array_equal(loaded(PROMPT), model(PROMPT))
+
+
+def test_a_model_of_something_else_than_text(tmp_path, tokenizer):
+    model = tiny(tokenizer, num_outputs=3)
+    save(model, None, tmp_path / "model")
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {
+        "config.json",
+        "model.safetensors",
+    }
+    again = load_model(tmp_path / "model")
+    tokens = mx.array([[1, 2, 3]])
+    assert not again.training
+    assert again(tokens).shape == (1, 3, 3)
+    assert mx.array_equal(again(tokens), model(tokens))
+
+
+def test_load_model_says_what_is_wrong(tmp_path, tokenizer):
+    with pytest.raises(InputError, match=r"missing: cannot be loaded: .*config\.json"):
+        load_model(tmp_path / "missing")
+    save(tiny(tokenizer), None, tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"short")
+    with pytest.raises(InputError, match="cannot be loaded") as caught:
+        load_model(tmp_path / "model")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "results.md"
+    write_text(path, "old")
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(type(path), "replace", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

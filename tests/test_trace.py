@@ -8,7 +8,16 @@ import mlx_gateloop as gl
 from mlx_gateloop.lm import ModelArgs
 from mlx_gateloop.ops import Transition
 from mlx_gateloop.ops.attention import decay
-from mlx_gateloop.trace import BLOCK, HIGH, LOW, Recorder, Trace, recording, total_bytes
+from mlx_gateloop.trace import (
+    BLOCK,
+    HIGH,
+    LOW,
+    Recorder,
+    Trace,
+    recording,
+    total_bytes,
+    trace_of,
+)
 
 LAYERS, CHANNELS = 2, 8
 
@@ -220,3 +229,12 @@ def test_a_full_trace_takes_no_more_and_a_dropped_step_none():
     assert fill == [(3, False), (3, True), (3, True)]
     expected = transitions(made, [1, 2])[0][2]
     assert recorder.trace.magnitude(0, 0, 2) == pytest.approx(np.abs(expected), abs=1e-6)
+
+
+def test_the_trace_of_a_sequence_is_read_at_once():
+    made, tokens = model(), [1, 5, 2, 2, 7]
+    trace = trace_of(made, np.array(tokens, np.int32))
+    assert trace.tokens == 5
+    for layer, (_, _, expected) in enumerate(transitions(made, tokens)):
+        a = trace.magnitude(layer) * np.exp(1j * trace.phase(layer))
+        assert a == pytest.approx(expected, abs=1e-5)

@@ -30,8 +30,14 @@ def header(command: str, own_cache: int, cache: int) -> str:
         own_cache: MLX's own cache limit, bytes.
         cache: The limit that the runs have, bytes.
     """
+    limits = f"{cache >> 20:,} MB (MLX's own: {own_cache >> 20:,} MB)"
+    return table(["", ""], [*facts(command).items(), ("MLX cache limit", limits)])
+
+
+def facts(command: str) -> dict[str, str]:
+    """What was typed when, and on which machine."""
     device = mx.device_info().get("device_name", "") if mx.default_device().type == mx.gpu else ""
-    rows = {
+    return {
         "command": f"`{command}`",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "CPU": f"{_cpu()}, {cores()} cores, {_memory_gib():.0f} GiB",
@@ -39,9 +45,7 @@ def header(command: str, own_cache: int, cache: int) -> str:
         "MLX device": f"{mx.default_device()} {device}".strip(),
         "versions": ", ".join(f"{p} {v}" for p in PACKAGES if (v := _version(p))),
         "BLAS": blas_in_use(),
-        "MLX cache limit": f"{cache >> 20:,} MB (MLX's own: {own_cache >> 20:,} MB)",
     }
-    return table(["", ""], list(rows.items()))
 
 
 def absent_lines(peers: Sequence[str]) -> list[str]:

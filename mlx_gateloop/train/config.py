@@ -176,11 +176,22 @@ class TrainConfig:
         return args
 
     def total_steps(self, batches_per_epoch: int) -> int:
-        """Optimizer steps of the run, from `steps` or from `epochs`."""
-        if self.steps is not None:
-            return self.steps
-        assert self.epochs is not None
-        return max(1, round(self.epochs * batches_per_epoch / self.optimizer.accumulate))
+        """Optimizer steps of the run, from `steps` or from `epochs`.
+
+        Raises:
+            InputError: the warm-up leaves none of them.
+        """
+        steps = self.steps
+        if steps is None:
+            assert self.epochs is not None
+            steps = max(1, round(self.epochs * batches_per_epoch / self.optimizer.accumulate))
+        warmup = self.optimizer.warmup_steps
+        if warmup is not None and warmup >= steps:
+            raise InputError(
+                f"optimizer.warmup_steps ({warmup}) must be below the run's {steps} steps; "
+                "lower it with --set optimizer.warmup_steps=N"
+            )
+        return steps
 
     def to_dict(self) -> dict[str, Any]:
         """The resolved configuration as plain YAML values; `load` reads it back equal."""

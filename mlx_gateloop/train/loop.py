@@ -1,4 +1,4 @@
-"""Training a language model on text: the loop around the compiled step."""
+"""Training a model on text or on a synthetic task: the loop around the compiled step."""
 
 import os
 import sys
@@ -14,10 +14,8 @@ import numpy as np
 from mlx.utils import tree_flatten
 from tqdm import tqdm
 
-from mlx_gateloop import io
-from mlx_gateloop.data import Batches
+from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.evaluate import Evaluation, evaluate
 from mlx_gateloop.figures import training_curves
 from mlx_gateloop.lm import Model
 from mlx_gateloop.train.checkpoint import Progress, read_header, restore, save_checkpoint
@@ -25,8 +23,9 @@ from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.train.optimizer import make_optimizer
 from mlx_gateloop.train.output import Output
-from mlx_gateloop.train.step import checkpoint_blocks, lowered, make_step, number
-from mlx_gateloop.train.text import prepare_text
+from mlx_gateloop.train.source import Score, Source, TaskSource
+from mlx_gateloop.train.step import Batch, checkpoint_blocks, lowered, make_step, number
+from mlx_gateloop.train.text import TextSource
 
 MOST_SKIPPED_IN_A_ROW = 20
 CACHE_BYTES = 4 << 30
@@ -48,25 +47,28 @@ class TrainResult:
     out: Path
     steps: int
     best_loss: float
-    last: Evaluation | None
+    last: Score | None
     skipped: int
     stopped_early: bool
 
 
-def train(config: TrainConfig, data: str, out: Path | str, resume: bool = False) -> TrainResult:
-    """Train a model on a text and leave its best weights in a model directory.
+def train(
+    config: TrainConfig, data: str | Task, out: Path | str, resume: bool = False
+) -> TrainResult:
+    """Train a model on a text or a task and leave its best weights in a model directory.
 
-    The same configuration, text and machine give the same weights, whether the run was
+    The same configuration, data and machine give the same weights, whether the run was
     interrupted and resumed or not. Ctrl-C finishes the step, saves, and raises `Interrupted`.
 
     Args:
         config: the run; a resumed one must be equal to the first.
-        data: source of `data.load_corpus`: file, folder, `.jsonl` or a corpus name.
+        data: source of `data.load_corpus`: file, folder, `.jsonl` or a corpus name;
+            or a task, whose model directory then has no tokenizer.
         out: see `train.output` for what it holds; must be new or empty unless resumed.
         resume: continue from `out`'s last checkpoint.
 
     Raises:
-        InputError: anything wrong with the text, the configuration, the directory or the disk.
+        InputError: anything wrong with the data, the configuration, the directory or the disk.
         Interrupted: Ctrl-C; the state is saved.
     """
     with _large_cache():
@@ -80,23 +82,23 @@ def train(config: TrainConfig, data: str, out: Path | str, resume: bool = False)
 class Run:
     """One session of a run, from `progress.step` to the end or an interruption."""
 
-    def __init__(self, config: TrainConfig, data: str, output: Output, resume: bool) -> None:
+    def __init__(self, config: TrainConfig, data: str | Task, output: Output, resume: bool) -> None:
         self.config, self.output = config, output
         progress, identity = read_header(output.checkpoint) if resume else (Progress(), None)
         self.progress = progress
 
-        self.text = prepare_text(config, data, output.directory if resume else None)
-        self.batches = Batches(
-            self.text.training, config.data.batch_size, config.data.length, seed=config.seed
+        self.source: Source = (
+            TextSource(config, data, output.directory if resume else None)
+            if isinstance(data, str)
+            else TaskSource(config, data)
         )
-        self.steps = config.total_steps(self.batches.per_epoch)
-        self._require_a_schedule_and_a_validation_text()
-        self.identity = {"config": config.to_dict(), "data": {"sha256": self.text.sha256}}
+        self.steps = config.total_steps(self.source.per_epoch)
+        self.identity = {"config": config.to_dict(), "data": {"sha256": self.source.sha256}}
         if identity is not None:
             _require_same_run(identity, self.identity, output.checkpoint)
 
         mx.random.seed(config.seed)
-        self.model = Model(config.model_args(vocab_size=len(self.text.tokenizer.get_vocab())))
+        self.model = Model(config.model_args(self.source.vocab_size))
         self.model.train()
         if config.checkpoint_blocks:
             checkpoint_blocks(self.model)
@@ -118,19 +120,6 @@ class Run:
             config.optimizer.accumulate,
             self.dtype,
         )
-
-    def _require_a_schedule_and_a_validation_text(self) -> None:
-        warmup = self.config.optimizer.warmup_steps
-        if warmup is not None and warmup >= self.steps:
-            raise InputError(
-                f"optimizer.warmup_steps ({warmup}) must be below the run's {self.steps} steps; "
-                "lower it with --set optimizer.warmup_steps=N"
-            )
-        if len(self.text.validation) < 2:
-            raise InputError(
-                "the validation text has fewer than two tokens; raise data.validation_fraction "
-                f"({self.config.data.validation_fraction}) or give more text"
-            )
 
     def train(self) -> TrainResult:
         """Take the remaining steps."""
@@ -179,7 +168,7 @@ class Run:
         parameters = sum(weight.size for weight in weights.values())
         data, accumulate = self.config.data, self.config.optimizer.accumulate
         return (
-            f"{parameters:,} parameters; {len(self.text.training):,} tokens of training text; "
+            f"{parameters:,} parameters; {self.source.summary}; "
             f"{self.steps:,} steps of {accumulate * data.batch_size * data.length:,} tokens"
         )
 
@@ -191,11 +180,11 @@ class Run:
     def _is_due(self, interval: int) -> bool:
         return self.progress.step % interval == 0 or self.progress.step == self.steps
 
-    def _next_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _next_batches(self) -> Iterator[Batch]:
         accumulate = self.config.optimizer.accumulate
         first = self.progress.step * accumulate
         for position in range(first, first + accumulate):
-            yield self.batches.batch(*divmod(position, self.batches.per_epoch))
+            yield self.source.batch(*divmod(position, self.source.per_epoch))
 
     def _count(self, loss: float, norm: float) -> None:
         progress = self.progress
@@ -235,17 +224,11 @@ class Run:
         )
         progress.recent, progress.recent_seconds = [], 0.0
 
-    def _validate(self, bar: tqdm) -> Evaluation:
-        """Score the validation text with the weights as they would be saved; keep the best."""
-        progress, data = self.progress, self.config.data
+    def _validate(self, bar: tqdm) -> Score:
+        """Score the validation data with the weights as they would be saved; keep the best."""
+        progress = self.progress
         with self._lowered_weights():
-            result = evaluate(
-                self.model,
-                self.text.validation,
-                self.text.validation_bytes,
-                data.length,
-                data.batch_size,
-            )
+            result = self.source.evaluate(self.model)
             if not np.isfinite(result.loss_nats):
                 raise InputError(
                     f"the validation loss is not finite at step {progress.step}; lower "
@@ -253,26 +236,25 @@ class Run:
                 )
             best = result.loss_nats < progress.best_loss
             if best:
-                io.save(self.model, self.text.tokenizer, self.output.directory)
+                self.source.save(self.model, self.output.directory)
         progress.stale = 0 if best else progress.stale + 1
         progress.best_loss = min(progress.best_loss, result.loss_nats)
         self.output.record(
             step=progress.step,
             validation_loss=result.loss_nats,
-            perplexity=result.perplexity,
-            bits_per_byte=result.bits_per_byte,
+            **result.others,
             best=best,
         )
+        others = "".join(f", {k.replace('_', ' ')} {v:.3f}" for k, v in result.others.items())
         bar.write(
-            f"step {progress.step}: validation loss {result.loss_nats:.4f}, perplexity "
-            f"{result.perplexity:.2f}, {result.bits_per_byte:.3f} bits/byte",
+            f"step {progress.step}: validation loss {result.loss_nats:.4f}{others}",
             file=sys.stderr,  # who reads standard output may stop to: training goes on
         )
         return result
 
     def _save_model(self) -> None:
         with self._lowered_weights():
-            io.save(self.model, self.text.tokenizer, self.output.directory)
+            self.source.save(self.model, self.output.directory)
 
     @contextmanager
     def _lowered_weights(self) -> Iterator[None]:
@@ -291,7 +273,7 @@ class Run:
 
 def _require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
     if saved["data"] != now["data"]:
-        raise InputError(f"{path}: the run to resume differs in the text; give the same --data")
+        raise InputError(f"{path}: the run to resume differs in its data; give the same again")
     before, after = (dict(tree_flatten(identity["config"])) for identity in (saved, now))
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) != after.get(key):

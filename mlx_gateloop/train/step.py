@@ -32,14 +32,16 @@ def make_step(
         dtype: of the forward and backward pass.
 
     Returns:
-        `step(batches) -> (loss, norm)`: mean nats per token, and the norm before clipping; not
-        finite means that the update was left out.
+        `step(batches) -> (loss, norm)`: mean nats per token (a negative target is none), and the
+        norm before clipping; not finite means that the update was left out.
     """
     state = [model.state, optimizer.state, mx.random.state]
 
     def mean_loss(parameters: dict, inputs: mx.array, targets: mx.array) -> mx.array:
         model.update(lowered(model, parameters, dtype))
-        return cross_entropy(model(inputs), targets).mean() / accumulate
+        asked = targets >= 0
+        losses = cross_entropy(model(inputs), mx.maximum(targets, 0))
+        return mx.where(asked, losses, 0).sum() / asked.sum() / accumulate
 
     @partial(mx.compile, inputs=state, outputs=state)
     def gradients(inputs: mx.array, targets: mx.array) -> tuple[mx.array, dict]:

@@ -1,4 +1,4 @@
-"""From a source of text to the token streams of a run."""
+"""Text as the source of a run: from a corpus to token streams and their batches."""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from mlx_gateloop.data import Document, encode, load_corpus, num_bytes, texts
+from mlx_gateloop import io
+from mlx_gateloop.data import Batches, Document, encode, load_corpus, num_bytes, texts
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.evaluate import Evaluation, evaluate
+from mlx_gateloop.lm import Model
 from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece, train_tokenizer
 from mlx_gateloop.train.config import TokenizerConfig, TrainConfig
+from mlx_gateloop.train.step import Batch
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,46 @@ class Text:
             digest.update(f"{stream.dtype} {len(stream)}\n".encode())
             digest.update(stream.tobytes())
         return digest.hexdigest()
+
+
+class TextSource:
+    """A corpus as the source of a run, see `train.source`.
+
+    Args:
+        data: see `data.load_corpus`.
+        saved: a directory with the tokenizer of the run to resume; None makes a new one.
+
+    Raises:
+        InputError: no usable text, or too little of it.
+    """
+
+    def __init__(self, config: TrainConfig, data: str, saved: Path | None) -> None:
+        self._data = config.data
+        self._text = text = prepare_text(config, data, saved)
+        length, batch_size = self._data.length, self._data.batch_size
+        self._batches = Batches(text.training, batch_size, length, seed=config.seed)
+        if len(text.validation) < 2:
+            raise InputError(
+                "the validation text has fewer than two tokens; raise data.validation_fraction "
+                f"({self._data.validation_fraction}) or give more text"
+            )
+        self.vocab_size = len(text.tokenizer.get_vocab())
+        self.sha256 = text.sha256
+        self.summary = f"{len(text.training):,} tokens of training text"
+
+    @property
+    def per_epoch(self) -> int:
+        return self._batches.per_epoch
+
+    def batch(self, epoch: int, index: int) -> Batch:
+        return self._batches.batch(epoch, index)
+
+    def evaluate(self, model: Model) -> Evaluation:
+        text, data = self._text, self._data
+        return evaluate(model, text.validation, text.validation_bytes, data.length, data.batch_size)
+
+    def save(self, model: Model, directory: Path) -> None:
+        io.save(model, self._text.tokenizer, directory)
 
 
 def prepare_text(config: TrainConfig, source: str, saved: Path | None) -> Text:

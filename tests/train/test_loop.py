@@ -240,7 +240,7 @@ def test_a_directory_with_a_run_is_left_alone(tmp_path, text_file, tiny):
     fails("differs in model.hidden_size: it had 16, now it is 24", model__hidden_size=24)
     other = tmp_path / "other.txt"
     other.write_text(text_file.read_text()[::-1])
-    fails("differs in the text", text=other)
+    fails("differs in its data", text=other)
     checkpoint = out / "checkpoints" / "last.safetensors"
     checkpoint.write_bytes(before[checkpoint][:-100])
     before = snapshot(out)

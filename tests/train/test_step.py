@@ -42,6 +42,17 @@ def test_steps_lower_the_loss():
     assert losses[-1] < losses[0] - 0.3
 
 
+def test_a_negative_target_is_not_learned():
+    """Two sequences cut to what is asked make the step of whole ones where the rest is not."""
+    (*cut_state, cut), (*masked_state, masked) = trainer(), trainer()
+    inputs, targets = BATCHES[0]
+    masked_targets = targets.copy()
+    masked_targets[:, 3:] = -1
+    loss, norm = cut([(inputs[:, :3], targets[:, :3])])
+    assert masked([(inputs, masked_targets)]) == pytest.approx((loss, norm), rel=1e-5)
+    assert_close(leaves(*masked_state), leaves(*cut_state), atol=1e-5)
+
+
 def test_two_half_batches_make_the_same_step_as_the_whole():
     (*whole_state, whole), (*half_state, halves) = trainer(), trainer(accumulate=2)
     loss, norm = whole(BATCHES)

@@ -1,0 +1,111 @@
+"""The Memory Horizon task (paper section 5.1 and appendix "Memory Horizon dataset details").
+
+The inputs are numbers, with a few resets among them. The answer after each is a function of the
+list of numbers since the last reset, or since the start: to give it, remember all of that list and
+nothing before it.
+
+The paper leaves open, and here it is: the answer is taken modulo `max_output + 1`, so that all
+outputs occur; a reset does not belong to the list, and is answered by 0, which is scored; resets
+lie at distinct places, each as likely; the middle of an odd list is not squared.
+"""
+
+import numpy as np
+
+from mlx_gateloop.data.task import Samples, Task, draw_splits
+from mlx_gateloop.errors import InputError
+
+
+def memory_horizon(
+    length: int = 1024,
+    resets: int = 3,
+    max_input: int = 4,
+    max_output: int = 50,
+    function: str = "alternating_products",
+    samples: int = 2000,
+    held_out: int = 200,
+    seed: int = 0,
+) -> Task:
+    """The task with the paper's parameters (appendix, table 4).
+
+    Args:
+        length: Tokens a sequence.
+        resets: Resets a sequence.
+        max_input: Inputs are 0 to max_input, each as likely; the reset is the token after.
+        max_output: Answers are 0 to max_output.
+        function: A name of `FUNCTIONS`.
+        samples: Sequences to train on.
+        held_out: Sequences to validate with, and as many to test with.
+        seed: Of the data.
+
+    Raises:
+        InputError: A parameter that cannot be used.
+    """
+    if not 0 <= resets <= length:
+        raise InputError(f"task.resets must lie in 0 to task.length {length}, got {resets}")
+    if function not in FUNCTIONS:
+        raise InputError(f"unknown task.function {function!r}; allowed: {', '.join(FUNCTIONS)}")
+    reset = max_input + 1
+
+    def draw(generator: np.random.Generator, count: int) -> Samples:
+        inputs = generator.integers(0, reset, (count, length), np.int32)
+        places = generator.random((count, length)).argpartition(resets - 1)[:, :resets]
+        np.put_along_axis(inputs, places, np.int32(reset), 1)
+        return Samples(inputs, *answers(inputs, reset, max_output + 1, function))
+
+    splits = draw_splits(draw, (samples, held_out, held_out), seed)
+    return Task(reset + 1, max_output + 1, *splits, marker=reset)
+
+
+def answers(
+    inputs: np.ndarray, reset: int, modulus: int, function: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """The answer after each input, and the length of the list that it depends on.
+
+    Args:
+        inputs: `[N, L]` integers.
+        reset: The token that ends a list.
+        modulus: Answers are taken modulo this; Python's modulo, never negative.
+        function: A name of `FUNCTIONS`.
+
+    Returns:
+        Two int32 arrays `[N, L]`.
+    """
+    count, length = inputs.shape
+    is_reset = inputs == reset
+    last_reset = np.maximum.accumulate(np.where(is_reset, np.arange(length), -1), 1)
+    span = np.arange(length) - last_reset
+    # One row for each list, padded with zeros behind its end; the longest come first.
+    which = np.cumsum(is_reset, 1) + (length + 1) * np.arange(count)[:, None]
+    _, rows, sizes = np.unique(which[~is_reset], return_inverse=True, return_counts=True)
+    by_size = np.argsort(-sizes, kind="stable")
+    rank = np.empty_like(by_size)
+    rank[by_size] = np.arange(len(by_size))
+    place = rank[rows], span[~is_reset] - 1
+    lists = np.zeros((len(sizes), sizes.max(initial=0)), np.int64)
+    lists[place] = inputs[~is_reset]
+    targets = np.zeros(inputs.shape, np.int32)
+    targets[~is_reset] = FUNCTIONS[function](lists, sizes[by_size])[place] % modulus
+    return targets, span.astype(np.int32)
+
+
+def _alternating_products(lists: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Of each list's beginnings x_0 .. x_m: the sum over i < m - i of (-1)^i x_i x_(m-i), and with
+    an even m the middle, (-1)^(m/2) x_(m/2).
+    """
+    signed = lists * np.where(np.arange(lists.shape[1]) % 2, -1, 1)
+    sums = np.zeros_like(lists)
+    for m in range(lists.shape[1]):
+        live, half = np.searchsorted(-sizes, -m), (m + 1) // 2  # lists of more than m numbers
+        ends = lists[:live, m : m - half : -1] if half else lists[:live, :0]
+        sums[:live, m] = np.einsum("li,li->l", signed[:live, :half], ends)
+        if m % 2 == 0:
+            sums[:live, m] += signed[:live, half]
+    return sums
+
+
+def _running_sum(lists: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Of each list's beginnings: the sum."""
+    return lists.cumsum(1)
+
+
+FUNCTIONS = {"alternating_products": _alternating_products, "running_sum": _running_sum}

@@ -1,0 +1,104 @@
+"""Two probes of memory by content: associative recall at every position, and an induction head."""
+
+import numpy as np
+
+from mlx_gateloop.data.task import UNASKED, Samples, Task, draw_splits
+from mlx_gateloop.errors import InputError
+
+
+def recall(
+    length: int = 100,
+    tokens: int = 30,
+    samples: int = 6000,
+    held_out: int = 500,
+    seed: int = 0,
+) -> Task:
+    """Associative recall, asked at every position.
+
+    The tokens are independent and uniform, keys and values from one vocabulary. The answer after a
+    token is the one that followed it when it was last seen; the answer `tokens` says that it is
+    new. The span is the number of inputs from that value to now; 0 for a new token.
+
+    Source: the paper's author's later repository GatedLinearRNN, data/associative_recall.py, and
+    its sizes. There a validation sequence is also a training sequence (their seeds overlap); here
+    all sets are independent.
+
+    Args:
+        length: Tokens a sequence.
+        tokens: Different tokens.
+        samples: Sequences to train on.
+        held_out: Sequences to validate with, and as many to test with.
+        seed: Of the data.
+    """
+
+    def draw(generator: np.random.Generator, count: int) -> Samples:
+        inputs = generator.integers(0, tokens, (count, length), np.int32)
+        return Samples(inputs, *recalled(inputs, tokens))
+
+    splits = draw_splits(draw, (samples, held_out, held_out), seed)
+    return Task(tokens, tokens + 1, *splits)
+
+
+def recalled(inputs: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """What followed each token when it was last seen, and how far back that is.
+
+    Args:
+        inputs: `[N, L]` integers below `tokens`.
+        tokens: Different tokens, and the answer for a new one.
+
+    Returns:
+        Targets and spans, int32 `[N, L]`.
+    """
+    rows = np.arange(len(inputs))
+    seen = np.full((len(inputs), tokens), -1)  # where each token stood last
+    targets = np.full(inputs.shape, tokens, np.int32)
+    span = np.zeros(inputs.shape, np.int32)
+    for now, token in enumerate(inputs.T):
+        before = seen[rows, token]
+        known = before >= 0
+        targets[known, now] = inputs[rows[known], before[known] + 1]
+        span[known, now] = now - before[known]
+        seen[rows, token] = now
+    return targets, span
+
+
+def induction(
+    length: int = 30,
+    tokens: int = 19,
+    samples: int = 5000,
+    held_out: int = 500,
+    seed: int = 0,
+) -> Task:
+    """An induction head: what followed the marker?
+
+    The marker stands at one uniform place and again at the end; all else is independent and
+    uniform. Only the end is asked: the answer is the token behind the first marker.
+
+    Source: the induction head task of H3 (Fu et al. 2023, which the paper cites) and its sizes.
+
+    Args:
+        length: Tokens a sequence, at least 3.
+        tokens: Different tokens beside the marker, which comes after them.
+        samples: Sequences to train on.
+        held_out: Sequences to validate with, and as many to test with.
+        seed: Of the data.
+
+    Raises:
+        InputError: A sequence too short for two markers and a token between.
+    """
+    if length < 3:
+        raise InputError(f"task.length must be at least 3, got {length}")
+
+    def draw(generator: np.random.Generator, count: int) -> Samples:
+        rows = np.arange(count)
+        inputs = generator.integers(0, tokens, (count, length), np.int32)
+        first = generator.integers(0, length - 2, count)
+        inputs[rows, first] = inputs[:, -1] = tokens
+        targets = np.full(inputs.shape, UNASKED, np.int32)
+        targets[:, -1] = inputs[rows, first + 1]
+        span = np.zeros(inputs.shape, np.int32)
+        span[:, -1] = length - 1 - first
+        return Samples(inputs, targets, span)
+
+    splits = draw_splits(draw, (samples, held_out, held_out), seed)
+    return Task(tokens + 1, tokens, *splits, marker=tokens)

@@ -1,0 +1,98 @@
+"""Synthetic tasks: made sequences with an exact answer at every position, or at some."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+UNASKED = -1  # a target that is not scored
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Sequences with their answers, all int32 `[N, L]`.
+
+    Args:
+        inputs: Tokens.
+        targets: What to answer after each token; `UNASKED` is not scored.
+        span: Required memory: how many of the latest inputs decide the answer.
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    span: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def asked(self) -> np.ndarray:
+        """Which positions are scored, bool `[N, L]`."""
+        return self.targets != UNASKED
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task's three sets of samples, drawn independently.
+
+    Args:
+        vocab_size: Tokens that can come in.
+        num_outputs: Answers there are.
+        marker: The token that calls for a decision of the memory (a reset), if there is one.
+    """
+
+    vocab_size: int
+    num_outputs: int
+    training: Samples
+    validation: Samples
+    test: Samples
+    marker: int | None = None
+
+    @property
+    def sha256(self) -> str:
+        """A fingerprint of the samples to train and to validate with."""
+        digest = hashlib.sha256()
+        for samples in (self.training, self.validation):
+            for array in (samples.inputs, samples.targets):
+                digest.update(f"{array.shape}\n".encode())
+                digest.update(array.tobytes())
+        return digest.hexdigest()
+
+
+class SampleBatches:
+    """Shuffled batches of samples; a batch depends on (seed, epoch, index) alone.
+
+    An epoch has every sample once; its last batch holds what is left.
+    """
+
+    def __init__(self, samples: Samples, batch_size: int, seed: int) -> None:
+        self.samples, self.batch_size, self.seed = samples, batch_size, seed
+        self.per_epoch = -(-len(samples) // batch_size)
+        self._epoch, self._order = -1, np.empty(0, np.int64)
+
+    def batch(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets, int32 `[batch_size, L]`, the epoch's last ones maybe fewer."""
+        if not 0 <= index < self.per_epoch:
+            raise IndexError(f"index: expected 0 to {self.per_epoch - 1}, got {index}")
+        if epoch != self._epoch:
+            generator = np.random.default_rng((self.seed, epoch))
+            self._epoch, self._order = epoch, generator.permutation(len(self.samples))
+        rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
+        return self.samples.inputs[rows], self.samples.targets[rows]
+
+
+def draw_splits(
+    draw: Callable[[np.random.Generator, int], Samples], sizes: tuple[int, int, int], seed: int
+) -> tuple[Samples, Samples, Samples]:
+    """Training, validation and test samples, each from a random stream of its own.
+
+    Args:
+        draw: Makes a number of samples.
+        sizes: Of the three.
+        seed: Of the data; not negative.
+    """
+    training, validation, test = (
+        draw(np.random.default_rng((seed, split)), size) for split, size in enumerate(sizes)
+    )
+    return training, validation, test

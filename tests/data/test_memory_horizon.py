@@ -1,0 +1,107 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_gateloop.data import oracles
+from mlx_gateloop.data.memory_horizon import FUNCTIONS, answers, memory_horizon
+from mlx_gateloop.errors import InputError
+
+
+def alternating_products(numbers):
+    """The paper's words: pairs from opposite ends, added and subtracted in turn."""
+    total, sign = 0, 1
+    while len(numbers) > 1:
+        total += sign * numbers[0] * numbers[-1]
+        numbers, sign = numbers[1:-1], -sign
+    return total + sign * sum(numbers)
+
+
+NAIVE = {"alternating_products": alternating_products, "running_sum": sum}
+
+
+def naive(inputs, reset, modulus, function):
+    targets, spans = [], []
+    for row in inputs:
+        numbers = []
+        for token in row:
+            numbers = [] if token == reset else [*numbers, int(token)]
+            targets.append(NAIVE[function](numbers) % modulus)
+            spans.append(len(numbers))
+    return np.reshape(targets, inputs.shape), np.reshape(spans, inputs.shape)
+
+
+@given(st.data())
+def test_equals_the_definition(data):
+    count, length = data.draw(st.tuples(st.integers(0, 4), st.integers(1, 40)))
+    largest, modulus = data.draw(st.tuples(st.integers(0, 200), st.integers(1, 60)))
+    function = data.draw(st.sampled_from(sorted(FUNCTIONS)))
+    share = data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+    generator = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    inputs = generator.integers(0, largest + 1, (count, length))
+    inputs[generator.random(inputs.shape) < share] = largest + 1
+    targets, span = answers(inputs, largest + 1, modulus, function)
+    expected, expected_span = naive(inputs, largest + 1, modulus, function)
+    np.testing.assert_array_equal(targets, expected)
+    np.testing.assert_array_equal(span, expected_span)
+
+
+def test_by_hand():
+    inputs = np.array([[3, 2, 4, 5, 1, 4, 2, 3, 3]])  # 5 is the reset
+    targets, span = answers(inputs, 5, 51, "alternating_products")
+    # 3; 3*2; 3*4 - 2; reset; 1; 1*4; 1*2 - 4; 1*3 - 4*2; 1*3 - 4*3 + 2
+    assert targets.tolist() == [[3, 6, 10, 0, 1, 4, 51 - 2, 51 - 5, 51 - 7]]
+    assert span.tolist() == [[1, 2, 3, 0, 1, 2, 3, 4, 5]]
+
+
+def test_the_papers_parameters_are_the_defaults():
+    task = memory_horizon(samples=6, held_out=3)
+    assert (task.vocab_size, task.num_outputs, task.marker) == (6, 51, 5)
+    assert task.training.inputs.shape == (6, 1024)
+    for samples in (task.training, task.validation, task.test):
+        assert ((samples.inputs == 5).sum(1) == 3).all()
+        assert set(np.unique(samples.inputs)) == {0, 1, 2, 3, 4, 5}
+        assert samples.asked.all()
+        expected, _ = naive(samples.inputs[:1], 5, 51, "alternating_products")
+        np.testing.assert_array_equal(samples.targets[:1], expected)
+    assert (task.validation.inputs != task.test.inputs).any()
+
+
+def test_statistics_at_the_papers_size():
+    """What simple strategies score there; the paper's models have 0.43 and 0.25."""
+    task = memory_horizon()
+    training, test = task.training, task.test
+    assert training.span.mean() == pytest.approx(204, abs=1)
+    assert oracles.majority(training, test) == pytest.approx(0.028, abs=0.001)
+    assert oracles.last_inputs(training, test, 6) == pytest.approx(0.040, abs=0.001)
+    assert oracles.exact_upto(training, test, 64) == pytest.approx(0.244, abs=0.002)
+    assert oracles.exact_upto(training, test, 128) == pytest.approx(0.423, abs=0.002)
+
+
+def test_resets_are_as_likely_everywhere():
+    inputs = memory_horizon(length=8, resets=3, samples=8000, held_out=1).training.inputs
+    shares = (inputs == 5).mean(0)
+    np.testing.assert_allclose(shares, 3 / 8, atol=0.025)
+
+
+@pytest.mark.parametrize("resets", [0, 5])
+def test_no_resets_or_nothing_else(resets):
+    samples = memory_horizon(length=5, resets=resets, samples=4, held_out=1).training
+    assert ((samples.inputs == 5).sum(1) == resets).all()
+    expected = np.arange(1, 6) if resets == 0 else np.zeros(5)
+    np.testing.assert_array_equal(samples.span, np.tile(expected, (4, 1)))
+
+
+def test_a_seed_decides_everything():
+    def fingerprint(**changes):
+        return memory_horizon(length=32, samples=5, held_out=2, **changes).sha256
+
+    assert fingerprint() == fingerprint(seed=0)
+    assert len({fingerprint(), fingerprint(seed=1), fingerprint(function="running_sum")}) == 3
+
+
+def test_impossible_parameters():
+    with pytest.raises(InputError, match=r"task\.resets must lie in 0 to task\.length 4, got 5"):
+        memory_horizon(length=4, resets=5)
+    with pytest.raises(InputError, match=r"task\.function 'product'; allowed: alternating"):
+        memory_horizon(function="product")

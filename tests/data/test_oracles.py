@@ -1,0 +1,40 @@
+import numpy as np
+
+from mlx_gateloop.data import oracles
+from mlx_gateloop.data.task import UNASKED, Samples
+
+
+def samples(inputs, targets, span=None):
+    arrays = (np.array(a, np.int32) for a in (inputs, targets, span or np.zeros_like(targets)))
+    return Samples(*arrays)
+
+
+TRAINING = samples([[0, 1, 0, 1], [1, 1, 0, 0]], [[2, 2, 2, 3], [0, 3, 3, UNASKED]])
+
+
+def test_majority_counts_what_is_asked():
+    # both 2 and 3 occur three times: the lower one is taken
+    assert oracles.majority(TRAINING, samples([[0, 0, 0, 0]], [[2, 3, 2, UNASKED]])) == 2 / 3
+
+
+def test_last_inputs_is_a_lookup_of_the_commonest_answer():
+    # contexts of two: start 0 -> 2, 0 1 -> 2 or 3, 1 0 -> 2 or 3, start 1 -> 0, 1 1 -> 3
+    test = samples([[1, 1, 1], [0, 0, 0]], [[0, 3, 3], [2, 2, 3]])
+    assert oracles.last_inputs(TRAINING, test, 2) == 5 / 6  # 0 0 is unknown: the majority, 2
+    # contexts of one: 0 -> 2, 1 -> 3
+    assert oracles.last_inputs(TRAINING, test, 1) == 4 / 6
+
+
+def test_last_inputs_takes_the_more_frequent_answer():
+    training = samples([[0], [0], [0], [1], [1]], [[4], [1], [1], [4], [4]])
+    assert oracles.last_inputs(training, samples([[0], [1], [9]], [[1], [4], [4]]), 1) == 1
+
+
+def test_exact_upto_a_span():
+    test = samples([[0, 0, 0, 0]], [[5, 4, 4, 2]], [[1, 2, 3, 9]])
+    assert [oracles.exact_upto(TRAINING, test, span) for span in (0, 1, 2, 3)] == [
+        0.25,
+        0.5,
+        0.75,
+        1,
+    ]

@@ -1,0 +1,198 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_gateloop.data.task import SampleBatches
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.experiments import PRESETS, run
+from mlx_gateloop.train import Interrupted
+from mlx_gateloop.train.checkpoint import read_header
+
+TINY = {
+    "task.length": 12,
+    "task.samples": 16,
+    "task.held_out": 8,
+    "model.hidden_size": 8,
+    "model.num_hidden_layers": 2,
+    "data.batch_size": 8,
+    "optimizer.warmup_steps": 2,
+    "steps": 6,
+    "checkpoint_every": 2,
+    "eval_every": 3,
+    "log_every": 1,
+    "seeds": 2,
+}
+FILES = {"experiment.json", "results.json", "results.md", "runs"}
+PICTURES = {"accuracy-over-span.png", "training-curves.png"}
+TRANSITIONS = {"transitions-data_controlled.png", "transitions-fixed.png"}
+CHILD = """
+import json, sys
+from pathlib import Path
+from mlx_gateloop.experiments import PRESETS, run
+settings = json.loads(sys.argv[1])
+run(PRESETS["memory-horizon"]["bar"].changed_by(settings), Path(sys.argv[2]))
+"""
+
+
+def tiny(name="memory-horizon", preset="bar", **changes):
+    settings = TINY | {key.replace("__", "."): value for key, value in changes.items()}
+    return PRESETS[name][preset].changed_by(settings)
+
+
+@pytest.fixture
+def without_pictures(monkeypatch):
+    """They take most of the time."""
+    monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: [])
+    monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: None)
+
+
+def results(out):
+    """What was measured, without times."""
+    runs = json.loads((out / "results.json").read_text())["runs"]
+    return [{k: v for k, v in result.items() if k != "seconds"} for result in runs]
+
+
+def names(out):
+    return {path.name for path in out.iterdir()}
+
+
+def test_every_model_and_seed_is_trained_and_compared(tmp_path):
+    out = tmp_path / "out"
+    run(tiny(), out, command="gateloop memory-horizon --preset bar")
+    assert names(out) == FILES | PICTURES | TRANSITIONS
+    assert names(out / "runs") == {f"{t}-{s}" for t in ("data_controlled", "fixed") for s in (0, 1)}
+    for result in results(out):
+        asked, right = np.array(result["asked_by_span"]), np.array(result["right_by_span"])
+        assert asked.sum() == 8 * 12
+        assert result["accuracy"] == right.sum() / asked.sum()
+        assert result["steps"] == result["total_steps"] == 6
+        at, elsewhere = (np.array(result["magnitudes"][k]) for k in ("at_marker", "elsewhere"))
+        assert at.shape == elsewhere.shape == (2, 8)
+        assert np.allclose(at, elsewhere, atol=1e-3) == (result["transition"] == "fixed")
+    configs = [
+        (out / "runs" / name / "config.yaml").read_text().splitlines()
+        for name in ("data_controlled-1", "fixed-1")
+    ]
+    different = [pair for pair in zip(*configs, strict=True) if pair[0] != pair[1]]
+    assert different == [("  transition: data_controlled", "  transition: fixed")]
+    text = (out / "results.md").read_text()
+    assert "`gateloop memory-horizon --preset bar`" in text
+    assert "data_controlled - fixed: **" in text
+    for picture in PICTURES | TRANSITIONS:
+        assert f"({picture})" in text
+        assert (out / picture).read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_ctrl_c_and_resume_is_the_uninterrupted_experiment(tmp_path, monkeypatch):
+    run(tiny(), tmp_path / "straight")
+    out, original, drawn = tmp_path / "parts", SampleBatches.batch, []
+
+    def batch(self, epoch, index):
+        drawn.append((epoch, index))
+        if len(drawn) == 9:  # the third step of the second run
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, epoch, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SampleBatches, "batch", batch)
+        with pytest.raises(Interrupted, match="with --resume goes on"):
+            run(tiny(), out)
+    assert [(r["transition"], r["steps"]) for r in results(out)] == [
+        ("data_controlled", 6),
+        ("fixed", 3),
+    ]
+    assert "**of 6**" in (out / "results.md").read_text()
+    before = (out / "runs" / "data_controlled-0" / "log.jsonl").read_text()
+    run(tiny(), out, resume=True)
+    assert results(out) == results(tmp_path / "straight")
+    assert (out / "runs" / "data_controlled-0" / "log.jsonl").read_text() == before
+    for name in names(out / "runs"):
+        arrays, others = (
+            mx.load(str(folder / "runs" / name / "checkpoints" / "last.safetensors"))
+            for folder in (out, tmp_path / "straight")
+        )
+        for key, array in arrays.items():
+            assert mx.array_equal(array, others[key]), key
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_killed_and_resumed_is_the_uninterrupted_experiment(tmp_path):
+    settings = TINY | {"steps": 40, "seeds": 1}
+    out = tmp_path / "killed"
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, json.dumps(settings), str(out)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    log, checkpoint = (out / "runs" / "fixed-0" / n for n in ("log.jsonl", "checkpoints"))
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and child.poll() is None:
+        if log.exists() and len(log.read_text().splitlines()) > 4:
+            break
+        time.sleep(0.01)
+    child.kill()
+    child.wait()
+    assert child.returncode == -signal.SIGKILL
+    assert 0 < read_header(checkpoint / "last.safetensors")[0].step < 40
+    experiment = PRESETS["memory-horizon"]["bar"].changed_by(settings)
+    run(experiment, out, resume=True)
+    run(experiment, tmp_path / "straight")
+    assert results(out) == results(tmp_path / "straight")
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_seeds_and_models_may_be_added(tmp_path):
+    out = tmp_path / "out"
+    run(tiny(seeds=1, transitions=("fixed",)), out)
+    assert [(r["transition"], r["seed"]) for r in results(out)] == [("fixed", 0)]
+    assert "data_controlled" not in (out / "results.md").read_text()
+    run(tiny(seeds=2), out, resume=True)
+    assert len(results(out)) == 4
+
+
+@pytest.mark.parametrize(("name", "transitions"), [("recall", set()), ("induction", TRANSITIONS)])
+def test_the_other_probes(tmp_path, name, transitions):
+    run(tiny(name, "small", seeds=1), tmp_path / "out")
+    assert names(tmp_path / "out") == FILES | PICTURES | TRANSITIONS
+    marked = "resetting channels" in (tmp_path / "out" / "results.md").read_text()
+    assert marked == bool(transitions)
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_directory_with_something_is_left_alone(tmp_path):
+    out = tmp_path / "out"
+    run(tiny(seeds=1, steps=3), out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    for experiment, resume, words in [
+        (tiny(seeds=1, steps=3), False, "already holds something"),
+        (tiny(seeds=1, steps=4), True, "differs in train"),
+        (tiny(seeds=1, steps=3, task__seed=1), True, "differs in task"),
+        (tiny(seeds=1, steps=3, task__length=0), False, "task.length: expected an integer >= 1"),
+    ]:
+        with pytest.raises(InputError, match=words) as caught:
+            run(experiment, out, resume)
+        assert "\n" not in str(caught.value)
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="no experiment to resume"):
+        run(tiny(), tmp_path / "missing", resume=True)
+    assert names(tmp_path) == {"out"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("transition", "low", "high"), [("data_controlled", 0.85, 1), ("fixed", 0, 0.65)]
+)
+def test_the_bar(tmp_path, transition, low, high):
+    """A model that can't decide to forget doesn't learn a sum since the last reset."""
+    bar = PRESETS["memory-horizon"]["bar"]
+    run(bar.changed_by({"seeds": 1, "transitions": (transition,)}), tmp_path / "out")
+    (result,) = results(tmp_path / "out")
+    assert low <= result["accuracy"] <= high
