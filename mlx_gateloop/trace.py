@@ -251,11 +251,15 @@ def trace_of(model: Any, tokens: np.ndarray) -> Trace:
     Args:
         model: A `Model`.
         tokens: `[length]` integers, at least one.
+
+    Returns:
+        The trace; it stays empty if the model has no state transitions.
     """
     caches, recorder = recording(model)
     model(mx.array(tokens)[None], caches)
-    mx.eval(recorder.step())
-    recorder.take()
+    if arrays := recorder.step():
+        mx.eval(arrays)
+        recorder.take()
     return recorder.trace
 
 

@@ -144,9 +144,9 @@ def test_bad_input_to_train(work, capsys, changes, message):
         (["memory-horizon", "--preset", "large", "--out", "x"], "choose small, bar, paper"),
         (
             ["memory-horizon", "--seeds", "0", "--out", "x"],
-            "seeds: expected an integer >= 1, got 0",
+            "seeds: expected at least 1, got 0",
         ),
-        (["memory-horizon", "--transitions", "a,fixed", "--out", "x"], "model.transition must be"),
+        (["memory-horizon", "--models", "a,fixed", "--out", "x"], "models: unknown 'a'; choose"),
         (["memory-horizon", "--set", "task.size=1", "--out", "x"], "unknown key task.size"),
         (["memory-horizon", "--set", "optimizer.x=1", "--out", "x"], "unknown key optimizer.x"),
         (["memory-horizon", "--set", "steps=5", "--out", "x"], "warmup_steps (100) must be below"),

@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mlx_gateloop"
-INSIDE = ["cli", "data", "evaluate", "experiments", "figures", "generate", "io", "layers", "lm"]
-INSIDE += ["ops", "tokenizer", "trace", "train"]
+INSIDE = ["cli", "commands", "data", "evaluate", "experiments", "figures", "generate", "io"]
+INSIDE += ["layers", "lm", "ops", "tokenizer", "trace", "train"]
 FORBIDDEN = {
     "ops": [f"mlx_gateloop.{part}" for part in INSIDE if part != "ops"],
     "layers.py": [f"mlx_gateloop.{p}" for p in INSIDE if p not in ("ops", "layers")],

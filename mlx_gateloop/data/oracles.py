@@ -17,18 +17,15 @@ def last_inputs(training: Samples, test: Samples, count: int) -> float:
     The answer is the commonest one after the same inputs; after inputs never seen, the commonest
     of all. A sequence's first positions know that it has just begun.
     """
+    known, asked = _contexts(training, test, count)
     outputs = int(training.targets.max()) + 1
-    pairs = _contexts(training, count) * outputs + training.targets[training.asked]
+    pairs = known * outputs + training.targets[training.asked]
     pairs, times = np.unique(pairs, return_counts=True)
     context, answer = np.divmod(pairs, outputs)
-    order = np.lexsort((times, context))  # the commonest answer to a context comes last
-    context, answer = context[order], answer[order]
-    is_last = np.append(context[1:] != context[:-1], True)
-    known, best = context[is_last], answer[is_last]
-    asked = _contexts(test, count)
-    place = np.searchsorted(known, asked).clip(max=len(known) - 1)
-    guesses = np.where(known[place] == asked, best[place], _commonest(training))
-    return float((test.targets[test.asked] == guesses).mean())
+    best = np.full(max(known.max(), asked.max()) + 1, _commonest(training))
+    order = np.argsort(times, kind="stable")  # the commonest answer to a context is written last
+    best[context[order]] = answer[order]
+    return float((test.targets[test.asked] == best[asked]).mean())
 
 
 def exact_upto(training: Samples, test: Samples, span: int) -> float:
@@ -42,9 +39,18 @@ def _commonest(samples: Samples) -> int:
     return int(np.bincount(samples.targets[samples.asked]).argmax())
 
 
-def _contexts(samples: Samples, count: int) -> np.ndarray:
-    """The last inputs at each asked position as one number, int64 `[asked]`."""
-    base = int(samples.inputs.max()) + 2  # 0 stands before the start
+def _contexts(training: Samples, test: Samples, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers for the last inputs at each asked position of both, equal where those are."""
+    base = int(max(training.inputs.max(), test.inputs.max())) + 2  # 0 stands before the start
+    windows = [_windows(samples, count) for samples in (training, test)]
+    digits = np.concatenate(windows).T
+    contexts = np.zeros(digits.shape[1], np.int64)
+    for digit in digits:  # renumbered each time, so that no number overflows
+        _, contexts = np.unique(contexts * base + digit, return_inverse=True)
+    return contexts[: len(windows[0])], contexts[len(windows[0]) :]
+
+
+def _windows(samples: Samples, count: int) -> np.ndarray:
+    """The last inputs, counted from 1, at each asked position, `[asked, count]`."""
     digits = np.pad(samples.inputs + 1, ((0, 0), (count - 1, 0)))
-    windows = np.lib.stride_tricks.sliding_window_view(digits, count, axis=1)
-    return (windows @ base ** np.arange(count, dtype=np.int64))[samples.asked]
+    return np.lib.stride_tricks.sliding_window_view(digits, count, axis=1)[samples.asked]

@@ -1,7 +1,7 @@
 """What an experiment consists of, and the settings that have a name."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
@@ -9,6 +9,13 @@ from mlx_gateloop.data.memory_horizon import memory_horizon
 from mlx_gateloop.data.recall import induction, recall
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.experiments.variants import (
+    REFERENCE,
+    VARIANTS,
+    equal_parameters,
+    num_parameters,
+)
+from mlx_gateloop.lm import Model
 from mlx_gateloop.train import TrainConfig
 
 TASKS: dict[str, Callable[..., Task]] = {
@@ -17,13 +24,18 @@ TASKS: dict[str, Callable[..., Task]] = {
     "induction": induction,
 }
 MAY_BE_ZERO = {"resets", "max_input", "max_output", "seed"}
+LARGEST = 2**20  # of a task's numbers: sums of products stay far below 2^63
 # What the experiment itself decides for each run.
-DECIDED = {"seed": "--seeds", "model.transition": "--transitions", "data.length": "task.length"}
+DECIDED = {
+    "seed": "use --seeds",
+    "data.length": "use task.length",
+    "model.num_outputs": "the task decides",
+}
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Models that differ in their state transition alone, each trained with several seeds.
+    """Models to compare, each trained with several seeds on the same data, all else equal.
 
     Args:
         name: a key of `TASKS`.
@@ -31,7 +43,9 @@ class Experiment:
         task: arguments of the task's generator; the others keep their defaults.
         train: values of `TrainConfig` by dotted key.
         seeds: the training's seeds are 0 to seeds - 1; the data is the same for all.
-        transitions: the values of `ModelArgs.transition` to compare.
+        models: names of `VARIANTS`.
+        equal_parameters: whether each model's `intermediate_size` is changed so that it has as
+            many parameters as the reference.
     """
 
     name: str
@@ -39,33 +53,55 @@ class Experiment:
     task: dict[str, Any]
     train: dict[str, Any]
     seeds: int = 3
-    transitions: tuple[str, ...] = ("data_controlled", "fixed")
+    models: tuple[str, ...] = (REFERENCE, "fixed")
+    equal_parameters: bool = False
 
-    def changed_by(self, settings: dict[str, Any]) -> "Experiment":
-        """With other values, by key: `task.*`, `seeds`, `transitions`, or a key of `TrainConfig`.
+    def changed_by(
+        self,
+        settings: dict[str, Any] | None = None,
+        seeds: int | None = None,
+        models: Sequence[str] | None = None,
+        equal_parameters: bool = False,
+    ) -> "Experiment":
+        """With other values; None keeps the preset's.
+
+        Args:
+            settings: by key: `task.*`, or a key of `TrainConfig`.
+            seeds: at least 1.
+            models: different ones.
+            equal_parameters: see the class.
 
         Raises:
-            InputError: a key that is decided elsewhere, or no number of seeds or names.
+            InputError: a key that is decided elsewhere, an unknown model, or no seed.
         """
-        seeds = settings.get("seeds", self.seeds)
-        if type(seeds) is not int or seeds < 1:
-            raise InputError(f"seeds: expected an integer >= 1, got {seeds!r}")
-        transitions = settings.get("transitions", self.transitions)
-        if isinstance(transitions, str):
-            transitions = transitions.split(",")
-        if not isinstance(transitions, list | tuple):
-            raise InputError(f"transitions: expected names, got {transitions!r}")
+        seeds = self.seeds if seeds is None else seeds
+        models = self.models if models is None else tuple(models)
+        if seeds < 1:
+            raise InputError(f"seeds: expected at least 1, got {seeds}")
+        for name in models:
+            if name not in VARIANTS:
+                raise InputError(f"models: unknown {name!r}; choose {', '.join(VARIANTS)}")
+            if models.count(name) > 1:
+                raise InputError(f"models: {name} is there more than once")
+        decided = DECIDED | {f"model.{k}": "use --models" for m in models for k in VARIANTS[m]}
         task, train = dict(self.task), dict(self.train)
-        for key, value in settings.items():
-            if key in DECIDED:
-                raise InputError(f"--set {key}: use {DECIDED[key]}")
+        for key, value in (settings or {}).items():
+            if key in decided:
+                raise InputError(f"--set {key}: {decided[key]}")
             if key.startswith("task."):
                 task[key.removeprefix("task.")] = value
-            elif key not in ("seeds", "transitions"):
-                if key in ("steps", "epochs"):
-                    train = {k: v for k, v in train.items() if k not in ("steps", "epochs")}
-                train[key] = value
-        return Experiment(self.name, self.preset, task, train, seeds, tuple(transitions))
+                continue
+            if key in ("steps", "epochs"):
+                train = {k: v for k, v in train.items() if k not in ("steps", "epochs")}
+            train[key] = value
+        return replace(
+            self,
+            task=task,
+            train=train,
+            seeds=seeds,
+            models=models,
+            equal_parameters=equal_parameters,
+        )
 
     def make_task(self) -> Task:
         """Draw the samples.
@@ -81,20 +117,40 @@ class Experiment:
             if isinstance(parameters[key].default, str):
                 good, expected = isinstance(value, str), "a name"
             else:
-                good, expected = type(value) is int and value >= lowest, f"an integer >= {lowest}"
+                good = type(value) is int and lowest <= value <= LARGEST
+                expected = f"an integer from {lowest} to {LARGEST}"
             if not good:
                 raise InputError(f"task.{key}: expected {expected}, got {value!r}")
-        return TASKS[self.name](**self.task)
+        try:
+            return TASKS[self.name](**self.task)
+        except MemoryError:
+            advice = "lower task.samples, task.held_out or task.length"
+            raise InputError(f"the task's samples don't fit in memory; {advice}") from None
 
-    def config(self, task: Task, transition: str, seed: int) -> TrainConfig:
-        """The training configuration of one of the runs."""
+    def config(self, task: Task, model: str, seed: int) -> TrainConfig:
+        """The training configuration of one of the runs.
+
+        Args:
+            task: what `make_task` gave.
+            model: a name of `VARIANTS`.
+            seed: of the training.
+        """
         decided = {
-            "model.transition": transition,
             "model.num_outputs": task.num_outputs,
             "data.length": task.training.inputs.shape[1],
             "seed": seed,
         }
-        return TrainConfig.load(None, {"model": {}} | self.train | decided)
+
+        def load(name: str) -> TrainConfig:
+            variant = {f"model.{key}": value for key, value in VARIANTS[name].items()}
+            return TrainConfig.load(None, {"model": {}} | self.train | decided | variant)
+
+        config = load(model)
+        if self.equal_parameters and model != REFERENCE:
+            goal = num_parameters(Model(load(REFERENCE).model_args(task.vocab_size)))
+            args = equal_parameters(config.model_args(task.vocab_size), goal)
+            config.model["intermediate_size"] = args.intermediate_size
+        return config
 
 
 def _train(size: tuple[int, int, int], batch_size: int, **others: Any) -> dict[str, Any]:

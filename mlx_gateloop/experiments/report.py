@@ -14,18 +14,18 @@ from mlx_gateloop.bench.measure import table
 from mlx_gateloop.data import oracles
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.experiments.presets import Experiment
+from mlx_gateloop.experiments.resets import FORGETS, KEEPS
+from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.io import load_model, write_text
 from mlx_gateloop.trace import trace_of
 
 # Paper, section 5.1, table 1.
 CLAIMS = {("memory-horizon", "paper"): {"data_controlled": "0.43", "fixed": "0.25"}}
-# |a| of a channel that resets itself: below the one at the marker, above the other elsewhere.
-FORGETS, KEEPS = 0.1, 0.8
 Runs = dict[str, list[dict[str, Any]]]
 
 
 def write_report(out: Path, experiment: Experiment, task: Task, command: str) -> None:
-    """Compare the runs that `out/runs` holds, finished or not.
+    """Compare the runs that `out/runs` holds, finished or not; without any there is no report.
 
     Args:
         out: see `experiments.run`; gets results.json, results.md and the figures.
@@ -33,10 +33,9 @@ def write_report(out: Path, experiment: Experiment, task: Task, command: str) ->
         task: its samples.
         command: what was typed.
     """
-    runs: Runs = {}
-    for file in sorted(out.glob("runs/*/test.json")):
-        result = json.loads(file.read_text(encoding="utf-8"))
-        runs.setdefault(result["transition"], []).append(result)
+    runs = _read(out)
+    if not runs:
+        return
     marks = _oracles(task)
     environment = facts(command)
     text = [
@@ -57,10 +56,33 @@ def write_report(out: Path, experiment: Experiment, task: Task, command: str) ->
         "experiment": asdict(experiment),
         "environment": environment,
         "oracles": marks,
-        "runs": [run for of_transition in runs.values() for run in of_transition],
+        "models": {model: _summary(results) for model, results in runs.items()},
+        "runs": [result for results in runs.values() for result in results],
     }
     write_text(out / "results.json", json.dumps(tree) + "\n")
     write_text(out / "results.md", "\n\n".join(text) + "\n")
+
+
+def _read(out: Path) -> Runs:
+    """The results of each model, in the order of `VARIANTS`, by seed."""
+    results = [
+        json.loads(file.read_text(encoding="utf-8")) for file in out.glob("runs/*/test.json")
+    ]
+    results.sort(key=lambda result: result["seed"])
+    runs = {model: [r for r in results if r["model"] == model] for model in VARIANTS}
+    return {model: results for model, results in runs.items() if results}
+
+
+def _summary(results: list[dict[str, Any]]) -> dict[str, Any]:
+    accuracies = [result["accuracy"] for result in results]
+    magnitudes = [result["magnitudes"] for result in results if result["magnitudes"]]
+    return {
+        "seeds": [result["seed"] for result in results],
+        "parameters": results[0]["parameters"],
+        "accuracy": float(np.mean(accuracies)),
+        "standard_deviation": float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None,
+        "runs_with_resetting_channels": sum(sum(m["resetting"]) > 0 for m in magnitudes),
+    }
 
 
 def mean_and_spread(values: list[float]) -> str:
@@ -88,49 +110,56 @@ def _oracles(task: Task) -> dict[str, float]:
 
 def _accuracies(runs: Runs, claims: dict[str, str]) -> str:
     rows = []
-    for transition, results in runs.items():
+    for model, results in runs.items():
         accuracies = [result["accuracy"] for result in results]
-        steps = sorted({result["steps"] for result in results})
-        unfinished = any(result["steps"] < result["total_steps"] for result in results)
         rows.append(
             [
-                transition,
+                model,
                 f"{results[0]['parameters']:,}",
-                "-".join(f"{step:,}" for step in dict.fromkeys((steps[0], steps[-1])))
-                + (f" **of {results[0]['total_steps']:,}**" if unfinished else ""),
+                f"{results[0]['intermediate_size']:,}",
+                _steps(results),
                 mean_and_spread(accuracies),
                 ", ".join(f"{accuracy:.3f}" for accuracy in accuracies),
                 f"{np.mean([result['seconds'] for result in results]):,.0f}",
-                claims.get(transition, "-"),
+                claims.get(model, "-"),
             ]
         )
-    header = ["transition", "parameters", "steps", "accuracy", "by seed", "training s a run"]
-    return table([*header, "the paper's claim"], rows)
+    header = ["model", "parameters", "inner width", "steps", "accuracy", "by seed"]
+    return table([*header, "training s a run", "the paper's claim"], rows)
+
+
+def _steps(results: list[dict[str, Any]]) -> str:
+    """The least and the most steps; if runs were interrupted, of how many."""
+    steps = sorted({result["steps"] for result in results})
+    finished = all(result["finished"] for result in results)
+    part = "" if finished else f" **of {results[0]['total_steps']:,}**"
+    return "-".join(f"{step:,}" for step in dict.fromkeys((steps[0], steps[-1]))) + part
 
 
 def _gaps(runs: Runs) -> list[str]:
-    """How far the data-controlled model is ahead, seed by seed, where both were trained."""
-    controlled, fixed = (
-        {result["seed"]: result["accuracy"] for result in runs.get(transition, [])}
-        for transition in ("data_controlled", "fixed")
-    )
-    gaps = [controlled[seed] - fixed[seed] for seed in sorted(controlled.keys() & fixed.keys())]
-    if not gaps:
-        return []
-    listed = ", ".join(f"{gap:+.3f}" for gap in gaps)
-    return [f"data_controlled - fixed: **{mean_and_spread(gaps)}** (by seed: {listed})."]
+    """How far the reference is ahead of the others, seed by seed, where both were trained."""
+    lines = []
+    by_seed = {m: {r["seed"]: r["accuracy"] for r in results} for m, results in runs.items()}
+    reference = by_seed.pop(REFERENCE, {})
+    for model, accuracies in by_seed.items():
+        gaps = [reference[seed] - accuracies[seed] for seed in reference if seed in accuracies]
+        if gaps:
+            listed = ", ".join(f"{gap:+.3f}" for gap in gaps)
+            gap = mean_and_spread(gaps)
+            lines.append(f"- {REFERENCE} - {model}: **{gap}** (by seed: {listed})")
+    return ["\n".join(lines)] if lines else []
 
 
 def _by_span(runs: Runs) -> str:
     """Accuracy in spans 0, 1, 2, 3-4, 5-8, ...: right over asked, all seeds together."""
-    header, rows = ["transition"], []
-    for transition, results in runs.items():
+    header, rows = ["model"], []
+    for model, results in runs.items():
         asked, right = (
             np.sum([result[key] for result in results], axis=0)
             for key in ("asked_by_span", "right_by_span")
         )
         edges = [0, 1, *(2 ** np.arange(int(np.ceil(np.log2(max(len(asked), 2)))) + 1) + 1)]
-        header, row = ["transition"], [transition]
+        header, row = ["model"], [model]
         for low, high in pairwise(edges):
             if count := asked[low:high].sum():
                 last = min(high, len(asked)) - 1
@@ -142,27 +171,28 @@ def _by_span(runs: Runs) -> str:
 
 def _resets(runs: Runs) -> list[str]:
     """Which channels let go at the marker and hold on elsewhere."""
-    rows = []
-    for transition, results in runs.items():
-        for result in results:
-            if result["magnitudes"] is None:
-                return []
-            at, elsewhere = (
-                np.array(result["magnitudes"][key]) for key in ("at_marker", "elsewhere")
-            )
+    rows, found = [], []
+    for model, results in runs.items():
+        traced = [(r["seed"], r["magnitudes"]) for r in results if r["magnitudes"]]
+        for seed, magnitudes in traced:
+            at, elsewhere = (np.array(magnitudes[key]) for key in ("at_marker", "elsewhere"))
             layer, channel = np.unravel_index((elsewhere - at).argmax(), at.shape)
             most = f"{at[layer, channel]:.3f} / {elsewhere[layer, channel]:.3f} (layer {layer + 1})"
-            found = ((at < FORGETS) & (elsewhere > KEEPS)).sum(1)
             means = f"{at.mean():.3f} / {elsewhere.mean():.3f}"
-            name = f"{transition}, seed {result['seed']}"
-            rows.append([name, ", ".join(map(str, found)), most, means])
+            resetting = ", ".join(map(str, magnitudes["resetting"]))
+            rows.append([f"{model}, seed {seed}", resetting, most, means])
+        if traced:
+            found.append(f"{model} {sum(any(m['resetting']) for _, m in traced)} of {len(traced)}")
+    if not rows:
+        return []
     header = ["run", "resetting channels by layer", "greatest contrast", "mean of all"]
     note = (
         "Mean magnitude of the state transition over test samples, channel by channel: at the "
         "marker (Memory Horizon's reset) / elsewhere. A resetting channel has below "
         f"{FORGETS} there and above {KEEPS} elsewhere."
     )
-    return ["## State transitions at the marker", note, table(header, rows)]
+    counts = f"Runs with at least one resetting channel: {'; '.join(found)}."
+    return ["## State transitions at the marker", note, counts, table(header, rows)]
 
 
 def _draw(out: Path, runs: Runs, task: Task) -> list[str]:
@@ -174,19 +204,20 @@ def _draw(out: Path, runs: Runs, task: Task) -> list[str]:
         return out / name
 
     counts = {
-        transition: [(result["asked_by_span"], result["right_by_span"]) for result in results]
-        for transition, results in runs.items()
+        model: [(result["asked_by_span"], result["right_by_span"]) for result in results]
+        for model, results in runs.items()
     }
     figures.accuracy_over_span(counts, show("accuracy-over-span.png", "Accuracy over span"))
     logs = {
-        transition: [out / "runs" / f"{transition}-{r['seed']}" / "log.jsonl" for r in results]
-        for transition, results in runs.items()
+        model: [out / "runs" / f"{model}-{r['seed']}" / "log.jsonl" for r in results]
+        for model, results in runs.items()
     }
     figures.compared_curves(logs, show("training-curves.png", "Training curves"))
     tokens = task.test.inputs[0]
     marks = np.flatnonzero(tokens == task.marker).tolist()
-    for transition, results in runs.items():
-        model = load_model(out / "runs" / f"{transition}-{results[0]['seed']}")
-        path = show(f"transitions-{transition}.png", f"State transitions, {transition}")
-        figures.transitions(trace_of(model, tokens), marks, path)
+    for model, results in runs.items():
+        trace = trace_of(load_model(out / "runs" / f"{model}-{results[0]['seed']}"), tokens)
+        if trace.tokens:
+            path = show(f"transitions-{model}.png", f"State transitions, {model}")
+            figures.transitions(trace, marks, path)
     return drawn

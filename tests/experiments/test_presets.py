@@ -1,8 +1,14 @@
+from inspect import signature
+
 import pytest
 
+from mlx_gateloop.data.recall import recall
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.experiments import PRESETS
+from mlx_gateloop.experiments import presets
+from mlx_gateloop.experiments.presets import PRESETS
+from mlx_gateloop.experiments.variants import VARIANTS, num_parameters
 from mlx_gateloop.lm import PRESETS as MODELS
+from mlx_gateloop.lm import Model
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -31,27 +37,46 @@ def test_paper_is_the_papers():
 
 def test_settings_go_where_they_belong():
     bar = PRESETS["memory-horizon"]["bar"]
-    changed = bar.changed_by({"task.length": 9, "epochs": 2, "seeds": 5, "model.gate": "real"})
+    changed = bar.changed_by({"task.length": 9, "epochs": 2, "model.gate": "real"}, seeds=5)
     assert changed.task == bar.task | {"length": 9}
     assert (changed.train["epochs"], changed.train["model.gate"]) == (2, "real")
     assert "steps" not in changed.train
     assert (changed.seeds, bar.seeds) == (5, 3)
-    assert bar.changed_by({"transitions": "fixed,x"}).transitions == ("fixed", "x")
+    assert changed.models == bar.models == ("data_controlled", "fixed")
+    assert bar.changed_by(models=["fixed", "real_gates"]).models == ("fixed", "real_gates")
+    assert bar.changed_by() == bar
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"seeds": 0}, "seeds: expected at least 1, got 0"),
+        ({"models": ["fixed", "fixe"]}, "models: unknown 'fixe'; choose data_controlled, fixed"),
+        ({"models": [""]}, "models: unknown ''"),
+        ({"models": ["fixed", "fixed"]}, "fixed is there more than once"),
+        (
+            {"models": ["real_gates"], "settings": {"model.gate": "polar"}},
+            "--set model.gate: use --models",
+        ),
+    ],
+)
+def test_wrong_arguments(arguments, words):
+    with pytest.raises(InputError, match=words):
+        PRESETS["memory-horizon"]["bar"].changed_by(**arguments)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"seeds": 0}, "seeds: expected an integer >= 1, got 0"),
-        ({"seeds": "two"}, "seeds: expected an integer >= 1, got 'two'"),
-        ({"transitions": 2}, "transitions: expected names, got 2"),
         ({"seed": 3}, "--set seed: use --seeds"),
-        ({"model.transition": "fixed"}, "use --transitions"),
+        ({"model.transition": "fixed"}, "use --models"),
+        ({"model.num_outputs": 3}, "the task decides"),
         ({"data.length": 3}, "use task.length"),
         ({"task.lenght": 3}, "unknown key task.lenght; allowed: length"),
-        ({"task.length": 2.5}, "task.length: expected an integer >= 1, got 2.5"),
+        ({"task.length": 2.5}, "task.length: expected an integer from 1 to 1048576, got 2.5"),
         ({"task.length": True}, "got True"),
-        ({"task.resets": -1}, "task.resets: expected an integer >= 0"),
+        ({"task.max_input": 2**31}, "expected an integer from 0 to 1048576"),
+        ({"task.resets": -1}, "task.resets: expected an integer from 0"),
         ({"task.function": 3}, "task.function: expected a name"),
         ({"task.function": "sum"}, "allowed: alternating_products, running_sum"),
     ],
@@ -59,3 +84,40 @@ def test_settings_go_where_they_belong():
 def test_wrong_settings(settings, words):
     with pytest.raises(InputError, match=words):
         PRESETS["memory-horizon"]["bar"].changed_by(settings).make_task()
+
+
+def test_a_task_that_does_not_fit_in_memory(monkeypatch):
+    def fail(**_):
+        raise MemoryError
+
+    monkeypatch.setitem(presets.TASKS, "recall", fail)
+    monkeypatch.setattr(presets, "signature", lambda _: signature(recall))
+    with pytest.raises(InputError, match=r"don't fit in memory; lower task\.samples"):
+        PRESETS["recall"]["small"].make_task()
+
+
+def test_models_of_equal_parameters_have_another_inner_width():
+    bar = PRESETS["memory-horizon"]["bar"]
+    equal = bar.changed_by(equal_parameters=True)
+    task = bar.make_task()
+
+    def size(experiment, model):
+        args = experiment.config(task, model, 0).model_args(task.vocab_size)
+        return args.intermediate_size, num_parameters(Model(args))
+
+    width, goal = size(equal, "data_controlled")
+    assert size(bar, "data_controlled") == (width, goal)
+    assert width == 32
+    for model in ("fixed", "real_gates"):
+        assert size(bar, model)[0] == 32
+        assert size(bar, model)[1] < goal
+        assert size(equal, model)[1] == pytest.approx(goal, abs=4 * (2 * 16 + 1) / 2)
+
+
+def test_every_variant_is_a_possible_model():
+    bar = PRESETS["memory-horizon"]["bar"].changed_by(models=list(VARIANTS))
+    task = bar.make_task()
+    made = [bar.config(task, model, 0).model_args(task.vocab_size) for model in bar.models]
+    for model, args in zip(bar.models, made, strict=True):
+        assert {key: getattr(args, key) for key in VARIANTS[model]} == VARIANTS[model]
+    assert len({str(args) for args in made}) == len(VARIANTS)

@@ -11,7 +11,8 @@ import pytest
 
 from mlx_gateloop.data.task import SampleBatches
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.experiments import PRESETS, run
+from mlx_gateloop.experiments.presets import PRESETS
+from mlx_gateloop.experiments.run import run
 from mlx_gateloop.train import Interrupted
 from mlx_gateloop.train.checkpoint import read_header
 
@@ -27,7 +28,6 @@ TINY = {
     "checkpoint_every": 2,
     "eval_every": 3,
     "log_every": 1,
-    "seeds": 2,
 }
 FILES = {"experiment.json", "results.json", "results.md", "runs"}
 PICTURES = {"accuracy-over-span.png", "training-curves.png"}
@@ -35,15 +35,16 @@ TRANSITIONS = {"transitions-data_controlled.png", "transitions-fixed.png"}
 CHILD = """
 import json, sys
 from pathlib import Path
-from mlx_gateloop.experiments import PRESETS, run
-settings = json.loads(sys.argv[1])
-run(PRESETS["memory-horizon"]["bar"].changed_by(settings), Path(sys.argv[2]))
+from mlx_gateloop.experiments.presets import PRESETS
+from mlx_gateloop.experiments.run import run
+experiment = PRESETS["memory-horizon"]["bar"].changed_by(json.loads(sys.argv[1]), seeds=1)
+run(experiment, Path(sys.argv[2]))
 """
 
 
-def tiny(name="memory-horizon", preset="bar", **changes):
+def tiny(name="memory-horizon", preset="bar", seeds=2, models=None, equal=False, **changes):
     settings = TINY | {key.replace("__", "."): value for key, value in changes.items()}
-    return PRESETS[name][preset].changed_by(settings)
+    return PRESETS[name][preset].changed_by(settings, seeds, models, equal)
 
 
 @pytest.fixture
@@ -75,7 +76,8 @@ def test_every_model_and_seed_is_trained_and_compared(tmp_path):
         assert result["steps"] == result["total_steps"] == 6
         at, elsewhere = (np.array(result["magnitudes"][k]) for k in ("at_marker", "elsewhere"))
         assert at.shape == elsewhere.shape == (2, 8)
-        assert np.allclose(at, elsewhere, atol=1e-3) == (result["transition"] == "fixed")
+        assert len(result["magnitudes"]["resetting"]) == 2
+        assert np.allclose(at, elsewhere, atol=1e-3) == (result["model"] == "fixed")
     configs = [
         (out / "runs" / name / "config.yaml").read_text().splitlines()
         for name in ("data_controlled-1", "fixed-1")
@@ -85,6 +87,14 @@ def test_every_model_and_seed_is_trained_and_compared(tmp_path):
     text = (out / "results.md").read_text()
     assert "`gateloop memory-horizon --preset bar`" in text
     assert "data_controlled - fixed: **" in text
+    assert "at least one resetting channel: data_controlled 0 of 2; fixed 0 of 2." in text
+    models = json.loads((out / "results.json").read_text())["models"]
+    for model, summary in models.items():
+        accuracies = [r["accuracy"] for r in results(out) if r["model"] == model]
+        assert summary["seeds"] == [0, 1]
+        assert summary["accuracy"] == np.mean(accuracies)
+        assert summary["standard_deviation"] == np.std(accuracies, ddof=1)
+        assert summary["runs_with_resetting_channels"] == 0
     for picture in PICTURES | TRANSITIONS:
         assert f"({picture})" in text
         assert (out / picture).read_bytes()[:4] == b"\x89PNG"
@@ -105,7 +115,7 @@ def test_ctrl_c_and_resume_is_the_uninterrupted_experiment(tmp_path, monkeypatch
         patch.setattr(SampleBatches, "batch", batch)
         with pytest.raises(Interrupted, match="with --resume goes on"):
             run(tiny(), out)
-    assert [(r["transition"], r["steps"]) for r in results(out)] == [
+    assert [(r["model"], r["steps"]) for r in results(out)] == [
         ("data_controlled", 6),
         ("fixed", 3),
     ]
@@ -125,7 +135,7 @@ def test_ctrl_c_and_resume_is_the_uninterrupted_experiment(tmp_path, monkeypatch
 
 @pytest.mark.usefixtures("without_pictures")
 def test_killed_and_resumed_is_the_uninterrupted_experiment(tmp_path):
-    settings = TINY | {"steps": 40, "seeds": 1}
+    settings = TINY | {"steps": 40}
     out = tmp_path / "killed"
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, json.dumps(settings), str(out)],
@@ -142,7 +152,7 @@ def test_killed_and_resumed_is_the_uninterrupted_experiment(tmp_path):
     child.wait()
     assert child.returncode == -signal.SIGKILL
     assert 0 < read_header(checkpoint / "last.safetensors")[0].step < 40
-    experiment = PRESETS["memory-horizon"]["bar"].changed_by(settings)
+    experiment = PRESETS["memory-horizon"]["bar"].changed_by(settings, seeds=1)
     run(experiment, out, resume=True)
     run(experiment, tmp_path / "straight")
     assert results(out) == results(tmp_path / "straight")
@@ -151,11 +161,60 @@ def test_killed_and_resumed_is_the_uninterrupted_experiment(tmp_path):
 @pytest.mark.usefixtures("without_pictures")
 def test_seeds_and_models_may_be_added(tmp_path):
     out = tmp_path / "out"
-    run(tiny(seeds=1, transitions=("fixed",)), out)
-    assert [(r["transition"], r["seed"]) for r in results(out)] == [("fixed", 0)]
+    run(tiny(seeds=1, models=["fixed"]), out)
+    assert [(r["model"], r["seed"]) for r in results(out)] == [("fixed", 0)]
     assert "data_controlled" not in (out / "results.md").read_text()
     run(tiny(seeds=2), out, resume=True)
     assert len(results(out)) == 4
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_models_of_equal_parameters(tmp_path):
+    out = tmp_path / "out"
+    run(tiny(seeds=1, equal=True), out)
+    controlled, fixed = results(out)
+    assert (controlled["intermediate_size"], controlled["parameters"]) == (32, 1997)
+    assert fixed["intermediate_size"] > 32
+    assert abs(fixed["parameters"] - 1997) <= 2 * (8 + 1 + 8) / 2  # half a step of the width
+    row = next(line for line in (out / "results.md").read_text().splitlines() if "| fixed" in line)
+    assert row.split("|")[2].strip() == f"{fixed['parameters']:,}"
+    with pytest.raises(InputError, match="differs in equal_parameters"):
+        run(tiny(seeds=1), out, resume=True)
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_run_that_fails_leaves_the_report_of_the_others(tmp_path, monkeypatch):
+    from mlx_gateloop.experiments import run as module
+
+    original = module.train
+
+    def train(config, *others, **options):
+        if config.model["transition"] == "fixed":
+            raise InputError("the validation loss is not finite")
+        return original(config, *others, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "train", train)
+        with pytest.raises(InputError, match="not finite"):
+            run(tiny(seeds=1), tmp_path / "out")
+    assert [r["model"] for r in results(tmp_path / "out")] == ["data_controlled"]
+    run(tiny(seeds=1), tmp_path / "out", resume=True)
+    assert [r["model"] for r in results(tmp_path / "out")] == ["data_controlled", "fixed"]
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_run_out_of_patience_is_finished(tmp_path):
+    experiment = tiny(seeds=1, models=["fixed"], patience=1, eval_every=1, steps=400)
+    experiment = experiment.changed_by({"optimizer.learning_rate": 0.3})
+    run(experiment, tmp_path / "out")
+    (result,) = results(tmp_path / "out")
+    assert result["finished"]
+    assert result["steps"] < result["total_steps"] == 400
+    assert "**of" not in (tmp_path / "out" / "results.md").read_text()
+    file = tmp_path / "out" / "runs" / "fixed-0" / "test.json"
+    before = file.stat().st_mtime_ns
+    run(experiment, tmp_path / "out", resume=True)
+    assert file.stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize(("name", "transitions"), [("recall", set()), ("induction", TRANSITIONS)])
@@ -175,7 +234,7 @@ def test_a_directory_with_something_is_left_alone(tmp_path):
         (tiny(seeds=1, steps=3), False, "already holds something"),
         (tiny(seeds=1, steps=4), True, "differs in train"),
         (tiny(seeds=1, steps=3, task__seed=1), True, "differs in task"),
-        (tiny(seeds=1, steps=3, task__length=0), False, "task.length: expected an integer >= 1"),
+        (tiny(seeds=1, steps=3, task__length=0), False, "task.length: expected an integer from 1"),
     ]:
         with pytest.raises(InputError, match=words) as caught:
             run(experiment, out, resume)
@@ -186,13 +245,24 @@ def test_a_directory_with_something_is_left_alone(tmp_path):
     assert names(tmp_path) == {"out"}
 
 
+@pytest.mark.parametrize(
+    ("text", "words"), [("{", "not readable"), ("[]", "not an experiment's"), ("{}", "differs in")]
+)
+def test_a_directory_of_something_else(tmp_path, text, words):
+    (tmp_path / "experiment.json").write_text(text)
+    with pytest.raises(InputError, match=words) as caught:
+        run(tiny(), tmp_path, resume=True)
+    assert "\n" not in str(caught.value)
+    assert names(tmp_path) == {"experiment.json"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("transition", "low", "high"), [("data_controlled", 0.85, 1), ("fixed", 0, 0.65)]
+    ("model", "low", "high"), [("data_controlled", 0.85, 1), ("fixed", 0, 0.65)]
 )
-def test_the_bar(tmp_path, transition, low, high):
+def test_the_bar(tmp_path, model, low, high):
     """A model that can't decide to forget doesn't learn a sum since the last reset."""
     bar = PRESETS["memory-horizon"]["bar"]
-    run(bar.changed_by({"seeds": 1, "transitions": (transition,)}), tmp_path / "out")
+    run(bar.changed_by(seeds=1, models=[model]), tmp_path / "out")
     (result,) = results(tmp_path / "out")
     assert low <= result["accuracy"] <= high

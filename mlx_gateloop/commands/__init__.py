@@ -1,0 +1,73 @@
+"""The subcommands of `gateloop`. Each imports what it needs when it runs."""
+
+import argparse
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mlx_gateloop.commands.evaluate import add_eval
+from mlx_gateloop.commands.experiment import add_experiment
+from mlx_gateloop.commands.generate import add_generate
+from mlx_gateloop.commands.tools import add_bench, add_doctor, add_mlx_lm
+from mlx_gateloop.commands.train import add_train
+
+
+class Command(NamedTuple):
+    """Args:
+    add: adds the arguments to the command's parser, and sets `run` to what takes them.
+    summary: what it does, in lower case.
+    example: a line to type.
+    """
+
+    add: Callable[[argparse.ArgumentParser], None]
+    summary: str
+    example: str
+
+
+COMMANDS = {
+    "train": Command(
+        add_train,
+        "train a model on text",
+        "gateloop train --config configs/demo.yaml --data my.txt --out models/mine",
+    ),
+    "eval": Command(
+        add_eval,
+        "perplexity and bits per byte of a text",
+        "gateloop eval --model models/mine --data held_out.txt",
+    ),
+    "generate": Command(
+        add_generate,
+        "stream a continuation or an answer",
+        'gateloop generate --model models/mine --prompt "Once upon a time"',
+    ),
+    "memory-horizon": Command(
+        add_experiment,
+        "compare models, by default data-controlled and fixed state transitions, on the paper's "
+        "Memory Horizon task",
+        "gateloop memory-horizon --preset bar --out runs/bar",
+    ),
+    "recall": Command(
+        add_experiment,
+        "the same comparison on associative recall, asked at every position",
+        "gateloop recall --preset small --out runs/recall",
+    ),
+    "induction": Command(
+        add_experiment,
+        "the same comparison on the induction head task",
+        "gateloop induction --preset small --out runs/induction",
+    ),
+    "bench": Command(
+        add_bench,
+        "time our code beside its peers, in one run",
+        "gateloop bench ops --out results",
+    ),
+    "doctor": Command(
+        add_doctor,
+        "what this machine runs on, what is missing, and how to get it",
+        "gateloop doctor",
+    ),
+    "mlx-lm": Command(
+        add_mlx_lm,
+        "any mlx_lm command, with the model type registered",
+        "gateloop mlx-lm convert --hf-path models/mine --mlx-path models/mine-4bit -q",
+    ),
+}

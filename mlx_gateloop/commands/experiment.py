@@ -1,0 +1,59 @@
+"""`gateloop memory-horizon`, `gateloop recall` and `gateloop induction`."""
+
+import argparse
+import shlex
+from pathlib import Path
+
+from mlx_gateloop.commands.shared import add_settings, settings
+from mlx_gateloop.errors import InputError
+
+PRESETS = {
+    "memory-horizon": "small (the paper's function, minutes), bar (a running sum, two minutes) or "
+    "paper (its own settings, hours)",
+    "recall": "small (minutes) or author (the sizes of the paper's author, hours)",
+    "induction": "small (minutes)",
+}
+
+
+def add_experiment(command: argparse.ArgumentParser) -> None:
+    from mlx_gateloop.experiments.variants import VARIANTS
+
+    add, name = command.add_argument, command.prog.split()[-1]
+    add("--preset", default="small", metavar="NAME", help=PRESETS[name])
+    add("--out", type=Path, required=True, metavar="DIR", help="results.md, figures, all runs")
+    add("--resume", action="store_true", help="go on with what DIR holds, bit for bit")
+    add("--seeds", type=int, metavar="N", help="train each model N times; none: the preset's")
+    add(
+        "--models",
+        metavar="NAME,NAME",
+        help=f"models to compare, of {', '.join(VARIANTS)}; none: data_controlled,fixed",
+    )
+    add(
+        "--equal-parameters",
+        action="store_true",
+        help="choose each model's width of channel mixing so that it has as many parameters as "
+        "data_controlled; without it all widths are the same",
+    )
+    add_settings(
+        command,
+        "another setting: of the task, such as task.length=128 or task.function=running_sum, "
+        "or of the training, such as steps=500; may be repeated",
+    )
+    command.set_defaults(run=run, name=name)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from mlx_gateloop.experiments import presets, run
+
+    named = presets.PRESETS[arguments.name]
+    if arguments.preset not in named:
+        raise InputError(f"--preset {arguments.preset}: no such preset; choose {', '.join(named)}")
+    experiment = named[arguments.preset].changed_by(
+        settings(arguments.set, "task.length=128"),
+        seeds=arguments.seeds,
+        models=None if arguments.models is None else arguments.models.split(","),
+        equal_parameters=arguments.equal_parameters,
+    )
+    command = shlex.join(["gateloop", *arguments.argv])
+    run.run(experiment, arguments.out, arguments.resume, command)
+    print((arguments.out / "results.md").read_text(encoding="utf-8"))

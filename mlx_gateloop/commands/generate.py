@@ -1,0 +1,74 @@
+"""`gateloop generate`."""
+
+import argparse
+import os
+import sys
+
+from mlx_gateloop.commands.shared import add_model
+from mlx_gateloop.errors import InputError
+
+
+def add_generate(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add_model(command)
+    add("--prompt", default="", help="text to continue; `-` reads it from standard input")
+    add("--chat", action="store_true", help="the prompt is a question to answer")
+    add("--system", help="a system message, with --chat")
+    add("--max-tokens", type=int, default=256, help="tokens at most")
+    add("--temperature", type=float, default=0.8, help="0 takes the likeliest token")
+    add("--top-p", type=float, default=1.0, help="nucleus of this probability; 1 is off")
+    add("--top-k", type=int, default=0, help="this many likeliest tokens; 0 is off")
+    add("--min-p", type=float, default=0.0, help="share of the likeliest token's probability")
+    add("--repetition-penalty", type=float, default=1.0, help="1 is off")
+    add("--seed", type=int, help="for the same text every time")
+    add("--stop", action="append", default=[], metavar="TEXT", help="end here; may be repeated")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from mlx_gateloop import load
+    from mlx_gateloop.generate import Sampling, Speed, stream
+
+    sampling = Sampling(
+        arguments.temperature,
+        arguments.top_p,
+        arguments.top_k,
+        arguments.min_p,
+        arguments.repetition_penalty,
+        arguments.seed,
+    )
+    text = _prompt(arguments.prompt)
+    prompt: str | list[dict[str, str]] = text
+    if arguments.chat:
+        prompt = [{"role": "user", "content": text}]
+        if arguments.system is not None:
+            prompt.insert(0, {"role": "system", "content": arguments.system})
+    elif arguments.system is not None:
+        raise InputError("--system: a system message needs --chat")
+    model, tokenizer = load(arguments.model)
+    speed = Speed()
+    pieces = stream(
+        model,
+        tokenizer,
+        prompt,
+        sampling,
+        max_tokens=arguments.max_tokens,
+        stop=arguments.stop,
+        speed=speed,
+    )
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print()
+    print(
+        f"prompt: {speed.prompt_tokens} tokens, {speed.prompt_tokens_per_second:,.0f} tokens/s; "
+        f"generated: {speed.tokens} tokens, {speed.tokens_per_second:,.0f} tokens/s",
+        file=sys.stderr,
+    )
+
+
+def _prompt(argument: str) -> str:
+    data = sys.stdin.buffer.read() if argument == "-" else os.fsencode(argument)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"--prompt: not UTF-8 text (at byte {error.start})") from None

@@ -1,0 +1,57 @@
+"""`gateloop train`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from mlx_gateloop.commands.shared import add_settings, settings
+from mlx_gateloop.errors import InputError
+
+FLAGS: dict[str, tuple[str, Any, str]] = {
+    "--steps": ("steps", int, "optimizer steps"),
+    "--epochs": ("epochs", float, "passes over the text, instead of steps"),
+    "--batch-size": ("data.batch_size", int, "sequences a batch"),
+    "--length": ("data.length", int, "tokens a sequence"),
+    "--learning-rate": ("optimizer.learning_rate", float, "peak learning rate"),
+    "--dtype": ("dtype", str, "float32, bfloat16 or float16"),
+    "--seed": ("seed", int, "of weights, data order and dropout"),
+}
+
+
+def add_train(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--config", type=Path, metavar="FILE", help="YAML; none: the demo preset, or the run's own")
+    add(
+        "--data",
+        default="pydoc",
+        metavar="PATH",
+        help="a text file, a folder, a .jsonl file, a folder with WikiText-103, or one of `pydoc` "
+        "(Python's documentation) and `wikitext-103` (from the Hugging Face hub)",
+    )
+    add("--out", type=Path, required=True, metavar="DIR", help="becomes a model directory")
+    add("--resume", action="store_true", help="continue the run that DIR holds, bit for bit")
+    for flag, (key, type_, text) in FLAGS.items():
+        metavar = {int: "N", float: "X", str: "NAME"}[type_]
+        add(flag, dest=key, type=type_, metavar=metavar, help=text, default=argparse.SUPPRESS)
+    add_settings(
+        command,
+        "any other key of the configuration, such as model.dropout=0.1; may be repeated",
+    )
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from mlx_gateloop.train import TrainConfig, train
+
+    keys = {key for key, _, _ in FLAGS.values()}
+    overrides = {key: value for key, value in vars(arguments).items() if key in keys}
+    if {"steps", "epochs"} <= overrides.keys():
+        raise InputError("--steps and --epochs: give one of them")
+    overrides |= settings(arguments.set, "model.dropout=0.1")
+    path = arguments.config
+    if path is None and arguments.resume:
+        path = arguments.out / "config.yaml"
+    config = TrainConfig.load(path, overrides)
+    result = train(config, arguments.data, arguments.out, resume=arguments.resume)
+    print(f"saved {result.out} after {result.steps} steps", end="")
+    print(f", validation loss {result.best_loss:.4f} nats/token")

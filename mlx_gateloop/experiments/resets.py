@@ -1,0 +1,36 @@
+"""Whether a model lets go of its memory where the task says so."""
+
+from typing import Any
+
+import numpy as np
+
+from mlx_gateloop.data.task import Samples
+from mlx_gateloop.lm import Model
+from mlx_gateloop.trace import trace_of
+
+TRACED = 32  # samples whose transitions are averaged
+# |a| of a channel that resets itself: below the one at the marker, above the other elsewhere.
+FORGETS, KEEPS = 0.1, 0.8
+
+
+def mean_magnitudes(model: Model, test: Samples, marker: int) -> dict[str, Any] | None:
+    """Mean |a| of every layer and channel at the marker and elsewhere.
+
+    None if the model has no state transitions, or there is no marker, or nothing else.
+    "resetting" counts the channels of each layer that let go at the marker and hold on elsewhere.
+    """
+    inputs = test.inputs[:TRACED]
+    at = inputs == marker
+    if not at.any() or at.all():
+        return None
+    traces = [trace_of(model, tokens) for tokens in inputs]
+    if traces[0].tokens == 0:
+        return None
+    layers = range(traces[0].layers)
+    magnitude = np.stack([[trace.magnitude(layer) for trace in traces] for layer in layers])
+    at_marker, elsewhere = magnitude[:, at].mean(1), magnitude[:, ~at].mean(1)
+    return {
+        "at_marker": at_marker.round(4).tolist(),
+        "elsewhere": elsewhere.round(4).tolist(),
+        "resetting": ((at_marker < FORGETS) & (elsewhere > KEEPS)).sum(1).tolist(),
+    }

@@ -1,0 +1,84 @@
+import pytest
+
+from mlx_gateloop.experiments import report
+
+
+def result(model, seed, accuracy, resetting=(0, 0), **others):
+    magnitudes = {
+        "at_marker": [[0.6, 0.05], [0.5, 0.5]],
+        "elsewhere": [[0.7, 0.95], [0.5, 0.4]],
+        "resetting": list(resetting),
+    }
+    known = {"model": model, "seed": seed, "accuracy": accuracy, "magnitudes": magnitudes}
+    sizes = {"parameters": 1234, "intermediate_size": 32, "seconds": 2.5}
+    counts = {"asked_by_span": [4, 0, 2, 2], "right_by_span": [4, 0, 1, 0]}
+    return known | sizes | counts | {"steps": 5, "total_steps": 5, "finished": True} | others
+
+
+RUNS = {
+    "data_controlled": [
+        result("data_controlled", 0, 0.9, (1, 0)),
+        result("data_controlled", 1, 0.8),
+        result("data_controlled", 2, 0.7, (0, 2)),
+    ],
+    "fixed": [result("fixed", 0, 0.5), result("fixed", 2, 0.6)],
+    "real_gates": [result("real_gates", 1, 0.75, magnitudes=None, steps=3, finished=False)],
+}
+
+
+def cells(table):
+    rows = [line.strip("| ").split("|") for line in table.splitlines()]
+    return [[cell.strip() for cell in row] for row in [rows[0], *rows[2:]]]
+
+
+def test_accuracies():
+    _, controlled, fixed, real = cells(report._accuracies(RUNS, {"fixed": "0.25"}))
+    assert controlled[:5] == ["data_controlled", "1,234", "32", "5", "0.800 ± 0.100"]
+    assert controlled[5:] == ["0.900, 0.800, 0.700", "2", "-"]
+    assert (fixed[4], fixed[-1]) == ("0.550 ± 0.071", "0.25")
+    assert real[3:5] == ["3 **of 5**", "0.750"]
+
+
+def test_gaps_are_between_the_same_seeds():
+    (lines,) = report._gaps(RUNS)
+    assert lines.splitlines() == [
+        "- data_controlled - fixed: **0.250 ± 0.212** (by seed: +0.400, +0.100)",
+        "- data_controlled - real_gates: **0.050** (by seed: +0.050)",
+    ]
+    assert report._gaps({"fixed": RUNS["fixed"]}) == []
+    assert report._gaps({"data_controlled": RUNS["data_controlled"]}) == []
+
+
+def test_spans_share_columns():
+    header, controlled, fixed, _ = cells(report._by_span(RUNS))
+    assert header == ["model", "0", "2", "3"]
+    assert controlled[1:] == fixed[1:] == ["1.000", "0.500", "0.000"]
+
+
+def test_channels_that_reset_are_counted():
+    _, _, counts, table = report._resets(RUNS)
+    assert counts == (
+        "Runs with at least one resetting channel: data_controlled 2 of 3; fixed 0 of 2."
+    )
+    rows = cells(table)
+    assert len(rows) == 6
+    assert rows[1] == [
+        "data_controlled, seed 0",
+        "1, 0",
+        "0.050 / 0.950 (layer 1)",
+        "0.412 / 0.637",
+    ]
+    assert report._resets({"real_gates": RUNS["real_gates"]}) == []
+
+
+def test_the_summary_of_a_model():
+    summary = report._summary(RUNS["data_controlled"])
+    assert summary["accuracy"] == pytest.approx(0.8)
+    assert summary["standard_deviation"] == pytest.approx(0.1)
+    assert summary["runs_with_resetting_channels"] == 2
+    assert report._summary(RUNS["real_gates"])["standard_deviation"] is None
+
+
+def test_without_runs_there_is_no_report(tmp_path):
+    report.write_report(tmp_path, None, None, "")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from mlx_gateloop.data.task import Samples
+from mlx_gateloop.experiments import resets
+from mlx_gateloop.trace import Trace
+
+MARKER = 9
+INPUTS = np.array([[9, 1, 2, 9], [3, 9, 9, 4]], np.int32)
+SAMPLES = Samples(INPUTS, INPUTS, INPUTS)
+# of two layers and three channels: |a| at the marker, and elsewhere
+AT = np.array([[0.09, 0.09, 0.11], [0.5, 0.5, 0.09]])
+ELSEWHERE = np.array([[0.81, 0.79, 0.81], [0.5, 0.9, 0.81]])
+
+
+@pytest.fixture
+def model(monkeypatch):
+    """Its transitions follow the tokens, shaken by noise whose mean is none."""
+
+    def trace_of(name, tokens):
+        trace = Trace(layers=2, channels=3)
+        if name == "softmax":
+            return trace
+        columns = np.zeros((4, 2, len(tokens), 3), np.float32)
+        magnitudes = np.where((tokens == MARKER)[None, :, None], AT[:, None], ELSEWHERE[:, None])
+        noise = 0.05 * np.where(np.arange(len(tokens)) < 2, 1, -1)
+        columns[0] = -np.log(magnitudes + noise[None, :, None])
+        trace.append(columns)
+        return trace
+
+    monkeypatch.setattr(resets, "trace_of", trace_of)
+    return "gateloop"
+
+
+def test_channels_that_let_go_at_the_marker_and_hold_on_elsewhere_are_counted(model):
+    found = resets.mean_magnitudes(model, SAMPLES, MARKER)
+    assert found["at_marker"] == pytest.approx(AT)
+    assert found["elsewhere"] == pytest.approx(ELSEWHERE)
+    assert found["resetting"] == [1, 1]
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [("softmax", INPUTS), ("gateloop", np.ones((2, 4))), ("gateloop", np.full((2, 4), MARKER))],
+)
+def test_nothing_to_compare(name, inputs):
+    assert resets.mean_magnitudes(name, Samples(inputs, inputs, inputs), MARKER) is None

@@ -1,0 +1,46 @@
+from dataclasses import replace
+
+import mlx.core as mx
+import pytest
+
+from mlx_gateloop.experiments.variants import equal_parameters, num_parameters
+from mlx_gateloop.lm import Model, ModelArgs
+
+ARGS = ModelArgs(vocab_size=7, hidden_size=8, intermediate_size=12, num_hidden_layers=2)
+
+
+def count(args):
+    return num_parameters(Model(args))
+
+
+def test_parameters_are_what_is_learned():
+    model = Model(ARGS)
+    everything = num_parameters(model)
+    model.lm_head.freeze()
+    assert everything - num_parameters(model) == 7 * 8 + 7
+
+
+@pytest.mark.parametrize("goal", [0, 900, 1000, 1017, 5000, 123_456])
+def test_no_other_width_is_closer(goal):
+    width = equal_parameters(ARGS, goal).intermediate_size
+    distances = {
+        other: abs(count(replace(ARGS, intermediate_size=other)) - goal)
+        for other in (width - 1, width, width + 1)
+        if other > 0
+    }
+    assert distances[width] == min(distances.values())
+
+
+def test_only_the_width_changes_and_the_same_size_is_found_again():
+    assert equal_parameters(ARGS, count(ARGS)) == ARGS
+    without_bias = replace(ARGS, bias=False)
+    changed = equal_parameters(without_bias, count(ARGS))
+    assert replace(changed, intermediate_size=12) == without_bias
+
+
+def test_counting_takes_no_memory():
+    large = ModelArgs()
+    mx.reset_peak_memory()
+    before = mx.get_peak_memory()
+    equal_parameters(large, 114_000_000)
+    assert mx.get_peak_memory() - before < 1 << 20
