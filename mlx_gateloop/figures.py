@@ -10,6 +10,7 @@ import numpy as np
 from mlx_gateloop.trace import Trace
 
 BINS, FEWEST = 32, 10  # of the accuracy over span; a bin with fewer answers is left out
+COLUMNS = 5  # of a legend
 
 
 def training_curves(log_path: Path, png_path: Path) -> None:
@@ -52,7 +53,7 @@ def compared_curves(log_paths: Mapping[str, Sequence[Path]], png_path: Path) -> 
             accuracy_axes.plot(*_series(records, "accuracy"), **style | {"label": None})
     for axes in (loss_axes, accuracy_axes):
         axes.grid(alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=len(log_paths))
+    figure.legend(loc="outside upper center", ncols=min(len(log_paths), COLUMNS))
     _save(figure, png_path)
 
 
@@ -81,7 +82,7 @@ def accuracy_over_span(
         )
     axes.set_ylim(0, 1.02)
     axes.grid(alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=len(counts))
+    figure.legend(loc="outside upper center", ncols=min(len(counts), COLUMNS))
     _save(figure, png_path)
 
 
@@ -124,7 +125,7 @@ def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
         grid[0, column].set_title(name)
         figure.colorbar(image, ax=grid[:layers, column], pad=0.01)
     grid[layers, 0].set_xlim(-0.5, trace.tokens - 0.5)
-    figure.legend(*bottom.get_legend_handles_labels(), loc="outside lower center", ncols=layers + 1)
+    figure.legend(*bottom.get_legend_handles_labels(), loc="outside lower center", ncols=COLUMNS)
     _save(figure, png_path)
 
 

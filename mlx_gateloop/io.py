@@ -107,9 +107,9 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         model = Model(ModelArgs.from_dict(config))
         model.load_weights(str(directory / "model.safetensors"))
-    except InputError:
-        raise
-    except (OSError, ValueError, RuntimeError) as error:
+    except InputError as error:
+        raise InputError(f"{directory}: {error}") from error
+    except (OSError, AttributeError, ValueError, RuntimeError) as error:  # a list has no keys
         raise InputError(f"{directory}: cannot be loaded: {_one_line(error)}") from error
     model.eval()
     return model

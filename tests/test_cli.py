@@ -11,6 +11,7 @@ import yaml
 
 import mlx_gateloop as gl
 from mlx_gateloop.cli import main
+from mlx_gateloop.commands import COMMANDS
 from mlx_gateloop.tokenizer import byte_tokenizer
 
 TEXT = "".join(f"{n} plus {n} is {n + n}.\n" for n in range(300))
@@ -182,7 +183,7 @@ def test_eval_scores_the_whole_text_or_the_part_that_training_cut_off(model, wor
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["train"], ["eval"], ["generate"], ["bench"], ["mlx-lm"], ["recall"]]
+    "command", [[], *([name] for name in COMMANDS)], ids=lambda command: " ".join(command)
 )
 def test_help_shows_an_example(capsys, command):
     with pytest.raises(SystemExit) as caught:

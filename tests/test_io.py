@@ -295,6 +295,13 @@ def test_load_model_says_what_is_wrong(tmp_path, tokenizer):
     with pytest.raises(InputError, match="cannot be loaded") as caught:
         load_model(tmp_path / "model")
     assert "\n" not in str(caught.value)
+    for config, words in [
+        ("[]", "cannot be loaded"),
+        ('{"hidden_size": 0}', "hidden_size must be"),
+    ]:
+        (tmp_path / "model" / "config.json").write_text(config)
+        with pytest.raises(InputError, match=f"model: .*{words}"):
+            load_model(tmp_path / "model")
 
 
 def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):

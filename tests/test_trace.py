@@ -238,3 +238,9 @@ def test_the_trace_of_a_sequence_is_read_at_once():
     for layer, (_, _, expected) in enumerate(transitions(made, tokens)):
         a = trace.magnitude(layer) * np.exp(1j * trace.phase(layer))
         assert a == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_trace_of_a_model_without_transitions_is_empty(monkeypatch):
+    made = model()
+    monkeypatch.setattr(type(made), "__call__", lambda *_: None)
+    assert trace_of(made, np.array([1, 2])).tokens == 0

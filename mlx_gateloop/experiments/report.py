@@ -92,10 +92,18 @@ def mean_and_spread(values: list[float]) -> str:
 
 
 def _settings(experiment: Experiment) -> list[tuple[str, str]]:
+    width = (
+        f"inner width such that there are as many parameters as in {REFERENCE}"
+        if experiment.equal_parameters
+        else "the same width, whatever that makes in parameters"
+    )
     parts = {"task": experiment.task, "training": experiment.train}
     return [
-        (name, ", ".join(f"{k} {v}" for k, v in part.items()) or "the defaults")
-        for name, part in parts.items()
+        *(
+            (name, ", ".join(f"{k} {v}" for k, v in part.items()) or "the defaults")
+            for name, part in parts.items()
+        ),
+        ("models", width),
     ]
 
 

@@ -266,3 +266,4 @@ def test_the_bar(tmp_path, model, low, high):
     run(bar.changed_by(seeds=1, models=[model]), tmp_path / "out")
     (result,) = results(tmp_path / "out")
     assert low <= result["accuracy"] <= high
+    assert any(result["magnitudes"]["resetting"]) == (model == "data_controlled")
