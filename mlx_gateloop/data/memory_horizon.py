@@ -92,11 +92,13 @@ def _alternating_products(lists: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Of each list's beginnings x_0 .. x_m: the sum over i < m - i of (-1)^i x_i x_(m-i), and with
     an even m the middle, (-1)^(m/2) x_(m/2).
     """
-    signed = lists * np.where(np.arange(lists.shape[1]) % 2, -1, 1)
+    longest = lists.shape[1]
+    signed = lists * np.where(np.arange(longest) % 2, -1, 1)
+    backwards = np.ascontiguousarray(lists[:, ::-1])
     sums = np.zeros_like(lists)
-    for m in range(lists.shape[1]):
+    for m in range(longest):
         live, half = np.searchsorted(-sizes, -m), (m + 1) // 2  # lists of more than m numbers
-        ends = lists[:live, m : m - half : -1] if half else lists[:live, :0]
+        ends = backwards[:live, longest - 1 - m :][:, :half]
         sums[:live, m] = np.einsum("li,li->l", signed[:live, :half], ends)
         if m % 2 == 0:
             sums[:live, m] += signed[:live, half]

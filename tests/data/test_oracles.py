@@ -1,4 +1,9 @@
+from collections import Counter
+
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mlx_gateloop.data import oracles
 from mlx_gateloop.data.task import UNASKED, Samples
@@ -28,6 +33,42 @@ def test_last_inputs_is_a_lookup_of_the_commonest_answer():
 def test_last_inputs_takes_the_more_frequent_answer():
     training = samples([[0], [0], [0], [1], [1]], [[4], [1], [1], [4], [4]])
     assert oracles.last_inputs(training, samples([[0], [1], [9]], [[1], [4], [4]]), 1) == 1
+
+
+def lookup(training, test, count):
+    """The definition, with a counter for each context; of equally common answers the largest."""
+
+    def asked(samples):
+        for row, answers in zip(samples.inputs.tolist(), samples.targets.tolist(), strict=True):
+            for n, answer in enumerate(answers):
+                if answer != UNASKED:
+                    yield tuple(([None] * count + row[: n + 1])[-count:]), answer
+
+    seen, every = {}, Counter()
+    for context, answer in asked(training):
+        seen.setdefault(context, Counter())[answer] += 1
+        every[answer] += 1
+    commonest = min(every, key=lambda answer: (-every[answer], answer))
+    right = []
+    for context, answer in asked(test):
+        known = seen.get(context)
+        guess = max(known, key=lambda a: (known[a], a)) if known else commonest
+        right.append(guess == answer)
+    return np.mean(right)
+
+
+@given(st.integers(0, 2**32), st.sampled_from([2, 3, 2**20]), st.integers(1, 7))
+def test_last_inputs_equals_the_definition(seed, tokens, count):
+    generator = np.random.default_rng(seed)
+
+    def draw(rows):
+        inputs = generator.choice([0, 1, tokens - 1], (rows, 6))
+        return samples(inputs, generator.integers(UNASKED, 3, inputs.shape))
+
+    training, test = draw(8), draw(4)
+    if training.asked.any() and test.asked.any():
+        expected = lookup(training, test, count)
+        assert oracles.last_inputs(training, test, count) == pytest.approx(expected)
 
 
 def test_exact_upto_a_span():
