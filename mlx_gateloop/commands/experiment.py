@@ -8,8 +8,8 @@ from mlx_gateloop.commands.shared import add_settings, settings
 from mlx_gateloop.errors import InputError
 
 PRESETS = {
-    "memory-horizon": "small (the paper's function, minutes), bar (a running sum, two minutes) or "
-    "paper (its own settings, hours)",
+    "memory-horizon": "small (the paper's function, a quarter of an hour), bar (a running sum, two "
+    "minutes) or paper (its own settings, hours)",
     "recall": "small (minutes) or author (the sizes of the paper's author, hours)",
     "induction": "small (minutes)",
 }
