@@ -55,6 +55,11 @@ COMMANDS = {
         "the same comparison on the induction head task",
         "gateloop induction --preset small --out runs/induction",
     ),
+    "text": Command(
+        add_experiment,
+        "the same comparison on the next byte of a text",
+        "gateloop text --text my.txt --out runs/text",
+    ),
     "bench": Command(
         add_bench,
         "time our code beside its peers, in one run",

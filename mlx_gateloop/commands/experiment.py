@@ -1,4 +1,4 @@
-"""`gateloop memory-horizon`, `gateloop recall` and `gateloop induction`."""
+"""`gateloop memory-horizon`, `gateloop recall`, `gateloop induction` and `gateloop text`."""
 
 import argparse
 import shlex
@@ -12,6 +12,7 @@ PRESETS = {
     "minutes) or paper (its own settings, hours)",
     "recall": "small (minutes) or author (the sizes of the paper's author, hours)",
     "induction": "small (minutes)",
+    "text": "small (minutes)",
 }
 
 
@@ -19,6 +20,8 @@ def add_experiment(command: argparse.ArgumentParser) -> None:
     from mlx_gateloop.experiments.variants import VARIANTS
 
     add, name = command.add_argument, command.prog.split()[-1]
+    if name == "text":
+        add("--text", type=Path, required=True, metavar="FILE", help="any text of 5 KB or more")
     add("--preset", default="small", metavar="NAME", help=PRESETS[name])
     add("--out", type=Path, required=True, metavar="DIR", help="results.md, figures, all runs")
     add("--resume", action="store_true", help="go on with what DIR holds, bit for bit")
@@ -48,8 +51,11 @@ def run(arguments: argparse.Namespace) -> None:
     named = presets.PRESETS[arguments.name]
     if arguments.preset not in named:
         raise InputError(f"--preset {arguments.preset}: no such preset; choose {', '.join(named)}")
+    chosen = settings(arguments.set, "task.length=128")
+    if arguments.name == "text":
+        chosen["task.file"] = str(arguments.text)
     experiment = named[arguments.preset].changed_by(
-        settings(arguments.set, "task.length=128"),
+        chosen,
         seeds=arguments.seeds,
         models=None if arguments.models is None else arguments.models.split(","),
         equal_parameters=arguments.equal_parameters,

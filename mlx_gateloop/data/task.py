@@ -1,4 +1,4 @@
-"""Synthetic tasks: made sequences with an exact answer at every position, or at some."""
+"""Tasks: sequences with an answer at every position, or at some."""
 
 import hashlib
 from collections.abc import Callable
@@ -40,6 +40,7 @@ class Task:
         vocab_size: Tokens that can come in.
         num_outputs: Answers there are.
         marker: The token that calls for a decision of the memory (a reset), if there is one.
+        is_exact: Whether the inputs within the span decide the answer.
     """
 
     vocab_size: int
@@ -48,6 +49,7 @@ class Task:
     validation: Samples
     test: Samples
     marker: int | None = None
+    is_exact: bool = True
 
     @property
     def sha256(self) -> str:

@@ -6,6 +6,7 @@ from inspect import signature
 from typing import Any
 
 from mlx_gateloop.data.memory_horizon import memory_horizon
+from mlx_gateloop.data.next_byte import next_byte
 from mlx_gateloop.data.recall import induction, recall
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
@@ -22,6 +23,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "memory-horizon": memory_horizon,
     "recall": recall,
     "induction": induction,
+    "text": next_byte,
 }
 MAY_BE_ZERO = {"resets", "max_input", "max_output", "seed"}
 LARGEST = 2**20  # of a task's numbers: sums of products stay far below 2^63
@@ -234,6 +236,20 @@ PRESETS: dict[str, dict[str, Experiment]] = {
             "small",
             {},
             _train((2, 32, 64), 32, optimizer__learning_rate=5e-3, steps=3000),
+        ),
+    },
+    "text": {
+        "small": Experiment(
+            "text",
+            "small",
+            {},
+            _train(
+                (2, 64, 128),
+                16,
+                optimizer__learning_rate=5e-3,
+                optimizer__warmup_steps=100,
+                steps=1000,
+            ),
         ),
     },
 }

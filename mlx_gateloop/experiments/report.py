@@ -80,6 +80,7 @@ def _summary(results: list[dict[str, Any]]) -> dict[str, Any]:
         "seeds": [result["seed"] for result in results],
         "parameters": results[0]["parameters"],
         "accuracy": float(np.mean(accuracies)),
+        "bits_an_answer": float(np.mean([result["loss"] for result in results]) / np.log(2)),
         "standard_deviation": float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None,
         "runs_with_resetting_channels": sum(sum(m["resetting"]) > 0 for m in magnitudes),
     }
@@ -111,6 +112,8 @@ def _oracles(task: Task) -> dict[str, float]:
     training, test = task.training, task.test
     marks = {"the commonest answer": oracles.majority(training, test)}
     marks["lookup of the last 6 inputs"] = oracles.last_inputs(training, test, 6)
+    if not task.is_exact:
+        return marks
     for span in 2 ** np.arange(2, np.log2(max(test.span.max(), 4))).astype(int):
         marks[f"exact up to a span of {span}"] = oracles.exact_upto(training, test, int(span))
     return marks
@@ -127,13 +130,14 @@ def _accuracies(runs: Runs, claims: dict[str, str]) -> str:
                 f"{results[0]['intermediate_size']:,}",
                 _steps(results),
                 mean_and_spread(accuracies),
+                mean_and_spread([result["loss"] / np.log(2) for result in results]),
                 ", ".join(f"{accuracy:.3f}" for accuracy in accuracies),
                 f"{np.mean([result['seconds'] for result in results]):,.0f}",
                 claims.get(model, "-"),
             ]
         )
-    header = ["model", "parameters", "inner width", "steps", "accuracy", "by seed"]
-    return table([*header, "training s a run", "the paper's claim"], rows)
+    header = ["model", "parameters", "inner width", "steps", "accuracy", "bits an answer"]
+    return table([*header, "accuracy by seed", "training s a run", "the paper's claim"], rows)
 
 
 def _steps(results: list[dict[str, Any]]) -> str:

@@ -10,6 +10,7 @@ def result(model, seed, accuracy, resetting=(0, 0), **others):
         "resetting": list(resetting),
     }
     known = {"model": model, "seed": seed, "accuracy": accuracy, "magnitudes": magnitudes}
+    known["loss"] = 2 * 0.6931471805599453  # nats: two bits
     sizes = {"parameters": 1234, "intermediate_size": 32, "seconds": 2.5}
     counts = {"asked_by_span": [4, 0, 2, 2], "right_by_span": [4, 0, 1, 0]}
     return known | sizes | counts | {"steps": 5, "total_steps": 5, "finished": True} | others
@@ -34,7 +35,7 @@ def cells(table):
 def test_accuracies():
     _, controlled, fixed, real = cells(report._accuracies(RUNS, {"fixed": "0.25"}))
     assert controlled[:5] == ["data_controlled", "1,234", "32", "5", "0.800 ± 0.100"]
-    assert controlled[5:] == ["0.900, 0.800, 0.700", "2", "-"]
+    assert controlled[5:] == ["2.000 ± 0.000", "0.900, 0.800, 0.700", "2", "-"]
     assert (fixed[4], fixed[-1]) == ("0.550 ± 0.071", "0.25")
     assert real[3:5] == ["3 **of 5**", "0.750"]
 
