@@ -107,10 +107,14 @@ class Models:
 
         Raises:
             InputError: There is none of this name, a file of it lies outside the folders or was
-                changed, or it wants code of its own to be run.
+                changed, it wants code of its own to be run, or it has no state.
         """
         path, digests = self._checked(name)
         model, tokenizer = load(path)
+        if model.args.mixer != "gate_loop":
+            raise InputError(
+                f"{name}: {model.args.mixer} has no state to keep; `gateloop generate` runs it"
+            )
         return LoadedModel(model, tokenizer, _fingerprint(digests))
 
     def is_here(self, name: str) -> bool:

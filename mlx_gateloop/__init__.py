@@ -12,6 +12,7 @@ _register.install()  # first: it sees to MLX's BLAS when MLX is imported
 
 from mlx_gateloop.ops import (  # noqa: E402
     Transition,
+    convolve,
     gate_loop,
     gate_loop_softmax,
     linear_scan,
@@ -26,6 +27,7 @@ __all__ = [
     "Model",
     "ModelArgs",
     "Transition",
+    "convolve",
     "gate_loop",
     "gate_loop_softmax",
     "linear_scan",

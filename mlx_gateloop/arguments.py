@@ -6,9 +6,20 @@ from typing import Any
 from mlx_gateloop.errors import InputError
 
 ACTIVATIONS = ("identity", "tanh", "sigmoid")
+GATED = ("data_controlled", "fixed")
+PLAIN = {  # what the fields that shape gates must be with the other transitions
+    "transition_per": "channel",
+    "gate": "polar",
+    "ablation": "none",
+    "longest_half_life": None,
+}
 CHOICES = {
     "model_type": ("gateloop",),
-    "transition": ("data_controlled", "fixed"),
+    "mixer": ("gate_loop", "softmax"),
+    "transition": (
+        *GATED,
+        *("linear_attention", "retnet", "lru", "s4d_lin", "s4d_inv", "s5", "none"),
+    ),
     "transition_per": ("channel", "head"),
     "gate": ("polar", "polar_abs", "real"),
     "ablation": ("none", "phase", "transition"),
@@ -31,9 +42,15 @@ class LayerArgs:
         intermediate_size: Inner width of channel mixing.
         num_heads: Heads of the operator; None means mixing_size (max-headed, the paper's model).
         mixing_size: Width of the operator, split evenly over the heads; None means hidden_size.
+        mixer: "gate_loop", the operator, or "softmax", attention whose relative positions are the
+            transitions (paper, section 3.4). Its cache grows with the text.
         transition: "data_controlled" (gamma and theta are projections of x) or "fixed" (learned
-            per channel, the paper's baseline).
-        transition_per: One transition per "channel", or one that the channels of a "head" share.
+            per channel, the paper's baseline). What GateLoop generalises (section 3.1, details in
+            `transitions.py`): "linear_attention", a = 1; "retnet", fixed decay a head and fixed
+            angles; "lru", "s4d_lin", "s4d_inv" and "s5", learned, with an input factor. "none" is
+            for softmax alone: plain causal attention.
+        transition_per: One transition per "channel", or one that the channels of a "head" share;
+            "data_controlled" and "fixed" only, as are gate, ablation and longest_half_life.
         gate: "polar", a = sigmoid(gamma) exp(i theta), the paper's; "polar_abs",
             |a| = sigmoid(|z|) and arg a = arg z of z = gamma + i theta (gateloop-transformer's);
             "real", without theta.
@@ -68,6 +85,7 @@ class LayerArgs:
     intermediate_size: int = 1872
     num_heads: int | None = None
     mixing_size: int | None = None
+    mixer: str = "gate_loop"
     transition: str = "data_controlled"
     transition_per: str = "channel"
     gate: str = "polar"
@@ -96,8 +114,9 @@ class LayerArgs:
             raise self.invalid("num_heads", f"a divisor of {name} {self.width}")
         if self.state_activation != "identity" and self.heads != self.width:
             raise self.invalid("state_activation", f"'identity' with {self.heads} heads")
-        if self.input_gate == "tied" and (self.gate == "polar_abs" or self.ablation != "none"):
-            raise self.invalid("input_gate", "another with polar_abs or an ablation")
+        if self.state_activation != "identity" and self.mixer == "softmax":
+            raise self.invalid("state_activation", "'identity' with mixer 'softmax'")
+        self._check_transition()
         if self.longest_half_life is not None and (self.gate == "polar_abs" or not self.bias):
             raise self.invalid("longest_half_life", "null with polar_abs or without bias")
         if self.output_projection is False and (self.output_gate or self.width != self.hidden_size):
@@ -116,6 +135,30 @@ class LayerArgs:
         if self.output_projection is None:
             return self.output_gate or self.width != self.hidden_size
         return self.output_projection
+
+    def _check_transition(self) -> None:
+        # a = 1 has two names, so that a config says which model it is
+        unit = "none" if self.mixer == "softmax" else "linear_attention"
+        if self.transition in ("none", "linear_attention") and self.transition != unit:
+            raise self.invalid("transition", f"{unit!r} for a = 1 with mixer {self.mixer!r}")
+        if self.transition == "retnet" and (self.width // self.heads) % 2:
+            raise self.invalid(
+                "num_heads", "fewer, with an even number of channels each for 'retnet'"
+            )
+        if self.transition not in GATED:
+            for name, plain in PLAIN.items():
+                if getattr(self, name) != plain:
+                    shown = "null" if plain is None else repr(plain)
+                    raise self.invalid(name, f"{shown} with transition {self.transition!r}")
+            if self.input_gate == "tied":
+                raise self.invalid("input_gate", f"another with transition {self.transition!r}")
+        elif self.input_gate == "tied" and (self.gate == "polar_abs" or self.ablation != "none"):
+            raise self.invalid("input_gate", "another with polar_abs or an ablation")
+
+    @property
+    def never_forgets(self) -> bool:
+        """Whether a = 1 whatever the weights are."""
+        return self.transition in ("linear_attention", "none") or self.ablation == "transition"
 
     def _check(self, name: str, type_: Any, value: Any) -> None:
         number = isinstance(value, int | float) and not isinstance(value, bool)

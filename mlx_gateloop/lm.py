@@ -14,7 +14,8 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlx_gateloop.arguments import LayerArgs
-from mlx_gateloop.layers import Block, norm, projection
+from mlx_gateloop.gates import projection
+from mlx_gateloop.layers import Block, norm
 
 # Keys that mlx-lm and transformers add to a config.json, and that mean nothing here.
 FOREIGN_KEYS = {
@@ -111,12 +112,23 @@ class GateLoopModel(nn.Module):
 
     def __call__(self, tokens: mx.array, cache: list[Any] | None = None) -> mx.array:
         x = self.dropout(self.embed_tokens(tokens))
-        mask = None if cache is None else _live(cache[0], tokens.shape[1])
+        mask = None if cache is None else _mask(cache[0], tokens.shape[1])
         for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
             x = layer(x, mask, layer_cache)
         if cache is not None and mask is not None:
             _advance(cache, tokens.shape[1])
         return self.norm(x)
+
+
+def _mask(cache: Any, steps: int) -> Any:
+    """What time mixing takes as its mask: a cache that grows makes its own."""
+    if _grows(cache):
+        return cache.make_mask(steps, return_array=False, window_size=None)
+    return _live(cache, steps)
+
+
+def _grows(cache: Any) -> bool:
+    return hasattr(cache, "update_and_fetch")
 
 
 def _live(cache: Any, steps: int) -> mx.array | None:
@@ -138,7 +150,10 @@ def _advance(cache: list[Any], steps: int) -> None:
 
     The layers share one array: `ArraysCache.advance` in each would leave in all but the first a
     chain of subtractions that nothing ever evaluates, one live buffer a token (mlx-lm#1845).
+    A cache that grows does its own counting.
     """
+    if _grows(cache[0]):
+        return
     lengths, left_padding = (
         None if count is None else mx.maximum(count - steps, 0)
         for count in (cache[0].lengths, cache[0].left_padding)
@@ -183,9 +198,14 @@ class Model(nn.Module):
         return self.model.layers
 
     def make_cache(self) -> list[Any]:
-        """One mlx-lm cache a layer, holding its state: float32, of constant size."""
-        from mlx_lm.models.cache import ArraysCache
+        """One mlx-lm cache a layer, holding its state: float32, of constant size.
 
+        With softmax attention it holds keys and values of all tokens.
+        """
+        from mlx_lm.models.cache import ArraysCache, KVCache
+
+        if self.args.mixer == "softmax":
+            return [KVCache() for _ in self.layers]
         return [ArraysCache(size=1) for _ in self.layers]
 
     def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
@@ -207,4 +227,5 @@ def is_state_transition(path: str) -> bool:
 
     These keep float32, and their own learning rate without weight decay (paper, WikiText-103).
     """
-    return not {"gamma", "theta", "gamma_proj", "theta_proj"}.isdisjoint(path.split("."))
+    names = {"gamma", "theta", "gamma_proj", "theta_proj", "constant"}
+    return not names.isdisjoint(path.split("."))

@@ -11,14 +11,13 @@ from mlx.utils import tree_flatten
 
 from mlx_gateloop.arguments import LayerArgs
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.gates import StateTransitionLinear, projection
 from mlx_gateloop.layers import (
     Block,
     ChannelMixing,
     GateLoopLayer,
-    StateTransitionLinear,
     TimeMixing,
     norm,
-    projection,
 )
 
 SIZE = 8

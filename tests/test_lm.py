@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx.utils import tree_flatten, tree_map, tree_map_with_path
+from mlx_lm.models.cache import BatchKVCache
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.lm import PRESETS, Model, ModelArgs, is_state_transition
@@ -37,7 +38,21 @@ VARIANTS = {
         "final_norm": False, "num_outputs": VOCAB,
     },
     "no key": {"gate": "real", "input_gate": "none"},
+    "linear attention": {"transition": "linear_attention", "num_heads": 2},
+    "retnet": {"transition": "retnet", "num_heads": 2, "output_gate": True},
+    "lru": {"transition": "lru"},
+    "s4d lin": {"transition": "s4d_lin"},
+    "s4d inv": {"transition": "s4d_inv", "num_heads": 2},
+    "s5": {"transition": "s5", "input_gate": "none"},
 }  # fmt: skip
+GROWING = {
+    "attention": {"mixer": "softmax", "transition": "none", "num_heads": 2},
+    "softmax": {"mixer": "softmax"},
+    "softmax heads": {"mixer": "softmax", "num_heads": 2, "transition_per": "head"},
+    "softmax real": {"mixer": "softmax", "num_heads": 2, "gate": "real", "output_gate": True},
+    "softmax negative": {"mixer": "softmax", "num_heads": 4, "gate": "polar_abs"},
+    "softmax retnet": {"mixer": "softmax", "num_heads": 2, "transition": "retnet"},
+}
 
 
 def tiny(**options):
@@ -48,7 +63,7 @@ def tiny(**options):
     return model
 
 
-@pytest.fixture(params=VARIANTS.values(), ids=VARIANTS.keys())
+@pytest.fixture(params=(VARIANTS | GROWING).values(), ids=(VARIANTS | GROWING).keys())
 def model(request):
     return tiny(**request.param)
 
@@ -108,6 +123,8 @@ def test_state_transition_paths():
     assert all("gamma_proj" in n or "theta_proj" in n for n in paths)
     fixed = {n.rsplit(".", 1)[1] for n in parameters(tiny(transition="fixed"))} & {"gamma", "theta"}
     assert fixed == {"gamma", "theta"}
+    constant = {n for n in parameters(tiny(transition="lru")) if is_state_transition(n)}
+    assert {n.rsplit(".", 1)[1] for n in constant} == {"nu", "theta", "log_scale"}
     assert is_state_transition("model.layers.0.time_mixing.gamma")
     assert not is_state_transition("model.layers.0.time_mixing.q_proj.weight")
 
@@ -122,7 +139,13 @@ def test_state_transition_paths():
         ("num_heads", 7, "a divisor of hidden_size 624"),
         ("num_heads", -1, "a positive integer or null"),
         ("num_outputs", 0, "a positive integer or null"),
-        ("transition", "learned", "'data_controlled' or 'fixed'"),
+        ("mixer", "hyena", "'gate_loop' or 'softmax'"),
+        (
+            "transition",
+            "learned",
+            "'data_controlled' or 'fixed' or 'linear_attention' or "
+            "'retnet' or 'lru' or 's4d_lin' or 's4d_inv' or 's5' or 'none'",
+        ),
         ("gate", None, "'polar' or 'polar_abs' or 'real'"),
         ("gate", ["polar"], "'polar' or 'polar_abs' or 'real'"),
         ("output_gate", 1, "true or false"),
@@ -148,6 +171,25 @@ def test_impossible_values_are_named(key, value, expected):
     [
         ({"mixing_size": 9, "num_heads": 2}, "num_heads must be a divisor of mixing_size 9, got 2"),
         ({"num_heads": 2, "state_activation": "tanh"}, "state_activation must be 'identity'"),
+        (
+            {"transition": "lru", "gate": "real"},
+            "gate must be 'polar' with transition 'lru', got 'real'",
+        ),
+        (
+            {"transition": "s5", "longest_half_life": 9},
+            "longest_half_life must be null with transition 's5', got 9",
+        ),
+        ({"transition": "retnet", "input_gate": "tied"}, "num_heads must be fewer"),
+        ({"transition": "lru", "input_gate": "tied"}, "input_gate must be another"),
+        ({"transition": "none"}, "transition must be 'linear_attention' for a = 1 with mixer"),
+        (
+            {"transition": "linear_attention", "mixer": "softmax"},
+            "transition must be 'none' for a = 1 with mixer 'softmax', got 'linear_attention'",
+        ),
+        (
+            {"mixer": "softmax", "state_activation": "tanh"},
+            "state_activation must be 'identity' with mixer 'softmax', got 'tanh'",
+        ),
         ({"gate": "polar_abs", "input_gate": "tied"}, "input_gate must be another"),
         ({"ablation": "transition", "input_gate": "tied"}, "input_gate must be another"),
         ({"mixing_size": 12, "output_projection": False}, "output_projection must be true"),
@@ -159,7 +201,7 @@ def test_values_that_do_not_go_together_are_named(options, expected):
         ModelArgs(hidden_size=8, **options)
 
 
-@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
+@pytest.mark.parametrize("options", (VARIANTS | GROWING).values())
 def test_a_config_comes_back_as_it_was(options):
     args = ModelArgs(**options)
     assert ModelArgs.from_dict(json.loads(json.dumps(dataclasses.asdict(args)))) == args
@@ -272,13 +314,55 @@ def test_padding_and_batching_change_no_logits(lengths, chunk, left):
         )
 
 
-def test_the_cache_does_not_grow(model):
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
+def test_the_cache_does_not_grow(options):
+    model = tiny(**options)
     cache = model.make_cache()
     model(tokens(3), cache)
     before = [c[0].shape for c in cache]
     model(tokens(50), cache)
     assert [c[0].shape for c in cache] == before
     assert {c[0].dtype for c in cache} == {mx.float32}
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    chunk=st.integers(1, 10),
+    left=st.booleans(),
+    variant=st.sampled_from(list(GROWING.values())),
+)
+def test_padding_and_batching_change_no_logits_of_attention(lengths, chunk, left, variant):
+    model = tiny(**variant)
+    width = max(lengths)
+    padding = [width - n for n in lengths]
+    prompts = [tokens(n, seed=n) for n in lengths]
+    sides = [(p, 0) if left else (0, p) for p in padding]
+    batch = mx.concatenate(
+        [mx.pad(p, [(0, 0), side]) for p, side in zip(prompts, sides, strict=True)]
+    )
+    cache = [BatchKVCache(padding if left else [0] * len(lengths)) for _ in model.layers]
+    for layer in cache:
+        layer.prepare(lengths=lengths, right_padding=None if left else padding)
+    parts = [model(batch[:, n : n + chunk], cache) for n in range(0, width, chunk)]
+    logits = mx.concatenate(parts, axis=1)
+    for layer in cache:
+        layer.finalize()
+    new = tokens(1, batch=len(lengths), seed=99)
+    following = model(new, cache)
+    for row, (prompt, n) in enumerate(zip(prompts, padding, strict=True)):
+        own = model.make_cache()
+        alone = slice(n, None) if left else slice(0, width - n)
+        close(logits[row : row + 1, alone], model(prompt, own))
+        close(following[row : row + 1], model(new[row : row + 1], own))
+
+
+def test_a_quantized_cache_is_refused_in_one_line():
+    model = tiny(hidden_size=64, num_heads=1, mixer="softmax", transition="none")
+    cache = model.make_cache()
+    model(tokens(3), cache)
+    with pytest.raises(InputError, match=r"^kv_bits: .* leave it out$"):
+        model(tokens(1), [layer.to_quantized(group_size=64, bits=8) for layer in cache])
 
 
 def test_layers_share_one_count_of_padding():

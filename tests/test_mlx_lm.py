@@ -26,8 +26,8 @@ from mlx.utils import tree_flatten
 from mlx_lm import batch_generate, load, stream_generate
 from mlx_lm.tuner.datasets import TextDataset
 
+from mlx_gateloop.gates import StateTransitionLinear
 from mlx_gateloop.io import save
-from mlx_gateloop.layers import StateTransitionLinear
 from mlx_gateloop.lm import Model, ModelArgs, is_state_transition
 from mlx_gateloop.tokenizer import byte_tokenizer
 
@@ -52,24 +52,22 @@ def surroundings(home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    """A tiny model with every kind of projection, that answers in printable characters."""
+def saved(path, **options):
+    """A tiny model that answers in printable characters."""
     tokenizer = byte_tokenizer()
     mx.random.seed(0)
-    args = ModelArgs(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        output_gate=True,
-    )
-    model = Model(args)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    model = Model(ModelArgs(vocab_size=len(tokenizer), **sizes | options))
     # Random bytes are seldom text; two decoders need not agree on what they stand for.
     model.lm_head.bias = mx.where(printable(tokenizer), 0, -30.0)
-    path = tmp_path_factory.mktemp("models") / "tiny"
     save(model, tokenizer, path)
     return str(path)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """A tiny model with every kind of projection."""
+    return saved(tmp_path_factory.mktemp("models") / "tiny", output_gate=True)
 
 
 def printable(tokenizer):
@@ -178,6 +176,33 @@ def test_batch_generate_is_single_generate(directory, prefill_step_size):
     )
     alone = [tokenizer.decode(greedy(model, tokenizer, text, 12)) for text in texts]
     assert batch.texts == alone
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"transition": "retnet"},
+        {"transition": "s5"},
+        {"mixer": "softmax"},
+        {"mixer": "softmax", "transition": "none"},
+    ],
+)
+def test_other_models_generate_alone_in_batches_and_from_a_cached_prompt(options, main, tmp_path):
+    directory = saved(tmp_path / "model", num_heads=4, **options)
+    model, tokenizer = load(directory)
+    prompts = [tokenizer.encode(text) for text in (PROMPT, "a longer prompt than the others", "x")]
+    expected = [greedy(model, tokenizer, tokenizer.decode(prompt), 8) for prompt in prompts]
+    streamed = [
+        [r.token for r in stream_generate(model, tokenizer, prompt, max_tokens=8)]
+        for prompt in prompts
+    ]
+    assert streamed == expected
+    batch = batch_generate(model, tokenizer, prompts, max_tokens=8, prefill_step_size=4)
+    assert batch.texts == [tokenizer.decode(tokens) for tokens in expected]
+    cache = tmp_path / "cache.safetensors"
+    main("cache_prompt", "--model", directory, "--prompt-cache-file", cache, "--prompt", PROMPT)
+    options = ["--prompt-cache-file", cache, "--prompt", PROMPT, "--max-tokens", 4]
+    assert "Generation: 4 tokens" in main("generate", *options)
 
 
 def test_generate_from_a_cached_prompt(directory, main, tmp_path):
@@ -397,6 +422,8 @@ def test_awq_run_as_a_module(directory, tmp_path):
     [
         {"gate": "real"},
         {"transition": "fixed"},
+        {"transition": "s5"},
+        {"mixer": "softmax", "num_heads": 4},
         {"tie_word_embeddings": True, "bias": False},
         {"norm": "rms"},
         {"norm": "none"},

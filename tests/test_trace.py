@@ -72,6 +72,9 @@ def random_trace(tokens, seed=0, layers=LAYERS, channels=CHANNELS):
         {"num_heads": 2, "transition": "fixed"},
         {"num_heads": 2, "transition_per": "head"},
         {"num_heads": 2, "transition_per": "head", "transition": "fixed"},
+        {"num_heads": 2, "transition": "retnet"},
+        {"transition": "lru"},
+        {"num_heads": 2, "mixer": "softmax"},
     ],
 )
 def test_the_record_is_the_layers_transition(options):

@@ -142,6 +142,7 @@ def expressible(args: ModelArgs) -> str | None:
     is_post = args.norm_position == "post"
     is_max_headed = args.heads == args.width
     required = {
+        "mixer": "gate_loop",
         "transition": "data_controlled",
         "transition_per": args.transition_per if is_max_headed else "head",
         "gate": "polar_abs",

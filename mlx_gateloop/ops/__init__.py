@@ -1,6 +1,6 @@
 """The GateLoop operator: shapes are checked here, once, and the mode is chosen here.
 
-`gate_loop`, `linear_scan` and `gate_loop_softmax` are public; the modules beside this one take
+`gate_loop`, `convolve`, `linear_scan` and `gate_loop_softmax` are public; the other functions take
 what they get on trust. Inside, everything is float32 planes `[B, L, H, size]`.
 """
 
@@ -19,6 +19,7 @@ from mlx_gateloop.ops.checks import (
     choose_backend,
 )
 from mlx_gateloop.ops.chunked import chunked_gate_loop
+from mlx_gateloop.ops.convolution import convolve
 from mlx_gateloop.ops.gpu import launcher as gpu
 from mlx_gateloop.ops.native import recurrence as extension
 from mlx_gateloop.ops.planes import Planes
@@ -26,7 +27,7 @@ from mlx_gateloop.ops.recurrent import recurrent
 from mlx_gateloop.ops.scan import linear_recurrence
 from mlx_gateloop.ops.transition import Transition
 
-__all__ = ["Transition", "gate_loop", "gate_loop_softmax", "linear_scan"]
+__all__ = ["Transition", "convolve", "gate_loop", "gate_loop_softmax", "linear_scan"]
 
 Mode = Literal["auto", "recurrent", "scan", "attention"]
 Backend = Literal["auto", "ops", "native", "metal", "cuda"]

@@ -13,6 +13,7 @@ import mlx.core as mx
 
 from mlx_gateloop.ops.planes import Planes, add, multiply
 from mlx_gateloop.ops.scan import linear_recurrence
+from mlx_gateloop.ops.transition import log_magnitude
 
 
 def attention(
@@ -91,7 +92,7 @@ def _log_space_decay(a: Planes) -> Planes:
     imaginary = a[1] if len(a) == 2 else mx.zeros_like(real)
     # Sums over m+1..n only: a difference of sums from the start would cancel digits.
     after = mx.tri(L, k=-1, dtype=mx.bool_)[..., None, None]
-    logs = _log_magnitude(real, imaginary)
+    logs = log_magnitude(real, imaginary)
     sums = mx.cumsum(mx.where(after, logs[:, :, None], 0), axis=1)
     resets = mx.cumsum(reset.astype(mx.int32), axis=1)
     alive = (resets[:, :, None] == resets[:, None]) & mx.tri(L, dtype=mx.bool_)[..., None, None]
@@ -100,13 +101,6 @@ def _log_space_decay(a: Planes) -> Planes:
     turns = (coarse[:, :, None] - coarse[:, None]) % 1.0 + (rest[:, :, None] - rest[:, None])
     angle = 2 * mx.pi * turns
     return (size * mx.cos(angle), size * mx.sin(angle))[: len(a)]
-
-
-def _log_magnitude(real: mx.array, imaginary: mx.array) -> mx.array:
-    """log |a| for a other than 0, without squaring what may be too small to be squared."""
-    x, y = mx.abs(real), mx.abs(imaginary)
-    large, small = mx.maximum(x, y), mx.minimum(x, y)
-    return mx.log(large) + 0.5 * mx.log1p((small / large) ** 2)
 
 
 def _cumulative_turns(real: mx.array, imaginary: mx.array) -> tuple[mx.array, mx.array]:

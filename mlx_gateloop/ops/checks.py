@@ -15,28 +15,21 @@ def check_gate_loop(
     h0: mx.array | None,
     mask: mx.array | None,
 ) -> None:
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        _check_real(name, x)
-    if q.ndim not in (3, 4):
-        raise ValueError(f"q: expected [B, L, D] or [B, L, H, K], got shape {q.shape}")
-    _check_shape("k", k, q.shape, "q's shape")
-    heads = q.ndim == 4
-    if heads:
-        if v.ndim != 4 or v.shape[:3] != q.shape[:3]:
-            raise ValueError(f"v: expected [B, L, H, V] = {_with(q.shape, 'V')}, got {v.shape}")
-        if a.shape not in (q.shape, (*q.shape[:3], 1)):
-            raise ValueError(f"a: expected {q.shape} or {_with(q.shape, 1)}, got {a.shape}")
-    else:
-        _check_shape("v", v, q.shape, "q's shape")
-        _check_shape("a", a, q.shape, "q's shape")
+    _check_projections(q, k, v)
+    _check_transition(a, q.shape, q.ndim == 4)
     if h0 is not None:
         _check_real("h0", h0)
-        size = (*q.shape[2:], v.shape[3]) if heads else q.shape[2:]
+        size = (*q.shape[2:], *v.shape[3:])
         _check_shape("h0", h0, (q.shape[0], 2, *size), "real and imaginary plane of the state")
     if mask is not None:
         if not isinstance(mask, mx.array) or mask.dtype != mx.bool_:
             raise ValueError(f"mask: expected a bool array, got {_kind(mask)}")
         _check_shape("mask", mask, q.shape[:2], "[B, L]")
+
+
+def check_convolve(q: mx.array, k: mx.array, v: mx.array, a: Transition) -> None:
+    _check_projections(q, k, v)
+    _check_transition(a, q.shape[2:], q.ndim == 4)
 
 
 def check_linear_scan(a: mx.array, x: mx.array, h0: mx.array | None) -> None:
@@ -82,6 +75,26 @@ def why_missing(backend: str) -> str | None:
     return absence() if backend == "native" else None
 
 
+def _check_projections(q: mx.array, k: mx.array, v: mx.array) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _check_real(name, x)
+    if q.ndim not in (3, 4):
+        raise ValueError(f"q: expected [B, L, D] or [B, L, H, K], got shape {q.shape}")
+    _check_shape("k", k, q.shape, "q's shape")
+    if q.ndim == 3:
+        _check_shape("v", v, q.shape, "q's shape")
+    elif v.ndim != 4 or v.shape[:3] != q.shape[:3]:
+        raise ValueError(f"v: expected [B, L, H, V] = {_with(q.shape, 'V')}, got {v.shape}")
+
+
+def _check_transition(a: Transition, shape: tuple[int, ...], may_share: bool) -> None:
+    """may_share: The channels of a head may have one transition."""
+    if not may_share:
+        _check_shape("a", a, shape, "q's shape" if len(shape) == 3 else "one for each channel")
+    elif a.shape not in (shape, (*shape[:-1], 1)):
+        raise ValueError(f"a: expected {shape} or {_with(shape, 1)}, got {a.shape}")
+
+
 def _check_real(name: str, x: mx.array) -> None:
     if not isinstance(x, mx.array) or not mx.issubdtype(x.dtype, mx.floating):
         raise ValueError(f"{name}: expected a real floating-point array, got {_kind(x)}")
@@ -93,7 +106,7 @@ def _check_shape(name: str, x: mx.array | Transition, shape: tuple[int, ...], me
 
 
 def _with(shape: tuple[int, ...], last: int | str) -> str:
-    return f"({', '.join(map(str, (*shape[:3], last)))})"
+    return f"({', '.join(map(str, (*shape[:-1], last)))})"
 
 
 def _kind(x: object) -> str:

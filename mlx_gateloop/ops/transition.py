@@ -79,6 +79,26 @@ class Transition:
         phase = self.second.astype(mx.float32)
         return magnitude * mx.cos(phase), magnitude * mx.sin(phase)
 
+    def logarithm(self) -> Planes:
+        """log |a| and, if complex, arg a: float32, of the transition's shape."""
+        first = self.first.astype(mx.float32)
+        second = None if self.second is None else self.second.astype(mx.float32)
+        if self.form == "sigmoid":
+            first = -mx.logaddexp(-first, 0)
+        elif self.form == "cartesian":
+            imaginary = mx.zeros_like(first) if second is None else second
+            # A negative number has a phase too.
+            second = mx.arctan2(imaginary, first)
+            first = log_magnitude(first, imaginary)
+        return (first,) if second is None else (first, second)
+
+
+def log_magnitude(real: mx.array, imaginary: mx.array) -> mx.array:
+    """log |a| for a other than 0, without squaring what may be too small to be squared."""
+    x, y = mx.abs(real), mx.abs(imaginary)
+    large, small = mx.maximum(x, y), mx.minimum(x, y)
+    return mx.log(large) + 0.5 * mx.log1p((small / large) ** 2)
+
 
 @mx.compile
 def _sigmoid(x: mx.array) -> mx.array:

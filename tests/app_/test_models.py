@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import mlx_gateloop as gl
 from app.models import Models
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.tokenizer import byte_tokenizer
 
 
 @pytest.fixture
@@ -50,6 +52,15 @@ def test_names_and_shapes(folder, models_folder):
     assert loaded.model.args.hidden_size == 16
     assert loaded.fingerprint == models.fingerprint("tiny") != models.fingerprint("fixed")
     assert loaded.text(72) == "H"
+
+
+def test_a_model_without_a_state_is_refused(folder):
+    tokenizer = byte_tokenizer()
+    args = gl.ModelArgs(
+        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, mixer="softmax"
+    )
+    gl.save(gl.Model(args), tokenizer, folder / "tiny")
+    assert "tiny: softmax has no state to keep" in refusal(Models([folder]).load, "tiny")
 
 
 def test_a_root_may_be_a_model_and_a_name_a_path_inside(folder):

@@ -30,7 +30,9 @@ def test_no_warmup_starts_at_the_peak():
     assert rates(cosine_with_warmup(1.0, 0, 10), [0, 5]) == pytest.approx([1.0, 0.5])
 
 
-@pytest.mark.parametrize("transition", ["data_controlled", "fixed"])
+@pytest.mark.parametrize(
+    "transition", ["data_controlled", "fixed", "linear_attention", "lru", "s4d_lin", "s5"]
+)
 def test_groups_of_the_paper(transition):
     """With no gradient only weight decay moves weights, and only in matrices of the third group."""
     model = Model(ModelArgs(**SMALL, transition=transition))
@@ -40,14 +42,15 @@ def test_groups_of_the_paper(transition):
     optimizer.init(model.trainable_parameters())
     optimizer.update(model, tree_map(mx.zeros_like, model.parameters()))
     for path, weight in tree_flatten(model.parameters()):
-        is_transition = any(part in path for part in ("gamma", "theta"))
+        is_transition = any(part in path for part in ("gamma", "theta", "constant"))
         decays = weight.ndim == 2 and not is_transition
         assert weight.max().item() == pytest.approx(0.95 if decays else 1.0), path
 
 
-def test_state_transition_has_its_own_rate():
+@pytest.mark.parametrize("transition", ["data_controlled", "lru"])
+def test_state_transition_has_its_own_rate(transition):
     """The first bias-corrected Adam step is the rate times the gradient's sign."""
-    model = Model(ModelArgs(**SMALL))
+    model = Model(ModelArgs(**SMALL, transition=transition))
     before = dict(tree_flatten(model.parameters()))
     settings = OptimizerConfig(
         learning_rate=0.01, state_transition_learning_rate=0.002, weight_decay=0.0
@@ -56,7 +59,8 @@ def test_state_transition_has_its_own_rate():
     optimizer.init(model.trainable_parameters())
     optimizer.update(model, tree_map(mx.ones_like, model.parameters()))
     for path, weight in tree_flatten(model.parameters()):
-        rate = 0.002 if ".gamma_proj." in path or ".theta_proj." in path else 0.01
+        is_transition = any(part in path for part in (".gamma_proj.", ".theta_proj.", ".constant."))
+        rate = 0.002 if is_transition else 0.01
         assert (before[path] - weight).max().item() == pytest.approx(rate, rel=1e-4), path
 
 

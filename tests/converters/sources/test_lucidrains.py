@@ -116,6 +116,7 @@ def test_missing_matrices_are_named():
     ("options", "name"),
     [
         ({}, "gate"),
+        ({"mixer": "softmax"}, "mixer"),
         ({"gate": "polar_abs"}, "norm"),
         ({"gate": "polar_abs", "norm": "rms", "projection_bias": False}, "head_bias"),
     ],

@@ -1,0 +1,72 @@
+"""A constant transition as a convolution: its powers are the filter (paper, equation 8)."""
+
+import mlx.core as mx
+
+from mlx_gateloop.ops import planes as pl
+from mlx_gateloop.ops.checks import check_convolve
+from mlx_gateloop.ops.planes import Planes, multiply
+from mlx_gateloop.ops.transition import Transition
+
+
+def convolve(
+    q: mx.array, k: mx.array, v: mx.array, a: mx.array | Transition
+) -> tuple[mx.array, mx.array]:
+    """`gate_loop` of a transition that is the same at every step, by FFT in O(L log L).
+
+    y_n = Re(q_n sum_m a^(n-m) k_m^T v_m) over m <= n
+
+    Args:
+        q: Queries, as in `gate_loop`, as are k and v.
+        k: Keys.
+        v: Values.
+        a: Transition without batch and time, `[D]`, or `[H, K]` or `[H, 1]`: a complex64 or real
+            array, or a `Transition`.
+
+    Returns:
+        y in v's shape and dtype, and the state after the last step, float32, in `gate_loop`'s form.
+        An FFT's error is relative to the largest output of a channel.
+
+    Raises:
+        ValueError: A shape or dtype that does not fit, naming the argument.
+    """
+    a = a if isinstance(a, Transition) else Transition.of(a)
+    check_convolve(q, k, v, a)
+    shape, dtype = v.shape, v.dtype
+    state = (q.shape[0], 2, *q.shape[2:], *v.shape[3:])
+    if q.size == 0 or v.size == 0:
+        return v, mx.zeros(state)
+    gates = tuple(mx.broadcast_to(plane, q.shape[2:]) for plane in a.planes())
+    q, k, v = (x.astype(mx.float32) for x in (q, k, v))
+    if q.ndim == 3:  # [B, L, D] -> [B, L, H = D, 1]
+        q, k, v = (x[..., None] for x in (q, k, v))
+        gates = tuple(plane[..., None] for plane in gates)
+    filters = powers(gates, q.shape[1])
+    # Of the state only the real part is read, so that the filter is real.
+    h = _causal_convolution(k[..., None] * v[..., None, :], filters[0][..., None])
+    y = (q[..., None] * h).sum(-2)
+    last = tuple(mx.einsum("lhk,blhk,blhv->bhkv", plane[::-1], k, v) for plane in filters)
+    return y.reshape(shape).astype(dtype), mx.stack(list(pl.widen(last, 2)), 1).reshape(state)
+
+
+def powers(a: Planes, length: int) -> Planes:
+    """a^0 ... a^(length - 1) along a new first axis, by doubling; exact at a = 0.
+
+    Args:
+        a: Planes `[...]`.
+        length: At least 1.
+    """
+    result = pl.widen((mx.ones((1, *a[0].shape)),), len(a))
+    while result[0].shape[0] < length:
+        later = multiply(tuple(plane[None] for plane in a), result)
+        result = tuple(mx.concatenate([*pair]) for pair in zip(result, later, strict=True))
+        a = multiply(a, a)
+    return tuple(plane[:length] for plane in result)
+
+
+def _causal_convolution(x: mx.array, taps: mx.array) -> mx.array:
+    """sum_m taps_{n-m} x_m over m <= n; x `[B, L, ...]` and taps `[L, ...]` float32."""
+    length = x.shape[1]
+    size = 1 << (2 * length - 1).bit_length()  # so long that nothing wraps around
+    # Complex between the transforms alone, and there it must be: that is what MLX's FFTs give.
+    spectrum = mx.fft.rfft(x, size, axis=1) * mx.fft.rfft(taps, size, axis=0)
+    return mx.fft.irfft(spectrum, size, axis=1)[:, :length]
