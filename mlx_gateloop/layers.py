@@ -115,8 +115,7 @@ class SoftmaxMixing(TimeMixing):
         y_n = sum_m softmax_m(Re(q_n k_m a_{m+1} ... a_n) / sqrt(K)) v_m   over m <= n
 
     Transition "none", a = 1, is plain causal attention. Dividing by sqrt(K), K channels a head, is
-    Vaswani et al.'s (arXiv 1706.03762); the paper leaves it to the weights. Memory grows with
-    L^2, and where the channels of a head have transitions of their own with L^2 K.
+    Vaswani et al.'s (arXiv 1706.03762); the paper leaves it to the weights.
     """
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:

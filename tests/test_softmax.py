@@ -10,7 +10,7 @@ from mlx_gateloop.arguments import LayerArgs
 from mlx_gateloop.layers import SoftmaxMixing
 from mlx_gateloop.ops.transition import Transition
 
-SIZE, LENGTH = 8, 19
+SIZE, LENGTH = 8, 71  # two blocks of queries and a part of one
 VARIANTS = {
     "paper": {},
     "max-headed": {"num_heads": SIZE},
@@ -72,7 +72,7 @@ def test_it_is_the_operators_softmax_form_with_its_gradient(options):
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
-@pytest.mark.parametrize("cuts", [[1], [5, 6, 7, 18], list(range(1, LENGTH))])
+@pytest.mark.parametrize("cuts", [[1], [5, 6, 7, 60], list(range(1, LENGTH))])
 def test_a_cache_goes_on_where_it_stopped(options, cuts):
     layer, cache = mixing(**options), KVCache()
     x = mx.random.normal((2, LENGTH, SIZE))
@@ -83,14 +83,20 @@ def test_a_cache_goes_on_where_it_stopped(options, cuts):
     np.testing.assert_allclose(again, layer(x)[:, -4:], atol=5e-6)
 
 
-def test_padding_is_never_looked_at():
-    layer = mixing()
-    x = mx.random.normal((1, 6, SIZE))
-    mask = mx.tri(6, dtype=mx.bool_) & (mx.arange(6) >= 2)
-    wild = mx.concatenate([mx.full((1, 2, SIZE), 1e4), x[:, 2:]], axis=1)
+@pytest.mark.parametrize("transition", ["data_controlled", "none"])
+def test_padding_is_never_looked_at(transition):
+    layer = mixing(transition=transition)
+    x = mx.random.normal((1, LENGTH, SIZE))
+    mask = mx.tri(LENGTH, dtype=mx.bool_) & (mx.arange(LENGTH) >= 40)
+    wild = mx.concatenate([mx.full((1, 40, SIZE), 1e4), x[:, 40:]], axis=1)
     y = layer(wild, mask[None, None])
-    np.testing.assert_allclose(y[:, 2:], layer(x[:, 2:]), atol=2e-6)
+    np.testing.assert_allclose(y[:, 40:], layer(x[:, 40:]), atol=2e-6)
     assert mx.all(mx.isfinite(y))
+
+
+@pytest.mark.parametrize("shape", [(1, 0, SIZE), (0, 3, SIZE)])
+def test_empty(shape):
+    assert mixing()(mx.zeros(shape)).shape == shape
 
 
 def test_a_long_text_keeps_its_precision():

@@ -1,10 +1,16 @@
-"""Softmax attention of the last tokens to all, relative positions by transitions; for a cache.
+"""Softmax attention of the last tokens to all, with relative positions from a cache.
 
 Unlike `softmax_attention` it takes the logarithms of the transitions, which a cache can keep for
-every token and never has to change. Sums run over m+1..n alone, as there.
+every token and never has to change, and its memory grows with L^2 without a factor K: queries go in
+blocks, and the decay to tokens before a block is split at the block's start. Both factors are at
+most 1, so that nothing is divided and nothing but what is forgotten underflows.
 """
 
 import mlx.core as mx
+
+from mlx_gateloop.ops.planes import Planes
+
+BLOCK = 32  # queries
 
 
 def relative_attention(
@@ -26,34 +32,50 @@ def relative_attention(
     if parts == 0:
         how: mx.array | str = "causal" if mask is None else mask
         return mx.fast.scaled_dot_product_attention(q, keys, v, scale=1.0, mask=how)
-    rows, size = q.shape[2:]
-    width = (keys.shape[-1] - size) // parts
-    k, *logs = mx.split(keys.astype(mx.float32), [size + n * width for n in range(parts)], -1)
-    sums = [_between(log, rows) for log in logs]
-    left = mx.exp(sums[0]) * (mx.cos(sums[1]) if parts == 2 else 1)
-    q = q.astype(mx.float32)
-    if width < size:  # the channels of a head share it
-        scores = (q @ k.swapaxes(-1, -2)) * left[..., 0]
-    else:
-        scores = mx.einsum("bhnk,bhmk,bhnmk->bhnm", q, k, left)
-    seen = _lower(rows, keys.shape[2], 0)
+    rows, size, length = q.shape[2], q.shape[3], keys.shape[2]
     if mask is not None:
-        seen = seen & mask
-    # Not -inf: a row of padding sees nothing, and NaN in it would reach others through its value.
-    weights = mx.softmax(mx.where(seen, scores, mx.finfo(mx.float32).min), axis=-1)
-    return (weights @ v.astype(mx.float32)).astype(v.dtype)
+        mask = mx.broadcast_to(mask, (*mask.shape[:-2], rows, length))
+    width = (keys.shape[-1] - size) // parts
+    k, *log = mx.split(keys.astype(mx.float32), [size + n * width for n in range(parts)], -1)
+    q, values = q.astype(mx.float32), v.astype(mx.float32)
+    blocks = []
+    for first in range(0, rows, BLOCK):
+        queries = q[:, :, first : first + BLOCK]
+        stop = length - rows + first + queries.shape[2]
+        scores = _scores(queries, k[:, :, :stop], tuple(part[:, :, :stop] for part in log))
+        seen = mx.tri(queries.shape[2], stop, stop - queries.shape[2], dtype=mx.bool_)
+        if mask is not None:
+            seen = seen & mask[..., first : first + BLOCK, :stop]
+        # Not -inf: a row of padding sees nothing, and its NaN would reach others through its value.
+        weights = mx.softmax(mx.where(seen, scores, mx.finfo(mx.float32).min), axis=-1)
+        blocks.append(weights @ values[:, :, :stop])
+    y = mx.concatenate(blocks, axis=2) if blocks else mx.zeros((*q.shape[:3], v.shape[3]))
+    return y.astype(v.dtype)
 
 
-def _between(log: mx.array, rows: int) -> mx.array:
-    """Sums of `[B, H, T, A]` over m+1..n for all m and the last n: `[B, H, rows, T, A]`."""
-    length = log.shape[2]
-    new = mx.where(_lower(rows, length, -1)[..., None], log[:, :, length - rows :, None], 0)
-    # Of the tokens before the new ones, those after m.
-    old = mx.cumsum(log[:, :, : length - rows], axis=2, reverse=True, inclusive=False)
-    old = mx.pad(old, [(0, 0), (0, 0), (0, rows), (0, 0)])
-    return mx.cumsum(new, axis=2) + old[:, :, None]
+def _scores(q: mx.array, k: mx.array, log: Planes) -> mx.array:
+    """Re(q_n k_m a_{m+1} ... a_n) of the last queries, `[B, H, rows, T]`; of m > n anything."""
+    rows, start = q.shape[2], k.shape[2] - q.shape[2]
+    new = tuple(part[:, :, start:] for part in log)
+    # From the start of the block to n; from m to that start.
+    after = _exp(tuple(mx.cumsum(part, axis=2) for part in new))
+    before = _exp(
+        tuple(mx.cumsum(p[:, :, :start], axis=2, reverse=True, inclusive=False) for p in log)
+    )
+    products = [
+        (q * left) @ (k[:, :, :start] * right).swapaxes(-1, -2)
+        for left, right in zip(after, before, strict=True)
+    ]
+    earlier = products[0] if len(products) == 1 else products[0] - products[1]
+    # Within the block: sums over m+1..n alone, as a difference of sums would lose digits.
+    later = mx.tri(rows, k=-1, dtype=mx.bool_)[..., None]
+    inside = _exp(tuple(mx.cumsum(mx.where(later, p[:, :, :, None], 0), axis=2) for p in new))[0]
+    within = (q[:, :, :, None] * k[:, :, None, start:] * inside).sum(-1)
+    return mx.concatenate([earlier, within], axis=-1)
 
 
-def _lower(rows: int, columns: int, diagonal: int) -> mx.array:
-    """Whether m <= n + diagonal, for all columns m and the last rows n."""
-    return mx.tri(rows, columns, columns - rows + diagonal, dtype=mx.bool_)
+def _exp(log: Planes) -> Planes:
+    magnitude = mx.exp(log[0])
+    if len(log) == 1:
+        return (magnitude,)
+    return magnitude * mx.cos(log[1]), magnitude * mx.sin(log[1])
