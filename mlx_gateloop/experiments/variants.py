@@ -9,11 +9,20 @@ from mlx.utils import tree_flatten
 
 from mlx_gateloop.lm import Model, ModelArgs
 
+HEADS = {"num_heads": 4}  # of the models that have heads; the others have one a channel
 # What each changes in `ModelArgs`. All else is the same for all.
 VARIANTS: dict[str, dict[str, Any]] = {
     "data_controlled": {"transition": "data_controlled"},
     "fixed": {"transition": "fixed"},
     "real_gates": {"transition": "data_controlled", "gate": "real"},
+    "linear_attention": {"transition": "linear_attention"},
+    "retnet": {"transition": "retnet", **HEADS},
+    "lru": {"transition": "lru"},
+    "s4d_lin": {"transition": "s4d_lin"},
+    "s4d_inv": {"transition": "s4d_inv"},
+    "s5": {"transition": "s5"},
+    "softmax": {"mixer": "softmax", "transition": "none", **HEADS},
+    "softmax_data_controlled": {"mixer": "softmax", "transition": "data_controlled", **HEADS},
 }
 REFERENCE = "data_controlled"  # what the others are measured against
 
