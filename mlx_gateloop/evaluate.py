@@ -34,20 +34,32 @@ class Evaluation:
 
 
 def evaluate(
-    model: nn.Module, tokens: np.ndarray, num_bytes: int, length: int, batch_size: int
+    model: nn.Module,
+    tokens: np.ndarray,
+    num_bytes: int,
+    length: int,
+    batch_size: int,
+    stride: int | None = None,
+    carry: bool = False,
 ) -> Evaluation:
     """Score every token of a stream but the first, once.
 
-    Protocol: windows of `length` tokens that do not overlap, each starting from an empty state
-    (nothing is carried over), so a window's first tokens see little context and a longer `length`
-    scores better. Every batch has the same shape; padding is not counted.
+    The protocol decides how much a prediction has seen:
+
+    windows  side by side, each from an empty state (the default): 0 to `length` - 1 tokens before
+    sliding  windows that overlap, from an empty state: at least `length` - `stride` tokens before
+    carried  one after another, each from the state that the one before left: all tokens before
+
+    Every batch has the same shape; padding is not counted.
 
     Args:
         model: tokens `[B, L]` to logits `[B, L, V]`; dropout is off meanwhile.
         tokens: `[N]` integers.
         num_bytes: UTF-8 bytes of the text that the tokens stand for.
         length: tokens a window; no more than there are.
-        batch_size: windows a batch.
+        batch_size: windows a batch; carried, it is one.
+        stride: of the sliding protocol: tokens that a window scores, from 1 to `length`.
+        carry: the carried protocol, without `stride`; `model` then takes a cache.
 
     Raises:
         InputError: fewer than two tokens, so there is nothing to predict.
@@ -56,16 +68,29 @@ def evaluate(
     if count < 1:
         raise InputError("the text to evaluate has fewer than two tokens; give a longer one")
     length = min(length, count)
+    stride = None if stride is None else min(stride, length)
+    state = [model.make_cache()] if carry else []
     was_training = model.training
     model.eval()
     nats = 0.0
-    for inputs, targets, counted in in_order(tokens, batch_size, length):
-        losses = cross_entropy(model(mx.array(inputs)), mx.array(targets))
+    for inputs, targets, counted in in_order(tokens, 1 if carry else batch_size, length, stride):
+        losses = cross_entropy(model(mx.array(inputs), *state), mx.array(targets))
         nats += float(np.array(mx.where(mx.array(counted), losses, 0).sum()))
     model.train(was_training)
     loss = nats / count
     perplexity = math.exp(loss) if loss < 700 else math.inf
     return Evaluation(loss, perplexity, nats / math.log(2) / num_bytes, count)
+
+
+def whole_windows(tokens: np.ndarray, length: int) -> np.ndarray:
+    """The part of a stream that fills windows, without the end of text that ended it.
+
+    Source: LMDataset with drop_last in Hyena's repository (safari,
+    src/dataloaders/datasets/lm_dataset.py), whose stream has no end of text. A stream below one
+    window is kept.
+    """
+    count = len(tokens) - 2
+    return tokens[: (count // length * length or count) + 1]
 
 
 @dataclass(frozen=True)

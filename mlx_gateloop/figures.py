@@ -9,6 +9,7 @@ import numpy as np
 
 from mlx_gateloop.trace import Trace
 
+TURNS = ("−π", "−π/2", "0", "π/2", "π")  # noqa: RUF001
 BINS, FEWEST = 32, 10  # of the accuracy over span; a bin with fewer answers is left out
 COLUMNS = 5  # of a legend
 
@@ -21,7 +22,7 @@ def training_curves(log_path: Path, png_path: Path) -> None:
         png_path: the picture; an older one is replaced.
     """
     records = _records(log_path)
-    figure = _figure(8, 4.5)
+    figure = new_figure(8, 4.5)
     loss_axes = figure.add_subplot(xlabel="step", ylabel="loss (nats per token)")
     loss_axes.plot(*_series(records, "loss"), label="training")
     loss_axes.plot(*_series(records, "validation_loss"), marker="o", label="validation")
@@ -32,7 +33,7 @@ def training_curves(log_path: Path, png_path: Path) -> None:
     )
     loss_axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=3)
-    _save(figure, png_path)
+    save_png(figure, png_path)
 
 
 def compared_curves(log_paths: Mapping[str, Sequence[Path]], png_path: Path) -> None:
@@ -42,7 +43,7 @@ def compared_curves(log_paths: Mapping[str, Sequence[Path]], png_path: Path) -> 
         log_paths: each model's logs.
         png_path: the picture; an older one is replaced.
     """
-    figure = _figure(10, 4)
+    figure = new_figure(10, 4)
     loss_axes = figure.add_subplot(1, 2, 1, xlabel="step", ylabel="training loss (nats)")
     accuracy_axes = figure.add_subplot(1, 2, 2, xlabel="step", ylabel="validation accuracy")
     for number, (model, paths) in enumerate(log_paths.items()):
@@ -54,7 +55,7 @@ def compared_curves(log_paths: Mapping[str, Sequence[Path]], png_path: Path) -> 
     for axes in (loss_axes, accuracy_axes):
         axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=min(len(log_paths), COLUMNS))
-    _save(figure, png_path)
+    save_png(figure, png_path)
 
 
 def accuracy_over_span(
@@ -66,7 +67,7 @@ def accuracy_over_span(
         counts: each model's runs: how many answers were asked, and how many right, by span.
         png_path: the picture; an older one is replaced.
     """
-    figure = _figure(8, 4.5)
+    figure = new_figure(8, 4.5)
     axes = figure.add_subplot(xlabel="required memory span (inputs)", ylabel="test accuracy")
     for model, runs in counts.items():
         edges = np.unique(np.linspace(0, len(runs[0][0]), BINS + 1).astype(int))[:-1]
@@ -83,7 +84,7 @@ def accuracy_over_span(
     axes.set_ylim(0, 1.02)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=min(len(counts), COLUMNS))
-    _save(figure, png_path)
+    save_png(figure, png_path)
 
 
 def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
@@ -97,12 +98,15 @@ def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
         marks: positions to mark, such as resets.
         png_path: the picture; an older one is replaced.
     """
+    import matplotlib
+
     layers = trace.layers
-    figure = _figure(11, 1.5 * layers + 3)
+    figure = new_figure(11, 1.5 * layers + 3)
+    colour_of = matplotlib.colormaps["plasma"](np.linspace(0, 0.85, layers))
     grid = figure.subplots(layers + 1, 2, sharex=True, squeeze=False)
     panels: list[tuple[str, Callable[..., np.ndarray], Callable[..., Any], float, float, str]] = [
         ("|a|", trace.magnitude, np.mean, 0, 1, "viridis"),
-        ("arg a", trace.phase, _mean_direction, -np.pi, np.pi, "twilight"),
+        ("arg a", trace.phase, _mean_direction, -np.pi, np.pi, "twilight_shifted"),
     ]
     for column, (name, read, average, low, high, colours) in enumerate(panels):
         bottom, values = grid[layers, column], [read(layer) for layer in range(layers)]
@@ -117,16 +121,26 @@ def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
                 interpolation="nearest",
             )
             axes.set_ylabel(f"layer {layer + 1}")
-            bottom.plot(average(values[layer], 1), linewidth=1, label=f"layer {layer + 1}")
+            bottom.plot(
+                average(values[layer], 1),
+                linewidth=1,
+                color=colour_of[layer],
+                label=f"layer {layer + 1}",
+            )
         bottom.plot(average(np.concatenate(values, 1), 1), color="black", label="all")
         for mark in marks:
             bottom.axvline(mark, color="0.6", linestyle=":", zorder=0)
         bottom.set(xlabel="position", ylabel=f"average {name}", ylim=(low, high))
-        grid[0, column].set_title(name)
-        figure.colorbar(image, ax=grid[:layers, column], pad=0.01)
+        grid[0, column].set_title(f"{name}, channels from top to bottom")
+        colours_of_values = figure.colorbar(
+            image, ax=grid[:layers, column], pad=0.01, aspect=8 * layers
+        )
+        if low < 0:
+            for axis in (bottom.yaxis, colours_of_values.ax.yaxis):
+                axis.set_ticks(np.pi * np.linspace(-1, 1, 5), TURNS)
     grid[layers, 0].set_xlim(-0.5, trace.tokens - 0.5)
     figure.legend(*bottom.get_legend_handles_labels(), loc="outside lower center", ncols=COLUMNS)
-    _save(figure, png_path)
+    save_png(figure, png_path)
 
 
 def _mean_direction(angles: np.ndarray, axis: int) -> np.ndarray:
@@ -142,7 +156,8 @@ def _series(records: list[dict[str, Any]], name: str) -> tuple[list[int], list[f
     return [step for step, _ in points], [value for _, value in points]
 
 
-def _figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float) -> Any:
+    """An empty matplotlib figure; sizes in inches."""
     # The Figure API leaves pyplot's global state and the display alone.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -152,7 +167,8 @@ def _figure(width: float, height: float) -> Any:
     return figure
 
 
-def _save(figure: Any, png_path: Path) -> None:
+def save_png(figure: Any, png_path: Path) -> None:
+    """Write the picture whole or not at all."""
     partial = png_path.with_name(f".{png_path.name}.partial")
     try:
         figure.savefig(partial, format="png", dpi=120)

@@ -29,6 +29,7 @@ TINY = {
 def work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "empty.txt").write_text("")
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     return tmp_path
 
@@ -59,7 +60,7 @@ def test_train_eval_generate(work, capsys):
     for name in ("config.json", "model.safetensors", "tokenizer.json", "log.jsonl", "curves.png"):
         assert (work / "run" / name).stat().st_size > 0
 
-    assert main(["eval", "--model", "run", "--data", "text.txt", "--length", "16"]) == 0
+    assert main(["eval", "--model", "run", "--data", "text.txt", "--context", "16"]) == 0
     printed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert int(printed["tokens"].replace(",", "")) >= len(TEXT) - 2
     assert 0 < float(printed["loss"].split()[0]) < 7
@@ -89,6 +90,48 @@ def test_flags_override_the_config(work):
     assert written["model"]["dropout"] == 0.25
 
 
+def test_a_dry_run_says_what_training_would_cost_and_writes_nothing(work, capsys):
+    before = sorted(work.rglob("*"))
+    argv = ["train", "--config", "tiny.yaml", "--data", "text.txt", "--dry-run"]
+    assert main([*argv, "--out", "run"]) == main(argv) == 0
+    shown = capsys.readouterr().out
+    assert "steps         6 of 32 tokens" in shown
+    assert "tokens        192 (" in shown
+    assert "Nothing was written." in shown
+    assert sorted(work.rglob("*")) == before
+    assert "leave out --resume" in fails(capsys, *argv, "--resume")
+    assert "--out: where to?" in fails(capsys, *argv[:-1])
+
+
+def test_wikitext_from_a_folder_with_a_tokenizer_of_ones_own(work, capsys):
+    folder = work / "wiki"
+    folder.mkdir()
+    for part in ("train", "valid", "test"):
+        (folder / f"wiki.{part}.raw").write_text(" \n = Sums = \n \n" + TEXT)
+    byte_tokenizer().save_pretrained(work / "tokenizer")
+    argv = ["train", "--config", "tiny.yaml", "--data", "wiki", "--out", "run"]
+    argv += ["--set", "tokenizer={kind: pretrained, path: tokenizer}"]
+    assert main(argv) == 0
+    capsys.readouterr()
+    argv = ["eval", "--model", "run", "--data", "wiki", "--split", "test", "--context", "64"]
+    assert main([*argv, "--whole-windows"]) == 0
+    printed = capsys.readouterr().out.split()
+    tokens = len(" = Sums = \n" + TEXT)
+    assert int(printed[1].replace(",", "")) == (tokens - 1) // 64 * 64
+
+
+def test_figures_of_a_text_model(model, work, capsys):
+    argv = ["figures", "--model", "model", "--text", "text.txt", "--out", "pictures"]
+    assert main([*argv, "--length", "9"]) == 0
+    names = ["transitions", "amplitude-activations", "parallel-scan"]
+    paths = [f"pictures/{name}.png" for name in names]
+    assert capsys.readouterr().out.splitlines() == paths
+    assert all((work / path).read_bytes()[:4] == b"\x89PNG" for path in paths)
+    (model / "log.jsonl").write_text('{"step": 1, "loss": 2.5}\n')
+    assert main(argv) == 0
+    assert "pictures/training-curves.png" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -113,7 +156,6 @@ def test_flags_override_the_config(work):
     ],
 )
 def test_bad_input_to_train(work, capsys, changes, message):
-    (work / "empty.txt").write_text("")
     (work / "short.txt").write_text("hi")
     (work / "latin.txt").write_bytes("déjà vu ".encode("latin-1") * 50)
     (work / "typo.yaml").write_text(yaml.safe_dump({**TINY, "optimizer": {"learning_rat": 1}}))
@@ -130,7 +172,11 @@ def test_bad_input_to_train(work, capsys, changes, message):
     [
         (["eval", "--model", "missing", "--data", "text.txt"], "missing"),
         (["eval", "--model", "model", "--data", "missing.txt"], "missing.txt"),
-        (["eval", "--model", "model", "--data", "text.txt", "--length", "0"], "length"),
+        (["eval", "--model", "model", "--data", "text.txt", "--context", "0"], "--context"),
+        (
+            ["eval", "--model", "model", "--data", "text.txt", "--context", "8", "--stride", "9"],
+            "--stride: expected 1 to the context's 8 tokens, got 9",
+        ),
         (["generate", "--model", "model", "--top-p", "7"], "top_p"),
         (["generate", "--model", "model", "--system", "be kind"], "--system"),
         (["generate", "--model", "model", "--max-tokens", "0"], "max_tokens"),
@@ -152,6 +198,14 @@ def test_bad_input_to_train(work, capsys, changes, message):
         (["memory-horizon", "--set", "optimizer.x=1", "--out", "x"], "unknown key optimizer.x"),
         (["memory-horizon", "--set", "steps=5", "--out", "x"], "warmup_steps (100) must be below"),
         (["recall", "--out", "text.txt"], "already holds something"),
+        (["figures", "--model", "model", "--out", "x"], "--text: what is the model to read?"),
+        (["figures", "--model", "model", "--text", "missing.txt", "--out", "x"], "missing.txt"),
+        (["figures", "--model", "model", "--text", "empty.txt", "--out", "x"], "holds no text"),
+        (["figures", "--model", "missing", "--text", "text.txt", "--out", "x"], "missing"),
+        (
+            ["figures", "--model", "model", "--text", "text.txt", "--length", "0", "--out", "x"],
+            "--length: expected at least 1, got 0",
+        ),
         (["induction", "--resume", "--out", "x"], "no experiment to resume"),
     ],
 )
@@ -182,6 +236,25 @@ def test_eval_scores_the_whole_text_or_the_part_that_training_cut_off(model, wor
     assert tokens("--split", "validation") == len(TEXT) - int(len(TEXT) * 0.75)
 
 
+def test_eval_names_its_protocol(model, capsys):
+    def scores(*options: str) -> tuple[float, str]:
+        argv = ["eval", "--model", "model", "--data", "text.txt", "--context", "16", *options]
+        assert main(argv) == 0
+        printed = dict(
+            line.split("  ", maxsplit=1) for line in capsys.readouterr().out.splitlines()
+        )
+        return int(printed["tokens"].strip().replace(",", "")), printed["protocol"].strip()
+
+    whole = (len(TEXT) - 1) // 16 * 16
+    assert scores() == (
+        len(TEXT),
+        "windows of 16 tokens side by side, each from an empty state",
+    )
+    assert scores("--stride", "8")[1].startswith("sliding: windows of 16 tokens")
+    assert scores("--carry")[1].startswith("carried")
+    assert scores("--whole-windows")[0] == whole < len(TEXT)
+
+
 @pytest.mark.parametrize(
     "command", [[], *([name] for name in COMMANDS)], ids=lambda command: " ".join(command)
 )
@@ -204,6 +277,12 @@ def test_memory_horizon_prints_what_it_wrote(work, capsys):
     assert "run 2 of 2: fixed, seed 0" in shown.err
     assert "already holds something" in fails(capsys, *argv)
     assert main([*argv, "--resume"]) == 0
+
+    argv = ["figures", "--model", "out/runs/fixed-0", "--out", "pictures"]
+    assert main(argv) == 0
+    drawn = {path.stem for path in (work / "pictures").iterdir()}
+    assert {"transitions", "accuracy-over-span", "training-curves"} < drawn
+    assert "reads no text" in fails(capsys, *argv, "--text", "text.txt")
 
 
 def test_mlx_lm_commands_run_with_the_type_registered(model, capsys):

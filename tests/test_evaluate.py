@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mlx_gateloop.data.task import UNASKED, Samples
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.evaluate import evaluate, evaluate_task
+from mlx_gateloop.evaluate import evaluate, evaluate_task, whole_windows
 from mlx_gateloop.lm import Model, ModelArgs
 
 
@@ -44,24 +44,58 @@ def test_every_token_but_the_first_counts_once(count, length, batch_size):
     )
 
 
-def test_windows_start_from_an_empty_state():
+@pytest.fixture
+def model():
     mx.random.seed(0)
-    model = Model(
-        ModelArgs(
-            vocab_size=13, hidden_size=8, num_hidden_layers=1, intermediate_size=8, dropout=0.5
-        )
-    )
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    return Model(ModelArgs(vocab_size=13, dropout=0.5, longest_half_life=20, **sizes))
+
+
+def nats_of(model, tokens):
+    """Of each token but the first, after all before it."""
+    logits = model(mx.array(tokens[:-1])[None])[0]
+    return np.array(nn.losses.cross_entropy(logits, mx.array(tokens[1:])))
+
+
+def test_windows_start_from_an_empty_state(model):
     model.train()
     tokens = np.random.default_rng(0).integers(0, 13, 31)
     result = evaluate(model, tokens, num_bytes=30, length=10, batch_size=2)
     assert model.training, "the mode is put back"
 
     model.eval()
-    windows = mx.array(tokens[:30].reshape(3, 10)), mx.array(tokens[1:].reshape(3, 10))
-    alone = nn.losses.cross_entropy(model(windows[0]), windows[1], reduction="mean").item()
+    alone = np.mean([nats_of(model, tokens[start : start + 11]) for start in (0, 10, 20)])
     assert result.loss_nats == pytest.approx(alone, rel=1e-5)
     joined = evaluate(model, tokens, num_bytes=30, length=30, batch_size=1)
     assert joined.loss_nats != pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.parametrize(("count", "stride"), [(31, 4), (30, 1), (12, 10), (9, 3)])
+def test_sliding_windows_score_what_is_new_after_an_empty_state(model, count, stride):
+    tokens = np.random.default_rng(0).integers(0, 13, count)
+    model.eval()
+    length, scored = 10, []
+    for target in range(1, count):  # every target after as much context as its window gives
+        window = max(0, -(-(target - length) // stride))
+        begin = window * stride
+        scored.append(nats_of(model, tokens[begin : target + 1])[-1])
+        assert target < length or target - begin > length - stride
+    result = evaluate(model, tokens, num_bytes=30, length=length, batch_size=2, stride=stride)
+    assert result.tokens == count - 1
+    assert result.loss_nats == pytest.approx(np.mean(scored), rel=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 7, 10, 30, 99])
+def test_a_carried_state_has_seen_everything_whatever_the_window(model, length):
+    tokens = np.random.default_rng(0).integers(0, 13, 31)
+    result = evaluate(model, tokens, num_bytes=30, length=length, batch_size=4, carry=True)
+    model.eval()
+    assert result.loss_nats == pytest.approx(nats_of(model, tokens).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("count", "kept"), [(12, 11), (21, 11), (22, 21), (23, 21), (7, 6)])
+def test_whole_windows_leave_out_the_end_of_text_and_a_part_of_a_window(count, kept):
+    np.testing.assert_array_equal(whole_windows(np.arange(count), 10), np.arange(kept))
 
 
 def test_a_hopeless_model_has_infinite_perplexity():

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from mlx_gateloop.commands.evaluate import add_eval
 from mlx_gateloop.commands.experiment import add_experiment
+from mlx_gateloop.commands.figures import add_figures
 from mlx_gateloop.commands.generate import add_generate
 from mlx_gateloop.commands.tools import add_bench, add_doctor, add_mlx_lm
 from mlx_gateloop.commands.train import add_train
@@ -38,6 +39,11 @@ COMMANDS = {
         add_generate,
         "stream a continuation or an answer",
         'gateloop generate --model models/mine --prompt "Once upon a time"',
+    ),
+    "figures": Command(
+        add_figures,
+        "the paper's pictures of any trained model",
+        "gateloop figures --model models/mine --text my.txt --out figures",
     ),
     "memory-horizon": Command(
         add_experiment,

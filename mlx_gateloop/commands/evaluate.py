@@ -18,29 +18,52 @@ def add_eval(command: argparse.ArgumentParser) -> None:
         help="all of it, or a part as the model's training cut it",
     )
     add(
-        "--length",
+        "--context",
         type=int,
         metavar="N",
-        help="tokens of context; none: as in the model's training, or 256",
+        help="tokens a window; none: as in the model's training, or 256",
     )
-    add("--batch-size", type=int, metavar="N", default=8, help="sequences at once")
+    protocol = command.add_mutually_exclusive_group()
+    protocol.add_argument(
+        "--stride",
+        type=int,
+        metavar="N",
+        help="sliding: windows begin every N tokens and score their last N, so that each token has "
+        "seen nearly the context; without it they don't overlap",
+    )
+    protocol.add_argument(
+        "--carry",
+        action="store_true",
+        help="carried: the state goes on from window to window, so that each token has seen all "
+        "of the text; without it every window starts from an empty state",
+    )
+    add(
+        "--whole-windows",
+        action="store_true",
+        help="leave out a last window that is not full, as the systems do that the paper compares "
+        "with on WikiText-103",
+    )
+    add("--batch-size", type=int, metavar="N", default=8, help="windows at once")
     command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
     from mlx_gateloop.data import encode, load_corpus, load_documents, num_bytes
-    from mlx_gateloop.evaluate import evaluate
+    from mlx_gateloop.evaluate import evaluate, whole_windows
     from mlx_gateloop.train import TrainConfig
 
     model, tokenizer = load(arguments.model)
     # a run keeps its configuration beside the model
     path = Path(arguments.model) / "config.yaml"
     config = TrainConfig.load(path if path.exists() else None)
-    length = config.data.length if arguments.length is None else arguments.length
-    for name, value in (("length", length), ("batch_size", arguments.batch_size)):
+    context = config.data.length if arguments.context is None else arguments.context
+    stride = arguments.stride
+    for name, value in (("context", context), ("batch-size", arguments.batch_size)):
         if value < 1:
-            raise InputError(f"{name}: expected at least 1, got {value}")
+            raise InputError(f"--{name}: expected at least 1, got {value}")
+    if stride is not None and not 1 <= stride <= context:
+        raise InputError(f"--stride: expected 1 to the context's {context} tokens, got {stride}")
     if arguments.split == "all":
         documents = load_documents(arguments.data)
     else:
@@ -48,14 +71,22 @@ def run(arguments: argparse.Namespace) -> None:
         documents = getattr(corpus, arguments.split)
         if not documents:
             raise InputError(f"{arguments.data}: has no {arguments.split} part")
-    result = evaluate(
-        model,
-        encode(documents, tokenizer),
-        num_bytes(documents),
-        length,
-        arguments.batch_size,
-    )
+    tokens, size = encode(documents, tokenizer), num_bytes(documents)
+    if arguments.whole_windows:
+        whole = whole_windows(tokens, context)
+        tokens, size = whole, round(size * len(whole) / len(tokens))
+    batch_size = arguments.batch_size
+    result = evaluate(model, tokens, size, context, batch_size, stride, arguments.carry)
     print(f"tokens         {result.tokens:,}")
     print(f"loss           {result.loss_nats:.4f} nats/token")
     print(f"perplexity     {result.perplexity:.3f} per token")
     print(f"bits per byte  {result.bits_per_byte:.4f}")
+    print(f"protocol       {_protocol(context, stride, arguments.carry)}")
+
+
+def _protocol(context: int, stride: int | None, carry: bool) -> str:
+    if carry:
+        return "carried: the state goes on through the whole text"
+    if stride is None:
+        return f"windows of {context:,} tokens side by side, each from an empty state"
+    return f"sliding: windows of {context:,} tokens from an empty state, each scores {stride:,}"

@@ -28,8 +28,13 @@ def add_train(command: argparse.ArgumentParser) -> None:
         help="a text file, a folder, a .jsonl file, a folder with WikiText-103, or one of `pydoc` "
         "(Python's documentation) and `wikitext-103` (from the Hugging Face hub)",
     )
-    add("--out", type=Path, required=True, metavar="DIR", help="becomes a model directory")
+    add("--out", type=Path, metavar="DIR", help="becomes a model directory")
     add("--resume", action="store_true", help="continue the run that DIR holds, bit for bit")
+    add(
+        "--dry-run",
+        action="store_true",
+        help="take a few steps, print what the run would cost here, and write nothing",
+    )
     for flag, (key, type_, text) in FLAGS.items():
         metavar = {int: "N", float: "X", str: "NAME"}[type_]
         add(flag, dest=key, type=type_, metavar=metavar, help=text, default=argparse.SUPPRESS)
@@ -41,7 +46,7 @@ def add_train(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.train import TrainConfig, train
+    from mlx_gateloop.train import TrainConfig, estimate, train
 
     keys = {key for key, _, _ in FLAGS.values()}
     overrides = {key: value for key, value in vars(arguments).items() if key in keys}
@@ -49,9 +54,17 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError("--steps and --epochs: give one of them")
     overrides |= settings(arguments.set, "model.dropout=0.1")
     path = arguments.config
+    if arguments.out is None and not arguments.dry_run:
+        raise InputError("--out: where to? Give a directory, or --dry-run")
+    if arguments.resume and arguments.dry_run:
+        raise InputError("--dry-run: reckons a run from its beginning; leave out --resume")
     if path is None and arguments.resume:
         path = arguments.out / "config.yaml"
     config = TrainConfig.load(path, overrides)
+    if arguments.dry_run:
+        print(estimate(config, arguments.data))
+        print("Nothing was written.")
+        return
     result = train(config, arguments.data, arguments.out, resume=arguments.resume)
     print(f"saved {result.out} after {result.steps} steps", end="")
     print(f", validation loss {result.best_loss:.4f} nats/token")

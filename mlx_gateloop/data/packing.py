@@ -117,22 +117,27 @@ class Batches:
 
 
 def in_order(
-    tokens: np.ndarray, batch_size: int, length: int
+    tokens: np.ndarray, batch_size: int, length: int, stride: int | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Windows of a stream in their order: each token but the first is a target once.
+    """Windows of a stream in their order: each token but the first counts as a target once.
 
     Args:
         tokens: `[N]` integers.
         batch_size: Windows a batch.
         length: Tokens a window.
+        stride: Tokens from one window's start to the next one's, up to `length`: windows overlap,
+            and each but the first counts for its last `stride` targets. None is `length`.
 
     Yields:
-        Inputs and targets, int32, and which targets count (the rest is padding of the last batch),
-        bool; all `[batch_size, length]`.
+        Inputs and targets, int32, and which targets count (others have counted already, or are
+        padding), bool; all `[batch_size, length]`.
     """
-    size, shape = batch_size * length, (batch_size, length)
-    for start in range(0, len(tokens) - 1, size):
-        stream = np.asarray(tokens[start : start + size + 1], np.int32)
-        counts = np.arange(1, size + 1) < len(stream)
-        stream = np.pad(stream, (0, size + 1 - len(stream)))
-        yield stream[:-1].reshape(shape), stream[1:].reshape(shape), counts.reshape(shape)
+    stride = length if stride is None else stride
+    count = len(tokens) - 1
+    windows = 1 + max(0, -(-(count - length) // stride)) if count > 0 else 0
+    for first in range(0, windows, batch_size):
+        starts = stride * np.arange(first, first + batch_size)[:, None]
+        stream = tokens.take(starts + np.arange(length + 1), mode="clip").astype(np.int32)
+        place = np.arange(length)
+        is_new = (starts == 0) | (place >= length - stride)
+        yield stream[:, :-1], stream[:, 1:], is_new & (starts + place < count)

@@ -33,7 +33,7 @@ def write_report(out: Path, experiment: Experiment, task: Task, command: str) ->
         task: its samples.
         command: what was typed.
     """
-    runs = _read(out)
+    runs = read_runs(out)
     if not runs:
         return
     marks = _oracles(task)
@@ -63,7 +63,7 @@ def write_report(out: Path, experiment: Experiment, task: Task, command: str) ->
     write_text(out / "results.md", "\n\n".join(text) + "\n")
 
 
-def _read(out: Path) -> Runs:
+def read_runs(out: Path) -> Runs:
     """The results of each model, in the order of `VARIANTS`, by seed."""
     results = [
         json.loads(file.read_text(encoding="utf-8")) for file in out.glob("runs/*/test.json")
@@ -71,6 +71,14 @@ def _read(out: Path) -> Runs:
     results.sort(key=lambda result: result["seed"])
     runs = {model: [r for r in results if r["model"] == model] for model in VARIANTS}
     return {model: results for model, results in runs.items() if results}
+
+
+def counts_by_span(runs: Runs) -> dict[str, list[tuple[list[int], list[int]]]]:
+    """Of each run how many answers were asked, and how many right, by span."""
+    return {
+        model: [(result["asked_by_span"], result["right_by_span"]) for result in results]
+        for model, results in runs.items()
+    }
 
 
 def _summary(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -215,10 +223,7 @@ def _draw(out: Path, runs: Runs, task: Task) -> list[str]:
         drawn.append(f"![{title}]({name})")
         return out / name
 
-    counts = {
-        model: [(result["asked_by_span"], result["right_by_span"]) for result in results]
-        for model, results in runs.items()
-    }
+    counts = counts_by_span(runs)
     figures.accuracy_over_span(counts, show("accuracy-over-span.png", "Accuracy over span"))
     logs = {
         model: [out / "runs" / f"{model}-{r['seed']}" / "log.jsonl" for r in results]

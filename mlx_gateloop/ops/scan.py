@@ -126,24 +126,31 @@ def _scan_chunks(a: Planes, x: Planes, h0: Planes, reverse: bool, chunk: int) ->
 
 def hillis_steele(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
     """All states in ceil(log2 L) doubling steps over the whole length."""
-    L = a[0].shape[1]
     x = widen(x, len(h0))
-    reach = 1
-    while reach < L:
-        # Everything but the first `reach` steps takes in the summary that ends `reach` earlier.
-        early, late, done = slice(None, -reach), slice(reach, None), slice(None, reach)
-        if reverse:
-            early, late, done = late, early, slice(-reach, None)
-        moved = combine(*(_at(p, (slice(None), span)) for span in (early, late) for p in (a, x)))
-        a, x = (
-            tuple(
-                mx.concatenate([new, old[:, done]] if reverse else [old[:, done], new], 1)
-                for old, new in zip(planes, new_planes, strict=True)
-            )
-            for planes, new_planes in zip((a, x), moved, strict=True)
-        )
-        reach *= 2
+    for reach in reaches(a[0].shape[1]):
+        a, x = doubled(a, x, reach, reverse)
     return add(multiply(a, tuple(s[:, None] for s in h0)), x)
+
+
+def reaches(length: int) -> list[int]:
+    """Of each doubling step how far back it combines: 1, 2, 4, ..., below the length."""
+    return [1 << step for step in range((length - 1).bit_length())]
+
+
+def doubled(a: Planes, x: Planes, reach: int, reverse: bool) -> Pair:
+    """One doubling step: all but the first `reach` summaries take in the one `reach` earlier."""
+    early, late, done = slice(None, -reach), slice(reach, None), slice(None, reach)
+    if reverse:
+        early, late, done = late, early, slice(-reach, None)
+    moved = combine(*(_at(p, (slice(None), span)) for span in (early, late) for p in (a, x)))
+    a, x = (
+        tuple(
+            mx.concatenate([new, old[:, done]] if reverse else [old[:, done], new], 1)
+            for old, new in zip(planes, new_planes, strict=True)
+        )
+        for planes, new_planes in zip((a, x), moved, strict=True)
+    )
+    return a, x
 
 
 def stepwise_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:

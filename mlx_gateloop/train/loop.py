@@ -1,6 +1,5 @@
 """Training a model on text or on a synthetic task: the loop around the compiled step."""
 
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -17,18 +16,22 @@ from tqdm import tqdm
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.figures import training_curves
-from mlx_gateloop.lm import Model
 from mlx_gateloop.train.checkpoint import Progress, read_header, restore, save_checkpoint
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
-from mlx_gateloop.train.optimizer import make_optimizer
 from mlx_gateloop.train.output import Output
-from mlx_gateloop.train.source import Score, Source, TaskSource
-from mlx_gateloop.train.step import Batch, checkpoint_blocks, lowered, make_step, number
-from mlx_gateloop.train.text import TextSource
+from mlx_gateloop.train.source import Score
+from mlx_gateloop.train.start import (
+    large_cache,
+    make_model,
+    make_source,
+    num_parameters,
+    step_batches,
+    tokens_per_step,
+)
+from mlx_gateloop.train.step import lowered, make_step, number
 
 MOST_SKIPPED_IN_A_ROW = 20
-CACHE_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def train(
         InputError: anything wrong with the data, the configuration, the directory or the disk.
         Interrupted: Ctrl-C; the state is saved.
     """
-    with _large_cache():
+    with large_cache():
         try:
             return Run(config, data, Output(Path(out), resume), resume).train()
         except OSError as error:  # checkpoints and models report their own failures
@@ -87,25 +90,14 @@ class Run:
         progress, identity = read_header(output.checkpoint) if resume else (Progress(), None)
         self.progress = progress
 
-        self.source: Source = (
-            TextSource(config, data, output.directory if resume else None)
-            if isinstance(data, str)
-            else TaskSource(config, data)
-        )
+        self.source = make_source(config, data, output.directory if resume else None)
         self.steps = config.total_steps(self.source.per_epoch)
         self.identity = {"config": config.to_dict(), "data": {"sha256": self.source.sha256}}
         if identity is not None:
             _require_same_run(identity, self.identity, output.checkpoint)
 
-        mx.random.seed(config.seed)
-        self.model = Model(config.model_args(self.source.vocab_size))
-        self.model.train()
-        if config.checkpoint_blocks:
-            checkpoint_blocks(self.model)
         self.dtype = getattr(mx, config.dtype)
-        self.optimizer = make_optimizer(config.optimizer, self.steps)
-        self.optimizer.init(self.model.trainable_parameters())
-        mx.eval(self.model.state, self.optimizer.state)
+        self.model, self.optimizer = make_model(config, self.source.vocab_size, self.steps)
         if resume:
             restore(output.checkpoint, self.model, self.optimizer)
             output.rewind(progress.step)
@@ -130,7 +122,7 @@ class Run:
         with interrupt_flag() as stop, bar:
             while not self._finished():
                 began = time.perf_counter()
-                loss, norm = self.take_step(self._next_batches())
+                loss, norm = self.take_step(step_batches(config, self.source, progress.step))
                 progress.step += 1
                 progress.recent_seconds += time.perf_counter() - began
                 self._count(loss, norm)
@@ -164,12 +156,9 @@ class Run:
         )
 
     def _summary(self) -> str:
-        weights: dict[str, mx.array] = dict(tree_flatten(self.model.parameters()))
-        parameters = sum(weight.size for weight in weights.values())
-        data, accumulate = self.config.data, self.config.optimizer.accumulate
         return (
-            f"{parameters:,} parameters; {self.source.summary}; "
-            f"{self.steps:,} steps of {accumulate * data.batch_size * data.length:,} tokens"
+            f"{num_parameters(self.model):,} parameters; {self.source.summary}; "
+            f"{self.steps:,} steps of {tokens_per_step(self.config):,} tokens"
         )
 
     def _finished(self) -> bool:
@@ -179,12 +168,6 @@ class Run:
 
     def _is_due(self, interval: int) -> bool:
         return self.progress.step % interval == 0 or self.progress.step == self.steps
-
-    def _next_batches(self) -> Iterator[Batch]:
-        accumulate = self.config.optimizer.accumulate
-        first = self.progress.step * accumulate
-        for position in range(first, first + accumulate):
-            yield self.source.batch(*divmod(position, self.source.per_epoch))
 
     def _count(self, loss: float, norm: float) -> None:
         progress = self.progress
@@ -202,10 +185,8 @@ class Run:
 
     def _rate(self) -> float:
         """Trained tokens a second since the last log record."""
-        config = self.config
-        steps = (self.progress.step - 1) % config.log_every + 1
-        tokens = config.optimizer.accumulate * config.data.batch_size * config.data.length
-        return steps * tokens / self.progress.recent_seconds
+        steps = (self.progress.step - 1) % self.config.log_every + 1
+        return steps * tokens_per_step(self.config) / self.progress.recent_seconds
 
     def _log(self, norm: float, rate: float, memory: float) -> None:
         progress = self.progress
@@ -279,20 +260,3 @@ def _require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) ->
         if before.get(key) != after.get(key):
             values = f"it had {before.get(key)}, now it is {after.get(key)}"
             raise InputError(f"{path}: the run to resume differs in {key}: {values}")
-
-
-@contextmanager
-def _large_cache() -> Iterator[None]:
-    """On the CPU let MLX keep freed buffers: its 32 MB default makes a gradient three times slower.
-
-    A quarter of the machine's memory, at most 4 GB.
-    """
-    if mx.default_device() != mx.Device(mx.cpu):
-        yield
-        return
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    previous = mx.set_cache_limit(min(CACHE_BYTES, memory // 4))
-    try:
-        yield
-    finally:
-        mx.set_cache_limit(previous)

@@ -2,13 +2,15 @@ import pyarrow
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 from pyarrow import parquet
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
-from mlx_gateloop.data import Corpus, load_corpus, wikitext
+from mlx_gateloop.data import Corpus, encode, load_corpus, wikitext
 from mlx_gateloop.errors import InputError
 
 BODY = [" \n", " First . \n", " \n", " = = Part = = \n", " \n", " More . \n", " \n"]
 LINES = [" \n", " = One = \n", *BODY, " = Two @-@ fold = \n", " \n", " Second . \n"]
-ARTICLES = ["".join([" = One = \n", *BODY[:-1]]), "".join(LINES[-3:])]
+TEXT = "".join(line for line in LINES if line != " \n")
 
 
 def write_parquet(path, lines):
@@ -22,7 +24,7 @@ def write_parquet(path, lines):
 def test_the_original_release(tmp_path, suffix):
     for part in ("train", "valid", "test"):
         (tmp_path / f"wiki.{part}.{suffix}").write_text("".join(LINES))
-    assert load_corpus(str(tmp_path)) == Corpus(ARTICLES, ARTICLES, ARTICLES)
+    assert load_corpus(str(tmp_path)) == Corpus([TEXT], [TEXT], [TEXT])
 
 
 def test_parquet_files_of_several_shards(tmp_path):
@@ -30,7 +32,7 @@ def test_parquet_files_of_several_shards(tmp_path):
     write_parquet(tmp_path / "train-00001-of-00002.parquet", LINES[5:])
     for part in ("validation", "test"):
         write_parquet(tmp_path / f"{part}-00000-of-00001.parquet", LINES)
-    assert load_corpus(str(tmp_path)) == Corpus(ARTICLES, ARTICLES, ARTICLES)
+    assert load_corpus(str(tmp_path)) == Corpus([TEXT], [TEXT], [TEXT])
 
 
 def test_the_hub_is_asked_for_the_parquet_files(tmp_path, monkeypatch):
@@ -43,7 +45,7 @@ def test_the_hub_is_asked_for_the_parquet_files(tmp_path, monkeypatch):
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert load_corpus("wikitext-103") == Corpus(ARTICLES, ARTICLES, ARTICLES)
+    assert load_corpus("wikitext-103") == Corpus([TEXT], [TEXT], [TEXT])
     patterns = {"repo_type": "dataset", "allow_patterns": "wikitext-103-raw-v1/*.parquet"}
     assert asked == [("Salesforce/wikitext", patterns)]
 
@@ -64,3 +66,28 @@ def test_broken_and_missing_parts(tmp_path):
     (tmp_path / "wiki.train.raw").write_text("".join(LINES))
     with pytest.raises(InputError, match=r"no wiki\.valid\.raw and no validation-\*\.parquet"):
         load_corpus(str(tmp_path))
+
+
+def test_tokens_are_those_of_the_rows_one_after_another(tmp_path):
+    """What the systems do that the paper compares with: rows alone, no end of text between them."""
+    for part in ("train", "valid", "test"):
+        (tmp_path / f"wiki.{part}.raw").write_text("".join(LINES))
+    tokenizer = tiny_gpt2()
+    rows = [line for line in LINES if line != " \n"]
+    expected = [token for row in rows for token in tokenizer.encode(row)]
+    (document,) = load_corpus(str(tmp_path)).test
+    assert encode([document], tokenizer).tolist() == [*expected, tokenizer.eos_token_id]
+    assert tokenizer.decode(expected) == TEXT
+
+
+def tiny_gpt2():
+    """A byte-level BPE tokenizer that splits words as GPT-2's does."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=290, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"]
+    )
+    tokenizer.train_from_iterator([TEXT] * 3, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")

@@ -1,0 +1,94 @@
+"""`gateloop figures`."""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from mlx_gateloop.commands.shared import add_model
+from mlx_gateloop.errors import InputError
+
+Drawing = tuple[str, Callable[[Path], None]]  # a name, and what draws to a path
+
+
+def add_figures(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add_model(command)
+    add(
+        "--text",
+        type=Path,
+        metavar="FILE",
+        help="what the model reads; a run of an experiment reads a test sample instead",
+    )
+    add("--length", type=int, metavar="N", default=256, help="tokens of the text, from its start")
+    add("--out", type=Path, required=True, metavar="DIR", help="gets the PNG files")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from mlx_gateloop import diagrams, figures
+
+    if arguments.length < 1:
+        raise InputError(f"--length: expected at least 1, got {arguments.length}")
+    directory = Path(arguments.model)
+    drawings: list[Drawing] = []
+    if (directory / "test.json").exists():
+        if arguments.text is not None:
+            raise InputError(f"--text: {directory} is a run of an experiment, and reads no text")
+        drawings += _of_experiment(directory)
+    elif arguments.text is None:
+        raise InputError("--text: what is the model to read? Give a text file")
+    else:
+        drawings += _of_text(arguments.model, arguments.text, arguments.length)
+    log = directory / "log.jsonl"
+    if log.exists():
+        drawings.append(("training-curves", partial(figures.training_curves, log)))
+    drawings.append(("amplitude-activations", diagrams.amplitude_activations))
+    drawings.append(("parallel-scan", diagrams.parallel_scan))
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name, draw in drawings:
+        path = arguments.out / f"{name}.png"
+        draw(path)
+        print(path)
+
+
+def _of_text(model_name: str, path: Path, length: int) -> Iterator[Drawing]:
+    import numpy as np
+
+    from mlx_gateloop import figures, load
+    from mlx_gateloop.data.corpus import read_text
+    from mlx_gateloop.trace import trace_of
+
+    text = read_text(path)
+    model, tokenizer = load(model_name)
+    tokens = tokenizer.encode(text[: 64 * length], add_special_tokens=False)[:length]
+    if not tokens:
+        raise InputError(f"{path}: holds no text; give a file with some")
+    trace = trace_of(model, np.array(tokens))
+    if trace.tokens:
+        yield "transitions", partial(figures.transitions, trace, trace.resets().tolist())
+
+
+def _of_experiment(directory: Path) -> Iterator[Drawing]:
+    """The run's transitions over a test sample, and the accuracy of all runs beside it."""
+    import numpy as np
+
+    from mlx_gateloop import figures
+    from mlx_gateloop.experiments.presets import Experiment
+    from mlx_gateloop.experiments.report import counts_by_span, read_runs
+    from mlx_gateloop.io import load_model
+    from mlx_gateloop.trace import trace_of
+
+    root = directory.resolve().parents[1]
+    try:
+        settings = json.loads((root / "experiment.json").read_text(encoding="utf-8"))
+    except OSError:
+        raise InputError(f"{root}: no experiment.json; keep a run in its experiment") from None
+    task = Experiment(**settings).make_task()
+    tokens = task.test.inputs[0]
+    trace = trace_of(load_model(directory), tokens)
+    if trace.tokens:
+        marks = np.flatnonzero(tokens == task.marker).tolist()
+        yield "transitions", partial(figures.transitions, trace, marks)
+    yield "accuracy-over-span", partial(figures.accuracy_over_span, counts_by_span(read_runs(root)))

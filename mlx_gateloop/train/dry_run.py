@@ -1,0 +1,103 @@
+"""What a run would cost on this machine, from a few of its own steps; nothing is written."""
+
+import statistics
+import time
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from mlx_gateloop.data.task import Task
+from mlx_gateloop.train.config import TrainConfig
+from mlx_gateloop.train.start import (
+    large_cache,
+    make_model,
+    make_source,
+    num_parameters,
+    step_batches,
+    tokens_per_step,
+)
+from mlx_gateloop.train.step import make_step
+
+WARM_UP = 2  # steps; the first ones compile
+FEWEST, MOST, BUDGET = 3, 50, 10.0  # steps to time, and the seconds after which no more are begun
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Args:
+    parameters: of the model.
+    data: what there is to learn from, in words.
+    steps: optimizer steps of the whole run.
+    epochs: passes over the data.
+    tokens_per_step: trained tokens.
+    timed: steps that were timed.
+    seconds_per_step: their median.
+    peak_bytes: the most that MLX held in arrays, cached buffers not counted.
+    """
+
+    parameters: int
+    data: str
+    steps: int
+    epochs: float
+    tokens_per_step: int
+    timed: int
+    seconds_per_step: float
+    peak_bytes: int
+
+    def __str__(self) -> str:
+        speed = self.tokens_per_step / self.seconds_per_step
+        rows = {
+            "parameters": f"{self.parameters:,} ({self.parameters / 1e6:.1f}M)",
+            "data": self.data,
+            "steps": f"{self.steps:,} of {self.tokens_per_step:,} tokens",
+            "tokens": f"{self.steps * self.tokens_per_step:,} ({self.epochs:.2f} epochs)",
+            "speed": f"{speed:,.0f} tokens/s (median of {self.timed} steps after {WARM_UP})",
+            "time": f"{duration(self.steps * self.seconds_per_step)}, validations not counted",
+            "peak memory": f"{self.peak_bytes / 2**30:.2f} GB in MLX's arrays",
+        }
+        return "\n".join(f"{name:<13} {value}" for name, value in rows.items())
+
+
+def estimate(config: TrainConfig, data: str | Task) -> Estimate:
+    """Take a few steps of the run, and time them.
+
+    Args:
+        config: the run.
+        data: see `train`.
+
+    Raises:
+        InputError: anything wrong with the data or the configuration.
+    """
+    with large_cache():
+        source = make_source(config, data, saved=None)
+        steps = config.total_steps(source.per_epoch)
+        mx.reset_peak_memory()
+        model, optimizer = make_model(config, source.vocab_size, steps)
+        accumulate, dtype = config.optimizer.accumulate, getattr(mx, config.dtype)
+        take_step = make_step(model, optimizer, config.optimizer.clip_norm, accumulate, dtype)
+        for step in range(WARM_UP):
+            take_step(step_batches(config, source, step))
+        times: list[float] = []
+        while len(times) < FEWEST or (len(times) < MOST and sum(times) < BUDGET):
+            began = time.perf_counter()
+            take_step(step_batches(config, source, WARM_UP + len(times)))
+            times.append(time.perf_counter() - began)
+    return Estimate(
+        parameters=num_parameters(model),
+        data=source.summary,
+        steps=steps,
+        epochs=steps * accumulate / source.per_epoch,
+        tokens_per_step=tokens_per_step(config),
+        timed=len(times),
+        seconds_per_step=statistics.median(times),
+        peak_bytes=mx.get_peak_memory(),
+    )
+
+
+def duration(seconds: float) -> str:
+    """The two largest units: `3 d 4 h`, `1 h 20 min`, `2 min 5 s`."""
+    whole = max(1, round(seconds))
+    for unit, size, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60)):
+        if whole >= size:
+            return f"{whole // size:,} {unit} {whole % size // part} {smaller}"
+    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
