@@ -8,6 +8,7 @@ import numpy as np
 
 from mlx_gateloop.figures import new_figure, save_png
 from mlx_gateloop.ops import Transition, gate_loop
+from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.scan import doubled, reaches
 
 ELEMENTS = 8  # of the scan that is drawn
@@ -80,7 +81,8 @@ def combinations(elements: int) -> list[list[tuple[int, int | None]]]:
         For the inputs and after each step, by element: the first input that it spans (the last is
         its own), and the element that it was combined with in this step, if any.
     """
-    a, x = (mx.ones((1, elements, elements)),), (mx.eye(elements)[None],)
+    a: Planes = (mx.ones((1, elements, elements)),)
+    x: Planes = (mx.eye(elements)[None],)
     held = np.array(x[0][0]) > 0
     rows: list[list[tuple[int, int | None]]] = [[(n, None) for n in range(elements)]]
     for reach in reaches(elements):
@@ -89,8 +91,8 @@ def combinations(elements: int) -> list[list[tuple[int, int | None]]]:
         row: list[tuple[int, int | None]] = []
         for n in range(elements):
             gained = held[n] & ~before[n]
-            partner = np.flatnonzero((before == gained).all(1)) if gained.any() else []
-            row.append((int(held[n].argmax()), int(partner[0]) if len(partner) else None))
+            partner = int((before == gained).all(1).argmax()) if gained.any() else None
+            row.append((int(held[n].argmax()), partner))
         rows.append(row)
     return rows
 
