@@ -14,10 +14,10 @@ from mlx_gateloop.experiments.variants import (
     REFERENCE,
     VARIANTS,
     equal_parameters,
-    num_parameters,
 )
 from mlx_gateloop.lm import Model
 from mlx_gateloop.train import TrainConfig
+from mlx_gateloop.train.start import num_parameters
 
 TASKS: dict[str, Callable[..., Task]] = {
     "memory-horizon": memory_horizon,

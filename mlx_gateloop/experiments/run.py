@@ -20,11 +20,11 @@ from mlx_gateloop.evaluate import evaluate_task
 from mlx_gateloop.experiments.presets import Experiment
 from mlx_gateloop.experiments.report import write_report
 from mlx_gateloop.experiments.resets import mean_magnitudes
-from mlx_gateloop.experiments.variants import num_parameters
 from mlx_gateloop.io import load_model, write_text
 from mlx_gateloop.train import Interrupted, TrainConfig, train
 from mlx_gateloop.train.checkpoint import read_header
 from mlx_gateloop.train.source import TaskSource
+from mlx_gateloop.train.start import num_parameters
 
 
 def run(experiment: Experiment, out: Path, resume: bool = False, command: str = "") -> None:

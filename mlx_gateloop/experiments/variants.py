@@ -3,11 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-import mlx.core as mx
-import mlx.nn as nn
-from mlx.utils import tree_flatten
-
 from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.train.start import num_parameters
 
 HEADS = {"num_heads": 4}  # of the models that have heads; the others have one a channel
 # What each changes in `ModelArgs`. All else is the same for all.
@@ -25,12 +22,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "softmax_data_controlled": {"mixer": "softmax", "transition": "data_controlled", **HEADS},
 }
 REFERENCE = "data_controlled"  # what the others are measured against
-
-
-def num_parameters(model: nn.Module) -> int:
-    """How many numbers the model learns."""
-    weights: dict[str, mx.array] = dict(tree_flatten(model.trainable_parameters()))
-    return sum(weight.size for weight in weights.values())
 
 
 def equal_parameters(args: ModelArgs, goal: int) -> ModelArgs:

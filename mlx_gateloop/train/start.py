@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import mlx.core as mx
+import mlx.nn as nn
 import mlx.optimizers as optim
 from mlx.utils import tree_flatten
 
@@ -56,8 +57,9 @@ def tokens_per_step(config: TrainConfig) -> int:
     return config.optimizer.accumulate * config.data.batch_size * config.data.length
 
 
-def num_parameters(model: Model) -> int:
-    weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+def num_parameters(model: nn.Module) -> int:
+    """How many numbers the model learns."""
+    weights: dict[str, mx.array] = dict(tree_flatten(model.trainable_parameters()))
     return sum(weight.size for weight in weights.values())
 
 

@@ -6,9 +6,10 @@ from mlx_gateloop.data.recall import recall
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments import presets
 from mlx_gateloop.experiments.presets import PRESETS
-from mlx_gateloop.experiments.variants import VARIANTS, num_parameters
+from mlx_gateloop.experiments.variants import VARIANTS
 from mlx_gateloop.lm import PRESETS as MODELS
 from mlx_gateloop.lm import Model
+from mlx_gateloop.train.start import num_parameters
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -3,8 +3,9 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 
-from mlx_gateloop.experiments.variants import equal_parameters, num_parameters
+from mlx_gateloop.experiments.variants import equal_parameters
 from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.train.start import num_parameters
 
 ARGS = ModelArgs(vocab_size=7, hidden_size=8, intermediate_size=12, num_hidden_layers=2)
 
