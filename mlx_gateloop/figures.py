@@ -11,7 +11,8 @@ from mlx_gateloop.trace import Trace
 
 TURNS = ("−π", "−π/2", "0", "π/2", "π")  # noqa: RUF001
 BINS, FEWEST = 32, 10  # of the accuracy over span; a bin with fewer answers is left out
-COLUMNS = 5  # of a legend
+COLUMNS = 3  # of a legend
+COLOURS = 10  # of matplotlib's cycle; after them lines are dashed
 
 
 def training_curves(log_path: Path, png_path: Path) -> None:
@@ -49,7 +50,7 @@ def compared_curves(log_paths: Mapping[str, Sequence[Path]], png_path: Path) -> 
     for number, (model, paths) in enumerate(log_paths.items()):
         for seed, path in enumerate(paths):
             records = _records(path)
-            style = {"color": f"C{number}", "alpha": 0.8, "label": None if seed else model}
+            style = _style(number) | {"alpha": 0.8, "label": None if seed else model}
             loss_axes.plot(*_series(records, "loss"), **style)
             accuracy_axes.plot(*_series(records, "accuracy"), **style | {"label": None})
     for axes in (loss_axes, accuracy_axes):
@@ -69,7 +70,7 @@ def accuracy_over_span(
     """
     figure = new_figure(8, 4.5)
     axes = figure.add_subplot(xlabel="required memory span (inputs)", ylabel="test accuracy")
-    for model, runs in counts.items():
+    for number, (model, runs) in enumerate(counts.items()):
         edges = np.unique(np.linspace(0, len(runs[0][0]), BINS + 1).astype(int))[:-1]
         asked, right = (
             np.array([np.add.reduceat(run[which], edges) for run in runs]) for which in (0, 1)
@@ -77,7 +78,7 @@ def accuracy_over_span(
         known = asked[0] >= FEWEST  # the samples are the same for all runs
         accuracy = right[:, known] / asked[:, known]
         centres = (edges + (np.append(edges[1:], len(runs[0][0])) - 1))[known] / 2
-        (line,) = axes.plot(centres, accuracy.mean(0), label=model)
+        (line,) = axes.plot(centres, accuracy.mean(0), label=model, **_style(number))
         axes.fill_between(
             centres, accuracy.min(0), accuracy.max(0), color=line.get_color(), alpha=0.2
         )
@@ -141,6 +142,10 @@ def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
     grid[layers, 0].set_xlim(-0.5, trace.tokens - 0.5)
     figure.legend(*bottom.get_legend_handles_labels(), loc="outside lower center", ncols=COLUMNS)
     save_png(figure, png_path)
+
+
+def _style(number: int) -> dict[str, Any]:
+    return {"color": f"C{number % COLOURS}", "linestyle": "-" if number < COLOURS else "--"}
 
 
 def _mean_direction(angles: np.ndarray, axis: int) -> np.ndarray:
