@@ -50,10 +50,15 @@ def test_the_operator_needs_nothing_but_mlx():
         assert {name.split(".")[0] for name in imports(file)} <= allowed, file
 
 
-def test_importing_the_package_is_light():
-    code = "import sys, mlx_gateloop; print(*sorted(sys.modules))"
+HEAVY = {"mlx_lm", "transformers", "numpy", "matplotlib", "torch", "gradio", "mlx.nn"}
+
+
+@pytest.mark.parametrize(
+    "code", ["import mlx_gateloop", "from mlx_gateloop import cli; cli._parser()"]
+)
+def test_importing_the_package_and_parsing_a_command_is_light(code):
+    code += "; import sys; print(*sorted(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    heavy = {"mlx_lm", "transformers", "numpy", "matplotlib", "torch", "gradio", "mlx.nn"}
-    assert heavy.isdisjoint(loaded)
+    assert HEAVY.isdisjoint(loaded)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mlx_gateloop.commands.shared import add_settings, settings
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.experiments.variants import VARIANTS
 
 PRESETS = {
     "memory-horizon": "small (the paper's function, a quarter of an hour), bar (a running sum, two "
@@ -17,8 +18,6 @@ PRESETS = {
 
 
 def add_experiment(command: argparse.ArgumentParser) -> None:
-    from mlx_gateloop.experiments.variants import VARIANTS
-
     add, name = command.add_argument, command.prog.split()[-1]
     if name == "text":
         add("--text", type=Path, required=True, metavar="FILE", help="any text of 5 KB or more")

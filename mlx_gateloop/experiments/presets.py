@@ -10,11 +10,8 @@ from mlx_gateloop.data.next_byte import next_byte
 from mlx_gateloop.data.recall import induction, recall
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.experiments.variants import (
-    REFERENCE,
-    VARIANTS,
-    equal_parameters,
-)
+from mlx_gateloop.experiments.sizes import equal_parameters
+from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.lm import Model
 from mlx_gateloop.train import TrainConfig
 from mlx_gateloop.train.start import num_parameters

@@ -1,10 +1,6 @@
-"""The models that experiments compare, by name."""
+"""The models that experiments compare, by name. The command's parser needs it: imports are light."""
 
-from dataclasses import replace
 from typing import Any
-
-from mlx_gateloop.lm import Model, ModelArgs
-from mlx_gateloop.train.start import num_parameters
 
 HEADS = {"num_heads": 4}  # of the models that have heads; the others have one a channel
 # What each changes in `ModelArgs`. All else is the same for all.
@@ -22,19 +18,3 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "softmax_data_controlled": {"mixer": "softmax", "transition": "data_controlled", **HEADS},
 }
 REFERENCE = "data_controlled"  # what the others are measured against
-
-
-def equal_parameters(args: ModelArgs, goal: int) -> ModelArgs:
-    """The same model with the width of channel mixing that brings it closest to a size.
-
-    Args:
-        args: the model.
-        goal: its parameters.
-    """
-
-    def with_width(width: int) -> ModelArgs:
-        return replace(args, intermediate_size=width)
-
-    # The count is linear in the width. The models are never evaluated, so they take no memory.
-    least, next_to_least = (num_parameters(Model(with_width(width))) for width in (1, 2))
-    return with_width(1 + max(0, round((goal - least) / (next_to_least - least))))

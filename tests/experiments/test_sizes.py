@@ -3,7 +3,7 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 
-from mlx_gateloop.experiments.variants import equal_parameters
+from mlx_gateloop.experiments.sizes import equal_parameters
 from mlx_gateloop.lm import Model, ModelArgs
 from mlx_gateloop.train.start import num_parameters
 

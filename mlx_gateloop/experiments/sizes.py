@@ -1,0 +1,22 @@
+"""Models of equally many parameters."""
+
+from dataclasses import replace
+
+from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.train.start import num_parameters
+
+
+def equal_parameters(args: ModelArgs, goal: int) -> ModelArgs:
+    """The same model with the width of channel mixing that brings it closest to a size.
+
+    Args:
+        args: the model.
+        goal: its parameters.
+    """
+
+    def with_width(width: int) -> ModelArgs:
+        return replace(args, intermediate_size=width)
+
+    # The count is linear in the width. The models are never evaluated, so they take no memory.
+    least, next_to_least = (num_parameters(Model(with_width(width))) for width in (1, 2))
+    return with_width(1 + max(0, round((goal - least) / (next_to_least - least))))
