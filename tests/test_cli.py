@@ -274,11 +274,17 @@ def test_memory_horizon_prints_what_it_wrote(work, capsys):
     written = (work / "out" / "results.md").read_text()
     assert shown.out == f"{written}\n"
     assert f"`gateloop {' '.join(argv)}`" in written
+    assert "# memory-horizon, preset bar, changed\n" in written
     assert "run 2 of 2: fixed, seed 0" in shown.err
     assert "already holds something" in fails(capsys, *argv)
     assert main([*argv, "--resume"]) == 0
 
     argv = ["figures", "--model", "out/runs/fixed-0", "--out", "pictures"]
+    settings = work / "out" / "experiment.json"
+    kept = settings.read_text()
+    settings.write_text("{}")
+    assert "not an experiment's settings" in fails(capsys, *argv)
+    settings.write_text(kept)
     assert main(argv) == 0
     drawn = {path.stem for path in (work / "pictures").iterdir()}
     assert {"transitions", "accuracy-over-span", "training-curves"} < drawn

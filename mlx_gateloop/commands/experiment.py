@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError(f"--preset {arguments.preset}: no such preset; choose {', '.join(named)}")
     chosen = settings(arguments.set, "task.length=128")
     if arguments.name == "text":
-        chosen["task.file"] = str(arguments.text)
+        chosen["task.file"] = str(arguments.text.resolve())
     experiment = named[arguments.preset].changed_by(
         chosen,
         seeds=arguments.seeds,

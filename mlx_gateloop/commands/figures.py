@@ -1,7 +1,6 @@
 """`gateloop figures`."""
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -81,11 +80,7 @@ def _of_experiment(directory: Path) -> Iterator[Drawing]:
     from mlx_gateloop.trace import trace_of
 
     root = directory.resolve().parents[1]
-    try:
-        settings = json.loads((root / "experiment.json").read_text(encoding="utf-8"))
-    except OSError:
-        raise InputError(f"{root}: no experiment.json; keep a run in its experiment") from None
-    task = Experiment(**settings).make_task()
+    task = Experiment.load(root / "experiment.json").make_task()
     tokens = task.test.inputs[0]
     trace = trace_of(load_model(directory), tokens)
     if trace.tokens:

@@ -53,13 +53,13 @@ class Task:
 
     @property
     def sha256(self) -> str:
-        """A fingerprint of the samples to train and to validate with."""
-        digest = hashlib.sha256()
-        for samples in (self.training, self.validation):
-            for array in (samples.inputs, samples.targets):
-                digest.update(f"{array.shape}\n".encode())
-                digest.update(array.tobytes())
-        return digest.hexdigest()
+        """A fingerprint of the samples to train and to validate with, which checkpoints keep."""
+        return _sha256(self.training, self.validation)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all samples."""
+        return _sha256(self.training, self.validation, self.test)
 
 
 class SampleBatches:
@@ -82,6 +82,15 @@ class SampleBatches:
             self._epoch, self._order = epoch, generator.permutation(len(self.samples))
         rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
         return self.samples.inputs[rows], self.samples.targets[rows]
+
+
+def _sha256(*sets: Samples) -> str:
+    digest = hashlib.sha256()
+    for samples in sets:
+        for array in (samples.inputs, samples.targets):
+            digest.update(f"{array.shape}\n".encode())
+            digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def draw_splits(

@@ -1,8 +1,10 @@
 """What an experiment consists of, and the settings that have a name."""
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.data.memory_horizon import memory_horizon
@@ -12,6 +14,7 @@ from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.sizes import equal_parameters
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
+from mlx_gateloop.io import write_text
 from mlx_gateloop.lm import Model
 from mlx_gateloop.train import TrainConfig
 from mlx_gateloop.train.start import num_parameters
@@ -45,6 +48,7 @@ class Experiment:
         models: names of `VARIANTS`.
         equal_parameters: whether each model's `intermediate_size` is changed so that it has as
             many parameters as the reference.
+        data: the fingerprint of the task's samples; None before they were drawn.
     """
 
     name: str
@@ -54,6 +58,42 @@ class Experiment:
     seeds: int = 3
     models: tuple[str, ...] = (REFERENCE, "fixed")
     equal_parameters: bool = False
+    data: str | None = None
+
+    @classmethod
+    def load(cls, path: Path) -> "Experiment":
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: there is none, or it is something else.
+        """
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            experiment = cls(**saved | {"models": tuple(saved["models"])})
+            PRESETS[experiment.name]
+        except FileNotFoundError:
+            raise InputError(f"{path}: no such experiment; choose another directory") from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: not readable ({error})") from None
+        except (KeyError, TypeError):
+            advice = "choose another directory"
+            raise InputError(f"{path}: not an experiment's settings; {advice}") from None
+        return experiment
+
+    def save(self, path: Path) -> None:
+        write_text(path, json.dumps(asdict(self), indent=2) + "\n")
+
+    @property
+    def is_preset(self) -> bool:
+        """Whether the runs are the preset's, but for how long they are, and of which text."""
+
+        def compared(experiment: "Experiment") -> tuple[Any, ...]:
+            task, train = dict(experiment.task), dict(experiment.train)
+            for parts, key in ((task, "file"), (train, "steps"), (train, "epochs")):
+                parts.pop(key, None)
+            return task, train, experiment.equal_parameters
+
+        return compared(self) == compared(PRESETS[self.name][self.preset])
 
     def changed_by(
         self,
@@ -106,8 +146,15 @@ class Experiment:
         """Draw the samples.
 
         Raises:
-            InputError: an unknown key, or a value that cannot be used.
+            InputError: an unknown key, a value that cannot be used, or other samples than `data`.
         """
+        task = self._draw_task()
+        if self.data not in (None, task.fingerprint):
+            file = self.task.get("file", "the task")
+            raise InputError(f"{file}: not the data of the experiment any more; put that back")
+        return task
+
+    def _draw_task(self) -> Task:
         parameters = signature(TASKS[self.name]).parameters
         for key, value in self.task.items():
             if key not in parameters:

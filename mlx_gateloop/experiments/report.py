@@ -13,11 +13,12 @@ from mlx_gateloop.bench.machine import facts
 from mlx_gateloop.bench.measure import table
 from mlx_gateloop.data import oracles
 from mlx_gateloop.data.task import Task
-from mlx_gateloop.experiments.presets import Experiment
+from mlx_gateloop.experiments.presets import PRESETS, Experiment
 from mlx_gateloop.experiments.resets import FORGETS, KEEPS
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.io import load_model, write_text
 from mlx_gateloop.trace import trace_of
+from mlx_gateloop.train.source import TaskSource
 
 # Paper, section 5.1, table 1.
 CLAIMS = {("memory-horizon", "paper"): {"data_controlled": "0.43", "fixed": "0.25"}}
@@ -38,12 +39,15 @@ def write_report(out: Path, experiment: Experiment, task: Task, command: str) ->
         return
     marks = _oracles(task)
     environment = facts(command)
+    as_named = experiment.is_preset
+    claims = CLAIMS.get((experiment.name, experiment.preset), {}) if as_named else {}
+    planned = _preset_steps(experiment, task) if as_named else None
     text = [
-        f"# {experiment.name}, preset {experiment.preset}",
+        f"# {experiment.name}, preset {experiment.preset}{'' if as_named else ', changed'}",
         table(["", ""], [*environment.items(), *_settings(experiment)]),
         "## Test accuracy",
         "Of the weights with the lowest validation loss; mean and standard deviation over seeds.",
-        _accuracies(runs, CLAIMS.get((experiment.name, experiment.preset), {})),
+        _accuracies(runs, claims, planned),
         *_gaps(runs),
         "What simple strategies score on the same test samples:",
         table(["strategy", "accuracy"], [[name, f"{value:.3f}"] for name, value in marks.items()]),
@@ -127,7 +131,14 @@ def _oracles(task: Task) -> dict[str, float]:
     return marks
 
 
-def _accuracies(runs: Runs, claims: dict[str, str]) -> str:
+def _preset_steps(experiment: Experiment, task: Task) -> int:
+    """How long the preset's own runs are on these samples."""
+    preset = PRESETS[experiment.name][experiment.preset]
+    config = preset.config(task, REFERENCE, 0)
+    return config.total_steps(TaskSource(config, task).per_epoch)
+
+
+def _accuracies(runs: Runs, claims: dict[str, str], planned: int | None) -> str:
     rows = []
     for model, results in runs.items():
         accuracies = [result["accuracy"] for result in results]
@@ -136,7 +147,7 @@ def _accuracies(runs: Runs, claims: dict[str, str]) -> str:
                 model,
                 f"{results[0]['parameters']:,}",
                 f"{results[0]['intermediate_size']:,}",
-                _steps(results),
+                _steps(results, planned),
                 mean_and_spread(accuracies),
                 mean_and_spread([result["loss"] / np.log(2) for result in results]),
                 ", ".join(f"{accuracy:.3f}" for accuracy in accuracies),
@@ -148,11 +159,12 @@ def _accuracies(runs: Runs, claims: dict[str, str]) -> str:
     return table([*header, "accuracy by seed", "training s a run", "the paper's claim"], rows)
 
 
-def _steps(results: list[dict[str, Any]]) -> str:
-    """The least and the most steps; if runs were interrupted, of how many."""
+def _steps(results: list[dict[str, Any]], planned: int | None) -> str:
+    """The least and the most steps; if runs were interrupted or shortened, of how many."""
     steps = sorted({result["steps"] for result in results})
-    finished = all(result["finished"] for result in results)
-    part = "" if finished else f" **of {results[0]['total_steps']:,}**"
+    total = results[0]["total_steps"]
+    is_whole = planned in (None, total) and all(result["finished"] for result in results)
+    part = "" if is_whole else f" **of {planned or total:,}**"
     return "-".join(f"{step:,}" for step in dict.fromkeys((steps[0], steps[-1]))) + part
 
 

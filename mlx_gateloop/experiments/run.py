@@ -8,7 +8,7 @@ OUT/results.{json,md}, OUT/*.png          the comparison, rewritten whenever the
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def run(experiment: Experiment, out: Path, resume: bool = False, command: str = 
     Models take turns, seed by seed, so that what is there is comparable whenever it ends.
 
     Args:
-        experiment: what to do; a resumed one must be equal to the first.
+        experiment: what to do; a resumed one must be equal to the first, but for seeds and models.
         out: must be new or empty unless resumed.
         resume: continue what `out` holds: finished runs stay, the others go on exactly.
         command: what was typed, for the report.
@@ -43,6 +43,7 @@ def run(experiment: Experiment, out: Path, resume: bool = False, command: str = 
         Interrupted: Ctrl-C; all is saved, and the report tells of what is there.
     """
     task = experiment.make_task()
+    experiment = replace(experiment, data=task.fingerprint)
     configs = {
         (seed, model): experiment.config(task, model, seed)
         for seed in range(experiment.seeds)
@@ -50,7 +51,7 @@ def run(experiment: Experiment, out: Path, resume: bool = False, command: str = 
     }
     for config in configs.values():  # what cannot be trained is said before anything is
         config.total_steps(TaskSource(config, task).per_epoch)
-    _claim(out, experiment, resume)
+    whole = _claim(out, experiment, resume)
     try:
         for number, ((seed, model), config) in enumerate(configs.items(), 1):
             directory = out / "runs" / f"{model}-{seed}"
@@ -61,7 +62,7 @@ def run(experiment: Experiment, out: Path, resume: bool = False, command: str = 
         advice = "the same command with --resume goes on"
         raise Interrupted(f"interrupted, saved in {out}; {advice}") from None
     finally:
-        write_report(out, experiment, task, command)
+        write_report(out, whole, task, command)
 
 
 def _train(config: TrainConfig, task: Task, directory: Path, labels: dict[str, Any]) -> None:
@@ -77,30 +78,40 @@ def _train(config: TrainConfig, task: Task, directory: Path, labels: dict[str, A
             write_text(directory / "test.json", json.dumps(result) + "\n")
 
 
-def _claim(out: Path, experiment: Experiment, resume: bool) -> None:
-    """Make the directory of a new experiment, or see that it holds this one."""
+def _claim(out: Path, experiment: Experiment, resume: bool) -> Experiment:
+    """Make the directory of a new experiment, or see that it holds this one.
+
+    Returns:
+        What it holds or is to hold: the seeds and models of before too.
+    """
     file = out / "experiment.json"
-    settings = json.loads(json.dumps(asdict(experiment)))
     if resume:
-        try:
-            saved = json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise InputError(f"{out}: no experiment to resume; start without --resume") from None
-        except (OSError, ValueError) as error:
-            raise InputError(f"{file}: not readable ({error})") from None
-        if not isinstance(saved, dict):
-            raise InputError(f"{file}: not an experiment's settings; choose another directory")
-        for key, value in settings.items():
-            # seeds and models may be added
-            if key not in ("seeds", "models") and saved.get(key) != value:
+        if not file.exists():
+            raise InputError(f"{out}: no experiment to resume; start without --resume")
+        saved = Experiment.load(file)
+        before, now = _compared(saved), _compared(experiment)
+        if saved.data is None:  # as every experiment was begun once
+            before["data"] = now["data"]
+        for key, value in now.items():
+            if before[key] != value:
                 raise InputError(
-                    f"{out}: the experiment to resume differs in {key}: it had {saved.get(key)}, "
+                    f"{out}: the experiment to resume differs in {key}: it had {before[key]}, "
                     f"now it is {value}"
                 )
+        models = tuple(dict.fromkeys((*saved.models, *experiment.models)))
+        experiment = replace(experiment, models=models, seeds=max(saved.seeds, experiment.seeds))
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: already holds something; choose a new directory, or --resume")
     out.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps(settings, indent=2) + "\n")
+    experiment.save(file)
+    return experiment
+
+
+def _compared(experiment: Experiment) -> dict[str, Any]:
+    """What a resumed experiment must share; a text may lie elsewhere: `data` says which it is."""
+    settings: dict[str, Any] = json.loads(json.dumps(asdict(experiment)))
+    settings["task"].pop("file", None)
+    return {key: value for key, value in settings.items() if key not in ("seeds", "models")}
 
 
 def _is_finished(directory: Path) -> bool:

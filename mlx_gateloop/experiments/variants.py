@@ -1,4 +1,4 @@
-"""The models that experiments compare, by name. The command's parser needs it: imports are light."""
+"""The models that experiments compare, by name; light to import, for the command's parser."""
 
 from typing import Any
 

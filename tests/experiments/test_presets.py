@@ -1,3 +1,4 @@
+from dataclasses import replace
 from inspect import signature
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from mlx_gateloop.data.recall import recall
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments import presets
-from mlx_gateloop.experiments.presets import PRESETS
+from mlx_gateloop.experiments.presets import PRESETS, Experiment
 from mlx_gateloop.experiments.variants import VARIANTS
 from mlx_gateloop.lm import PRESETS as MODELS
 from mlx_gateloop.lm import Model
@@ -98,6 +99,36 @@ def test_a_task_that_does_not_fit_in_memory(monkeypatch):
     monkeypatch.setattr(presets, "signature", lambda _: signature(recall))
     with pytest.raises(InputError, match=r"don't fit in memory; lower task\.samples"):
         PRESETS["recall"]["small"].make_task()
+
+
+@pytest.mark.parametrize(
+    ("settings", "equal", "same"),
+    [
+        ({"steps": 9}, False, True),
+        ({"epochs": 2}, False, True),
+        ({"task.length": 9}, False, False),
+        ({"optimizer.learning_rate": 9}, False, False),
+        ({}, True, False),
+    ],
+)
+def test_a_preset_is_itself_however_long_it_is_trained(settings, equal, same):
+    paper = PRESETS["memory-horizon"]["paper"]
+    assert paper.changed_by(settings, seeds=4, equal_parameters=equal).is_preset == same
+
+
+def test_a_saved_experiment_is_read_again(tmp_path):
+    bar = PRESETS["memory-horizon"]["bar"].changed_by({"epochs": 2}, models=["fixed"])
+    bar.save(tmp_path / "experiment.json")
+    assert Experiment.load(tmp_path / "experiment.json") == bar
+    with pytest.raises(InputError, match="no such experiment"):
+        Experiment.load(tmp_path / "missing.json")
+
+
+def test_data_that_changed_is_refused():
+    bar = PRESETS["memory-horizon"]["bar"].changed_by({"task.samples": 2, "task.held_out": 1})
+    assert replace(bar, data=bar.make_task().fingerprint).make_task()
+    with pytest.raises(InputError, match="not the data of the experiment"):
+        replace(bar, data="other").make_task()
 
 
 def test_models_of_equal_parameters_have_another_inner_width():

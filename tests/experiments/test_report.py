@@ -33,11 +33,13 @@ def cells(table):
 
 
 def test_accuracies():
-    _, controlled, fixed, real = cells(report._accuracies(RUNS, {"fixed": "0.25"}))
+    _, controlled, fixed, real = cells(report._accuracies(RUNS, {"fixed": "0.25"}, None))
     assert controlled[:5] == ["data_controlled", "1,234", "32", "5", "0.800 ± 0.100"]
     assert controlled[5:] == ["2.000 ± 0.000", "0.900, 0.800, 0.700", "2", "-"]
     assert (fixed[4], fixed[-1]) == ("0.550 ± 0.071", "0.25")
     assert real[3:5] == ["3 **of 5**", "0.750"]
+    _, controlled, *_ = cells(report._accuracies(RUNS, {}, 18_900))
+    assert controlled[3] == "5 **of 18,900**"
 
 
 def test_gaps_are_between_the_same_seeds():

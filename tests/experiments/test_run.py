@@ -11,7 +11,7 @@ import pytest
 
 from mlx_gateloop.data.task import SampleBatches
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.experiments.presets import PRESETS
+from mlx_gateloop.experiments.presets import PRESETS, Experiment
 from mlx_gateloop.experiments.run import run
 from mlx_gateloop.train import Interrupted
 from mlx_gateloop.train.checkpoint import read_header
@@ -169,6 +169,38 @@ def test_seeds_and_models_may_be_added(tmp_path):
 
 
 @pytest.mark.usefixtures("without_pictures")
+def test_fewer_seeds_and_models_leave_the_others_in_place(tmp_path):
+    out = tmp_path / "out"
+    run(tiny(), out)
+    run(tiny(seeds=1, models=["fixed", "lru"]), out, resume=True)
+    saved = Experiment.load(out / "experiment.json")
+    assert (saved.seeds, saved.models) == (2, ("data_controlled", "fixed", "lru"))
+    assert len(results(out)) == 5
+    assert json.loads((out / "results.json").read_text())["experiment"]["seeds"] == 2
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_text_may_move_but_not_change(tmp_path):
+    def text(name, last):
+        (tmp_path / name).write_bytes(b"abcd" * 400 + last * 100)  # the end is to test with
+        settings = {k: v for k, v in TINY.items() if k not in ("task.samples", "task.held_out")}
+        settings["task.file"] = str(tmp_path / name)
+        return PRESETS["text"]["small"].changed_by(settings, seeds=1, models=["fixed"])
+
+    out = tmp_path / "out"
+    run(text("one", b"a"), out)
+    run(text("moved", b"a"), out, resume=True)
+    changed = text("moved", b"b")
+    with pytest.raises(InputError, match="differs in data"):
+        run(changed, out, resume=True)
+    saved = json.loads((out / "experiment.json").read_text())
+    del saved["data"]  # as of before it was kept
+    (out / "experiment.json").write_text(json.dumps(saved))
+    run(changed, out, resume=True)
+    assert Experiment.load(out / "experiment.json").data == changed.make_task().fingerprint
+
+
+@pytest.mark.usefixtures("without_pictures")
 def test_models_of_equal_parameters(tmp_path):
     out = tmp_path / "out"
     run(tiny(seeds=1, equal=True), out)
@@ -246,7 +278,8 @@ def test_a_directory_with_something_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("{", "not readable"), ("[]", "not an experiment's"), ("{}", "differs in")]
+    ("text", "words"),
+    [("{", "not readable"), ("[]", "not an experiment's"), ("{}", "not an experiment's")],
 )
 def test_a_directory_of_something_else(tmp_path, text, words):
     (tmp_path / "experiment.json").write_text(text)
