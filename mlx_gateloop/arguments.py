@@ -131,6 +131,11 @@ class LayerArgs:
         return self.num_heads or self.width
 
     @property
+    def state_size(self) -> int | None:
+        """Numbers of a layer's state, complex where a is; None if it grows with the text."""
+        return None if self.mixer == "softmax" else self.width**2 // self.heads
+
+    @property
     def projects_output(self) -> bool:
         if self.output_projection is None:
             return self.output_gate or self.width != self.hidden_size
@@ -154,11 +159,6 @@ class LayerArgs:
                 raise self.invalid("input_gate", f"another with transition {self.transition!r}")
         elif self.input_gate == "tied" and (self.gate == "polar_abs" or self.ablation != "none"):
             raise self.invalid("input_gate", "another with polar_abs or an ablation")
-
-    @property
-    def never_forgets(self) -> bool:
-        """Whether a = 1 whatever the weights are."""
-        return self.transition in ("linear_attention", "none") or self.ablation == "transition"
 
     def _check(self, name: str, type_: Any, value: Any) -> None:
         number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -46,8 +46,8 @@ def evaluate(
 
     The protocol decides how much a prediction has seen:
 
-    windows  side by side, each from an empty state (the default): 0 to `length` - 1 tokens before
-    sliding  windows that overlap, from an empty state: at least `length` - `stride` tokens before
+    windows  side by side, each from an empty state (the default): 1 to `length` tokens before
+    sliding  windows that overlap, from an empty state: at least `length` - `stride` + 1 before
     carried  one after another, each from the state that the one before left: all tokens before
 
     Every batch has the same shape; padding is not counted.

@@ -71,7 +71,7 @@ class TimeMixing(Gates):
             None if cache is None else cache[0],
             mask=mask if isinstance(mask, mx.array) else None,
             # a = 1 forgets no rounding error: those of a tree of sums are smaller than a loop's
-            backend="ops" if args.never_forgets else "auto",
+            backend="ops" if args.ablation == "transition" else "auto",
         )
         if cache is not None:
             cache[0] = state
@@ -85,7 +85,8 @@ class TimeMixing(Gates):
         v = self._heads(ACTIVATE[self.args.value_activation](self.v_proj(x)))
         transition = self.transition(x)
         key = self._key(x, v, transition)
-        if (record := getattr(cache, "record", None)) is not None:
+        record = getattr(cache, "record", None)
+        if record is not None and self.args.transition != "none":  # which has none to record
             record(q, key, transition)
         return q, key, v, transition
 

@@ -252,7 +252,18 @@ def test_eval_names_its_protocol(model, capsys):
     )
     assert scores("--stride", "8")[1].startswith("sliding: windows of 16 tokens")
     assert scores("--carry")[1].startswith("carried")
+    long = f"windows of {len(TEXT):,} tokens side by side"
+    assert scores("--context", "1000000")[1].startswith(long)
     assert scores("--whole-windows")[0] == whole < len(TEXT)
+
+
+def test_eval_carries_no_softmax(work, capsys):
+    tokenizer = byte_tokenizer()
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    args = gl.ModelArgs(vocab_size=len(tokenizer), mixer="softmax", **sizes)
+    gl.save(gl.Model(args), tokenizer, work / "softmax")
+    line = fails(capsys, "eval", "--model", "softmax", "--data", "text.txt", "--carry")
+    assert line == "error: --carry: softmax keeps every token; use --stride"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 import mlx_gateloop as gl
+from mlx_gateloop import layers
 from mlx_gateloop.arguments import LayerArgs
 from mlx_gateloop.layers import TimeMixing
 from mlx_gateloop.transitions import hippo, s4d_inv, s4d_lin
@@ -54,6 +55,26 @@ def test_linear_attention_is_a_cumulative_sum(heads):
     sums = np.cumsum(k[..., None] * v[..., None, :], axis=0)
     np.testing.assert_allclose(y, np.einsum("nhk,nhkv->nhv", q, sums), atol=2e-5)
     np.testing.assert_allclose(state.reshape(sums[-1].shape), sums[-1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "backend"),
+    [
+        ({}, "auto"),
+        ({"transition": "linear_attention"}, "auto"),
+        ({"ablation": "transition"}, "ops"),
+    ],
+)
+def test_only_the_ablation_is_kept_from_the_kernels(options, backend, monkeypatch):
+    seen, original = [], layers.gate_loop
+
+    def gate_loop(*arrays, **others):
+        seen.append(others["backend"])
+        return original(*arrays, **others)
+
+    monkeypatch.setattr(layers, "gate_loop", gate_loop)
+    TimeMixing(LayerArgs(hidden_size=SIZE, **options))(mx.ones((1, 2, SIZE)))
+    assert seen == [backend]
 
 
 @pytest.mark.parametrize("heads", [4, 2, 1])

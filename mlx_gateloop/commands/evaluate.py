@@ -64,6 +64,8 @@ def run(arguments: argparse.Namespace) -> None:
             raise InputError(f"--{name}: expected at least 1, got {value}")
     if stride is not None and not 1 <= stride <= context:
         raise InputError(f"--stride: expected 1 to the context's {context} tokens, got {stride}")
+    if arguments.carry and model.args.mixer == "softmax":
+        raise InputError("--carry: softmax keeps every token; use --stride")
     if arguments.split == "all":
         documents = load_documents(arguments.data)
     else:
@@ -76,11 +78,14 @@ def run(arguments: argparse.Namespace) -> None:
         whole = whole_windows(tokens, context)
         tokens, size = whole, round(size * len(whole) / len(tokens))
     batch_size = arguments.batch_size
+    context = min(context, max(1, len(tokens) - 1))  # a window is no longer than the text
+    stride = None if stride is None else min(stride, context)
     result = evaluate(model, tokens, size, context, batch_size, stride, arguments.carry)
     print(f"tokens         {result.tokens:,}")
     print(f"loss           {result.loss_nats:.4f} nats/token")
     print(f"perplexity     {result.perplexity:.3f} per token")
     print(f"bits per byte  {result.bits_per_byte:.4f}")
+    print(f"context        {context:,} tokens")
     print(f"protocol       {_protocol(context, stride, arguments.carry)}")
 
 

@@ -29,7 +29,10 @@ def last_inputs(training: Samples, test: Samples, count: int) -> float:
 
 
 def exact_upto(training: Samples, test: Samples, span: int) -> float:
-    """Accuracy of being right wherever that takes at most `span` inputs, else of the majority."""
+    """Accuracy of being right wherever the span is at most `span`, else of the majority.
+
+    A span of 0 by convention (recall's new tokens) is right too.
+    """
     asked = test.asked
     right = test.targets[asked] == _commonest(training)
     return float((right | (test.span[asked] <= span)).mean())

@@ -17,7 +17,8 @@ def recall(
 
     The tokens are independent and uniform, keys and values from one vocabulary. The answer after a
     token is the one that followed it when it was last seen; the answer `tokens` says that it is
-    new. The span is the number of inputs from that value to now; 0 for a new token.
+    new. The span counts the inputs from the key's last place to now. A new token's is 0 by
+    convention: that it is new, all inputs decide.
 
     Source: the paper's author's later repository GatedLinearRNN, data/associative_recall.py, and
     its sizes. There a validation sequence is also a training sequence (their seeds overlap); here
@@ -40,7 +41,7 @@ def recall(
 
 
 def recalled(inputs: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """What followed each token when it was last seen, and how far back that is.
+    """What followed each token when it was last seen, and how many inputs decide it.
 
     Args:
         inputs: `[N, L]` integers below `tokens`.
@@ -57,7 +58,7 @@ def recalled(inputs: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
         before = seen[rows, token]
         known = before >= 0
         targets[known, now] = inputs[rows[known], before[known] + 1]
-        span[known, now] = now - before[known]
+        span[known, now] = now - before[known] + 1
         seen[rows, token] = now
     return targets, span
 
@@ -72,7 +73,8 @@ def induction(
     """An induction head: what followed the marker?
 
     The marker stands at one uniform place and again at the end; all else is independent and
-    uniform. Only the end is asked: the answer is the token behind the first marker.
+    uniform. Only the end is asked: the answer is the token behind the first marker, and the span
+    counts the inputs from that marker on.
 
     Source: the induction head task of H3 (Fu et al. 2023, which the paper cites) and its sizes.
 
@@ -97,7 +99,7 @@ def induction(
         targets = np.full(inputs.shape, UNASKED, np.int32)
         targets[:, -1] = inputs[rows, first + 1]
         span = np.zeros(inputs.shape, np.int32)
-        span[:, -1] = length - 1 - first
+        span[:, -1] = length - first
         return Samples(inputs, targets, span)
 
     splits = draw_splits(draw, (samples, held_out, held_out), seed)

@@ -16,7 +16,8 @@ class Samples:
     Args:
         inputs: Tokens.
         targets: What to answer after each token; `UNASKED` is not scored.
-        span: Required memory: how many of the latest inputs decide the answer.
+        span: Required memory: how many of the latest inputs decide the answer; 0 may stand for a
+            decision by convention, see the task.
     """
 
     inputs: np.ndarray

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mlx_gateloop.data.task import Task
+from mlx_gateloop.data.task import Samples, Task
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.evaluate import evaluate_task
 from mlx_gateloop.experiments.presets import Experiment
@@ -25,6 +25,8 @@ from mlx_gateloop.train import Interrupted, TrainConfig, train
 from mlx_gateloop.train.checkpoint import read_header
 from mlx_gateloop.train.source import TaskSource
 from mlx_gateloop.train.start import num_parameters
+
+LAST = Path("checkpoints") / "last.safetensors"
 
 
 def run(experiment: Experiment, out: Path, resume: bool = False, command: str = "") -> None:
@@ -55,7 +57,10 @@ def run(experiment: Experiment, out: Path, resume: bool = False, command: str = 
     try:
         for number, ((seed, model), config) in enumerate(configs.items(), 1):
             directory = out / "runs" / f"{model}-{seed}"
-            if not _is_finished(directory):
+            result = _result(directory)
+            if result["finished"] and result.get("asked_by_span") != _by_span(task.test):
+                _save_test(directory, task, result)  # spans were counted otherwise then
+            elif not result["finished"]:
                 print(f"run {number} of {len(configs)}: {model}, seed {seed}", file=sys.stderr)
                 _train(config, task, directory, {"model": model, "seed": seed})
     except Interrupted:
@@ -72,10 +77,9 @@ def _train(config: TrainConfig, task: Task, directory: Path, labels: dict[str, A
         train(config, task, directory, resume=directory.exists())
         finished = True
     finally:
-        if directory.exists():
+        if (directory / LAST).exists():  # else there is nothing to test, and the cause is shown
             steps = config.total_steps(TaskSource(config, task).per_epoch)
-            result = labels | {"finished": finished, "total_steps": steps} | _test(directory, task)
-            write_text(directory / "test.json", json.dumps(result) + "\n")
+            _save_test(directory, task, labels | {"finished": finished, "total_steps": steps})
 
 
 def _claim(out: Path, experiment: Experiment, resume: bool) -> Experiment:
@@ -114,20 +118,28 @@ def _compared(experiment: Experiment) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in ("seeds", "models")}
 
 
-def _is_finished(directory: Path) -> bool:
+def _result(directory: Path) -> dict[str, Any]:
     try:
-        result = json.loads((directory / "test.json").read_text(encoding="utf-8"))
+        result: dict[str, Any] = json.loads((directory / "test.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return False
-    return bool(result["finished"])
+        return {"finished": False}
+    return result
+
+
+def _save_test(directory: Path, task: Task, result: dict[str, Any]) -> None:
+    write_text(directory / "test.json", json.dumps(result | _test(directory, task)) + "\n")
+
+
+def _by_span(test: Samples) -> list[int]:
+    """How many answers are asked, by span."""
+    return np.bincount(test.span[test.asked], minlength=test.span.max() + 1).tolist()
 
 
 def _test(directory: Path, task: Task) -> dict[str, Any]:
     """What the best weights of a run (by validation loss) do on the test samples."""
     model, test = load_model(directory), task.test
     score = evaluate_task(model, test, batch_size=32)
-    progress, _ = read_header(directory / "checkpoints" / "last.safetensors")
-    asked, size = test.asked, test.span.max() + 1
+    progress, _ = read_header(directory / LAST)
     return {
         "parameters": num_parameters(model),
         "intermediate_size": model.args.intermediate_size,
@@ -135,7 +147,9 @@ def _test(directory: Path, task: Task) -> dict[str, Any]:
         "seconds": progress.seconds + progress.recent_seconds,
         "loss": score.loss_nats,
         "accuracy": score.accuracy,
-        "asked_by_span": np.bincount(test.span[asked], minlength=size).tolist(),
-        "right_by_span": np.bincount(test.span[score.right], minlength=size).tolist(),
+        "asked_by_span": _by_span(test),
+        "right_by_span": np.bincount(
+            test.span[score.right], minlength=test.span.max() + 1
+        ).tolist(),
         "magnitudes": None if task.marker is None else mean_magnitudes(model, test, task.marker),
     }

@@ -16,13 +16,13 @@ def test_recall_equals_a_search_backwards(rows):
         for now, token in enumerate(row):
             before = next((i for i in reversed(range(now)) if row[i] == token), None)
             assert answers[now] == (5 if before is None else row[before + 1])
-            assert distances[now] == (0 if before is None else now - before)
+            assert distances[now] == (0 if before is None else now - before + 1)
 
 
 def test_recall_by_hand():
     targets, span = recalled(np.array([[1, 2, 1, 1, 2, 0]]), 3)
     assert targets.tolist() == [[3, 3, 2, 1, 1, 3]]
-    assert span.tolist() == [[0, 0, 2, 1, 3, 0]]
+    assert span.tolist() == [[0, 0, 3, 2, 4, 0]]
 
 
 def test_the_authors_sizes_are_the_defaults_of_recall():
@@ -51,12 +51,12 @@ def test_induction_asks_what_followed_the_marker():
     assert task.training.asked.sum() == 3000
     for row, answer, span in zip(inputs, targets[:, -1], task.training.span[:, -1], strict=True):
         first, last = np.flatnonzero(row == 4)
-        assert (last, answer, span) == (8, row[first + 1], 8 - first)
+        assert (last, answer, span) == (8, row[first + 1], 9 - first)
     places = np.bincount(np.argmax(inputs == 4, 1), minlength=9) / 3000
     np.testing.assert_allclose(places, [1 / 7] * 7 + [0, 0], atol=0.03)
 
 
 def test_induction_needs_three_tokens():
-    assert (induction(length=3, samples=2, held_out=1).training.span[:, -1] == 2).all()
+    assert (induction(length=3, samples=2, held_out=1).training.span[:, -1] == 3).all()
     with pytest.raises(InputError, match=r"task\.length must be at least 3, got 2"):
         induction(length=2)

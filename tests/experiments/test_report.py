@@ -1,5 +1,6 @@
 import pytest
 
+from mlx_gateloop.arguments import LayerArgs
 from mlx_gateloop.experiments import report
 
 
@@ -33,13 +34,28 @@ def cells(table):
 
 
 def test_accuracies():
-    _, controlled, fixed, real = cells(report._accuracies(RUNS, {"fixed": "0.25"}, None))
-    assert controlled[:5] == ["data_controlled", "1,234", "32", "5", "0.800 ± 0.100"]
-    assert controlled[5:] == ["2.000 ± 0.000", "0.900, 0.800, 0.700", "2", "-"]
-    assert (fixed[4], fixed[-1]) == ("0.550 ± 0.071", "0.25")
-    assert real[3:5] == ["3 **of 5**", "0.750"]
-    _, controlled, *_ = cells(report._accuracies(RUNS, {}, 18_900))
-    assert controlled[3] == "5 **of 18,900**"
+    states = {"data_controlled": 2048, "fixed": 64, "real_gates": 64}
+    _, controlled, fixed, real = cells(report._accuracies(RUNS, states, {"fixed": "0.25"}, None))
+    assert controlled[:6] == ["data_controlled", "1,234", "2,048", "32", "5", "0.800 ± 0.100"]
+    assert controlled[6:] == ["2.000 ± 0.000", "0.900, 0.800, 0.700", "2", "-"]
+    assert (fixed[5], fixed[-1]) == ("0.550 ± 0.071", "0.25")
+    assert real[4:6] == ["3 **of 5**", "0.750"]
+    _, controlled, *_ = cells(report._accuracies(RUNS, states, {}, 18_900))
+    assert controlled[4] == "5 **of 18,900**"
+
+
+def test_softmax_is_named_for_what_it_lacks_and_its_state_grows():
+    runs = {"softmax": [result("softmax", 0, 0.5)]}
+    _, softmax = cells(report._accuracies(runs, {"softmax": None}, {}, None))
+    assert (softmax[0], softmax[2]) == ("softmax without positions", "grows")
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [({}, 24), ({"num_heads": 4}, 144), ({"mixing_size": 12}, 12), ({"mixer": "softmax"}, None)],
+)
+def test_numbers_of_a_state(options, size):
+    assert LayerArgs(hidden_size=24, **options).state_size == size
 
 
 def test_gaps_are_between_the_same_seeds():

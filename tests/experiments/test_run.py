@@ -235,6 +235,28 @@ def test_a_run_that_fails_leaves_the_report_of_the_others(tmp_path, monkeypatch)
 
 
 @pytest.mark.usefixtures("without_pictures")
+def test_a_run_that_fails_before_its_first_checkpoint_says_why(tmp_path, monkeypatch):
+    def train(config, task, directory, resume):
+        directory.mkdir(parents=True)
+        raise InputError("the disk is full")
+
+    monkeypatch.setattr("mlx_gateloop.experiments.run.train", train)
+    with pytest.raises(InputError, match="the disk is full"):
+        run(tiny(seeds=1), tmp_path / "out")
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_finished_run_is_tested_again_where_spans_were_counted_otherwise(tmp_path):
+    experiment = tiny(seeds=1, models=["fixed"])
+    run(experiment, tmp_path)
+    file, before = tmp_path / "runs" / "fixed-0" / "test.json", results(tmp_path)
+    result = json.loads(file.read_text())
+    file.write_text(json.dumps(result | {"asked_by_span": [96], "right_by_span": [3]}))
+    run(experiment, tmp_path, resume=True)
+    assert results(tmp_path) == before
+
+
+@pytest.mark.usefixtures("without_pictures")
 def test_a_run_out_of_patience_is_finished(tmp_path):
     experiment = tiny(seeds=1, models=["fixed"], patience=1, eval_every=1, steps=400)
     experiment = experiment.changed_by({"optimizer.learning_rate": 0.3})
