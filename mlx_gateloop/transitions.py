@@ -1,5 +1,9 @@
 """Transitions that no data control: those of the models that GateLoop generalises (section 3.1).
 
+Only the transition changes; all else is the network's. So LRU, S4D and S5 have real queries and keys
+that the data controls, where their publications have constant complex C and B, and RetNet is without
+its group norm, output gate and scale.
+
 Each module holds the same transition for every token, `[width]`: channel c is key channel c % K of
 head c // K, with K channels a head. The max-headed form, whose heads have one channel each, is for
 the state-space models one system of `width` states, as the paper counts them.

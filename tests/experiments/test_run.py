@@ -9,6 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_gateloop.cli import main
 from mlx_gateloop.data.task import SampleBatches
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.presets import PRESETS, Experiment
@@ -277,6 +278,17 @@ def test_the_other_probes(tmp_path, name, transitions):
     assert names(tmp_path / "out") == FILES | PICTURES | TRANSITIONS
     marked = "resetting channels" in (tmp_path / "out" / "results.md").read_text()
     assert marked == bool(transitions)
+
+
+def test_softmax_without_positions_has_no_transitions_to_show(tmp_path):
+    out = tmp_path / "out"
+    run(tiny(seeds=1, models=["softmax"], steps=3), out)
+    assert names(out) == FILES | PICTURES
+    assert results(out)[0]["magnitudes"] is None
+    argv = ["figures", "--model", str(out / "runs" / "softmax-0"), "--out", str(tmp_path / "drawn")]
+    assert main(argv) == 0
+    assert "accuracy-over-span.png" in names(tmp_path / "drawn")
+    assert "transitions.png" not in names(tmp_path / "drawn")
 
 
 @pytest.mark.usefixtures("without_pictures")
