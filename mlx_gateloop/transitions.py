@@ -1,8 +1,8 @@
 """Transitions that no data control: those of the models that GateLoop generalises (section 3.1).
 
-Only the transition changes; all else is the network's. So LRU, S4D and S5 have real queries and keys
-that the data controls, where their publications have constant complex C and B, and RetNet is without
-its group norm, output gate and scale.
+Only the transition changes; all else is the network's. So LRU, S4D and S5 have real queries and
+keys that the data controls, where their publications have constant complex C and B, and RetNet is
+without its group norm, output gate and scale.
 
 Each module holds the same transition for every token, `[width]`: channel c is key channel c % K of
 head c // K, with K channels a head. The max-headed form, whose heads have one channel each, is for

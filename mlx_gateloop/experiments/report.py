@@ -79,6 +79,9 @@ def read_runs(out: Path) -> Runs:
         json.loads(file.read_text(encoding="utf-8")) for file in out.glob("runs/*/test.json")
     ]
     results.sort(key=lambda result: result["seed"])
+    for result in results:  # plain softmax was once recorded as a = 1
+        if VARIANTS.get(result["model"], {}).get("transition") == "none":
+            result["magnitudes"] = None
     runs = {model: [r for r in results if r["model"] == model] for model in VARIANTS}
     return {model: results for model, results in runs.items() if results}
 
