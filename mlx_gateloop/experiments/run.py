@@ -55,12 +55,10 @@ def run(experiment: Experiment, out: Path, resume: bool = False, command: str = 
         config.total_steps(TaskSource(config, task).per_epoch)
     whole = _claim(out, experiment, resume)
     try:
+        _test_again(out, task)
         for number, ((seed, model), config) in enumerate(configs.items(), 1):
             directory = out / "runs" / f"{model}-{seed}"
-            result = _result(directory)
-            if result["finished"] and result.get("asked_by_span") != _by_span(task.test):
-                _save_test(directory, task, result)  # spans were counted otherwise then
-            elif not result["finished"]:
+            if not _is_finished(directory):
                 print(f"run {number} of {len(configs)}: {model}, seed {seed}", file=sys.stderr)
                 _train(config, task, directory, {"model": model, "seed": seed})
     except Interrupted:
@@ -118,12 +116,20 @@ def _compared(experiment: Experiment) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in ("seeds", "models")}
 
 
-def _result(directory: Path) -> dict[str, Any]:
+def _is_finished(directory: Path) -> bool:
     try:
-        result: dict[str, Any] = json.loads((directory / "test.json").read_text(encoding="utf-8"))
+        result = json.loads((directory / "test.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return {"finished": False}
-    return result
+        return False
+    return bool(result["finished"])
+
+
+def _test_again(out: Path, task: Task) -> None:
+    """Test the runs whose spans were counted otherwise, so that all can be compared."""
+    for file in out.glob("runs/*/test.json"):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        if result.get("asked_by_span") != _by_span(task.test):
+            _save_test(file.parent, task, result)
 
 
 def _save_test(directory: Path, task: Task, result: dict[str, Any]) -> None:
