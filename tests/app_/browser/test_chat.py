@@ -10,6 +10,7 @@ MID_RUN = "document.querySelector('#chat-view .gl').view.have > 20"
 def running(page):
     """A page in the middle of a long answer."""
     page.set_tokens(1024)
+    page.choose("slow")
     page.ask("a long one")
     page.tab.wait_for_function(MID_RUN)
     return page
@@ -51,6 +52,7 @@ def test_stop_ends_only_what_runs_in_its_own_tab(page, new_page):
     beside, stranger = new_page(context=page.tab.context), new_page()
     for visitor, tokens in ((page, 1024), (beside, 300), (stranger, 300)):
         visitor.set_tokens(tokens)
+    page.choose("slow")
     stranger.go_to("Completion", "complete")
     beside.ask("beside")
     stranger.ask("stranger", "complete")
