@@ -86,7 +86,9 @@ def _check_directory(path: Path) -> None:
         raise InputError(f"{path}: no readable config.json ({_one_line(error)}); {hint}") from error
     model_type = config.get("model_type") if isinstance(config, dict) else None
     if not any((path / name).exists() for name in ("tokenizer.json", "tokenizer.model")):
-        raise InputError(f"{path}: no tokenizer.json; give a complete model directory")
+        raise InputError(
+            f"{path}: no tokenizer.json, as in an experiment's run; give a model of text"
+        )
     if model_type != "gateloop":
         raise InputError(f"{path}/config.json: model_type must be 'gateloop', got {model_type!r}")
 

@@ -199,6 +199,7 @@ def test_bad_input_to_train(work, capsys, changes, message):
         (["memory-horizon", "--set", "steps=5", "--out", "x"], "warmup_steps (100) must be below"),
         (["recall", "--out", "text.txt"], "already holds something"),
         (["figures", "--model", "model", "--out", "x"], "--text: what is the model to read?"),
+        (["figures", "--model", "missing", "--out", "x"], "--model missing: no such directory"),
         (["figures", "--model", "model", "--text", "missing.txt", "--out", "x"], "missing.txt"),
         (["figures", "--model", "model", "--text", "empty.txt", "--out", "x"], "holds no text"),
         (["figures", "--model", "missing", "--text", "text.txt", "--out", "x"], "missing"),

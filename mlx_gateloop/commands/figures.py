@@ -37,6 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
             raise InputError(f"--text: {directory} is a run of an experiment, and reads no text")
         drawings += _of_experiment(directory)
     elif arguments.text is None:
+        if not directory.is_dir():
+            raise InputError(f"--model {directory}: no such directory")
         raise InputError("--text: what is the model to read? Give a text file")
     else:
         drawings += _of_text(arguments.model, arguments.text, arguments.length)
