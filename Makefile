@@ -19,10 +19,10 @@ demo: .venv/installed
 
 # Makes the embedded models anew, half an hour.
 embedded: .venv/installed
-	$(BIN)/python -m app.corpus runs/corpus
+	$(BIN)/python -m app.embedded_models.build.corpus runs/corpus
 	for name in demo demo-fixed; do \
 	  $(BIN)/gateloop train --config configs/$$name.yaml --data runs/corpus --out runs/$$name && \
-	  $(BIN)/python -m app.embed runs/$$name app/models/$$name || exit; \
+	  $(BIN)/python -m app.embedded_models.build.package runs/$$name app/embedded_models/$$name || exit; \
 	done
 
 screenshots: .venv/installed-dev

@@ -15,11 +15,11 @@ def main(argv: list[str] | None = None) -> int:
         0 done, 2 the user's input was wrong (one line on stderr), 130 interrupted.
     """
     arguments = _parser().parse_args(argv)
-    from app import security
+    from . import security
 
     try:
         security.environment(arguments.allow_hub)
-        from app.serve import serve  # Gradio reads the environment when it is imported
+        from .server import serve  # Gradio reads the environment when it is imported
 
         serve(arguments)
     except (InputError, OSError) as error:

@@ -7,11 +7,12 @@ from typing import Any
 import gradio as gr
 import numpy as np
 
-from app import settings
-from app.desk import Desk
-from app.engine import Engine, Run
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.trace import HIGH, LOW, Trace
+from mlx_gateloop.watch.trace import HIGH, LOW, Trace
+
+from . import request_values as settings
+from .generation.engine import Engine, Run
+from .generation.worker_pool import Desk
 
 MOST_TRANSITIONS = 8 * 2**20  # bytes of an answer; 560 tokens of 12 layers of 624 channels
 

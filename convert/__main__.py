@@ -8,14 +8,15 @@ import signal
 import sys
 from pathlib import Path
 
-from convert.command import convert, to_pytorch
-from convert.conversion import FLOATS
-from convert.options import Options
-from convert.output import BITS, GROUP_SIZES
-from convert.sources import SOURCES
-from convert.verify import TOLERANCE
 from mlx_gateloop.cli import Parser
 from mlx_gateloop.errors import InputError
+
+from .conversion import FLOATS
+from .from_source import convert, to_pytorch
+from .options import Options
+from .output import BITS, GROUP_SIZES
+from .sources import SOURCES
+from .verify import TOLERANCE
 
 EXAMPLES = """examples:
   python -m convert weights.pt models/mine --tokenizer bytes --verify

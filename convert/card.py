@@ -11,8 +11,8 @@ gateloop generate --model . --prompt "Once upon a time"
 LAYER_USE = """```python
 import json
 
-from mlx_gateloop.arguments import LayerArgs
-from mlx_gateloop.layers import GateLoopLayer
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.layers import GateLoopLayer
 
 with open("config.json") as file:
     config = json.load(file)

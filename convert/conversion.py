@@ -12,11 +12,12 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
 
-from convert.checkpoint import Checkpoint
-from convert.sources import Inference, Rule, Source, detect
-from mlx_gateloop.arguments import LayerArgs
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.lm import is_state_transition
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.lm import is_state_transition
+
+from .reading.find import Checkpoint
+from .sources import Inference, Rule, Source, detect
 
 FLOATS = ("float32", "float16", "bfloat16")
 

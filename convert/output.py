@@ -13,12 +13,13 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from convert.containers import one_line
-from convert.conversion import first
-from mlx_gateloop.arguments import LayerArgs
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io import save
-from mlx_gateloop.lm import Model, is_state_transition
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.lm import Model, is_state_transition
+
+from .conversion import first
+from .reading.containers import one_line
 
 BITS = (2, 3, 4, 5, 6, 8)  # mx.quantize's
 GROUP_SIZES = (32, 64, 128)

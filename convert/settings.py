@@ -7,9 +7,10 @@ from typing import Any
 
 import yaml
 
-from convert.checkpoint import Checkpoint
-from convert.containers import one_line
 from mlx_gateloop.errors import InputError
+
+from .reading.containers import one_line
+from .reading.find import Checkpoint
 
 NAME = "convert.yaml"
 EXPONENT = re.compile(r"[-+]?\d+[eE][-+]?\d+")

@@ -7,11 +7,12 @@ from typing import Any
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 
-from convert.checkpoint import download
-from convert.containers import one_line
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io import HUB_ID
 from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece
+
+from .reading.containers import one_line
+from .reading.find import download
 
 NAMES = ("tokenizer.json", "tokenizer.model")
 TOKENIZER_FILES = ["*.json", "*.model", "*.jinja", "*.txt"]

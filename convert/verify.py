@@ -13,9 +13,10 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
-from convert.sources import Reference
-from mlx_gateloop.arguments import LayerArgs
-from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.lm import Model, ModelArgs
+
+from .sources import Reference
 
 LENGTHS = (1, 2, 3, 17, 64, 256, 512)
 TOLERANCE = 2e-5  # of the largest logit, float32

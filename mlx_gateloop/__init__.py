@@ -20,7 +20,7 @@ from mlx_gateloop.ops import (  # noqa: E402
 
 if TYPE_CHECKING:
     from mlx_gateloop.io import load, save
-    from mlx_gateloop.lm import Model, ModelArgs
+    from mlx_gateloop.model.lm import Model, ModelArgs
 
 __version__ = "0.1.0"
 __all__ = [
@@ -35,7 +35,7 @@ __all__ = [
     "save",
 ]
 
-_LATER = {"Model": "lm", "ModelArgs": "lm", "load": "io", "save": "io"}
+_LATER = {"Model": "model.lm", "ModelArgs": "model.lm", "load": "io", "save": "io"}
 
 
 def __getattr__(name: str) -> Any:

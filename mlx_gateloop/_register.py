@@ -1,7 +1,7 @@
 """What mlx-lm gets when it imports a module that this package has a part in.
 
-`mlx_lm.models.gateloop` is `mlx_gateloop.lm` itself, under a second name; `mlx_lm.quant.awq` is
-mlx-lm's own module with a recipe for GateLoop added to its table.
+`mlx_lm.models.gateloop` is `mlx_gateloop.model.lm` itself, under a second name;
+`mlx_lm.quant.awq` is mlx-lm's own module with a recipe for GateLoop added to its table.
 """
 
 import importlib
@@ -48,10 +48,10 @@ class MlxLmFinder:
 
 
 class _ModelAlias(Loader):
-    """Loads a module by putting `mlx_gateloop.lm` in its place, so that no class exists twice."""
+    """Puts `mlx_gateloop.model.lm` in the module's place, so that no class exists twice."""
 
     def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = importlib.import_module("mlx_gateloop.lm")
+        sys.modules[module.__name__] = importlib.import_module("mlx_gateloop.model.lm")
         _name_to_transformers()
 
 

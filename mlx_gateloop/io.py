@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten
 
 from mlx_gateloop._register import install
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import stop_token_ids
 
 LOG = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ INSIDE = ["cli", "commands", "data", "evaluate", "experiments", "figures", "gene
 INSIDE += ["layers", "lm", "ops", "tokenizer", "trace", "train"]
 FORBIDDEN = {
     "ops": [f"mlx_gateloop.{part}" for part in INSIDE if part != "ops"],
-    "layers.py": [f"mlx_gateloop.{p}" for p in INSIDE if p not in ("ops", "layers")],
-    "lm.py": [f"mlx_gateloop.{p}" for p in INSIDE if p not in ("ops", "layers", "lm")],
-    "trace.py": [f"mlx_gateloop.{p}" for p in INSIDE if p != "ops"],
+    "model/layers.py": [f"mlx_gateloop.{p}" for p in INSIDE if p not in ("ops", "layers")],
+    "model/lm.py": [f"mlx_gateloop.{p}" for p in INSIDE if p not in ("ops", "layers", "lm")],
+    "watch": [f"mlx_gateloop.{p}" for p in INSIDE if p != "ops"],
     "generate.py": ["mlx_gateloop.train", "mlx_gateloop.data"],
     ".": ["torch", "gradio", "app", "convert"],
 }

@@ -8,13 +8,13 @@ import signal
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from helpers.reference import as_numpy, error
 from mlx.utils import tree_flatten
 from mlx_lm import load as load_with_mlx_lm
-from reference import as_numpy, error
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io import load, load_model, save, write_text
-from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import byte_tokenizer, stop_token_ids
 
 FILES = {

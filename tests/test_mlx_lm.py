@@ -26,9 +26,9 @@ from mlx.utils import tree_flatten
 from mlx_lm import batch_generate, load, stream_generate
 from mlx_lm.tuner.datasets import TextDataset
 
-from mlx_gateloop.gates import StateTransitionLinear
 from mlx_gateloop.io import save
-from mlx_gateloop.lm import Model, ModelArgs, is_state_transition
+from mlx_gateloop.model.gates import StateTransitionLinear
+from mlx_gateloop.model.lm import Model, ModelArgs, is_state_transition
 from mlx_gateloop.tokenizer import byte_tokenizer
 
 TEXT = "".join(f"{n} times {n} is {n * n}.\n" for n in range(40, 240))
@@ -454,7 +454,7 @@ def examples(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["lora", "dora", "full"])
 @pytest.mark.parametrize("checkpointing", [[], ["--grad-checkpoint"]], ids=["", "checkpointing"])
 def test_fine_tuning_and_fusing(directory, examples, main, tmp_path, kind, checkpointing):
-    from mlx_gateloop.layers import Block
+    from mlx_gateloop.model.layers import Block
 
     plain_call = Block.__call__
     adapters, fused = tmp_path / "adapters", tmp_path / "fused"

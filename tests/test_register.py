@@ -11,8 +11,8 @@ import pytest
 
 import mlx_gateloop
 from mlx_gateloop import _register
-from mlx_gateloop.arguments import LayerArgs
-from mlx_gateloop.layers import Block
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.layers import Block
 
 HOOK = Path(__file__).parent.parent / "hook"
 
@@ -82,19 +82,19 @@ def test_other_imports_pass_by():
 def test_the_alias_is_the_module_itself():
     from mlx_lm.utils import _get_classes
 
-    from mlx_gateloop import lm
+    from mlx_gateloop.model import lm
 
     assert importlib.import_module("mlx_lm.models.gateloop") is lm
-    assert lm.__name__ == lm.__spec__.name == "mlx_gateloop.lm"
+    assert lm.__name__ == lm.__spec__.name == "mlx_gateloop.model.lm"
     assert _get_classes({"model_type": "gateloop"}) == (lm.Model, lm.ModelArgs)
 
 
 def test_one_module_whichever_name_comes_first():
     code = """
-import mlx_lm.models.gateloop as first, mlx_gateloop.lm as second
+import mlx_lm.models.gateloop as first, mlx_gateloop.model.lm as second
 print(first is second, first.Model.__module__)
 """
-    assert python(code) == ["True", "mlx_gateloop.lm"]
+    assert python(code) == ["True", "mlx_gateloop.model.lm"]
 
 
 def test_awq_has_the_recipe_and_its_own_source():

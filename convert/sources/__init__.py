@@ -4,10 +4,11 @@ A source knows the names and shapes of a checkpoint, nothing of the files that h
 joined by dots (`time_mixing_layers_0.model.proj.kernel`), wrappers and prefixes taken off.
 """
 
-from convert.sources import flax, lucidrains, lucidrains_simple, paper
-from convert.sources.protocol import Inference, Reference, Shapes, Source, Tensor
-from convert.sources.rules import Rule, Transform
 from mlx_gateloop.errors import InputError
+
+from . import flax, lucidrains, lucidrains_simple, paper
+from .base import Inference, Reference, Shapes, Source, Tensor
+from .rules import Rule, Transform
 
 __all__ = [
     "SOURCES",

@@ -12,20 +12,11 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from convert.sources.protocol import (
-    Inference,
-    Reference,
-    Shapes,
-    Tensor,
-    check_settings,
-    choice,
-    depth,
-    flag,
-    matrix,
-)
-from convert.sources.rules import TRANSPOSE, Rule, negate, same, split
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.model.lm import Model, ModelArgs
+
+from .base import Inference, Reference, Shapes, Tensor, check_settings, choice, depth, flag, matrix
+from .rules import TRANSPOSE, Rule, negate, same, split
 
 KIND = "flax"
 ARGS = ModelArgs

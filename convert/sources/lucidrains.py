@@ -6,20 +6,12 @@ The full-attention variant is no GateLoop: it keeps the key and value of every t
 from collections.abc import Mapping
 from typing import Any
 
-from convert.sources.protocol import (
-    Inference,
-    Reference,
-    Shapes,
-    Tensor,
-    check_settings,
-    depth,
-    flag,
-    matrix,
-)
-from convert.sources.pytorch import TorchReference, load_weights
-from convert.sources.rules import INTERLEAVE, Rule, linear, same, split
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.model.lm import Model, ModelArgs
+
+from .base import Inference, Reference, Shapes, Tensor, check_settings, depth, flag, matrix
+from .pytorch import TorchReference, load_weights
+from .rules import INTERLEAVE, Rule, linear, same, split
 
 KIND = "lucidrains"
 ARGS = ModelArgs

@@ -1,25 +1,18 @@
 """`SimpleGateLoopLayer` of PyPI's gateloop-transformer (0.2.5): a layer with real gates.
 
-It is no language model: its directory holds a `mlx_gateloop.layers.GateLoopLayer`.
+It is no language model: its directory holds a `mlx_gateloop.model.layers.GateLoopLayer`.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from convert.sources.protocol import (
-    Inference,
-    Reference,
-    Shapes,
-    Tensor,
-    check_settings,
-    flag,
-    matrix,
-)
-from convert.sources.pytorch import TorchReference, load_weights
-from convert.sources.rules import Rule, linear, same, split
-from mlx_gateloop.arguments import LayerArgs
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.layers import GateLoopLayer
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.layers import GateLoopLayer
+
+from .base import Inference, Reference, Shapes, Tensor, check_settings, flag, matrix
+from .pytorch import TorchReference, load_weights
+from .rules import Rule, linear, same, split
 
 KIND = "lucidrains-simple"
 ARGS = LayerArgs

@@ -18,18 +18,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from convert.sources.protocol import (
-    Inference,
-    Reference,
-    Shapes,
-    Tensor,
-    check_settings,
-    choice,
-    depth,
-    matrix,
-)
-from convert.sources.rules import Rule, linear, same
-from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.model.lm import Model, ModelArgs
+
+from .base import Inference, Reference, Shapes, Tensor, check_settings, choice, depth, matrix
+from .rules import Rule, linear, same
 
 KIND = "paper"
 ARGS = ModelArgs

@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from convert.sources.protocol import Tensor
+from .base import Tensor
 
 
 def load_weights(model: Any, tensor: Tensor) -> None:

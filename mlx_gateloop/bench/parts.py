@@ -16,7 +16,7 @@ from mlx_gateloop.bench.measure import (
     table,
 )
 from mlx_gateloop.bench.report import Report
-from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.ops import pointwise
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.optimizer import make_optimizer

@@ -8,7 +8,7 @@ import mlx.nn as nn
 from mlx.utils import tree_reduce
 
 from mlx_gateloop.bench.machine import cores
-from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.model.lm import Model, ModelArgs
 
 VOCABULARY = 1024
 WIDTH = 192

@@ -26,7 +26,7 @@ def add_figures(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop import diagrams, figures
+    from mlx_gateloop.plots import diagrams, figures
 
     if arguments.length < 1:
         raise InputError(f"--length: expected at least 1, got {arguments.length}")
@@ -57,9 +57,10 @@ def run(arguments: argparse.Namespace) -> None:
 def _of_text(model_name: str, path: Path, length: int) -> Iterator[Drawing]:
     import numpy as np
 
-    from mlx_gateloop import figures, load
+    from mlx_gateloop import load
     from mlx_gateloop.data.corpus import read_text
-    from mlx_gateloop.trace import trace_of
+    from mlx_gateloop.plots import figures
+    from mlx_gateloop.watch.trace import trace_of
 
     text = read_text(path)
     model, tokenizer = load(model_name)
@@ -75,11 +76,11 @@ def _of_experiment(directory: Path) -> Iterator[Drawing]:
     """The run's transitions over a test sample, and the accuracy of all runs beside it."""
     import numpy as np
 
-    from mlx_gateloop import figures
     from mlx_gateloop.experiments.presets import Experiment
     from mlx_gateloop.experiments.report import counts_by_span, read_runs
     from mlx_gateloop.io import load_model
-    from mlx_gateloop.trace import trace_of
+    from mlx_gateloop.plots import figures
+    from mlx_gateloop.watch.trace import trace_of
 
     root = directory.resolve().parents[1]
     task = Experiment.load(root / "experiment.json").make_task()

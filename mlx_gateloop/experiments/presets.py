@@ -15,7 +15,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.sizes import equal_parameters
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.io import write_text
-from mlx_gateloop.lm import Model
+from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train import TrainConfig
 from mlx_gateloop.train.start import num_parameters
 

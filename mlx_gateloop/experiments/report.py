@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mlx_gateloop import figures
 from mlx_gateloop.bench.machine import facts
 from mlx_gateloop.bench.measure import table
 from mlx_gateloop.data import oracles
@@ -17,8 +16,9 @@ from mlx_gateloop.experiments.presets import PRESETS, Experiment
 from mlx_gateloop.experiments.resets import FORGETS, KEEPS
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.io import load_model, write_text
-from mlx_gateloop.trace import trace_of
+from mlx_gateloop.plots import figures
 from mlx_gateloop.train.source import TaskSource
+from mlx_gateloop.watch.trace import trace_of
 
 # Paper, section 5.1, table 1.
 CLAIMS = {("memory-horizon", "paper"): {"data_controlled": "0.43", "fixed": "0.25"}}

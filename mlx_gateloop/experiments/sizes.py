@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.train.start import num_parameters
 
 

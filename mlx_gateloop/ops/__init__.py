@@ -20,7 +20,7 @@ from mlx_gateloop.ops.checks import (
 )
 from mlx_gateloop.ops.chunked import chunked_gate_loop
 from mlx_gateloop.ops.convolution import convolve
-from mlx_gateloop.ops.gpu import launcher as gpu
+from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.native import recurrence as extension
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.recurrent import recurrent

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.gpu.launcher import absence as gpu_absence
+from mlx_gateloop.ops.gpu.operator import absence as gpu_absence
 from mlx_gateloop.ops.native import absence
 from mlx_gateloop.ops.transition import Transition
 

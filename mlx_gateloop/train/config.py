@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.lm import PRESETS, ModelArgs
+from mlx_gateloop.model.lm import PRESETS, ModelArgs
 
 _strict = ConfigDict(extra="forbid", allow_inf_nan=False)
 Count = Annotated[int, Field(strict=True, gt=0)]

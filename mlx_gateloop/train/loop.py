@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.figures import training_curves
+from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train.checkpoint import Progress, read_header, restore, save_checkpoint
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import mlx.core as mx
 import mlx.optimizers as optim
 
-from mlx_gateloop.lm import is_state_transition
+from mlx_gateloop.model.lm import is_state_transition
 from mlx_gateloop.train.config import OptimizerConfig
 
 

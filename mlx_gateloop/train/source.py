@@ -6,7 +6,7 @@ from typing import Protocol
 from mlx_gateloop import io
 from mlx_gateloop.data.task import SampleBatches, Task
 from mlx_gateloop.evaluate import TaskScore, evaluate_task
-from mlx_gateloop.lm import Model
+from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.step import Batch
 

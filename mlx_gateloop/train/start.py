@@ -11,7 +11,7 @@ import mlx.optimizers as optim
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.data.task import Task
-from mlx_gateloop.lm import Model
+from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.optimizer import make_optimizer
 from mlx_gateloop.train.source import Source, TaskSource

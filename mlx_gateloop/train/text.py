@@ -12,7 +12,7 @@ from mlx_gateloop import io
 from mlx_gateloop.data import Batches, Document, encode, load_corpus, num_bytes, texts
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.evaluate import Evaluation, evaluate
-from mlx_gateloop.lm import Model
+from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece, train_tokenizer
 from mlx_gateloop.train.config import TokenizerConfig, TrainConfig
 from mlx_gateloop.train.step import Batch

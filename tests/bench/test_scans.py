@@ -5,7 +5,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
-from reference import Case, error, forward, gradients, random_case
+from helpers.reference import Case, error, forward, gradients, random_case
 
 from mlx_gateloop.bench import floors, ops, peers
 from mlx_gateloop.bench.blelloch import blelloch_scan, hillis_steele_scan, naive_loop

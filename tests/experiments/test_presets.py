@@ -8,8 +8,8 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments import presets
 from mlx_gateloop.experiments.presets import PRESETS, Experiment
 from mlx_gateloop.experiments.variants import VARIANTS
-from mlx_gateloop.lm import PRESETS as MODELS
-from mlx_gateloop.lm import Model
+from mlx_gateloop.model.lm import PRESETS as MODELS
+from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train.start import num_parameters
 
 

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from mlx_gateloop.arguments import LayerArgs
 from mlx_gateloop.experiments import report
+from mlx_gateloop.model.arguments import LayerArgs
 
 
 def result(model, seed, accuracy, resetting=(0, 0), **others):

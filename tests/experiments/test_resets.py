@@ -3,8 +3,8 @@ import pytest
 
 from mlx_gateloop.data.task import Samples
 from mlx_gateloop.experiments import resets
-from mlx_gateloop.lm import Model, ModelArgs
-from mlx_gateloop.trace import Trace
+from mlx_gateloop.model.lm import Model, ModelArgs
+from mlx_gateloop.watch.trace import Trace
 
 MARKER = 9
 INPUTS = np.array([[9, 1, 2, 9], [3, 9, 9, 4]], np.int32)

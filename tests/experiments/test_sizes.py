@@ -4,7 +4,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_gateloop.experiments.sizes import equal_parameters
-from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.train.start import num_parameters
 
 ARGS = ModelArgs(vocab_size=7, hidden_size=8, intermediate_size=12, num_hidden_layers=2)

@@ -1,7 +1,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from reference import error, random_case
+from helpers.reference import error, random_case
 
 import mlx_gateloop as gl
 from mlx_gateloop.ops.attention import decay

@@ -3,9 +3,9 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.reference import error, random_case
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import error, random_case
 
 import mlx_gateloop as gl
 from mlx_gateloop.ops.convolution import powers

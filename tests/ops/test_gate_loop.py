@@ -5,9 +5,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from reference import (
+from helpers.reference import (
     Case,
     as_numpy,
     error,
@@ -17,6 +15,8 @@ from reference import (
     random_case,
     to_planes,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import mlx_gateloop as gl
 

@@ -3,7 +3,7 @@ from functools import partial
 import mlx.core as mx
 import numpy as np
 import pytest
-from reference import as_numpy, error, needs_native
+from helpers.reference import as_numpy, error, needs_native
 
 import mlx_gateloop as gl
 from mlx_gateloop.ops import scan

@@ -6,7 +6,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-from reference import as_numpy, error, needs_native
+from helpers.reference import as_numpy, error, needs_native
 
 from mlx_gateloop.ops import pointwise
 from mlx_gateloop.ops.native import absence

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from reference import forward, gradients, random_case
+from helpers.reference import forward, gradients, random_case
 
 
 @pytest.mark.parametrize("heads", [(3, 1, 1), (2, 2, 3)])

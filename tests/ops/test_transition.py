@@ -1,7 +1,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from reference import error
+from helpers.reference import error
 
 import mlx_gateloop as gl
 

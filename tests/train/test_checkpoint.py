@@ -7,7 +7,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.train.checkpoint import Progress, read_header, restore, save_checkpoint
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.optimizer import make_optimizer

@@ -1,6 +1,6 @@
 import pytest
 
-from mlx_gateloop.lm import Model
+from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train import TrainConfig, estimate, train
 from mlx_gateloop.train.dry_run import FEWEST, duration
 from mlx_gateloop.train.start import num_parameters

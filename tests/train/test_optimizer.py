@@ -4,7 +4,7 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten, tree_map
 
-from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.optimizer import cosine_with_warmup, make_optimizer
 

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.optimizer import make_optimizer
 from mlx_gateloop.train.step import checkpoint_blocks, lowered, make_step

@@ -6,7 +6,15 @@ from itertools import product
 import mlx.core as mx
 import numpy as np
 import pytest
-from reference import as_numpy, error, forward, gradients, needs_native, random_case, to_planes
+from helpers.reference import (
+    as_numpy,
+    error,
+    forward,
+    gradients,
+    needs_native,
+    random_case,
+    to_planes,
+)
 
 import mlx_gateloop as gl
 

@@ -1,0 +1,177 @@
+"""A conversation as one safetensors file: what was said, and the states to go on from."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mlx_gateloop.errors import InputError
+
+from ..generation.states import NOTHING, ROLES, Boundary, Message
+
+MOST_BYTES = 256 * 2**20  # of a file
+
+
+class _Mark(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    messages: int = Field(ge=1)
+    characters: int = Field(ge=0)
+    tokens: int = Field(ge=1)
+    unread: int = Field(ge=0, le=1)
+
+
+class Header(BaseModel):
+    """What a conversation's file says beside the arrays.
+
+    Args:
+        model: Name of the model.
+        fingerprint: Of its files.
+        messages: Role and text, of the whole chat.
+        text: As the template writes them, up to the last state.
+        marks: Where the states are; messages after the last one are read anew.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    format: str = Field(pattern="^gateloop-conversation-1$")
+    model: str
+    fingerprint: str
+    messages: list[list[str]] = Field(min_length=1)
+    text: str
+    marks: list[_Mark]
+
+
+def save(
+    path: str | os.PathLike[str],
+    model: str,
+    fingerprint: str,
+    messages: tuple[Message, ...],
+    boundaries: list[Boundary],
+    most_bytes: int = MOST_BYTES,
+) -> None:
+    """Write a conversation as one safetensors file, whole or not at all.
+
+    Args:
+        path: The file.
+        model: Name of the model.
+        fingerprint: Of its files.
+        messages: All of the chat.
+        boundaries: Its states as far as they are kept, in order; there may be none.
+        most_bytes: Of the file.
+
+    Raises:
+        InputError: The file would be larger, or cannot be written.
+    """
+    from safetensors.numpy import save as as_bytes
+
+    last = boundaries[-1] if boundaries else NOTHING
+    on_the_way = [
+        b for b in boundaries if last.text.startswith(b.text) and last.ids[: len(b.ids)] == b.ids
+    ]
+    header = Header(
+        format="gateloop-conversation-1",
+        model=model,
+        fingerprint=fingerprint,
+        messages=[list(message) for message in messages],
+        text=last.text,
+        marks=[
+            _Mark(
+                messages=len(b.messages),
+                characters=len(b.text),
+                tokens=len(b.ids),
+                unread=b.unread,
+            )
+            for b in on_the_way
+        ],
+    )
+    arrays = {"ids": np.array(last.ids, np.int64)}
+    for layer in range(len(last.states)):
+        arrays[f"states.{layer}"] = np.stack([b.states[layer] for b in on_the_way])
+    try:
+        content = as_bytes(arrays, {"conversation": header.model_dump_json()})
+    except ValueError:  # UTF-8 can't hold it
+        raise InputError("messages: one holds half of a character; type it again") from None
+    if len(content) > most_bytes:
+        need = f"{len(content) / 2**20:.1f} MB, {most_bytes / 2**20:.1f} MB are left"
+        raise InputError(f"{path}: not saved: needs {need}; delete saved conversations")
+    try:
+        _write(Path(path), content)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    handle, name = tempfile.mkstemp(".tmp", ".", path.parent)
+    new = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def load(path: str | os.PathLike[str]) -> tuple[Header, list[Boundary]]:
+    """Read what `save` wrote, trusting nothing in it.
+
+    Raises:
+        InputError: It is not such a file, or it is damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        if Path(path).stat().st_size > MOST_BYTES:
+            raise InputError(f"{path}: larger than {MOST_BYTES >> 20} MB, not a conversation")
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, TypeError, KeyError) as error:
+        raise InputError(f"{path}: not a readable conversation file") from error
+    try:
+        header = Header.model_validate_json(metadata.get("conversation", ""))
+        return header, _boundaries(header, arrays)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "header"
+        raise InputError(f"{path}: not a conversation: {where}: {first['msg']}") from error
+    except _DamagedError as error:
+        raise InputError(f"{path}: damaged: {error}") from None
+
+
+class _DamagedError(Exception):
+    pass
+
+
+def _boundaries(header: Header, arrays: dict[str, np.ndarray]) -> list[Boundary]:
+    def check(good: bool, problem: str) -> None:
+        if not good:
+            raise _DamagedError(problem)
+
+    good = all(len(message) == 2 and message[0] in ROLES for message in header.messages)
+    check(good, "a message is not role and text")
+    messages = tuple((role, text) for role, text in header.messages)
+    ids = arrays.pop("ids", np.zeros(0))
+    check(ids.dtype == np.int64 and ids.ndim == 1 and bool((ids >= 0).all()), "token ids")
+    names = [f"states.{layer}" for layer in range(len(arrays))]
+    check(set(names) == arrays.keys(), "unknown arrays")
+    for name in names:
+        states = arrays[name]
+        check(states.dtype == np.float32 and len(states) == len(header.marks), name)
+        check(bool(np.isfinite(states).all()), f"{name} is not finite")
+    found = []
+    for index, mark in enumerate(header.marks):
+        check(mark.messages <= len(messages) and mark.tokens <= len(ids), "a mark past the end")
+        is_prompt = messages[mark.messages - 1][0] == "user"
+        check(mark.unread == is_prompt, "a prompt's last token")
+        found.append(
+            Boundary(
+                messages[: mark.messages],
+                header.text[: mark.characters],
+                tuple(ids[: mark.tokens].tolist()),
+                mark.unread,
+                tuple(arrays[name][index] for name in names),
+            )
+        )
+    return found

@@ -1,0 +1,70 @@
+"""From a training run to a directory of `app/embedded_models`: quantized, with a short log and hashes.
+
+    python -m app.embedded_models.build.package runs/demo app/embedded_models/demo
+
+README.md, the model's card, is written by people: it stays, and has no hash.
+"""
+
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from ...generation.models import SUMS
+from mlx_gateloop.cli import main as gateloop
+
+BITS, GROUP = 8, 64
+MOST_BYTES = 6_000_000  # of a file
+LOGGED = 50  # training records that are kept, beside every validation
+CARD = "README.md"
+
+
+def embed(run: Path, out: Path) -> None:
+    """Quantizes a run's best weights into `out`; the state transitions stay float32.
+
+    Args:
+        run: What `gateloop train --out` made.
+        out: The directory; all in it but the card is replaced.
+
+    Raises:
+        SystemExit: The conversion failed, or a file came out too large.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch) / "model"
+        paths = ["--hf-path", str(run), "--mlx-path", str(made)]
+        bits = ["-q", "--q-bits", str(BITS), "--q-group-size", str(GROUP)]
+        if code := gateloop(["mlx-lm", "convert", *paths, *bits]):
+            sys.exit(code)
+        (made / CARD).unlink(missing_ok=True)  # mlx-lm's own
+        shutil.copy(run / "config.yaml", made)
+        (made / "log.jsonl").write_text(thinned((run / "log.jsonl").read_text()))
+        if (out / CARD).exists():
+            shutil.copy(out / CARD, made)
+        for file in made.iterdir():
+            if (size := file.stat().st_size) > MOST_BYTES:
+                sys.exit(f"error: {file.name}: {size:,} bytes are too many; train a smaller model")
+        (made / SUMS).write_text(sums(made))
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(made, out)
+
+
+def thinned(log: str) -> str:
+    """Every validation, and evenly spaced training records."""
+    lines = log.splitlines(keepends=True)
+    training = [line for line in lines if "loss" in json.loads(line)]
+    kept = set(training[-1 :: -max(1, len(training) // LOGGED)])
+    return "".join(line for line in lines if line in kept or "validation_loss" in json.loads(line))
+
+
+def sums(directory: Path) -> str:
+    """The lines of `sha256sum` for the files of a directory, by name; none for the card."""
+    files = sorted(file for file in directory.iterdir() if file.name not in (SUMS, CARD))
+    return "".join(
+        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files
+    )
+
+
+if __name__ == "__main__":
+    embed(Path(sys.argv[1]), Path(sys.argv[2]))

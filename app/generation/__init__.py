@@ -1,0 +1,1 @@
+"""Generation: models, the engine that runs them, and the states of conversations."""

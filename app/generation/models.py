@@ -1,0 +1,253 @@
+"""The models one may choose: directories inside the chosen folders, and hub ids where allowed."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.io import HUB_ID, load
+from mlx_gateloop.model.lm import ModelArgs
+
+SUMS = "SHA256SUMS"
+# Everything that is read to load a model; code is not among them.
+LOADED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
+CODE_KEYS = ("model_file", "auto_map")  # of config.json and tokenizer_config.json
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a model's config.json says of it."""
+
+    name: str
+    layers: int
+    channels: int
+    vocab_size: int
+    heads: int
+    transition: str
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        """Of one layer: real and imaginary plane."""
+        size = self.channels // self.heads
+        return (1, 2, self.channels) if size == 1 else (1, 2, self.heads, size, size)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A model in memory.
+
+    Args:
+        model: A `Model`.
+        tokenizer: mlx-lm's.
+        fingerprint: SHA-256 over the files that decide what it computes.
+    """
+
+    model: Any
+    tokenizer: Any
+    fingerprint: str
+    _texts: dict[int, str] = field(default_factory=dict)
+
+    def text(self, token: int) -> str:
+        """The text of one token by itself."""
+        if token not in self._texts:
+            self._texts[token] = self.tokenizer.decode([token])
+        return self._texts[token]
+
+
+class Models:
+    """Finds and loads models, never outside the folders, and never running code of theirs.
+
+    Args:
+        roots: Folders of model directories; one may itself be a model directory.
+        allow_hub: Whether "owner/name" is fetched from the Hugging Face hub.
+
+    Raises:
+        InputError: A root is no folder.
+    """
+
+    def __init__(self, roots: Sequence[Path], allow_hub: bool = False) -> None:
+        self.roots = [Path(root).resolve() for root in roots]
+        self.allow_hub = allow_hub
+        for root in self.roots:
+            if not root.is_dir():
+                raise InputError(f"{root}: no such folder; give one that holds model directories")
+
+    def names(self) -> list[str]:
+        """Names of the models in the folders, in the folders' order."""
+        return list(dict.fromkeys(name for name, _ in self._listed()))
+
+    def info(self, name: str) -> ModelInfo:
+        """Shape of a model; one of the hub must have been fetched.
+
+        Raises:
+            InputError: There is none of this name, or its config.json is unusable.
+        """
+        path, _ = self._path(name)
+        config = _read_json(path / "config.json")
+        try:
+            args = ModelArgs.from_dict(config)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
+        layers, channels, heads = args.num_hidden_layers, args.width, args.heads
+        return ModelInfo(name, layers, channels, args.vocab_size, heads, args.transition)
+
+    def fingerprint(self, name: str) -> str:
+        """SHA-256 over the files that decide what a model computes.
+
+        Raises:
+            InputError: As `load`.
+        """
+        return _fingerprint(self._checked(name)[1])
+
+    def load(self, name: str) -> LoadedModel:
+        """Load a model, after checking its files against its SHA256SUMS if it has one.
+
+        Raises:
+            InputError: There is none of this name, a file of it lies outside the folders or was
+                changed, it wants code of its own to be run, or it has no state.
+        """
+        path, digests = self._checked(name)
+        model, tokenizer = load(path)
+        if model.args.mixer != "gate_loop":
+            raise InputError(
+                f"{name}: {model.args.mixer} has no state to keep; `gateloop generate` runs it"
+            )
+        return LoadedModel(model, tokenizer, _fingerprint(digests))
+
+    def is_here(self, name: str) -> bool:
+        """Whether a model lies in one of the folders."""
+        return self._local(name) is not None
+
+    def fetch(self, name: str) -> Path:
+        """Bring a model of the hub here; takes as long as the network does.
+
+        Returns:
+            Its directory.
+
+        Raises:
+            InputError: There may be no such model, or the hub does not give it.
+        """
+        self.check(name)
+        return self._local(name) or _snapshot(name, is_here=False)
+
+    def check(self, name: str) -> None:
+        """Raises an InputError unless there may be a model of this name; reads no weights."""
+        if self._local(name) is None and not self._is_hub_id(name):
+            raise self._unknown(name)
+
+    def _checked(self, name: str) -> tuple[Path, dict[str, str]]:
+        path, roots = self._path(name)
+        for file in path.rglob("*"):
+            if not _inside(file, roots):
+                raise InputError(f"{name}/{file.relative_to(path)}: leads out of the models folder")
+        for config in ("config.json", "tokenizer_config.json"):
+            if (path / config).exists():
+                for key in _read_json(path / config).keys() & set(CODE_KEYS):
+                    raise InputError(f"{name}/{config}: {key} asks to run code; that is not done")
+        digests = {file.name: _sha256(file) for kind in LOADED for file in path.glob(kind)}
+        if (path / SUMS).exists():
+            _compare(name, path, digests)
+        return path, digests
+
+    def _path(self, name: str) -> tuple[Path, list[Path]]:
+        """The model's directory, and the folders that its files may lie in."""
+        if (path := self._local(name)) is not None:
+            return path, self.roots
+        if not self._is_hub_id(name):
+            raise self._unknown(name)
+        path = _snapshot(name, is_here=True)
+        return path, [path.parents[1]]  # snapshots are links to files beside them
+
+    def _is_hub_id(self, name: str) -> bool:
+        return self.allow_hub and bool(HUB_ID.fullmatch(str(name))) and ".." not in name
+
+    def _local(self, name: str) -> Path | None:
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 500:
+            return None
+        listed = dict(reversed(list(self._listed())))
+        for path in [listed.get(name), *(root / name for root in self.roots)]:
+            if path is not None and _is_model(path, self.roots):
+                return path.resolve()
+        return None
+
+    def _listed(self) -> Iterator[tuple[str, Path]]:
+        for root in self.roots:
+            for path in [root, *sorted(root.iterdir())]:
+                if _is_model(path, self.roots):
+                    yield path.name, path
+
+    def _unknown(self, name: str) -> InputError:
+        known = ", ".join(self.names()) or "none, the models folders are empty"
+        return InputError(f"model: there is no {str(name)[:100]!r}; choose one of: {known}")
+
+
+def _is_model(path: Path, roots: Sequence[Path]) -> bool:
+    try:
+        return _inside(path, roots) and (path / "config.json").is_file()
+    except OSError:  # a name that is too long
+        return False
+
+
+def _inside(path: Path, roots: Sequence[Path]) -> bool:
+    try:
+        resolved = path.resolve()
+    except (OSError, RuntimeError):  # a link to itself
+        return False
+    return any(resolved.is_relative_to(root) for root in roots)
+
+
+def _snapshot(name: str, is_here: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        patterns = [*LOADED, SUMS]
+        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=is_here))
+    except Exception as error:  # the network, the hub's answer, the disk
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{name}: cannot be fetched from the hub: {reason}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path.parent.name}/{path.name}: not readable as JSON") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path.parent.name}/{path.name}: expected a JSON object")
+    return value
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _compare(name: str, path: Path, digests: dict[str, str]) -> None:
+    """Against lines of `sha256sum`: every listed file, and every file that is loaded."""
+    expected = {}
+    for line in (path / SUMS).read_text(encoding="utf-8").splitlines():
+        digest, _, file = line.partition(" ")
+        expected[file.strip().removeprefix("*")] = digest
+    for file in sorted(expected.keys() | digests.keys()):
+        if file not in expected:
+            raise InputError(f"{name}/{file}: is not listed in {SUMS}; remove it or the list")
+        found = digests.get(file)
+        if found is None and _inside(path / file, [path]) and (path / file).is_file():
+            found = _sha256(path / file)
+        if found != expected[file]:
+            raise InputError(f"{name}/{file}: differs from {SUMS}; get this model again")
+
+
+def _fingerprint(digests: dict[str, str]) -> str:
+    kept = {
+        name: digest
+        for name, digest in digests.items()
+        if name.endswith(".safetensors") or name in ("config.json", "tokenizer.json")
+    }
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""The page: its layout, what its buttons do, and the state view."""

@@ -1,0 +1,168 @@
+"""The live view of a run's state transitions: a gr.HTML with a canvas, and what it asks for."""
+
+import base64
+import logging
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import gradio as gr
+import numpy as np
+import numpy.typing as npt
+
+from mlx_gateloop.watch.trace import HIGH, LOW, Trace
+
+from ..generation.engine import Engine, Run
+from ..generation.worker_pool import Desk
+
+T = TypeVar("T")
+LOG = logging.getLogger(__name__)
+STATIC = Path(__file__).parent / "static"
+SCRIPTS = tuple(
+    f"{name}.js"
+    for name in ("colours", "store", "histogram", "drawing", "remembered", "state_view")
+)
+RESETS_EVERY = 32  # tokens
+RESET_SHARE = 0.5  # of the channels that keep anything
+MOST_COLUMNS = 1024  # in an answer; the page asks again for the rest
+KEPT_ARRAYS = 4  # files for download, the oldest is deleted first
+
+
+def state_view(engine: Engine, elem_id: str) -> gr.HTML:
+    """The component; its value is `shown(run)` or None.
+
+    A function and not a subclass: Gradio writes a stub beside the source of every subclass.
+
+    Args:
+        engine: Knows the runs by their ids.
+        elem_id: Of the element on the page.
+    """
+
+    async def columns(request: Any) -> dict[str, Any] | None:
+        return await _ask(engine, request, 3, _columns, _quick())
+
+    async def row(request: Any) -> dict[str, Any] | None:
+        return await _ask(engine, request, 2, _row, _slow())
+
+    async def arrays(request: Any) -> str | None:
+        return await _ask(engine, request, 0, _arrays, _slow())
+
+    return gr.HTML(
+        value=None,
+        html_template=(STATIC / "state_view.html").read_text(encoding="utf-8"),
+        css_template=(STATIC / "state_view.css").read_text(encoding="utf-8"),
+        js_on_load="\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        server_functions=[columns, row, arrays],
+        elem_id=elem_id,
+        low=float(np.log(LOW)),
+        high=float(np.log(HIGH)),
+    )
+
+
+def shown(run: Run) -> dict[str, Any] | None:
+    """The value that makes a view follow a run, None until the model is loaded."""
+    if run.trace is None:
+        return None
+    return {"run": run.id, "layers": run.trace.layers, "channels": run.trace.channels}
+
+
+@cache
+def download_folder() -> Path:
+    """Where arrays lie for download; the server may serve files from here, and only from here.
+
+    A new folder for every process, which nobody else can have put there.
+    """
+    return Path(tempfile.mkdtemp(prefix="gateloop-"))
+
+
+@cache
+def _quick() -> Desk:
+    return Desk(threads=2, most=64)
+
+
+@cache
+def _slow() -> Desk:
+    return Desk(threads=1, most=16)
+
+
+async def _ask(
+    engine: Engine, request: Any, numbers: int, work: Callable[..., T | None], desk: Desk
+) -> T | None:
+    """The answer to a page, which may send anything: a run's id and numbers are work to do."""
+    if not isinstance(request, list) or len(request) != 1 + numbers:
+        return None
+    id, *rest = request
+    if not isinstance(id, str) or not all(type(number) is int for number in rest):
+        return None
+    run = engine.run(id)
+    if run is None or (trace := run.trace) is None:
+        return None
+    return await desk(work, run, trace, *rest)
+
+
+def _columns(run: Run, trace: Trace, layer: int, start: int, known: int) -> dict[str, Any] | None:
+    """What is new since `start` columns of a layer and `known` tokens."""
+    if not 0 <= layer < trace.layers:
+        return None
+    done = run.done  # asked first: what is read after it is complete
+    tokens = min(trace.tokens, len(run.pieces))
+    start, known = (min(max(value, 0), tokens) for value in (start, known))
+    stop, until = (min(first + MOST_COLUMNS, tokens) for first in (start, known))
+    pieces = [{"text": p.text, "prompt": p.kind == "prompt"} for p in run.pieces[known:until]]
+    # They depend on averages over the whole run, so they are found anew, but not at every token.
+    due = stop == tokens and (done or start == 0 or start // RESETS_EVERY != tokens // RESETS_EVERY)
+    return {
+        "layer": layer,
+        "start": start,
+        "columns": _base64(trace.columns(layer, start, stop)),
+        "known": known,
+        "averages": _base64(_to_bytes(trace.averages(known, until))),
+        "pieces": pieces,
+        "resets": [n for n in trace.resets(layer, share=RESET_SHARE).tolist() if n < tokens]
+        if due
+        else None,
+        "done": done and until == tokens,
+        "last": run.pieces[tokens - 1].text if done and tokens else None,  # its end may come late
+        "full": trace.full,
+    }
+
+
+def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, Any] | None:
+    """What is left of every earlier token, and which tokens were likeliest in this place."""
+    if not 0 <= layer < trace.layers or not 0 <= token < min(trace.tokens, len(run.pieces)):
+        return None
+    magnitude, full = trace.remembered(layer, token)
+    return {
+        "magnitude": np.round(magnitude, 4).tolist(),
+        "full": [float(f"{value:.4g}") for value in full],
+        "candidates": [[text, float(chance)] for text, chance in run.pieces[token].candidates],
+    }
+
+
+def _arrays(run: Run, trace: Trace) -> str | None:
+    """Writes a run's transitions to a file, unless it is there, and returns its address."""
+    done, tokens = run.done, trace.tokens  # in this order: what is done does not grow
+    folder = download_folder()
+    file = folder / f"{run.id}-{'all' if done else tokens}.npz"
+    new = file.with_suffix(".new.npz")
+    try:
+        if not file.exists():
+            trace.save(new, [piece.text for piece in run.pieces])
+            new.replace(file)
+        for old in sorted(folder.glob("*.npz"), key=lambda p: p.stat().st_mtime)[:-KEPT_ARRAYS]:
+            old.unlink()
+    except OSError as error:
+        LOG.warning("transitions cannot be written for download: %s", error)
+        new.unlink(missing_ok=True)
+        return None
+    return f"/gradio_api/file={file}"
+
+
+def _to_bytes(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    return np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
+
+
+def _base64(values: npt.NDArray[Any]) -> str:
+    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()

@@ -1,0 +1,112 @@
+"""The server: the models, the engine and the page put together, and closed together."""
+
+import shutil
+import signal
+import socket
+import threading
+from argparse import Namespace
+from importlib.util import find_spec
+from pathlib import Path
+
+import gradio as gr
+
+from mlx_gateloop.errors import InputError
+
+from . import security
+from .conversations.folder import Saved
+from .generation.engine import Engine
+from .generation.models import Models
+from .page.handlers import Answers
+from .page.layout import build
+from .page.state_view import download_folder
+
+EMBEDDED = Path(__file__).parent / "embedded_models"
+STYLE = Path(__file__).parent / "page" / "static" / "page.css"
+# Of the system: a web font would be a request to somebody else.
+FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
+MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
+
+
+def serve(arguments: Namespace) -> None:
+    """Run the app until it is interrupted.
+
+    Args:
+        arguments: Of the command line, see `__main__`.
+
+    Raises:
+        InputError: Something in the arguments can't be used.
+    """
+    host, share = arguments.host.strip("[]"), arguments.share
+    auth = security.credentials(arguments.auth, host, share)
+    if arguments.mcp and find_spec("mcp") is None:
+        # not "gradio[mcp]", which wants an older pydantic than we do
+        raise InputError('--mcp: its package is missing; pip install "mcp>=1.21,<2"')
+    if arguments.mcp and auth:
+        raise InputError("--mcp: Gradio asks no password there; leave it or --auth out")
+    _check_address(host, arguments.port)
+    models = Models([EMBEDDED, *arguments.models], arguments.allow_hub)
+    first = arguments.model or next(iter(models.names()), None)
+    if first is None:
+        raise InputError("no model: give a folder of model directories with --models DIR")
+    models.fetch(first)
+    models.info(first)
+    engine, page = Engine(models), None
+    try:
+        page = build(Answers(engine, first), Saved(arguments.conversations, engine))
+        page.queue(max_size=engine.limits.queue, default_concurrency_limit=8, api_open=False)
+        page.launch(
+            server_name=security.in_address(host),
+            server_port=arguments.port,
+            share=share,
+            auth=auth,
+            inbrowser=arguments.open,
+            mcp_server=arguments.mcp,
+            app_kwargs={"middleware": security.middleware(host, share, download_folder())},
+            allowed_paths=[str(download_folder())],
+            enable_monitoring=False,
+            run_history=False,
+            ssr_mode=False,
+            show_error=True,
+            footer_links=["api"],
+            theme=_theme(),
+            css_paths=STYLE,
+            quiet=True,
+            prevent_thread_lock=True,
+        )
+        print(f"GateLoop is at {page.local_url}  (Ctrl-C ends it)", flush=True)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        threading.Event().wait()
+    finally:
+        if page is not None:
+            page.close(verbose=False)
+        engine.close()
+        shutil.rmtree(download_folder(), ignore_errors=True)
+
+
+def _check_address(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except socket.gaierror:
+            raise InputError(f"--host {host}: not an address of this machine") from None
+        except OSError as error:
+            raise InputError(
+                f"--host {host} --port {port}: {error.strerror}; give another port"
+            ) from None
+
+
+def _theme() -> gr.themes.Base:
+    theme = gr.themes.Soft(primary_hue="orange", neutral_hue="zinc", font=FONTS, font_mono=MONO)
+    return theme.set(
+        block_title_background_fill="none",
+        block_title_background_fill_dark="none",
+        block_title_text_color="*body_text_color_subdued",
+        block_title_text_color_dark="*body_text_color_subdued",
+        block_title_text_weight="500",
+        block_title_padding="0",
+        body_text_color_subdued="*neutral_500",
+        input_border_width="1px",
+        input_border_color="*neutral_200",
+    )

@@ -1,0 +1,1 @@
+"""Checkpoint files: finding and reading them."""

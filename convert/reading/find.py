@@ -1,0 +1,262 @@
+"""A trained model's weights, wherever they are: names and shapes at once, values a shard at a time.
+
+a file, a directory or a hub id -> files -> one state dict, without wrappers and prefixes
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import mlx.core as mx
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.io import HUB_ID
+
+from .containers import READERS, Stored, Tree, one_line, read
+
+# What a training script may wrap its state dict in; and flax its parameters.
+WRAPPERS = ("state_dict", "model_state_dict", "model")
+FLAX_WRAPPERS = ("params",)
+EMA_WRAPPERS = ("ema", "model_ema", "ema_state_dict", "state_dict_ema")
+# In front of every name: data-parallel training; and ema-pytorch, which holds two copies.
+PREFIX, ONLINE_PREFIX, EMA_PREFIX = "module", "online_model", "ema_model"
+COMPILED = "_orig_mod"  # torch.compile puts it into the names of what it wraps
+SHARD = re.compile(r"-\d+-of-\d+$")
+# In a directory, the first of these that is there.
+STANDARD_FILES = (
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+    "flax_model.msgpack",
+)
+
+
+@dataclass
+class Checkpoint:
+    """A state dict in one file or more, of which one is open at a time.
+
+    Args:
+        origin: What the user called it.
+        directory: Where its files lie, and what else came with them.
+        files: The files of weights.
+        ema: Whether to take the averaged copy of the weights.
+    """
+
+    origin: str
+    directory: Path
+    files: list[Path]
+    ema: bool = False
+    shapes: dict[str, tuple[int, ...]] = field(init=False, default_factory=dict)
+    dtypes: dict[str, str] = field(init=False, default_factory=dict)
+    notes: list[str] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._file_of: dict[str, Path] = {}
+        self._open: tuple[Path, dict[str, Stored]] | None = None
+        for file in self.files:
+            for name, stored in self._tensors(file).items():
+                if name in self._file_of:
+                    raise InputError(f"{file}: {name} is in {self._file_of[name].name} too")
+                self._file_of[name] = file
+                self.shapes[name], self.dtypes[name] = stored.shape, stored.dtype
+        if not self.shapes:
+            raise InputError(f"{self.origin}: holds no tensors; give the file with the weights")
+
+    def tensor(self, name: str) -> mx.array:
+        """The values of a tensor, in the dtype they are stored in.
+
+        Raises:
+            InputError: Its data cannot be read.
+        """
+        file = self._file_of[name]
+        try:
+            array = self._tensors(file)[name].load()
+            mx.eval(array)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise InputError(f"{file}: {name} cannot be read: {one_line(error)}") from None
+        return array
+
+    def position(self, names: Iterable[str]) -> int:
+        """Where tensors stand in the order of files; sorted by it, each file is opened once."""
+        return max(self.files.index(self._file_of[name]) for name in names)
+
+    def hashes(self) -> dict[str, str]:
+        """The SHA-256 of every file, by its name."""
+        return {file.name: _sha256(file) for file in self.files}
+
+    def _tensors(self, file: Path) -> dict[str, Stored]:
+        if self._open is None or self._open[0] != file:
+            self._open = None  # the shard before goes first
+            tree, notes = unwrap(read(file), self.ema, file)
+            self.notes += [note for note in notes if note not in self.notes]
+            self._open = file, tree
+        return self._open[1]
+
+
+def find(source: str, ema: bool = False) -> Checkpoint:
+    """The checkpoint that a user names.
+
+    Args:
+        source: A file, a directory, or a hub id `owner/name`.
+        ema: Whether to take the averaged copy of the weights.
+
+    Raises:
+        InputError: Nothing usable is there.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return Checkpoint(source, path, _files_in(path), ema)
+    if path.exists():
+        if path.name.endswith(".index.json"):
+            return Checkpoint(source, path.parent, _shards(path), ema)
+        if path.suffix not in READERS:
+            raise InputError(f"{path}: not a file of weights; expected {', '.join(READERS)}")
+        _refuse_shard(path)
+        return Checkpoint(source, path.parent, [path], ema)
+    if path.suffix in READERS or not HUB_ID.fullmatch(source):
+        raise InputError(f"{path}: no such file, directory or hub id")
+    snapshot = _download(source)
+    return Checkpoint(source, snapshot, _files_in(snapshot), ema)
+
+
+def _files_in(directory: Path) -> list[Path]:
+    for name in STANDARD_FILES:
+        if (directory / name).exists():
+            file = directory / name
+            return _shards(file) if file.suffix == ".json" else [file]
+    found = sorted(file for file in directory.iterdir() if file.suffix in READERS)
+    if found:
+        _refuse_shard(found[0])
+    if len(found) == 1:
+        return found
+    names = ", ".join(file.name for file in found[:10])
+    problem = f"several files of weights ({names}); give one" if found else "no weights in there"
+    raise InputError(f"{directory}: {problem}; expected {', '.join(READERS)}")
+
+
+def _refuse_shard(file: Path) -> None:
+    """One part of a model may look like a smaller model."""
+    if SHARD.search(file.stem):
+        raise InputError(f"{file}: one of several parts; give their index, *.index.json beside it")
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        shards = [index.parent / name for name in sorted(names)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{index}: not an index of shards: {one_line(error)}") from None
+    for shard in shards:
+        if shard.parent != index.parent or shard.suffix not in READERS:
+            raise InputError(f"{index}: {shard.name} is no file of weights beside it")
+        if not shard.exists():
+            raise InputError(f"{shard}: missing, but {index.name} names it; fetch it again")
+    return shards
+
+
+def download(hub_id: str, patterns: list[str]) -> Path:
+    """The newest snapshot of a repository, or the one in the cache where there is no network.
+
+    Args:
+        hub_id: `owner/name`.
+        patterns: Of the files that are wanted.
+
+    Raises:
+        InputError: There is neither.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=patterns))
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        advice = "check the name and the network, or give a local directory"
+        raise InputError(
+            f"{hub_id}: not on disk, not from the hub ({one_line(error)}); {advice}"
+        ) from None
+
+
+def _download(hub_id: str) -> Path:
+    small = ["*.json", "*.yaml", "*.yml", "*.model", "*.jinja"]
+    # pickles only where there is nothing better
+    for weights in (["*.safetensors"], ["*.bin", "*.pt", "*.pth", "*.msgpack"]):
+        directory = download(hub_id, [*small, *weights])
+        if any(file.suffix in READERS for file in directory.iterdir()):
+            break
+    return directory
+
+
+def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[str]]:
+    """The state dict inside what a file holds, its names without prefixes.
+
+    Args:
+        tree: Nested mappings with `Stored` leaves.
+        ema: Whether to take the averaged copy.
+        file: Where it comes from.
+
+    Returns:
+        The tensors by name, nested names joined by dots, and what was chosen, in words.
+
+    Raises:
+        InputError: There is no state dict, or the copy that was asked for is missing.
+    """
+    notes = []
+    averaged = [key for key in EMA_WRAPPERS if isinstance(tree.get(key), Mapping)]
+    if ema and averaged:
+        tree = tree[averaged[0]]
+        notes.append(f"took the averaged weights, {averaged[0]!r}")
+    elif averaged:
+        notes.append(f"left the averaged weights, {averaged[0]!r}; --ema takes them")
+    wrappers = FLAX_WRAPPERS if file.suffix == ".msgpack" else WRAPPERS
+    for _ in range(3):  # a pickle can hold itself
+        key = next((key for key in wrappers if isinstance(tree.get(key), Mapping)), None)
+        if key is not None:
+            notes += [f"took {key!r} and left what is beside it"] if len(tree) > 1 else []
+            tree = tree[key]
+    flat = _flatten(tree)
+    tensors = {_without_compiled(n): tensor for n, tensor in flat.items()}
+    if len(tensors) < len(flat):
+        raise InputError(f"{file}: two tensors have one name without {COMPILED!r}")
+    copies = {n.split(".")[0] for n in tensors} & {ONLINE_PREFIX, EMA_PREFIX}
+    if copies:
+        prefix = EMA_PREFIX if ema or ONLINE_PREFIX not in copies else ONLINE_PREFIX
+        tensors = {n: t for n, t in tensors.items() if n.startswith(f"{prefix}.")}
+        tensors = _without_prefix(tensors, prefix)
+        notes.append(f"took the weights under {prefix!r}")
+    if ema and not averaged and EMA_PREFIX not in copies:
+        raise InputError(f"{file}: holds no averaged weights; leave --ema out")
+    while tensors and all(n.startswith(f"{PREFIX}.") for n in tensors):
+        tensors = _without_prefix(tensors, PREFIX)
+    return tensors, notes
+
+
+def _flatten(tree: Tree) -> dict[str, Stored]:
+    flat, todo = {}, [("", tree)]
+    while todo:
+        prefix, branch = todo.pop()
+        for key, value in branch.items():
+            if isinstance(value, Stored):
+                flat[f"{prefix}{key}"] = value
+            elif isinstance(value, dict):  # flax; a PyTorch state dict is flat
+                todo.append((f"{prefix}{key}.", value))
+    return flat
+
+
+def _without_prefix(tensors: dict[str, Stored], prefix: str) -> dict[str, Stored]:
+    return {name.removeprefix(f"{prefix}."): tensor for name, tensor in tensors.items()}
+
+
+def _without_compiled(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part != COMPILED)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

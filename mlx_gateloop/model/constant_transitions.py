@@ -1,0 +1,162 @@
+"""Transitions that no data control: those of the models that GateLoop generalises (section 3.1).
+
+Only the transition changes; all else is the network's. So LRU, S4D and S5 have real queries and
+keys that the data controls, where their publications have constant complex C and B, and RetNet is
+without its group norm, output gate and scale.
+
+Each module holds the same transition for every token, `[width]`: channel c is key channel c % K of
+head c // K, with K channels a head. The max-headed form, whose heads have one channel each, is for
+the state-space models one system of `width` states, as the paper counts them.
+"""
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.ops import Transition
+
+STEPS = (0.001, 0.1)  # Delta at the start, log-uniform: S4D and S5
+
+
+class ConstantTransition(nn.Module):
+    """a = 1: linear attention without feature map and normaliser, y_n = q_n sum_m k_m^T v_m.
+
+    Source: Katharopoulos et al., arXiv 2006.16236, section 3.3.
+    """
+
+    def __init__(self, args: LayerArgs) -> None:
+        super().__init__()
+        self._args = args
+
+    def transition(self) -> Transition:
+        """a, `[width]`."""
+        return Transition.polar(mx.zeros((self._args.width,)))
+
+    def input_factor(self) -> mx.array | None:
+        """What the key is multiplied by, `[width]`; None is 1."""
+        return None
+
+
+class RetNet(ConstantTransition):
+    """a = (1 - 2^(-5 - h)) exp(i theta_j) in head h, theta_j = 10000^(-2 floor(j / 2) / K).
+
+    Nothing is learned. Source: Sun et al., arXiv 2307.08621, equations 5 and 8; two key channels
+    share an angle, as in xPos (arXiv 2212.10554). Queries and keys are real vectors, as the paper
+    has them: y = Re((Q Theta)(K conj(Theta))^T * D) V. An implementation that pairs two of them to
+    one complex number has a sine term beside.
+    """
+
+    def transition(self) -> Transition:
+        heads, size = self._args.heads, self._args.width // self._args.heads
+        head = mx.arange(heads, dtype=mx.float32)[:, None]
+        pair = mx.arange(size, dtype=mx.float32) // 2
+        log_magnitude = mx.broadcast_to(mx.log1p(-(2 ** (-5 - head))), (heads, size))
+        angle = mx.broadcast_to(10000 ** (-2 * pair / size), (heads, size))
+        return Transition.polar(log_magnitude.reshape(-1), angle.reshape(-1))
+
+
+class LRU(ConstantTransition):
+    """a = exp(-exp(nu) + i exp(theta)), and the key times exp(log_scale); all three are learned.
+
+    At the start a is uniform on the unit disk and the scale sqrt(1 - |a|^2).
+    Source: Orvieto et al., arXiv 2303.06349, lemma 3.2, section 3.4 and the defaults of appendix A
+    (r_min = 0, r_max = 1, max_phase = 6.28).
+    """
+
+    def __init__(self, args: LayerArgs) -> None:
+        super().__init__(args)
+        # Not the very ends, whose logarithms are infinite.
+        square, turn = mx.random.uniform(1e-6, 1 - 1e-6, (2, args.width))
+        self.nu = mx.log(-0.5 * mx.log(square))
+        self.theta = mx.log(6.28 * turn)
+        self.log_scale = 0.5 * mx.log1p(-square)
+
+    def transition(self) -> Transition:
+        nu, theta = (x.astype(mx.float32) for x in (self.nu, self.theta))
+        return Transition.polar(-mx.exp(nu), mx.exp(theta))
+
+    def input_factor(self) -> mx.array:
+        return mx.exp(self.log_scale.astype(mx.float32))
+
+
+class StateSpace(ConstantTransition):
+    """S4D and S5: a = exp(Delta A) and the key times (a - 1) / A, the zero-order hold.
+
+    A = -exp(log_decay) + i frequency and Delta = exp(log_step) are learned; -1/2 + i times the
+    published frequencies at the start. S4D has one Delta a head, S5 one a state.
+    Of the factor only the magnitude is taken: the published output Re(C h) has a free complex C,
+    ours a real query, so that C = q conj(phase of the factor). The factor 2 of conjugate pairs is
+    left to the query too.
+
+    Source: Gu et al., arXiv 2206.11893 (S4D); Smith et al., arXiv 2208.04933 (S5).
+    """
+
+    def __init__(self, args: LayerArgs) -> None:
+        super().__init__(args)
+        is_max_headed = args.heads == args.width
+        systems = 1 if is_max_headed else args.heads
+        frequencies = FREQUENCIES[args.transition](args.width // systems)
+        self.log_decay = mx.full((args.width,), math.log(0.5))
+        self.frequency = mx.tile(mx.array(frequencies, mx.float32), systems)
+        steps = args.width if args.transition == "s5" else args.heads
+        self.log_step = mx.random.uniform(math.log(STEPS[0]), math.log(STEPS[1]), (steps,))
+
+    def transition(self) -> Transition:
+        decay, frequency, step = self._continuous()
+        return Transition.polar(-step * decay, step * frequency)
+
+    def input_factor(self) -> mx.array:
+        decay, frequency, step = self._continuous()
+        # |exp(z) - 1|, without cancellation where z is small
+        real, half_phase = -step * decay, 0.5 * step * frequency
+        square = mx.expm1(real) ** 2 + 4 * mx.exp(real) * mx.sin(half_phase) ** 2
+        return mx.sqrt(square / (decay**2 + frequency**2))
+
+    def _continuous(self) -> tuple[mx.array, mx.array, mx.array]:
+        """-Re A, Im A and Delta, `[width]`."""
+        decay, frequency, step = (
+            x.astype(mx.float32) for x in (self.log_decay, self.frequency, self.log_step)
+        )
+        return mx.exp(decay), frequency, mx.repeat(mx.exp(step), len(decay) // len(step))
+
+
+def s4d_lin(states: int) -> np.ndarray:
+    """Im A_n = pi n of S4D-Lin."""
+    return np.pi * np.arange(states)
+
+
+def s4d_inv(states: int) -> np.ndarray:
+    """Im A_n = N / pi (N / (2 n + 1) - 1) of S4D-Inv; of N = 2 states half are conjugates."""
+    size = 2 * states
+    return size / np.pi * (size / (2 * np.arange(states) + 1) - 1)
+
+
+@cache
+def hippo(states: int) -> np.ndarray:
+    """The frequencies of HiPPO-N of size 2 states, the normal part of HiPPO-LegS, ascending.
+
+    HiPPO-N = -1/2 + skew with skew_nk = -sqrt(2n + 1) sqrt(2k + 1) / 2 for n > k. Its eigenvalues
+    are conjugate pairs, of which S5 keeps one each.
+    """
+    root = np.sqrt(2 * np.arange(2 * states) + 1)
+    lower = np.tril(np.outer(root, root) / 2, -1)
+    return np.linalg.eigvalsh(1j * (lower.T - lower))[states:]
+
+
+FREQUENCIES: dict[str, Callable[[int], np.ndarray]] = {
+    "s4d_lin": s4d_lin,
+    "s4d_inv": s4d_inv,
+    "s5": hippo,
+}
+CONSTANT: dict[str, type[ConstantTransition]] = {
+    "none": ConstantTransition,
+    "linear_attention": ConstantTransition,
+    "retnet": RetNet,
+    "lru": LRU,
+    **dict.fromkeys(FREQUENCIES, StateSpace),
+}

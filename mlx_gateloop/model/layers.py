@@ -1,0 +1,223 @@
+"""The layers of the GateLoop model: time mixing, channel mixing and the block of both.
+
+Paper section 4 and appendix "Model Details". Activations are `[batch, length, hidden]`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.gates import Gates, projection
+from mlx_gateloop.ops import Transition, gate_loop
+from mlx_gateloop.ops.pointwise import gelu, layer_norm, sigmoid, silu
+from mlx_gateloop.ops.relative import relative_attention
+
+ACTIVATE: dict[str, Callable[[mx.array], mx.array]] = {
+    "identity": lambda x: x,
+    "tanh": mx.tanh,
+    "sigmoid": sigmoid,
+}
+
+
+class TimeMixing(Gates):
+    """The GateLoop operator with content-aware inputs (paper section 4).
+
+        q, k, v = Linear(x),   a = sigmoid(gamma) exp(i theta),   y = Re(q h)
+
+    Args:
+        args: Its shape, where the variants are explained.
+    """
+
+    def __init__(self, args: LayerArgs) -> None:
+        super().__init__(args)
+        size, width = args.hidden_size, args.width
+        bias = args.bias if args.projection_bias is None else args.projection_bias
+        self.q_proj = projection(nn.Linear, size, width, bias)
+        if args.input_gate in ("linear", "sigmoid"):
+            self.k_proj = projection(nn.Linear, size, width, bias)
+        self.v_proj = projection(nn.Linear, size, width, bias)
+        self.make_transition()
+        if args.sub_norm:
+            self.sub_norm = LayerNorm(width, args.layer_norm_eps)
+        if args.output_gate:
+            self.gate_proj = projection(nn.Linear, size, width, bias)
+        if args.projects_output:
+            self.out_proj = projection(nn.Linear, width, size, bias)
+
+    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+        """What the operator adds to the residual stream.
+
+        Args:
+            x: Normed input `[batch, length, hidden]`.
+            mask: `[batch, length]` bool, False where a token is padding: the state passes it
+                unchanged. Anything but an array (mlx-lm's AWQ passes "causal") means no padding.
+            cache: One entry, the state after the last token, or None.
+
+        Returns:
+            `[batch, length, hidden]` in x's dtype.
+        """
+        args = self.args
+        q, key, v, transition = self._inputs(x, cache)
+        reads_state = args.state_activation != "identity"
+        y, state = gate_loop(
+            mx.ones_like(q) if reads_state else q,
+            key,
+            v,
+            transition,
+            None if cache is None else cache[0],
+            mask=mask if isinstance(mask, mx.array) else None,
+            # a = 1 forgets no rounding error: those of a tree of sums are smaller than a loop's
+            backend="ops" if args.ablation == "transition" else "auto",
+        )
+        if cache is not None:
+            cache[0] = state
+        if reads_state:
+            y = q * ACTIVATE[args.state_activation](y)
+        return self._output(x, y)
+
+    def _inputs(self, x: mx.array, cache: Any) -> tuple[mx.array, mx.array, mx.array, Transition]:
+        """Query, key, value and transition, which the cache may want to record."""
+        q = self._heads(ACTIVATE[self.args.query_activation](self.q_proj(x)))
+        v = self._heads(ACTIVATE[self.args.value_activation](self.v_proj(x)))
+        transition = self.transition(x)
+        key = self._key(x, v, transition)
+        record = getattr(cache, "record", None)
+        if record is not None and self.args.transition != "none":  # which has none to record
+            record(q, key, transition)
+        return q, key, v, transition
+
+    def _output(self, x: mx.array, y: mx.array) -> mx.array:
+        y = y.reshape(*x.shape[:2], self.args.width)  # heads are joined again
+        if "sub_norm" in self:
+            y = self.sub_norm(y)
+        if "gate_proj" in self:
+            y = y * silu(self.gate_proj(x))
+        return self.out_proj(y) if "out_proj" in self else y
+
+    def _key(self, x: mx.array, v: mx.array, transition: Transition) -> mx.array:
+        if self.args.input_gate == "tied":
+            key = sigmoid(-transition.first).astype(v.dtype)  # 1 - |a| without cancellation
+            return mx.broadcast_to(key, v.shape)
+        key = mx.ones_like(v)
+        if "k_proj" in self:
+            key = self.k_proj(x)
+            key = self._heads(sigmoid(key) if self.args.input_gate == "sigmoid" else key)
+        factor = self.constant.input_factor() if "constant" in self else None
+        return key if factor is None else key * self._heads(factor).astype(key.dtype)
+
+
+class SoftmaxMixing(TimeMixing):
+    """Softmax attention whose relative positions are the transitions (paper section 3.4).
+
+        y_n = sum_m softmax_m(Re(q_n k_m a_{m+1} ... a_n) / sqrt(K)) v_m   over m <= n
+
+    Transition "none", a = 1, is plain causal attention. Dividing by sqrt(K), K channels a head, is
+    Vaswani et al.'s (arXiv 1706.03762); the paper leaves it to the weights.
+    """
+
+    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+        """What attention adds to the residual stream.
+
+        Args:
+            x: Normed input `[batch, length, hidden]`.
+            mask: What mlx-lm's caches make: bool, broadcast to `[batch, heads, length, keys]`,
+                False where a query must not look. Anything else: at all tokens up to its own.
+            cache: mlx-lm's KVCache or BatchKVCache, or None. It holds keys, and the logarithms of
+                the transitions beside them.
+
+        Returns:
+            `[batch, length, hidden]` in x's dtype.
+        """
+        q, key, v, transition = self._inputs(x, cache)
+        log = () if self.args.transition == "none" else transition.logarithm()
+        keys = mx.concatenate([key, *log], -1).swapaxes(1, 2)  # [B, L, H, K] -> [B, H, L, K]
+        q, v = q.swapaxes(1, 2), v.swapaxes(1, 2)
+        if cache is not None:
+            keys, v = cache.update_and_fetch(keys, v)
+            if not isinstance(keys, mx.array):
+                raise InputError("kv_bits: softmax mixing takes no quantized cache; leave it out")
+        mask = mask if isinstance(mask, mx.array) else None
+        y = relative_attention(q * q.shape[-1] ** -0.5, keys, v, len(log), mask)
+        return self._output(x, y.swapaxes(1, 2))
+
+    def _heads(self, x: mx.array) -> mx.array:
+        return mx.unflatten(x, -1, (self.args.heads, -1))
+
+
+MIXING = {"gate_loop": TimeMixing, "softmax": SoftmaxMixing}
+
+
+class LayerNorm(nn.LayerNorm):
+    """MLX's module with weight and bias; on a CPU the extension computes it."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__(size, eps)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return layer_norm(x, self.weight, self.bias, self.eps)
+
+
+def norm(args: LayerArgs) -> nn.Module:
+    """A new norm of the model's kind.
+
+    "rms" is x / |x| sqrt(hidden_size) weight as in gateloop-transformer, where torch's F.normalize
+    divides by 1e-12 at least: its square, seen as a mean.
+    """
+    if args.norm == "rms":
+        return nn.RMSNorm(args.hidden_size, 1e-24 / args.hidden_size)
+    if args.norm == "none":
+        return nn.Identity()
+    return LayerNorm(args.hidden_size, args.layer_norm_eps)
+
+
+class ChannelMixing(nn.Module):
+    """A point-wise feed-forward network with GELU (paper, "Model Details")."""
+
+    def __init__(self, args: LayerArgs) -> None:
+        super().__init__()
+        self.activate = gelu if args.activation == "gelu" else nn.gelu_approx
+        self.up_proj = projection(nn.Linear, args.hidden_size, args.intermediate_size, args.bias)
+        self.down_proj = projection(nn.Linear, args.intermediate_size, args.hidden_size, args.bias)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return self.down_proj(self.activate(self.up_proj(x)))
+
+
+class GateLoopLayer(nn.Module):
+    """Norm and time mixing without a skip, for use in other models."""
+
+    def __init__(self, args: LayerArgs) -> None:
+        super().__init__()
+        self.time_norm = norm(args)
+        self.time_mixing = MIXING[args.mixer](args)
+
+    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+        """As `TimeMixing`, of an input that was not normed."""
+        return self.time_mixing(self.time_norm(x), mask, cache)
+
+
+class Block(nn.Module):
+    """One model layer: x + time_mixing(norm(x)), then x + channel_mixing(norm(x)).
+
+    With norm_position "post": norm(x + time_mixing(x)), then norm(x + channel_mixing(x)).
+    """
+
+    def __init__(self, args: LayerArgs) -> None:
+        super().__init__()
+        self.is_post = args.norm_position == "post"
+        self.time_norm = norm(args)
+        self.time_mixing = MIXING[args.mixer](args)
+        self.channel_norm = norm(args)
+        self.channel_mixing = ChannelMixing(args)
+        self.dropout = nn.Dropout(args.dropout)
+
+    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+        if self.is_post:
+            x = self.time_norm(x + self.dropout(self.time_mixing(x, mask, cache)))
+            return self.channel_norm(x + self.dropout(self.channel_mixing(x)))
+        x = x + self.dropout(self.time_mixing(self.time_norm(x), mask, cache))
+        return x + self.dropout(self.channel_mixing(self.channel_norm(x)))

@@ -1,0 +1,231 @@
+"""The GateLoop language model in mlx-lm's conventions (paper section 4, "Model Details").
+
+    tokens -> embedding -> N x (time mixing + skip, channel mixing + skip) -> norm -> head
+
+mlx-lm knows this module as `mlx_lm.models.gateloop`.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.gates import projection
+from mlx_gateloop.model.layers import Block, norm
+
+# Keys that mlx-lm and transformers add to a config.json, and that mean nothing here.
+FOREIGN_KEYS = {
+    "_name_or_path",
+    "architectures",
+    "auto_map",
+    "bos_token_id",
+    "dtype",
+    "eos_token_id",
+    "model_file",
+    "pad_token_id",
+    "quantization",
+    "quantization_config",
+    "quantize_activations",
+    "tokenizer_class",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+}
+
+
+@dataclass
+class ModelArgs(LayerArgs):
+    """The shape of a model; also its config.json. The defaults are the paper's WikiText-103 model.
+
+    Args:
+        vocab_size: Tokens that can come in.
+        num_hidden_layers: Blocks.
+        final_norm: A norm before the head.
+        tie_word_embeddings: The head is the embedding.
+        num_outputs: Width of the head; None means vocab_size.
+        head_bias: Whether the head has a bias; None means bias.
+        others: Of each layer, see LayerArgs.
+
+    Raises:
+        InputError: A value that cannot be used.
+    """
+
+    model_type: str = "gateloop"
+    vocab_size: int = 50257
+    num_hidden_layers: int = 12
+    final_norm: bool = True
+    tie_word_embeddings: bool = False
+    num_outputs: int | None = None
+    head_bias: bool | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tie_word_embeddings and self.outputs != self.vocab_size:
+            expected = f"vocab_size {self.vocab_size}, as tie_word_embeddings is true"
+            raise self.invalid("num_outputs", expected)
+
+    @property
+    def outputs(self) -> int:
+        return self.num_outputs or self.vocab_size
+
+    @classmethod
+    def from_dict(cls, config: dict[str, Any]) -> "ModelArgs":
+        """The arguments in a config.json; keys that nobody knows are named in one warning."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(config.keys() - known - FOREIGN_KEYS):
+            warnings.warn(f"config.json: ignoring unknown {', '.join(unknown)}", stacklevel=2)
+        return cls(**{key: value for key, value in config.items() if key in known})
+
+
+# Parameter counts: see tests/test_lm.py. The paper calls its WikiText-103 model "125M"; its
+# equations alone give 114.3M, with a SiLU gate and an output projection it is 123.6M.
+PRESETS = {
+    "memory_horizon": ModelArgs(
+        vocab_size=6, num_outputs=51, hidden_size=64, intermediate_size=128, num_hidden_layers=4
+    ),
+    "wikitext103": ModelArgs(),
+    "125m": ModelArgs(output_gate=True),
+    # Few layers and a head of its own: for the same 4M parameters it does less arithmetic a token
+    # than a tied one with more layers, and learned more in the same minute on a CPU.
+    "demo": ModelArgs(vocab_size=4096, hidden_size=256, intermediate_size=512, num_hidden_layers=3),
+}
+
+
+class GateLoopModel(nn.Module):
+    """The embedding, the blocks and the final norm."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        size = args.hidden_size
+        self.embed_tokens = nn.Embedding(args.vocab_size, size)
+        if not args.tie_word_embeddings:
+            # Unit variance, or what the first blocks add would drown the token. A tied embedding
+            # keeps MLX's 1 / size, which gives logits of unit variance.
+            self.embed_tokens.weight = mx.random.normal((args.vocab_size, size))
+        self.dropout = nn.Dropout(args.dropout)
+        self.layers = [Block(args) for _ in range(args.num_hidden_layers)]
+        self.norm = norm(args) if args.final_norm else nn.Identity()
+
+    def __call__(self, tokens: mx.array, cache: list[Any] | None = None) -> mx.array:
+        x = self.dropout(self.embed_tokens(tokens))
+        mask = None if cache is None else _mask(cache[0], tokens.shape[1])
+        for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
+            x = layer(x, mask, layer_cache)
+        if cache is not None and mask is not None:
+            _advance(cache, tokens.shape[1])
+        return self.norm(x)
+
+
+def _mask(cache: Any, steps: int) -> Any:
+    """What time mixing takes as its mask: a cache that grows makes its own."""
+    if _grows(cache):
+        return cache.make_mask(steps, return_array=False, window_size=None)
+    return _live(cache, steps)
+
+
+def _grows(cache: Any) -> bool:
+    return hasattr(cache, "update_and_fetch")
+
+
+def _live(cache: Any, steps: int) -> mx.array | None:
+    """Which of the next tokens are no padding, bool `[batch, steps]`; None if all are.
+
+    mlx-lm before 0.32 forgets the right padding where the left one is known to be nothing.
+    """
+    position, mask = mx.arange(steps), None
+    if cache.left_padding is not None:
+        mask = position >= cache.left_padding[:, None]
+    if cache.lengths is not None:
+        ended = position >= cache.lengths[:, None]
+        mask = ~ended if mask is None else mask & ~ended
+    return mask
+
+
+def _advance(cache: list[Any], steps: int) -> None:
+    """Counts the padding of all layers down by `steps` tokens.
+
+    The layers share one array: `ArraysCache.advance` in each would leave in all but the first a
+    chain of subtractions that nothing ever evaluates, one live buffer a token (mlx-lm#1845).
+    A cache that grows does its own counting.
+    """
+    if _grows(cache[0]):
+        return
+    lengths, left_padding = (
+        None if count is None else mx.maximum(count - steps, 0)
+        for count in (cache[0].lengths, cache[0].left_padding)
+    )
+    for layer_cache in cache:
+        layer_cache.lengths, layer_cache.left_padding = lengths, left_padding
+
+
+class Model(nn.Module):
+    """A GateLoop language model.
+
+    Args:
+        args: Its shape.
+    """
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.args = args
+        self.model_type = args.model_type
+        self.model = GateLoopModel(args)
+        if not args.tie_word_embeddings:
+            bias = args.bias if args.head_bias is None else args.head_bias
+            self.lm_head = projection(nn.Linear, args.hidden_size, args.outputs, bias)
+
+    def __call__(self, tokens: mx.array, cache: list[Any] | None = None) -> mx.array:
+        """The logits of the next token.
+
+        Args:
+            tokens: `[batch, length]` integers.
+            cache: What `make_cache` gave, continued in place; None starts from a zero state.
+
+        Returns:
+            `[batch, length, num_outputs]` in the weights' dtype.
+        """
+        x = self.model(tokens, cache)
+        if self.args.tie_word_embeddings:
+            return self.model.embed_tokens.as_linear(x)
+        return self.lm_head(x)
+
+    @property
+    def layers(self) -> list[Block]:
+        return self.model.layers
+
+    def make_cache(self) -> list[Any]:
+        """One mlx-lm cache a layer, holding its state: float32, of constant size.
+
+        With softmax attention it holds keys and values of all tokens.
+        """
+        from mlx_lm.models.cache import ArraysCache, KVCache
+
+        if self.args.mixer == "softmax":
+            return [KVCache() for _ in self.layers]
+        return [ArraysCache(size=1) for _ in self.layers]
+
+    def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+        """Weights as this model takes them: state transitions float32, no head if it is tied."""
+        if self.args.tie_word_embeddings:
+            weights = {k: w for k, w in weights.items() if not k.startswith("lm_head.")}
+        return {
+            k: w.astype(mx.float32) if is_state_transition(k) else w for k, w in weights.items()
+        }
+
+    @property
+    def cast_predicate(self) -> Callable[[str], bool]:
+        """Which weights `mlx_lm convert --dtype` casts: all but the state transitions."""
+        return lambda path: not is_state_transition(path)
+
+
+def is_state_transition(path: str) -> bool:
+    """Whether a parameter path belongs to the state transition.
+
+    These keep float32, and their own learning rate without weight decay (paper, WikiText-103).
+    """
+    names = {"gamma", "theta", "gamma_proj", "theta_proj", "constant"}
+    return not names.isdisjoint(path.split("."))

@@ -1,0 +1,130 @@
+"""Pictures of the method itself: what the parallel scan combines, and amplitude activations."""
+
+import math
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_gateloop.ops import Transition, gate_loop
+from mlx_gateloop.ops.planes import Planes
+from mlx_gateloop.ops.scan import doubled, reaches
+from mlx_gateloop.plots.figures import new_figure, save_png
+
+ELEMENTS = 8  # of the scan that is drawn
+
+
+def parallel_scan(png_path: Path, elements: int = ELEMENTS) -> None:
+    """Draw what each doubling step of the scan combines, as the scan itself reports it.
+
+    Args:
+        png_path: the picture; an older one is replaced.
+        elements: steps of the sequence.
+    """
+    rows = combinations(elements)
+    figure = new_figure(1.25 * elements + 1.2, 1.15 * len(rows) + 0.2)
+    axes = figure.add_subplot()
+    for row, summaries in enumerate(rows):
+        for element, (first, partner) in enumerate(summaries):
+            span = f"{first + 1}" if first == element else f"{first + 1}\u2013{element + 1}"
+            complete = first == 0
+            axes.text(
+                element,
+                -row,
+                f"$a, x$\n{span}" if not complete else f"$h_{{{element + 1}}}$\n{span}",
+                ha="center",
+                va="center",
+                fontsize=10,
+                bbox={
+                    "boxstyle": "round,pad=0.35",
+                    "facecolor": "#cfe8cf" if complete else "white",
+                    "edgecolor": "#2f6f3e" if complete else "0.4",
+                },
+                zorder=2,
+            )
+            if row == 0:
+                continue
+            sources = [(element, "0.75")]
+            if partner is not None:
+                sources = [(element, "0.35"), (partner, "C0")]
+            for source, colour in sources:
+                axes.annotate(
+                    "",
+                    (element, -row + 0.22),
+                    (source, -row + 1 - 0.22),
+                    arrowprops={"arrowstyle": "->", "color": colour, "shrinkA": 0, "shrinkB": 0},
+                    zorder=1,
+                )
+        reach = reaches(elements)[row - 1] if row else None
+        name = "inputs" if reach is None else f"step {row}:\n{reach} back"
+        axes.text(-0.75, -row, name, ha="right", va="center")
+    axes.set(xlim=(-1.6, elements - 0.4), ylim=(-len(rows) + 0.7, 0.3))
+    axes.set_axis_off()
+    axes.set_title(
+        f"The scan of {elements} elements in {len(rows) - 1} steps: "
+        "$(a_1, x_1) \\bullet (a_2, x_2) = (a_1 a_2,\\; a_2 x_1 + x_2)$",
+        fontsize=11,
+    )
+    save_png(figure, png_path)
+
+
+def combinations(elements: int) -> list[list[tuple[int, int | None]]]:
+    """What each element's summary spans after each doubling step, read off the scan's own numbers.
+
+    Element n gets the n-th unit vector as its input and a transition of one, so that each state is
+    the set of the inputs that it has taken in.
+
+    Args:
+        elements: steps of the sequence.
+
+    Returns:
+        For the inputs and after each step, by element: the first input that it spans (the last is
+        its own), and the element that it was combined with in this step, if any.
+    """
+    a: Planes = (mx.ones((1, elements, elements)),)
+    x: Planes = (mx.eye(elements)[None],)
+    held = np.array(x[0][0]) > 0
+    rows: list[list[tuple[int, int | None]]] = [[(n, None) for n in range(elements)]]
+    for reach in reaches(elements):
+        a, x = doubled(a, x, reach, reverse=False)
+        before, held = held, np.array(x[0][0]) > 0
+        row: list[tuple[int, int | None]] = []
+        for n in range(elements):
+            gained = held[n] & ~before[n]
+            partner = int((before == gained).all(1).argmax()) if gained.any() else None
+            row.append((int(held[n].argmax()), partner))
+        rows.append(row)
+    return rows
+
+
+def amplitude_activations(png_path: Path) -> None:
+    """Draw the magnitude of the transition over its pre-activation (paper, section 3.5).
+
+    The sigmoid is the operator's own; the stable exponential exp(-exp(-x)) of the LRU also with its
+    middle moved to 0, as the paper draws it.
+
+    Args:
+        png_path: the picture; an older one is replaced.
+    """
+    x = np.linspace(-6, 6, 241, dtype=np.float32)
+    exponential = np.exp(-np.exp(-x))
+    centred = np.exp(-np.exp(-(x - math.log(math.log(2)))))
+    figure = new_figure(7, 4.2)
+    axes = figure.add_subplot(xlabel="pre-activation", ylabel="magnitude |a|")
+    axes.plot(x, _sigmoid(x), label="sigmoid (GateLoop)")
+    axes.plot(x, centred, label="stable exponential (LRU), centred")
+    axes.plot(x, exponential, "--", color="C1", alpha=0.5, label="stable exponential")
+    axes.axvline(0, color="0.8", linewidth=1, zorder=0)
+    axes.axhline(0.5, color="0.8", linewidth=1, zorder=0)
+    axes.set(xlim=(-6, 6), ylim=(-0.02, 1.02))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    save_png(figure, png_path)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    """|a| as the operator applies it: what one step leaves of a state of one."""
+    nothing = mx.zeros((1, 1, len(x)))
+    gates = Transition.sigmoid(mx.array(x)[None, None])
+    _, state = gate_loop(nothing, nothing, nothing, gates, mx.ones((1, 2, len(x))))
+    return np.array(state[0, 0])

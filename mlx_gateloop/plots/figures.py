@@ -1,0 +1,182 @@
+"""Plots of a run, of a comparison of runs, and of state transitions."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlx_gateloop.watch.trace import Trace
+
+TURNS = ("−π", "−π/2", "0", "π/2", "π")  # noqa: RUF001
+BINS, FEWEST = 32, 10  # of the accuracy over span; a bin with fewer answers is left out
+COLUMNS = 3  # of a legend
+COLOURS = 10  # of matplotlib's cycle; after them lines are dashed
+
+
+def training_curves(log_path: Path, png_path: Path) -> None:
+    """Draw training and validation loss (nats per token) and the learning rate over steps.
+
+    Args:
+        log_path: a run's log.jsonl.
+        png_path: the picture; an older one is replaced.
+    """
+    records = _records(log_path)
+    figure = new_figure(8, 4.5)
+    loss_axes = figure.add_subplot(xlabel="step", ylabel="loss (nats per token)")
+    loss_axes.plot(*_series(records, "loss"), label="training")
+    loss_axes.plot(*_series(records, "validation_loss"), marker="o", label="validation")
+    rate_axes = loss_axes.twinx()
+    rate_axes.set_ylabel("learning rate")
+    rate_axes.plot(
+        *_series(records, "learning_rate"), color="0.7", linewidth=1, label="learning rate"
+    )
+    loss_axes.grid(alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=3)
+    save_png(figure, png_path)
+
+
+def compared_curves(log_paths: Mapping[str, Sequence[Path]], png_path: Path) -> None:
+    """Draw training loss and validation accuracy over steps: a colour a model, a line a seed.
+
+    Args:
+        log_paths: each model's logs.
+        png_path: the picture; an older one is replaced.
+    """
+    figure = new_figure(10, 4)
+    loss_axes = figure.add_subplot(1, 2, 1, xlabel="step", ylabel="training loss (nats)")
+    accuracy_axes = figure.add_subplot(1, 2, 2, xlabel="step", ylabel="validation accuracy")
+    for number, (model, paths) in enumerate(log_paths.items()):
+        for seed, path in enumerate(paths):
+            records = _records(path)
+            style = _style(number) | {"alpha": 0.8, "label": None if seed else model}
+            loss_axes.plot(*_series(records, "loss"), **style)
+            accuracy_axes.plot(*_series(records, "accuracy"), **style | {"label": None})
+    for axes in (loss_axes, accuracy_axes):
+        axes.grid(alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=min(len(log_paths), COLUMNS))
+    save_png(figure, png_path)
+
+
+def accuracy_over_span(
+    counts: Mapping[str, Sequence[tuple[Sequence[int], Sequence[int]]]], png_path: Path
+) -> None:
+    """Draw accuracy over the required memory span: the mean over seeds, and their range.
+
+    Args:
+        counts: each model's runs: how many answers were asked, and how many right, by span.
+        png_path: the picture; an older one is replaced.
+    """
+    figure = new_figure(8, 4.5)
+    axes = figure.add_subplot(xlabel="required memory span (inputs)", ylabel="test accuracy")
+    for number, (model, runs) in enumerate(counts.items()):
+        edges = np.unique(np.linspace(0, len(runs[0][0]), BINS + 1).astype(int))[:-1]
+        asked, right = (
+            np.array([np.add.reduceat(run[which], edges) for run in runs]) for which in (0, 1)
+        )
+        known = asked[0] >= FEWEST  # the samples are the same for all runs
+        accuracy = right[:, known] / asked[:, known]
+        centres = (edges + (np.append(edges[1:], len(runs[0][0])) - 1))[known] / 2
+        (line,) = axes.plot(centres, accuracy.mean(0), label=model, **_style(number))
+        axes.fill_between(
+            centres, accuracy.min(0), accuracy.max(0), color=line.get_color(), alpha=0.2
+        )
+    axes.set_ylim(0, 1.02)
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=min(len(counts), COLUMNS))
+    save_png(figure, png_path)
+
+
+def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
+    """Draw the state transitions of one sequence: layers down, channels vertical in each.
+
+    Below them the averages over channels: of |a| the mean, of arg a the direction of the mean of
+    exp(i arg a).
+
+    Args:
+        trace: what the layers reported.
+        marks: positions to mark, such as resets.
+        png_path: the picture; an older one is replaced.
+    """
+    import matplotlib
+
+    layers = trace.layers
+    figure = new_figure(11, 1.5 * layers + 3)
+    colour_of = matplotlib.colormaps["plasma"](np.linspace(0, 0.85, layers))
+    grid = figure.subplots(layers + 1, 2, sharex=True, squeeze=False)
+    panels: list[tuple[str, Callable[..., np.ndarray], Callable[..., Any], float, float, str]] = [
+        ("|a|", trace.magnitude, np.mean, 0, 1, "viridis"),
+        ("arg a", trace.phase, _mean_direction, -np.pi, np.pi, "twilight_shifted"),
+    ]
+    for column, (name, read, average, low, high, colours) in enumerate(panels):
+        bottom, values = grid[layers, column], [read(layer) for layer in range(layers)]
+        for layer in range(layers):
+            axes = grid[layer, column]
+            image = axes.imshow(
+                values[layer].T,
+                aspect="auto",
+                vmin=low,
+                vmax=high,
+                cmap=colours,
+                interpolation="nearest",
+            )
+            axes.set_ylabel(f"layer {layer + 1}")
+            bottom.plot(
+                average(values[layer], 1),
+                linewidth=1,
+                color=colour_of[layer],
+                label=f"layer {layer + 1}",
+            )
+        bottom.plot(average(np.concatenate(values, 1), 1), color="black", label="all")
+        for mark in marks:
+            bottom.axvline(mark, color="0.6", linestyle=":", zorder=0)
+        bottom.set(xlabel="position", ylabel=f"average {name}", ylim=(low, high))
+        grid[0, column].set_title(f"{name}, channels from top to bottom")
+        colours_of_values = figure.colorbar(
+            image, ax=grid[:layers, column], pad=0.01, aspect=8 * layers
+        )
+        if low < 0:
+            for axis in (bottom.yaxis, colours_of_values.ax.yaxis):
+                axis.set_ticks(np.pi * np.linspace(-1, 1, 5), TURNS)
+    grid[layers, 0].set_xlim(-0.5, trace.tokens - 0.5)
+    figure.legend(*bottom.get_legend_handles_labels(), loc="outside lower center", ncols=COLUMNS)
+    save_png(figure, png_path)
+
+
+def _style(number: int) -> dict[str, Any]:
+    return {"color": f"C{number % COLOURS}", "linestyle": "-" if number < COLOURS else "--"}
+
+
+def _mean_direction(angles: np.ndarray, axis: int) -> np.ndarray:
+    return np.angle(np.exp(1j * angles).mean(axis))
+
+
+def _records(log_path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log_path.read_text().splitlines()]
+
+
+def _series(records: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    points = [(r["step"], r[name]) for r in records if r.get(name) is not None]
+    return [step for step, _ in points], [value for _, value in points]
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty matplotlib figure; sizes in inches."""
+    # The Figure API leaves pyplot's global state and the display alone.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_png(figure: Any, png_path: Path) -> None:
+    """Write the picture whole or not at all."""
+    partial = png_path.with_name(f".{png_path.name}.partial")
+    try:
+        figure.savefig(partial, format="png", dpi=120)
+        partial.replace(png_path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""What a model remembers: traces of its state transitions."""

@@ -1,0 +1,155 @@
+"""Tabs, visitors, looks, and programs, in the real app."""
+
+import base64
+import time
+
+import numpy as np
+import pytest
+from gradio_client import Client
+
+from mlx_gateloop.watch.trace import HIGH, LOW
+
+# The contrast of an element's text with what lies behind it, as WCAG defines it.
+CONTRAST = """element => {
+  const light = ([r, g, b]) => [0.2126 * r, 0.7152 * g, 0.0722 * b].reduce((a, c) => a + c);
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const linear = (c) => (c / 255 <= 0.04045 ? c / 3294.6 : ((c / 255 + 0.055) / 1.055) ** 2.4);
+  const text = parts(getComputedStyle(element).color);
+  let behind = element, ground;
+  do { ground = parts(getComputedStyle(behind).backgroundColor); behind = behind.parentElement; }
+  while (ground[3] === 0 && behind);
+  const [a, b] = [text, ground].map(c => light(c.slice(0, 3).map(linear))).sort((x, y) => y - x);
+  return (a + 0.05) / (b + 0.05);
+}"""
+BEGUN = "document.querySelector('#chat-view .gl').view.have > 20"
+SOON = 5  # seconds; four long answers of the slow model take several times as long
+READ = [
+    "#chat [data-testid=user] .chatbot",
+    "#chat [data-testid=bot] .chatbot",
+    "#chat-status span",
+    "#chat-status b",
+    "#model-about",
+    "#chat-view .caption b",
+    "#chat-view .caption span",
+    "#chat-view .count",
+    "#chat-view .npz",
+    "#chat-view .text span",
+    "#chat-view .text span.prompt",
+    "#chat-box textarea",
+    "#clear",
+]
+
+
+def test_completion_and_side_by_side(page):
+    page.go_to("Completion", "complete")
+    page.ask("Once upon", "complete")
+    tokens = page.finished("complete")
+    assert tokens == page.tokens + len("Once upon")
+    assert page.tab.locator("#complete-text textarea").input_value().startswith("Once upon")
+    page.go_to("Side by side", "right")
+    page.ask("both", "compare", "left")
+    for side in ("left", "right"):
+        page.finished(side)
+        assert "both" in "".join(piece["text"] for piece in page.view("pieces", side))
+    assert page.view("run", "left") != page.view("run", "right")
+
+
+def test_two_visitors_at_once(page, new_page):
+    other = new_page()
+    for visitor in (page, other):
+        visitor.set_tokens(300)
+    page.ask("first visitor")
+    other.ask("second visitor")
+    for visitor, text in ((page, "first visitor"), (other, "second visitor")):
+        visitor.finished()
+        assert text in "".join(piece["text"] for piece in visitor.view("pieces"))
+    assert page.view("run") != other.view("run")
+
+
+def test_a_closed_tab_frees_the_engine(new_page, page):
+    busy = [new_page() for _ in range(4)]  # as many as the engine runs at once
+    for visitor in busy:
+        visitor.set_tokens(1024)
+        visitor.choose("slow")
+        visitor.ask("long")
+    for visitor in busy:
+        visitor.tab.wait_for_function(BEGUN)
+        assert visitor.view("have") < 512  # far from its end
+    for visitor in busy:
+        visitor.tab.close()
+    closed = time.monotonic()
+    page.ask("is anybody there?")
+    assert time.monotonic() - closed < SOON
+    page.finished()
+
+
+def test_a_reload_begins_anew(page):
+    page.set_tokens(1024)
+    page.ask("before the reload")
+    page.reload()
+    page.set_tokens(8)
+    page.ask("after")
+    page.finished()
+    assert page.tab.locator("#chat [data-testid=user]").count() == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_light_or_dark_and_can_be_read(new_page, scheme):
+    page = new_page(color_scheme=scheme)
+    page.set_tokens(48)
+    page.ask("look")
+    page.finished()
+    ground = "getComputedStyle(document.querySelector('gradio-app')).backgroundColor"
+    dark = f"Math.max(...{ground}.match(/\\d+/g)) < 64"
+    assert page.tab.evaluate(dark) == (scheme == "dark")
+    for selector in READ:
+        assert page.tab.locator(selector).first.evaluate(CONTRAST) >= 4.5, selector
+    page.tab.locator("#dark").click()
+    page.tab.wait_for_function(f"({dark}) === {str(scheme == 'light').lower()}")
+
+
+def test_a_phone_shows_everything_in_one_column(new_page):
+    page = new_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page.set_tokens(48)
+    for tab, name, view in (("Chat", "chat", "chat"), ("Side by side", "compare", "left")):
+        page.go_to(tab, view)
+        page.ask("a long message without any end " * 4, name, view)
+        page.finished(view)
+        assert page.tab.evaluate("document.documentElement.scrollWidth") <= 390
+        box = page.tab.locator(f"#{view}-view").bounding_box()
+        assert box["x"] >= 0
+        assert box["width"] > 300
+    page.go_to("Chat", "chat")
+    chat, view = (page.tab.locator(f"#{n}").bounding_box() for n in ("chat", "chat-view"))
+    assert view["y"] >= chat["y"] + chat["height"]
+
+
+def test_programs_can_ask_too(server):
+    client = Client(server.url, verbose=False)
+
+    def ask(**options):
+        return client.predict(
+            "abc", **{"max_tokens": 5, "seed": 1, **options}, api_name="/generate"
+        )
+
+    answer, plain = ask(transitions=True), ask()
+    assert answer["tokens"] == 5
+    assert answer["prompt_tokens"] == 3
+    assert plain["text"] == answer["text"] != ask(seed=2)["text"]
+    assert "transitions" not in plain
+    assert ask(chat=True)["prompt_tokens"] > 3
+    sent = answer["transitions"]
+    layers, tokens, planes, _ = sent["shape"]
+    assert (tokens, planes) == (8, 2)
+    codes = np.frombuffer(base64.b64decode(sent["columns"]), np.uint8).reshape(sent["shape"])
+    magnitude = np.exp(-LOW * (HIGH / LOW) ** (codes[:, :, 0] / 255))
+    mean = np.array(sent["mean_magnitude"])
+    assert mean.shape == (tokens, layers)
+    np.testing.assert_allclose(magnitude.mean(2).T, mean, atol=0.01)
+    for wrong, message in (
+        ({"max_tokens": 10**6}, "max_tokens"),
+        ({"model": "../a"}, "model"),
+        ({"temperature": -1}, "temperature"),
+    ):
+        with pytest.raises(Exception, match=message):
+            ask(**wrong)

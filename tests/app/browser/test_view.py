@@ -1,0 +1,339 @@
+"""The state view: its columns, and what a hover, a click and the controls do."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mlx_gateloop.watch.trace import HIGH, LOW
+
+COLUMNS = """name => {
+  const picture = document.querySelector('#chat-view .gl').view.pictures[name].canvas;
+  const pixels = picture.getContext('2d').getImageData(0, 0, picture.width, picture.height).data;
+  const painted = x => pixels[4 * x + 3] === 255;
+  return [Array.from({length: picture.width}, (_, x) => painted(x)).lastIndexOf(true) + 1,
+          Array.from({length: picture.width}, (_, x) => painted(x)).filter(Boolean).length,
+          picture.height];
+}"""
+SWITCH = """layer => {
+  const gl = document.querySelector('#chat-view .gl'), picker = gl.querySelector('.layer');
+  picker.value = layer;
+  picker.dispatchEvent(new Event('change'));
+  return gl.view.resets;  // before any answer of the server
+}"""
+MARKED = (
+    "[...document.querySelectorAll('#chat-view .text .reset')].map(e => Number(e.dataset.token))"
+)
+
+
+# Edges may be smoothed a little differently: a path's length decides how Chromium does it.
+AS_SHOWN_ANEW = """() => {
+  const gl = document.querySelector('#chat-view .gl'), names = ['magnitude', 'phase', 'layers'];
+  const pixels = () => names.map(name => gl.querySelector(`.${name}`)).map(canvas =>
+    canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data);
+  const before = pixels();
+  gl.view.show();  // all of it
+  const after = pixels();
+  return names.filter((_, i) => before[i].some((value, at) => Math.abs(value - after[i][at]) > 48));
+}"""
+ZOOM = """zoom => {
+  const slider = document.querySelector('#chat-view .zoom');
+  slider.value = zoom;
+  slider.dispatchEvent(new Event('input'));
+}"""
+SCROLL = "left => { document.querySelector('#chat-view .scroll').scrollLeft = left }"
+# What the canvas shows at a place, and what the picture has there.
+COLOURS = """([x, y, token, row]) => {
+  const gl = document.querySelector('#chat-view .gl'), canvas = gl.querySelector('.magnitude');
+  const pixel = (of, x, y) => [...of.getContext('2d').getImageData(x, y, 1, 1).data];
+  return [pixel(canvas, x, y), pixel(gl.view.pictures[0].canvas, token, row)];
+}"""
+# New marks make everything be painted; they come with every 32 tokens.
+SINCE_MARKS = "(document.querySelector('#chat-view .gl').view.have % 32) >> 3 === 2"
+QUESTIONS = re.compile("/component_server")  # of the view
+
+
+def has(tokens):
+    return f"document.querySelector('#chat-view .gl').view.have >= {tokens}"
+
+
+@pytest.fixture
+def download(tmp_path):
+    """Clicks "png" or "npz" and returns the file and its address."""
+
+    def click(page, kind):
+        with page.tab.expect_download() as download:
+            page.tab.locator(f"#chat-view .{kind}").click()
+        assert download.value.suggested_filename.endswith(f".{kind}")
+        download.value.save_as(tmp_path / f"file.{kind}")
+        return tmp_path / f"file.{kind}", download.value.url
+
+    return click
+
+
+@pytest.fixture
+def arrays(download):
+    """The transitions of a page's run, as it downloads them."""
+
+    def load(page):
+        with np.load(download(page, "npz")[0]) as file:
+            return dict(file)
+
+    return load
+
+
+def resets(magnitude):
+    """Tokens at which half of the channels forget that keep something."""
+    rate = -np.log(magnitude)
+    keeps = rate.mean(0) <= np.log(2)
+    forgets = (rate[:, keeps] > np.log(2)).sum(1)
+    return np.flatnonzero(forgets >= max(1, 0.5 * keeps.sum())).tolist()
+
+
+def test_an_answer_streams_with_a_column_for_every_token(page):
+    page.set_tokens(1024)
+    page.ask("hello")
+    page.tab.wait_for_function(
+        "document.querySelector('#chat .bot')?.innerText.length > 0"
+        " && !document.querySelector('#chat-view .gl').view.done"
+    )
+    tokens = page.finished()
+    written = [piece for piece in page.view("pieces") if not piece["prompt"]]
+    assert len(written) == 1024 < tokens
+    for picture, rows in enumerate((page.channels, page.channels, page.layers)):
+        assert page.tab.evaluate(COLUMNS, picture) == [tokens, tokens, rows]
+    status = page.tab.locator("#chat-status").inner_text()
+    for figure in ("first token", "prefill", "decode", "state", "memory"):
+        assert figure in status
+
+
+def test_hover_tells_what_the_arrays_hold(page, arrays):
+    page.ask("hover")
+    page.finished()
+    page.tab.wait_for_timeout(200)
+    held = arrays(page)
+    box = page.tab.locator("#chat-view .magnitude").bounding_box()
+    width = min(16, box["width"] / len(page.view("pieces")))
+    for token, channel in ((10, 20), (0, 0), (50, page.channels - 1)):
+        page.tab.mouse.move(
+            box["x"] + (token + 0.5) * width,
+            box["y"] + box["height"] * (channel + 0.5) / page.channels,
+        )
+        tip = page.tab.locator("#chat-view .tip").inner_text()
+        assert tip.startswith(f"token {token} ")
+        assert f" channel {channel} " in tip
+        magnitude, life, phase = (
+            float(re.search(pattern, tip)[1].replace(",", ""))
+            for pattern in (r"\|a\| (\S+)", r"half-life (\S+)", r"phase (\S+)°")
+        )
+        exact = held["magnitude"][0, token, channel]
+        assert magnitude == pytest.approx(exact, abs=0.03)  # of a code of 8 bits
+        assert life == pytest.approx(-np.log(2) / np.log(exact), rel=0.05, abs=0.01)
+        assert phase == pytest.approx(np.degrees(held["phase"][0, token, channel]), abs=1.5)
+
+
+def test_a_click_draws_what_is_remembered_and_the_likeliest_tokens(page):
+    page.ask("click")
+    page.finished()
+    pieces = page.view("pieces")
+    # one that can be seen, and is not the only one of a line
+    last = max(i for i, piece in enumerate(pieces) if re.fullmatch(r"[!-~]", piece["text"]))
+    token = page.tab.locator(f"#chat-view .text span[data-token='{last}']")
+    token.click()
+    page.tab.wait_for_function("document.querySelector('#chat-view .gl').view.row")
+    row = page.view("row")
+    assert len(row["magnitude"]) == len(row["full"]) == last + 1
+    assert row["magnitude"][-1] == 1
+    assert row["magnitude"] == sorted(row["magnitude"])
+    chances = [chance for _, chance in row["candidates"]]
+    assert chances == sorted(chances, reverse=True)
+    assert 0 < sum(chances) <= 1.001
+    assert page.tab.locator("#chat-view .candidates li").count() == len(chances) > 1
+    assert "252, 137, 97" in token.evaluate("e => getComputedStyle(e).backgroundColor")
+    token.press("ArrowLeft")
+    page.tab.wait_for_function(
+        f"document.querySelector('#chat-view .gl').view.row?.magnitude.length === {last}"
+    )
+
+
+def test_switching_layers_while_it_runs_loses_no_column(page):
+    page.set_tokens(600)
+    page.ask("layers")
+    for layer in (2, 0, 3):
+        page.tab.select_option("#chat-view .layer", index=layer)
+        page.tab.wait_for_timeout(150)
+    tokens = page.finished()
+    assert page.view("layer") == 3
+    assert tokens > 600
+    assert page.tab.evaluate(COLUMNS, 0) == [tokens, tokens, page.channels]
+
+
+@pytest.mark.parametrize(
+    ("zoom", "scroll", "tokens"), [(0, 0, 60), (0, 0, 500), (8, 0, 60), (8, 203, 200)]
+)
+def test_painting_what_is_new_gives_what_painting_all_gives(page, zoom, scroll, tokens):
+    page.set_tokens(1024)
+    page.choose("slow")  # some ten tokens an answer of the server
+    page.tab.evaluate(ZOOM, zoom)
+    page.ask("now")
+    page.tab.wait_for_function(has(tokens // 2))
+    page.tab.locator("#chat-view .text span").nth(tokens // 2 - 1).dispatch_event("click")
+    page.tab.evaluate(SCROLL, scroll)
+    page.tab.wait_for_function(has(tokens))
+    page.tab.wait_for_function(SINCE_MARKS)
+    held = []
+    page.tab.route(QUESTIONS, lambda route: held.append(route))  # nothing new comes
+    page.tab.wait_for_timeout(500)
+    assert held
+    assert not page.view("done")
+    assert page.tab.evaluate(AS_SHOWN_ANEW) == []
+    for route in held:
+        route.continue_()
+    page.tab.unroute(QUESTIONS)
+
+
+def test_hover_names_the_token_under_the_pointer_when_zoomed_and_scrolled(page):
+    zoom, left, rows = 16, 323, page.channels
+    page.ask("zoom")
+    page.finished()
+    page.tab.evaluate(ZOOM, zoom)
+    page.tab.evaluate(SCROLL, left)
+    page.tab.wait_for_timeout(200)
+    canvas = page.tab.locator("#chat-view .magnitude")
+    box, pieces = canvas.bounding_box(), page.view("pieces")
+    for x, row in ((3, 5), (100, 40), (250, 2)):  # below the marks
+        token, y = int((left + x) / zoom), int(box["height"] * (row + 0.5) / rows)
+        canvas.hover(position={"x": x, "y": y})
+        tip = page.tab.locator("#chat-view .tip").inner_text()
+        text = json.dumps(pieces[token]["text"], ensure_ascii=False)
+        assert tip.startswith(f"token {token} {text} · channel {row} ")
+        shown, held = page.tab.evaluate(COLOURS, [x, y, token, row])
+        assert shown == held
+
+
+def test_the_chosen_layer_stays_for_the_next_message(page):
+    page.ask("one")
+    page.finished()
+    page.tab.select_option("#chat-view .layer", index=2)
+    page.ask("two")
+    assert page.view("layer") == 2
+    page.finished()
+    assert page.tab.locator("#chat-view .layer").input_value() == "2"
+    assert page.view("layer") == 2
+
+
+def test_the_view_waits_for_a_server_without_an_answer(page):
+    page.set_tokens(300)
+    nothing = {"content_type": "application/json", "body": "null"}
+    page.tab.route(QUESTIONS, lambda route: route.fulfill(**nothing))
+    page.ask("patience")
+    page.tab.wait_for_timeout(2000)
+    assert not page.view("done")
+    page.tab.unroute(QUESTIONS)
+    assert page.finished() > 300
+
+
+def test_keys_of_the_browser_leave_the_selection(page):
+    page.ask("keys")
+    tokens = page.finished()
+    chosen = page.tab.locator("#chat-view .text span.selected")
+    text = page.tab.locator("#chat-view .text")
+    for key, expected in (("Home", 0), ("Control+ArrowRight", 0), ("End", tokens - 1)):
+        text.press(key)
+        assert chosen.get_attribute("data-token") == str(expected)
+
+
+def test_resets_are_those_of_the_layer_that_is_shown(page, arrays):
+    page.ask("resets")
+    page.finished()
+    held = arrays(page)["magnitude"]
+    expected = [resets(layer) for layer in held]
+    assert expected[1] != expected[2]
+    assert expected[1]
+    for layer in (1, 2, 1, 0):
+        at_once = page.tab.evaluate(SWITCH, layer)
+        assert at_once in ([], expected[layer])
+        page.tab.wait_for_function(
+            "n => document.querySelector('#chat-view .gl').view.resets.length === n",
+            arg=len(expected[layer]),
+        )
+        assert page.view("resets") == page.tab.evaluate(MARKED) == expected[layer]
+
+
+def test_switching_back_while_it_runs_marks_no_resets_of_the_other_layer(page, arrays):
+    page.set_tokens(1024)
+    page.ask("back and forth")
+    page.tab.wait_for_function("document.querySelector('#chat-view .gl').view.have > 60")
+    seen = []
+    for layer in (1, 0, 1, 0):
+        seen.append((layer, page.tab.evaluate(SWITCH, layer)))
+        page.tab.wait_for_timeout(150)
+    page.finished()
+    held = arrays(page)["magnitude"]
+    for layer, marks in seen:  # found among the tokens that there were
+        begun = (resets(held[layer][:tokens]) for tokens in range(1, len(held[layer]) + 1))
+        assert marks == [] or marks in begun
+
+
+def test_sorted_channels_are_ordered_by_half_life(page, arrays):
+    page.set_tokens(400)
+    page.tab.select_option("#chat-view .order", "sorted")
+    page.ask("order")
+    tokens = page.finished()
+    page.tab.wait_for_timeout(200)
+    order = page.view("order")
+    assert page.view("order.tokens") == tokens  # all of them count at the end
+    assert sorted(order) == list(range(page.channels))
+    rate = -np.log(arrays(page)["magnitude"][0, :tokens].astype(float))
+    codes = np.rint(np.log(np.clip(rate, LOW, HIGH) / LOW) / np.log(HIGH / LOW) * 255).sum(0)
+    assert (np.diff(codes[order]) >= -2).all()  # a code may round the other way
+    assert codes[order[0]] < codes[order[-1]]
+    page.tab.select_option("#chat-view .order", "natural")
+    assert page.view("order") == list(range(page.channels))
+
+
+def test_the_text_is_complete_when_a_run_ends_within_a_character(page, arrays):
+    page.choose("half")
+    page.set_tokens(5)
+    page.ask("ends early")
+    page.finished()
+    texts = arrays(page)["texts"].tolist()
+    assert texts[-1].endswith("\ufffd")
+    assert [piece["text"] for piece in page.view("pieces")] == texts
+    shown = page.tab.locator("#chat-view .text").evaluate("e => e.textContent")
+    assert shown == "".join(texts)
+    assert page.said("bot") == ["\ufffd" * 5]
+
+
+def test_the_picture_is_what_the_canvases_show(page, download):
+    page.ask("picture")
+    page.finished()
+    sizes = page.tab.evaluate(
+        "['magnitude', 'phase', 'layers'].map(name => document.querySelector("
+        "`#chat-view .${name}`)).map(canvas => [canvas.width, canvas.height])"
+    )
+    with Image.open(download(page, "png")[0]) as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    gap, top = 8, 0
+    assert pixels.shape[:2] == (sum(height + gap for _, height in sizes) - gap, sizes[0][0])
+    for _, height in sizes:
+        band = pixels[top : top + height]
+        assert len(np.unique(band.reshape(-1, 3), axis=0)) > 20
+        top += height + gap
+
+
+def test_the_arrays_are_of_this_run(page, arrays):
+    page.ask("arrays")
+    tokens = page.finished()
+    held = arrays(page)
+    shape = (page.layers, tokens, page.channels)
+    assert held["magnitude"].shape == held["phase"].shape == shape
+    assert held["averages"].shape == (tokens, page.layers)
+    np.testing.assert_allclose(held["averages"], held["magnitude"].mean(2).T, atol=1e-5)
+    assert 0 < held["magnitude"].min() < held["magnitude"].max() < 1
+    assert np.abs(held["phase"]).max() <= np.pi + 1e-5
+    assert held["phase"].std() > 0.01
+    texts = [piece["text"].rstrip("\0") for piece in page.view("pieces")]  # as NumPy keeps them
+    assert held["texts"].tolist() == texts

@@ -1,0 +1,98 @@
+"""A tiny model with random weights, and an engine on it."""
+
+import mlx.core as mx
+import pytest
+from mlx_gateloop.app.generation.engine import Engine, Limits, Sampling
+from mlx_gateloop.app.generation.models import Models
+
+import mlx_gateloop as gl
+from mlx_gateloop.tokenizer import byte_tokenizer
+
+
+@pytest.fixture(scope="session")
+def models_folder(tmp_path_factory):
+    """Models "tiny" and "fixed"; what they say is noise of UTF-8 bytes."""
+    folder, tokenizer = tmp_path_factory.mktemp("models"), byte_tokenizer()
+    for seed, (name, transition) in enumerate(
+        {"tiny": "data_controlled", "fixed": "fixed"}.items()
+    ):
+        mx.random.seed(seed)
+        args = gl.ModelArgs(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            transition=transition,
+        )
+        gl.save(gl.Model(args), tokenizer, folder / name)
+    return folder
+
+
+@pytest.fixture
+def make_engine(models_folder):
+    """Engines with the given limits; all are shut down after the test."""
+    engines = []
+
+    def make(folder=models_folder, **limits):
+        engines.append(Engine(Models([folder]), Limits(**limits)))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def engine(make_engine):
+    return make_engine()
+
+
+@pytest.fixture
+def finished():
+    """Waits for a run to end well."""
+
+    def wait(run):
+        while not run.done:
+            run.wait(len(run.pieces), 10)
+        assert run.error is None
+        return run
+
+    return wait
+
+
+class Chat:
+    """What a page does: it sends all messages each time."""
+
+    def __init__(self, engine, finished, conversation="c", model="tiny"):
+        self.engine, self.finished = engine, finished
+        self.conversation, self.model, self.messages = conversation, model, []
+
+    def say(self, text, seed=0, **options):
+        self.messages.append({"role": "user", "content": text})
+        return self.answer(seed, **options)
+
+    def answer(self, seed=0, max_tokens=20, record=True):
+        sampling = Sampling(1.0, seed=seed)
+        run = self.finished(
+            self.engine.submit(
+                self.model, self.messages, sampling, max_tokens, record, self.conversation
+            )
+        )
+        self.messages.append({"role": "assistant", "content": run.text})
+        return run
+
+    def boundaries(self):
+        pairs = tuple((m["role"], m["content"]) for m in self.messages)
+        fingerprint = self.engine.models.fingerprint(self.model)
+        return self.engine._conversations.path(self.conversation, fingerprint, pairs, None)
+
+
+@pytest.fixture
+def make_chat(finished):
+    """Chats on an engine, by conversation and model."""
+    return lambda engine, *names: Chat(engine, finished, *names)
+
+
+@pytest.fixture
+def chat(make_chat, engine):
+    return make_chat(engine)

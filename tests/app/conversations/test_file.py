@@ -1,0 +1,167 @@
+"""A conversation in a file goes on from its state; what is in the file is not trusted."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from mlx_gateloop.app.conversations.file import load as load_file_of_conversation
+from safetensors.numpy import load_file, save_file
+
+from mlx_gateloop.errors import InputError
+
+MODEL = "tiny"
+
+
+def test_a_saved_conversation_goes_on_elsewhere(chat, make_engine, tmp_path, make_chat):
+    chat.say("hello")
+    chat.say("more", seed=4)
+    chat.engine.save_conversation("c", MODEL, chat.messages, tmp_path / "chat.safetensors")
+    other = make_engine()
+    name, model, messages = other.load_conversation(tmp_path / "chat.safetensors")
+    assert (model, messages) == (MODEL, chat.messages)
+    assert name != "c"
+    loaded = make_chat(other, name)
+    loaded.messages = messages
+    here, there = chat.say("go on", seed=5), loaded.say("go on", seed=5)
+    assert here.text == there.text
+    assert here.stats.prompt_tokens_read == there.stats.prompt_tokens_read
+    assert there.begin == 0  # its view begins with the new message
+    del loaded.messages[3:]
+    assert loaded.answer(seed=4).stats.prompt_tokens_read == 1  # retry works there too
+    assert (tmp_path / "chat.safetensors").stat().st_size < 20_000
+
+
+def test_a_file_has_all_messages_whatever_states_are_kept(chat, make_engine, tmp_path, make_chat):
+    for seed in range(3):
+        chat.say("hello", seed)
+    fingerprint = chat.engine.models.fingerprint(MODEL)
+    pairs = tuple((m["role"], m["content"]) for m in chat.messages)
+    kept = chat.engine._conversations._kept["c"]
+    for n in (5, 6):  # the last ones were evicted
+        del kept[fingerprint, pairs[:n]]
+    changed = [{"role": "system", "content": "be brief"}, *chat.messages]  # nothing of it is kept
+    for name, messages, states in (("end", chat.messages, 4), ("system", changed, 0)):
+        chat.engine.save_conversation("c", MODEL, messages, tmp_path / name)
+        header, boundaries = load_file_of_conversation(tmp_path / name)
+        assert [b.messages for b in boundaries] == [pairs[: n + 1] for n in range(states)]
+        assert header.text == (boundaries[-1].text if states else "")
+        other = make_engine()
+        id, _, loaded = other.load_conversation(tmp_path / name)
+        assert loaded == messages
+        there = make_chat(other, id)
+        there.messages = list(messages)
+        stats = there.say("go on", seed=5).stats
+        known = len(boundaries[-1].ids) if states else 0
+        assert stats.prompt_tokens - stats.prompt_tokens_read == known
+
+
+def test_where_a_file_cannot_be_written_nothing_is_left(chat, tmp_path, monkeypatch):
+    chat.say("hello")
+    old = tmp_path / "old"
+    old.write_text("old")
+
+    def save(path, **options):
+        with pytest.raises(InputError) as error:
+            chat.engine.save_conversation("c", MODEL, chat.messages, path, **options)
+        assert "\n" not in str(error.value)
+        assert [file.name for file in tmp_path.iterdir()] == ["old"]
+        assert old.read_text() == "old"
+        return str(error.value)
+
+    assert "cannot be written: No such file or directory" in save(tmp_path / "no" / "chat")
+    assert "cannot be written: Not a directory" in save(old / "chat")
+    assert "needs 0.0 MB, 0.0 MB are left" in save(old, most_bytes=1000)
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.replace", full)
+        assert "cannot be written: No space left on device" in save(old)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fdopen", full)
+        assert "cannot be written: No space left on device" in save(old)
+
+
+def test_half_a_character_is_not_saved(chat, tmp_path):
+    with pytest.raises(InputError, match="half of a character"):
+        chat.engine.save_conversation(
+            "c", MODEL, [{"role": "user", "content": "a\ud83d"}], tmp_path / "chat"
+        )
+
+
+def test_a_file_of_another_model_is_refused(chat, engine, finished, tmp_path, models_folder):
+    folder = tmp_path / "models"
+    shutil.copytree(models_folder, folder)
+    chat.say("hello")
+    engine.save_conversation("c", MODEL, chat.messages, tmp_path / "chat")
+    shutil.copy(folder / "fixed" / "model.safetensors", folder / "tiny" / "model.safetensors")
+    engine.models = type(engine.models)([folder])
+    with pytest.raises(InputError, match="made with another model than 'tiny' is now"):
+        engine.load_conversation(tmp_path / "chat")
+
+
+def change_header(**changes):
+    def change(arrays, header):
+        return arrays, {**header, **changes}
+
+    return change
+
+
+def change_array(name, value):
+    return lambda arrays, header: ({**arrays, name: value}, header)
+
+
+STATE = np.zeros((2, 1, 2, 16), np.float32)
+MARK = {"messages": 1, "characters": 5, "tokens": 5, "unread": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (change_header(format="other"), "not a conversation: format"),
+        (change_header(messages=[["user"]]), "damaged: a message is not role and text"),
+        (change_header(messages="x"), "not a conversation: messages"),
+        (change_header(more=1), "not a conversation: more"),
+        (change_header(marks=[]), "damaged: states.0"),
+        (change_header(messages=[]), "not a conversation: messages"),
+        (change_header(messages=[["tool", ""]]), "damaged: a message is not role and text"),
+        (change_header(marks=[MARK | {"tokens": 999}] * 2), "damaged: a mark past the end"),
+        (change_header(marks=[MARK | {"messages": 3}] * 2), "damaged: a mark past the end"),
+        (change_header(marks=[MARK | {"unread": 0}] * 2), "damaged: a prompt's last token"),
+        (change_header(marks=[MARK | {"tokens": 0}] * 2), "not a conversation: marks.0.tokens"),
+        (change_header(model="../x"), "model: there is no '../x'"),
+        (change_array("ids", np.array([-1] * 60)), "damaged: token ids"),
+        (change_array("ids", np.array([10**6] * 60)), "damaged: token ids"),
+        (change_array("ids", np.zeros((60, 1), np.int64)), "damaged: token ids"),
+        (change_array("states.0", STATE * np.nan), "damaged: states.0 is not finite"),
+        (change_array("states.0", STATE[:1]), "damaged: states.0"),
+        (change_array("states.0", STATE[..., :8]), "damaged: its states are not of 'tiny'"),
+        (change_array("states.2", STATE), "damaged: its states are not of 'tiny'"),
+        (change_array("states.0", STATE.astype(np.float64)), "damaged: states.0"),
+        (change_array("other", STATE), "damaged: unknown arrays"),
+    ],
+)
+def test_damaged_and_forged_files_are_refused_in_one_line(chat, tmp_path, change, message):
+    chat.say("hello")
+    path = tmp_path / "chat"
+    chat.engine.save_conversation("c", MODEL, chat.messages, path)
+    header, _ = load_file_of_conversation(path)
+    arrays, header = change(load_file(path), header.model_dump())
+    save_file(arrays, path, {"conversation": json.dumps(header)})
+    with pytest.raises(InputError) as error:
+        chat.engine.load_conversation(path)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"\xff" * 9, b"PK\x03\x04"])
+def test_other_files_are_refused(engine, tmp_path, content):
+    (tmp_path / "chat").write_bytes(content)
+    with pytest.raises(InputError, match="not a readable conversation file"):
+        engine.load_conversation(tmp_path / "chat")
+    with pytest.raises(InputError, match="not a readable conversation file"):
+        engine.load_conversation(tmp_path)
+    with pytest.raises(InputError, match="not a readable conversation file"):
+        engine.load_conversation(tmp_path / "missing")

@@ -1,0 +1,63 @@
+import sys
+from collections import Counter
+
+import pytest
+from mlx_gateloop.app.embedded_models.build import corpus
+
+from mlx_gateloop.data import load_documents, pydocs
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return corpus.documents()
+
+
+def asked(documents):
+    return Counter(
+        turn["content"]
+        for document in documents
+        if not isinstance(document, str)
+        for turn in document
+        if turn["role"] == "user"
+    )
+
+
+def test_the_same_seed_gives_the_same_documents(documents):
+    assert corpus.documents() == documents
+
+
+def test_familiar_names_are_asked_often_and_the_others_once(documents):
+    count = asked(documents)
+    for question in ("What does `str.split` do?", "What does `len` do?"):
+        assert count[question] >= corpus.COPIES["familiar"] / 2
+    assert count["How do I use str.split?"] > 5
+    assert count["What does `ast.walk` do?"] == 1
+
+
+def test_names_are_those_that_people_call(documents):
+    count = asked(documents)
+    assert count["What does `random.shuffle` do?"] >= corpus.COPIES["familiar"] / 2
+    assert count["What does `os.getcwd` do?"] >= corpus.COPIES["familiar"] / 2
+    assert not any(
+        f"`{name}" in question for question in count for name in ("posix.", "random.Random.")
+    )
+
+
+def test_the_beginning_of_each_text_comes_once_and_turns_alternate(documents):
+    texts = [document for document in documents if isinstance(document, str)]
+    original = [d for group in pydocs.groups() for d in group if isinstance(d, str)]
+    assert len(texts) == len(original) > 300
+    assert all(any(o.startswith(text) for o in original) for text in texts)
+    for document in documents:
+        if not isinstance(document, str):
+            assert len(document) in (2, 4, 6)
+            assert [turn["role"] for turn in document] == ["user", "assistant"] * (
+                len(document) // 2
+            )
+
+
+def test_the_file_holds_the_documents(documents, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["corpus", str(tmp_path / "new")])
+    monkeypatch.setattr(corpus, "documents", lambda: documents[:100])
+    corpus.main()
+    assert load_documents(str(tmp_path / "new")) == documents[:100]

@@ -1,0 +1,149 @@
+import json
+import shutil
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+import yaml
+from mlx.utils import tree_flatten
+from mlx_gateloop.app.embedded_models.build.package import MOST_BYTES, sums, thinned
+from mlx_gateloop.app.generation.models import SUMS, Models
+
+import mlx_gateloop as gl
+from mlx_gateloop import app
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.generate import Sampling, stream
+from mlx_gateloop.train import TrainConfig
+
+MODELS = Path(app.__file__).parent / "embedded_models"
+NAMES = ("demo", "demo-fixed")
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def directory(request):
+    return MODELS / request.param
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return gl.load(MODELS / "demo")
+
+
+def answer(loaded, question, earlier=(), **sampling):
+    pieces = stream(
+        *loaded,
+        [*earlier, {"role": "user", "content": question}],
+        Sampling(**{"temperature": 0.0} | sampling),
+        max_tokens=100,
+    )
+    return "".join(pieces)
+
+
+def test_every_file_is_the_one_that_was_made(directory):
+    assert (directory / SUMS).read_text() == sums(directory)
+
+
+def test_the_app_loads_it_and_refuses_a_changed_file(directory, tmp_path):
+    assert Models([MODELS]).load(directory.name).model.args.vocab_size == 4096
+    changed = shutil.copytree(directory, tmp_path / "changed")
+    config = changed / "config.json"
+    config.write_text(config.read_text() + "\n")
+    with pytest.raises(InputError, match="differs from SHA256SUMS"):
+        Models([tmp_path]).load("changed")
+
+
+def test_it_is_small(directory):
+    assert max(file.stat().st_size for file in directory.iterdir()) <= MOST_BYTES
+
+
+def test_it_has_a_card_with_the_licence_and_the_command(directory):
+    card = (directory / "README.md").read_text()
+    assert "Python Software Foundation License" in card
+    assert f"gateloop train --config configs/{directory.name}.yaml" in card
+
+
+def test_it_was_trained_with_the_configuration_in_configs(directory):
+    preset = Path(app.__file__).parents[1] / "configs" / f"{directory.name}.yaml"
+    if not preset.exists():
+        pytest.skip("configs/ is not part of an installed package")
+    trained = yaml.safe_load((directory / "config.yaml").read_text())
+    assert trained == TrainConfig.load(preset).to_dict()
+
+
+def test_the_log_ends_with_the_validation_of_the_weights(directory):
+    records = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+    steps = yaml.safe_load((directory / "config.yaml").read_text())["steps"]
+    assert records[-1]["step"] == steps
+    assert records[-1]["best"] is True
+    losses = [record["loss"] for record in records if "loss" in record]
+    assert losses[-1] < losses[0] / 2
+
+
+def test_only_the_state_transitions_are_not_quantized(directory):
+    weights = mx.load(str(directory / "model.safetensors"))
+    matrices = {
+        name.removesuffix(".weight"): weight.dtype
+        for name, weight in weights.items()
+        if name.endswith(".weight") and weight.ndim == 2
+    }
+    transitions = {name for name, dtype in matrices.items() if dtype == mx.float32}
+    assert all(name.split(".")[-1] in ("gamma_proj", "theta_proj") for name in transitions)
+    assert set(matrices.values()) <= {mx.float32, mx.uint32}
+
+
+def test_demo_is_data_controlled_and_has_3_to_5_million_parameters(demo):
+    model, _ = demo
+    assert model.args.transition == "data_controlled"
+    count = sum(p.size for _, p in tree_flatten(model.parameters()))
+    assert 3e6 <= count <= 5e6
+
+
+def test_the_fixed_one_loads_and_reads_the_same_tokens():
+    model, tokenizer = gl.load(MODELS / "demo-fixed")
+    assert model.args.transition == "fixed"
+    texts = [(MODELS / name / "tokenizer.json").read_text() for name in NAMES]
+    assert texts[0] == texts[1]
+    assert answer((model, tokenizer), "What does `str.split` do?").strip()
+
+
+def test_another_seed_gives_another_answer(demo):
+    question = "What does `os.path.join` do?"
+    answers = {answer(demo, question, temperature=1.5, seed=seed) for seed in range(3)}
+    assert len(answers) > 1
+
+
+def test_a_thinned_log_keeps_every_validation_and_the_last_record():
+    records = [{"step": step, "loss": 1.0} for step in range(1000)]
+    records.insert(500, {"step": 499, "validation_loss": 2.0, "best": False})
+    records.append({"step": 999, "validation_loss": 1.0, "best": True})
+    lines = [json.dumps(record) + "\n" for record in records]
+    kept = thinned("".join(lines)).splitlines(keepends=True)
+    assert {lines[500], lines[-2], lines[-1]} <= set(kept)
+    assert 50 <= len(kept) <= 53
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("str.split", "list of the substrings"),
+        ("os.path.join", "pathname components"),
+        ("list.append", "to the end of the list"),
+        ("dict.get", "if key is in the dictionary"),
+        ("random.shuffle", "in place"),
+        ("math.sqrt", "square root"),
+        ("len", "number of items"),
+    ],
+)
+def test_demo_answers_what_it_has_learned(demo, name, words):
+    text = answer(demo, f"What does `{name}` do?")
+    assert text.startswith(f"`{name}(")
+    assert words in text
+
+
+def test_an_answer_does_not_depend_on_the_questions_before_it(demo):
+    earlier = [
+        {"role": "user", "content": "What does `len` do?"},
+        {"role": "assistant", "content": "`len(obj)`: Return the number of items in a container."},
+    ]
+    question = "What does `str.split` do?"
+    assert answer(demo, question, earlier) == answer(demo, question)

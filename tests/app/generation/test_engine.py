@@ -1,0 +1,269 @@
+"""The engine: one thread for everyone; runs that neither mix, nor leak, nor outlive a stop."""
+
+import gc
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import pytest
+from mlx_gateloop.app.generation.engine import Engine, Sampling
+from mlx_gateloop.app.generation.models import Models
+
+import mlx_gateloop as gl
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.generate import stream
+from mlx_gateloop.watch.trace import total_bytes
+
+GREEDY = Sampling(temperature=0)
+HELLO = [{"role": "user", "content": "hello"}]
+ENDLESS = "x" * 40  # the greedy answer to it does not end before the tests' limits
+
+
+def ask(engine, prompt=HELLO, sampling=GREEDY, max_tokens=24, model="tiny", **options):
+    return engine.submit(model, prompt, sampling, max_tokens, **options)
+
+
+@pytest.mark.parametrize("prompt", [HELLO, "abc", "", "naïve 🙂 " * 60])
+@pytest.mark.parametrize("penalty", [1.0, 1.7])
+def test_greedy_text_is_that_of_generate(engine, finished, models_folder, prompt, penalty):
+    sampling = Sampling(temperature=0, repetition_penalty=penalty)
+    run = finished(ask(engine, prompt, sampling))
+    expected = "".join(stream(*gl.load(models_folder / "tiny"), prompt, sampling, max_tokens=24))
+    assert run.text == expected
+    assert run.stats.tokens == len([p for p in run.pieces if p.kind == "answer"]) > 0
+    assert run.trace.tokens == len(run.pieces) == run.stats.prompt_tokens + run.stats.tokens
+    assert run.stats.state_bytes == 2 * 2 * 16 * 4  # layers, planes, channels, float32
+
+
+def test_pieces_say_what_was_read_and_how_likely_the_answer_was(engine, finished):
+    run = finished(ask(engine))
+    prompt = [piece for piece in run.pieces if piece.kind == "prompt"]
+    expected = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    assert "".join(piece.text for piece in prompt) == expected
+    assert all(piece.candidates == () for piece in prompt)
+    for piece in run.pieces[len(prompt) :]:
+        chances = [chance for _, chance in piece.candidates]
+        assert len(chances) == 8
+        assert chances == sorted(chances, reverse=True)
+        assert 0 < sum(chances) < 1
+        assert max(chances) > 1 / 263  # the likeliest was taken, and is the first
+    _, tokenizer = gl.load(engine.models.roots[0] / "tiny")
+    answer = run.pieces[len(prompt) :]
+    assert [tokenizer.decode([piece.id]) for piece in answer] == [
+        piece.candidates[0][0] for piece in answer
+    ]
+
+
+def test_a_seed_fixes_the_text_and_no_seed_does_not(engine, finished):
+    def text(seed, temperature=1.0):
+        return finished(ask(engine, "abc", Sampling(temperature, 0.95, 50, 0.01, 1.1, seed))).text
+
+    assert text(1) == text(1)
+    assert len({text(1), text(2), text(3)}) == 3
+    assert len({text(None) for _ in range(3)}) == 3
+
+
+def test_runs_in_turns_are_what_they_are_alone(engine, finished):
+    asked = [("tiny", 1), ("fixed", 2), ("tiny", 3)]
+
+    def submit(model, seed):
+        return ask(engine, ENDLESS, Sampling(1.0, seed=seed), 150, model=model)
+
+    alone = [finished(submit(*each)) for each in asked]
+    together = [submit(*each) for each in asked]
+    together[2].wait(len(ENDLESS) + 5, 10)
+    assert not together[0].done  # the third began before the first had ended
+    for one, other in zip(alone, map(finished, together), strict=True):
+        assert one.pieces == other.pieces
+        assert (one.trace.columns(1) == other.trace.columns(1)).all()
+
+
+def test_cancelling_stops_within_a_token(engine, finished):
+    run = ask(engine, ENDLESS, max_tokens=1000)
+    run.wait(len(ENDLESS) + 10, 10)
+    run.cancel()
+    pieces = len(run.pieces)
+    finished(run)
+    assert run.stopped
+    assert pieces <= len(run.pieces) <= pieces + 1
+    assert run.trace.tokens == len(run.pieces)  # what was said last is in the state
+    run.cancel()
+    assert run.done
+
+
+def test_a_long_prompt_can_be_stopped_while_it_is_read(make_engine):
+    engine = make_engine(characters=10**6, input_tokens=10**6)
+    run = ask(engine, "long " * 40_000)
+    while not run.trace or run.trace.tokens == 0:
+        time.sleep(0.001)
+    run.cancel()
+    begun = time.perf_counter()
+    assert run.wait(10**9, 60) == 200_000
+    assert time.perf_counter() - begun < 5
+    assert run.trace.tokens < 100_000
+    assert run.text == ""
+
+
+def test_the_queue_is_bounded_and_leaves_at_once(make_engine, finished):
+    engine = make_engine(active=1, queue=2)
+    running = ask(engine, ENDLESS, max_tokens=1000)
+    running.wait(len(ENDLESS), 10)
+    waiting = [ask(engine) for _ in range(2)]
+    with pytest.raises(InputError, match=r"busy, 2 requests are waiting; try again"):
+        ask(engine)
+    waiting[0].cancel()
+    assert waiting[0].done
+    assert not waiting[0].pieces
+    another = ask(engine)
+    running.cancel()
+    assert finished(waiting[1]).text == finished(another).text != ""
+
+
+def test_old_runs_go_and_memory_stays_flat(make_engine, finished):
+    engine = make_engine(runs=3, trace_bytes=200_000)
+    runs = [finished(ask(engine, ENDLESS, max_tokens=100)) for _ in range(10)]
+    kept = [run for run in runs if engine.run(run.id)]
+    assert kept == runs[-len(kept) :]
+    assert 1 <= len(kept) <= 4
+    assert total_bytes(run.trace for run in kept) < 2 * 200_000
+    used = [run.stats.memory_bytes for run in runs[2:]]
+    assert max(used) - min(used) < 2_000
+    assert engine.run("nothing") is None
+    assert len({run.id for run in runs}) == 10
+    gone = weakref.ref(runs[0])
+    runs.clear()
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_template_that_refuses_is_one_line(make_engine, models_folder, tmp_path):
+    shutil.copytree(models_folder / "tiny", tmp_path / "tiny")
+    template = tmp_path / "tiny" / "chat_template.jinja"
+    template.write_text("{{ raise_exception('roles\nmust alternate') }}")
+    engine = make_engine(tmp_path)
+    run = ask(engine)
+    run.wait(1, 10)
+    assert run.error == "messages: the chat template refuses them: roles must alternate"
+
+
+def test_a_trace_that_is_full_leaves_the_answer_whole(make_engine, finished):
+    engine = make_engine(trace_bytes=2 * 60 * 512)
+    run = finished(ask(engine, ENDLESS, max_tokens=100))
+    assert run.stats.tokens == 100
+    assert run.trace.tokens == 60
+
+
+def test_without_a_record_there_is_no_trace(engine, finished):
+    run = finished(ask(engine, record=False))
+    assert run.trace is None
+    assert run.text == finished(ask(engine)).text
+
+
+def test_another_model_frees_the_old_one_unless_a_run_needs_it(engine, finished):
+    names, models, alive = [], [], []
+
+    class Watching(Models):
+        def load(self, name):
+            names.append(name)
+            alive.append(sum(model() is not None for model in models))
+            loaded = super().load(name)
+            models.append(weakref.ref(loaded.model))
+            return loaded
+
+    engine.models = Watching(engine.models.roots)
+    finished(engine.prepare("tiny"))
+    finished(ask(engine))
+    finished(ask(engine, model="fixed"))
+    assert (names, alive) == (["tiny", "fixed"], [0, 0])
+    for _ in range(2):  # side by side
+        first = ask(engine, ENDLESS, max_tokens=200, model="fixed")
+        second = ask(engine, ENDLESS, max_tokens=200)
+        finished(first)
+        finished(second)
+    assert (names, alive) == (["tiny", "fixed", "tiny"], [0, 0, 1])
+
+
+def test_closing_ends_every_run_and_the_thread(make_engine):
+    engine = make_engine(active=1)
+    runs = [ask(engine, ENDLESS, max_tokens=1000) for _ in range(3)]
+    runs[0].wait(1, 10)
+    engine.close()
+    engine.close()
+    assert [run.done for run in runs] == [True] * 3
+    assert {run.error for run in runs} == {"the engine is shut down"}
+    assert "engine" not in {thread.name for thread in threading.enumerate() if thread.is_alive()}
+    with pytest.raises(InputError, match="shut down"):
+        ask(engine)
+
+
+def test_a_program_that_forgets_to_close_ends_cleanly(models_folder):
+    code = f"""
+from pathlib import Path
+from mlx_gateloop.app.generation.engine import Engine, Sampling
+from mlx_gateloop.app.generation.models import Models
+engine = Engine(Models([Path({str(models_folder)!r})]))
+run = engine.submit("tiny", "x" * 40, Sampling(0), 1000)
+run.wait(50, 20)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_inside_is_one_line_and_the_engine_goes_on(engine, finished, monkeypatch, caplog):
+    def broken(self, name):
+        raise RuntimeError("secret /path")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Models, "load", broken)
+        run = ask(engine)
+        run.wait(1, 10)
+        assert run.error == "something went wrong inside; the server's log says what"
+        assert "secret" in caplog.text
+    assert finished(ask(engine)).text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "nothing"}, "model: there is no 'nothing'; choose one of: fixed, tiny"),
+        ({"max_tokens": 0}, "max_tokens: expected 1 to 1024, got 0"),
+        ({"max_tokens": 1025}, "max_tokens: expected 1 to 1024, got 1025"),
+        ({"max_tokens": 1.5}, "max_tokens: expected 1 to 1024, got 1.5"),
+        ({"prompt": "x" * 16_001}, "text: 16001 characters, at most 16000 are allowed"),
+        ({"prompt": "a\ud83d"}, "text: holds half of a character"),
+        ({"prompt": []}, "messages: expected a list of messages"),
+        ({"prompt": ["x"]}, "messages: number 1: expected a role"),
+        ({"prompt": [{"role": "tool", "content": ""}]}, "messages: number 1: expected a role"),
+        ({"prompt": [{"role": "user", "content": None}]}, "messages: number 1: expected a role"),
+        ({"prompt": [*HELLO, {"role": "assistant", "content": ""}]}, "the last one must be"),
+        ({"prompt": HELLO * 401}, "messages: at most 400; start a new conversation"),
+    ],
+)
+def test_what_is_not_allowed_is_refused_in_one_line(engine, options, message):
+    with pytest.raises(InputError) as error:
+        ask(engine, **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_too_many_tokens_are_refused(make_engine):
+    engine = make_engine(input_tokens=10)
+    run = ask(engine, "x" * 11)
+    run.wait(1, 10)
+    assert run.error == "prompt: 11 new tokens, at most 10 can be read at once; send a shorter text"
+    assert not run.pieces
+
+
+def test_an_engine_leaves_compilation_as_it_was(models_folder):
+    import mlx.core as mx
+
+    Engine(Models([models_folder])).close()
+    calls = []
+    compiled = mx.compile(lambda x: (calls.append(1), x + 1)[1])
+    compiled(mx.ones(2))
+    compiled(mx.ones(2))
+    assert len(calls) == 1

@@ -1,0 +1,199 @@
+"""Models are found in the chosen folders and nowhere else, and bring no code."""
+
+import hashlib
+import json
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+from mlx_gateloop.app.generation.models import Models
+
+import mlx_gateloop as gl
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.tokenizer import byte_tokenizer
+
+
+@pytest.fixture
+def folder(tmp_path, models_folder):
+    """A folder with one model in it, and one model outside."""
+    shutil.copytree(models_folder / "tiny", tmp_path / "models" / "tiny")
+    shutil.copytree(models_folder / "tiny", tmp_path / "outside")
+    return tmp_path / "models"
+
+
+def refusal(call, *arguments):
+    with pytest.raises(InputError) as error:
+        call(*arguments)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def write_sums(directory):
+    lines = [
+        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n"
+        for file in sorted(directory.iterdir())
+        if file.name != "SHA256SUMS"
+    ]
+    (directory / "SHA256SUMS").write_text("".join(lines))
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_names_and_shapes(folder, models_folder):
+    models = Models([folder, models_folder, folder / "tiny"])
+    assert models.names() == ["tiny", "fixed"]
+    info = models.info("fixed")
+    assert (info.layers, info.channels, info.transition) == (2, 16, "fixed")
+    assert info.state_shape == (1, 2, 16)
+    loaded = models.load("tiny")
+    assert loaded.model.args.hidden_size == 16
+    assert loaded.fingerprint == models.fingerprint("tiny") != models.fingerprint("fixed")
+    assert loaded.text(72) == "H"
+
+
+def test_a_model_without_a_state_is_refused(folder):
+    tokenizer = byte_tokenizer()
+    args = gl.ModelArgs(
+        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, mixer="softmax"
+    )
+    gl.save(gl.Model(args), tokenizer, folder / "tiny")
+    assert "tiny: softmax has no state to keep" in refusal(Models([folder]).load, "tiny")
+
+
+def test_a_root_may_be_a_model_and_a_name_a_path_inside(folder):
+    assert Models([folder / "tiny"]).names() == ["tiny"]
+    assert Models([folder / "tiny"]).info("tiny").layers == 2
+    assert Models([folder]).info(str(folder / "tiny")).layers == 2
+    assert Models([folder]).info("tiny/../tiny").layers == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["../outside", "tiny/../../outside", "..", ".", "", "/", "/etc", "~", "tiny\0", "a\nb"],
+        "x" * 300,
+        *["link", "loop", "nothing", "owner/name", "https://example.org/x", "x" * 501, "TOKENS"],
+        *["link/../tiny/../link", None, 3],
+    ],
+)
+def test_nothing_outside_the_folders(folder, name):
+    (folder / "link").symlink_to(folder.parent / "outside")
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "file").write_text("")
+    models = Models([folder])
+    name = str(folder.parent / "outside") if name == "TOKENS" else name
+    for call in (models.load, models.info, models.check, models.fingerprint):
+        assert "choose one of: tiny" in refusal(call, name)
+    assert models.names() == ["tiny"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "extra/deep.json"])
+def test_no_file_of_a_model_leads_outside(folder, name):
+    secret = folder.parent / "secret"
+    secret.write_text("{}")
+    path = folder / "tiny" / name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(secret)
+    assert refusal(Models([folder]).load, "tiny") == f"tiny/{name}: leads out of the models folder"
+
+
+def test_links_within_the_folders_are_followed(folder):
+    (folder / "alias").symlink_to(folder / "tiny")
+    (folder / "tiny" / "model.safetensors").rename(folder / "blob")
+    (folder / "tiny" / "model.safetensors").symlink_to(folder / "blob")
+    models = Models([folder])
+    assert models.names() == ["alias", "tiny"]
+    assert models.load("alias").fingerprint == models.load("tiny").fingerprint
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("key", ["model_file", "auto_map"])
+def test_code_is_never_run(folder, file, key):
+    (folder / "tiny" / "code.py").write_text("raise SystemExit('code was run')")
+    edit(folder / "tiny" / file, **{key: "code.py"})
+    assert f"tiny/{file}: {key} asks to run code" in refusal(Models([folder]).load, "tiny")
+
+
+def test_the_list_of_hashes_is_checked(folder):
+    tiny, models = folder / "tiny", Models([folder])
+    (tiny / "README.md").write_text("card")
+    write_sums(tiny)
+    models.load("tiny")
+    (tiny / "README.md").write_text("other card")
+    assert "tiny/README.md: differs from SHA256SUMS" in refusal(models.load, "tiny")
+    write_sums(tiny)
+    weights = bytearray((tiny / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (tiny / "model.safetensors").write_bytes(weights)
+    assert "tiny/model.safetensors: differs from SHA256SUMS" in refusal(models.load, "tiny")
+    write_sums(tiny)
+    (tiny / "model-2.safetensors").write_bytes(weights)
+    assert "tiny/model-2.safetensors: is not listed" in refusal(models.load, "tiny")
+    (tiny / "model-2.safetensors").unlink()
+    (tiny / "README.md").unlink()
+    assert "tiny/README.md: differs" in refusal(models.load, "tiny")
+    (tiny / "SHA256SUMS").write_text(f"{'0' * 64}  ../../secret\n")
+    assert "../../secret: differs" in refusal(models.load, "tiny")
+
+
+def test_broken_models_are_named(folder):
+    models = Models([folder])
+    edit(folder / "tiny" / "config.json", hidden_size="wide")
+    assert "hidden_size must be a positive integer" in refusal(models.info, "tiny")
+    (folder / "tiny" / "config.json").write_text("[]")
+    assert refusal(models.info, "tiny") == "tiny/config.json: expected a JSON object"
+    (folder / "tiny" / "config.json").write_text("{")
+    assert refusal(models.load, "tiny") == "tiny/config.json: not readable as JSON"
+    assert "no such folder" in refusal(Models, [folder / "missing"])
+    (folder / "empty").mkdir()
+    assert "none, the models folders are empty" in refusal(Models([folder / "empty"]).info, "x")
+
+
+def test_the_hub_is_asked_only_where_that_is_allowed(folder, monkeypatch):
+    asked = []
+
+    def snapshot(name, allow_patterns, local_files_only):
+        if not local_files_only:
+            asked.append((name, allow_patterns))
+        elif not asked:
+            raise OSError("not here")
+        return str(folder.parent / "hub" / "snapshots" / "1")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    hub = folder.parent / "hub"
+    shutil.copytree(folder / "tiny", hub / "snapshots" / "1")
+    (hub / "blob").write_bytes((folder / "tiny" / "model.safetensors").read_bytes())
+    (hub / "snapshots" / "1" / "model.safetensors").unlink()
+    (hub / "snapshots" / "1" / "model.safetensors").symlink_to(hub / "blob")
+    refusal(Models([folder]).load, "owner/name")
+    allowed = Models([folder], allow_hub=True)
+    refusal(allowed.load, "owner/..")
+    refusal(allowed.load, "../outside")
+    assert not asked
+    allowed.check("owner/name")
+    assert "owner/name" in refusal(allowed.load, "owner/name")  # nothing but fetch asks the network
+    assert not asked
+    refusal(allowed.fetch, "owner/..")
+    allowed.fetch("tiny")
+    assert not asked
+    allowed.fetch("owner/name")
+    assert allowed.load("owner/name").model.args.hidden_size == 16
+    ((name, patterns),) = asked
+    assert name == "owner/name"
+    assert not any(Path("code.py").match(pattern) for pattern in patterns)
+    edit(hub / "snapshots" / "1" / "config.json", auto_map={"AutoModel": "code.Model"})
+    assert "asks to run code" in refusal(allowed.load, "owner/name")
+
+
+def test_no_network_is_one_line(folder, monkeypatch):
+    def refused(*_, **__):
+        raise OSError("no\nnetwork")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refused)
+    monkeypatch.setattr(socket, "getaddrinfo", refused)
+    line = refusal(Models([folder], allow_hub=True).fetch, "owner/name")
+    assert line == "owner/name: cannot be fetched from the hub: no network"

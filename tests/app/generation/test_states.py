@@ -1,0 +1,195 @@
+"""A conversation goes on from its state: exactly, reading only what is new."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_gateloop.app.generation.engine import Sampling
+from mlx_gateloop.app.generation.states import Boundary, Conversations
+
+import mlx_gateloop as gl
+from mlx_gateloop.watch.trace import recording
+
+MODEL = "tiny"
+
+
+@pytest.fixture
+def model(models_folder):
+    return gl.load(models_folder / MODEL)
+
+
+def test_every_boundary_is_what_a_fresh_read_of_the_whole_gives(chat, model):
+    runs = [chat.say(text, seed) for seed, text in enumerate(["hello", "and then?", "é" * 200])]
+    found = chat.boundaries()
+    assert [len(boundary.messages) for boundary in found] == [1, 2, 3, 4, 5, 6]
+    for boundary in found:
+        caches, recorder = recording(model[0])
+        seen = boundary.ids[: len(boundary.ids) - boundary.unread]
+        mx.eval(model[0](mx.array([seen]), caches), recorder.step())
+        recorder.take()
+        for cache, state in zip(caches, boundary.states, strict=True):
+            assert state == pytest.approx(np.array(cache[0]), abs=1e-5)
+        # the view of the last run goes back to the first token
+        for layer in range(2):
+            shown = runs[-1].trace.magnitude(layer, 0, len(seen))
+            assert shown == pytest.approx(recorder.trace.magnitude(layer), abs=1e-5)
+    pieces = [piece.id for piece in runs[-1].pieces]
+    assert tuple(pieces) == found[-1].ids
+    assert [piece.text for piece in runs[-1].pieces[: runs[1].begin + 1]] == [
+        piece.text for piece in runs[1].pieces[: runs[1].begin + 1]
+    ]
+
+
+def test_the_end_of_a_turn_is_not_in_the_state(chat, engine, model):
+    class Ending(type(engine.models)):
+        def load(self, name):
+            loaded = super().load(name)
+            loaded.tokenizer._eos_token_ids = set(range(0, 256, 8))
+            return loaded
+
+    engine.models = Ending(engine.models.roots)
+    runs = [chat.say("hello", seed, max_tokens=200) for seed in range(6)]
+    lengths = [run.stats.tokens for run in runs]
+    assert max(lengths) < 200
+    assert 0 in lengths  # one had nothing to say
+    assert lengths[-1] > 0
+    last = chat.boundaries()[-1]
+    caches = model[0].make_cache()
+    mx.eval(model[0](mx.array([last.ids]), caches))
+    for cache, state in zip(caches, last.states, strict=True):
+        assert state == pytest.approx(np.array(cache[0]), abs=1e-5)
+    assert runs[-1].trace.tokens == len(runs[-1].pieces) == len(last.ids)
+
+
+def test_the_next_token_is_what_a_fresh_read_of_the_whole_makes_likely(chat, model):
+    chat.say("hello")
+    run = chat.say("again")
+    ids = chat.boundaries()[-2].ids
+    logits = model[0](mx.array([ids]))[0, -1]
+    likely = sorted(mx.softmax(logits).tolist(), reverse=True)[:8]
+    first = next(piece for piece in run.pieces[run.begin :] if piece.kind == "answer")
+    assert [chance for _, chance in first.candidates] == pytest.approx(likely, rel=1e-4)
+
+
+def test_a_message_reads_only_itself_however_long_the_chat(chat, model):
+    chat.say("x" * 1500)
+    read = [chat.say("same question", seed).stats for seed in range(5)]
+    text = "<|im_end|>\n<|im_start|>user\nsame question<|im_end|>\n<|im_start|>assistant\n"
+    own = len(model[1].encode(text, add_special_tokens=False))
+    assert [stats.prompt_tokens_read for stats in read] == [own] * 5
+    totals = [stats.prompt_tokens for stats in read]
+    assert totals[0] > 1500
+    assert np.diff(totals).tolist() == [own + stats.tokens for stats in read[:-1]]
+    assert len({stats.state_bytes for stats in read}) == 1
+
+
+def test_retry_undo_and_edit_go_back_to_a_state(chat):
+    chat.say("one", seed=1)
+    first = chat.say("two", seed=2)
+    chat.messages.pop()  # retry
+    again = chat.answer(seed=2)
+    assert again.stats.prompt_tokens_read == 1
+    assert again.pieces == first.pieces
+    assert (again.trace.columns(0) == first.trace.columns(0)).all()
+    chat.messages.pop()
+    other = chat.answer(seed=3)
+    assert other.text != first.text
+    assert (first.trace.columns(0) == again.trace.columns(0)).all()  # not written over
+    del chat.messages[2:]  # undo
+    two = chat.say("two", seed=2)
+    assert two.stats.prompt_tokens_read == 1
+    assert two.text == first.text
+    chat.messages[2:] = []  # edit
+    edited = chat.say("another two", seed=2)
+    assert edited.stats.prompt_tokens_read == first.stats.prompt_tokens_read + len("another ")
+    chat.messages[:] = []
+    zero = chat.say("zero").stats
+    assert zero.prompt_tokens_read == zero.prompt_tokens  # nothing in common
+
+
+def test_a_stopped_answer_is_gone_on_from(chat, engine, finished):
+    chat.messages.append({"role": "user", "content": "hello"})
+    run = engine.submit(MODEL, chat.messages, Sampling(1.0, seed=1), 1000, True, "c")
+    run.wait(60, 10)
+    run.cancel()
+    chat.messages.append({"role": "assistant", "content": finished(run).text})
+    after = chat.say("go on")
+    assert after.begin == len(run.pieces) > 0
+    assert after.stats.prompt_tokens == len(run.pieces) + after.stats.prompt_tokens_read
+
+
+def test_conversations_and_models_do_not_see_each_other(chat, engine, make_chat):
+    chat.say("hello")
+    again = make_chat(engine, "another").say("hello")
+    assert again.stats.prompt_tokens_read == again.stats.prompt_tokens > 1
+    again = make_chat(engine, "c", "fixed").say("hello")
+    assert again.stats.prompt_tokens_read == again.stats.prompt_tokens
+    none = make_chat(engine, None)
+    none.say("hello")
+    assert none.say("more").stats.prompt_tokens_read > 40
+    engine.forget("c")
+    assert not chat.boundaries()
+
+
+def test_the_view_begins_again_where_nothing_was_recorded(chat):
+    chat.say("hello", record=False)
+    run = chat.say("more")
+    assert run.begin == 0
+    assert run.trace.tokens == len(run.pieces) == run.stats.prompt_tokens_read + run.stats.tokens
+
+
+def some_messages(n):
+    return tuple(("user", str(i)) for i in range(n))
+
+
+def test_what_is_kept_is_bounded():
+    kept = Conversations(conversations=2, boundaries=3, nbytes=10**9)
+    for name in ("a", "b", "c"):
+        for n in range(1, 6):
+            kept.put(name, "f", Boundary(some_messages(n), "", (1,), 1, ()))
+    assert [len(kept.path(name, "f", some_messages(5), "")) for name in ("a", "b", "c")] == [
+        0,
+        3,
+        3,
+    ]
+    assert [len(b.messages) for b in kept.path("c", "f", some_messages(5), "")] == [3, 4, 5]
+    assert kept.path("c", "g", some_messages(5), "") == []
+
+
+def test_what_is_kept_is_bounded_in_bytes():
+    state = np.zeros(25_000, np.float32)  # 100 kB
+    kept = Conversations(conversations=9, boundaries=9, nbytes=510_000)
+
+    def put(name, n, **more):
+        fields = {"text": "", "ids": (1,), "states": (state,)} | more
+        kept.put(name, "f", Boundary(some_messages(n), unread=1, **fields))
+
+    def lengths(name):
+        return [len(b.messages) for b in kept.path(name, "f", some_messages(9), "x" * 10**6)]
+
+    for n in (1, 2, 3):
+        put("old", n)
+    put("new", 1)
+    put("new", 1)  # in its own place
+    put("new", 2)
+    assert (lengths("old"), lengths("new")) == ([1, 2, 3], [1, 2])
+    lengths("old")  # used last
+    put("third", 1)
+    assert (lengths("new"), lengths("old"), lengths("third")) == ([2], [1, 2, 3], [1])
+    put("third", 2, text="x" * 200_000)  # texts and tokens count too
+    assert (lengths("new"), lengths("old"), lengths("third")) == ([], [3], [1, 2])
+    put("third", 3, ids=tuple(range(10**5, 10**5 + 10**4)))
+    assert (lengths("old"), lengths("third")) == ([], [3])
+    kept.forget("third")
+    put("x", 1)
+    put("y", 1, states=(state,) * 6)  # too large by itself
+    assert (lengths("x"), lengths("y")) == ([], [])
+    put("x", 1)
+    assert lengths("x") == [1]
+
+
+def test_the_engine_bounds_the_bytes_of_its_conversations(make_engine, make_chat):
+    few = make_chat(make_engine(boundary_bytes=20_000))
+    for n in range(4):
+        few.say(f"number {n}")
+    assert 0 < len(few.boundaries()) < 8
+    assert few.say("more").stats.prompt_tokens_read < 80

@@ -1,0 +1,195 @@
+"""What the page's buttons do: each tab's runs are its own, and nothing waits on the event loop."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+from mlx_gateloop.app.page.handlers import Answers, Changes, new_session, status
+
+gr = pytest.importorskip("gradio")
+SETTINGS = (0.0, 1.0, 0, 0.0, 1.0, 24, 1, True)  # those of the page, the live view last
+LONG = (*SETTINGS[:5], 1024, 1, True)
+ENDLESS = "x" * 40
+
+
+@pytest.fixture
+def answers(engine):
+    return Answers(engine, "tiny")
+
+
+async def last(updates):
+    async for update in updates:
+        latest = update
+    return latest
+
+
+def test_a_chat_answers_and_keeps_what_is_typed_meanwhile(answers):
+    async def updates():
+        return [u async for u in answers.chat("hello", [], new_session(), "tiny", "", *SETTINGS)]
+
+    updates = asyncio.run(updates())
+    assert updates[0][0] == ""
+    assert all(update[0] == gr.skip() for update in updates[1:])
+    history = updates[-1][1]
+    assert [message["role"] for message in history] == ["user", "assistant"]
+    assert history[1]["content"]
+    views = [update[3] for update in updates if isinstance(update[3], dict) and "run" in update[3]]
+    assert len(views) == 1  # it is given once, and then follows the run by itself
+
+
+def test_without_the_live_view_nothing_is_recorded(answers):
+    quiet = (*SETTINGS[:-1], False)
+    updates = answers.chat("hello", [], new_session(), "tiny", "", *quiet)
+    _, history, _, view, figures = asyncio.run(last(updates))
+    assert history[1]["content"]
+    assert view in (None, gr.skip())
+    assert "done" in figures
+    assert not answers.engine._runs  # nothing is kept that nobody can look at
+
+
+def test_stop_ends_the_runs_of_one_tab_of_one_visitor(answers):
+    me, other = new_session(), new_session()
+
+    async def scene():
+        chats = [answers.chat(ENDLESS, [], who, "tiny", "", *LONG) for who in (me, other)]
+        texts = [answers.complete(ENDLESS, me, "tiny", *LONG)]
+        for updates in [*chats, *texts]:
+            await anext(updates)  # chats say what was asked first
+        for updates in chats:
+            await anext(updates)
+        runs = {key: list(runs) for key, runs in answers._running.items()}
+        answers.stop(me, "chat")
+        stopped = {key for key, (run,) in runs.items() if run.stopped}
+        for updates in [*chats, *texts]:
+            await updates.aclose()
+        await asyncio.sleep(0.1)  # the loop closes what they awaited
+        assert all(run.stopped for (run,) in runs.values())  # as if the tabs were closed
+        return stopped, set(runs)
+
+    stopped, all_of_them = asyncio.run(scene())
+    assert stopped == {(me, "chat")}
+    assert all_of_them == {(me, "chat"), (other, "chat"), (me, "complete")}
+    assert not answers._running
+
+
+def test_a_slow_hub_holds_up_nobody_else(answers, monkeypatch):
+    waiting, go_on = threading.Event(), threading.Event()
+
+    def fetch(model):
+        if model == "fixed":
+            waiting.set()
+            assert go_on.wait(30)
+        return True
+
+    monkeypatch.setattr(answers.engine.models, "is_here", lambda model: model != "fixed")
+    monkeypatch.setattr(answers.engine.models, "fetch", fetch)
+
+    async def scene():
+        slow = asyncio.create_task(last(answers.prepare("fixed")))
+        while not waiting.is_set():
+            await asyncio.sleep(0.01)
+        began = time.monotonic()
+        await last(answers.complete("abc", new_session(), "tiny", *SETTINGS))
+        assert not slow.done()
+        go_on.set()
+        return time.monotonic() - began, await slow
+
+    seconds, described = asyncio.run(scene())
+    assert seconds < 20
+    assert described == "2 layers of 16 channels, fixed transitions"
+
+
+def test_leaving_while_a_model_loads_takes_it_off_the_queue(answers, monkeypatch):
+    made = []
+    enqueue = answers.engine.prepare
+    monkeypatch.setattr(
+        answers.engine, "prepare", lambda model: made.append(enqueue(model)) or made[-1]
+    )
+
+    async def scene():
+        task = asyncio.create_task(last(answers.prepare("fixed")))
+        while not made:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(scene())
+    assert made[0].stopped or made[0].done
+
+
+def test_a_newer_answer_of_the_tab_ends_the_older_one(answers):
+    me = new_session()
+
+    async def scene():
+        older = answers.chat(ENDLESS, [], me, "tiny", "", *LONG)
+        await anext(older)
+        (run,) = answers._running[me, "chat"]
+        newer = await last(answers.chat("hello", [], me, "tiny", "", *SETTINGS))
+        assert [update async for update in older] == []  # it does not write over the newer one
+        return run, newer
+
+    run, newer = asyncio.run(scene())
+    assert run.stopped
+    assert newer[1][0]["content"] == "hello"
+    assert not answers._running
+
+
+@pytest.mark.parametrize("what", ["x" * 16_001, "é" * 8_000])  # refused at once, and when read
+def test_a_refused_message_goes_back_into_the_box(answers, what):
+    before = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    seen = []
+
+    async def scene():
+        async for update in answers.chat(what, before, new_session(), "tiny", "", *SETTINGS):
+            seen.append(update)
+
+    with pytest.raises(gr.Error):
+        asyncio.run(scene())
+    box, history, shown, _, figures = seen[-1]
+    assert (box, history, figures) == (what, before, status(None))
+    assert len(shown) == 2
+
+
+def test_side_by_side_leaves_nothing_behind_if_one_is_refused(answers, monkeypatch):
+    made, submit = [], answers.engine.submit
+
+    def once(*arguments):
+        made.append(submit(*arguments))
+        monkeypatch.setattr(answers.engine, "submit", submit)
+        return made[-1]
+
+    monkeypatch.setattr(answers.engine, "submit", once)
+    with pytest.raises(gr.Error, match="there is no"):
+        asyncio.run(last(answers.compare(ENDLESS, new_session(), "tiny", "none", False, *LONG)))
+    assert made[0].stopped
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [(0, "hot", "temperature"), (0, float("nan"), "temperature"), (5, 10**6, "max_tokens")],
+)
+def test_wrong_settings_are_a_line_for_the_visitor(answers, place, value, message):
+    settings = [*SETTINGS]
+    settings[place] = value
+    with pytest.raises(gr.Error, match=message):
+        asyncio.run(last(answers.complete("abc", new_session(), "tiny", *settings)))
+
+
+def test_an_empty_message_is_refused(answers):
+    with pytest.raises(gr.Error, match="Type a message"):
+        asyncio.run(last(answers.chat("  ", [], new_session(), "tiny", "", *SETTINGS)))
+
+
+def test_changes_pass_only_what_is_new():
+    changes = Changes()
+    passed = [changes(value) for value in (None, None, {"run": 1}, {"run": 1}, None)]
+    assert passed == [None, gr.skip(), {"run": 1}, gr.skip(), None]
+
+
+def test_the_figures_say_that_a_run_waited(engine, finished):
+    run = engine.prepare("tiny")
+    assert "waited" not in status(finished(run))
+    run.stats.waiting_seconds = 2.34
+    assert "waited <b>2.3 s</b>" in status(run)
+    assert status(None) == '<div class="stats"><span>ready</span></div>'

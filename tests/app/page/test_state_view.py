@@ -1,0 +1,186 @@
+"""What a page may ask of the view: bounded work, and no trust in what it sends."""
+
+import asyncio
+import base64
+import threading
+
+import numpy as np
+import pytest
+from mlx_gateloop.app.generation.engine import Run, Sampling
+from mlx_gateloop.app.generation.run import Token
+from mlx_gateloop.app.page import state_view
+
+from mlx_gateloop.watch.trace import Trace
+
+LONG = 2 * state_view.MOST_COLUMNS + 500
+
+
+@pytest.fixture
+def served(engine):
+    """The functions that the server offers to the page, by name."""
+    component = state_view.state_view(engine, "view")
+    return {name: getattr(component, name) for name in ("columns", "row", "arrays")}
+
+
+@pytest.fixture
+def ask(served):
+    return lambda name, *request: asyncio.run(served[name](list(request)))
+
+
+@pytest.fixture
+def run(engine):
+    """A run of many tokens, which is done."""
+    run = Run("tiny")
+    run.trace = Trace(2, 3)
+    random = np.random.default_rng(0)
+    run.trace.append(random.random((4, 2, LONG, 3), np.float32))
+    run.add([Token(str(n), n, "answer", (("x", 0.5),)) for n in range(LONG)])
+    run.finish()
+    engine._runs[run.id] = run
+    return run
+
+
+def values(text, *shape):
+    return np.frombuffer(base64.b64decode(text), np.uint8).reshape(-1, *shape)
+
+
+def test_a_page_gets_a_long_run_in_parts(ask, run):
+    columns, averages, pieces, parts, answer = [], [], [], [], {"done": False}
+    while not (answer["done"] and len(columns) >= len(pieces)):  # as the page asks
+        answer = ask("columns", run.id, 1, len(columns), len(pieces))
+        new = values(answer["columns"], 2, 3)
+        assert (answer["start"], answer["known"]) == (len(columns), len(pieces))
+        columns += [*new]
+        averages += [*values(answer["averages"], 2)]
+        pieces += answer["pieces"]
+        parts.append(len(new))
+    assert parts == [state_view.MOST_COLUMNS] * 2 + [500]
+    assert (np.array(columns) == run.trace.columns(1)).all()
+    assert np.array(averages) / 255 == pytest.approx(run.trace.averages(), abs=0.003)
+    assert [piece["text"] for piece in pieces] == [piece.text for piece in run.pieces]
+    assert answer["resets"] is not None
+    parts = []
+    while sum(parts) < len(pieces):  # another layer
+        answer = ask("columns", run.id, 0, sum(parts), len(pieces))
+        parts.append(len(values(answer["columns"], 2, 3)))
+    assert parts == [state_view.MOST_COLUMNS] * 2 + [500]
+    assert answer["resets"] is not None
+
+
+def test_an_ordinary_question_is_answered_whole(ask, engine, finished):
+    run = finished(engine.submit("tiny", "abc", Sampling(0), 6))
+    answer = ask("columns", run.id, 1, 4, 2)
+    assert (values(answer["columns"], 2, 16) == run.trace.columns(1, 4)).all()
+    assert [piece["text"] for piece in answer["pieces"]] == [p.text for p in run.pieces[2:]]
+    assert answer["done"]
+    row = ask("row", run.id, 1, 5)
+    assert len(row["magnitude"]) == len(row["full"]) == 6
+    assert len(row["candidates"]) == 8
+
+
+def test_the_last_text_may_grow_after_it_was_sent(ask, run):
+    sent = ask("columns", run.id, 0, LONG, LONG)
+    assert (sent["pieces"], sent["last"]) == ([], str(LONG - 1))
+    run.done = False
+    assert ask("columns", run.id, 0, LONG, LONG)["last"] is None
+    run.pieces[-1] = Token("whole", 0, "answer")
+    run.finish()
+    assert ask("columns", run.id, 0, LONG, LONG)["last"] == "whole"
+
+
+def test_a_full_trace_is_said(ask, run):
+    assert not ask("columns", run.id, 0, 0, 0)["full"]
+    run.trace.full = True
+    assert ask("columns", run.id, 0, 0, 0)["full"]
+
+
+@pytest.mark.parametrize("name", ["columns", "row", "arrays"])
+def test_whatever_a_page_sends_is_no_traceback(served, run, name):
+    numbers = {"columns": 3, "row": 2, "arrays": 0}[name]
+    good = [run.id, *[0] * numbers]
+    assert asyncio.run(served[name](good))
+    wrong = [
+        None,
+        5,
+        "x",
+        {},
+        {"0": run.id},
+        [],
+        [run.id],
+        [[run.id], *good[1:]],
+        [None, *good[1:]],
+    ]
+    wrong += [["unknown", *good[1:]], [*good, 1]]
+    for value in ("0", None, [], 0.5, True, float("nan"), {}) if numbers else ():
+        wrong += [[*good[:i], value, *good[i + 1 :]] for i in range(1, len(good))]
+    wrong += [[run.id, layer, *good[2:]] for layer in (-1, 2, 10**30) if numbers]
+    for request in wrong:
+        if request != good:
+            assert asyncio.run(served[name](request)) is None
+    if name == "columns":  # a page may be ahead of the server, or behind
+        for place in (-(10**30), -1, LONG, 10**30):
+            answer = asyncio.run(served[name]([run.id, 0, place, place]))
+            assert len(answer["pieces"]) in (0, state_view.MOST_COLUMNS)
+    if name == "row":
+        assert asyncio.run(served[name]([run.id, 0, LONG])) is None
+
+
+def test_rows_and_files_are_made_one_at_a_time_beside_the_loop(served, run, monkeypatch):
+    go_on, working, most, calls = threading.Event(), set(), [], []
+
+    def slow(*arguments):
+        working.add(threading.current_thread())
+        calls.append(arguments)
+        most.append(threading.active_count())
+        assert go_on.wait(10)
+        working.discard(threading.current_thread())
+        return {"magnitude": []}
+
+    monkeypatch.setattr(state_view, "_row", slow)
+    state_view._slow.cache_clear()
+
+    async def work():
+        many = [asyncio.create_task(served["row"]([run.id, 0, n])) for n in range(40)]
+        while not calls:
+            await asyncio.sleep(0.001)
+        for _ in range(20):
+            await asyncio.sleep(0.001)  # the loop goes on
+        assert len(calls) == len(working) == 1
+        assert await served["arrays"]([run.id]) is None  # there is no place in the line
+        assert await served["columns"]([run.id, 0, 0, 0])  # but the view goes on
+        go_on.set()
+        answers = await asyncio.gather(*many)
+        assert sum(answer is not None for answer in answers) == 16
+        assert await served["arrays"]([run.id])
+
+    asyncio.run(work())
+    assert threading.main_thread() not in working
+
+
+def test_a_file_is_written_once_and_few_are_kept(ask, run, engine, monkeypatch, tmp_path):
+    monkeypatch.setattr(state_view, "download_folder", lambda: tmp_path)
+    saved = []
+    save = Trace.save
+    monkeypatch.setattr(Trace, "save", lambda *a: (saved.append(a), save(*a)))
+    address = ask("arrays", run.id)
+    assert ask("arrays", run.id) == address == f"/gradio_api/file={tmp_path}/{run.id}-all.npz"
+    assert len(saved) == 1
+    with np.load(tmp_path / f"{run.id}-all.npz") as arrays:
+        assert arrays["magnitude"].shape == (2, LONG, 3)
+    run.done = False  # while it runs, what there is
+    for tokens in range(LONG - 6, LONG):
+        run.trace.truncate(tokens)
+        assert ask("arrays", run.id).endswith(f"-{tokens}.npz")
+    assert len(list(tmp_path.iterdir())) == state_view.KEPT_ARRAYS
+
+
+def test_a_full_disk_is_no_traceback(ask, run, monkeypatch, tmp_path, caplog):
+    def full(trace, path, texts):
+        path.write_bytes(b"the beginning")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(state_view, "download_folder", lambda: tmp_path)
+    monkeypatch.setattr(Trace, "save", full)
+    assert ask("arrays", run.id) is None
+    assert "No space left on device" in caplog.text
+    assert not list(tmp_path.iterdir())

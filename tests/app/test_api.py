@@ -1,0 +1,120 @@
+"""The endpoint for programs: what it answers, and how it refuses."""
+
+import asyncio
+import base64
+import threading
+
+import gradio as gr
+import numpy as np
+import pytest
+from mlx_gateloop.app import api
+from mlx_gateloop.app.generation.engine import Sampling
+from mlx_gateloop.app.generation.worker_pool import Desk
+
+
+@pytest.fixture
+def ask(engine, monkeypatch):
+    """The endpoint's function, without the server."""
+    endpoints = []
+    with monkeypatch.context() as patch:
+        patch.setattr(gr, "api", lambda function, **_: endpoints.append(function))
+        api.add_endpoint(engine, "tiny")
+
+    def ask(prompt="abc", **options):
+        return asyncio.run(endpoints[0](prompt, **{"temperature": 0, "max_tokens": 6} | options))
+
+    return ask
+
+
+def refused(ask, *arguments, **options):
+    with pytest.raises(gr.Error) as error:
+        ask(*arguments, **options)
+    assert not error.value.print_exception
+    return error.value.message
+
+
+def test_text_figures_and_transitions(ask, engine, finished):
+    expected = finished(engine.submit("tiny", "abc", Sampling(0), 6))
+    answer = ask(transitions=True)
+    assert answer["text"] == expected.text
+    assert (answer["tokens"], answer["prompt_tokens"]) == (6, 3)
+    sent = answer["transitions"]
+    columns = np.frombuffer(base64.b64decode(sent["columns"]), np.uint8).reshape(sent["shape"])
+    assert (columns[1] == expected.trace.columns(1)).all()
+    assert np.array(sent["mean_magnitude"]) == pytest.approx(expected.trace.averages(), abs=1e-4)
+    as_chat = ask(model="fixed", chat=True, seed=-1)
+    assert "transitions" not in as_chat
+    assert as_chat["prompt_tokens"] > 20  # with what the template writes
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": "abc"}, "seed: expected a number, got 'abc'"),
+        ({"temperature": float("nan")}, "temperature: expected a number, got nan"),
+        ({"temperature": 10**400}, f"temperature: expected a number, got 1{'0' * 56}..."),
+        ({"seed": 1.5}, "seed: expected a whole number, got 1.5"),
+        ({"temperature": "inf"}, "temperature: expected a number, got 'inf'"),
+        ({"temperature": "nan"}, "temperature: expected a number, got 'nan'"),
+        ({"temperature": -1}, "temperature: expected a number at least 0, got -1"),
+        ({"top_p": None}, "top_p: expected a number, got None"),
+        ({"top_p": True}, "top_p: expected a number, got True"),
+        ({"max_tokens": 1.5}, "max_tokens: expected a whole number, got 1.5"),
+        ({"max_tokens": "x" * 99}, f"max_tokens: expected a number, got '{'x' * 56}..."),
+        ({"max_tokens": 0}, "max_tokens: expected 1 to 1024, got 0"),
+        ({"prompt": ["x"]}, "prompt: expected a text, got ['x']"),
+        ({"prompt": {"role": 1}, "chat": True}, "prompt: expected a text, got {'role': 1}"),
+        ({"chat": "yes"}, "chat: expected true or false, got 'yes'"),
+        ({"transitions": 1}, "transitions: expected true or false, got 1"),
+        ({"model": 5}, "model: expected a text, got 5"),
+        ({"model": "<'x'>"}, "model: there is no \"<'x'>\"; choose one of: fixed, tiny"),
+    ],
+)
+def test_a_wrong_argument_is_named_in_one_plain_line(ask, options, message):
+    assert refused(ask, **options) == message
+
+
+def test_what_the_model_refuses_is_plain_too(ask):
+    assert refused(ask, "x" * 9000) == (
+        "prompt: 9000 new tokens, at most 8192 can be read at once; send a shorter text"
+    )
+
+
+def test_transitions_are_limited_in_size(ask, monkeypatch):
+    monkeypatch.setattr(api, "MOST_TRANSITIONS", 2 * 2 * 16 * 10)  # 10 tokens
+    assert ask(max_tokens=7, transitions=True)["tokens"] == 7
+    for _ in range(2):  # whether the model is loaded or not
+        assert refused(ask, max_tokens=8, transitions=True) == (
+            "transitions: this model's are sent for 10 tokens at most, the prompt and max_tokens "
+            "are 11; ask for less, or without transitions"
+        )
+    assert ask(max_tokens=8)["tokens"] == 8
+
+
+def test_transitions_do_not_hold_up_the_server(engine, finished, monkeypatch):
+    run = finished(engine.submit("tiny", "abc", Sampling(0), 6))
+    started, go_on, threads = threading.Semaphore(0), threading.Event(), set()
+
+    def slow(trace):
+        threads.add(threading.current_thread())
+        started.release()
+        assert go_on.wait(10)
+        return {"some": "thing"}
+
+    monkeypatch.setattr(api, "_transitions", slow)
+
+    async def work():
+        desk = Desk(threads=1, most=2)
+        two = [asyncio.create_task(api._answer(run, desk)) for _ in range(2)]
+        while not started.acquire(blocking=False):
+            await asyncio.sleep(0.001)  # the loop goes on
+        with pytest.raises(ValueError, match="transitions: too many ask for them now"):
+            await api._answer(run, desk)
+        go_on.set()
+        answers = await asyncio.gather(*two)
+        assert [answer["transitions"] for answer in answers] == [{"some": "thing"}] * 2
+        assert (await api._answer(run, desk))["transitions"]
+
+    asyncio.run(work())
+    assert len(threads) == 1
+    assert threading.main_thread() not in threads

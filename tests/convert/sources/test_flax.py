@@ -1,0 +1,150 @@
+"""Parity with the author's Flax module."""
+
+import itertools
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from helpers.checkpoints import problem
+from helpers.parity import TOLERANCE, assert_same, converted, difference, shapes_of, tokens
+from mlx_gateloop.convert.sources import flax as source
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+linen = pytest.importorskip("flax.linen", reason="Flax is not installed")
+package = pytest.importorskip(
+    "flax_gated_linear_rnn", reason="flax-gated-linear-rnn is not installed"
+)
+
+VOCAB = 13
+ACTIVATIONS = {"tanh": linen.tanh, "sigmoid": linen.sigmoid, "identity": lambda x: x}
+
+
+def language_model(**options):
+    defaults = {
+        "n_layer": 2,
+        "d_model": 8,
+        "d_channel_mixing": 20,
+        "eps": 1e-5,
+        "channel_mixing_dropout": 0.1,
+        "time_mixing_dropout": 0.1,
+        "input_vocab_size": VOCAB,
+        "output_vocab_size": VOCAB,
+        "max_seq_length": 512,
+        "embedding_dropout": 0.1,
+        "use_word_embedding": True,
+        "positional_encoding_mode": "none",
+        "use_head": True,
+        "d_h": 12,
+    }
+    return package.GatedLinearRNNLM(**defaults | options)
+
+
+def state_of(model, seed=0):
+    """Random parameters of the shapes that the module asks for, names joined by dots."""
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), np.zeros((1, 2), int), False))
+    random = np.random.default_rng(seed)
+    state = {}
+    for path, shape in jax.tree_util.tree_leaves_with_path(shapes["params"]):
+        name = ".".join(part.key for part in path)
+        noise = random.standard_normal(shape.shape, np.float32)
+        scale = 1.0 if name.endswith(("scale", "embedding")) else 0.5
+        state[name] = scale * noise
+    return state
+
+
+def apply(model, state, prompt):
+    """The state after the last token and the logits."""
+    tree = {}
+    for name, array in state.items():
+        *path, last = name.split(".")
+        place = tree
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = array
+    return jax.jit(lambda x: model.apply({"params": tree}, x, training=False))(prompt)
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize(
+    "activations", [*itertools.product(["tanh", "sigmoid"], repeat=2), ("identity", "identity")]
+)
+def test_every_variant_computes_the_same(is_tied, activations):
+    model = language_model(
+        use_tied_gates=is_tied,
+        input_activation=ACTIVATIONS[activations[0]],
+        hidden_activation=ACTIVATIONS[activations[1]],
+    )
+    state = state_of(model)
+    names = ("input_activation", "hidden_activation")
+    settings = dict(zip(names, activations, strict=True))
+    ours, reference = converted(state, "flax", settings)
+    assert ours.args.input_gate == ("tied" if is_tied else "sigmoid")
+    assert_same(ours, reference, [9], VOCAB)
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_long_sequences_and_the_state_they_leave(is_tied):
+    model = language_model(use_tied_gates=is_tied)
+    state = state_of(model)
+    ours, _ = converted(state, "flax")
+    cache = ours.make_cache()
+    prompt = tokens(VOCAB, 512)
+    carry, logits = apply(model, state, prompt)
+    assert difference(ours(mx.array(prompt), cache), logits) <= TOLERANCE
+    states = [np.array(layer[0])[:, 0] for layer in cache]  # the real plane
+    assert difference(np.stack(states, axis=1), carry) <= TOLERANCE
+
+
+def test_sizes_and_settings_reach_the_model():
+    model = language_model(d_h=8, n_layer=3, output_vocab_size=5, eps=1e-2)
+    state = state_of(model)
+    ours, reference = converted(state, "flax", {"eps": 1e-2})
+    assert (ours.args.num_hidden_layers, ours.args.outputs, ours.args.width) == (3, 5, 8)
+    assert_same(ours, reference, [9], VOCAB)
+    assert len(source.infer(shapes_of(state), {}).assumed) == len(source.SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"use_true_recurrence": True}, "use_true_recurrence=True is not supported"),
+        ({"use_head": False}, "use_head=False is not supported"),
+    ],
+)
+def test_other_modes_are_refused_by_name(options, expected):
+    shapes = shapes_of(state_of(language_model(**options)))
+    assert source.recognises(shapes)
+    assert expected in problem(lambda: source.infer(shapes, {}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"use_true_recurrence": True}, "use_true_recurrence=True is not supported"),
+        ({"positional_encoding_mode": "sinusoidal"}, "positional_encoding_mode must be none"),
+        ({"gate_activation": "tanh"}, "gate_activation must be sigmoid, got 'tanh'"),
+        ({"input_activation": "relu"}, "must be tanh or sigmoid or identity, got 'relu'"),
+        ({"tied": True}, "flax: unknown setting tied; expected eps, "),
+    ],
+)
+def test_impossible_settings_are_named(settings, expected):
+    shapes = shapes_of(state_of(language_model()))
+    assert expected in problem(lambda: source.infer(shapes, settings))
+
+
+def test_a_matrix_of_another_number_of_gates_is_named():
+    shapes = shapes_of(state_of(language_model()))
+    shapes["time_mixing_layers_0.model.proj.kernel"] = (8, 24)
+    message = problem(lambda: source.infer(shapes, {}))
+    assert "must have 3 or 4 times d_h = 12 columns, got 24" in message
+
+
+def test_learned_positions_are_refused():  # the package itself cannot run them
+    shapes = shapes_of(state_of(language_model())) | {"wpe.embedding": (512, 8)}
+    assert "positional_encoding_mode must be none" in problem(lambda: source.infer(shapes, {}))
+
+
+def test_vectors_as_input_are_refused():
+    shapes = shapes_of(state_of(language_model()))
+    shapes["input_function.kernel"] = shapes.pop("input_function.embedding")
+    assert "use_word_embedding=False" in problem(lambda: source.infer(shapes, {}))

@@ -1,0 +1,138 @@
+"""Parity with the real gateloop-transformer over the grid of its constructor."""
+
+import itertools
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from helpers.checkpoints import problem
+from helpers.parity import assert_same, converted, difference, shapes_of, tokens
+from mlx_gateloop.convert.sources import detect, lucidrains
+
+from mlx_gateloop.model.lm import ModelArgs
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+package = pytest.importorskip(
+    "gateloop_transformer", reason="gateloop-transformer is not installed"
+)
+
+VOCAB = 19
+# Heads and dim_gate_looped_attn, for a model of width 8.
+SIZES = [(None, None), (2, None), (1, None), (None, 12), (3, 12), (4, 4)]
+FLAGS = ("attn_add_swish_gating", "sub_ln", "post_ln_norm")
+ABLATIONS = ({}, {"ablate_complex": True}, {"ablate_state_transition": True})
+
+
+def transformer(seed=0, **options):
+    """A package model whose every weight is random, norms and biases too."""
+    torch.manual_seed(seed)
+    defaults = {"dim": 8, "num_tokens": VOCAB, "depth": 2}
+    model = package.Transformer(**defaults | options).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim == 1:
+                weight += 0.3 * torch.randn_like(weight)
+    return model
+
+
+def state_of(model):
+    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("flags", list(itertools.product([False, True], repeat=3)))
+@pytest.mark.parametrize(("heads", "width"), SIZES)
+def test_every_variant_computes_the_same(heads, width, flags):
+    for seed, ablation in enumerate(ABLATIONS):
+        model = transformer(
+            seed,
+            gate_loop_heads=heads,
+            dim_gate_looped_attn=width,
+            ff_mult=1 + seed,
+            frac_gradient_state_transition=0.5,
+            **dict(zip(FLAGS, flags, strict=True)),
+            **ablation,
+        )
+        ours, reference = converted(state_of(model), "lucidrains", ablation)
+        assert_same(ours, reference, [7], VOCAB)
+        prompt = tokens(VOCAB, 7)  # the model as it was made, not as we rebuilt it
+        with torch.no_grad():
+            expected = model(torch.from_numpy(prompt))
+        assert difference(ours(mx.array(prompt)), expected) <= 2e-5
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_long_sequences_through_wider_models(seed):
+    random = np.random.default_rng(seed)
+    heads, width = [(None, None), (4, None), (8, 48), (None, 16), (1, 16), (16, 64)][seed]
+    flags = dict(zip(FLAGS, random.random(3) < 0.5, strict=True))
+    model = transformer(
+        seed, dim=32, depth=3, gate_loop_heads=heads, dim_gate_looped_attn=width, **flags
+    )
+    ours, reference = converted(state_of(model), "lucidrains")
+    assert_same(ours, reference, [64, 257, 512], VOCAB)
+
+
+def test_what_is_inferred_and_what_is_assumed():
+    shapes = shapes_of(state_of(transformer(gate_loop_heads=2, depth=3)))
+    inference = lucidrains.infer(shapes, {"ablate_complex": True})
+    assert inference.args["ablation"] == "phase"
+    assert "depth 3" in inference.inferred[0]
+    assert inference.assumed == ["ablate_state_transition=False"]
+    assert lucidrains.infer(shapes, {}).args["ablation"] == "none"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"rotary_emb": True}, {"data_dependent_rel_pos": True, "attn_softmax_normalize": True}],
+)
+def test_full_attention_is_refused_by_name(options):
+    model = transformer(use_gate_looped_attn=False, dim_head=8, heads=2, **options)
+    shapes = shapes_of(state_of(model))
+    source = detect(shapes)
+    assert source is lucidrains
+    assert "use_gate_looped_attn=False is not supported" in problem(
+        lambda: source.infer(shapes, {})
+    )
+
+
+def test_wrong_settings_are_named():
+    shapes = shapes_of(state_of(transformer()))
+    message = problem(lambda: lucidrains.infer(shapes, {"heads": 2, "ablate_complex": True}))
+    assert message.startswith("lucidrains: unknown setting heads; expected ablate_complex, ")
+    message = problem(lambda: lucidrains.infer(shapes, {"ablate_complex": "yes"}))
+    assert message == "lucidrains: setting ablate_complex must be true or false, got 'yes'"
+
+
+def test_missing_matrices_are_named():
+    shapes = shapes_of(state_of(transformer()))
+    name = "layers.0.0.fn.to_a.0.weight"
+    without = {n: s for n, s in shapes.items() if n != name}
+    assert problem(lambda: lucidrains.infer(without, {})) == f"lucidrains: missing {name}"
+    message = problem(lambda: lucidrains.infer(shapes | {name: (3,)}, {}))
+    assert message == f"lucidrains: {name} must be a matrix, got shape (3,)"
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({}, "gate"),
+        ({"mixer": "softmax"}, "mixer"),
+        ({"gate": "polar_abs"}, "norm"),
+        ({"gate": "polar_abs", "norm": "rms", "projection_bias": False}, "head_bias"),
+    ],
+)
+def test_what_the_package_cannot_express_is_named(options, name):
+    sizes = {"hidden_size": 8, "intermediate_size": 16}
+    assert f"lucidrains has {name} " in lucidrains.expressible(ModelArgs(**sizes | options))
+
+
+def test_a_model_of_ours_can_be_one_of_the_package():
+    args = ModelArgs(
+        hidden_size=8,
+        intermediate_size=16,
+        gate="polar_abs",
+        norm="rms",
+        projection_bias=False,
+        head_bias=False,
+    )
+    assert lucidrains.expressible(args) is None

@@ -1,0 +1,47 @@
+"""Parity of one layer with the real SimpleGateLoopLayer."""
+
+import itertools
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from helpers.checkpoints import problem
+from helpers.parity import TOLERANCE, converted, difference
+from mlx_gateloop.convert.sources import lucidrains_simple
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+package = pytest.importorskip(
+    "gateloop_transformer", reason="gateloop-transformer is not installed"
+)
+
+SIZE = 12
+
+
+@pytest.mark.parametrize(("prenorm", "post_ln"), list(itertools.product([False, True], repeat=2)))
+def test_the_layer_computes_the_same(prenorm, post_ln):
+    torch.manual_seed(0)
+    layer = package.SimpleGateLoopLayer(SIZE, prenorm=prenorm, post_ln=post_ln)
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight += 0.2 * torch.randn_like(weight)
+    state = {name: tensor.numpy() for name, tensor in layer.state_dict().items()}
+    ours, reference = converted(state, "lucidrains-simple")
+    for length in (1, 30, 512):
+        x = np.random.default_rng(length).standard_normal((2, length, SIZE), np.float32)
+        with torch.no_grad():
+            expected = layer(torch.from_numpy(x))
+        assert difference(ours(mx.array(x)), expected) <= TOLERANCE
+        assert difference(ours(mx.array(x)), reference.logits(x)) <= TOLERANCE
+    x, cache, theirs = x[:, :9], [None], None
+    for n in range(9):
+        with torch.no_grad():
+            expected, theirs = layer(torch.from_numpy(x[:, [n]]), theirs, return_cache=True)
+        assert difference(ours(mx.array(x[:, [n]]), None, cache), expected) <= TOLERANCE
+
+
+def test_a_layer_of_the_future_is_refused():
+    shapes = {"to_qkva.0.weight": (36, 12)}
+    assert "reverse=True is not supported" in problem(
+        lambda: lucidrains_simple.infer(shapes, {"reverse": True})
+    )
+    assert lucidrains_simple.infer(shapes, {}).assumed == ["reverse=False"]

@@ -1,0 +1,296 @@
+"""The command from end to end: what it writes and what it says."""
+
+import json
+import subprocess
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from helpers.checkpoints import (
+    FILES,
+    contents,
+    distance,
+    old_model,
+    our_logits,
+    refused,
+    run,
+    source_logits,
+    torch_model,
+)
+from mlx_gateloop.convert import from_source
+from mlx_gateloop.convert.reading.find import find
+from mlx_gateloop.convert.settings import read_settings
+from tqdm import tqdm
+
+from mlx_gateloop import load
+from mlx_gateloop.tokenizer import byte_tokenizer
+
+torch = pytest.importorskip("torch", reason="PyTorch's files are written with torch")
+
+
+def test_a_checkpoint_becomes_a_model_directory(source, out, capsys):
+    assert run(source, out, "--tokenizer", "bytes") == 0
+    assert {file.name for file in out.iterdir()} == FILES
+    assert [p.name for p in out.parent.iterdir() if p.name.startswith(".")] == []
+    assert distance(our_logits(out), source_logits(torch_model())) < 2e-5
+    said = capsys.readouterr().out
+    assert "weights.pt: lucidrains" in said
+    for word in ("inferred from the weights:", "assumed or set:", "tokenizer: bytes"):
+        assert word in said
+    card = (out / "README.md").read_text()
+    told = subprocess.run(["sha256sum", source], capture_output=True, text=True, check=True)
+    assert f"`{told.stdout.split()[0]}`" in card
+    parameters = sum(p.numel() for p in torch_model().parameters())
+    assert f"| parameters | {parameters:,} |" in card
+    assert "Not verified." in card
+    assert str(source.parent) not in card
+
+
+def test_spaces_and_unicode_in_paths(tmp_path, state):
+    directory = tmp_path / "wéights of ☃"
+    directory.mkdir()
+    torch.save(state, directory / "my weights ☃.pt")
+    out = tmp_path / "new ünder" / "a model ☃"
+    assert run(directory / "my weights ☃.pt", out, "--tokenizer", "bytes") == 0
+    assert distance(our_logits(out), source_logits(torch_model())) < 2e-5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("how", ["kept", "cast"])
+def test_dtypes_are_kept_or_cast(tmp_path, state, out, dtype, how):
+    if how == "kept":
+        state = {name: tensor.to(getattr(torch, dtype)) for name, tensor in state.items()}
+    torch.save(state, tmp_path / "w.pt")
+    flags = [] if how == "kept" else ["--dtype", dtype]
+    assert run(tmp_path / "w.pt", out, "--tokenizer", "bytes", *flags) == 0
+    weights = mx.load(str(out / "model.safetensors"))
+    gates = {n for n in weights if "gamma" in n or "theta" in n}
+    assert gates
+    assert {weights[n].dtype for n in gates} == {mx.float32}
+    assert {w.dtype for n, w in weights.items() if n not in gates} == {getattr(mx, dtype)}
+    assert f"| weights | {dtype}" in (out / "README.md").read_text()
+
+
+def test_quantized_with_float32_gates(tmp_path, out, capsys):
+    torch.save(torch_model(dim=64).state_dict(), tmp_path / "w.pt")
+    flags = ["-q", "--q-bits", "8", "--q-group-size", "32"]
+    assert run(tmp_path / "w.pt", out, "--tokenizer", "bytes", "--verify", *flags) == 0
+    config = json.loads((out / "config.json").read_text())
+    assert config["quantization"] == {"bits": 8, "group_size": 32, "mode": "affine"}
+    weights = mx.load(str(out / "model.safetensors"))
+    quantized = {n.removesuffix(".scales") for n in weights if n.endswith(".scales")}
+    assert any("q_proj" in name for name in quantized)
+    assert not any("gamma" in name or "theta" in name for name in quantized)
+    assert {w.dtype for n, w in weights.items() if "gamma" in n or "theta" in n} == {mx.float32}
+    # the proof is that of the mapping; what quantizing cost is told beside it
+    card = (out / "README.md").read_text()
+    assert "within the tolerance" in card
+    assert "as written" in card
+    assert "8 bits in groups of 32" in card
+    assert 1e-5 < distance(our_logits(out), source_logits(torch_model(dim=64))) < 0.1
+
+
+def test_widths_that_groups_do_not_divide_are_named(tmp_path, out, capsys):
+    torch.save(torch_model(dim=32, ff_mult=4).state_dict(), tmp_path / "w.pt")
+    words = [tmp_path / "w.pt", out, "--tokenizer", "bytes", "-q"]
+    assert run(*words, "--q-group-size", 128) == 0
+    said = capsys.readouterr().err
+    assert "of width 32 are not quantized" in said
+    assert "--q-group-size 128" in said
+    assert "q_proj" in said
+
+    torch.save(torch_model(dim=48, ff_mult=1).state_dict(), tmp_path / "w.pt")
+    message = refused(capsys, *words, "--force")
+    assert "nothing can be quantized" in message
+    assert "width 48" in message
+
+
+def test_the_tokenizer_can_be_any(tmp_path, source, out, capsys):
+
+    byte_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    for name in (tmp_path / "tokenizer", tmp_path / "tokenizer" / "tokenizer.json"):
+        assert run(source, out, "--force", "--tokenizer", name) == 0
+        assert load(out)[1].encode("aé") == [97, 0xC3, 0xA9]
+        assert load(out)[1].eos_token == "</s>"
+    # beside the weights, and the configuration of the source's own kind
+    (source.parent / "config.json").write_text('{"dim": 32}')
+    byte_tokenizer().save_pretrained(source.parent)
+    assert run(source, out, "--force") == 0
+    assert load(out)[1].eos_token == "</s>"
+
+
+def test_a_model_of_256_bytes_has_a_tokenizer_too(tmp_path, out):
+    torch.save(torch_model(num_tokens=256).state_dict(), tmp_path / "w.pt")
+    assert run(tmp_path / "w.pt", out, "--tokenizer", "bytes") == 0
+    tokenizer = load(out)[1]
+    text = "naïve 🙂\n  \t\x00"
+    assert tokenizer.encode(text) == list(text.encode())
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.eos_token_ids == set()
+    messages = [{"role": "user", "content": "hi"}]
+    assert tokenizer.apply_chat_template(messages, tokenize=False) == "hi\n"
+
+
+def test_settings_come_from_flags_over_a_file_beside_the_weights(source, out, capsys):
+    (source.parent / "weights.yaml").write_text("tokenizer: bytes\n")
+    assert run(source, out) == 0
+    assert "settings from weights.yaml" in capsys.readouterr().out
+
+    byte_tokenizer().save_pretrained(source.parent / "tokens")
+    (source.parent / "weights.yaml").write_text("tokenizer: tokens\n")
+    assert run(source, out, "--force") == 0
+    assert "tokenizer: directory tokens" in capsys.readouterr().out
+    (source.parent / "weights.yaml").write_text("tokenizer: [")
+    assert "weights.yaml: not readable YAML" in refused(capsys, source, out, "--force")
+    (source.parent / "weights.yaml").write_text("- 1")
+    assert "expected `key: value` lines" in refused(capsys, source, out, "--force")
+    (source.parent / "weights.yaml").write_text("nonsense: 1")
+    assert "nonsense" in refused(capsys, source, out, "--force", "--tokenizer", "bytes")
+    message = refused(capsys, source, out, "--force", "--set", "a")
+    assert "--set a: expected KEY=VALUE" in message
+
+
+def test_the_progress_bar_counts_bytes(state, source, out, monkeypatch):
+    bars = []
+
+    class Bar(tqdm):
+        def __init__(self, **options):
+            bars.append(self)
+            super().__init__(**options | {"disable": False})
+
+    monkeypatch.setattr(from_source, "tqdm", Bar)
+    assert run(source, out, "--tokenizer", "bytes") == 0
+    (bar,) = bars
+    assert bar.n == bar.total == sum(tensor.nbytes for tensor in state.values())
+
+
+def test_verify_reports_and_passes(source, out, capsys):
+    assert run(source, out, "--tokenizer", "bytes", "--verify") == 0
+    said = capsys.readouterr().out
+    for length in (1, 2, 17, 512):
+        assert f"length {length} " in said
+    assert "one by one" in said
+    assert "within the tolerance of 2e-05" in said
+    assert "layer 0" not in said
+    assert "within the tolerance" in (out / "README.md").read_text()
+
+
+def test_verify_fails_and_says_in_which_layer(source, out, capsys, monkeypatch):
+    before = old_model(out)
+    load_as_is = from_source.load
+
+    def load_wrongly(plan, done):
+        model, names = load_as_is(plan, done)
+        model.layers[1].time_mixing.v_proj.weight *= 1.5
+        return model, names
+
+    monkeypatch.setattr(from_source, "load", load_wrongly)
+    assert run(source, out, "--tokenizer", "bytes", "--verify", "--force") == 1
+    captured = capsys.readouterr()
+    assert "BEYOND the tolerance" in captured.out
+    differences = {
+        line.split(",")[0]: float(line.split()[4])
+        for line in captured.out.splitlines()
+        if line.startswith("layer ") and "length" in line
+    }
+    assert differences["layer 0"] < 2e-5 < differences["layer 1"]
+    assert captured.err.splitlines()[-1].startswith("error: the logits differ")
+    assert contents(out) == before
+    # how much is too much is the user's to say
+    assert run(source, out, "--tokenizer", "bytes", "--verify", "--force", "--tolerance", 10) == 0
+
+
+def test_a_directory_with_shards_of_the_papers_model(tmp_path, out):
+    from helpers.paper_model import PaperModel
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    state = PaperModel(262, 32, 64, 2).state_dict()
+    directory = tmp_path / "paper"
+    directory.mkdir()
+    weight_map = {name: f"model-{i % 3}.safetensors" for i, name in enumerate(state)}
+    for shard in set(weight_map.values()):
+        part = {n: t for n, t in state.items() if weight_map[n] == shard}
+        save_file(part, directory / shard)
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    (directory / "convert.yaml").write_text("tokenizer: bytes\nnorm_eps: 0.001\n")
+    assert run(directory, out, "--verify", "--set", "norm_eps=1.0e-5") == 0
+    card = (out / "README.md").read_text()
+    assert "(paper)" in card
+    assert card.count(".safetensors` | `") == 3
+    assert "settings from convert.yaml" in card
+
+
+def test_flax_parameters_become_a_model_directory(tmp_path, out):
+    serialization = pytest.importorskip("flax.serialization", reason="Flax is not installed")
+    package = pytest.importorskip("flax_gated_linear_rnn", reason="the source model's library")
+    import jax
+
+    sizes = {"n_layer": 2, "d_model": 16, "d_h": 16, "d_channel_mixing": 20, "eps": 1e-5}
+    model = package.GatedLinearRNNLM(
+        **sizes,
+        input_vocab_size=262,
+        output_vocab_size=262,
+        max_seq_length=64,
+        channel_mixing_dropout=0.0,
+        time_mixing_dropout=0.0,
+        embedding_dropout=0.0,
+        use_word_embedding=True,
+        positional_encoding_mode="none",
+        use_head=True,
+    )
+    variables = model.init(jax.random.key(0), np.zeros((1, 2), int), False)
+    (tmp_path / "flax").mkdir()
+    file = tmp_path / "flax" / "flax_model.msgpack"
+    file.write_bytes(serialization.to_bytes(variables))
+    assert run(tmp_path / "flax", out, "--tokenizer", "bytes", "--verify") == 0
+    assert "(flax)" in (out / "README.md").read_text()
+
+
+def test_a_layer_is_converted_as_a_layer(tmp_path, out, capsys):
+    library = pytest.importorskip("gateloop_transformer", reason="the source model's library")
+    torch.manual_seed(0)
+    torch.save(library.SimpleGateLoopLayer(32).state_dict(), tmp_path / "layer.pt")
+    words = [tmp_path / "layer.pt", out]
+    assert "is a layer" in refused(capsys, *words, "--tokenizer", "bytes")
+    assert "is a layer" in refused(capsys, *words, "-q")
+    assert run(*words, "--verify", "--dtype", "bfloat16") == 0
+    assert {file.name for file in out.iterdir()} == {
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    }
+    assert json.loads((out / "config.json").read_text())["hidden_size"] == 32
+    assert "within the tolerance" in (out / "README.md").read_text()
+    assert run(*words, "--force") == 0
+
+
+def test_settings_are_listed_and_on_the_card(source, out, capsys):
+    assert run(source, out, "--tokenizer", "bytes", "--set", "ablate_complex=true") == 0
+    assert "ablate_complex=True, set" in capsys.readouterr().out
+    assert "ablate_complex=True, set" in (out / "README.md").read_text()
+
+
+@pytest.mark.parametrize("where", ["flag", "file"])
+def test_an_exponent_without_a_point_is_a_number(where, source, tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("norm_eps: 1e-6\ntokenizer: bytes\n")
+    words = {"flag": ["norm_eps=1e-6"], "file": []}[where]
+    settings, _ = read_settings(file if where == "file" else None, find(str(source)), words)
+    assert settings["norm_eps"] == 1e-6
+
+
+def test_a_layer_says_how_it_is_used(tmp_path, out, capsys):
+    layer = pytest.importorskip("gateloop_transformer").SimpleGateLoopLayer(32)
+    torch.save(layer.state_dict(), tmp_path / "layer.pt")
+    assert run(tmp_path / "layer.pt", out) == 0
+    card = (out / "README.md").read_text()
+    assert "text-generation" not in card
+    code = card.split("```python\n")[1].split("```")[0]
+    names = {}
+    exec(code.replace('open("', f'open("{out}/').replace('weights("', f'weights("{out}/'), names)
+    x = np.random.default_rng(0).normal(size=(1, 7, 32)).astype(np.float32)
+    with torch.no_grad():
+        want = layer(torch.from_numpy(x)).numpy()
+    assert np.abs(np.array(names["layer"](mx.array(x))) - want).max() < 1e-5

@@ -1,0 +1,105 @@
+"""The way back, from a model directory to a PyTorch state dict."""
+
+import pytest
+from helpers.checkpoints import refused, run, torch_model
+
+from mlx_gateloop import Model, ModelArgs, save
+from mlx_gateloop.tokenizer import byte_tokenizer
+
+torch = pytest.importorskip("torch", reason="PyTorch's files are written with torch")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["back.pt", "back.safetensors"])
+def test_there_and_back_is_bit_equal(tmp_path, state, out, dtype, name):
+    state = {n: tensor.to(getattr(torch, dtype)) for n, tensor in state.items()}
+    torch.save(state, tmp_path / "w.pt")
+    assert run(tmp_path / "w.pt", out, "--tokenizer", "bytes") == 0
+    assert run(out, tmp_path / name, "--to", "lucidrains") == 0
+    if name.endswith(".pt"):
+        again = torch.load(tmp_path / name, weights_only=True)
+    else:
+        from safetensors.torch import load_file
+
+        again = load_file(tmp_path / name)
+    assert again.keys() == state.keys()
+    assert all(again[n].dtype == state[n].dtype for n in state)
+    assert all(torch.equal(again[n], state[n]) for n in state)
+    torch_model().load_state_dict(again)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"post_ln_norm": True, "sub_ln": True},
+        {"attn_add_swish_gating": False, "gate_loop_heads": 4},
+        {"dim_gate_looped_attn": 64, "attn_add_swish_gating": False},
+    ],
+)
+def test_variants_come_back_too(tmp_path, out, options):
+    state = torch_model(**options).state_dict()
+    torch.save(state, tmp_path / "w.pt")
+    assert run(tmp_path / "w.pt", out, "--tokenizer", "bytes") == 0
+    assert run(out, tmp_path / "back.pt", "--to", "lucidrains") == 0
+    again = torch.load(tmp_path / "back.pt", weights_only=True)
+    assert again.keys() == state.keys()
+    assert all(torch.equal(again[n], state[n]) for n in state)
+
+
+def test_the_ablation_is_told_on_the_way_back(source, out, tmp_path, capsys):
+    assert run(source, out, "--tokenizer", "bytes", "--set", "ablate_complex=true") == 0
+    assert run(out, tmp_path / "b.pt", "--to", "lucidrains") == 0
+    assert "ablate_complex=True is not in the weights" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [{}, {"gate": "real"}, {"tie_word_embeddings": True}])
+def test_models_that_lucidrains_cannot_express_are_refused(tmp_path, capsys, options):
+    from mlx_gateloop import save
+    from mlx_gateloop.model.lm import Model, ModelArgs
+    from mlx_gateloop.tokenizer import byte_tokenizer
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    model = Model(ModelArgs(vocab_size=262, **sizes | options))
+    save(model, byte_tokenizer(), tmp_path / "ours")
+    message = refused(capsys, tmp_path / "ours", tmp_path / "b.pt", "--to", "lucidrains")
+    assert "--to lucidrains: " in message
+    assert not (tmp_path / "b.pt").exists()
+
+
+def test_the_way_back_refuses_what_it_cannot_do(tmp_path, source, out, capsys):
+    torch.save(torch_model(dim=64).state_dict(), tmp_path / "w.pt")
+    assert run(tmp_path / "w.pt", out, "--tokenizer", "bytes", "-q") == 0
+    capsys.readouterr()
+    back = ["--to", "lucidrains"]
+    assert "quantized weights cannot go back" in refused(capsys, out, tmp_path / "b.pt", *back)
+    assert "give a model directory" in refused(capsys, source, tmp_path / "b.pt", *back)
+    assert "expected a file name in .safetensors" in refused(capsys, out, tmp_path / "b", *back)
+    assert "without --quantize" in refused(capsys, out, tmp_path / "b.pt", *back, "-q")
+    assert run(source, out, "--force", "--tokenizer", "bytes") == 0
+    capsys.readouterr()
+    (tmp_path / "b.pt").write_text("mine, and no weights")
+    assert "no state dict" in refused(capsys, out, tmp_path / "b.pt", *back, "--force")
+    assert (tmp_path / "b.pt").read_text() == "mine, and no weights"
+    torch.save({"old": torch.ones(2)}, tmp_path / "b.pt")
+    before = (tmp_path / "b.pt").read_bytes()
+    assert "exists" in refused(capsys, out, tmp_path / "b.pt", *back)
+    assert run(out, tmp_path / "b.pt", *back, "--force", "--dry-run") == 0
+    assert (tmp_path / "b.pt").read_bytes() == before
+    assert run(out, tmp_path / "b.pt", *back, "--force") == 0
+    assert (tmp_path / "b.pt").read_bytes()[:2] == b"PK"
+
+
+def test_what_gateloop_transformer_cannot_build_does_not_go_back(out, tmp_path, capsys):
+    args = ModelArgs(
+        vocab_size=262,
+        hidden_size=32,
+        intermediate_size=50,
+        num_hidden_layers=1,
+        gate="polar_abs",
+        norm="rms",
+        projection_bias=False,
+        head_bias=False,
+    )
+    save(Model(args), byte_tokenizer(), out)
+    message = refused(capsys, out, tmp_path / "b.pt", "--to", "lucidrains")
+    assert "multiple of hidden_size" in message

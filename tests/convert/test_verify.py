@@ -1,0 +1,35 @@
+"""The measure of the proof: what counts as a difference, and what never passes."""
+
+import numpy as np
+from mlx_gateloop.convert.verify import Report, compare, random_inputs, within
+
+from mlx_gateloop.model.lm import ModelArgs
+
+
+def test_differences_are_relative_to_the_largest_value():
+    source = np.array([[[4.0, 0.0], [1.0, -2.0]]])
+    ours = source + np.array([[[0.0, 0.0], [-2.0, 4.0]]])  # the second position's argmax turns
+    comparison = compare("length 2", ours.astype(np.float32), source)
+    assert comparison.largest == 4 / 4
+    assert comparison.mean == (0 + 0 + 2 + 4) / 4 / 4
+    assert comparison.agreement == 0.5
+    assert within(comparison, 1.0)
+    assert not within(comparison, 0.99)
+    line = str(comparison).split()
+    assert line == ["length", "2", "1.00e+00", "3.75e-01", "50.00%"]
+
+
+def test_not_a_number_never_passes():
+    source = np.ones((1, 2, 3))
+    for ours in (np.full((1, 2, 3), np.nan), source):
+        comparison = compare("length 2", ours, source * np.nan)
+        assert not within(comparison, np.inf)
+        assert not Report([comparison], [], np.inf).passed
+
+
+def test_tokens_cover_the_vocabulary_and_are_the_same_every_time():
+    args = ModelArgs(vocab_size=7, hidden_size=4)
+    tokens = random_inputs(args, 100)
+    assert tokens.shape == (2, 100)
+    assert set(tokens.flat) == set(range(7))
+    assert (tokens == random_inputs(args, 100)).all()

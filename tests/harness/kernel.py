@@ -1,0 +1,264 @@
+"""Stands in for `mx.fast.metal_kernel` and `mx.fast.cuda_kernel`, on the CPU under observation."""
+
+import ctypes
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from harness import toolchain
+from harness.compose import Call, Text, compose_cuda, compose_metal
+from harness.translate import cpu_source
+
+SHARED_LIMITS = {"metal": 32 * 1024, "cuda": 48 * 1024}
+MOST_THREADS = 1024
+MOST_BLOCKS = 65_535  # of CUDA, in y and z
+_ONE_LAUNCH = threading.Lock()  # the fibers' scheduler is a global
+NOT_SET, SET = 1, 2  # what an output holds before a launch; an input has 0
+
+
+class KernelFault(RuntimeError):
+    """Something a kernel did that it may not do."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What was seen of one launch.
+
+    Args:
+        name: Of the kernel.
+        read: Bytes read from each device array.
+        written: Bytes written to each device array.
+        unwritten: How many numbers of each output no thread wrote; 0 for inputs.
+        shared_bytes: Of a threadgroup's memory.
+    """
+
+    name: str
+    read: dict[str, int]
+    written: dict[str, int]
+    unwritten: dict[str, int]
+    shared_bytes: int
+
+
+_recording: list[list[Launch]] = []
+
+
+@contextmanager
+def recorded() -> Iterator[list[Launch]]:
+    """The launches of a `with` block, in order."""
+    launches: list[Launch] = []
+    _recording.append(launches)
+    try:
+        yield launches
+    finally:
+        _recording.remove(launches)
+
+
+class _Array(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("space", ctypes.c_int),
+        ("cells", ctypes.c_void_p),
+        ("read", ctypes.c_uint64),
+        ("written", ctypes.c_uint64),
+    )
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        ("arrays", ctypes.POINTER(_Array)),
+        ("unset", ctypes.POINTER(ctypes.c_uint8)),
+        ("unwritten", ctypes.POINTER(ctypes.c_uint64)),
+        ("sizes", ctypes.POINTER(ctypes.c_uint32)),
+        ("n", ctypes.c_uint32),
+        ("grid", ctypes.c_uint32 * 3),
+        ("group", ctypes.c_uint32 * 3),
+        ("seed", ctypes.c_uint64),
+        ("shared_limit", ctypes.c_uint64),
+        ("shared_bytes", ctypes.c_uint64),
+        ("errors", ctypes.c_char_p),
+        ("errors_size", ctypes.c_uint64),
+    )
+
+
+class Kernel:
+    """A kernel that runs on the CPU; called as MLX's own are.
+
+    Args:
+        platform: "metal" or "cuda".
+        text: The kernel's text.
+        seed: Of the order in which threads and threadgroups run.
+        sanitized: Give it plain pointers, for the sanitizers to watch, and watch nothing else.
+    """
+
+    def __init__(self, platform: str, text: Text, seed: int, sanitized: bool) -> None:
+        self.platform, self.text, self.seed, self.sanitized = platform, text, seed, sanitized
+
+    def __call__(self, inputs: Sequence[Any], **options: Any) -> list[mx.array]:
+        """The outputs. Like MLX's kernels this has no rule of its own for vjp, jvp and vmap."""
+        if reason := toolchain.absence():
+            pytest.skip(f"kernels cannot run on this CPU: {reason}")
+        operator = mx.custom_function(lambda *arrays: tuple(self._run(arrays, **options)))
+        for rule in ("vjp", "jvp", "vmap"):
+            getattr(operator, rule)(_missing(rule))
+        return list(operator(*(x if isinstance(x, mx.array) else mx.array(x) for x in inputs)))
+
+    def composed(self, call: Call) -> str:
+        """The text as MLX composes it."""
+        return (compose_metal if self.platform == "metal" else compose_cuda)(self.text, call)
+
+    def _run(
+        self,
+        inputs: Sequence[mx.array],
+        *,
+        grid: Sequence[int],
+        threadgroup: Sequence[int],
+        output_shapes: Sequence[Sequence[int]],
+        output_dtypes: Sequence[mx.Dtype],
+        template: Sequence[tuple[str, Any]] | None = None,
+        init_value: float | None = None,
+        verbose: bool = False,
+        stream: Any = None,
+    ) -> list[mx.array]:
+        if np.prod(threadgroup) > MOST_THREADS:
+            raise KernelFault(f"a threadgroup has {MOST_THREADS} threads at most")
+        call = Call(inputs, output_dtypes, list(template or []))
+        if verbose:
+            print(self.composed(call))
+        source = cpu_source(
+            self.platform, self.text, call, not self.sanitized, toolchain.preprocess
+        )
+        launch = toolchain.library(source, self.sanitized).launch
+        launch.restype = None
+        arrays: list[tuple[str, np.ndarray, int]] = []
+        for name, array in zip(self.text.inputs, inputs, strict=True):
+            arrays.append((name, _to_numpy(array), 0))
+            for what in self.text.shape_names(name, array):
+                arrays.append((f"{name}_{what}", _shape_array(what, array), 0))
+        first_output = len(arrays)
+        for name, shape, dtype in zip(self.text.outputs, output_shapes, output_dtypes, strict=True):
+            if init_value is None:
+                poison = np.full(int(np.prod(shape)) * dtype.size, 0xFF, np.uint8)
+                arrays.append((name, poison.view(_numpy_type(dtype)), NOT_SET))
+            else:
+                arrays.append((name, _to_numpy(mx.full(shape, init_value, dtype)), SET))
+        self._launch(launch, arrays, grid, threadgroup)
+        outputs = arrays[first_output:]
+        return [
+            mx.array(array.reshape(shape)).view(dtype)
+            for (_, array, _), shape, dtype in zip(
+                outputs, output_shapes, output_dtypes, strict=True
+            )
+        ]
+
+    def _launch(
+        self,
+        launch: Any,
+        arrays: list[tuple[str, np.ndarray, int]],
+        grid: Sequence[int],
+        threadgroup: Sequence[int],
+    ) -> None:
+        blocks = [-(-n // size) for n, size in zip(grid, threadgroup, strict=True)]
+        if self.platform == "cuda" and max(blocks[1:]) > MOST_BLOCKS:
+            raise KernelFault(f"a grid has {MOST_BLOCKS} blocks at most in y and z")
+        # Metal makes the last threadgroups smaller where the grid does not divide; CUDA does not.
+        group = list(map(min, threadgroup, grid)) if self.platform == "metal" else threadgroup
+        whole = [-(-n // size) * size for n, size in zip(grid, group, strict=True)]
+        n, errors = len(arrays), ctypes.create_string_buffer(4096)
+        observed = (_Array * n)(
+            *(_Array(a.ctypes.data, a.nbytes, name.encode()) for name, a, _ in arrays)
+        )
+        # Numbers of an atomic output are touched out of our sight.
+        unset = [0 if self.text.atomic else state for _, _, state in arrays]
+        unwritten = (ctypes.c_uint64 * n)()
+        arguments = _Launch(
+            observed,
+            (ctypes.c_uint8 * n)(*unset),
+            unwritten,
+            (ctypes.c_uint32 * n)(*(a.itemsize for _, a, _ in arrays)),
+            n,
+            (ctypes.c_uint32 * 3)(*(grid if self.platform == "metal" else whole)),
+            (ctypes.c_uint32 * 3)(*group),
+            self.seed,
+            SHARED_LIMITS[self.platform],
+            0,
+            ctypes.cast(errors, ctypes.c_char_p),
+            len(errors),
+        )
+        with _ONE_LAUNCH:
+            launch(ctypes.byref(arguments))
+        if errors.value:
+            raise KernelFault(f"{self.text.name}: {errors.value.decode().strip()}")
+        inputs_outputs = {*self.text.inputs, *self.text.outputs}  # shapes are no device arrays
+        seen = {
+            name: (observed[i].read, observed[i].written, unwritten[i])
+            for i, (name, _, _) in enumerate(arrays)
+            if name in inputs_outputs
+        }
+        read, written, missing = ({n: s[i] for n, s in seen.items()} for i in range(3))
+        done = Launch(self.text.name, read, written, missing, arguments.shared_bytes)
+        for launches in _recording:
+            launches.append(done)
+
+
+def metal_kernel(
+    name: str,
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    source: str,
+    header: str = "",
+    ensure_row_contiguous: bool = True,
+    atomic_outputs: bool = False,
+    *,
+    seed: int = 0,
+    sanitized: bool = False,
+) -> Kernel:
+    """As `mx.fast.metal_kernel`; inputs are always row-contiguous."""
+    text = Text(name, input_names, output_names, source, header, atomic_outputs)
+    return Kernel("metal", text, seed, sanitized)
+
+
+def cuda_kernel(
+    name: str,
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    source: str,
+    header: str = "",
+    ensure_row_contiguous: bool = True,
+    *,
+    seed: int = 0,
+    sanitized: bool = False,
+) -> Kernel:
+    """As `mx.fast.cuda_kernel`, without dynamic shared memory; inputs are row-contiguous."""
+    text = Text(name, input_names, output_names, source, header, False)
+    return Kernel("cuda", text, seed, sanitized)
+
+
+def _missing(rule: str) -> Any:
+    def fail(*_: Any) -> None:
+        raise ValueError(f"[Primitive::{rule}] Not implemented for CustomKernel.")
+
+    return fail
+
+
+def _numpy_type(dtype: mx.Dtype) -> Any:
+    """NumPy's, or for bfloat16 integers of its bits."""
+    return np.uint16 if dtype == mx.bfloat16 else np.dtype(str(dtype).removeprefix("mlx.core."))
+
+
+def _to_numpy(array: mx.array) -> np.ndarray:
+    array = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
+    return np.array(array, copy=True, order="C").reshape(-1)
+
+
+def _shape_array(what: str, array: mx.array) -> np.ndarray:
+    if what == "strides":
+        return np.cumprod([1, *array.shape[:0:-1]], dtype=np.int64)[::-1].copy()
+    return np.array(array.shape if what == "shape" else [array.ndim], np.int32)

@@ -1,0 +1,26 @@
+"""The kernels on a CPU under observation, and on the GPU where there is one."""
+
+import pytest
+
+from harness import cuda_kernel, metal_kernel
+from mlx_gateloop.ops.gpu import operator as launcher
+from mlx_gateloop.ops.gpu.kernels import Kernels
+
+OBSERVED = {"metal": Kernels("metal", metal_kernel), "cuda": Kernels("cuda", cuda_kernel)}
+
+
+def _on_gpu(platform):
+    reason = launcher.absence(platform)
+    skip = pytest.mark.skipif(reason is not None, reason=f"no {platform}: {reason}")
+    return pytest.param((platform, True), marks=skip, id=f"{platform} GPU")
+
+
+PLATFORMS = [
+    *(pytest.param((name, False), id=f"{name} text") for name in OBSERVED),
+    *map(_on_gpu, OBSERVED),
+]
+
+
+def kernels_of(platform):
+    name, on_gpu = platform
+    return launcher.kernels(name) if on_gpu else OBSERVED[name]

@@ -1,0 +1,98 @@
+"""A kernel's text as C++ for the CPU: its own header and source, behind parameters of ours."""
+
+import re
+from collections.abc import Callable
+from itertools import count
+
+from harness.compose import (
+    ATTRIBUTES,
+    CUDA_TYPES,
+    METAL_TYPES,
+    SHAPE_TYPES,
+    Call,
+    Text,
+    instance,
+    parameters,
+)
+
+KEYWORDS = {"metal": "threadgroup", "cuda": "__shared__"}
+DECLARATION = r"\b{}\s+([\w:]+(?:<[^;<>]*>)?)\s+(\w+[^;*()=]*);"
+
+
+def cpu_source(
+    platform: str,
+    text: Text,
+    call: Call,
+    observed: bool,
+    preprocess: Callable[[str], str],
+) -> str:
+    """A translation unit that defines `gpu::kernel`.
+
+    Args:
+        platform: "metal" or "cuda".
+        text: The kernel.
+        call: Its types.
+        observed: Whether its memory is, or left to plain pointers.
+        preprocess: Runs the compiler's preprocessor, behind whose macros declarations may hide.
+    """
+    types = METAL_TYPES if platform == "metal" else CUDA_TYPES
+    formal, actual = [], []
+
+    def add(type_name: str, name: str, by_value: bool = False) -> None:
+        array = f"arrays[{len(actual)}]"
+        if by_value:
+            formal.append(f"const {type_name}& {name}")
+            actual.append(f"*(const {type_name}*){array}.data")
+        elif observed:
+            formal.append(f"gpu::Pointer<{type_name}> {name}")
+            actual.append(f"{{&{array}}}")
+        else:
+            formal.append(f"{type_name}* {name}")
+            actual.append(f"({type_name}*){array}.data")
+
+    for name, array in zip(text.inputs, call.inputs, strict=True):
+        add(f"const {types[array.dtype]}", name, platform == "metal" and array.ndim == 0)
+        for what in text.shape_names(name, array):
+            add(f"const {SHAPE_TYPES[what]}", f"{name}_{what}", what == "ndim")
+    for name, dtype in zip(text.outputs, call.output_dtypes, strict=True):
+        add(f"atomic<{types[dtype]}>" if text.atomic else types[dtype], name)
+    if platform == "metal":
+        formal += [f"{ATTRIBUTES[name]} {name}" for name in text.attributes()]
+        actual += [f"position.{name}" for name in text.attributes()]
+
+    own = re.sub(r"(?m)^\s*#\s*include\s*<metal_\w+>.*$", "", text.header)
+    undone = "#undef __global__\n" if platform == "cuda" else ""
+    body = (
+        f"{own}\n{undone}{parameters(call)}void custom_kernel({', '.join(formal)}) {{\n"
+        f'#line 1 "{text.name}"\n{text.source}\n}}'
+    )
+    body = _shared_memory(preprocess(body), KEYWORDS[platform], observed)
+    return (
+        f'#include "{platform}.h"\nnamespace {{\n{body}\n}}\n'
+        "void gpu::kernel(gpu::Array* arrays, const gpu::Position& position) {\n"
+        f"  custom_kernel{instance(call, types)}({', '.join(actual)});\n}}\n"
+    )
+
+
+def _shared_memory(body: str, keyword: str, observed: bool) -> str:
+    """Declarations of a threadgroup's arrays, each turned into a block that its threads share."""
+    numbers = count()
+
+    def declare(found: re.Match[str]) -> str:
+        type_name, declared = found.group(1), ""
+        for name, bounds in re.findall(r"(\w+)\s*((?:\[[^\]]*\]\s*)*)(?:,|$)", found.group(2)):
+            sizes = re.findall(r"\[([^\]]*)\]", bounds)
+            each = ", ".join(f"size_t({size})" for size in sizes or ["1"])
+            block = f'gpu::shared_array<{type_name}, {each}>({next(numbers)}, "{name}")'
+            if observed:
+                declared += f"auto&& {name} = {block}{'' if sizes else '[0]'}; "
+            else:
+                declared += f"typedef {type_name} {name}_type {bounds}; "
+                declared += f"{name}_type& {name} = *({name}_type*){block}.array->data; "
+        return declared
+
+    body = re.sub(DECLARATION.format(keyword), declare, body)
+    left = re.search(rf"\b{keyword}\b[^*&;()]*;", body)
+    if left:
+        raise ValueError(f"a declaration that the harness does not read: {left.group(0)}")
+    return body

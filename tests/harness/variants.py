@@ -1,0 +1,71 @@
+"""Launches of the kernels in their variants, for tests of their text."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from harness import Call, Kernel
+from mlx_gateloop.ops.gpu.kernels import Kernels, Plan, Variant
+
+SMALL = (1, 3, 2)  # inputs of fewer than 8 numbers are another kernel on Metal
+VARIANTS = [
+    pytest.param((Variant(0, True), mx.float32, mx.float32), id="sigmoid"),
+    pytest.param((Variant(0, True, 0, True, True), mx.bfloat16, mx.float32), id="masked reverse"),
+    pytest.param((Variant(0, False), mx.float16, mx.float16), id="real"),
+    pytest.param((Variant(1, True, 0, False, True), mx.float32, mx.float32), id="polar"),
+    pytest.param((Variant(2, True, 0, True), mx.float32, mx.float32), id="cartesian"),
+    pytest.param((Variant(2, True, 2), mx.float32, mx.float32), id="scan"),
+    pytest.param((Variant(2, False, 1), mx.float32, mx.float32), id="real scan"),
+]
+
+
+def composing(see: Callable[..., None]) -> Callable[..., list[mx.array]]:
+    """A kernel that shows its call to `see`, and gives zeros."""
+
+    def call(**arguments: Any) -> list[mx.array]:
+        see(**arguments)
+        given = zip(arguments["output_shapes"], arguments["output_dtypes"], strict=True)
+        return [mx.zeros(shape, dtype) for shape, dtype in given]
+
+    return call
+
+
+def launch(
+    platform: str,
+    factory: Callable[..., Any],
+    case: tuple,
+    shape: tuple,
+    segments: int = 16,
+    parts: int = 1,
+) -> None:
+    """Calls the three kernels of a variant once."""
+    variant, dtype, gate_dtype = case
+    B, _, D = shape
+    steps, gates = mx.zeros(shape, dtype), mx.zeros(shape, gate_dtype)
+    state = mx.zeros((B, parts, 2, D))
+    x = dict.fromkeys(("q", "k", "v", "dy", "dz"), steps) | {"first": gates, "second": gates}
+    x |= {"mask": mx.ones(shape[:2], mx.bool_), "h0": state, "dh1": state}
+    kernels, plan = Kernels(platform, factory), Plan(segments, parts)
+    states = kernels.forward(variant, plan, x)["states"]
+    kernels.backward(variant, plan, x | {"states": states})
+    kernels.aggregate(variant, plan, x, adjoint=True)
+
+
+def composed(
+    platform: str, make: Callable[..., Kernel], case: tuple, shape: tuple, segments: int = 16
+) -> list[tuple[Kernel, Call]]:
+    """The three kernels of a variant with the types they are called with."""
+    found = []
+
+    def factory(**text: Any) -> Any:
+        kernel = make(**text)
+
+        def see(inputs: Any, output_dtypes: Any, template: Any, **_: Any) -> None:
+            found.append((kernel, Call(inputs, output_dtypes, template)))
+
+        return composing(see)
+
+    launch(platform, factory, case, shape, segments)
+    return found

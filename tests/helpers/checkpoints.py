@@ -1,0 +1,93 @@
+"""What several tests of the converters need."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_gateloop.convert.__main__ import main
+
+from mlx_gateloop import load
+from mlx_gateloop.errors import InputError
+
+SIZES = {"num_tokens": 262, "dim": 32, "depth": 2, "ff_mult": 2}  # as many tokens as `bytes` has
+torch = pytest.importorskip("torch", reason="PyTorch's files are written with torch")
+ROOT = Path(__file__).parent.parent.parent
+FILES = {
+    "README.md",
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
+TOKENS = np.random.default_rng(0).integers(0, 256, (2, 40))
+
+
+def problem(call: Callable[[], Any]) -> str:
+    """The one line that a call says about wrong input."""
+    with pytest.raises(InputError) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def torch_model(seed: int = 0, **options: Any) -> Any:
+    """A model of gateloop-transformer with random weights, norms and biases included."""
+    torch = pytest.importorskip("torch", reason="the source model is a torch module")
+    transformer = pytest.importorskip("gateloop_transformer", reason="the source model's library")
+    torch.manual_seed(seed)
+    model = transformer.Transformer(**SIZES | options).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.2 * torch.randn_like(parameter)
+    return model
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Every file below a directory (or the file itself) with its bytes."""
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    return {str(file.relative_to(path.parent)): file.read_bytes() for file in files}
+
+
+def run(*words):
+    return main([str(word) for word in words])
+
+
+def refused(capsys, *words):
+    """The one line of an error; nothing is left beside the output."""
+    assert run(*words) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("error: ")
+    assert "Traceback" not in captured.err
+    return lines[0]
+
+
+def old_model(out):
+    """A directory that holds some model, and what is in it."""
+    out.mkdir()
+    (out / "config.json").write_text('{"model_type": "gateloop"}')
+    (out / "model.safetensors").write_bytes(b"precious")
+    return contents(out)
+
+
+def source_logits(model):
+    import torch
+
+    with torch.no_grad():
+        return model(torch.from_numpy(TOKENS)).numpy()
+
+
+def our_logits(directory):
+    return np.array(load(directory)[0](mx.array(TOKENS)))
+
+
+def distance(got, want):
+    return np.abs(got - want).max() / np.abs(want).max()

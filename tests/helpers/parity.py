@@ -1,0 +1,76 @@
+"""A source's weights through the key table and back, and both models on the same tokens."""
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_gateloop.convert.sources import detect
+
+TOLERANCE = 2e-5  # of the largest logit, float32
+
+
+def shapes_of(state):
+    """The shapes of a state dict of NumPy arrays."""
+    return {name: array.shape for name, array in state.items()}
+
+
+def converted(state, kind, settings=None):
+    """Our model with the weights of a state dict of NumPy arrays, and the source's reference.
+
+    Every name on both sides is in the table once, and the way back gives every bit again.
+    """
+    shapes = shapes_of(state)
+    source = detect(shapes)
+    assert kind == source.KIND
+    inference = source.infer(shapes, settings or {})
+    args = source.ARGS(**inference.args)
+    model = source.build(args)
+    model.eval()
+    rules = source.table(args)
+    assert sorted(key for rule in rules for key in rule.source) == sorted(state)
+    ours = tree_flatten(model.parameters(), destination={})
+    assert sorted(key for rule in rules for key in rule.ours) == sorted(ours)
+
+    weights = {}
+    for rule in rules:
+        arrays = rule.forward([mx.array(state[key]) for key in rule.source])
+        for key, array in zip(rule.ours, arrays, strict=True):
+            assert array.shape == ours[key].shape, key
+            weights[key] = array
+    for rule in rules:
+        back = rule.backward([weights[key] for key in rule.ours])
+        for key, array in zip(rule.source, back, strict=True):
+            assert np.array_equal(bits(array), bits(state[key])), key
+    model.update(tree_unflatten(list(weights.items())))
+    return model, source.reference(args, settings or {}, lambda name: mx.array(state[name]))
+
+
+def bits(array):
+    return np.ascontiguousarray(np.array(array)).view(np.uint32)
+
+
+def tokens(vocab_size, length, batch=2):
+    return np.random.default_rng(length).integers(0, vocab_size, (batch, length))
+
+
+def difference(ours, source):
+    """The largest difference relative to the largest value."""
+    source = np.asarray(source)
+    assert ours.shape == source.shape
+    return float(np.abs(np.array(ours) - source).max() / np.abs(source).max())
+
+
+def assert_same(model, reference, lengths, vocab_size):
+    """Logits at several lengths; at the shortest the decoding token by token, and hidden states."""
+    for length in lengths:
+        prompt = tokens(vocab_size, length)
+        assert difference(model(mx.array(prompt)), reference.logits(prompt)) <= TOLERANCE
+    prompt = tokens(vocab_size, min(lengths))
+    cache = model.make_cache()
+    steps = [model(mx.array(prompt[:, [n]]), cache) for n in range(prompt.shape[1])]
+    assert difference(mx.concatenate(steps, axis=1), reference.logits(prompt)) <= TOLERANCE
+    x = model.model.embed_tokens(mx.array(prompt))
+    states = reference.hidden_states(prompt)
+    assert len(states) == len(model.layers)
+    for layer, state in zip(model.layers, states, strict=True):
+        x = layer(x)
+        assert difference(x, state) <= TOLERANCE

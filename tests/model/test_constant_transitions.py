@@ -1,0 +1,233 @@
+"""The models that GateLoop generalises, each against its own published equations in float64."""
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+
+import mlx_gateloop as gl
+from mlx_gateloop.model import layers
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.constant_transitions import hippo, s4d_inv, s4d_lin
+from mlx_gateloop.model.layers import TimeMixing
+
+SIZE, LENGTH = 8, 23
+STATE_SPACES = ["s4d_lin", "s4d_inv", "s5"]
+HEADS = [SIZE, 2]
+
+
+def time_mixing(transition, heads=None, size=SIZE, **options):
+    mx.random.seed(0)
+    args = LayerArgs(hidden_size=size, num_heads=heads, transition=transition, **options)
+    return TimeMixing(args)
+
+
+def run(layer):
+    """Query, key and value `[L, H, K]` of a random text in float64, the output and the state."""
+    x = mx.random.normal((1, LENGTH, layer.args.hidden_size))
+
+    def linear(name):
+        projection = layer[f"{name}_proj"]
+        y = np.array(x[0], np.float64) @ np.array(projection.weight, np.float64).T
+        return (y + np.array(projection.bias, np.float64)).reshape(LENGTH, layer.args.heads, -1)
+
+    cache = [None]
+    y = np.array(layer(x, None, cache)[0]).reshape(LENGTH, layer.args.heads, -1)
+    real, imaginary = np.array(cache[0][0], np.float64)
+    return linear("q"), linear("k"), linear("v"), y, real + 1j * imaginary
+
+
+def constants(layer):
+    """The learned arrays of the transition, `[H, K]` or `[H, 1]`, float64."""
+    arrays = tree_flatten(layer.constant.parameters(), destination={})
+    heads = layer.args.heads
+    return {name: np.array(x, np.float64).reshape(heads, -1) for name, x in arrays.items()}
+
+
+def by_head(vector, layer):
+    return vector.reshape(layer.args.heads, -1)
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_linear_attention_is_a_cumulative_sum(heads):
+    q, k, v, y, state = run(time_mixing("linear_attention", heads))
+    sums = np.cumsum(k[..., None] * v[..., None, :], axis=0)
+    np.testing.assert_allclose(y, np.einsum("nhk,nhkv->nhv", q, sums), atol=2e-5)
+    np.testing.assert_allclose(state.reshape(sums[-1].shape), sums[-1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "backend"),
+    [
+        ({}, "auto"),
+        ({"transition": "linear_attention"}, "auto"),
+        ({"ablation": "transition"}, "ops"),
+    ],
+)
+def test_only_the_ablation_is_kept_from_the_kernels(options, backend, monkeypatch):
+    seen, original = [], layers.gate_loop
+
+    def gate_loop(*arrays, **others):
+        seen.append(others["backend"])
+        return original(*arrays, **others)
+
+    monkeypatch.setattr(layers, "gate_loop", gate_loop)
+    TimeMixing(LayerArgs(hidden_size=SIZE, **options))(mx.ones((1, 2, SIZE)))
+    assert seen == [backend]
+
+
+@pytest.mark.parametrize("heads", [4, 2, 1])
+def test_retnet_is_its_parallel_form(heads):
+    """Equation 5: Q = (X W_Q) Theta, K = (X W_K) conj(Theta), (Q K^T * D) V."""
+    layer = time_mixing("retnet", heads)
+    q, k, v, y, _ = run(layer)
+    size = SIZE // heads
+    theta = 10000.0 ** (-2 * np.repeat(np.arange(size / 2), 2) / size)
+    n = np.arange(LENGTH)
+    turned = np.exp(1j * n[:, None] * theta)
+    for head, gamma in enumerate(1 - 2.0 ** (-5 - np.arange(heads))):
+        D = np.tril(gamma ** (n[:, None] - n))
+        scores = (q[:, head] * turned) @ (k[:, head] * turned.conj()).T
+        np.testing.assert_allclose(y[:, head], (scores * D).real @ v[:, head], atol=3e-5)
+
+
+def test_retnet_decays_are_fixed():
+    layer = time_mixing("retnet", 4)
+    assert not layer.constant.parameters()
+    magnitude = np.exp(np.array(layer.constant.transition().first))
+    expected = np.repeat([31 / 32, 63 / 64, 127 / 128, 255 / 256], 2)
+    np.testing.assert_allclose(magnitude, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_lru_is_its_recurrence(heads):
+    """x_k = Lambda x_{k-1} + exp(gamma_log) B u_k, y_k = Re(C x_k), step by step."""
+    layer = time_mixing("lru", heads)
+    q, k, v, y, state = run(layer)
+    w = constants(layer)
+    eigenvalues = np.exp(-np.exp(w["nu"]) + 1j * np.exp(w["theta"]))
+    x = np.zeros((*k.shape[1:], v.shape[-1]), complex)
+    for n in range(LENGTH):
+        drive = (np.exp(w["log_scale"]) * k[n])[..., None] * v[n][..., None, :]
+        x = eigenvalues[..., None] * x + drive
+        np.testing.assert_allclose(y[n], np.einsum("hk,hkv->hv", q[n], x).real, atol=2e-5)
+    np.testing.assert_allclose(state.reshape(x.shape), x, atol=1e-5)
+
+
+def test_lru_starts_uniform_on_the_unit_disk_and_normalised():
+    layer = time_mixing("lru", size=4096, projection_bias=False)
+    square = np.array(mx.exp(2 * layer.constant.transition().first))
+    phase = np.array(layer.constant.transition().second)
+    for uniform in (square, phase / 6.28):
+        np.testing.assert_allclose(
+            np.quantile(uniform, [0.25, 0.5, 0.75]), [0.25, 0.5, 0.75], atol=0.05
+        )
+        assert 0 < uniform.min() < 0.01 < 0.99 < uniform.max() < 1
+    np.testing.assert_allclose(layer.constant.input_factor(), np.sqrt(1 - square), atol=1e-4)
+
+
+@pytest.mark.parametrize("transition", STATE_SPACES)
+@pytest.mark.parametrize("heads", HEADS)
+def test_state_spaces_are_their_recurrence(transition, heads):
+    """x_k = exp(Delta A) x_{k-1} + (Delta A)^-1 (exp(Delta A) - 1) Delta B u_k, y_k = Re(C x_k).
+
+    B is the key and C the query, turned by the phase of the hold.
+    """
+    layer = time_mixing(transition, heads)
+    q, k, v, y, state = run(layer)
+    w = constants(layer)
+    A, step = -np.exp(w["log_decay"]) + 1j * w["frequency"], np.exp(w["log_step"])
+    A_bar = np.exp(step * A)
+    hold = (A_bar - 1) / (step * A) * step
+    phase = hold / abs(hold)
+    x = np.zeros((*k.shape[1:], v.shape[-1]), complex)
+    for n in range(LENGTH):
+        x = A_bar[..., None] * x + (hold * k[n])[..., None] * v[n][..., None, :]
+        C = q[n] * phase.conj()
+        np.testing.assert_allclose(y[n], np.einsum("hk,hkv->hv", C, x).real, atol=2e-6)
+    np.testing.assert_allclose(state.reshape(x.shape), phase.conj()[..., None] * x, atol=2e-6)
+
+
+def test_s4d_starts_at_its_published_frequencies():
+    n = np.arange(16)
+    np.testing.assert_allclose(s4d_lin(16), np.pi * n)
+    np.testing.assert_allclose(s4d_inv(16), 32 / np.pi * (32 / (2 * n + 1) - 1))
+    one, blocks = time_mixing("s4d_lin"), time_mixing("s4d_lin", 2)
+    np.testing.assert_allclose(one.constant.frequency, np.pi * np.arange(8), rtol=1e-6)
+    np.testing.assert_allclose(
+        blocks.constant.frequency, np.pi * np.tile(np.arange(4), 2), rtol=1e-6
+    )
+    np.testing.assert_allclose(mx.exp(one.constant.log_decay), np.full(8, 0.5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("states", [1, 2, 9, 32])
+def test_s5_starts_at_the_eigenvalues_of_hippo_n(states):
+    n = np.arange(2 * states)
+    root = np.sqrt(2 * n + 1)
+    legs = -np.tril(np.outer(root, root), -1) - np.diag(n + 1)
+    rank_one = np.sqrt(n + 0.5)
+    normal = legs + np.outer(rank_one, rank_one)
+    eigenvalues = np.linalg.eigvals(normal)
+    eigenvalues = eigenvalues[eigenvalues.imag > 0]
+    np.testing.assert_allclose(eigenvalues.real, np.full(states, -0.5), atol=1e-9)
+    np.testing.assert_allclose(hippo(states), np.sort(eigenvalues.imag), rtol=1e-9)
+
+
+@pytest.mark.parametrize("transition", STATE_SPACES)
+def test_step_sizes_start_log_uniform(transition):
+    layer = time_mixing(transition, 512, size=1024, projection_bias=False)
+    steps = np.exp(np.array(layer.constant.log_step))
+    assert steps.shape == ((1024,) if transition == "s5" else (512,))
+    middle = np.quantile(steps, [0.25, 0.5, 0.75])
+    np.testing.assert_allclose(np.log10(middle), [-2.5, -2, -1.5], atol=0.15)
+    assert 0.001 <= steps.min() < 0.0012 < 0.085 < steps.max() <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("transition", "more"),
+    [
+        ("linear_attention", 0),
+        ("retnet", 0),
+        ("lru", 24),
+        ("s4d_lin", 18),
+        ("s4d_inv", 18),
+        ("s5", 24),
+    ],
+)
+def test_parameter_counts(transition, more):
+    weights = tree_flatten(time_mixing(transition, 2).parameters(), destination={})
+    assert sum(w.size for w in weights.values()) == 3 * (SIZE * SIZE + SIZE) + more
+
+
+@pytest.mark.parametrize("transition", ["linear_attention", "retnet", "lru", *STATE_SPACES])
+def test_modes_and_the_convolution_agree(transition):
+    layer = time_mixing(transition, 2)
+    x = mx.random.normal((2, LENGTH, SIZE))
+    q, k, v, a = layer._inputs(x, None)
+    expected, state = gl.gate_loop(q, k, v, a, mode="recurrent")
+    others = [gl.gate_loop(q, k, v, a, mode=mode) for mode in ("scan", "attention")]
+    constant = layer.constant.transition()
+    fixed = gl.Transition.polar(
+        *(
+            None if part is None else by_head(part, layer)
+            for part in (constant.first, constant.second)
+        )
+    )
+    for y, last in [*others, gl.convolve(q, k, v, fixed)]:
+        np.testing.assert_allclose(y, expected, atol=2e-5)
+        np.testing.assert_allclose(last, state, atol=2e-5)
+
+
+@pytest.mark.parametrize("transition", ["lru", *STATE_SPACES])
+def test_what_is_learned_is_float32_and_unquantized(transition):
+    layer = time_mixing(transition, size=64)
+    x = mx.random.normal((1, 5, 64))
+    exact = layer.transition(x)
+    nn.quantize(layer, group_size=32, bits=4)
+    assert type(layer.q_proj) is nn.QuantizedLinear
+    assert mx.array_equal(layer.transition(x).first, exact.first)
+    layer.set_dtype(mx.bfloat16)
+    x = x.astype(mx.bfloat16)
+    assert layer.transition(x).first.dtype == layer.transition(x).second.dtype == mx.float32
+    assert layer(x).dtype == mx.bfloat16

@@ -1,0 +1,324 @@
+"""The layers against the paper's equations written out in float64 NumPy."""
+
+import math
+from dataclasses import replace
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.gates import StateTransitionLinear, projection
+from mlx_gateloop.model.layers import Block, ChannelMixing, GateLoopLayer, TimeMixing, norm
+
+SIZE = 8
+
+
+def time_mixing(**options):
+    mx.random.seed(0)
+    return TimeMixing(LayerArgs(**{"hidden_size": SIZE} | options))
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+ACTIVATIONS = {"identity": lambda x: x, "tanh": np.tanh, "sigmoid": sigmoid}
+
+
+def expected_time_mixing(layer, x):
+    """The paper's recurrence, one token after another."""
+    args = layer.args
+    weights = {name: np.array(w, np.float64) for name, w in flat(layer).items()}
+
+    def linear(name):
+        return x @ weights[f"{name}_proj.weight"].T + weights.get(f"{name}_proj.bias", 0)
+
+    def transition_input(name):
+        if name in weights:
+            return np.broadcast_to(weights[name], (*x.shape[:2], len(weights[name])))
+        return linear(name)
+
+    def heads(z):
+        return z.reshape(*z.shape[:2], args.heads, -1)
+
+    gamma = transition_input("gamma")
+    is_real = args.gate == "real" or args.ablation == "phase"
+    theta = np.zeros_like(gamma) if is_real else transition_input("theta")
+    if args.gate == "polar_abs":
+        gamma, theta = np.hypot(gamma, theta), np.arctan2(theta, gamma)
+    a = heads(sigmoid(gamma) * np.exp(1j * theta))
+    if args.ablation == "transition":
+        a = np.ones_like(a)
+    q = heads(ACTIVATIONS[args.query_activation](linear("q")))
+    v = heads(ACTIVATIONS[args.value_activation](linear("v")))
+    keys = {
+        "linear": lambda: heads(linear("k")),
+        "sigmoid": lambda: heads(sigmoid(linear("k"))),
+        "tied": lambda: np.broadcast_to(1 - abs(a), v.shape),
+        "none": lambda: np.ones_like(v),
+    }
+    k = keys[args.input_gate]()
+    h = np.zeros((*k[:, 0].shape, v.shape[-1]), complex)
+    y = np.zeros(v.shape)
+    for n in range(x.shape[1]):
+        h = a[:, n, :, :, None] * h + k[:, n, :, :, None] * v[:, n, :, None, :]
+        state = ACTIVATIONS[args.state_activation](h.real)
+        y[:, n] = np.einsum("bhk,bhkv->bhv", q[:, n], state)
+    y = y.reshape(*x.shape[:2], -1)
+    if args.sub_norm:
+        deviation = np.sqrt(y.var(-1, keepdims=True) + 1e-5)
+        y = (y - y.mean(-1, keepdims=True)) / deviation
+        y = y * weights["sub_norm.weight"] + weights["sub_norm.bias"]
+    if args.output_gate:
+        gate = linear("gate")
+        y = y * gate * sigmoid(gate)
+    if "out_proj.weight" in weights:
+        y = y @ weights["out_proj.weight"].T + weights.get("out_proj.bias", 0)
+    return y
+
+
+def flat(module):
+    return tree_flatten(module.parameters(), destination={})
+
+
+@pytest.mark.parametrize("gate", ["polar", "polar_abs", "real"])
+@pytest.mark.parametrize("transition", ["data_controlled", "fixed"])
+@pytest.mark.parametrize("heads", [SIZE, 2])
+@pytest.mark.parametrize("output_gate", [False, True])
+def test_time_mixing_is_the_papers_recurrence(gate, transition, heads, output_gate):
+    layer = time_mixing(gate=gate, transition=transition, num_heads=heads, output_gate=output_gate)
+    x = mx.random.normal((2, 11, SIZE))
+    expected = expected_time_mixing(layer, np.array(x, np.float64))
+    np.testing.assert_allclose(layer(x), expected, atol=2e-5)
+
+
+VARIANTS = {
+    "lucidrains": {
+        "gate": "polar_abs", "transition_per": "head", "mixing_size": 12, "num_heads": 3,
+        "sub_norm": True, "output_gate": True, "projection_bias": False,
+    },
+    "narrow": {"mixing_size": 4},
+    "fixed a head": {"transition": "fixed", "transition_per": "head", "num_heads": 2},
+    "max-headed a head": {"transition_per": "head", "gate": "real"},
+    "phase": {"ablation": "phase"},
+    "phase of polar_abs": {"ablation": "phase", "gate": "polar_abs", "num_heads": 4},
+    "transition": {"ablation": "transition", "transition_per": "head", "num_heads": 4},
+    "no key": {"gate": "real", "input_gate": "none", "sub_norm": True, "num_heads": 2},
+    "tied": {
+        "gate": "real", "input_gate": "tied", "query_activation": "sigmoid",
+        "value_activation": "tanh", "state_activation": "tanh", "output_projection": True,
+    },
+    "tied heads": {"input_gate": "tied", "num_heads": 2, "transition_per": "head"},
+    "untied": {
+        "gate": "real", "input_gate": "sigmoid", "query_activation": "tanh",
+        "value_activation": "sigmoid", "state_activation": "sigmoid", "mixing_size": 12,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
+def test_variants_are_their_recurrences(options):
+    layer = time_mixing(**options)
+    if "sub_norm" in layer:
+        layer.sub_norm.weight = mx.random.normal(layer.sub_norm.weight.shape)
+        layer.sub_norm.bias = mx.random.normal(layer.sub_norm.bias.shape)
+    x = mx.random.normal((2, 11, SIZE))
+    expected = expected_time_mixing(layer, np.array(x, np.float64))
+    np.testing.assert_allclose(layer(x), expected, atol=5e-5)
+    cache = [None]
+    steps = [layer(x[:, n : n + 1], None, cache) for n in range(11)]
+    np.testing.assert_allclose(mx.concatenate(steps, axis=1), expected, atol=5e-5)
+
+
+def test_biases_are_where_they_are_asked_for():
+    layer = time_mixing(projection_bias=False, output_gate=True)
+    with_bias = {name for name in flat(layer) if name.endswith("bias")}
+    assert with_bias == {"gamma_proj.bias", "theta_proj.bias"}
+    layer = time_mixing(bias=False, projection_bias=True)
+    assert {"q_proj.bias", "k_proj.bias", "v_proj.bias"} <= flat(layer).keys()
+    assert "gamma_proj.bias" not in flat(layer)
+
+
+def test_without_bias_there_is_none():
+    layer = time_mixing(bias=False, output_gate=True)
+    assert not [name for name in flat(layer) if name.endswith("bias")]
+    x = mx.random.normal((1, 3, SIZE))
+    expected = expected_time_mixing(layer, np.array(x, np.float64))
+    np.testing.assert_allclose(layer(x), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("gate", ["polar", "real"])
+def test_masked_tokens_leave_the_state_alone(gate):
+    layer = time_mixing(gate=gate)
+    x = mx.random.normal((1, 6, SIZE))
+    mask = mx.array([[False, True, True, False, True, True]])
+    padded, alone = [None], [None]
+    y = layer(x, mask, padded)
+    expected = layer(x[:, mx.array([1, 2, 4, 5])], None, alone)
+    np.testing.assert_allclose(y[:, mx.array([1, 2, 4, 5])], expected, atol=1e-6)
+    np.testing.assert_allclose(padded[0], alone[0], atol=1e-6)
+    assert padded[0].dtype == mx.float32
+
+
+def test_a_mask_that_is_no_array_means_no_padding():
+    layer = time_mixing()
+    x = mx.random.normal((1, 4, SIZE))
+    assert mx.array_equal(layer(x, "causal"), layer(x))
+
+
+def test_polar_abs_has_a_gradient_where_z_is_zero():
+    layer = time_mixing(gate="polar_abs")
+    for name in ("gamma_proj", "theta_proj"):
+        layer[name].weight = mx.zeros((SIZE, SIZE))
+    x = mx.random.normal((1, 5, SIZE))
+    magnitude, phase = (mx.exp(layer.transition(x).first), layer.transition(x).second)
+    np.testing.assert_allclose(magnitude, np.full(x.shape, 0.5), rtol=1e-6)
+    assert not mx.any(phase)
+    _, gradients = nn.value_and_grad(layer, lambda x: (layer(x) ** 2).sum())(x)
+    assert all(
+        np.isfinite(np.array(g)).all() for g in tree_flatten(gradients, destination={}).values()
+    )
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_the_transition_is_computed_in_float32(dtype):
+    layer = time_mixing()
+    layer.set_dtype(dtype)
+    x = mx.random.normal((1, 4, SIZE)).astype(dtype)
+    transition = layer.transition(x)
+    layer.set_dtype(mx.float32)
+    exact = layer.gamma_proj(x.astype(mx.float32))
+    assert transition.first.dtype == transition.second.dtype == mx.float32
+    np.testing.assert_allclose(transition.first, exact, rtol=1e-5, atol=1e-6)
+    layer.set_dtype(dtype)
+    assert layer(x).dtype == dtype
+
+
+def test_projections_start_lecun_normal():
+    mx.random.seed(1)
+    linear = projection(nn.Linear, 256, 128, bias=True)
+    assert abs(linear.weight.std().item() * 16 - 1) < 0.02
+    assert abs(linear.weight.mean().item()) < 0.002
+    assert not mx.any(linear.bias)
+    assert "bias" not in projection(StateTransitionLinear, 4, 4, bias=False)
+
+
+def test_fixed_transitions_start_as_spread_as_projected_ones():
+    layer = time_mixing(hidden_size=4096, transition="fixed", bias=False)
+    for vector in (layer.gamma, layer.theta):
+        assert abs(vector.std().item() - 1) < 0.05
+        assert abs(vector.mean().item()) < 0.05
+
+
+@pytest.mark.parametrize("transition", ["data_controlled", "fixed"])
+@pytest.mark.parametrize("heads", [{}, {"num_heads": 64, "transition_per": "head"}])
+def test_half_lives_are_spread_and_the_state_keeps_the_variance_of_one_input(transition, heads):
+    mixing = time_mixing(hidden_size=256, transition=transition, longest_half_life=60, **heads)
+    gamma = mixing.gamma if transition == "fixed" else mixing.gamma_proj.bias
+    magnitude = mx.sigmoid(gamma)
+    half_lives = -math.log(2) / mx.log(magnitude)
+    assert 0.999 <= mx.min(half_lives).item() < 1.4
+    assert 45 < mx.max(half_lives).item() <= 60.01
+    assert mx.median(half_lives).item() == pytest.approx(math.sqrt(60), rel=0.5)
+    taken = mx.repeat(1 - magnitude**2, 256 // len(magnitude))
+    variance = mx.var(mixing.v_proj.weight, axis=1) * 256 / taken
+    assert mx.mean(variance).item() == pytest.approx(1, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"longest_half_life": 1},
+        {"longest_half_life": "60"},
+        {"longest_half_life": 60, "gate": "polar_abs"},
+        {"longest_half_life": 60, "bias": False},
+    ],
+)
+def test_a_start_that_is_impossible_is_refused(options):
+    with pytest.raises(InputError, match="longest_half_life"):
+        time_mixing(**options)
+
+
+def test_quantizers_pass_the_transition_by():
+    layer = time_mixing(hidden_size=32)
+    assert not hasattr(layer.gamma_proj, "to_quantized")
+    layer.gamma_proj.input_feat = mx.zeros((2, 3))  # what AWQ does
+    nn.quantize(layer, group_size=32, bits=4)
+    assert type(layer.q_proj) is nn.QuantizedLinear
+    assert type(layer.gamma_proj) is type(layer.theta_proj) is StateTransitionLinear
+    assert set(layer.gamma_proj.parameters()) == {"weight", "bias"}
+
+
+def test_channel_mixing_is_an_exact_gelu_network():
+    mx.random.seed(2)
+    layer = ChannelMixing(LayerArgs(hidden_size=SIZE, intermediate_size=12))
+    x = mx.random.normal((2, 3, SIZE))
+    inner = np.array(layer.up_proj(x), np.float64)
+    gelu = inner * 0.5 * (1 + np.vectorize(math.erf)(inner / math.sqrt(2)))
+    expected = gelu @ np.array(layer.down_proj.weight, np.float64).T
+    np.testing.assert_allclose(layer(x), expected, atol=1e-5)
+
+
+def test_block_norms_before_mixing_and_skips_around_it():
+    mx.random.seed(3)
+    block = Block(LayerArgs(hidden_size=SIZE, intermediate_size=12, dropout=0.5))
+    block.eval()
+    x = mx.random.normal((1, 4, SIZE))
+    middle = x + block.time_mixing(block.time_norm(x))
+    expected = middle + block.channel_mixing(block.channel_norm(middle))
+    assert mx.array_equal(block(x), expected)
+    block.train()
+    assert not mx.array_equal(block(x), expected)
+
+
+def test_post_norm_comes_after_the_skip():
+    mx.random.seed(3)
+    block = Block(LayerArgs(hidden_size=SIZE, intermediate_size=12, norm_position="post"))
+    x = mx.random.normal((1, 4, SIZE))
+    middle = block.time_norm(x + block.time_mixing(x))
+    assert mx.array_equal(block(x), block.channel_norm(middle + block.channel_mixing(middle)))
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
+def test_rms_norm_scales_to_the_root_of_the_size(dtype):
+    rms = norm(LayerArgs(hidden_size=SIZE, norm="rms"))
+    rms.weight = mx.arange(SIZE).astype(dtype)
+    x = mx.array([[3.0, 0, 0, 0, 0, 0, 0, 4.0], [1e-4] * SIZE, [0.0] * SIZE]).astype(dtype)
+    unit = np.array([[0.6, 0, 0, 0, 0, 0, 0, 0.8], [SIZE**-0.5] * SIZE, [0.0] * SIZE])
+    y = rms(x)
+    assert y.dtype == dtype
+    expected = unit * SIZE**0.5 * np.arange(SIZE)
+    np.testing.assert_allclose(
+        y.astype(mx.float32), expected, rtol=1e-2 if y.itemsize == 2 else 1e-6
+    )
+
+
+def test_approximate_gelu_is_near_the_exact_one():
+    args = LayerArgs(hidden_size=SIZE, intermediate_size=12)
+    exact, approximate = ChannelMixing(args), ChannelMixing(replace(args, activation="gelu_tanh"))
+    approximate.update(exact.parameters())
+    x = mx.random.normal((2, 3, SIZE))
+    inner = np.array(exact.up_proj(x), np.float64)
+    tanh = np.tanh(math.sqrt(2 / math.pi) * (inner + 0.044715 * inner**3))
+    expected = (inner / 2 * (1 + tanh)) @ np.array(exact.down_proj.weight, np.float64).T
+    np.testing.assert_allclose(approximate(x), expected, atol=1e-6)
+    difference = mx.abs(exact(x) - approximate(x)).max().item()
+    assert 1e-6 < difference < 1e-2
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("rms", 3.0), ("none", 1.0)])
+def test_a_layer_alone_norms_and_mixes(kind, scale):
+    mx.random.seed(4)
+    layer = GateLoopLayer(LayerArgs(hidden_size=SIZE, norm=kind))
+    x = mx.random.normal((1, 5, SIZE))
+    if kind == "rms":
+        layer.time_norm.weight = mx.full((SIZE,), scale)
+    normed = x if kind == "none" else scale * SIZE**0.5 * x / mx.linalg.norm(x, axis=-1)[..., None]
+    np.testing.assert_allclose(layer(x), layer.time_mixing(normed), atol=5e-5)
+    cache = [None]
+    steps = [layer(x[:, n : n + 1], None, cache) for n in range(5)]
+    np.testing.assert_allclose(mx.concatenate(steps, axis=1), layer(x), atol=5e-5)

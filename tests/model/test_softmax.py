@@ -1,0 +1,136 @@
+"""Softmax mixing against section 3.4 of the paper and Vaswani et al., in float64."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm.models.cache import KVCache
+
+import mlx_gateloop as gl
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.layers import SoftmaxMixing
+from mlx_gateloop.ops.transition import Transition
+
+SIZE, LENGTH = 8, 71  # two blocks of queries and a part of one
+VARIANTS = {
+    "paper": {},
+    "max-headed": {"num_heads": SIZE},
+    "a head": {"transition_per": "head"},
+    "real": {"gate": "real"},
+    "polar_abs": {"gate": "polar_abs"},
+    "negative": {"gate": "polar_abs", "ablation": "phase", "transition_per": "head"},
+    "fixed": {"transition": "fixed"},
+    "retnet": {"transition": "retnet"},
+    "lru": {"transition": "lru", "input_gate": "sigmoid"},
+    "tied": {"gate": "real", "input_gate": "tied"},
+    "attention": {"transition": "none"},
+}
+
+
+def mixing(**options):
+    mx.random.seed(0)
+    return SoftmaxMixing(
+        LayerArgs(**{"hidden_size": SIZE, "num_heads": 2, "mixer": "softmax"} | options)
+    )
+
+
+def inputs(layer, x):
+    """q, k and v `[L, H, K]` and a, complex, in float64."""
+    q, k, v, a = layer._inputs(x, None)
+    real, *imaginary = (np.array(plane[0], np.float64) for plane in a.planes())
+    q, k, v = (np.array(part[0], np.float64) for part in (q, k, v))
+    return q, k, v, real + 1j * sum(imaginary)
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
+def test_it_is_the_papers_form(options):
+    """Pi the cumulative product, Y = Softmax(M(Re(Q Pi)(K / Pi)^T)) V, a head after the other."""
+    layer = mixing(**options)
+    x = mx.random.normal((1, LENGTH, SIZE))
+    q, k, v, a = inputs(layer, x)
+    pi = np.cumprod(np.broadcast_to(a, k.shape), axis=0)
+    y = np.zeros(v.shape)
+    for head in range(layer.args.heads):
+        scores = ((q * pi)[:, head] @ (k / pi)[:, head].T).real / np.sqrt(k.shape[-1])
+        scores[np.triu_indices(LENGTH, 1)] = -np.inf
+        weights = np.exp(scores - scores.max(1, keepdims=True))
+        y[:, head] = weights / weights.sum(1, keepdims=True) @ v[:, head]
+    np.testing.assert_allclose(layer(x)[0], y.reshape(LENGTH, SIZE), atol=2e-6)
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
+def test_it_is_the_operators_softmax_form_with_its_gradient(options):
+    layer = mixing(**options)
+    x = mx.random.normal((2, LENGTH, SIZE))
+
+    def operator(x):
+        q, k, v, a = layer._inputs(x, None)
+        return gl.gate_loop_softmax(q * q.shape[-1] ** -0.5, k, v, a).reshape(x.shape)
+
+    np.testing.assert_allclose(layer(x), operator(x), atol=5e-6)
+    ours, theirs = (mx.grad(lambda x, f=f: (f(x) ** 2).sum())(x) for f in (layer, operator))
+    np.testing.assert_allclose(ours, theirs, atol=2e-4)
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
+@pytest.mark.parametrize("cuts", [[1], [5, 6, 7, 60], list(range(1, LENGTH))])
+def test_a_cache_goes_on_where_it_stopped(options, cuts):
+    layer, cache = mixing(**options), KVCache()
+    x = mx.random.normal((2, LENGTH, SIZE))
+    parts = [layer(part, "causal", cache) for part in mx.split(x, cuts, axis=1)]
+    np.testing.assert_allclose(mx.concatenate(parts, axis=1), layer(x), atol=5e-6)
+    cache.trim(4)
+    again = layer(x[:, -4:], None, cache)
+    np.testing.assert_allclose(again, layer(x)[:, -4:], atol=5e-6)
+
+
+@pytest.mark.parametrize("transition", ["data_controlled", "none"])
+def test_padding_is_never_looked_at(transition):
+    layer = mixing(transition=transition)
+    x = mx.random.normal((1, LENGTH, SIZE))
+    mask = mx.tri(LENGTH, dtype=mx.bool_) & (mx.arange(LENGTH) >= 40)
+    wild = mx.concatenate([mx.full((1, 40, SIZE), 1e4), x[:, 40:]], axis=1)
+    y = layer(wild, mask[None, None])
+    np.testing.assert_allclose(y[:, 40:], layer(x[:, 40:]), atol=2e-6)
+    assert mx.all(mx.isfinite(y))
+
+
+@pytest.mark.parametrize("shape", [(1, 0, SIZE), (0, 3, SIZE)])
+def test_empty(shape):
+    assert mixing()(mx.zeros(shape)).shape == shape
+
+
+def test_a_long_text_keeps_its_precision():
+    layer = mixing(gate="real", longest_half_life=2000)
+    layer.q_proj.weight *= 3
+    x = mx.random.normal((1, 1500, SIZE))
+    cache = KVCache()
+    layer(x[:, :-1], None, cache)
+    q, k, v, a = inputs(layer, x)
+    left = np.cumprod(np.concatenate([a.real[1:], np.ones((1, 2, 4))])[::-1], axis=0)[::-1]
+    scores = (q[-1] * k * left).sum(-1) / 2
+    weights = np.exp(scores - scores.max(0))
+    y = np.einsum("mh,mhv->hv", weights / weights.sum(0), v).reshape(-1)
+    np.testing.assert_allclose(layer(x[:, -1:], None, cache)[0, 0], y, atol=1e-5)
+
+
+def test_half_precision_keeps_transitions_whole():
+    layer, cache = mixing(), KVCache()
+    layer.set_dtype(mx.bfloat16)
+    y = layer(mx.random.normal((1, 3, SIZE)).astype(mx.bfloat16), None, cache)
+    assert y.dtype == cache.values.dtype == mx.bfloat16
+    assert cache.keys.dtype == mx.float32
+
+
+@pytest.mark.parametrize("form", ["sigmoid", "polar", "cartesian"])
+def test_the_logarithm_of_a_transition_is_its_value(form):
+    first, second = mx.array([-30.0, -2.0, -0.1]), mx.array([0.0, -2.0, 9.0])
+    for transition in (Transition(form, first, second), Transition(form, first)):
+        planes = [np.array(p, np.float64) for p in transition.planes()]
+        log, *phase = (np.array(p, np.float64) for p in transition.logarithm())
+        value = np.exp(log + 1j * sum(phase))
+        np.testing.assert_allclose(value, planes[0] + 1j * sum(planes[1:]), rtol=1e-5, atol=1e-6)
+
+
+def test_the_logarithm_keeps_long_memories_and_near_resets():
+    (log,) = Transition.sigmoid(mx.array([20.0, -200.0])).logarithm()
+    np.testing.assert_allclose(log, [-np.log1p(np.exp(-20)), -200], rtol=1e-5)

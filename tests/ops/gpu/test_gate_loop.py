@@ -1,0 +1,185 @@
+"""The fused operator of the GPU kernels beside the float64 loops of `reference`."""
+
+from dataclasses import replace
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from harness.platforms import PLATFORMS, kernels_of
+from helpers.reference import as_numpy, error, forward, gradients, random_case, to_planes
+
+from mlx_gateloop.ops.gpu import operator as launcher
+from mlx_gateloop.ops.gpu.kernels import plan
+from mlx_gateloop.ops.transition import Transition
+
+pytestmark = pytest.mark.parametrize("platform", PLATFORMS)
+# A value's own rounding, half a step at most; a half type takes it from float32's.
+ROUNDING = {mx.float32: 1e-6, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8}
+
+
+def gated(case, form, dtype, shift=0.0, turn=1.0):
+    """The case with gates of that form, their one or two arrays, and the gradients by these."""
+    is_complex = np.iscomplexobj(case.a)
+    rng = np.random.default_rng(1)
+
+    def values(x):
+        return np.array(mx.array(x.astype(np.float32)).astype(dtype).astype(mx.float32), np.float64)
+
+    if form == "cartesian":
+        first, second = values(case.a.real), values(case.a.imag)
+        case = replace(case, a=first + 1j * second if is_complex else first)
+        by_first, by_second = (da := gradients(case)["a"]).real, da.imag
+    else:
+        first = values(rng.normal(size=case.a.shape) + shift)
+        first = first if form == "sigmoid" else -np.abs(first)
+        second = values(turn * rng.normal(size=case.a.shape))
+        size = 1 / (1 + np.exp(-first)) if form == "sigmoid" else np.exp(first)
+        case = replace(case, a=size * np.exp(1j * second) if is_complex else size)
+        by_log = gradients(case)["a"] * np.conj(case.a)
+        by_first, by_second = by_log.real * (1 - size if form == "sigmoid" else 1), by_log.imag
+    return (
+        (case, [first, second], [by_first, by_second])
+        if is_complex
+        else (case, [first], [by_first])
+    )
+
+
+def check(platform, case, form, dtype=mx.float32, gate_dtype=mx.float32, **options):
+    """y, the last state and every gradient agree with the reference to the dtype's rounding."""
+    case, gates, by_gates = gated(case, form, gate_dtype, **options)
+
+    def flat(x, dtype=mx.float32):
+        return mx.array(x[..., 0].astype(np.float32)).astype(dtype)
+
+    arrays = [flat(x, dtype) for x in (case.q, case.k, case.v)]
+    arrays += [flat(x, gate_dtype) for x in gates] + [to_planes(case.h0)[..., 0, 0]]
+    mask = None if case.mask.all() else mx.array(case.mask.copy())
+
+    def operator(q, k, v, *rest):
+        a = Transition(form, *rest[:-1])
+        return launcher.gate_loop(kernels_of(platform), q, k, v, a, rest[-1], mask, case.reverse)
+
+    cotangents = [flat(case.dy, dtype), to_planes(case.dh)[..., 0, 0]]
+    (y, h), found = mx.vjp(operator, arrays, cotangents)
+    want_y, want_h, _ = forward(case)
+    want = gradients(case)
+    assert y.dtype == dtype
+    assert error(y, want_y) <= ROUNDING[dtype]
+    assert error(h, as_numpy(to_planes(want_h))) <= 1e-6
+    wanted = [want["q"], want["k"], want["v"], *by_gates, as_numpy(to_planes(want["h0"]))]
+    for array, gradient, w in zip(arrays, found, wanted, strict=True):
+        assert gradient.dtype == array.dtype
+        assert error(gradient, w) <= max(2e-6, ROUNDING[array.dtype])
+    return y, h
+
+
+@pytest.mark.parametrize("is_complex", [True, False])
+@pytest.mark.parametrize(
+    ("form", "masked", "reverse"),
+    [
+        ("sigmoid", 0.0, False),
+        ("sigmoid", 0.3, True),
+        ("polar", 0.3, False),
+        ("cartesian", 0.0, True),
+    ],
+)
+def test_gates_masks_and_directions(platform, form, is_complex, masked, reverse):
+    options = {"masked": masked, "reverse": reverse, "is_complex": is_complex}
+    check(platform, random_case(4, 139, heads=(37, 1, 1), **options), form)
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+@pytest.mark.parametrize("gate_dtype", [mx.float32, None])
+def test_half_types(platform, dtype, gate_dtype):
+    case = random_case(5, 70, heads=(5, 1, 1), dtype=dtype)
+    check(platform, case, "sigmoid", dtype, gate_dtype or dtype)
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "width"), [(1, 1, 1), (1, 3, 2), (2, 1, 33), (2, 64, 32), (3, 65, 64)]
+)
+def test_shapes_at_the_edges_of_tiles(platform, batch, length, width):
+    check(platform, random_case(6, length, batch=batch, heads=(width, 1, 1)), "sigmoid")
+
+
+@pytest.mark.parametrize("is_complex", [True, False])
+@pytest.mark.parametrize(("masked", "reverse"), [(0.0, False), (0.3, True)])
+def test_a_long_sequence_in_parts(platform, is_complex, masked, reverse):
+    length = 3001
+    parts = plan(platform[0], 1, length, 5).parts
+    assert parts > 1
+    assert length % parts
+    options = {"masked": masked, "reverse": reverse, "is_complex": is_complex}
+    case = random_case(7, length, batch=1, heads=(5, 1, 1), **options)
+    check(platform, case, "sigmoid", shift=3)
+
+
+def test_a_large_batch(platform):
+    batch = 264
+    assert plan(platform[0], batch, 70, 1).segments < plan(platform[0], 1, 70, 1).segments
+    check(platform, random_case(8, 70, batch=batch, heads=(1, 1, 1)), "sigmoid")
+
+
+def test_resets_are_exact(platform):
+    case = random_case(9, 70, resets=0.3)
+    assert (case.a == 0).any()
+    check(platform, case, "cartesian")
+    q, k, v, phase = (mx.random.normal((1, 70, 3), key=mx.random.key(i)) for i in range(4))
+    log = mx.where(mx.arange(70)[None, :, None] == 40, -mx.inf, mx.zeros((1, 70, 3)))
+
+    def run(start):
+        arrays = [x[:, start:] for x in (q, k, v)]
+        a = Transition.polar(log[:, start:], phase[:, start:])
+        return launcher.gate_loop(kernels_of(platform), *arrays, a, None, None, False)
+
+    for whole, rest in zip(run(0), run(40), strict=True):  # nothing before step 40 is left
+        assert error(whole[:, -rest.shape[1] :], as_numpy(rest)) <= 1e-6
+
+
+@pytest.mark.parametrize(("shift", "turn"), [(8, 0.001), (8, 1), (20, 0)])
+def test_a_memory_of_thousands_of_steps(platform, shift, turn):
+    case = random_case(10, 4096, batch=1, heads=(4, 1, 1), resets=0)
+    case, gates, _ = gated(case, "sigmoid", mx.float32, shift=shift, turn=turn)
+    q, k, v, gamma, theta = (
+        mx.array(x[..., 0].astype(np.float32)) for x in (case.q, case.k, case.v, *gates)
+    )
+    a, h0 = Transition.sigmoid(gamma, theta), to_planes(case.h0)[..., 0, 0]
+    y, h = launcher.gate_loop(kernels_of(platform), q, k, v, a, h0, None, False)
+    want_y, want_h, _ = forward(case)
+    assert error(y, want_y) <= 2e-5
+    assert error(h, as_numpy(to_planes(want_h))) <= 2e-5
+
+
+def test_masked_steps_read_nothing_and_give_exact_zeros(platform):
+    shape = (1, 40, 3)
+    arrays = [mx.random.normal(shape, key=mx.random.key(i)) for i in range(5)]
+    live = mx.arange(40)[None] % 3 != 1
+    spoilt = [mx.where(live[..., None], x, mx.nan) for x in arrays]
+
+    def loss(*xs):
+        a = Transition.sigmoid(*xs[3:])
+        y, h = launcher.gate_loop(kernels_of(platform), *xs[:3], a, None, live, False)
+        return y.square().sum() + h.square().sum()
+
+    everything = tuple(range(5))
+    for clean, got in zip(
+        mx.grad(loss, everything)(*arrays), mx.grad(loss, everything)(*spoilt), strict=True
+    ):
+        assert mx.array_equal(clean, got)
+        assert not got[:, 1::3].any()
+
+
+def test_masked_steps_are_zero_beside_states_and_gradients_that_overflow(platform):
+    shape = (1, 150, 3)
+    live = mx.arange(150)[None] % 3 != 1
+    ones, growth = mx.ones(shape), mx.full(shape, 4.0)
+
+    def run(*xs):
+        a = Transition("cartesian", *xs[3:])
+        return launcher.gate_loop(kernels_of(platform), *xs[:3], a, None, live, False)
+
+    (y, h), found = mx.vjp(run, [ones, ones, ones, growth], [ones, mx.zeros((1, 2, 3))])
+    assert mx.isinf(h[:, 0]).all()
+    assert not mx.isfinite(found[1][:, 0]).any()
+    for x in (y, *found):
+        assert not x[:, 1::3].any()

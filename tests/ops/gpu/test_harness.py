@@ -1,0 +1,245 @@
+"""The harness itself: kernels whose results are known, and for each detector one that trips it."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from harness import KernelFault, cuda_kernel, metal_kernel, recorded
+
+SYNC = "threadgroup_barrier(mem_flags::mem_threadgroup);"
+SEEDS = range(3)
+
+
+def normal(*shape, dtype=mx.float32):
+    return mx.random.normal(shape, key=mx.random.key(0)).astype(dtype)
+
+
+def run(source, x, threads, group=64, size=None, dtype=mx.float32, factory=metal_kernel, **options):
+    """The output `y` of a kernel with one input `x` on a line of threads."""
+    call_options = {k: options.pop(k) for k in ("template", "init_value") if k in options}
+    kernel = factory("test", ["x"], ["y"], source, **options)
+    (y,) = kernel(
+        inputs=[x],
+        grid=(threads, 1, 1),
+        threadgroup=(group, 1, 1),
+        output_shapes=[(size or x.size,)],
+        output_dtypes=[dtype],
+        **call_options,
+    )
+    return np.array(y)
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
+def test_the_example_of_mlx(dtype):
+    source = """
+        uint elem = thread_position_in_grid.x;
+        T tmp = inp[elem];
+        out[elem] = metal::exp(tmp);
+    """
+    a = normal(4, 16, dtype=dtype)
+    kernel = metal_kernel(name="myexp", input_names=["inp"], output_names=["out"], source=source)
+    (y,) = kernel(
+        inputs=[a],
+        template=[("T", mx.float32)],
+        grid=(a.size, 1, 1),
+        threadgroup=(256, 1, 1),
+        output_shapes=[a.shape],
+        output_dtypes=[a.dtype],
+    )
+    assert mx.allclose(y, mx.exp(a), rtol=2e-4 if dtype == mx.float32 else 1e-2)
+
+
+REDUCTION = f"""
+    threadgroup float sums[64];
+    const uint i = thread_position_in_threadgroup.x, g = threadgroup_position_in_grid.x;
+    sums[i] = x[g * 64 + i];
+    for (uint n = 32; n > 0; n /= 2) {{
+      {SYNC}
+      if (i < n) sums[i] += sums[i + n];
+    }}
+    if (i == 0) y[g] = sums[0];
+"""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_reduction_with_barriers(seed):
+    x = normal(256)
+    with recorded() as launches:
+        y = run(REDUCTION, x, 256, size=4, seed=seed)
+    np.testing.assert_allclose(y, np.array(x).reshape(4, 64).sum(1), rtol=1e-4, atol=1e-5)
+    (launch,) = launches
+    assert launch.read == {"x": 4 * 256, "y": 0}
+    assert launch.written == {"x": 0, "y": 4 * 4}
+    assert launch.unwritten["y"] == 0
+    assert launch.shared_bytes == 4 * 64
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_prefix_sum_of_a_simdgroup(seed):
+    source = """
+        const uint i = thread_position_in_grid.x, lane = thread_index_in_simdgroup;
+        float sum = x[i];
+        for (uint n = 1; n < 32; n *= 2) {
+          const float before = simd_shuffle_up(sum, n);
+          if (lane >= n) sum += before;
+        }
+        y[i] = sum - simd_prefix_inclusive_sum(x[i]) + simd_sum(x[i]) + simd_max(x[i]);
+    """
+    x = normal(128)
+    rows = np.array(x).reshape(4, 32)
+    want = np.repeat(rows.sum(1) + rows.max(1), 32)
+    np.testing.assert_allclose(run(source, x, 128, seed=seed), want, atol=1e-4)
+
+
+def test_a_transpose_through_threadgroup_memory():
+    source = f"""
+        threadgroup T tile[8][8];
+        const uint i = thread_position_in_threadgroup.x, j = thread_position_in_threadgroup.y;
+        const uint rows = x_shape[0], columns = x_shape[1];
+        const uint3 at = threadgroup_position_in_grid;
+        tile[j][i] = x[(at.y * 8 + j) * columns + at.x * 8 + i];
+        {SYNC}
+        y[(at.x * 8 + j) * rows + at.y * 8 + i] = tile[i][j];
+    """
+    x = normal(16, 24, dtype=mx.bfloat16)
+    kernel = metal_kernel("transpose", ["x"], ["y"], source)
+    call = {"grid": (24, 16, 1), "threadgroup": (8, 8, 1), "template": [("T", x.dtype)]}
+    (y,) = kernel(inputs=[x.T.T], output_shapes=[(24, 16)], output_dtypes=[x.dtype], **call)
+    assert mx.array_equal(y, x.T)
+
+
+def test_a_histogram_with_atomics():
+    source = """
+        atomic_fetch_add_explicit(&y[x[thread_position_in_grid.x]], 1, memory_order_relaxed);
+    """
+    x = mx.random.randint(0, 9, (300,), mx.uint32, key=mx.random.key(1))
+    options = {"atomic_outputs": True, "init_value": 0, "dtype": mx.uint32}
+    y = run(source, x, 300, size=9, **options)
+    np.testing.assert_array_equal(y, np.bincount(np.array(x), minlength=9))
+
+
+def test_cuda_blocks_are_whole():
+    source = """
+        __shared__ float all[64];
+        const int i = blockIdx.x * blockDim.x + threadIdx.x;
+        all[threadIdx.x] = i < x_shape[0] ? x[i] : 0.0f;
+        __syncthreads();
+        if (i < x_shape[0]) y[i] = all[63 - threadIdx.x] + __shfl_xor_sync(~0u, 1.0f, 1);
+    """
+    x = normal(64)
+    np.testing.assert_array_equal(
+        run(source, x, 40, factory=cuda_kernel), np.array(x)[::-1] + np.float32(1)
+    )
+
+
+def test_half_types_round_as_mlx_rounds_them():
+    bits = np.arange(2**16).astype(np.uint16)
+    source = "const uint i = thread_position_in_grid.x; y[i] = x[i];"
+    for dtype in (mx.float16, mx.bfloat16):
+        every = mx.array(bits).view(dtype)
+        every = every[mx.array(np.flatnonzero(mx.isfinite(every)))]
+        wide = every.astype(mx.float32)
+        np.testing.assert_array_equal(run(source, every, every.size, 256), np.array(wide))
+        x = mx.concatenate([wide * (1 + 2.0**-i) for i in (8, 9, 11, 12)])
+        kernel = metal_kernel("round", ["x"], ["y"], source)
+        call = {"grid": (x.size, 1, 1), "threadgroup": (256, 1, 1)}
+        call |= {"output_shapes": [x.shape], "output_dtypes": [dtype]}
+        assert mx.array_equal(kernel(inputs=[x], **call)[0], x.astype(dtype))
+
+
+THREAD = "const uint i = thread_position_in_grid.x; "
+SHARED = THREAD + "threadgroup float s[64]; s[i] = x[i]; "
+RACE = r"race: (read beside write|write beside read) of "
+BROKEN = {
+    RACE + r"s\[1\]": SHARED + "y[i] = s[1];",
+    r"race: two writes of s\[0\]": THREAD + "threadgroup float s[1]; s[0] = i; y[i] = x[i];",
+    RACE + r"s\[\d+\]": SHARED + f"{SYNC} y[i] = s[(i + 1) % 64]; s[i] = 0;",
+    RACE + "s": SHARED + "threadgroup_barrier(mem_flags::mem_device); y[i] = s[63 - i];",
+    RACE + "s.4": SHARED + "simdgroup_barrier(mem_flags::mem_threadgroup); y[i] = s[40];",
+    RACE + "s.*": SHARED + "simd_sum(s[i]); y[i] = s[i ^ 1];",
+    "divergent barrier: only": THREAD + f"if (i < 9) {{ {SYNC} }} y[i] = simd_sum(x[i]);",
+    "divergent barrier: threads": THREAD + f"if (i < 9) {{ {SYNC} }}\nelse {{ {SYNC} }}",
+    "divergent barrier: some": THREAD + f"if (i > 60) return;\n {SYNC} y[i] = x[i];",
+    "divergent simdgroup": THREAD + "if (i < 9) y[i] = simd_sum(x[i]);\n else simd_sum(x[i]);",
+    r"uninitialised read of s\[": THREAD + "threadgroup float s[64]; y[i] = s[i];",
+    r"uninitialised read of y\[": THREAD + "y[i] += x[i];",
+    r"out of bounds: s\[64\] of 64": SHARED + "y[i] = s[64];",
+    r"out of bounds: x\[64\] of 64": THREAD + "y[i] = x[i + 1];",
+    r"out of bounds: y\[-1\] of 64": THREAD + "y[int(i) - 1] = x[i];",
+    r"out of bounds: x_shape\[1\] of 1": THREAD + "y[i] = x_shape[1];",
+    r"race: two writes of y\[0\]": THREAD + "y[0] = x[i];",
+    RACE + "y": THREAD + "y[i] = x[i]; y[i] = y[63 - i];",
+    "33024 bytes of threadgroup memory": SHARED + "threadgroup float t[8192]; t[i] = 1;",
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("fault", BROKEN)
+def test_faults_are_found(fault, seed):
+    with pytest.raises(KernelFault, match=fault):
+        run(BROKEN[fault], normal(64), 64, seed=seed)
+
+
+def test_two_threadgroups_may_not_write_one_number():
+    source = "y[thread_position_in_threadgroup.x] = 1;"
+    with pytest.raises(KernelFault, match="race: two writes of y"):
+        run(source, normal(128), 128)
+
+
+def test_what_is_ordered_is_no_race():
+    source = f"""
+        threadgroup float s[64];
+        const uint i = thread_position_in_threadgroup.x;
+        s[i] = x[i];
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        const float all = s[i / 32 * 32];  // read by all lanes, then written by one
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        if (i % 32 == 0) s[i] = all + 1;
+        y[i] = all;
+        threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
+        y[i] = y[i] + s[32 - i / 32 * 32];
+        {SYNC}
+    """
+    x = normal(64)
+    first, second = np.array(x)[0], np.array(x)[32]
+    want = np.repeat([first + (second + 1), second + (first + 1)], 32).astype(np.float32)
+    np.testing.assert_allclose(run(source, x, 64), want, rtol=1e-6)
+
+
+def test_outputs_nobody_writes_are_nan_and_counted():
+    with recorded() as launches:
+        y = run(
+            "if (thread_position_in_grid.x < 3) y[thread_position_in_grid.x] = 1;", normal(8), 8
+        )
+    assert np.isnan(y[3:]).all()
+    assert launches[0].unwritten["y"] == 5
+
+
+def test_orders_differ_between_seeds():
+    source = """
+        const uint old = atomic_fetch_add_explicit(&y[64], 1, memory_order_relaxed);
+        atomic_store_explicit(&y[thread_position_in_grid.x], old, memory_order_relaxed);
+    """
+    options = {"atomic_outputs": True, "init_value": 0, "dtype": mx.uint32, "size": 65}
+    orders = {tuple(run(source, normal(64), 64, 32, seed=seed, **options)) for seed in (0, 0, 1, 2)}
+    assert len(orders) == 3
+
+
+def test_a_kernel_that_does_not_compile():
+    with pytest.raises(RuntimeError, match="no_such_thing"):
+        run("y[0] = no_such_thing;", normal(8), 8)
+
+
+def test_kernels_have_no_rules_of_their_own():
+    x, source = normal(8), "y[thread_position_in_grid.x] = x[thread_position_in_grid.x];"
+    kernel = metal_kernel("identity", ["x"], ["y"], source)
+    call = {"grid": (8, 1, 1), "threadgroup": (8, 1, 1)}
+    call |= {"output_shapes": [(8,)], "output_dtypes": [mx.float32]}
+    with pytest.raises(ValueError, match="vjp"):
+        mx.grad(lambda x: kernel(inputs=[x], **call)[0].sum())(x)
+
+
+def test_cuda_grids_have_limits():
+    kernel = cuda_kernel("test", ["x"], ["y"], "y[0] = x[0];")
+    call = {"threadgroup": (1, 1, 1), "output_shapes": [(1,)], "output_dtypes": [mx.float32]}
+    with pytest.raises(RuntimeError, match="65535 blocks at most in y and z"):
+        mx.eval(kernel(inputs=[mx.ones(1)], grid=(1, 1, 70_000), **call))

@@ -1,0 +1,184 @@
+"""Kernels with one fault each: every one is noticed, by its values or by what it does."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from harness import metal_kernel, recorded
+
+import mlx_gateloop as gl
+from mlx_gateloop.ops import gpu
+from mlx_gateloop.ops.gpu import operator as launcher
+from mlx_gateloop.ops.gpu.kernels import Kernels, plan
+
+DIRECTORY = Path(gpu.__file__).parent
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A replacement in one file, of a text that must occur there exactly `count` times."""
+
+    file: str
+    old: str
+    new: str
+    count: int = 1
+    length: int = 139  # 3001: long enough to be cut into parts
+    masked: bool = False
+    reverse: bool = False
+
+    def factory(self, header, source, **names):
+        """A kernel of the mutated text."""
+        text = (DIRECTORY / self.file).read_text()
+        assert text.count(self.old) == self.count, f"{self.file} has changed: {self.old}"
+        mutated = text.replace(self.old, self.new)
+        header, source = (part.replace(text, mutated) for part in (header, source))
+        return metal_kernel(header=header, source=source, **names)
+
+
+PARTS = {"length": 3001}
+MASK = {"masked": True}
+BARRIER = "GL_BARRIER();"
+FIRST_BARRIER = "    GL_BARRIER();\n    GL_UNROLL"
+ROUND_BARRIER = "      GL_BARRIER();\n    }"
+ROUND_FLIP = "p = 1 - p;  //"
+TILE_FLIP = "    p = 1 - p;\n"
+ROUNDS = "far < S; far *= 2"
+MUTANTS = {
+    "no barrier before the rounds, forward": Mutant("forward.inc", FIRST_BARRIER, "    GL_UNROLL"),
+    "the same, backward": Mutant("backward.inc", FIRST_BARRIER, "    GL_UNROLL"),
+    "no barrier in a round, forward": Mutant("forward.inc", ROUND_BARRIER, "    }"),
+    "no barrier in a round, backward": Mutant("backward.inc", ROUND_BARRIER, "    }"),
+    "barrier of some segments": Mutant(
+        "forward.inc", BARRIER, "if (seg > 0) { GL_BARRIER(); }", count=2
+    ),
+    "a round too few, forward": Mutant("forward.inc", ROUNDS, "2 * far < S; far *= 2"),
+    "a round too few, backward": Mutant("backward.inc", ROUNDS, "2 * far < S; far *= 2"),
+    "rounds that reach one segment": Mutant("forward.inc", ROUNDS, "far < S; far += 1"),
+    "barrier that orders nothing": Mutant("prelude.metal", "mem_threadgroup)", "mem_device)"),
+    "fast exp": Mutant("prelude.metal", "metal::precise::exp", "metal::exp"),
+    "fast sine and cosine": Mutant("prelude.metal", "metal::precise::sincos", "metal::sincos"),
+    "idle lanes return early": Mutant(
+        "position.inc",
+        "const bool writes = channel < D;",
+        "const bool writes = channel < D; if (!writes) return;",
+    ),
+    "one buffer for a round, forward": Mutant("forward.inc", ROUND_FLIP, "//"),
+    "one buffer for a round, backward": Mutant("backward.inc", ROUND_FLIP, "//"),
+    "one buffer for a tile, forward": Mutant("forward.inc", TILE_FLIP, ""),
+    "one buffer for a tile, backward": Mutant("backward.inc", TILE_FLIP, ""),
+    "conj of the adjoint": Mutant("common.inc", "{a.re, -a.im}", "{a.re, a.im}"),
+    "conj of a segment": Mutant("backward.inc", "gl_back<COMPLEX>(B,", "gl_times<COMPLEX>(B,"),
+    "conj of a part": Mutant("aggregate.inc", "ADJOINT ? -A.im", "ADJOINT ? A.im", **PARTS),
+    "swapped re and im": Mutant(
+        "common.inc", "a.re * h.im + a.im * h.re + x.im", "a.re * h.im - a.im * h.re + x.im"
+    ),
+    "sign of the phase": Mutant(
+        "backward.inc", "G.im * by.re - G.re * by.im", "G.re * by.im - G.im * by.re"
+    ),
+    "slope of the sigmoid": Mutant("common.inc", "negative ? 1.0f - rest : rest", "rest"),
+    "lanes past the last channel write": Mutant("position.inc", "= channel < D;", "= true;"),
+    "they read past it": Mutant("position.inc", "channel < D ? channel : D - 1", "channel"),
+    "steps past the last are written": Mutant(
+        "backward.inc", "      if (writes && start + r < end) {", "      if (writes) {"
+    ),
+    "last step is left out": Mutant(
+        "forward.inc",
+        "      if (writes && start + r < end) {",
+        "      if (writes && start + r < end - 1) {",
+    ),
+    "loads past the end": Mutant(
+        "forward.inc", "start + r < end ? start + r : end - 1", "start + r"
+    ),
+    "first step of a tile": Mutant("forward.inc", "tile + seg * R", "tile + seg * R + 1"),
+    "too few states saved": Mutant("forward.inc", "start % C == 0", "start % (2 * C) == 0"),
+    "wrong state taken": Mutant("backward.inc", "+ tile / C)", "+ (tile + S * R - 1) / C)"),
+    "state after, not before": Mutant("forward.inc", "GL_GET(1, seg - 1)", "GL_GET(1, seg)"),
+    "gradient before, not after": Mutant("backward.inc", "GL_GET(3, seg + 1)", "GL_GET(3, seg)"),
+    "every segment takes h0": Mutant("forward.inc", "if (seg == 0) carry =", "carry ="),
+    "no segment takes dh1": Mutant("backward.inc", "if (seg == S - 1) carry", "if (false) carry"),
+    "the tile's state is lost": Mutant("forward.inc", "carry = GL_GET(1, S - 1)", "carry = h"),
+    "index of the reverse": Mutant(
+        "position.inc", "(REVERSE ? L - 1 : 0) * D", "(REVERSE ? L : 0) * D", reverse=True
+    ),
+    "reverse goes forward": Mutant("position.inc", "REVERSE ? -D : D", "D", reverse=True),
+    "mask is not reversed": Mutant(
+        "position.inc", "(REVERSE ? L - 1 - (t) : (t))", "(t)", reverse=True, **MASK
+    ),
+    "mask of y": Mutant("forward.inc", "live >> r & 1 ? o[r] * h.re : 0.0f", "o[r] * h.re", **MASK),
+    "mask of a gate": Mutant("backward.inc", "on ? turning : 0.0f", "turning", **MASK),
+    "mask of the recurrence": Mutant(
+        "forward.inc",
+        "live >> r & 1 ? gl_gate_of<FORM, COMPLEX>(f[r], s[r]).a : gl_one()",
+        "gl_gate_of<FORM, COMPLEX>(f[r], s[r]).a",
+        **MASK,
+    ),
+    "gates before instead of after": Mutant("backward.inc", "GL_GET(2, seg", "GL_GET(0, seg"),
+    "order of an adjoint part": Mutant("aggregate.inc", "low + high - 1 - n", "n", **PARTS),
+    "last state of the first part": Mutant("forward.inc", "&& end == L", "&& begin == 0", **PARTS),
+    "h0 of the last part": Mutant("backward.inc", "&& begin == 0", "&& end == L", **PARTS),
+}
+
+
+def outputs(operator, length, masked, reverse):
+    """y, the last state and all gradients of an operator, for one case."""
+    shape = (2, length, 37)
+    arrays = [mx.random.normal(shape, key=mx.random.key(i)) for i in range(5)]
+    arrays[3] = arrays[3] + (2 if length > 1000 else 0)
+    arrays.append(mx.random.normal((2, 2, 37), key=mx.random.key(5)))
+    mask = mx.random.uniform(shape=shape[:2], key=mx.random.key(6)) < 0.7 if masked else None
+
+    def run(q, k, v, gamma, theta, h0):
+        return operator(q, k, v, gl.Transition.sigmoid(gamma, theta), h0, mask, reverse)
+
+    cotangents = [arrays[0].sin(), arrays[5].cos()]
+    outputs, gradients = mx.vjp(run, arrays, cotangents)
+    return [*outputs, *gradients]
+
+
+def noticed(factory, length, masked, reverse):
+    """What is wrong with the kernels of a factory; None if nothing is seen."""
+
+    def observed(*arguments):
+        return launcher.gate_loop(Kernels("metal", factory), *arguments)
+
+    def plain(q, k, v, a, h0, mask, reverse):
+        return gl.gate_loop(q, k, v, a, h0, mask=mask, reverse=reverse, backend="ops")
+
+    try:
+        with recorded() as launches:
+            found = outputs(observed, length, masked, reverse)
+    except RuntimeError as error:
+        return str(error)
+    if any(launch.unwritten.get("states") for launch in launches):
+        return "states that nobody saved"
+    for got, want in zip(found, outputs(plain, length, masked, reverse), strict=True):
+        wrong = (got - want).abs().max().item() / want.abs().max().item()
+        if not wrong <= TOLERANCE:
+            return f"an error of {wrong}"
+    return None
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_fault_is_noticed(name):
+    mutant = MUTANTS[name]
+    assert noticed(mutant.factory, mutant.length, mutant.masked, mutant.reverse)
+
+
+CASES = {(m.length, m.masked, m.reverse) for m in MUTANTS.values()}
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_the_kernels_themselves_pass(case):
+    assert noticed(metal_kernel, *case) is None
+
+
+def test_long_sequences_are_cut_into_parts():
+    assert plan("metal", 2, PARTS["length"], 37).parts > 1
+
+
+def test_a_text_that_is_gone_is_reported():
+    stale = Mutant("forward.inc", "no such text", "")
+    with pytest.raises(AssertionError, match=r"forward\.inc has changed"):
+        stale.factory("", "")

@@ -1,0 +1,74 @@
+"""The kernels under the address and undefined-behaviour sanitizers, with plain pointers."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from harness import absence, toolchain
+
+TESTS = Path(__file__).parents[1]
+# Edges of tiles and lanes, an input below 8 numbers, sequences in parts.
+SHAPES = [(2, 100, 40), (1, 1, 33), (1, 65, 64), (1, 3, 2)]
+THREAD = "const uint i = thread_position_in_grid.x; "
+BROKEN = {
+    "heap-buffer-overflow": THREAD + "y[i + 1] = x[i];",
+    "index 64 out of bounds": THREAD + "threadgroup float s[64]; s[i + 1] = 0; y[i] = s[i];",
+    "index 4 out of bounds": THREAD
+    + "float f[4]; for (int n = 0; n < 5; ++n) f[n] = n; y[i] = *f;",
+    "signed integer overflow": THREAD + "y[i] = 2147483647 + x_shape[0];",
+}
+RUN = """
+from functools import partial
+import harness
+from harness.variants import VARIANTS, launch
+shapes = {shapes}
+for platform in ("metal", "cuda"):
+    factory = partial(getattr(harness, platform + "_kernel"), sanitized=True)
+    for variant in VARIANTS:
+        for shape in shapes:
+            launch(platform, factory, variant.values[0], shape, parts=-(-shape[1] // 64))
+print("clean")
+"""
+RUN_BROKEN = """
+import mlx.core as mx
+from harness import metal_kernel
+kernel = metal_kernel("broken", ["x"], ["y"], {source!r}, sanitized=True)
+call = dict(grid=(64, 1, 1), threadgroup=(64, 1, 1))
+kernel(inputs=[mx.ones(64)], output_shapes=[(64,)], output_dtypes=[mx.float32], **call)
+"""
+
+
+@cache
+def sanitizer():
+    """The library that has to be loaded first, or None."""
+    if absence():
+        return None
+    printed = toolchain.compile_cpp(["-print-file-name=libasan.so"]).strip()
+    return printed if Path(printed).is_absolute() else None
+
+
+pytestmark = pytest.mark.skipif(
+    sanitizer() is None, reason=absence() or "the compiler has no sanitizers"
+)
+
+
+def run(program):
+    environment = dict(os.environ, LD_PRELOAD=sanitizer(), ASAN_OPTIONS="detect_leaks=0")
+    environment["PYTHONPATH"] = str(TESTS)
+    command = [sys.executable, "-P", "-c", program]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_kernels():
+    done = run(RUN.format(shapes=SHAPES))
+    assert (done.returncode, done.stdout) == (0, "clean\n"), done.stderr
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_faults_are_found(fault):
+    done = run(RUN_BROKEN.format(source=BROKEN[fault]))
+    assert done.returncode != 0
+    assert fault in done.stderr

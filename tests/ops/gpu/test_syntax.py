@@ -1,0 +1,72 @@
+"""Clang, with address spaces, takes the Metal kernels and refuses what Apple's compiler would."""
+
+import mlx.core as mx
+import pytest
+from harness import Call, metal_kernel, syntax
+from harness.variants import SMALL, VARIANTS, composed
+
+pytestmark = pytest.mark.skipif(
+    syntax.absence() is not None, reason=f"no check by clang: {syntax.absence()}"
+)
+
+
+@pytest.mark.parametrize("shape", [(2, 100, 40), SMALL])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_kernels(variant, shape):
+    for kernel, call in composed("metal", metal_kernel, variant, shape):
+        assert syntax.complaints(kernel, call) == []
+
+
+def check(source, header="", size=8, dtype=mx.float32):
+    kernel = metal_kernel("test", ["x"], ["y"], source, header)
+    return syntax.complaints(kernel, Call([mx.zeros(size)], [dtype], []))
+
+
+GOOD = """
+    threadgroup float s[32];
+    const uint i = thread_position_in_grid.x;
+    s[i] = first(x + i);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    y[i] = metal::exp(0.5f * s[31 - i]);
+"""
+FIRST = "inline float first(const device float* p) { return *p; }\n"
+FUNCTION = "inline float f({}) {{ return {}; }}\n"
+BAD = {
+    "write to an input": ("x[0] = 1;", "", "not assignable"),
+    "other memory": ("threadgroup float s[1]; y[0] = first(s);", FIRST, "no matching function"),
+    "pointer without a space": ("y[0] = f(x);", FUNCTION.format("const float* p", "*p"), "'f'"),
+    "reference without a space": ("y[0] = f(y[0]);", FUNCTION.format("float& t", "t"), "'f'"),
+    "thread memory": ("float t = 0; device float* p = &t; y[0] = *p;", "", "'device float *'"),
+    "double literal": ("y[0] = x[0] * 0.5;", "", "'double'"),
+    "double": ("double t = x[0]; y[0] = float(t);", "", "no_double"),
+    "standard library": ("y[0] = std::exp(x[0]);", "", "'std'"),
+    "two types": ("y[0] = metal::min(x[0], 1);", "", "'min'"),
+    "no such position": ("y[simd_lane] = 0;", "", "'simd_lane'"),
+    "position named in the header": (
+        "y[0] = f();",
+        FUNCTION.format("", "thread_position_in_grid.x"),
+        "'thread_position_in_grid'",
+    ),
+}
+
+
+def test_a_good_kernel():
+    assert check(GOOD, FIRST) == []
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_kernels(what):
+    source, header, complaint = BAD[what]
+    assert complaint in check(source, header)[0]
+
+
+def test_a_small_input_is_constant():
+    assert check("y[0] = first(x);", FIRST, size=8) == []
+    assert "'first'" in check("y[0] = first(x);", FIRST, size=7)[0]
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_rounding_to_half_types_is_written_out(dtype):
+    assert "loses floating-point precision" in check("y[0] = x[0];", dtype=dtype)[0]
+    name = {mx.float16: "half", mx.bfloat16: "bfloat"}[dtype]
+    assert check(f"y[0] = static_cast<{name}>(x[0]);", dtype=dtype) == []

@@ -1,0 +1,58 @@
+"""The bytes that the kernels read and write, as the harness counts them."""
+
+import math
+
+import mlx.core as mx
+import pytest
+from harness import recorded
+from harness.platforms import OBSERVED
+
+from mlx_gateloop.ops.gpu.kernels import Plan, Variant
+
+SHAPE = (1, 128, 32)
+# What a variant must move for an element, in arrays of its type: forward and backward.
+CASES = {
+    "operator": (Variant(0, True), 6, 11),  # q k v gamma theta | y; those, dy | five gradients
+    "real operator": (Variant(0, False), 5, 9),
+    "scan": (Variant(2, True, 2), 6, 10),  # x and a | h; those, dh | four gradients
+}
+
+
+def moved(launch):
+    return sum(launch.read.values()) + sum(launch.written.values())
+
+
+@pytest.mark.parametrize("platform", OBSERVED)
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("segments", [8, 16])
+@pytest.mark.parametrize("case", CASES)
+def test_every_array_is_moved_once(platform, dtype, masked, segments, case):
+    variant, *arrays = CASES[case]
+    variant = Variant(variant.form, variant.is_complex, variant.planes_x, masked)
+    kernels, plan, elements = OBSERVED[platform], Plan(segments), math.prod(SHAPE)
+    steps, state = mx.ones(SHAPE, dtype), mx.zeros((SHAPE[0], 1, 2, SHAPE[2]))
+    x = dict.fromkeys(("q", "k", "v", "first", "second", "dy", "dz"), steps)
+    x |= {"mask": mx.ones(SHAPE[:2], mx.bool_), "h0": state, "dh1": state}
+    with recorded() as launches:
+        states = kernels.forward(variant, plan, x)["states"]
+        mx.eval(kernels.backward(variant, plan, x | {"states": states}))
+    assert len(launches) == 2
+    for launch, count in zip(launches, arrays, strict=True):
+        each = moved(launch) / elements
+        print(f"\n{launch.name}, {case}, {dtype}: {each:.2f} bytes for an element")
+        least = count * dtype.size
+        assert least <= each <= least + 1 + masked  # each channel's thread reads the mask
+
+
+def test_a_sequence_in_parts_reads_the_gates_and_the_source_twice():
+    kernels, (variant, _, count) = OBSERVED["metal"], CASES["operator"]
+    shape, parts = (1, 512, 32), 2
+    steps, state = mx.ones(shape), mx.zeros((1, parts, 2, shape[2]))
+    x = dict.fromkeys(("q", "k", "v", "first", "second", "dy"), steps) | {"dh1": state}
+    x["states"] = mx.zeros((1, shape[1] // 32, 2, shape[2]))
+    with recorded() as launches:
+        mx.eval(kernels.aggregate(variant, Plan(16, parts), x, adjoint=True))
+        mx.eval(kernels.backward(variant, Plan(16, parts), x))
+    each = sum(map(moved, launches)) / math.prod(shape)
+    assert (count + 4) * 4 <= each <= (count + 4) * 4 + 2
