@@ -19,9 +19,14 @@ def test_the_file_appears_when_the_block_ends(tmp_path):
 def test_a_failure_leaves_what_was_there(tmp_path, error):
     path = tmp_path / "text.txt"
     path.write_text("old")
-    with pytest.raises(type(error)), replacing(path) as partial:
-        partial.write_text("half")
-        raise error
+
+    def fail():
+        with replacing(path) as partial:
+            partial.write_text("half")
+            raise error
+
+    with pytest.raises(type(error)):
+        fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
