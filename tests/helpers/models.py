@@ -1,0 +1,26 @@
+"""Tiny models with random weights, for all tests."""
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_gateloop import Model, ModelArgs, save
+from mlx_gateloop.tokenizer import byte_tokenizer
+
+SIZES = {"vocab_size": 17, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}
+
+
+def tiny_model(seed: int = 0, **options: Any) -> Model:
+    """A model in evaluation mode; the options are arguments of ModelArgs."""
+    mx.random.seed(seed)
+    model = Model(ModelArgs(**{**SIZES, **options}))
+    model.eval()
+    return model
+
+
+def save_tiny_model(path: Path, seed: int = 0, **options: Any) -> Path:
+    """Save a tiny model of bytes, with its tokenizer, to a directory."""
+    tokenizer = byte_tokenizer()
+    save(tiny_model(seed, **{"vocab_size": len(tokenizer), **options}), tokenizer, path)
+    return path
