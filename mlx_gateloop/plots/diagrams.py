@@ -9,7 +9,7 @@ import numpy as np
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.scan import doubled, reaches
-from mlx_gateloop.plots.figures import new_figure, save_png
+from mlx_gateloop.plots.style import add_grid, new_figure, save_png
 
 ELEMENTS = 8  # of the scan that is drawn
 
@@ -117,7 +117,7 @@ def amplitude_activations(png_path: Path) -> None:
     axes.axvline(0, color="0.8", linewidth=1, zorder=0)
     axes.axhline(0.5, color="0.8", linewidth=1, zorder=0)
     axes.set(xlim=(-6, 6), ylim=(-0.02, 1.02))
-    axes.grid(alpha=0.3)
+    add_grid(axes)
     axes.legend(loc="lower right")
     save_png(figure, png_path)
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from mlx_gateloop.plots.style import add_grid, add_legend, line_style, new_figure, save_png
 from mlx_gateloop.watch.trace import Trace
 
 TURNS = ("−π", "−π/2", "0", "π/2", "π")  # noqa: RUF001
 BINS, FEWEST = 32, 10  # of the accuracy over span; a bin with fewer answers is left out
-COLUMNS = 3  # of a legend
-COLOURS = 10  # of matplotlib's cycle; after them lines are dashed
 
 
 def training_curves(log_path: Path, png_path: Path) -> None:
@@ -32,8 +31,8 @@ def training_curves(log_path: Path, png_path: Path) -> None:
     rate_axes.plot(
         *_series(records, "learning_rate"), color="0.7", linewidth=1, label="learning rate"
     )
-    loss_axes.grid(alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=3)
+    add_grid(loss_axes)
+    add_legend(figure)
     save_png(figure, png_path)
 
 
@@ -50,12 +49,12 @@ def compared_curves(log_paths: Mapping[str, Sequence[Path]], png_path: Path) -> 
     for number, (model, paths) in enumerate(log_paths.items()):
         for seed, path in enumerate(paths):
             records = _records(path)
-            style = _style(number) | {"alpha": 0.8, "label": None if seed else model}
+            style = line_style(number) | {"alpha": 0.8, "label": None if seed else model}
             loss_axes.plot(*_series(records, "loss"), **style)
             accuracy_axes.plot(*_series(records, "accuracy"), **style | {"label": None})
     for axes in (loss_axes, accuracy_axes):
-        axes.grid(alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=min(len(log_paths), COLUMNS))
+        add_grid(axes)
+    add_legend(figure)
     save_png(figure, png_path)
 
 
@@ -78,13 +77,13 @@ def accuracy_over_span(
         known = asked[0] >= FEWEST  # the samples are the same for all runs
         accuracy = right[:, known] / asked[:, known]
         centres = (edges + (np.append(edges[1:], len(runs[0][0])) - 1))[known] / 2
-        (line,) = axes.plot(centres, accuracy.mean(0), label=model, **_style(number))
+        (line,) = axes.plot(centres, accuracy.mean(0), label=model, **line_style(number))
         axes.fill_between(
             centres, accuracy.min(0), accuracy.max(0), color=line.get_color(), alpha=0.2
         )
     axes.set_ylim(0, 1.02)
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=min(len(counts), COLUMNS))
+    add_grid(axes)
+    add_legend(figure)
     save_png(figure, png_path)
 
 
@@ -140,12 +139,8 @@ def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
             for axis in (bottom.yaxis, colours_of_values.ax.yaxis):
                 axis.set_ticks(np.pi * np.linspace(-1, 1, 5), TURNS)
     grid[layers, 0].set_xlim(-0.5, trace.tokens - 0.5)
-    figure.legend(*bottom.get_legend_handles_labels(), loc="outside lower center", ncols=COLUMNS)
+    add_legend(figure, bottom)
     save_png(figure, png_path)
-
-
-def _style(number: int) -> dict[str, Any]:
-    return {"color": f"C{number % COLOURS}", "linestyle": "-" if number < COLOURS else "--"}
 
 
 def _mean_direction(angles: np.ndarray, axis: int) -> np.ndarray:
@@ -159,24 +154,3 @@ def _records(log_path: Path) -> list[dict[str, Any]]:
 def _series(records: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
     points = [(r["step"], r[name]) for r in records if r.get(name) is not None]
     return [step for step, _ in points], [value for _, value in points]
-
-
-def new_figure(width: float, height: float) -> Any:
-    """An empty matplotlib figure; sizes in inches."""
-    # The Figure API leaves pyplot's global state and the display alone.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def save_png(figure: Any, png_path: Path) -> None:
-    """Write the picture whole or not at all."""
-    partial = png_path.with_name(f".{png_path.name}.partial")
-    try:
-        figure.savefig(partial, format="png", dpi=120)
-        partial.replace(png_path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -1,0 +1,47 @@
+"""The style that all pictures share, and the one way to save them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mlx_gateloop.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = 10  # in matplotlib's cycle; lines after them are dashed
+LEGEND_COLUMNS = 3
+DOTS_PER_INCH = 120
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """Make an empty matplotlib figure; sizes in inches."""
+    # The Figure API leaves pyplot's global state and the display alone.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def line_style(number: int) -> dict[str, Any]:
+    """Colour and dashes of the line with this number in a plot."""
+    return {"color": f"C{number % COLOURS}", "linestyle": "-" if number < COLOURS else "--"}
+
+
+def add_grid(axes: "Axes", axis: Literal["both", "x", "y"] = "both") -> None:
+    """Draw faint grid lines across "x", "y" or "both"."""
+    axes.grid(axis=axis, alpha=0.3)
+
+
+def add_legend(figure: "Figure", source: "Axes | None" = None) -> None:
+    """Put one legend above the axes, of all labelled lines or of one axes' alone."""
+    entries = () if source is None else source.get_legend_handles_labels()
+    figure.legend(*entries, loc="outside upper center", ncols=LEGEND_COLUMNS)
+
+
+def save_png(figure: "Figure", png_path: Path) -> None:
+    """Write the picture, whole or not at all."""
+    with replacing(png_path) as partial:
+        figure.savefig(partial, format="png", dpi=DOTS_PER_INCH)
