@@ -1,6 +1,6 @@
 """Streaming text from a model, on top of mlx-lm's generation loop."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,31 @@ class Sampling:
                 raise InputError(f"{name}: expected a number {expected}, got {getattr(self, name)}")
 
 
+def sampler(
+    sampling: Sampling, vocabulary: int
+) -> tuple[Callable[[mx.array], mx.array], list[Callable[[mx.array, mx.array], mx.array]]]:
+    """Make mlx-lm's sampler for these values.
+
+    Args:
+        sampling: How the next token is drawn.
+        vocabulary: Size of the vocabulary.
+
+    Returns:
+        A function from log probabilities `[B, vocabulary]` to tokens `[B]`, and the functions of
+        recent tokens and logits that come before it.
+    """
+    from mlx_lm.sample_utils import make_logits_processors, make_sampler
+
+    draw = make_sampler(
+        temp=sampling.temperature,
+        top_p=sampling.top_p % 1.0,  # mlx-lm turns its filters off with 0
+        min_p=sampling.min_p,
+        top_k=sampling.top_k if sampling.top_k < vocabulary else 0,
+    )
+    penalty = None if sampling.repetition_penalty == 1 else sampling.repetition_penalty
+    return draw, make_logits_processors(repetition_penalty=penalty)
+
+
 @dataclass
 class Speed:
     """What a generation took; filled in while it runs."""
@@ -79,27 +104,19 @@ def stream(
         InputError: A prompt or a limit that cannot be used.
     """
     from mlx_lm import stream_generate
-    from mlx_lm.sample_utils import make_logits_processors, make_sampler
 
     if max_tokens < 1:
         raise InputError(f"max_tokens: expected at least 1, got {max_tokens}")
     if sampling.seed is not None:
         mx.random.seed(sampling.seed)
-    # mlx-lm switches its filters off with 0, and draws from probabilities without top_p that way.
-    sampler = make_sampler(
-        temp=sampling.temperature,
-        top_p=sampling.top_p % 1.0,
-        min_p=sampling.min_p,
-        top_k=sampling.top_k if sampling.top_k < model.args.vocab_size else 0,
-    )
-    penalty = None if sampling.repetition_penalty == 1 else sampling.repetition_penalty
+    draw, processors = sampler(sampling, model.args.vocab_size)
     responses = stream_generate(
         model,
         tokenizer,
         _tokens(tokenizer, prompt),
         max_tokens=max_tokens,
-        sampler=sampler,
-        logits_processors=make_logits_processors(repetition_penalty=penalty),
+        sampler=draw,
+        logits_processors=processors,
     )
 
     def pieces() -> Iterator[str]:

@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.generate import Sampling
+from mlx_gateloop.generate import Sampling, sampler
 from mlx_gateloop.watch.trace import Trace, recording
 
 from .models import LoadedModel
@@ -195,17 +195,7 @@ class _Draw:
     """Draws tokens as asked; runs that take turns do not touch each other's random numbers."""
 
     def __init__(self, sampling: Sampling, vocabulary: int, ids: list[int]) -> None:
-        from mlx_lm.sample_utils import make_logits_processors, make_sampler
-
-        # mlx-lm switches its filters off with 0.
-        self.sampler = make_sampler(
-            temp=sampling.temperature,
-            top_p=sampling.top_p % 1.0,
-            min_p=sampling.min_p,
-            top_k=sampling.top_k if sampling.top_k < vocabulary else 0,
-        )
-        penalty = sampling.repetition_penalty
-        self.processors = [] if penalty == 1 else make_logits_processors(repetition_penalty=penalty)
+        self.sampler, self.processors = sampler(sampling, vocabulary)
         self.recent = mx.array(ids[-RECENT:])
         self.seeds = random.Random(sampling.seed)
         self.candidates = min(CANDIDATES, vocabulary)
