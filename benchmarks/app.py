@@ -21,7 +21,7 @@ from gradio_client import Client
 from playwright.sync_api import Page
 
 import mlx_gateloop as gl
-from mlx_gateloop.tokenizer import byte_tokenizer, stop_token_ids
+from mlx_gateloop.tokenizer import CHAT_TEMPLATE, byte_tokenizer, stop_token_ids
 
 # Prints seconds from after the imports to when the server answers, and ends.
 START = """
@@ -48,6 +48,7 @@ except KeyboardInterrupt:
 def make_model(folder: Path, layers: int, channels: int) -> None:
     """A model that never ends by itself."""
     tokenizer = byte_tokenizer()
+    tokenizer.chat_template = CHAT_TEMPLATE
     args = gl.ModelArgs(
         vocab_size=len(tokenizer),
         hidden_size=channels,

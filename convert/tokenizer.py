@@ -16,8 +16,6 @@ from .reading.find import download
 
 NAMES = ("tokenizer.json", "tokenizer.model")
 TOKENIZER_FILES = ["*.json", "*.model", "*.jinja", "*.txt"]
-# A model of 256 bytes has no tokens that could mark the turns of a chat.
-BYTES_CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] + '\n' }}{% endfor %}"
 
 
 def load_tokenizer(name: str | None, directory: Path, vocab_size: int) -> tuple[Any, str]:
@@ -101,6 +99,4 @@ def plain_byte_tokenizer() -> Any:
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
     )
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
-    fast.chat_template = BYTES_CHAT_TEMPLATE
-    return fast
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)

@@ -1,9 +1,11 @@
 """Tokenizers: sentencepiece BPE trained on a text, or plain bytes; both round-trip any text.
 
-Both become a transformers tokenizer whose `save_pretrained` directory mlx-lm loads. mlx-lm chooses
-how it streams text by the decoder that it finds there; the one below is its fast linear-time path.
-That path shows one character wrongly while streaming: U+2581 comes out as a space, because
-sentencepiece writes spaces that way. `decode` gives it back exactly.
+Both become a transformers tokenizer whose `save_pretrained` directory mlx-lm loads. It always has
+the tokens that `CHAT_TEMPLATE` needs; assign the template itself if the text has conversations.
+
+mlx-lm chooses how it streams text by the decoder that it finds there; the one below is its fast
+linear-time path. That path shows one character wrongly while streaming: U+2581 comes out as a
+space, because sentencepiece writes spaces that way. `decode` returns it exactly.
 """
 
 import io
@@ -206,14 +208,12 @@ def _wrap(tokenizer: Tokenizer, **special: str) -> "PreTrainedTokenizerFast":
     )
     from transformers import PreTrainedTokenizerFast
 
-    fast = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         clean_up_tokenization_spaces=False,
         extra_special_tokens=[TURN_START, TURN_END],
         **special,
     )
-    fast.chat_template = CHAT_TEMPLATE
-    return fast
 
 
 def stop_token_ids(tokenizer: Any) -> list[int]:

@@ -1,13 +1,14 @@
 """The commands as a user runs them: what is printed, what is written, which exit code comes."""
 
+import json
 import signal
 import subprocess
 import sys
 import time
 
-import mlx.core as mx
 import pytest
 import yaml
+from helpers.models import save_tiny_model
 
 import mlx_gateloop as gl
 from mlx_gateloop.cli import main
@@ -36,13 +37,8 @@ def work(tmp_path, monkeypatch):
 
 @pytest.fixture
 def model(work):
-    tokenizer = byte_tokenizer()
-    mx.random.seed(0)
-    args = gl.ModelArgs(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1
-    )
-    gl.save(gl.Model(args), tokenizer, work / "model")
-    return work / "model"
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    return save_tiny_model(work / "model", **sizes)
 
 
 def fails(capsys, *argv: str) -> str:
@@ -78,6 +74,32 @@ def test_train_eval_generate(work, capsys):
     assert main([*train, "--resume"]) == 0
     # the run knows its own configuration
     assert main(["train", "--data", "text.txt", "--out", "run", "--resume"]) == 0
+
+
+@pytest.mark.parametrize(("data", "prompt_tokens"), [("chat.jsonl", 21), ("text.txt", 2)])
+def test_generate_answers_where_the_text_had_conversations(work, capsys, data, prompt_tokens):
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    (work / "chat.jsonl").write_text(f"{json.dumps({'messages': turns})}\n" * 50)
+    assert main(["train", "--config", "tiny.yaml", "--data", data, "--out", "run"]) == 0
+    assert (work / "run" / "chat_template.jinja").exists() == (data == "chat.jsonl")
+    argv = ["generate", "--model", "run", "--prompt", "Hi", "--max-tokens", "1"]
+    for extra, expected in (([], prompt_tokens), (["--raw"], 2)):
+        assert main([*argv, *extra]) == 0
+        assert f"prompt: {expected} tokens" in capsys.readouterr().err
+    if data == "chat.jsonl":
+        assert main([*argv, "--system", "Be brief."]) == 0
+        assert f"prompt: {prompt_tokens + 19} tokens" in capsys.readouterr().err
+        assert "--system: leave out --raw" in fails(capsys, *argv, "--raw", "--system", "x")
+
+
+def test_an_answer_that_ends_at_once_says_so(model, capsys):
+    loaded, tokenizer = gl.load(model)
+    loaded.lm_head.bias = loaded.lm_head.bias.at[tokenizer.eos_token_id].add(1e9)
+    gl.save(loaded, tokenizer, model)
+    assert main(["generate", "--model", str(model), "--prompt", "1"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "\n"
+    assert shown.err.endswith("generated: no text, the model ended it at once\n")
 
 
 def test_flags_override_the_config(work):
@@ -259,10 +281,7 @@ def test_eval_names_its_protocol(model, capsys):
 
 
 def test_eval_carries_no_softmax(work, capsys):
-    tokenizer = byte_tokenizer()
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
-    args = gl.ModelArgs(vocab_size=len(tokenizer), mixer="softmax", **sizes)
-    gl.save(gl.Model(args), tokenizer, work / "softmax")
+    save_tiny_model(work / "softmax", mixer="softmax")
     line = fails(capsys, "eval", "--model", "softmax", "--data", "text.txt", "--carry")
     assert line == "error: --carry: softmax keeps every token; use --stride"
 

@@ -1,24 +1,19 @@
 import mlx.core as mx
 import pytest
+from helpers.models import save_tiny_model
 from hypothesis import given
 from hypothesis import strategies as st
 
 import mlx_gateloop as gl
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling, Speed, stream, until
-from mlx_gateloop.tokenizer import byte_tokenizer
 
 
 @pytest.fixture(scope="module")
 def model_and_tokenizer(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "tiny"
-    tokenizer = byte_tokenizer()
-    mx.random.seed(3)
-    args = gl.ModelArgs(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=2
-    )
-    gl.save(gl.Model(args), tokenizer, path)
-    return gl.load(path)
+    sizes = {"hidden_size": 16, "intermediate_size": 32}
+    return gl.load(save_tiny_model(path, seed=3, chat=True, **sizes))
 
 
 def text(pair, prompt="abc", **options):

@@ -8,6 +8,7 @@ import signal
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from helpers.models import chat_tokenizer
 from helpers.reference import as_numpy, error
 from mlx.utils import tree_flatten
 from mlx_lm import load as load_with_mlx_lm
@@ -15,7 +16,7 @@ from mlx_lm import load as load_with_mlx_lm
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io import load, load_model, save, write_text
 from mlx_gateloop.model.lm import Model, ModelArgs
-from mlx_gateloop.tokenizer import byte_tokenizer, stop_token_ids
+from mlx_gateloop.tokenizer import stop_token_ids
 
 FILES = {
     "config.json",
@@ -29,7 +30,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return byte_tokenizer()
+    return chat_tokenizer()
 
 
 def tiny(tokenizer, **options):

@@ -22,6 +22,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
+from helpers.models import chat_tokenizer, save_tiny_model
 from mlx.utils import tree_flatten
 from mlx_lm import batch_generate, load, stream_generate
 from mlx_lm.tuner.datasets import TextDataset
@@ -52,9 +53,9 @@ def surroundings(home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def saved(path, **options):
+def saved(path, tokenizer=None, **options):
     """A tiny model that answers in printable characters."""
-    tokenizer = byte_tokenizer()
+    tokenizer = tokenizer or chat_tokenizer()
     mx.random.seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     model = Model(ModelArgs(vocab_size=len(tokenizer), **sizes | options))
@@ -158,6 +159,17 @@ def test_generate_in_a_process_that_knows_nothing(directory, tmp_path):
     model, tokenizer = load(directory)
     assert tokenizer.decode(greedy(model, tokenizer, PROMPT, 5)) in result.stdout
     assert "gateloop" not in result.stderr  # nobody warns of an unknown type
+
+
+def test_generate_takes_the_chat_template_where_there_is_one(directory, main, tmp_path):
+    plain = saved(tmp_path / "plain", byte_tokenizer())
+    for path, chats in ((directory, True), (plain, False)):
+        model, tokenizer = load(path)
+        assert tokenizer.has_chat_template == chats
+        prompt = f"<|im_start|>user\n{PROMPT}<|im_end|>\n<|im_start|>assistant\n"
+        expected = greedy(model, tokenizer, prompt if chats else PROMPT, 5)
+        out = main("generate", "--model", path, "--prompt", PROMPT, "--max-tokens", 5)
+        assert f"==========\n{tokenizer.decode(expected)}\n" in out
 
 
 def test_stream_generate_is_greedy_decoding(directory):
@@ -431,10 +443,8 @@ def test_awq_run_as_a_module(directory, tmp_path):
     ],
 )
 def test_awq_of_other_kinds(main, tmp_path, options):
-    tokenizer = byte_tokenizer()
-    mx.random.seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
-    save(Model(ModelArgs(vocab_size=len(tokenizer), **sizes | options)), tokenizer, tmp_path / "m")
+    save_tiny_model(tmp_path / "m", **sizes | options)
     main("awq", "--model", tmp_path / "m", "--mlx-path", tmp_path / "out", *AWQ)
     assert quality(tmp_path / "out", tmp_path / "m") > 0.95
 

@@ -11,9 +11,14 @@ from mlx_gateloop.errors import InputError
 def add_generate(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add_model(command)
-    add("--prompt", default="", help="text to continue; `-` reads it from standard input")
-    add("--chat", action="store_true", help="the prompt is a question to answer")
-    add("--system", help="a system message, with --chat")
+    add(
+        "--prompt",
+        default="",
+        help="a question if the model has a chat template, else text to continue; `-` reads it "
+        "from standard input",
+    )
+    add("--raw", action="store_true", help="continue the prompt as it is, without chat template")
+    add("--system", help="a system message before the question")
     add("--max-tokens", type=int, default=256, help="tokens at most")
     add("--temperature", type=float, default=0.8, help="0 takes the likeliest token")
     add("--top-p", type=float, default=1.0, help="nucleus of this probability; 1 is off")
@@ -38,14 +43,15 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.seed,
     )
     text = _prompt(arguments.prompt)
+    model, tokenizer = load(arguments.model)
     prompt: str | list[dict[str, str]] = text
-    if arguments.chat:
+    if tokenizer.has_chat_template and not arguments.raw:
         prompt = [{"role": "user", "content": text}]
         if arguments.system is not None:
             prompt.insert(0, {"role": "system", "content": arguments.system})
     elif arguments.system is not None:
-        raise InputError("--system: a system message needs --chat")
-    model, tokenizer = load(arguments.model)
+        reason = "leave out --raw" if arguments.raw else "this model has no chat template"
+        raise InputError(f"--system: {reason}")
     speed = Speed()
     pieces = stream(
         model,
@@ -56,12 +62,17 @@ def run(arguments: argparse.Namespace) -> None:
         stop=arguments.stop,
         speed=speed,
     )
+    is_empty = True
     for piece in pieces:
         print(piece, end="", flush=True)
+        is_empty = is_empty and not piece
     print()
+    generated = f"{speed.tokens} tokens, {speed.tokens_per_second:,.0f} tokens/s"
+    if is_empty:
+        generated = "no text, the model ended it at once"
     print(
         f"prompt: {speed.prompt_tokens} tokens, {speed.prompt_tokens_per_second:,.0f} tokens/s; "
-        f"generated: {speed.tokens} tokens, {speed.tokens_per_second:,.0f} tokens/s",
+        f"generated: {generated}",
         file=sys.stderr,
     )
 

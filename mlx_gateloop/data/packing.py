@@ -41,7 +41,10 @@ def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
                     )
                 )
         elif tokenizer.chat_template is None:
-            raise InputError("conversations need a tokenizer with a chat template; use another one")
+            raise InputError(
+                "the text has conversations and this tokenizer no chat template; "
+                "give plain text or another tokenizer"
+            )
         else:
             stream.extend(tokenizer.apply_chat_template(document, return_dict=False))
         stream.append(tokenizer.eos_token_id)

@@ -13,7 +13,13 @@ from mlx_gateloop.data import Batches, Document, encode, load_corpus, num_bytes,
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.evaluate import Evaluation, evaluate
 from mlx_gateloop.model.lm import Model
-from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece, train_tokenizer
+from mlx_gateloop.tokenizer import (
+    CHAT_TEMPLATE,
+    TURN_END,
+    byte_tokenizer,
+    from_sentencepiece,
+    train_tokenizer,
+)
 from mlx_gateloop.train.config import TokenizerConfig, TrainConfig
 from mlx_gateloop.train.step import Batch
 
@@ -96,6 +102,7 @@ def prepare_text(config: TrainConfig, source: str, saved: Path | None) -> Text:
         tokenizer = _make_tokenizer(config.tokenizer, corpus.train)
     else:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(saved)
+    _set_chat_template(tokenizer, [*corpus.train, *corpus.validation])
     return Text(
         tokenizer,
         encode(corpus.train, tokenizer),
@@ -117,3 +124,11 @@ def _make_tokenizer(config: TokenizerConfig, documents: list[Document]) -> Any:
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"tokenizer.path {path}: can't be loaded ({reason})") from None
+
+
+def _set_chat_template(tokenizer: Any, documents: list[Document]) -> None:
+    """Make a model answer in turns only if its text has conversations, and continue text if not."""
+    if all(isinstance(document, str) for document in documents):
+        tokenizer.chat_template = None
+    elif tokenizer.chat_template is None and TURN_END in tokenizer.get_vocab():
+        tokenizer.chat_template = CHAT_TEMPLATE

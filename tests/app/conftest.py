@@ -1,30 +1,20 @@
 """A tiny model with random weights, and an engine on it."""
 
-import mlx.core as mx
 import pytest
+from helpers.models import save_tiny_model
 from mlx_gateloop.app.generation.engine import Engine, Limits, Sampling
 from mlx_gateloop.app.generation.models import Models
-
-import mlx_gateloop as gl
-from mlx_gateloop.tokenizer import byte_tokenizer
 
 
 @pytest.fixture(scope="session")
 def models_folder(tmp_path_factory):
     """Models "tiny" and "fixed"; what they say is noise of UTF-8 bytes."""
-    folder, tokenizer = tmp_path_factory.mktemp("models"), byte_tokenizer()
+    folder = tmp_path_factory.mktemp("models")
     for seed, (name, transition) in enumerate(
         {"tiny": "data_controlled", "fixed": "fixed"}.items()
     ):
-        mx.random.seed(seed)
-        args = gl.ModelArgs(
-            vocab_size=len(tokenizer),
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=2,
-            transition=transition,
-        )
-        gl.save(gl.Model(args), tokenizer, folder / name)
+        sizes = {"hidden_size": 16, "intermediate_size": 32}
+        save_tiny_model(folder / name, seed, chat=True, transition=transition, **sizes)
     return folder
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_gateloop import Model, ModelArgs, save
-from mlx_gateloop.tokenizer import byte_tokenizer
+from mlx_gateloop.tokenizer import CHAT_TEMPLATE, byte_tokenizer
 
 SIZES = {"vocab_size": 17, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}
 
@@ -19,8 +19,15 @@ def tiny_model(seed: int = 0, **options: Any) -> Model:
     return model
 
 
-def save_tiny_model(path: Path, seed: int = 0, **options: Any) -> Path:
-    """Save a tiny model of bytes, with its tokenizer, to a directory."""
+def chat_tokenizer() -> Any:
+    """A tokenizer of bytes with a chat template."""
     tokenizer = byte_tokenizer()
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def save_tiny_model(path: Path, seed: int = 0, chat: bool = False, **options: Any) -> Path:
+    """Save a tiny model of bytes, with its tokenizer, to a directory."""
+    tokenizer = chat_tokenizer() if chat else byte_tokenizer()
     save(tiny_model(seed, **{"vocab_size": len(tokenizer), **options}), tokenizer, path)
     return path

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
+from helpers.models import chat_tokenizer
 
 import mlx_gateloop as gl
-from mlx_gateloop.tokenizer import byte_tokenizer, stop_token_ids
+from mlx_gateloop.tokenizer import stop_token_ids
 
 ROOT = Path(__file__).parents[3]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -47,7 +48,7 @@ def endless_models(tmp_path_factory):
 
     "a" and "b" are small, "slow" is some 20 times as large, and "half" ends within a character.
     """
-    folder, tokenizer = tmp_path_factory.mktemp("endless"), byte_tokenizer()
+    folder, tokenizer = tmp_path_factory.mktemp("endless"), chat_tokenizer()
     half = tokenizer.encode(bytes([HALF, 0x80, 0x80]).decode())[0]
     for seed, name in enumerate(("a", "b", "half", "slow")):
         mx.random.seed(seed)

@@ -9,6 +9,7 @@ import time
 import weakref
 
 import pytest
+from helpers.models import save_tiny_model
 from mlx_gateloop.app.generation.engine import Engine, Sampling
 from mlx_gateloop.app.generation.models import Models
 
@@ -267,3 +268,12 @@ def test_an_engine_leaves_compilation_as_it_was(models_folder):
     compiled(mx.ones(2))
     compiled(mx.ones(2))
     assert len(calls) == 1
+
+
+def test_a_model_without_a_chat_template_completes(make_engine, finished, tmp_path):
+    save_tiny_model(tmp_path / "tiny")
+    engine = make_engine(tmp_path)
+    assert finished(ask(engine, "abc")).stats.tokens > 0
+    run = ask(engine, HELLO)
+    run.wait(1, 10)
+    assert run.error == "model: it has no chat template; use completion, or another model"
