@@ -1,44 +1,19 @@
-"""`python -m app`: the chat in a browser."""
+"""`gateloop app` and `python -m app`: the chat in a browser."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from mlx_gateloop.cli import Formatter, Parser
-from mlx_gateloop.errors import InputError
+from mlx_gateloop import cli
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until interrupted.
-
-    Returns:
-        0 done, 2 the user's input was wrong (one line on stderr), 130 interrupted.
-    """
-    arguments = _parser().parse_args(argv)
-    from . import security
-
-    try:
-        security.environment(arguments.allow_hub)
-        from .server import serve  # Gradio reads the environment when it is imported
-
-        serve(arguments)
-    except (InputError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nstopped", file=sys.stderr)
-        return 130
-    return 0
+    """Run `gateloop app`; see `cli.main`."""
+    return cli.main(["app", *(sys.argv[1:] if argv is None else argv)])
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m app",
-        description="Chat with a GateLoop model and watch what it remembers and forgets.",
-        epilog="example: python -m app --models models --model mine --port 7861",
-        formatter_class=Formatter,
-    )
-    add = parser.add_argument
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
     add("--model", metavar="NAME", help="the model to start with: a name in a models folder")
     add(
         "--models",
@@ -62,7 +37,17 @@ def _parser() -> argparse.ArgumentParser:
     add("--auth", metavar="USER:PASSWORD", help="who may come in; or @FILE that holds it")
     add("--mcp", action="store_true", help="also serve the Model Context Protocol")
     add("--open", action="store_true", help="open the browser")
-    return parser
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Serve until interrupted."""
+    from . import security
+
+    security.environment(arguments.allow_hub)
+    from .server import serve  # Gradio reads the environment when it is imported
+
+    serve(arguments)
 
 
 def _port(text: str) -> int:

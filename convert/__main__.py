@@ -1,14 +1,13 @@
-"""The command `python -m convert SOURCE OUT`: it reads the flags and says what went wrong."""
+"""`gateloop convert` and `python -m convert`: the flags."""
 
 import argparse
-import io
 import math
-import os
 import signal
 import sys
 from pathlib import Path
 
-from mlx_gateloop.cli import Parser
+from mlx_gateloop import cli
+from mlx_gateloop.commands.parser import add_settings
 from mlx_gateloop.errors import InputError
 
 from .conversion import FLOATS
@@ -18,46 +17,39 @@ from .output import BITS, GROUP_SIZES
 from .sources import SOURCES
 from .verify import TOLERANCE
 
-EXAMPLES = """examples:
-  python -m convert weights.pt models/mine --tokenizer bytes --verify
-  python -m convert somebody/gateloop models/mine -q --q-bits 4
-  python -m convert models/mine weights.pt --to lucidrains
+EXAMPLES = """
+  gateloop convert weights.pt models/mine --tokenizer bytes --verify
+  gateloop convert somebody/gateloop models/mine -q --q-bits 4
+  gateloop convert models/mine weights.pt --to lucidrains
 """
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command.
+    """Run `gateloop convert`; see `cli.main`."""
+    return cli.main(["convert", *(sys.argv[1:] if argv is None else argv)])
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Convert.
 
     Returns:
-        0 done, 1 the logits differ by more than the tolerance, 2 the user's input was wrong (one
-        line on stderr), 130 interrupted. Unless it is 0, the output is as it was before.
+        The exit code: 0 done, 1 the logits differ by more than the tolerance. Unless it is 0, the
+        output is as it was before.
+
+    Raises:
+        InputError: The user's input was wrong.
     """
-    for stream in (sys.stdout, sys.stderr):  # a path may hold what the terminal cannot show
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    parser = _parser()
-    options = parser.parse_args(argv, namespace=Options())
+    options = Options(**vars(arguments))
     if not options.quantize and (options.q_bits or options.q_group_size):
-        parser.error("--q-bits and --q-group-size need -q")
+        raise InputError("--q-bits and --q-group-size need -q")
     if not 0 <= options.tolerance < math.inf:
-        parser.error(f"--tolerance: expected a number from 0, got {options.tolerance}")
+        raise InputError(f"--tolerance: expected a number from 0, got {options.tolerance}")
     options.q_bits, options.q_group_size = options.q_bits or 4, options.q_group_size or 64
-    # transformers would tell every user that PyTorch is missing.
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves as little as Ctrl-C
     try:
         return 0 if (to_pytorch if options.to else convert)(options) else 1
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
-    except MemoryError:
-        print(f"error: {options.source}: larger than this machine's memory", file=sys.stderr)
     except KeyboardInterrupt:
-        print("\ninterrupted; nothing was written", file=sys.stderr)
-        return 130
-    return 2
+        raise KeyboardInterrupt("interrupted; nothing was written") from None
 
 
 def _settings() -> str:
@@ -70,21 +62,17 @@ def _settings() -> str:
     return "\n".join(lines)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m convert",
-        description="Brings GateLoop weights trained elsewhere to a model directory, and back.",
-        epilog=EXAMPLES + _settings(),
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(run=run)
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
+    command.epilog = f"{command.epilog}{EXAMPLES}{_settings()}"
+    add = command.add_argument
     add("source", metavar="SOURCE", help="a file of weights, a directory, or a hub id")
     add("out", metavar="OUT", type=Path, help="the model directory to make (--to: a file)")
     add("--force", action="store_true", help="replace a model that OUT holds")
     add("--dry-run", action="store_true", help="say what would be done; write and push nothing")
 
-    group = parser.add_argument_group("the source")
+    group = command.add_argument_group("the source")
     add = group.add_argument
     add("--from", dest="kind", choices=SOURCES, help="what it is; default: detected by its keys")
     add(
@@ -101,13 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         help="YAML with what the weights do not say; "
         "default: convert.yaml, or the weights' name with .yaml, beside them",
     )
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="one setting, over the file's; may be repeated",
-    )
+    add_settings(group, "one setting, over the file's; may be repeated")
     add(
         "--tokenizer",
         metavar="NAME",
@@ -115,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         "directory, `bytes`, or a hub id; default: the one beside the weights",
     )
 
-    group = parser.add_argument_group("the output")
+    group = command.add_argument_group("the output")
     add = group.add_argument
     add(
         "--dtype",
@@ -137,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--push", metavar="USER/NAME", help="upload it to the Hugging Face hub")
 
-    group = parser.add_argument_group("the proof")
+    group = command.add_argument_group("the proof")
     add = group.add_argument
     add(
         "--verify",
@@ -152,9 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="X",
         help="largest difference that passes, relative to the largest logit (default: 2e-5)",
     )
-    return parser
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves as little behind as Ctrl-C
     sys.exit(main())

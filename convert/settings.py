@@ -1,19 +1,19 @@
 """What weights do not say: settings from flags, over those of a YAML file beside the checkpoint."""
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from mlx_gateloop.commands.parser import as_number
+from mlx_gateloop.commands.parser import settings as parse_settings
 from mlx_gateloop.errors import InputError
 
 from .reading.containers import one_line
 from .reading.find import Checkpoint
 
 NAME = "convert.yaml"
-EXPONENT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
 
 
 def read_settings(
@@ -35,14 +35,7 @@ def read_settings(
     """
     file = file or _beside(checkpoint)
     settings = {} if file is None else _read(file)
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals:
-            raise InputError(f"--set {override}: expected KEY=VALUE")
-        try:
-            settings[key] = _number(yaml.safe_load(value))
-        except (yaml.YAMLError, RecursionError):
-            raise InputError(f"--set {override}: {value!r} is not a YAML value") from None
+    settings |= parse_settings(list(overrides), "norm_eps=1e-6")
     return settings, file
 
 
@@ -61,9 +54,4 @@ def _read(file: Path) -> dict[str, Any]:
         raise InputError(f"{file}: not readable YAML: {one_line(error)}") from None
     if tree is not None and not isinstance(tree, dict):
         raise InputError(f"{file}: expected `key: value` lines, got {type(tree).__name__}")
-    return {key: _number(value) for key, value in (tree or {}).items()}
-
-
-def _number(value: Any) -> Any:
-    """YAML reads 1e-6, which has no point, as a string."""
-    return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
+    return {key: as_number(value) for key, value in (tree or {}).items()}

@@ -1,13 +1,16 @@
-"""The `gateloop` command: its parser, and what its exit codes mean."""
+"""The `gateloop` command: its parser, its exit codes, and errors in one line.
 
-import argparse
+`python -m app` is `main(["app", ...])` and `python -m convert` is `main(["convert", ...])`.
+"""
+
+import io
 import os
 import sys
 import tempfile
-from typing import NoReturn
 
-from mlx_gateloop import __version__
+from mlx_gateloop import __version__, extras
 from mlx_gateloop.commands import COMMANDS
+from mlx_gateloop.commands.parser import Formatter, Parser
 from mlx_gateloop.errors import InputError
 
 
@@ -15,68 +18,72 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        0 done, 2 the user's input was wrong (one line on stderr), 130 interrupted.
+        The exit code: 0 done (or what the command returns), 2 the user's input was wrong (one
+        line on stderr), 130 interrupted.
     """
-    arguments = _parser().parse_args(argv)
-    arguments.argv = sys.argv[1:] if argv is None else argv
+    argv = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, io.TextIOWrapper):  # text may hold what the terminal cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")
     # transformers would tell every user that PyTorch is missing.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
-        arguments.run(arguments)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        arguments = _parser(argv).parse_args(argv)
+        arguments.argv = argv
+        extras.check(arguments.extra)
+        return arguments.run(arguments) or 0
     except BrokenPipeError:  # the reader of our output has gone: `gateloop generate ... | head`
         sys.stderr.close()
         return 0
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
-        return 2
-    except RuntimeError as error:
-        if "Failed to compile function" not in str(error):
-            raise
-        # MLX compiles into a folder of the temporary directory that all users share.
-        advice = "if its folder mlx belongs to another user, set TMPDIR to a directory of yours"
-        print(f"error: MLX cannot compile in {tempfile.gettempdir()}; {advice}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt as interrupt:
         print(f"\n{interrupt or 'interrupted'}", file=sys.stderr)
         return 130
-    return 0
+    except Exception as error:
+        message = _users_error(error)
+        if message is None:
+            raise
+        print(f"error: {'; '.join(message.splitlines())}", file=sys.stderr)
+        return 2
 
 
-class Formatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows the defaults that say something."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        return super()._get_help_string(action) if action.default else action.help
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}; see {self.prog} --help\n")
-
-
-def _parser() -> argparse.ArgumentParser:
+def _parser(argv: list[str]) -> Parser:
+    """The parser of all commands; only the command that `argv` names gets its arguments."""
     parser = Parser(
         prog="gateloop",
-        description="GateLoop language models on MLX: train, evaluate, generate.",
+        description="GateLoop language models on MLX: train, evaluate, generate, chat, convert.",
         epilog="example: gateloop train --data my.txt --out models/mine",
     )
     parser.add_argument("--version", action="version", version=f"gateloop {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, (add, summary, example) in COMMANDS.items():
+    called = next((word for word in argv if not word.startswith("-")), None)
+    for name, entry in COMMANDS.items():
         command = commands.add_parser(
             name,
-            help=summary,
-            description=f"{summary[0].upper()}{summary[1:]}.",
-            epilog=f"example: {example}",
+            help=entry.summary,
+            description=f"{entry.summary[0].upper()}{entry.summary[1:]}.",
+            epilog=f"example: {entry.example}",
             allow_abbrev=False,
             formatter_class=Formatter,
         )
-        add(command)
+        if name == called:
+            command.set_defaults(extra=entry.extra)
+            entry.add(command)
     return parser
+
+
+def _users_error(error: Exception) -> str | None:
+    """The message for an error that the user can correct; None for a defect of ours."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}"
+    if isinstance(error, MemoryError):
+        return "this machine's memory is not enough; choose something smaller"
+    if isinstance(error, ModuleNotFoundError):
+        return extras.advice(error.name or "")
+    if isinstance(error, RuntimeError) and "Failed to compile function" in str(error):
+        # MLX compiles into a folder of the temporary directory that all users share.
+        advice = "if its folder mlx belongs to another user, set TMPDIR to a directory of yours"
+        return f"MLX cannot compile in {tempfile.gettempdir()}; {advice}"
+    return None

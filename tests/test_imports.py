@@ -54,7 +54,9 @@ HEAVY = {"mlx_lm", "transformers", "numpy", "matplotlib", "torch", "gradio", "ml
 
 
 @pytest.mark.parametrize(
-    "code", ["import mlx_gateloop", "from mlx_gateloop import cli; cli._parser()"]
+    "code",
+    ["import mlx_gateloop"]
+    + [f"from mlx_gateloop import cli; cli._parser([{name!r}])" for name in ("", "train", "app")],
 )
 def test_importing_the_package_and_parsing_a_command_is_light(code):
     code += "; import sys; print(*sorted(sys.modules))"

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from importlib import import_module
 from typing import NamedTuple
 
 from mlx_gateloop.commands.evaluate import add_eval
@@ -13,15 +14,29 @@ from mlx_gateloop.commands.train import add_train
 
 
 class Command(NamedTuple):
-    """Args:
-    add: adds the arguments to the command's parser, and sets `run` to what takes them.
-    summary: what it does, in lower case.
-    example: a line to type.
+    """A row of the table of commands.
+
+    Args:
+        add: Adds the arguments to the command's parser, and sets `run` to a function of the parsed
+            arguments. It returns the exit code, or None for 0, and raises InputError for what the
+            user has to correct.
+        summary: Its purpose, in lower case.
+        example: A line to type.
+        extra: The extra that must be installed.
     """
 
     add: Callable[[argparse.ArgumentParser], None]
     summary: str
     example: str
+    extra: str = ""
+
+
+def _add_app(command: argparse.ArgumentParser) -> None:
+    import_module("mlx_gateloop.app.__main__").add_arguments(command)
+
+
+def _add_convert(command: argparse.ArgumentParser) -> None:
+    import_module("mlx_gateloop.convert.__main__").add_arguments(command)
 
 
 COMMANDS = {
@@ -29,6 +44,7 @@ COMMANDS = {
         add_train,
         "train a model on text",
         "gateloop train --config configs/demo.yaml --data my.txt --out models/mine",
+        "train",
     ),
     "eval": Command(
         add_eval,
@@ -40,36 +56,54 @@ COMMANDS = {
         "stream a continuation or an answer",
         'gateloop generate --model models/mine --prompt "Once upon a time"',
     ),
+    "app": Command(
+        _add_app,
+        "chat with a model in the browser, and watch what it remembers and forgets",
+        "gateloop app --models models --model mine --port 7861",
+        "app",
+    ),
+    "convert": Command(
+        _add_convert,
+        "turn GateLoop weights trained elsewhere into a model directory, and back",
+        "gateloop convert weights.pt models/mine --tokenizer bytes",
+        "convert",
+    ),
     "figures": Command(
         add_figures,
         "the paper's pictures of any trained model",
         "gateloop figures --model models/mine --text my.txt --out figures",
+        "train",
     ),
     "memory-horizon": Command(
         add_experiment,
         "compare models, by default data-controlled and fixed state transitions, on the paper's "
         "Memory Horizon task",
         "gateloop memory-horizon --preset bar --out runs/bar",
+        "train",
     ),
     "recall": Command(
         add_experiment,
         "the same comparison on associative recall, asked at every position",
         "gateloop recall --preset small --out runs/recall",
+        "train",
     ),
     "induction": Command(
         add_experiment,
         "the same comparison on the induction head task",
         "gateloop induction --preset small --out runs/induction",
+        "train",
     ),
     "text": Command(
         add_experiment,
         "the same comparison on the next byte of a text",
         "gateloop text --text my.txt --out runs/text",
+        "train",
     ),
     "bench": Command(
         add_bench,
         "time our code beside its peers, in one run",
         "gateloop bench ops --out results",
+        "train",
     ),
     "doctor": Command(
         add_doctor,

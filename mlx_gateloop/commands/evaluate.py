@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from mlx_gateloop.commands.shared import add_model
+from mlx_gateloop.commands.parser import add_model
 from mlx_gateloop.errors import InputError
 
 

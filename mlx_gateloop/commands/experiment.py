@@ -4,7 +4,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from mlx_gateloop.commands.shared import add_settings, settings
+from mlx_gateloop.commands.parser import add_settings, settings
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.variants import VARIANTS
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from mlx_gateloop.commands.shared import add_model
+from mlx_gateloop.commands.parser import add_model
 from mlx_gateloop.errors import InputError
 
 Drawing = tuple[str, Callable[[Path], None]]  # a name, and what draws to a path

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from mlx_gateloop.commands.shared import add_model
+from mlx_gateloop.commands.parser import add_model
 from mlx_gateloop.errors import InputError
 
 

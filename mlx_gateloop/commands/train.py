@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from mlx_gateloop.commands.shared import add_settings, settings
+from mlx_gateloop.commands.parser import add_settings, settings
 from mlx_gateloop.errors import InputError
 
 FLAGS: dict[str, tuple[str, Any, str]] = {

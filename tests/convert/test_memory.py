@@ -17,7 +17,7 @@ MiB = 1 << 20
 PROGRAM = """
 import re, resource, sys
 sys.path.insert(0, sys.argv[1])
-from convert.__main__ import main
+from mlx_gateloop.convert.__main__ import main
 
 def resident():
     with open("/proc/self/statm") as file:

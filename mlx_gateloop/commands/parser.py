@@ -1,0 +1,58 @@
+"""Parsers, and the arguments that several commands take."""
+
+import argparse
+import re
+from typing import Any, NoReturn
+
+from mlx_gateloop.errors import InputError
+
+_EXPONENT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
+
+
+class Formatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Help that shows each default, unless it is empty."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default else action.help
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that reports wrong usage in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+
+def add_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--model", required=True, metavar="DIR", help="a model directory or hub id"
+    )
+
+
+def add_settings(command: argparse._ActionsContainer, text: str) -> None:
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+
+
+def settings(arguments: list[str], example: str) -> dict[str, Any]:
+    """Parse `--set KEY=VALUE` arguments; each value is YAML.
+
+    Raises:
+        InputError: An argument has no `=`, or its value is not YAML.
+    """
+    import yaml
+
+    values = {}
+    for setting in arguments:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set {setting}: expected KEY=VALUE, such as {example}")
+        try:
+            values[key] = as_number(yaml.safe_load(value))
+        except (yaml.YAMLError, RecursionError):
+            raise InputError(f"--set {setting}: {value!r} is not a YAML value") from None
+    return values
+
+
+def as_number(value: Any) -> Any:
+    """Turn 1e-6 into a float: YAML reads it as a string, as it has no point."""
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value

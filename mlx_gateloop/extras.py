@@ -1,0 +1,65 @@
+"""Optional dependencies: the extras of the installed package, and what is missing of each."""
+
+import re
+from importlib.metadata import PackageNotFoundError, requires, version
+
+from mlx_gateloop.errors import InputError
+
+_REQUIREMENT = re.compile(r"""([\w.-]+).*extra == ["'](\w+)["']""")
+_MERGED = "all"  # names the other extras, brings nothing of its own
+
+
+def missing() -> dict[str, list[str]]:
+    """The distributions that are not installed, by extra; an extra without any is complete."""
+    return {
+        extra: [name for name in names if not _is_installed(name)]
+        for extra, names in _declared().items()
+    }
+
+
+def check(extra: str) -> None:
+    """Raise if an extra is not completely installed.
+
+    Args:
+        extra: Its name; empty for a command that needs none.
+
+    Raises:
+        InputError: Something is missing; the message says how to install it.
+    """
+    if absent := missing().get(extra):
+        raise InputError(f"{', '.join(absent)}: not installed; {_install(extra)}")
+
+
+def advice(module: str) -> str | None:
+    """One line that says how to get a missing module; None if no extra brings it."""
+    if module in ("mlx_gateloop.app", "mlx_gateloop.convert"):
+        return f"{module}: a source tree must be installed first; run: pip install -e ."
+    for extra, names in _declared().items():
+        if module.split(".")[0].replace("_", "-") in names:
+            return f"{module}: not installed; {_install(extra)}"
+    return None
+
+
+def _declared() -> dict[str, list[str]]:
+    try:
+        requirements = requires("mlx-gateloop") or []
+    except PackageNotFoundError:  # a source tree that was not installed
+        return {}
+    extras: dict[str, list[str]] = {}
+    for requirement in requirements:
+        match = _REQUIREMENT.match(requirement)
+        if match and match[2] != _MERGED:
+            extras.setdefault(match[2], []).append(match[1])
+    return extras
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _install(extra: str) -> str:
+    return f'run: pip install "mlx-gateloop[{extra}]"'
