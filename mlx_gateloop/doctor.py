@@ -13,7 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.checks import why_missing
+from mlx_gateloop.ops.backends import BACKENDS
 from mlx_gateloop.ops.native import MLX_VERSION, NOT_INSTALLED, absence
 
 GET_COMPILER = "sudo apt install g++"
@@ -48,7 +48,7 @@ def report() -> str:
         ("gateloop", _version("mlx-gateloop")),
         ("ops", "present"),
         ("native", f"absent: {reason}" if reason else f"present, built with {built.COMPILER}"),
-        *((name, _presence(why_missing(name))) for name in ("metal", "cuda")),
+        *((name, _presence(BACKENDS[name].why_missing())) for name in ("metal", "cuda")),
         ("BLAS", blas_in_use()),
     ]
     lines = [f"{name:12}{text}" for name, text in rows]

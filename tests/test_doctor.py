@@ -9,7 +9,7 @@ import pytest
 
 from mlx_gateloop import doctor
 from mlx_gateloop.cli import main
-from mlx_gateloop.ops.checks import why_missing
+from mlx_gateloop.ops.backends import BACKENDS
 
 HOOK = sys.modules["_mlx_gateloop_hook"]
 NO_COMPILER = "no C++ compiler was found when the package was installed"
@@ -43,7 +43,7 @@ def test_the_command_prints_every_part_on_one_screen(capsys):
     assert table["mlx"] == f"{doctor.MLX_VERSION}, on {mx.default_device()}"
     assert table["ops"] == "present"
     for name in ("metal", "cuda"):
-        reason = why_missing(name)
+        reason = BACKENDS[name].why_missing()
         assert table[name] == (f"absent: {reason}" if reason else "present")
     assert table["native"].startswith(("present, built with ", "absent: "))
     assert table["BLAS"] == doctor.blas_in_use()

@@ -15,9 +15,9 @@ import mlx.core as mx
 import mlx_gateloop as gl
 from mlx_gateloop.bench.measure import table
 from mlx_gateloop.doctor import blas_in_use
-from mlx_gateloop.ops.checks import why_missing
+from mlx_gateloop.ops.backends import BACKENDS
 
-BACKENDS = ("metal", "cuda", "native", "ops")  # the likely fastest first
+FASTEST_FIRST = ("metal", "cuda", "native", "ops")
 PEERS = {"jax": "jax", "torch": "torch", "gateloop-transformer": "gateloop_transformer"}
 PACKAGES = ("mlx-gateloop", "mlx", "mlx-lm", "numpy", *PEERS)
 
@@ -62,7 +62,7 @@ def absent_lines(peers: Sequence[str]) -> list[str]:
 def backends() -> list[str]:
     """The backends of the scan that run here, the likely fastest first."""
     missing = _missing_backends()
-    return [name for name in BACKENDS if name not in missing]
+    return [name for name in FASTEST_FIRST if name not in missing]
 
 
 def present(peer: str) -> bool:
@@ -77,7 +77,7 @@ def cores() -> int:
 
 
 def _missing_backends() -> dict[str, str]:
-    return {name: why for name in BACKENDS if (why := why_missing(name))}
+    return {name: why for name in FASTEST_FIRST if (why := BACKENDS[name].why_missing())}
 
 
 def _version(package: str) -> str | None:

@@ -10,7 +10,6 @@ import mlx.core as mx
 import numpy as np
 
 import mlx_gateloop as gl
-from mlx_gateloop import ops
 from mlx_gateloop.bench import floors, peers, plots
 from mlx_gateloop.bench.arithmetic import measure_pointwise, measure_products
 from mlx_gateloop.bench.blelloch import blelloch_scan, hillis_steele_scan, naive_loop
@@ -29,6 +28,7 @@ from mlx_gateloop.bench.measure import (
     table,
 )
 from mlx_gateloop.bench.report import Report
+from mlx_gateloop.ops.backends import BACKENDS
 
 PEERS = ("jax", "torch", "gateloop-transformer")
 JAX = "jax.lax.associative_scan"
@@ -112,7 +112,7 @@ def our_scans(planes: list[np.ndarray], cotangents: tuple[np.ndarray, ...]) -> C
 
     def scan(backend: str, ar: mx.array, ai: mx.array, xr: mx.array, xi: mx.array) -> Any:
         zero = mx.zeros_like(xr[:, 0])
-        return ops.SCANS[backend]((ar, ai), (xr, xi), (zero, zero))
+        return BACKENDS[backend].scan((ar, ai), (xr, xi), (zero, zero))
 
     return {f"ours, {b}": mlx_contender(partial(scan, b), arrays, dh) for b in backends()}
 

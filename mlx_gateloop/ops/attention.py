@@ -2,7 +2,7 @@
 
 The paper (section 3.3) writes the decay between steps m and n as pi_n / pi_m, a quotient of
 cumulative products that underflows. Here it is exp of a sum of logarithms over m+1..n alone, which
-stays exact for short spans however much was forgotten before them, and a reset is a mask.
+stays exact for short spans whatever came before them; resets are masked.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ from mlx_gateloop.ops.transition import log_magnitude
 def attention(
     q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes
 ) -> tuple[mx.array, Planes]:
-    """All outputs and the last state in O(L^2); arguments as in `recurrent`, forward only."""
-    # The state before the first step is one more source of memory, in column 0.
+    """Compute all outputs and the last state in O(L^2); arguments as in `recurrent`."""
+    # Column 0 is the state before the first step.
     a = tuple(mx.broadcast_to(plane, k.shape) for plane in a)
     D = decay(tuple(mx.concatenate([mx.zeros_like(plane[:, :1]), plane], 1) for plane in a))
     pairs = tuple(plane[:, 1:, 1:] for plane in D)
@@ -30,14 +30,14 @@ def attention(
         tuple(plane[:, 1:, 0, ..., None] for plane in D), tuple(plane[:, None] for plane in h0)
     )
     y = y + (q[..., None] * carried[0]).sum(-2)
-    # k^T v of every step, weighted by what is left of it at the end.
+    # k^T v of every step, decayed to the last one.
     left = tuple(plane[:, -1] * k for plane in pairs)
     added = tuple(mx.einsum("bmhk,bmhv->bhkv", plane, v) for plane in left)
     return y, add(tuple(plane[:, -1] for plane in carried), added)
 
 
 def softmax_attention(q: mx.array, k: mx.array, v: mx.array, a: Planes) -> mx.array:
-    """Softmax over the same scores (paper, section 3.4); arrays `[B, L, H, ...]`, float32."""
+    """Apply a softmax to the same scores (paper, section 3.4); float32 `[B, L, H, ...]`."""
     D = decay(tuple(mx.broadcast_to(plane, k.shape) for plane in a))
     scores = mx.einsum("bnhk,bmhk,bnmhk->bnmh", q, k, D[0])
     causal = mx.tri(q.shape[1], dtype=mx.bool_)[:, :, None]
@@ -46,7 +46,7 @@ def softmax_attention(q: mx.array, k: mx.array, v: mx.array, a: Planes) -> mx.ar
 
 
 def decay(a: Planes) -> Planes:
-    """D[n, m] = a_{m+1} ... a_n for m <= n, else 0.
+    """Compute D[n, m] = a_{m+1} ... a_n for m <= n, else 0.
 
     Args:
         a: Transition planes `[B, L, H, K]`.
@@ -104,11 +104,11 @@ def _log_space_decay(a: Planes) -> Planes:
 
 
 def _cumulative_turns(real: mx.array, imaginary: mx.array) -> tuple[mx.array, mx.array]:
-    """The sums of phases in turns: of a part on a grid of 2^-12, exactly, and of the rest."""
+    """Sum phases in turns: exactly the part on a grid of 2^-12, and the rest."""
     turns = mx.arctan2(imaginary, real) / (2 * mx.pi)
     coarse = mx.round(turns * 4096) / 4096
     return mx.cumsum(coarse, axis=1), mx.cumsum(turns - coarse, axis=1)
 
 
-def _as_tuple(x: Any) -> tuple:
+def _as_tuple(x: Any) -> Planes:  # MLX passes a single array without a tuple
     return (x,) if isinstance(x, mx.array) else tuple(x)

@@ -1,9 +1,7 @@
-"""What the operator accepts, checked once at the edge."""
+"""Checks of the operator's arguments, made once, where they enter."""
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.gpu.operator import absence as gpu_absence
-from mlx_gateloop.ops.native import absence
 from mlx_gateloop.ops.transition import Transition
 
 
@@ -50,31 +48,6 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
 
 
-def choose_backend(backend: str, choices: tuple[str, ...]) -> str:
-    """The backend that "auto" means here, or the one that was named.
-
-    Raises:
-        ValueError: No backend is called so.
-        RuntimeError: This machine, or this version of the package, does not have it.
-    """
-    check_choice("backend", backend, choices)
-    if backend == "auto":  # asked at every call: only of what would be taken
-        on_cpu = mx.default_device().type == mx.cpu
-        preferred = ("native",) if on_cpu else ("metal", "cuda")
-        return next((name for name in preferred if not why_missing(name)), "ops")
-    if why := why_missing(backend):
-        available = ", ".join(name for name in choices if name != "auto" and not why_missing(name))
-        raise RuntimeError(f"backend {backend!r} is missing: {why}; available: {available}")
-    return backend
-
-
-def why_missing(backend: str) -> str | None:
-    """Why a backend cannot be used, in one line; None if it can."""
-    if backend in ("metal", "cuda"):
-        return gpu_absence(backend)
-    return absence() if backend == "native" else None
-
-
 def _check_projections(q: mx.array, k: mx.array, v: mx.array) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         _check_real(name, x)
@@ -88,7 +61,7 @@ def _check_projections(q: mx.array, k: mx.array, v: mx.array) -> None:
 
 
 def _check_transition(a: Transition, shape: tuple[int, ...], may_share: bool) -> None:
-    """may_share: The channels of a head may have one transition."""
+    """Check a's shape; with `may_share` the channels of a head may share one transition."""
     if not may_share:
         _check_shape("a", a, shape, "q's shape" if len(shape) == 3 else "one for each channel")
     elif a.shape not in (shape, (*shape[:-1], 1)):

@@ -8,7 +8,7 @@ in the second half the decay factors at the boundary,
 
 so all scores between the halves are one matrix product of q times prefix products with k times
 suffix products. Doubling the blocks from one step to the chunk covers every pair. Products only:
-no quotient, no logarithm, so neither underflow nor a reset (a = 0) needs care.
+no quotient and no logarithm, so underflow and resets (a = 0) need no special case.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def chunked_gate_loop(
     h0: Planes,
     scan: Callable[[Planes, Planes, Planes], Planes] = linear_recurrence,
 ) -> tuple[mx.array, Planes]:
-    """All outputs and the last state, from the first step to the last.
+    """Compute all outputs and the last state.
 
     Args:
         q: Queries `[B, L, H, K]`, float32, as are all arrays.
@@ -37,7 +37,7 @@ def chunked_gate_loop(
         v: Values `[B, L, H, V]`.
         a: Transition planes `[B, L, H, K]` or `[B, L, H, 1]`.
         h0: State planes `[B, H, K, V]`, as many as a has.
-        scan: What combines the chunks.
+        scan: The scan over the chunks.
 
     Returns:
         y `[B, L, H, V]` and the planes of the last state.
@@ -48,7 +48,7 @@ def chunked_gate_loop(
     a = tuple(_chunks(plane, chunk, 1 - i) for i, plane in enumerate(a))
     y, prefix, suffix = _inside(q, k, v, a)
 
-    # Every chunk leaves its decayed sum of k^T v; these and the chunk's product make the carries.
+    # The scan over each chunk's decayed sum of k^T v and its product gives the carried states.
     transposed = v.swapaxes(-1, -2)
     added = tuple((transposed @ (plane * k)).swapaxes(-1, -2) for plane in suffix)
     shape = added[0].shape
@@ -62,7 +62,7 @@ def chunked_gate_loop(
 
 
 def _chunks(x: mx.array, chunk: int, identity: int) -> mx.array:
-    """[B, L, H, size] -> [B, chunks, H, chunk, size], filled up with steps that change nothing."""
+    """Cut [B, L, H, size] into [B, chunks, H, chunk, size], padded with identity steps."""
     B, L, H, size = x.shape
     missing = -L % chunk
     if missing:
@@ -71,7 +71,7 @@ def _chunks(x: mx.array, chunk: int, identity: int) -> mx.array:
 
 
 def _inside(q: mx.array, k: mx.array, v: mx.array, a: Planes) -> tuple[mx.array, Planes, Planes]:
-    """What the steps of a chunk give each other, and the products over the chunk.
+    """Compute the outputs within each chunk, and the products over it.
 
     Returns:
         y without the carried state; the products of a from the chunk's start through each step;
@@ -98,7 +98,7 @@ def _inside(q: mx.array, k: mx.array, v: mx.array, a: Planes) -> tuple[mx.array,
 
 
 def _halves(x: mx.array, half: int) -> tuple[mx.array, mx.array]:
-    """The first and second half of every block: [..., steps, size] -> [..., blocks, half, size]."""
+    """Split every block in halves: [..., steps, size] -> twice [..., blocks, half, size]."""
     x = x.reshape(*x.shape[:-2], -1, 2, half, x.shape[-1])
     return x[..., 0, :, :], x[..., 1, :, :]
 
@@ -110,7 +110,7 @@ def _whole(first: mx.array, second: mx.array) -> mx.array:
 
 
 def _real_product(a: Planes, b: Planes) -> mx.array:
-    """Re(a @ b), one matrix product over the planes side by side."""
+    """Return Re(a @ b), as one matrix product over concatenated planes."""
     if len(a) == 1:
         return a[0] @ b[0]
     return mx.concatenate([a[0], -a[1]], axis=-1) @ mx.concatenate(list(b), axis=-2)

@@ -1,4 +1,4 @@
-"""A constant transition as a convolution: its powers are the filter (paper, equation 8)."""
+"""Constant transitions as a convolution with their powers (paper, eq. 10)."""
 
 import mlx.core as mx
 
@@ -11,7 +11,7 @@ from mlx_gateloop.ops.transition import Transition
 def convolve(
     q: mx.array, k: mx.array, v: mx.array, a: mx.array | Transition
 ) -> tuple[mx.array, mx.array]:
-    """`gate_loop` of a transition that is the same at every step, by FFT in O(L log L).
+    """Compute `gate_loop` with one transition for all steps, by FFT in O(L log L).
 
     y_n = Re(q_n sum_m a^(n-m) k_m^T v_m) over m <= n
 
@@ -41,7 +41,7 @@ def convolve(
         q, k, v = (x[..., None] for x in (q, k, v))
         gates = tuple(plane[..., None] for plane in gates)
     filters = powers(gates, q.shape[1])
-    # Of the state only the real part is read, so that the filter is real.
+    # Only the real part of the state is read, so the filter is real.
     h = _causal_convolution(k[..., None] * v[..., None, :], filters[0][..., None])
     y = (q[..., None] * h).sum(-2)
     last = tuple(mx.einsum("lhk,blhk,blhv->bhkv", plane[::-1], k, v) for plane in filters)
@@ -49,7 +49,7 @@ def convolve(
 
 
 def powers(a: Planes, length: int) -> Planes:
-    """a^0 ... a^(length - 1) along a new first axis, by doubling; exact at a = 0.
+    """Return a^0 ... a^(length - 1) along a new first axis, by doubling; exact at a = 0.
 
     Args:
         a: Planes `[...]`.
@@ -66,7 +66,7 @@ def powers(a: Planes, length: int) -> Planes:
 def _causal_convolution(x: mx.array, taps: mx.array) -> mx.array:
     """sum_m taps_{n-m} x_m over m <= n; x `[B, L, ...]` and taps `[L, ...]` float32."""
     length = x.shape[1]
-    size = 1 << (2 * length - 1).bit_length()  # so long that nothing wraps around
-    # Complex between the transforms alone, and there it must be: that is what MLX's FFTs give.
+    size = 1 << (2 * length - 1).bit_length()  # long enough that nothing wraps around
+    # complex64 only here: it is the type of MLX's FFTs.
     spectrum = mx.fft.rfft(x, size, axis=1) * mx.fft.rfft(taps, size, axis=0)
     return mx.fft.irfft(spectrum, size, axis=1)[:, :length]

@@ -1,7 +1,7 @@
 """Complex numbers as tuples of real float32 planes: `(real,)` or `(real, imaginary)`.
 
-One plane means that the imaginary part is zero and costs nothing. MLX's complex64 is not used for
-arithmetic: on the CPU it is some thirty times slower and several of its gradients are wrong.
+With one plane the imaginary part is zero and costs nothing. MLX's complex64 is not used for
+arithmetic: on the CPU it is about thirty times slower, and several of its gradients are wrong.
 """
 
 import mlx.core as mx
@@ -10,14 +10,14 @@ Planes = tuple[mx.array, ...]
 
 
 def split(x: mx.array) -> Planes:
-    """The planes of a real or complex64 array."""
+    """Split a real or complex64 array into planes."""
     if x.dtype == mx.complex64:
         return mx.real(x), mx.imag(x)
     return (x.astype(mx.float32),)
 
 
 def join(x: Planes) -> mx.array:
-    """The array of the planes: complex64 if there are two."""
+    """Join planes into an array: complex64 if there are two."""
     return x[0] if len(x) == 1 else x[0] + 1j * x[1]
 
 
@@ -40,5 +40,5 @@ def conjugate(a: Planes) -> Planes:
 
 
 def widen(a: Planes, count: int) -> Planes:
-    """`a` with zero planes appended until there are `count`."""
+    """Append zero planes to `a` until there are `count`."""
     return a + tuple(mx.zeros_like(a[0]) for _ in range(count - len(a)))

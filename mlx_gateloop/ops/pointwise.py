@@ -1,7 +1,7 @@
-"""Activations, norm and loss: the C++ extension's on a CPU that has it, elsewhere MLX's.
+"""Activations, norm and loss: from the C++ extension on CPUs that have it, else from MLX.
 
-On Linux MLX computes exp, erf and the like one number at a time. The extension's vectorized forms
-take a thirtieth of that.
+On Linux MLX computes exp, erf and similar functions one number at a time; the extension's
+vectorized forms are about thirty times faster.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from mlx_gateloop.ops.native import extension
 
 
 def gelu(x: mx.array) -> mx.array:
-    """x Phi(x) with the normal distribution's Phi, not an approximation of it.
+    """Compute x Phi(x) with the exact normal distribution function Phi.
 
     Args:
         x: A real floating-point array.
@@ -26,23 +26,23 @@ def gelu(x: mx.array) -> mx.array:
 
 
 def silu(x: mx.array) -> mx.array:
-    """x / (1 + exp(-x)); argument and result as in `gelu`."""
+    """Compute x / (1 + exp(-x)); argument and result as in `gelu`."""
     return _pointwise("silu", nn.silu, x)
 
 
 def sigmoid(x: mx.array) -> mx.array:
-    """1 / (1 + exp(-x)); argument and result as in `gelu`."""
+    """Compute 1 / (1 + exp(-x)); argument and result as in `gelu`."""
     return _pointwise("sigmoid", mx.sigmoid, x)
 
 
 def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.array:
-    """(x - mean) / sqrt(variance + eps) weight + bias over the last axis.
+    """Compute (x - mean) / sqrt(variance + eps) weight + bias over the last axis.
 
     Args:
         x: `[..., D]`, real.
         weight: `[D]`.
         bias: `[D]`.
-        eps: Keeps the quotient finite where x is constant.
+        eps: Added to the variance; keeps the quotient finite for constant x.
 
     Returns:
         x's shape and dtype.
@@ -51,11 +51,12 @@ def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.
     fits = x.size > 0 and weight.shape == bias.shape == x.shape[-1:]
     if native is None or not fits or {a.dtype for a in (x, weight, bias)} != {mx.float32}:
         return mx.fast.layer_norm(x, weight, bias, eps)
-    return native.layer_norm(x, weight, bias, eps)
+    y: mx.array = native.layer_norm(x, weight, bias, eps)
+    return y
 
 
 def cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
-    """The negative log-likelihood of each target, log sum_j exp(x_j) - x_target, in nats.
+    """Compute the negative log-likelihood of each target, log sum_j exp(x_j) - x_target, in nats.
 
     Args:
         logits: `[..., V]`, real.
@@ -65,7 +66,7 @@ def cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
         float32 `[...]`. The extension gives NaN for a target outside the vocabulary.
 
     Raises:
-        ValueError: The shapes do not fit, or targets are no integers.
+        ValueError: Shapes that do not fit, or targets that are not integers.
     """
     if targets.shape != logits.shape[:-1] or not mx.issubdtype(targets.dtype, mx.integer):
         expected = f"integers of shape {logits.shape[:-1]}"
@@ -74,18 +75,20 @@ def cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
     logits = logits.astype(mx.float32)
     if native is None or logits.size == 0:
         return nn.losses.cross_entropy(logits, targets)
-    if targets.dtype != mx.int32:  # a cast could bring a wrong target into the vocabulary
+    if targets.dtype != mx.int32:  # a cast could wrap a wrong target into the vocabulary
         inside = (targets >= 0) & (targets < logits.shape[-1])
         targets = mx.where(inside, targets, -1).astype(mx.int32)
-    return native.cross_entropy(logits, targets)
+    loss: mx.array = native.cross_entropy(logits, targets)
+    return loss
 
 
 def _pointwise(name: str, otherwise: Callable[[mx.array], mx.array], x: mx.array) -> mx.array:
     native = _native()
     if native is None or x.dtype not in (mx.float32, mx.float16, mx.bfloat16):
         return otherwise(x)
-    return getattr(native, name)(x.astype(mx.float32)).astype(x.dtype)
+    y: mx.array = getattr(native, name)(x.astype(mx.float32))
+    return y.astype(x.dtype)
 
 
-def _native() -> Any | None:
+def _native() -> Any:
     return extension() if mx.default_device().type == mx.cpu else None

@@ -1,4 +1,4 @@
-"""The recurrence step by step: the specification that the other modes are measured against."""
+"""The recurrence step by step: the specification that the other modes are tested against."""
 
 from collections.abc import Callable
 from functools import cache
@@ -12,7 +12,7 @@ from mlx_gateloop.ops.planes import Planes, add, multiply
 
 @mx.compile
 def step(q: mx.array, k: mx.array, v: mx.array, a: Planes, h: Planes) -> tuple[mx.array, Planes]:
-    """One step, h_n = a_n h_{n-1} + k_n^T v_n and y_n = Re(q_n h_n) (paper, eq. 5 and 6).
+    """Take one step, h_n = a_n h_{n-1} + k_n^T v_n and y_n = Re(q_n h_n) (paper, eq. 7 and 8).
 
     Args:
         q: Queries `[B, H, K]`, float32, as are all arrays.
@@ -32,7 +32,7 @@ def step(q: mx.array, k: mx.array, v: mx.array, a: Planes, h: Planes) -> tuple[m
 def recurrent(
     q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes
 ) -> tuple[mx.array, Planes]:
-    """The loop over `step`, arrays `[B, L, H, ...]`; returns y and the planes of the last state."""
+    """Loop over `step` on arrays `[B, L, H, ...]`; returns y and the planes of the last state."""
     y, *h = _loop_with_scan_gradient(len(a))(q, k, v, *a, *h0)
     return y, tuple(h)
 
@@ -48,10 +48,10 @@ def _loop_with_scan_gradient(planes: int) -> Callable[..., Any]:
     def loop(*arrays: mx.array) -> Planes:
         return run(_loop, arrays)
 
-    # Autodiff of an unrolled loop takes time quadratic in L. The loop computes what the scan
-    # computes, so the scan's gradient is the loop's.
+    # Autodiff of an unrolled loop takes time quadratic in L. The scan computes the same function,
+    # so its gradient serves.
     @loop.vjp
-    def gradient(arrays: tuple, cotangents: tuple, _: tuple) -> list[mx.array]:
+    def gradient(arrays: Planes, cotangents: Planes, _: Planes) -> list[mx.array]:
         def scan(*arrays: mx.array) -> Planes:
             return run(chunked_gate_loop, arrays)
 

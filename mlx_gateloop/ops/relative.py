@@ -1,9 +1,9 @@
-"""Softmax attention of the last tokens to all, with relative positions from a cache.
+"""Softmax attention of the last tokens to all tokens, with relative positions from a cache.
 
-Unlike `softmax_attention` it takes the logarithms of the transitions, which a cache can keep for
-every token and never has to change, and its memory grows with L^2 without a factor K: queries go in
-blocks, and the decay to tokens before a block is split at the block's start. Both factors are at
-most 1, so that nothing is divided and nothing but what is forgotten underflows.
+Unlike `softmax_attention` it takes logarithms of transitions, which a cache can append to, and its
+memory grows with L^2 without a factor K: queries are taken in blocks, and the decay from earlier
+tokens is split at the block's start. Both factors are at most 1, so there is no division, and only
+forgotten tokens underflow.
 """
 
 import mlx.core as mx
@@ -16,15 +16,15 @@ BLOCK = 32  # queries
 def relative_attention(
     q: mx.array, keys: mx.array, v: mx.array, parts: int, mask: mx.array | None
 ) -> mx.array:
-    """y_n = sum_m softmax_m(Re(q_n k_m a_{m+1} ... a_n)) v_m over m <= n.
+    """Compute y_n = sum_m softmax_m(Re(q_n k_m a_{m+1} ... a_n)) v_m over m <= n.
 
     Args:
         q: Queries of the last N of T tokens, `[B, H, N, K]`.
         keys: Keys, then log |a|, then arg a, `[B, H, T, K + parts A]`; A is K or 1.
         v: Values, `[B, H, T, V]`.
-        parts: 0 where a = 1, 1 where it is real and positive, else 2.
-        mask: Bool, broadcast to `[B, H, N, T]`, False where a query must not look; None looks at
-            all tokens up to its own.
+        parts: 0 if a = 1, 1 if it is real and positive, else 2.
+        mask: Bool, broadcast to `[B, H, N, T]`, False where attention is forbidden; None is
+            causal.
 
     Returns:
         `[B, H, N, V]` in v's dtype.
@@ -46,7 +46,7 @@ def relative_attention(
         seen = mx.tri(queries.shape[2], stop, stop - queries.shape[2], dtype=mx.bool_)
         if mask is not None:
             seen = seen & mask[..., first : first + BLOCK, :stop]
-        # Not -inf: a row of padding sees nothing, and its NaN would reach others through its value.
+        # Not -inf: a row of padding sees no token, and its NaN would spread through its value.
         weights = mx.softmax(mx.where(seen, scores, mx.finfo(mx.float32).min), axis=-1)
         blocks.append(weights @ values[:, :, :stop])
     y = mx.concatenate(blocks, axis=2) if blocks else mx.zeros((*q.shape[:3], v.shape[3]))
@@ -54,7 +54,7 @@ def relative_attention(
 
 
 def _scores(q: mx.array, k: mx.array, log: Planes) -> mx.array:
-    """Re(q_n k_m a_{m+1} ... a_n) of the last queries, `[B, H, rows, T]`; of m > n anything."""
+    """Compute Re(q_n k_m a_{m+1} ... a_n), `[B, H, rows, T]`; undefined for m > n."""
     rows, start = q.shape[2], k.shape[2] - q.shape[2]
     new = tuple(part[:, :, start:] for part in log)
     # From the start of the block to n; from m to that start.
@@ -67,7 +67,7 @@ def _scores(q: mx.array, k: mx.array, log: Planes) -> mx.array:
         for left, right in zip(after, before, strict=True)
     ]
     earlier = products[0] if len(products) == 1 else products[0] - products[1]
-    # Within the block: sums over m+1..n alone, as a difference of sums would lose digits.
+    # Within the block: sums over m+1..n only, as a difference of sums would lose digits.
     later = mx.tri(rows, k=-1, dtype=mx.bool_)[..., None]
     inside = _exp(tuple(mx.cumsum(mx.where(later, p[:, :, :, None], 0), axis=2) for p in new))[0]
     within = (q[:, :, :, None] * k[:, :, None, start:] * inside).sum(-1)

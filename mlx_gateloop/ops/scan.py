@@ -6,7 +6,7 @@ true starting state. Nothing is ever divided by a product of transitions, so a =
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -17,15 +17,15 @@ from mlx_gateloop.ops.planes import Planes, add, conjugate, multiply, widen
 Pair = tuple[Planes, Planes]
 
 CHUNK = 32  # steps at most in a chunk
-SHORT = 16  # steps; up to here chunks don't pay
-# On a CPU, where one step covers this many numbers, steps one after another are faster: the two
-# levels read everything twice. On two cores (16, 1024, 624) takes 37 against 80 ms. Not beyond some
-# length, for the graph of so many steps takes its time to build.
+SHORT = 16  # steps; up to this length chunks don't pay
+# On a CPU, if one step covers at least WIDE numbers, single steps are faster: the two levels read
+# everything twice. On two cores (16, 1024, 624) takes 37 against 80 ms. Beyond LONG steps building
+# the graph takes too long.
 WIDE, LONG = 8192, 1024
 
 
 def linear_recurrence(a: Planes, x: Planes, h0: Planes, reverse: bool = False) -> Planes:
-    """All states of h_n = a_n h_{n-1} + x_n along axis 1, with a hand-written gradient.
+    """Compute all states of h_n = a_n h_{n-1} + x_n along axis 1, with a hand-written gradient.
 
     Args:
         a: Transitions, one or two float32 planes `[B, L, ...]`.
@@ -44,7 +44,7 @@ def linear_recurrence(a: Planes, x: Planes, h0: Planes, reverse: bool = False) -
 
 @cache
 def _differentiable_scan(planes_a: int, planes_x: int, reverse: bool) -> Callable[..., Any]:
-    def unpack(arrays: Sequence[mx.array]) -> tuple[Planes, Planes, Planes]:
+    def unpack(arrays: Planes) -> tuple[Planes, Planes, Planes]:
         a, rest = arrays[:planes_a], arrays[planes_a:]
         return tuple(a), tuple(rest[:planes_x]), tuple(rest[planes_x:])
 
@@ -56,7 +56,7 @@ def _differentiable_scan(planes_a: int, planes_x: int, reverse: bool) -> Callabl
     #   G_n = dh_n + conj(a_{n+1}) G_{n+1},   dx_n = G_n,   da_n = conj(h_{n-1}) G_n,
     # the same recurrence run backwards: one more scan, not L steps of autodiff.
     @scan.vjp
-    def gradient(arrays: Sequence, cotangents: Sequence, h: Sequence) -> Planes:
+    def gradient(arrays: Planes, cotangents: Planes, h: Planes) -> Planes:
         a, _, h0 = unpack(arrays)
         nothing = tuple(mx.zeros_like(plane) for plane in h0)
         a_next = previous(conjugate(a), nothing[: len(a)], not reverse)
@@ -75,14 +75,14 @@ def _differentiable_scan(planes_a: int, planes_x: int, reverse: bool) -> Callabl
 
 
 def previous(h: Planes, h0: Planes, reverse: bool) -> Planes:
-    """The states one step earlier, h_{n-1}, in the order in which the scan runs."""
+    """Shift the states by one step, to h_{n-1}, in the order of the scan."""
     if reverse:
         return tuple(mx.concatenate([p[:, 1:], s[:, None]], 1) for p, s in zip(h, h0, strict=True))
     return tuple(mx.concatenate([s[:, None], p[:, :-1]], 1) for p, s in zip(h, h0, strict=True))
 
 
 def two_level_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
-    """The scan without a gradient of its own; arguments as in `linear_recurrence`."""
+    """Scan without a hand-written gradient; arguments as in `linear_recurrence`."""
     L = a[0].shape[1]
     on_cpu = mx.default_device().type == mx.cpu
     if L <= SHORT or (on_cpu and h0[0].size >= WIDE and L <= LONG):
@@ -91,7 +91,7 @@ def two_level_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
     full = L - L % chunk
     if full == L:
         return _scan_chunks(a, x, h0, reverse, chunk)
-    # The ragged end is a run of its own, step by step: no padded copies.
+    # The ragged end runs step by step, which saves padded copies.
     body, end = (slice(None), slice(full)), (slice(None), slice(full, L))
     if reverse:
         h_end = stepwise_scan(_at(a, end), _at(x, end), h0, reverse)
@@ -114,7 +114,7 @@ def _scan_chunks(a: Planes, x: Planes, h0: Planes, reverse: bool, chunk: int) ->
     # [B, L, ...] -> [B, chunks, chunk, ...]
     a, x = (tuple(p.reshape(B, L // chunk, chunk, *rest) for p in planes) for planes in (a, x))
     steps = _steps(a, x, reverse, axis=2)
-    # Of each chunk: the product of its transitions, and its last state if it starts from zero.
+    # Per chunk: the product of its transitions, and its last state when started from zero.
     summary = steps[0]
     for step_ in steps[1:]:
         summary = combine(*summary, *step_)
@@ -125,7 +125,7 @@ def _scan_chunks(a: Planes, x: Planes, h0: Planes, reverse: bool, chunk: int) ->
 
 
 def hillis_steele(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
-    """All states in ceil(log2 L) doubling steps over the whole length."""
+    """Compute all states in ceil(log2 L) doubling steps over the whole length."""
     x = widen(x, len(h0))
     for reach in reaches(a[0].shape[1]):
         a, x = doubled(a, x, reach, reverse)
@@ -133,12 +133,12 @@ def hillis_steele(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
 
 
 def reaches(length: int) -> list[int]:
-    """Of each doubling step how far back it combines: 1, 2, 4, ..., below the length."""
+    """The distance that each doubling step combines over: 1, 2, 4, ..., below the length."""
     return [1 << step for step in range((length - 1).bit_length())]
 
 
 def doubled(a: Planes, x: Planes, reach: int, reverse: bool) -> Pair:
-    """One doubling step: all but the first `reach` summaries take in the one `reach` earlier."""
+    """Combine each summary with the one `reach` steps earlier, if there is one."""
     early, late, done = slice(None, -reach), slice(reach, None), slice(None, reach)
     if reverse:
         early, late, done = late, early, slice(-reach, None)
@@ -154,12 +154,12 @@ def doubled(a: Planes, x: Planes, reach: int, reverse: bool) -> Pair:
 
 
 def stepwise_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
-    """One step after another along axis 1."""
+    """Scan one step after another along axis 1."""
     return _run(_steps(a, x, reverse, axis=1), h0, reverse, axis=1)
 
 
 def _run(steps: list[Pair], h: Planes, reverse: bool, axis: int) -> Planes:
-    """The states from h on, one step after another; every other axis runs side by side."""
+    """Compute the states after h one step at a time, in parallel over all other axes."""
     h = tuple(mx.expand_dims(plane, axis) for plane in h)
     states: list[Planes] = []
     for a, x in steps:
@@ -170,14 +170,14 @@ def _run(steps: list[Pair], h: Planes, reverse: bool, axis: int) -> Planes:
 
 
 def _steps(a: Planes, x: Planes, reverse: bool, axis: int) -> list[Pair]:
-    """Each step's a and x, their `axis` of length 1, in the order in which the scan runs."""
+    """Split a and x into steps, their `axis` of length 1, in the order of the scan."""
     steps = list(zip(*(_split(plane, axis) for plane in (*a, *x)), strict=True))
     return [(planes[: len(a)], planes[len(a) :]) for planes in (steps[::-1] if reverse else steps)]
 
 
 def _split(x: mx.array, axis: int) -> list[mx.array]:
-    # One split is cheaper than many slices. But each of its parts knows all the others, so that
-    # a long axis goes in two rounds.
+    # One split is cheaper than many slices, but each part refers to all the others: a long axis
+    # is split in two rounds.
     length = x.shape[axis]
     if length <= CHUNK:
         return list(mx.split(x, length, axis))
@@ -187,15 +187,15 @@ def _split(x: mx.array, axis: int) -> list[mx.array]:
 
 @mx.compile
 def step(a: Planes, x: Planes, h: Planes) -> Planes:
-    """a h + x."""
+    """Return a h + x."""
     return add(multiply(a, h), x)
 
 
 @mx.compile
 def combine(a1: Planes, x1: Planes, a2: Planes, x2: Planes) -> Pair:
-    """The paper's operator (eq. 10): first (a1, x1), then (a2, x2)."""
+    """Apply the paper's operator (eq. 13): first (a1, x1), then (a2, x2)."""
     return multiply(a1, a2), add(multiply(a2, x1), x2)
 
 
-def _at(planes: Planes, index: tuple) -> Planes:
+def _at(planes: Planes, index: tuple[int | slice, ...]) -> Planes:
     return tuple(plane[index] for plane in planes)

@@ -1,4 +1,4 @@
-"""The state transition a = |a| exp(i arg a), kept in the form in which it was given."""
+"""The state transition a = |a| exp(i arg a), stored in the form in which it was given."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,12 +8,12 @@ import mlx.core as mx
 from mlx_gateloop.ops import planes as pl
 from mlx_gateloop.ops.planes import Planes
 
-FORMS = {"sigmoid": 0, "polar": 1, "cartesian": 2}  # what kernels call them
+FORMS = {"sigmoid": 0, "polar": 1, "cartesian": 2}  # their numbers in the kernels
 
 
 @dataclass(frozen=True, eq=False)
 class Transition:
-    """State transitions in the form that a kernel can fuse; build them with the methods below.
+    """State transitions in a form that kernels can fuse; build them with the methods below.
 
     `first` is gamma, log|a| or the real part, and `second` is theta, arg a or the imaginary part,
     according to `form`. `second` is None for a real transition, which takes half the work.
@@ -25,7 +25,7 @@ class Transition:
 
     @staticmethod
     def sigmoid(gamma: mx.array, theta: mx.array | None = None) -> "Transition":
-        """The paper's transition, a = sigmoid(gamma) exp(i theta) (section 4).
+        """Build the paper's transition, a = sigmoid(gamma) exp(i theta) (section 4).
 
         Args:
             gamma: Magnitude before the activation, a real array.
@@ -38,7 +38,7 @@ class Transition:
 
     @staticmethod
     def polar(log_magnitude: mx.array, phase: mx.array | None = None) -> "Transition":
-        """a = exp(log_magnitude + i phase); a log magnitude of -inf is an exact reset, a = 0.
+        """Build a = exp(log_magnitude + i phase); a log magnitude of -inf is an exact reset, a = 0.
 
         Args:
             log_magnitude: Natural logarithm of |a|, a real array.
@@ -51,7 +51,7 @@ class Transition:
 
     @staticmethod
     def of(array: mx.array) -> "Transition":
-        """The transition whose values are given: a complex64 or a real array.
+        """Build a transition from its values, a complex64 or a real array.
 
         Raises:
             ValueError: Not an array of floats or of complex64.
@@ -69,7 +69,7 @@ class Transition:
         return self.second is not None
 
     def planes(self) -> Planes:
-        """The real and, if complex, the imaginary part: float32, of the transition's shape."""
+        """Return the real and, if complex, imaginary part: float32, of the transition's shape."""
         first = self.first.astype(mx.float32)
         if self.form == "cartesian":
             return (first,) if self.second is None else (first, self.second)
@@ -80,7 +80,7 @@ class Transition:
         return magnitude * mx.cos(phase), magnitude * mx.sin(phase)
 
     def logarithm(self) -> Planes:
-        """log |a| and, if complex, arg a: float32, of the transition's shape."""
+        """Return log |a| and, if complex, arg a: float32, of the transition's shape."""
         first = self.first.astype(mx.float32)
         second = None if self.second is None else self.second.astype(mx.float32)
         if self.form == "sigmoid":
@@ -94,7 +94,7 @@ class Transition:
 
 
 def log_magnitude(real: mx.array, imaginary: mx.array) -> mx.array:
-    """log |a| for a other than 0, without squaring what may be too small to be squared."""
+    """Compute log |a| for a other than 0, without underflow of squares."""
     x, y = mx.abs(real), mx.abs(imaginary)
     large, small = mx.maximum(x, y), mx.minimum(x, y)
     return mx.log(large) + 0.5 * mx.log1p((small / large) ** 2)
@@ -102,8 +102,8 @@ def log_magnitude(real: mx.array, imaginary: mx.array) -> mx.array:
 
 @mx.compile
 def _sigmoid(x: mx.array) -> mx.array:
-    # 1 / (1 + exp(-x)) loses digits where the magnitude is near 1, where memories live longest.
-    # The gradient of mx.abs is 0 at 0, where that of the sigmoid is 1/4.
+    # 1 / (1 + exp(-x)) loses digits near 1, where memory lasts longest. Not mx.abs: its gradient is
+    # 0 at 0, where that of the sigmoid is 1/4.
     e = mx.exp(mx.where(x < 0, x, -x))
     return mx.where(x < 0, e / (1 + e), 1 - e / (1 + e))
 

@@ -98,7 +98,7 @@ def combinations(elements: int) -> list[list[tuple[int, int | None]]]:
 
 
 def amplitude_activations(png_path: Path) -> None:
-    """Draw the magnitude of the transition over its pre-activation (paper, section 3.5).
+    """Draw the magnitude of the transition over its pre-activation (paper, section 4).
 
     The sigmoid is the operator's own; the stable exponential exp(-exp(-x)) of the LRU also with its
     middle moved to 0, as the paper draws it.

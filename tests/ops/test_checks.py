@@ -4,7 +4,7 @@ import mlx.core as mx
 import pytest
 
 import mlx_gateloop as gl
-from mlx_gateloop.ops import checks
+from mlx_gateloop.ops.backends import BACKENDS
 
 FLAT = mx.zeros((2, 5, 3))
 HEADS = mx.zeros((2, 5, 3, 4))
@@ -67,8 +67,9 @@ def test_softmax_form_checks_the_same_arguments():
 
 @pytest.mark.parametrize("backend", ["native", "metal", "cuda"])
 def test_a_backend_that_is_not_there_says_so(backend, monkeypatch):
-    monkeypatch.setattr(checks, "absence", lambda: "no compiler")
-    monkeypatch.setattr(checks, "gpu_absence", lambda _: "no GPU")
+    for name in ("native", "metal", "cuda"):
+        absent = BACKENDS[name]._replace(why_missing=lambda: "not built")
+        monkeypatch.setitem(BACKENDS, name, absent)
     with pytest.raises(RuntimeError, match=f"backend '{backend}' is missing: .*available: ops"):
         call(backend=backend)
     with pytest.raises(RuntimeError, match="is missing"):
@@ -84,6 +85,8 @@ def test_the_default_asks_nothing_of_backends_it_would_not_take(monkeypatch):
     if mx.default_device().type != mx.cpu:
         pytest.skip("a GPU is the default device")
     # reading a package's metadata takes a quarter of a millisecond, at each layer of each token
-    monkeypatch.setattr(checks, "gpu_absence", lambda _: pytest.fail("asked of a GPU"))
+    for name in ("metal", "cuda"):
+        asked = BACKENDS[name]._replace(why_missing=lambda: pytest.fail("asked of a GPU"))
+        monkeypatch.setitem(BACKENDS, name, asked)
     y, _ = call()
     assert y.shape == FLAT.shape

@@ -1,6 +1,6 @@
 """The operator and its scan as fused kernels for Apple and NVIDIA GPUs.
 
-Shared text is in the `.inc` files: `common` (complex numbers, the gate), `position` (which channel
-and which steps a thread has), and the kernels `forward`, `backward` and `aggregate`. Each platform
-adds a `prelude` of names and an `entry` that says where a thread is.
+Shared text is in the `.inc` files: `common` (complex numbers, the gate), `position` (a thread's
+channel and steps), and the kernels `forward`, `backward` and `aggregate`. Each platform adds a
+`prelude` of names and an `entry` with a thread's position in the grid.
 """

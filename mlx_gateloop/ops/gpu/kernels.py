@@ -1,4 +1,4 @@
-"""Kernels composed from the text beside this file, and what one launch of each needs."""
+"""Kernels composed from the text beside this file, and their launches."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ WIDTH = 32  # channels of a threadgroup, one for each lane
 INTERVAL = 32  # steps between saved states; a tile starts at one of them
 STEPS = 4  # of a segment; with more the backward pass would not fit into 64 registers
 TILE = 64  # steps of the largest tile, 16 segments; parts of a sequence are whole tiles
-# Processors of a common GPU of the platform: MLX does not tell how many there are.
+# Processors of a common GPU of the platform; MLX does not report their number.
 CORES = {"metal": 32, "cuda": 132}
-# A part shorter than this does not pay for reading the gates and inputs twice.
+# In shorter parts reading the gates and inputs twice costs more than it saves.
 SHORTEST_PART = 512
 
-# Arrays in the order of the kernels' parameters. A launch gives `first` for an input that its
-# variant does not read, and one number for an output that it does not write.
+# Arrays in the order of the kernels' parameters. A launch passes `first` for an input that its
+# variant does not read, and a single number for an output that it does not write.
 FORWARD = (["q", "k", "v", "first", "second", "mask", "h0"], ["y", "z", "h1", "states"])
 BACKWARD = (
     ["q", "k", "v", "first", "second", "mask", "states", "dy", "dz", "dh1"],
@@ -31,14 +31,15 @@ AGGREGATE = (["k", "v", "first", "second", "mask"], ["Ar", "Ai", "Hr", "Hi"])
 
 @dataclass(frozen=True)
 class Variant:
-    """What is compiled into a kernel, besides types and sizes of tiles.
+    """The constants compiled into a kernel, besides types and tile sizes.
 
     Args:
         form: 0 sigmoid, 1 polar, 2 cartesian gates.
-        is_complex: Whether the gates are complex.
-        planes_x: 0 where x = k v and y = q Re(h); else the planes of x, and y and z are those of h.
-        masked: Whether there is a mask.
-        reverse: Whether the recurrence runs from the last step to the first.
+        is_complex: The gates are complex.
+        planes_x: 0 if x = k v and y = q Re(h); else the number of planes of x, and y and z are the
+            planes of h.
+        masked: There is a mask.
+        reverse: The recurrence runs from the last step to the first.
     """
 
     form: int
@@ -49,7 +50,7 @@ class Variant:
 
     @property
     def absent(self) -> set[str]:
-        """The arrays, and gradients, that kernels of this variant neither read nor write."""
+        """Names of arrays and gradients that this variant neither reads nor writes."""
         absent = {"q"} if self.planes_x else {"z"}
         absent |= set() if self.is_complex else {"second", "z"}
         absent |= {"v"} if self.planes_x == 1 else set()
@@ -59,14 +60,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class Plan:
-    """How the work is cut: S segments a tile, and parts of a sequence side by side."""
+    """The division of work: segments per tile, and parts of a sequence in parallel."""
 
     segments: int
     parts: int = 1
 
 
 def plan(platform: str, B: int, L: int, D: int) -> Plan:
-    """Few threadgroups get more segments; very few, for long sequences, also parts."""
+    """Choose more segments for few threadgroups, and parts for very few with long sequences."""
     groups, cores = B * -(-D // WIDTH), CORES[platform]
     if groups >= 2 * cores:
         return Plan(8)
@@ -78,10 +79,10 @@ def plan(platform: str, B: int, L: int, D: int) -> Plan:
 
 
 class Kernels:
-    """The kernels of a platform, built when they are first used.
+    """The kernels of a platform, built at first use.
 
     Args:
-        platform: "metal" or "cuda": whose prelude and entry are taken.
+        platform: "metal" or "cuda", for the prelude and entry.
         factory: `mx.fast.metal_kernel`, `mx.fast.cuda_kernel`, or another with their signature.
     """
 
@@ -102,11 +103,11 @@ class Kernels:
         return self._build("aggregate", *AGGREGATE)
 
     def forward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
-        """y, z, the last state h1 `[B, 2, D]`, and the states at every `INTERVAL` steps.
+        """Compute y, z, the last state h1 `[B, 2, D]`, and the states at every `INTERVAL` steps.
 
         Args:
-            variant: What the arrays are.
-            plan: How to cut the work.
+            variant: The kind of kernel.
+            plan: The division of work.
             x: The inputs of `FORWARD` by name; h0 `[B, parts, 2, D]`.
         """
         B, L, D = x["first"].shape
@@ -118,7 +119,7 @@ class Kernels:
         return _launch(self._forward, FORWARD[0], variant, plan, x, outputs, template)
 
     def backward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
-        """The gradients; `x` as the inputs of `BACKWARD`, dh1 `[B, parts, 2, D]`."""
+        """Compute the gradients; `x` as the inputs of `BACKWARD`, dh1 `[B, parts, 2, D]`."""
         B, L, D = x["first"].shape
         T, gate = x["k"].dtype, x["first"].dtype
         dtypes = dict(zip(BACKWARD[1], [T, T, T, gate, gate, mx.float32], strict=True))
@@ -130,7 +131,7 @@ class Kernels:
     def aggregate(
         self, variant: Variant, plan: Plan, x: Mapping[str, mx.array], adjoint: bool
     ) -> Arrays:
-        """What each of the S pieces of each part makes of a state: planes `[B, parts S, D]`."""
+        """Compute the effect of each of the S pieces of each part: planes `[B, parts S, D]`."""
         B, _, D = x["first"].shape
         shape = (B, plan.parts * plan.segments, D)
         outputs = dict.fromkeys(AGGREGATE[1], (shape, mx.float32))

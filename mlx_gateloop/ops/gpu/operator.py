@@ -1,7 +1,6 @@
-"""The operator and its scan through the GPU kernels, differentiable; results as in `ops`."""
+"""The operator and its scan by the GPU kernels, differentiable; results as in `gate_loop`."""
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -28,11 +27,11 @@ TYPES = (mx.float32, mx.float16, mx.bfloat16)
 
 
 class KernelError(RuntimeError):
-    """A kernel that does not compile on this GPU, or does not run."""
+    """A kernel does not compile or does not run on this GPU."""
 
 
 def absence(platform: str) -> str | None:
-    """Why a platform's kernels cannot be used, in one line; None if they can."""
+    """Return the reason in one line if a platform's kernels cannot be used, else None."""
     if not getattr(mx, platform).is_available():
         if platform == "cuda" and not any(map(_is_installed, CUDA_BUILDS)):
             return "MLX's CUDA build is not installed (README.md, On a GPU)"
@@ -52,7 +51,7 @@ def _is_installed(package: str) -> bool:
 
 @cache
 def kernels(platform: str) -> Kernels:
-    """MLX's own kernels of the platform."""
+    """Build the platform's kernels with MLX."""
     return Kernels(platform, getattr(mx.fast, f"{platform}_kernel"))
 
 
@@ -66,7 +65,7 @@ def gate_loop(
     mask: mx.array | None,
     reverse: bool,
 ) -> tuple[mx.array, mx.array]:
-    """The max-headed operator, its gates fused; all but h0 and mask are `[B, L, D]`, none empty.
+    """Run the max-headed operator with fused gates; all but h0 and mask are `[B, L, D]`, not empty.
 
     Raises:
         KernelError: A kernel does not compile.
@@ -84,9 +83,7 @@ def gate_loop(
 def linear_recurrence(
     kernels: Kernels, a: Planes, x: Planes, h0: Planes, reverse: bool = False
 ) -> Planes:
-    """All states of h_n = a_n h_{n-1} + x_n; float32 planes `[B, L, ...]`, of h0 `[B, ...]`.
-
-    An empty h0 is zero.
+    """Compute all states; arguments as in `scan.linear_recurrence`.
 
     Raises:
         KernelError: A kernel does not compile.
@@ -110,36 +107,18 @@ def linear_recurrence(
 
 
 def on(platform: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with the kernels of a platform, which are not built before it is called."""
+    """Bind `function` to the kernels of a platform, which are built at the first call."""
     return lambda *args: function(kernels(platform), *args)
 
 
-def or_else(fast: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """`fast`, or with one warning `plain` where a kernel does not compile."""
-
-    def run(*args: Any) -> Any:
-        try:
-            return fast(*args)
-        except KernelError as error:
-            _warn_once(str(error))
-            return plain(*args)
-
-    return run
-
-
-@cache
-def _warn_once(message: str) -> None:
-    warnings.warn(f"mlx_gateloop computes the scan in plain MLX: {message}", stacklevel=4)
-
-
 def _alike(*arrays: mx.array) -> tuple[mx.array, ...]:
-    """The arrays in one dtype that kernels know: their own if they share it, else float32."""
+    """Cast the arrays to one dtype that the kernels support: their common one, else float32."""
     kept = len({x.dtype for x in arrays}) == 1 and arrays[0].dtype in TYPES
     return arrays if kept else tuple(x.astype(mx.float32) for x in arrays)
 
 
 def _run(kernels: Kernels, variant: Variant, arrays: Sequence[mx.array]) -> Planes:
-    """y, z if there is one, the last state and the saved states."""
+    """Return y, z if there is one, the last state and the saved states."""
     names = [name for name in FORWARD[0] if name not in variant.absent]
     x = dict(zip(names, arrays, strict=True))
     shape = x["first"].shape
@@ -157,12 +136,12 @@ def _run(kernels: Kernels, variant: Variant, arrays: Sequence[mx.array]) -> Plan
 def _failure(
     kernels: Kernels, variant: Variant, cut: Plan, dtype: mx.Dtype, gate: mx.Dtype
 ) -> str | None:
-    """What the compiler said of a variant; None if its kernels run, on a few numbers.
+    """Run a variant's kernels on a few numbers; returns the error if one fails, else None.
 
-    All of them, the gradient's too: what compiles them later is the user's own evaluation, where
-    nothing could catch the error.
+    The gradient's kernels run too: later they would compile in the user's own evaluation, where
+    the error cannot be caught.
     """
-    shape = (1, cut.parts * TILE, 8)  # inputs of fewer than 8 numbers would make another kernel
+    shape = (1, cut.parts * TILE, 8)  # MLX passes fewer than 8 numbers differently: another kernel
     edge = mx.zeros((1, 2, 8))
     x = dict.fromkeys(("q", "k", "v", "dy", "dz"), mx.zeros(shape, dtype))
     x |= dict.fromkeys(("first", "second"), mx.zeros(shape, gate))
@@ -172,7 +151,7 @@ def _failure(
         x["dh1"] = _entries(kernels, variant, cut, x, edge, adjoint=True)
         outputs = kernels.forward(variant, cut, x)
         mx.eval(outputs, kernels.backward(variant, cut, x | {"states": outputs["states"]}))
-    except (RuntimeError, ValueError) as error:  # of a threadgroup too large it is the latter
+    except (RuntimeError, ValueError) as error:  # MLX raises ValueError for oversized threadgroups
         lines = str(error).splitlines() or ["no reason given"]
         what = next((line for line in lines if "error:" in line), lines[0])
         return f"a {kernels.platform} kernel fails: {what.strip()}"
@@ -181,13 +160,13 @@ def _failure(
 
 @cache
 def _operator(kernels: Kernels, variant: Variant) -> Callable[..., Any]:
-    """The forward pass with its gradient; arrays as in `FORWARD`.
+    """Build the forward pass with its gradient; arrays as in `FORWARD`.
 
-    No rules for vmap and jvp: MLX asks the kernels for theirs first, and they have none.
+    There are no rules for vmap and jvp: MLX would ask the kernels for theirs first.
     """
     absent = variant.absent
     names = [name for name in FORWARD[0] if name not in absent]
-    kept = [name for name in names if name != "h0"]  # what the gradient reads, beside states
+    kept = [name for name in names if name != "h0"]  # read by the gradient, besides the states
     cotangents = [name for name in BACKWARD[0][6:] if name not in absent]
     gradients = [name for name in BACKWARD[1] if name not in absent]
 
@@ -203,21 +182,21 @@ def _operator(kernels: Kernels, variant: Variant) -> Callable[..., Any]:
         dh1 = _entries(kernels, variant, cut, x, x["dh1"], adjoint=True)
         return tuple(kernels.backward(variant, cut, x | {"dh1": dh1}).values())
 
-    operator: Any = mx.custom_function(forward)
-    gradient: Any = mx.custom_function(backward)
+    operator = mx.custom_function(forward)
+    gradient = mx.custom_function(backward)
 
     @operator.vjp
-    def operator_vjp(arrays: Sequence, cotangents: Sequence, outputs: Sequence) -> Planes:
-        *given, _ = cotangents  # none is asked of the saved states
+    def operator_vjp(arrays: Planes, cotangents: Planes, outputs: Planes) -> Planes:
+        *given, _ = cotangents  # the saved states have none
         primals = dict(zip(names, arrays, strict=True))
-        found = gradient(*(primals[name] for name in kept), outputs[-1], *given)
+        found: Any = gradient(*(primals[name] for name in kept), outputs[-1], *given)
         by_name = dict(zip(gradients, found, strict=True))
         if variant.masked:
             by_name["dmask"] = mx.zeros_like(primals["mask"])
         return tuple(by_name[f"d{name}"] for name in names)
 
     @gradient.vjp
-    def gradient_vjp(*_: Any) -> Planes:
+    def gradient_vjp(*_: object) -> Planes:
         raise NotImplementedError("second derivatives: only backend='ops' and 'native' have them")
 
     return operator
@@ -226,9 +205,9 @@ def _operator(kernels: Kernels, variant: Variant) -> Callable[..., Any]:
 def _entries(
     kernels: Kernels, variant: Variant, cut: Plan, x: Arrays, edge: mx.array, adjoint: bool
 ) -> mx.array:
-    """What enters each part, `[B, parts, 2, D]`: states, or if `adjoint` gradients by them.
+    """Compute the states that enter each part, `[B, parts, 2, D]`; if `adjoint`, their gradients.
 
-    Three launches: what every piece of every part does, a scan over the pieces, and the caller's.
+    It takes two launches before the caller's: the effect of every piece, and a scan over pieces.
     """
     if cut.parts == 1:
         return edge[:, None]

@@ -1,4 +1,4 @@
-"""The C++ extension for CPUs, where it was built and for the MLX that runs."""
+"""The C++ extension for CPUs, if it was built, and for the MLX that is running."""
 
 import logging
 from functools import cache
@@ -11,13 +11,13 @@ MLX_VERSION: str = mx.__version__  # type: ignore[attr-defined]  # the stubs lac
 NOT_INSTALLED = "this is the source of the package, not an installed one"
 
 
-def extension() -> Any | None:
-    """The compiled module, or None where there is none: a first call may log why, none raises."""
+def extension() -> Any:  # untyped: compiled
+    """Return the compiled module, or None if there is none; the first call may log the reason."""
     return _load()[0]
 
 
 def absence() -> str | None:
-    """Why there is no extension, in one line; None if there is one."""
+    """Return the reason in one line if there is no extension, else None."""
     return _load()[1]
 
 

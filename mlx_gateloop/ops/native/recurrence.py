@@ -1,6 +1,4 @@
-"""The operator and its scan through the C++ extension; arguments and results as in `ops`."""
-
-from typing import Any
+"""The operator and its scan in the C++ extension; arguments and results as in `gate_loop`."""
 
 import mlx.core as mx
 
@@ -18,25 +16,22 @@ def gate_loop(
     mask: mx.array | None,
     reverse: bool,
 ) -> tuple[mx.array, mx.array]:
-    """The max-headed operator, its gates fused; all but h0 and mask are `[B, L, D]`."""
+    """Run the max-headed operator with fused gates; all but h0 and mask are `[B, L, D]`."""
     inputs = (q, k, v, a.first, a.second, h0)
     planes = [None if x is None else x.astype(mx.float32) for x in inputs]
-    return _extension().gate_loop(*planes, mask, form=FORMS[a.form], reverse=bool(reverse))
+    y, last = extension().gate_loop(*planes, mask, form=FORMS[a.form], reverse=bool(reverse))
+    return y, last
 
 
 def linear_recurrence(a: Planes, x: Planes, h0: Planes, reverse: bool = False) -> Planes:
-    """All states of h_n = a_n h_{n-1} + x_n; planes `[B, L, ...]`, of h0 `[B, ...]` or none."""
+    """Compute all states; arguments as in `scan.linear_recurrence`."""
     shape = a[0].shape
     flat = [[_flat(plane, 3) for plane in planes] for planes in (a, x)]
     start = [_flat(plane, 2) for plane in h0]
-    h = _extension().linear_scan(*flat, start, reverse=bool(reverse))
+    h = extension().linear_scan(*flat, start, reverse=bool(reverse))
     return tuple(plane if len(shape) == 3 else plane.reshape(shape) for plane in h)
 
 
 def _flat(x: mx.array, axes: int) -> mx.array:
-    # [B, L, ...] -> [B, L, D]; no reshape where none is needed, for it would fix the shape
+    # [B, L, ...] -> [B, L, D]; an unneeded reshape would fix the shape in a shapeless compile
     return x if x.ndim == axes else x.reshape(*x.shape[: axes - 1], -1)
-
-
-def _extension() -> Any:
-    return extension()

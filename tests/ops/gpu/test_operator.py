@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 
 import mlx_gateloop as gl
-from mlx_gateloop.ops import checks
+from mlx_gateloop.ops import backends
 from mlx_gateloop.ops.gpu import operator as launcher
 from mlx_gateloop.ops.gpu.kernels import CORES, INTERVAL, TILE, Kernels, Plan, plan
 
@@ -81,10 +81,17 @@ def plain(monkeypatch):
 def machine(monkeypatch, factory):
     """A machine with Metal kernels from this factory."""
     kernels = Kernels("metal", factory)
-    absent = {"metal": None}
     monkeypatch.setattr(launcher, "kernels", lambda _: kernels)
-    monkeypatch.setattr(checks, "gpu_absence", lambda name: absent.get(name, "no such GPU"))
-    launcher._warn_once.cache_clear()
+    only(monkeypatch, "metal")
+    backends._warn_once.cache_clear()
+
+
+def only(monkeypatch, gpu=None):
+    """A machine with this GPU alone."""
+    for name in ("metal", "cuda"):
+        why = None if name == gpu else "no such GPU"
+        entry = backends.BACKENDS[name]._replace(why_missing=lambda why=why: why)
+        monkeypatch.setitem(backends.BACKENDS, name, entry)
 
 
 def operator(*arrays, backend="metal", **options):
@@ -209,8 +216,8 @@ EVERY = ("gateloop_forward", "gateloop_backward", "gateloop_aggregate")
 
 def test_a_kernel_that_does_not_compile_gives_way_with_one_warning(monkeypatch):
     machine(monkeypatch, broken_kernel(REFUSED, EVERY))
-    on_gpu = {"auto": "metal"}
-    monkeypatch.setattr("mlx_gateloop.ops.choose_backend", lambda name, _: on_gpu.get(name, name))
+    choose = backends.choose
+    monkeypatch.setattr(backends, "choose", lambda n: choose("metal" if n == "auto" else n))
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         found = [operator(*ARRAYS, backend="auto")[0], *gradient(*ARRAYS, backend="auto")]
@@ -248,16 +255,13 @@ def test_a_kernel_asked_for_by_name_raises(monkeypatch):
 
 
 def test_auto_takes_the_gpu_that_is_the_default_device(monkeypatch):
-    names = ("auto", "ops", "native", "metal", "cuda")
     gpu = type("Device", (), {"type": mx.gpu})
-    monkeypatch.setattr(checks.mx, "default_device", lambda: gpu)
+    monkeypatch.setattr(mx, "default_device", lambda: gpu)
     for there in ("metal", "cuda"):
-        monkeypatch.setattr(
-            checks, "gpu_absence", lambda name, t=there: None if name == t else "no"
-        )
-        assert checks.choose_backend("auto", names) == there
-    monkeypatch.setattr(checks, "gpu_absence", lambda _: "no")
-    assert checks.choose_backend("auto", names) == "ops"
+        only(monkeypatch, there)
+        assert backends.choose("auto") is backends.BACKENDS[there]
+    only(monkeypatch)
+    assert backends.choose("auto") is backends.BACKENDS["ops"]
 
 
 def test_absence_says_what_is_missing(monkeypatch):

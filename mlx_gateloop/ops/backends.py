@@ -1,0 +1,89 @@
+"""The backends that compute the scan, and the choice of one."""
+
+import warnings
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Literal, NamedTuple, TypeVar
+
+import mlx.core as mx
+
+from mlx_gateloop.ops import native
+from mlx_gateloop.ops.checks import check_choice
+from mlx_gateloop.ops.gpu import operator as gpu
+from mlx_gateloop.ops.native import recurrence
+from mlx_gateloop.ops.planes import Planes
+from mlx_gateloop.ops.scan import linear_recurrence
+
+BackendName = Literal["auto", "ops", "native", "metal", "cuda"]
+T = TypeVar("T")
+
+
+class Backend(NamedTuple):
+    """One implementation of the scan.
+
+    Attributes:
+        scan: h_n = a_n h_{n-1} + x_n; arguments and result as in `scan.linear_recurrence`.
+        fused: The max-headed operator with its gates, called with `gate_loop`'s arguments q, k, v,
+            a, h0, mask and reverse; None if there is none.
+        why_missing: Gives the reason in one line if this machine cannot use the backend, else None.
+    """
+
+    scan: Callable[..., Planes]
+    fused: Callable[..., tuple[mx.array, mx.array]] | None
+    why_missing: Callable[[], str | None]
+
+
+def _gpu(platform: str) -> Backend:
+    return Backend(
+        gpu.on(platform, gpu.linear_recurrence),
+        gpu.on(platform, gpu.gate_loop),
+        partial(gpu.absence, platform),
+    )
+
+
+BACKENDS = {
+    "ops": Backend(linear_recurrence, None, lambda: None),
+    "native": Backend(recurrence.linear_recurrence, recurrence.gate_loop, native.absence),
+    "metal": _gpu("metal"),
+    "cuda": _gpu("cuda"),
+}
+
+
+def choose(name: str) -> Backend:
+    """Return the backend of this name; "auto" is the fastest for MLX's default device.
+
+    Raises:
+        ValueError: There is no backend of this name.
+        RuntimeError: This machine or installation lacks it.
+    """
+    check_choice("backend", name, ("auto", *BACKENDS))
+    if name == "auto":  # called for every layer and token: query no backend but the candidates
+        on_cpu = mx.default_device().type == mx.cpu
+        candidates = ("native",) if on_cpu else ("metal", "cuda")
+        found = (n for n in candidates if BACKENDS[n].why_missing() is None)
+        return BACKENDS[next(found, "ops")]
+    if why := BACKENDS[name].why_missing():
+        available = ", ".join(n for n, backend in BACKENDS.items() if not backend.why_missing())
+        raise RuntimeError(f"backend {name!r} is missing: {why}; available: {available}")
+    return BACKENDS[name]
+
+
+def run_on(name: str, function: Callable[[Backend], T]) -> T:
+    """Call `function` with the backend of this name.
+
+    If "auto" chose a GPU whose kernels do not compile, warn once and use plain MLX.
+    """
+    backend = choose(name)
+    try:
+        return function(backend)
+    except gpu.KernelError as error:
+        if name != "auto":
+            raise
+        _warn_once(str(error))
+        return function(BACKENDS["ops"])
+
+
+@cache
+def _warn_once(message: str) -> None:
+    # Level 4 is the line that called the public function.
+    warnings.warn(f"mlx_gateloop computes the scan in plain MLX: {message}", stacklevel=4)
