@@ -5,12 +5,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo embedded screenshots test lint format bench clean
+.PHONY: help demo embedded screenshots test lint format docs bench clean
 
 help:
 	@echo "make demo   chat with a small model in the browser, and watch what it remembers"
 	@echo "make test   the whole test suite"
 	@echo "make lint   ruff and mypy"
+	@echo "make docs   build these pages and the API reference into build/site"
 	@echo "make bench  time our code beside the peers that are installed"
 	@echo "make clean  remove .venv and caches"
 
@@ -40,6 +41,9 @@ format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: .venv/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 bench: .venv/installed
 	$(BIN)/gateloop bench ops
 	$(BIN)/gateloop bench model
@@ -62,4 +66,8 @@ NATIVE := $(wildcard hook/* mlx_gateloop/ops/native/src/*)
 
 .venv/installed-dev: .venv/installed requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+.venv/installed-docs: .venv/bin/python requirements-docs.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
 	@touch $@

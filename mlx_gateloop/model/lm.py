@@ -41,6 +41,8 @@ FOREIGN_KEYS = {
 class ModelArgs(LayerArgs):
     """The shape of a model; also its config.json. The defaults are the paper's WikiText-103 model.
 
+    The fields of a layer are those of `LayerArgs`.
+
     Args:
         vocab_size: Tokens that can come in.
         num_hidden_layers: Blocks.
@@ -48,7 +50,6 @@ class ModelArgs(LayerArgs):
         tie_word_embeddings: The head is the embedding.
         num_outputs: Width of the head; None means vocab_size.
         head_bias: Whether the head has a bias; None means bias.
-        others: Of each layer, see LayerArgs.
 
     Raises:
         InputError: A value that cannot be used.

@@ -1,0 +1,38 @@
+"""Hooks of mkdocs: pages keep the repository's paths, so that a link works on GitHub and here."""
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+SHOWN = (
+    *("*.md", "LICENSE", "docs/**/*", "convert/**/*.md", "app/embedded_models/*/README.md"),
+    *("benchmarks/**/*", "configs/*", "mlx_gateloop/**/*.py"),
+)
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Replace the files of docs/, at their short paths, by the repository's."""
+    for file in list(files):
+        if Path(file.abs_src_path or "").is_relative_to(ROOT / "docs"):
+            files.remove(file)
+    for path in sorted({path for pattern in SHOWN for path in ROOT.glob(pattern)}):
+        if path.is_file() and "__pycache__" not in path.parts:
+            name = path.relative_to(ROOT).as_posix()
+            files.append(File.generated(config, name, abs_src_path=str(path)))
+    return files
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Turn formulas into MathML, which browsers draw without a script."""
+
+    def as_mathml(found: re.Match[str]) -> str:
+        display = "block" if found[1] == "div" else "inline"
+        return convert(html.unescape(found[2]), display=display)
+
+    return FORMULA.sub(as_mathml, content)

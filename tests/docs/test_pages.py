@@ -1,0 +1,50 @@
+"""The pages: their links lead somewhere, and README's Python runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path
+    for folder in ("", "docs", "convert", "benchmarks", "app/embedded_models")
+    for path in (ROOT / folder).glob("**/*.md" if folder else "*.md")
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+BLOCK = re.compile(r"```.*?```", re.DOTALL)
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for link in LINK.findall(CODE.sub("", page.read_text("utf-8"))):
+        path, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        # the site makes the API's anchors from names
+        if anchor and target.name != "api.md":
+            assert anchor in anchors(target), link
+
+
+def test_pages_are_found():
+    names = {path.relative_to(ROOT).as_posix() for path in PAGES}
+    assert names >= {"README.md", "docs/architecture.md", "convert/README.md"}
+    assert (ROOT / "README.md").read_text("utf-8").count("\n") <= 150
+
+
+def test_the_python_of_the_readme_runs(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    names: dict = {}
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
+        exec(code, names)
+    assert "str.split" in capsys.readouterr().out
+    assert names["states"].shape == names["y2"].shape == (2, 1024, 64)
