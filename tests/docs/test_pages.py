@@ -1,9 +1,12 @@
 """The pages: their links lead somewhere, and README's Python runs."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from mlx_gateloop import cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -48,3 +51,37 @@ def test_the_python_of_the_readme_runs(monkeypatch, capsys):
         exec(code, names)
     assert "str.split" in capsys.readouterr().out
     assert names["states"].shape == names["y2"].shape == (2, 1024, 64)
+
+
+def commands() -> list[str]:
+    """Every call of `gateloop` in the pages, in code blocks and (with --out) in tables."""
+    found = set()
+    for page in PAGES:
+        text = re.sub(r"\\\n\s*", "", page.read_text("utf-8"))
+        found |= set(re.findall(r"^(?:\$ )?(?:\.venv/bin/)?(gateloop .*)$", text, re.MULTILINE))
+        found |= set(re.findall(r"`(gateloop [^`]*--out [^`]*)`", text))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_are_understood(command):
+    words = shlex.split(command.partition("  #")[0].replace("\n", " "), comments=True)[1:]
+    words = words[: words.index("&&")] if "&&" in words else words
+    assert cli._parser(words).parse_args(words).run
+
+
+ELSEWHERE = {"configs/dataset/wt103.yaml"}  # in Hyena's repository
+NAMED = re.compile(r"`([\w./-]+(?:\.py|\.yaml|/))`")
+
+
+@pytest.mark.parametrize(
+    "page", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda page: page.name
+)
+def test_named_files_exist(page):
+    if page.name == "CHANGELOG.md":  # tells of the past too
+        return
+    folders = [ROOT, ROOT / "mlx_gateloop", page.parent]
+    for name in NAMED.findall(page.read_text("utf-8")):
+        if name not in ELSEWHERE:
+            places = (folder / name for folder in [*folders, ROOT / "configs", ROOT / "tests"])
+            assert any(place.exists() for place in places), name
