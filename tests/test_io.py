@@ -214,7 +214,7 @@ def change_config(directory, **values):
 
 def test_an_impossible_config_value(saved):
     change_config(saved, gate="elliptic")
-    expected = "config: gate must be 'polar' or 'polar_abs' or 'real', got 'elliptic'"
+    expected = "config: gate must be 'polar', 'polar_abs' or 'real', got 'elliptic'"
     assert message(saved) == f"{saved}: {expected}"
 
 

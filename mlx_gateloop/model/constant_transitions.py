@@ -1,12 +1,12 @@
-"""Transitions that no data control: those of the models that GateLoop generalises (section 3.1).
+"""Data-independent transitions, of the models that GateLoop generalises (paper, section 3.1).
 
-Only the transition changes; all else is the network's. So LRU, S4D and S5 have real queries and
-keys that the data controls, where their publications have constant complex C and B, and RetNet is
-without its group norm, output gate and scale.
+Only the transition differs from GateLoop. So LRU, S4D and S5 have real, data-controlled queries and
+keys, where their publications have constant complex C and B, and RetNet lacks its group norm,
+output gate and scale.
 
-Each module holds the same transition for every token, `[width]`: channel c is key channel c % K of
-head c // K, with K channels a head. The max-headed form, whose heads have one channel each, is for
-the state-space models one system of `width` states, as the paper counts them.
+Each module holds one transition for all tokens, `[width]`: channel c is key channel c % K of head
+c // K, with K channels per head. For the state-space models the max-headed form is one system of
+`width` states, as the paper counts them.
 """
 
 import math
@@ -20,7 +20,7 @@ import numpy as np
 from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.ops import Transition
 
-STEPS = (0.001, 0.1)  # Delta at the start, log-uniform: S4D and S5
+STEPS = (0.001, 0.1)  # range of Delta at the start, log-uniform: S4D and S5
 
 
 class ConstantTransition(nn.Module):
@@ -34,11 +34,11 @@ class ConstantTransition(nn.Module):
         self._args = args
 
     def transition(self) -> Transition:
-        """a, `[width]`."""
+        """Return a, `[width]`."""
         return Transition.polar(mx.zeros((self._args.width,)))
 
     def input_factor(self) -> mx.array | None:
-        """What the key is multiplied by, `[width]`; None is 1."""
+        """Return the factor of the key, `[width]`; None is 1."""
         return None
 
 
@@ -46,9 +46,9 @@ class RetNet(ConstantTransition):
     """a = (1 - 2^(-5 - h)) exp(i theta_j) in head h, theta_j = 10000^(-2 floor(j / 2) / K).
 
     Nothing is learned. Source: Sun et al., arXiv 2307.08621, equations 5 and 8; two key channels
-    share an angle, as in xPos (arXiv 2212.10554). Queries and keys are real vectors, as the paper
-    has them: y = Re((Q Theta)(K conj(Theta))^T * D) V. An implementation that pairs two of them to
-    one complex number has a sine term beside.
+    share an angle, as in xPos (arXiv 2212.10554). As in the paper, queries and keys are real
+    vectors: y = Re((Q Theta)(K conj(Theta))^T * D) V. Implementations that pair two of them into
+    one complex number have an additional sine term.
     """
 
     def transition(self) -> Transition:
@@ -70,7 +70,7 @@ class LRU(ConstantTransition):
 
     def __init__(self, args: LayerArgs) -> None:
         super().__init__(args)
-        # Not the very ends, whose logarithms are infinite.
+        # Without the ends, whose logarithms are infinite.
         square, turn = mx.random.uniform(1e-6, 1 - 1e-6, (2, args.width))
         self.nu = mx.log(-0.5 * mx.log(square))
         self.theta = mx.log(6.28 * turn)
@@ -87,11 +87,11 @@ class LRU(ConstantTransition):
 class StateSpace(ConstantTransition):
     """S4D and S5: a = exp(Delta A) and the key times (a - 1) / A, the zero-order hold.
 
-    A = -exp(log_decay) + i frequency and Delta = exp(log_step) are learned; -1/2 + i times the
-    published frequencies at the start. S4D has one Delta a head, S5 one a state.
-    Of the factor only the magnitude is taken: the published output Re(C h) has a free complex C,
-    ours a real query, so that C = q conj(phase of the factor). The factor 2 of conjugate pairs is
-    left to the query too.
+    A = -exp(log_decay) + i frequency and Delta = exp(log_step) are learned; A starts as -1/2 + i
+    times the published frequencies. S4D has one Delta per head, S5 one per state.
+    Only the factor's magnitude is used: the published output Re(C h) has a free complex C, ours a
+    real query, so C = q conj(phase of the factor). The factor 2 of conjugate pairs is left to the
+    query too.
 
     Source: Gu et al., arXiv 2206.11893 (S4D); Smith et al., arXiv 2208.04933 (S5).
     """
@@ -112,13 +112,13 @@ class StateSpace(ConstantTransition):
 
     def input_factor(self) -> mx.array:
         decay, frequency, step = self._continuous()
-        # |exp(z) - 1|, without cancellation where z is small
+        # |exp(z) - 1| without cancellation for small z
         real, half_phase = -step * decay, 0.5 * step * frequency
         square = mx.expm1(real) ** 2 + 4 * mx.exp(real) * mx.sin(half_phase) ** 2
         return mx.sqrt(square / (decay**2 + frequency**2))
 
     def _continuous(self) -> tuple[mx.array, mx.array, mx.array]:
-        """-Re A, Im A and Delta, `[width]`."""
+        """Return -Re A, Im A and Delta, `[width]`."""
         decay, frequency, step = (
             x.astype(mx.float32) for x in (self.log_decay, self.frequency, self.log_step)
         )
@@ -126,22 +126,22 @@ class StateSpace(ConstantTransition):
 
 
 def s4d_lin(states: int) -> np.ndarray:
-    """Im A_n = pi n of S4D-Lin."""
+    """Compute Im A_n = pi n of S4D-Lin."""
     return np.pi * np.arange(states)
 
 
 def s4d_inv(states: int) -> np.ndarray:
-    """Im A_n = N / pi (N / (2 n + 1) - 1) of S4D-Inv; of N = 2 states half are conjugates."""
+    """Compute Im A_n = N / pi (N / (2 n + 1) - 1) of S4D-Inv, N = 2 states."""
     size = 2 * states
     return size / np.pi * (size / (2 * np.arange(states) + 1) - 1)
 
 
 @cache
 def hippo(states: int) -> np.ndarray:
-    """The frequencies of HiPPO-N of size 2 states, the normal part of HiPPO-LegS, ascending.
+    """Compute the frequencies of HiPPO-N (size 2 states), the normal part of HiPPO-LegS, ascending.
 
     HiPPO-N = -1/2 + skew with skew_nk = -sqrt(2n + 1) sqrt(2k + 1) / 2 for n > k. Its eigenvalues
-    are conjugate pairs, of which S5 keeps one each.
+    are conjugate pairs; S5 keeps one of each.
     """
     root = np.sqrt(2 * np.arange(2 * states) + 1)
     lower = np.tril(np.outer(root, root) / 2, -1)

@@ -1,4 +1,4 @@
-"""The state transition of a layer: gates that the data control or fixed ones, or a constant."""
+"""The state transition of a layer: data-controlled gates, fixed gates or a constant."""
 
 import math
 from typing import Any
@@ -12,9 +12,9 @@ from mlx_gateloop.ops import Transition
 
 
 class StateTransitionLinear(nn.Linear):
-    """A Linear that stays unquantized: what it computes is raised to the power of the length.
+    """A Linear that stays unquantized: its error is raised to the power of the length.
 
-    Every quantizer of mlx-lm asks for `to_quantized`; not all of them ask a predicate.
+    Every quantizer of mlx-lm looks for `to_quantized`; not all of them take a predicate.
     """
 
     @property
@@ -22,17 +22,17 @@ class StateTransitionLinear(nn.Linear):
         raise AttributeError("state-transition projections are not quantized")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # AWQ leaves its calibration inputs on each Linear it does not quantize; they would be
-        # saved with the weights, gigabytes of them.
+        # AWQ leaves its calibration inputs, gigabytes, on each Linear that it does not quantize;
+        # they would be saved with the weights.
         if name != "input_feat":
             super().__setattr__(name, value)
 
 
 def projection(cls: type[nn.Linear], inputs: int, outputs: int, bias: bool) -> nn.Linear:
-    """A Linear with LeCun normal weights and zero bias, the initialization of flax's Dense.
+    """Make a Linear with normal weights of variance 1 / inputs (LeCun) and zero bias.
 
-    A normed input has unit variance; weights of variance 1 / inputs keep it. For the transition
-    it means sigmoid and phase of a standard normal: |a| spread about 1/2, no phase preferred.
+    It keeps the unit variance of a normed input. The transition starts as sigmoid and phase of a
+    standard normal: |a| spread about 1/2, no phase preferred. flax's Dense truncates the normal.
     """
     linear = cls(inputs, outputs, bias=bias)
     linear.weight = mx.random.normal((outputs, inputs), scale=inputs**-0.5)
@@ -52,33 +52,32 @@ class Gates(nn.Module):
         super().__init__()
         self.args = args
 
-    def make_transition(self) -> None:
-        """Adds the weights of the transition; v_proj must be there."""
+    def add_transition(self) -> None:
+        """Add the weights of the transition."""
         args = self.args
         if args.transition not in GATED:
             self.constant = CONSTANT[args.transition](args)
             return
-        transitions = args.width if args.transition_per == "channel" else args.heads
         for name in ("gamma",) if args.gate == "real" else ("gamma", "theta"):
             if args.transition == "fixed":
-                # Drawn as the projections' outputs are, so that both kinds start alike.
-                self[name] = mx.random.normal((transitions,))
+                # Distributed as the projections' outputs, so that both kinds start alike.
+                self[name] = mx.random.normal((args.transitions,))
             else:
                 self[f"{name}_proj"] = projection(
-                    StateTransitionLinear, args.hidden_size, transitions, args.bias
+                    StateTransitionLinear, args.hidden_size, args.transitions, args.bias
                 )
-        if args.longest_half_life is not None:
-            self._spread_half_lives(args.longest_half_life)
 
-    def _spread_half_lives(self, longest: float) -> None:
-        """Channels that remember from 1 to `longest` tokens, drawn evenly in their logarithm.
+    def spread_half_lives(self, longest: float) -> mx.array:
+        """Draw half-lives from 1 to `longest` tokens, evenly in their logarithm.
 
-        A channel that keeps longer takes in less: |a|^2 + (scale of v)^2 = 1 keeps the variance of
-        its state that of one input. Weights of gamma are halved and those of theta, or theta
-        itself, cut to a fifth, so that the text moves both but little at first.
+        Weights of gamma are halved and those of theta, or theta itself, cut to a fifth, so that the
+        text changes both only a little at first.
+
+        Returns:
+            The factor for each channel's values, `[width]`: channels with a longer memory take in
+            less, |a|^2 + factor^2 = 1, which keeps the variance of the state that of one input.
         """
-        width = self.v_proj.weight.shape[0]
-        transitions = width if self.args.transition_per == "channel" else self.args.heads
+        transitions = self.args.transitions
         half_life = mx.exp(mx.random.uniform(0, math.log(longest), (transitions,)))
         magnitude = mx.exp(-math.log(2) / half_life)
         gamma = mx.log(magnitude / (1 - magnitude))  # the sigmoid's inverse
@@ -91,11 +90,10 @@ class Gates(nn.Module):
             self.theta *= 0.2
         elif "theta_proj" in self:
             self.theta_proj.weight *= 0.2
-        scale = mx.repeat(mx.sqrt(1 - magnitude**2), width // transitions)
-        self.v_proj.weight *= scale[:, None]
+        return mx.repeat(mx.sqrt(1 - magnitude**2), self.args.width // transitions)
 
     def transition(self, x: mx.array) -> Transition:
-        """The state transition at every token of the normed input x, in float32."""
+        """Compute the state transition at every token of the normed input x, in float32."""
         if "constant" in self:
             constant = self.constant.transition()
             phase = constant.second
@@ -114,7 +112,7 @@ class Gates(nn.Module):
         return polar(gamma, self._transition_input("theta", x))
 
     def _transition_input(self, name: str, x: mx.array) -> mx.array:
-        # float32 whatever the weights' dtype: an error of |a| is raised to the power of the length
+        # always float32: an error of |a| is raised to the power of the length
         if name in self:
             return self._at_every_token(self[name].astype(mx.float32), x)
         return self._heads(self[f"{name}_proj"](x.astype(mx.float32)))
@@ -132,8 +130,8 @@ def _polar_abs(gamma: mx.array, theta: mx.array | None) -> Transition:
     if theta is None:  # z is real: its phase is 0 or pi
         (magnitude,) = Transition.sigmoid(mx.abs(gamma)).planes()
         return Transition.of(mx.where(gamma < 0, -magnitude, magnitude))
-    # |z| and arg z have no gradient at z = 0: there they are those of the constant z = 1,
-    # except that |z| stays 0.
+    # |z| and arg z have no gradient at z = 0: there they get that of the constant z = 1, while |z|
+    # stays 0.
     square = gamma * gamma + theta * theta
     at_zero = square == 0
     absolute = mx.where(at_zero, 0, mx.sqrt(mx.where(at_zero, 1, square)))

@@ -29,7 +29,7 @@ class TimeMixing(Gates):
         q, k, v = Linear(x),   a = sigmoid(gamma) exp(i theta),   y = Re(q h)
 
     Args:
-        args: Its shape, where the variants are explained.
+        args: The layer's shape, which explains the variants.
     """
 
     def __init__(self, args: LayerArgs) -> None:
@@ -40,7 +40,9 @@ class TimeMixing(Gates):
         if args.input_gate in ("linear", "sigmoid"):
             self.k_proj = projection(nn.Linear, size, width, bias)
         self.v_proj = projection(nn.Linear, size, width, bias)
-        self.make_transition()
+        self.add_transition()
+        if args.longest_half_life is not None:
+            self.v_proj.weight *= self.spread_half_lives(args.longest_half_life)[:, None]
         if args.sub_norm:
             self.sub_norm = LayerNorm(width, args.layer_norm_eps)
         if args.output_gate:
@@ -49,12 +51,12 @@ class TimeMixing(Gates):
             self.out_proj = projection(nn.Linear, width, size, bias)
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-        """What the operator adds to the residual stream.
+        """Compute the operator's addition to the residual stream.
 
         Args:
             x: Normed input `[batch, length, hidden]`.
-            mask: `[batch, length]` bool, False where a token is padding: the state passes it
-                unchanged. Anything but an array (mlx-lm's AWQ passes "causal") means no padding.
+            mask: `[batch, length]` bool, False for padding, which leaves the state unchanged.
+                Anything but an array (mlx-lm's AWQ passes "causal") means no padding.
             cache: One entry, the state after the last token, or None.
 
         Returns:
@@ -70,7 +72,7 @@ class TimeMixing(Gates):
             transition,
             None if cache is None else cache[0],
             mask=mask if isinstance(mask, mx.array) else None,
-            # a = 1 forgets no rounding error: those of a tree of sums are smaller than a loop's
+            # With a = 1 errors never decay; a tree of sums accumulates fewer than a loop.
             backend="ops" if args.ablation == "transition" else "auto",
         )
         if cache is not None:
@@ -80,18 +82,18 @@ class TimeMixing(Gates):
         return self._output(x, y)
 
     def _inputs(self, x: mx.array, cache: Any) -> tuple[mx.array, mx.array, mx.array, Transition]:
-        """Query, key, value and transition, which the cache may want to record."""
+        """Compute query, key, value and transition, and report them to a recording cache."""
         q = self._heads(ACTIVATE[self.args.query_activation](self.q_proj(x)))
         v = self._heads(ACTIVATE[self.args.value_activation](self.v_proj(x)))
         transition = self.transition(x)
         key = self._key(x, v, transition)
         record = getattr(cache, "record", None)
-        if record is not None and self.args.transition != "none":  # which has none to record
+        if record is not None and self.args.transition != "none":
             record(q, key, transition)
         return q, key, v, transition
 
     def _output(self, x: mx.array, y: mx.array) -> mx.array:
-        y = y.reshape(*x.shape[:2], self.args.width)  # heads are joined again
+        y = y.reshape(*x.shape[:2], self.args.width)  # [B, L, heads, V] -> [B, L, D]
         if "sub_norm" in self:
             y = self.sub_norm(y)
         if "gate_proj" in self:
@@ -115,19 +117,19 @@ class SoftmaxMixing(TimeMixing):
 
         y_n = sum_m softmax_m(Re(q_n k_m a_{m+1} ... a_n) / sqrt(K)) v_m   over m <= n
 
-    Transition "none", a = 1, is plain causal attention. Dividing by sqrt(K), K channels a head, is
-    Vaswani et al.'s (arXiv 1706.03762); the paper leaves it to the weights.
+    Transition "none", a = 1, is plain causal attention. The division by sqrt(K), with K channels
+    per head, is from Vaswani et al. (arXiv 1706.03762); the paper leaves it to the weights.
     """
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-        """What attention adds to the residual stream.
+        """Compute attention's addition to the residual stream.
 
         Args:
             x: Normed input `[batch, length, hidden]`.
-            mask: What mlx-lm's caches make: bool, broadcast to `[batch, heads, length, keys]`,
-                False where a query must not look. Anything else: at all tokens up to its own.
-            cache: mlx-lm's KVCache or BatchKVCache, or None. It holds keys, and the logarithms of
-                the transitions beside them.
+            mask: The mask of mlx-lm's caches: bool, broadcast to `[batch, heads, length, keys]`,
+                False where attention is forbidden. Anything but an array means causal.
+            cache: mlx-lm's KVCache or BatchKVCache, or None. Its keys include the logarithms of
+                the transitions.
 
         Returns:
             `[batch, length, hidden]` in x's dtype.
@@ -152,7 +154,7 @@ MIXING = {"gate_loop": TimeMixing, "softmax": SoftmaxMixing}
 
 
 class LayerNorm(nn.LayerNorm):
-    """MLX's module with weight and bias; on a CPU the extension computes it."""
+    """MLX's layer norm with weight and bias; on a CPU the extension computes it."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__(size, eps)
@@ -162,10 +164,10 @@ class LayerNorm(nn.LayerNorm):
 
 
 def norm(args: LayerArgs) -> nn.Module:
-    """A new norm of the model's kind.
+    """Make a norm of the model's kind.
 
-    "rms" is x / |x| sqrt(hidden_size) weight as in gateloop-transformer, where torch's F.normalize
-    divides by 1e-12 at least: its square, seen as a mean.
+    "rms" is x / |x| sqrt(hidden_size) weight as in gateloop-transformer. There torch's F.normalize
+    divides by at least 1e-12; this epsilon is its square as a mean.
     """
     if args.norm == "rms":
         return nn.RMSNorm(args.hidden_size, 1e-24 / args.hidden_size)
@@ -196,7 +198,7 @@ class GateLoopLayer(nn.Module):
         self.time_mixing = MIXING[args.mixer](args)
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-        """As `TimeMixing`, of an input that was not normed."""
+        """Apply the norm, then `TimeMixing`; arguments as there."""
         return self.time_mixing(self.time_norm(x), mask, cache)
 
 
@@ -218,6 +220,8 @@ class Block(nn.Module):
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         if self.is_post:
             x = self.time_norm(x + self.dropout(self.time_mixing(x, mask, cache)))
-            return self.channel_norm(x + self.dropout(self.channel_mixing(x)))
-        x = x + self.dropout(self.time_mixing(self.time_norm(x), mask, cache))
-        return x + self.dropout(self.channel_mixing(self.channel_norm(x)))
+            x = self.channel_norm(x + self.dropout(self.channel_mixing(x)))
+        else:
+            x = x + self.dropout(self.time_mixing(self.time_norm(x), mask, cache))
+            x = x + self.dropout(self.channel_mixing(self.channel_norm(x)))
+        return x

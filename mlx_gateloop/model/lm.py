@@ -7,17 +7,19 @@ mlx-lm knows this module as `mlx_lm.models.gateloop`.
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import fields
+from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
+from pydantic.dataclasses import dataclass
 
-from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.configuration import raises_input_error
+from mlx_gateloop.model.arguments import STRICT, Count, LayerArgs
 from mlx_gateloop.model.gates import projection
 from mlx_gateloop.model.layers import Block, norm
 
-# Keys that mlx-lm and transformers add to a config.json, and that mean nothing here.
+# Keys that mlx-lm and transformers add to a config.json; they have no meaning here.
 FOREIGN_KEYS = {
     "_name_or_path",
     "architectures",
@@ -37,30 +39,31 @@ FOREIGN_KEYS = {
 }
 
 
-@dataclass
+@raises_input_error
+@dataclass(config=STRICT)
 class ModelArgs(LayerArgs):
     """The shape of a model; also its config.json. The defaults are the paper's WikiText-103 model.
 
     The fields of a layer are those of `LayerArgs`.
 
     Args:
-        vocab_size: Tokens that can come in.
+        vocab_size: Number of input tokens.
         num_hidden_layers: Blocks.
         final_norm: A norm before the head.
         tie_word_embeddings: The head is the embedding.
         num_outputs: Width of the head; None means vocab_size.
-        head_bias: Whether the head has a bias; None means bias.
+        head_bias: The head has a bias; None means bias.
 
     Raises:
         InputError: A value that cannot be used.
     """
 
-    model_type: str = "gateloop"
-    vocab_size: int = 50257
-    num_hidden_layers: int = 12
+    model_type: Literal["gateloop"] = "gateloop"
+    vocab_size: Count = 50257
+    num_hidden_layers: Count = 12
     final_norm: bool = True
     tie_word_embeddings: bool = False
-    num_outputs: int | None = None
+    num_outputs: Count | None = None
     head_bias: bool | None = None
 
     def __post_init__(self) -> None:
@@ -75,23 +78,23 @@ class ModelArgs(LayerArgs):
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> "ModelArgs":
-        """The arguments in a config.json; keys that nobody knows are named in one warning."""
+        """Read the arguments from a config.json; one warning names all unknown keys."""
         known = {field.name for field in fields(cls)}
         if unknown := sorted(config.keys() - known - FOREIGN_KEYS):
             warnings.warn(f"config.json: ignoring unknown {', '.join(unknown)}", stacklevel=2)
         return cls(**{key: value for key, value in config.items() if key in known})
 
 
-# Parameter counts: see tests/test_lm.py. The paper calls its WikiText-103 model "125M"; its
-# equations alone give 114.3M, with a SiLU gate and an output projection it is 123.6M.
+# Parameter counts: see tests/model/test_lm.py. The paper calls its WikiText-103 model "125M"; its
+# equations alone give 114.3M; our conjecture, a SiLU gate and an output projection, gives 123.6M.
 PRESETS = {
     "memory_horizon": ModelArgs(
         vocab_size=6, num_outputs=51, hidden_size=64, intermediate_size=128, num_hidden_layers=4
     ),
     "wikitext103": ModelArgs(),
     "125m": ModelArgs(output_gate=True),
-    # Few layers and a head of its own: for the same 4M parameters it does less arithmetic a token
-    # than a tied one with more layers, and learned more in the same minute on a CPU.
+    # Few layers and an untied head: for the same 4M parameters less arithmetic per token than a
+    # tied head with more layers, and it learned more in the same minute on a CPU.
     "demo": ModelArgs(vocab_size=4096, hidden_size=256, intermediate_size=512, num_hidden_layers=3),
 }
 
@@ -104,8 +107,8 @@ class GateLoopModel(nn.Module):
         size = args.hidden_size
         self.embed_tokens = nn.Embedding(args.vocab_size, size)
         if not args.tie_word_embeddings:
-            # Unit variance, or what the first blocks add would drown the token. A tied embedding
-            # keeps MLX's 1 / size, which gives logits of unit variance.
+            # Unit variance, so that the first blocks do not drown the token. A tied embedding keeps
+            # MLX's 1 / size, which gives logits of unit variance.
             self.embed_tokens.weight = mx.random.normal((args.vocab_size, size))
         self.dropout = nn.Dropout(args.dropout)
         self.layers = [Block(args) for _ in range(args.num_hidden_layers)]
@@ -118,11 +121,12 @@ class GateLoopModel(nn.Module):
             x = layer(x, mask, layer_cache)
         if cache is not None and mask is not None:
             _advance(cache, tokens.shape[1])
-        return self.norm(x)
+        y: mx.array = self.norm(x)
+        return y
 
 
 def _mask(cache: Any, steps: int) -> Any:
-    """What time mixing takes as its mask: a cache that grows makes its own."""
+    """Make the mask for time mixing; a growing cache makes its own."""
     if _grows(cache):
         return cache.make_mask(steps, return_array=False, window_size=None)
     return _live(cache, steps)
@@ -133,9 +137,9 @@ def _grows(cache: Any) -> bool:
 
 
 def _live(cache: Any, steps: int) -> mx.array | None:
-    """Which of the next tokens are no padding, bool `[batch, steps]`; None if all are.
+    """Mark the next tokens that are not padding, bool `[batch, steps]`; None if all are.
 
-    mlx-lm before 0.32 forgets the right padding where the left one is known to be nothing.
+    mlx-lm before 0.32 ignores right padding if left padding is known to be absent.
     """
     position, mask = mx.arange(steps), None
     if cache.left_padding is not None:
@@ -147,11 +151,11 @@ def _live(cache: Any, steps: int) -> mx.array | None:
 
 
 def _advance(cache: list[Any], steps: int) -> None:
-    """Counts the padding of all layers down by `steps` tokens.
+    """Count the padding of all layers down by `steps` tokens.
 
-    The layers share one array: `ArraysCache.advance` in each would leave in all but the first a
-    chain of subtractions that nothing ever evaluates, one live buffer a token (mlx-lm#1845).
-    A cache that grows does its own counting.
+    The layers share one array: `ArraysCache.advance` in each would build, in all but the first, a
+    chain of subtractions that is never evaluated, one live buffer per token (mlx-lm#1845). A
+    growing cache counts for itself.
     """
     if _grows(cache[0]):
         return
@@ -167,7 +171,7 @@ class Model(nn.Module):
     """A GateLoop language model.
 
     Args:
-        args: Its shape.
+        args: The model's shape.
     """
 
     def __init__(self, args: ModelArgs) -> None:
@@ -180,28 +184,28 @@ class Model(nn.Module):
             self.lm_head = projection(nn.Linear, args.hidden_size, args.outputs, bias)
 
     def __call__(self, tokens: mx.array, cache: list[Any] | None = None) -> mx.array:
-        """The logits of the next token.
+        """Compute the logits of the next token.
 
         Args:
             tokens: `[batch, length]` integers.
-            cache: What `make_cache` gave, continued in place; None starts from a zero state.
+            cache: From `make_cache`, updated in place; None starts from a zero state.
 
         Returns:
             `[batch, length, num_outputs]` in the weights' dtype.
         """
         x = self.model(tokens, cache)
-        if self.args.tie_word_embeddings:
-            return self.model.embed_tokens.as_linear(x)
-        return self.lm_head(x)
+        head = self.model.embed_tokens.as_linear if self.args.tie_word_embeddings else self.lm_head
+        logits: mx.array = head(x)
+        return logits
 
     @property
     def layers(self) -> list[Block]:
         return self.model.layers
 
     def make_cache(self) -> list[Any]:
-        """One mlx-lm cache a layer, holding its state: float32, of constant size.
+        """Make one mlx-lm cache per layer for its state: float32, of constant size.
 
-        With softmax attention it holds keys and values of all tokens.
+        With softmax attention it holds the keys and values of all tokens.
         """
         from mlx_lm.models.cache import ArraysCache, KVCache
 
@@ -210,7 +214,7 @@ class Model(nn.Module):
         return [ArraysCache(size=1) for _ in self.layers]
 
     def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-        """Weights as this model takes them: state transitions float32, no head if it is tied."""
+        """Convert weights for this model: float32 state transitions, no head if it is tied."""
         if self.args.tie_word_embeddings:
             weights = {k: w for k, w in weights.items() if not k.startswith("lm_head.")}
         return {
@@ -219,14 +223,15 @@ class Model(nn.Module):
 
     @property
     def cast_predicate(self) -> Callable[[str], bool]:
-        """Which weights `mlx_lm convert --dtype` casts: all but the state transitions."""
+        """Predicate of weights that `mlx_lm convert --dtype` casts: all but state transitions."""
         return lambda path: not is_state_transition(path)
 
 
 def is_state_transition(path: str) -> bool:
-    """Whether a parameter path belongs to the state transition.
+    """Tell if a parameter path belongs to the state transition.
 
-    These keep float32, and their own learning rate without weight decay (paper, WikiText-103).
+    These stay float32 and have their own learning rate, without weight decay (paper,
+    WikiText-103).
     """
     names = {"gamma", "theta", "gamma_proj", "theta_proj", "constant"}
     return not names.isdisjoint(path.split("."))

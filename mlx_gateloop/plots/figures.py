@@ -144,7 +144,8 @@ def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
 
 
 def _mean_direction(angles: np.ndarray, axis: int) -> np.ndarray:
-    return np.angle(np.exp(1j * angles).mean(axis))
+    direction: np.ndarray = np.angle(np.exp(1j * angles).mean(axis))
+    return direction
 
 
 def _records(log_path: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """The training configuration: one strict YAML file, and overrides from flags."""
 
-import difflib
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +17,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
+from mlx_gateloop.configuration import among, first_problem
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.lm import PRESETS, ModelArgs
 
@@ -153,18 +153,18 @@ class TrainConfig:
         try:
             return TypeAdapter(TrainConfig).validate_python(tree)
         except ValidationError as error:
-            raise InputError(f"{source}: {_first_problem(error)}") from None
+            raise InputError(f"{source}: {first_problem(error, TrainConfig)}") from None
 
     def model_args(self, vocab_size: int) -> ModelArgs:
         """The model's arguments, with the tokenizer's number of entries."""
         settings = dict(self.model)
         preset = settings.pop("preset", None)
         if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
-            raise InputError(f"unknown model.preset {preset!r}{_among(str(preset), PRESETS)}")
+            raise InputError(f"unknown model.preset {preset!r}{among(str(preset), PRESETS)}")
         allowed = [field.name for field in fields(ModelArgs) if field.name != "model_type"]
         for key in settings:
             if key not in allowed:
-                raise InputError(f"unknown key model.{key}{_among(key, ['preset', *allowed])}")
+                raise InputError(f"unknown key model.{key}{among(key, ['preset', *allowed])}")
         base = asdict(PRESETS[preset]) if preset else {}
         try:
             args = ModelArgs(**{**base, "vocab_size": vocab_size, **settings})
@@ -224,28 +224,3 @@ def _override(tree: dict[str, Any], key: str, value: Any, source: str) -> None:
         if not isinstance(tree, dict):
             raise InputError(f"{source}: {section} is not a section, so {key} can't be set")
     tree[name] = value
-
-
-def _first_problem(error: ValidationError) -> str:
-    """The first failure as one line: the dotted key, what is wrong, what is allowed."""
-    problem = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "unexpected_keyword_argument":
-        section = _section(problem["loc"][:-1])
-        return f"unknown key {key}{_among(str(problem['loc'][-1]), section)}"
-    if problem["type"] == "value_error":  # ours: the message says it all
-        return problem["msg"].removeprefix("Value error, ")
-    return f"{key}: {problem['msg']}, got {problem['input']!r}"
-
-
-def _section(location: tuple[int | str, ...]) -> list[str]:
-    section: Any = TrainConfig
-    for part in location:
-        section = next(field.type for field in fields(section) if field.name == part)
-    return [field.name for field in fields(section)]
-
-
-def _among(word: str, allowed: Any) -> str:
-    close = difflib.get_close_matches(word, list(allowed), n=1)
-    guess = f" (did you mean {close[0]}?)" if close else ""
-    return f"{guess}; allowed: {', '.join(allowed)}"

@@ -132,38 +132,45 @@ def test_state_transition_paths():
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("vocab_size", 0, "a positive integer"),
-        ("hidden_size", "wide", "a positive integer"),
-        ("hidden_size", 8.0, "a positive integer"),
-        ("num_hidden_layers", True, "a positive integer"),
+        ("vocab_size", 0, "greater than 0"),
+        ("hidden_size", "3", "a valid integer"),
+        ("hidden_size", 8.0, "a valid integer"),
+        ("num_hidden_layers", True, "a valid integer"),
         ("num_heads", 7, "a divisor of hidden_size 624"),
-        ("num_heads", -1, "a positive integer or null"),
-        ("num_outputs", 0, "a positive integer or null"),
+        ("num_heads", -1, "greater than 0"),
+        ("num_outputs", 0, "greater than 0"),
         ("mixer", "hyena", "'gate_loop' or 'softmax'"),
         (
             "transition",
             "learned",
-            "'data_controlled' or 'fixed' or 'linear_attention' or "
-            "'retnet' or 'lru' or 's4d_lin' or 's4d_inv' or 's5' or 'none'",
+            "'data_controlled', 'fixed', 'linear_attention', "
+            "'retnet', 'lru', 's4d_lin', 's4d_inv', 's5' or 'none'",
         ),
-        ("gate", None, "'polar' or 'polar_abs' or 'real'"),
-        ("gate", ["polar"], "'polar' or 'polar_abs' or 'real'"),
-        ("output_gate", 1, "true or false"),
-        ("dropout", 1.0, "a number in [0, 1)"),
-        ("dropout", float("nan"), "a number in [0, 1)"),
-        ("hidden_size", float("inf"), "a positive integer"),
-        ("layer_norm_eps", 0, "a number in (0, 1)"),
+        ("gate", None, "'polar', 'polar_abs' or 'real'"),
+        ("gate", ["polar"], "'polar', 'polar_abs' or 'real'"),
+        ("output_gate", 1, "a valid boolean"),
+        ("dropout", 1.0, "less than 1"),
+        ("dropout", True, "a valid number"),
+        ("dropout", "0.5", "a valid number"),
+        ("dropout", float("nan"), "a finite number"),
+        ("hidden_size", float("inf"), "a valid integer"),
+        ("layer_norm_eps", 0.0, "greater than 0"),
         ("model_type", "llama", "'gateloop'"),
-        ("mixing_size", 0, "a positive integer or null"),
-        ("head_bias", 1, "true or false or null"),
-        ("norm", "batch", "'layer' or 'rms' or 'none'"),
-        ("state_activation", "relu", "'identity' or 'tanh' or 'sigmoid'"),
+        ("mixing_size", 0, "greater than 0"),
+        ("head_bias", 1, "a valid boolean"),
+        ("norm", "batch", "'layer', 'rms' or 'none'"),
+        ("state_activation", "relu", "'identity', 'tanh' or 'sigmoid'"),
     ],
 )
 def test_impossible_values_are_named(key, value, expected):
     with pytest.raises(InputError) as error:
         ModelArgs.from_dict({key: value})
     assert str(error.value) == f"config: {key} must be {expected}, got {value!r}"
+
+
+def test_an_unknown_argument_is_named():
+    with pytest.raises(InputError, match=r"unknown key hiden_size .did you mean hidden_size"):
+        ModelArgs(hiden_size=8)
 
 
 @pytest.mark.parametrize(
