@@ -1,9 +1,14 @@
-"""The model card: where the weights come from, what was taken for granted, and the proof."""
+"""The model card: where the weights come from, what was assumed, and the proof."""
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from mlx_gateloop import __version__
+from mlx_gateloop.model.lm import ModelArgs
+
+from .plan import Plan
 
 MODEL_USE = """```sh
 gateloop generate --model . --prompt "Once upon a time"
@@ -24,61 +29,72 @@ layer.load_weights("model.safetensors")
 
 @dataclass
 class Card:
-    """What a card tells.
+    """The facts of a conversion.
 
     Args:
         name: The model's name.
-        origin: The source's file name or hub id.
-        kind: Which kind of source it is.
-        parameters: Their number.
-        stored: In which precision the weights are written.
-        tokenizer: Where the tokenizer comes from.
-        hashes: SHA-256 of the source's files, by name.
-        notes: What was chosen in the files, and warnings.
-        inferred: Facts that the weights tell.
-        assumed: Facts that they do not tell.
-        parity: The report of a verification, or that there is none.
-        from_hub: Whether `origin` is a hub id.
-        is_layer: Whether this is one layer and no language model.
+        source: The checkpoint as the user named it.
+        plan: Its contents.
+        tokenizer: The origin of the tokenizer.
+        dtype: The dtype that the weights are cast to; None keeps theirs.
+        notes: Choices among the files' contents, and warnings.
+        proof: The report of a verification.
     """
 
     name: str
-    origin: str
-    kind: str
-    parameters: int
-    stored: str
+    source: str
+    plan: Plan
     tokenizer: str
-    inferred: list[str]
-    assumed: list[str]
-    hashes: Mapping[str, str] = field(default_factory=dict)
+    dtype: str | None = None
     notes: list[str] = field(default_factory=list)
-    parity: str = "Not verified."
-    from_hub: bool = False
-    is_layer: bool = False
+    proof: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.notes = [*self.plan.checkpoint.notes, *self.notes]
+        self.stored = self.dtype or ", ".join(sorted(set(self.plan.checkpoint.dtypes.values())))
+        self._is_from_hub = not Path(self.source).expanduser().exists()
+        # A path on somebody's disk tells others nothing.
+        self._origin = self.source if self._is_from_hub else Path(self.source).name
+        self._title = f"{self.plan.source.kind}, {self.plan.parameters:,} parameters"
+
+    def warn(self, warning: str) -> None:
+        """Print a warning and note it."""
+        print(f"warning: {warning}", file=sys.stderr)
+        self.notes.append(f"warning: {warning}")
+
+    def prove(self, report: str) -> None:
+        """Print a report of a verification and add it to the proof."""
+        print(report)
+        self.proof.append(report)
 
     def summary(self) -> str:
-        """What the user should know before the work begins."""
-        lines = [f"{self.origin}: {self.kind}, {self.parameters:,} parameters, {self.stored}"]
+        """Facts for the user before the work begins."""
+        lines = [f"{self._origin}: {self._title}, {self.stored}"]
         for title, facts in self._facts().items():
             lines += [f"{title.lower()}:", *(f"  {fact}" for fact in facts)]
         return "\n".join(lines)
 
     def _facts(self) -> dict[str, list[str]]:
+        inference = self.plan.inference
+        chosen = [f"{key}={value}, set" for key, value in self.plan.settings.items()]
         facts = {
-            "Inferred from the weights": self.inferred,
-            "Assumed or set": [*self.assumed, f"tokenizer: {self.tokenizer}"],
+            "Inferred from the weights": inference.inferred,
+            "Assumed or set": [*inference.assumed, *chosen, f"tokenizer: {self.tokenizer}"],
             "Notes": self.notes,
         }
         return {title: lines for title, lines in facts.items() if lines}
 
     def __str__(self) -> str:
-        task = "" if self.is_layer else "pipeline_tag: text-generation\n"
-        what = "A GateLoop layer" if self.is_layer else "A GateLoop language model"
-        base = f"base_model: {self.origin}\n" if self.from_hub else ""
+        is_layer = not isinstance(self.plan.args, ModelArgs)
+        task = "" if is_layer else "pipeline_tag: text-generation\n"
+        what = "A GateLoop layer" if is_layer else "A GateLoop language model"
+        base = f"base_model: {self._origin}\n" if self._is_from_hub else ""
         lists = "".join(
             f"\n## {title}\n\n{_items(facts)}\n" for title, facts in self._facts().items()
         )
-        hashes = "\n".join(f"| `{name}` | `{digest}` |" for name, digest in self.hashes.items())
+        digests = self.plan.checkpoint.hashes().items()
+        hashes = "\n".join(f"| `{name}` | `{digest}` |" for name, digest in digests)
+        proof = "\n".join(self.proof) or "Not verified."
         return f"""---
 library_name: mlx
 {task}{base}tags:
@@ -88,20 +104,20 @@ library_name: mlx
 
 # {self.name}
 
-{what}, converted from `{self.origin}` ({self.kind}) by mlx_gateloop
+{what}, converted from `{self._origin}` ({self.plan.source.kind}) by mlx_gateloop
 {__version__}.
 
 | | |
 | --- | --- |
-| parameters | {self.parameters:,} |
+| parameters | {self.plan.parameters:,} |
 | weights | {self.stored} |
 
-{LAYER_USE if self.is_layer else MODEL_USE}
+{LAYER_USE if is_layer else MODEL_USE}
 {lists}
 ## Parity with the source
 
 ```
-{self.parity}
+{proof}
 ```
 
 ## Source files

@@ -1,6 +1,5 @@
-"""What weights do not say: settings from flags, over those of a YAML file beside the checkpoint."""
+"""Settings: what a checkpoint does not say about itself, from flags or a YAML file beside it."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,24 +7,21 @@ import yaml
 
 from mlx_gateloop.commands.parser import as_number
 from mlx_gateloop.commands.parser import settings as parse_settings
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, one_line
 
-from .reading.containers import one_line
-from .reading.find import Checkpoint
-
-NAME = "convert.yaml"
+FILE = "convert.yaml"
 
 
 def read_settings(
-    file: Path | None, checkpoint: Checkpoint, overrides: Iterable[str]
+    file: Path | None, weights: Path, overrides: list[str]
 ) -> tuple[dict[str, Any], Path | None]:
-    """The settings of a conversion.
+    """Read the settings of a conversion.
 
     Args:
-        file: The YAML file that the user named; None looks beside the checkpoint for
-            `convert.yaml`, or one with the checkpoint's own name.
-        checkpoint: The weights.
-        overrides: `KEY=VALUE` each.
+        file: The YAML file that the user named; None looks beside the weights for one with their
+            name, then for `convert.yaml`. A path to a tokenizer in it is relative to it.
+        weights: The checkpoint's first file.
+        overrides: `KEY=VALUE` each; they replace the file's.
 
     Returns:
         The settings, and the file that was read.
@@ -33,16 +29,14 @@ def read_settings(
     Raises:
         InputError: The file is unreadable, or an override is malformed.
     """
-    file = file or _beside(checkpoint)
+    if file is None:
+        beside = [weights.with_suffix(".yaml"), weights.with_name(FILE)]
+        file = next((path for path in beside if path.is_file()), None)
     settings = {} if file is None else _read(file)
-    settings |= parse_settings(list(overrides), "norm_eps=1e-6")
-    return settings, file
-
-
-def _beside(checkpoint: Checkpoint) -> Path | None:
-    names = [checkpoint.files[0].with_suffix(".yaml").name, NAME]
-    found = [checkpoint.directory / name for name in names]
-    return next((file for file in found if file.is_file()), None)
+    tokenizer = settings.get("tokenizer")
+    if file and isinstance(tokenizer, str) and (file.parent / tokenizer).exists():
+        settings["tokenizer"] = str(file.parent / tokenizer)
+    return settings | parse_settings(overrides, "norm_eps=1e-6"), file
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The tokenizer that goes with converted weights; weights do not say which it was."""
+"""The tokenizer of converted weights, which do not say which it was."""
 
 import os
 from pathlib import Path
@@ -7,28 +7,27 @@ from typing import Any
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.io import HUB_ID
 from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece
 
-from .reading.containers import one_line
-from .reading.find import download
+from .hub import download
 
 NAMES = ("tokenizer.json", "tokenizer.model")
 TOKENIZER_FILES = ["*.json", "*.model", "*.jinja", "*.txt"]
 
 
 def load_tokenizer(name: str | None, directory: Path, vocab_size: int) -> tuple[Any, str]:
-    """The tokenizer that a user names, as transformers has it.
+    """Load the tokenizer that a user names.
 
     Args:
         name: A sentencepiece `.model` file, a `tokenizer.json`, a directory, "bytes", or a hub id;
-            None takes the one that lies beside the weights.
-        directory: Where the weights lie.
+            None takes the one beside the weights.
+        directory: The directory of the weights.
         vocab_size: Entries of the model's embedding.
 
     Returns:
-        The tokenizer, and in words where it comes from.
+        A transformers tokenizer, and its origin in words.
 
     Raises:
         InputError: There is none, or it has more entries than the model.
@@ -73,7 +72,7 @@ def _pretrained(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        # left out, it asks on the terminal whether to run what the repository brings
+        # without it, transformers asks on the terminal whether to run the repository's code
         return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # tokenizers raises nothing narrower
         raise InputError(f"--tokenizer {name}: cannot be loaded: {one_line(error)}") from None
@@ -90,7 +89,7 @@ def _from_json(path: Path) -> Any:
 
 
 def plain_byte_tokenizer() -> Any:
-    """256 tokens, the bytes of UTF-8, and no end of text: for models that were trained so."""
+    """Make a tokenizer of the 256 bytes of UTF-8 without an end of text, for models trained so."""
     from transformers import PreTrainedTokenizerFast
 
     # ASCII as characters, the rest as bytes: see mlx_gateloop.tokenizer.byte_tokenizer

@@ -1,7 +1,7 @@
-"""The proof that converted weights compute what they did: the source's logits beside ours.
+"""The proof that converted weights compute the same: the source's logits compared with ours.
 
-Random tokens at several lengths go through both. Where the logits differ by more than the
-tolerance, the layers' outputs are compared one by one: the first that differs is where to look.
+Random tokens at several lengths go through both models. If the logits differ by more than the
+tolerance, the layers' outputs are compared too: the first that differs is where to look.
 """
 
 from collections.abc import Sequence
@@ -11,27 +11,26 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten, tree_unflatten
 
 from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.lm import Model, ModelArgs
 
+from .options import TOLERANCE
 from .sources import Reference
 
 LENGTHS = (1, 2, 3, 17, 64, 256, 512)
-TOLERANCE = 2e-5  # of the largest logit, float32
-ONE_BY_ONE = 64  # at this length also as text is generated, token by token
+ONE_BY_ONE = 64  # at this length also token by token, as text is generated
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far two arrays of logits (or hidden states) are apart.
+    """The difference of two arrays of logits or hidden states.
 
     Args:
-        name: What was compared.
+        name: The arrays compared.
         largest: Largest absolute difference over the source's largest absolute value.
         mean: Mean absolute difference over the same.
-        agreement: Share of positions where both have their largest value at the same place.
+        agreement: Share of positions with the same argmax.
     """
 
     name: str
@@ -48,11 +47,11 @@ HEADING = f"{'':<24} {'max diff':>10} {'mean diff':>10} {'argmax':>10}"
 
 @dataclass(frozen=True)
 class Report:
-    """What a verification found.
+    """The result of a verification.
 
     Args:
         logits: One comparison a length.
-        layers: One a layer, the first layer first; empty where the logits are close enough.
+        layers: One a layer, the first layer first; empty if the logits are close enough.
         tolerance: The largest difference that passes.
     """
 
@@ -74,12 +73,12 @@ class Report:
 
 
 def within(comparison: Comparison, tolerance: float) -> bool:
-    """Whether a difference passes; not a number never does."""
+    """Test a difference; NaN never passes."""
     return comparison.largest <= tolerance
 
 
 def compare(name: str, ours: np.ndarray, source: np.ndarray) -> Comparison:
-    """How far our array `[..., size]` is from the source's."""
+    """Compare our array `[..., size]` with the source's."""
     difference = np.abs(ours.astype(np.float64) - source)
     scale = max(float(np.abs(source).max()), 1e-30)
     same = (ours.argmax(-1) == source.argmax(-1)).mean()
@@ -89,19 +88,11 @@ def compare(name: str, ours: np.ndarray, source: np.ndarray) -> Comparison:
 
 
 def random_inputs(args: LayerArgs, length: int) -> np.ndarray:
-    """The same two sequences every time: tokens, or activations where a layer takes them."""
+    """Two sequences, the same every time: tokens, or activations for a single layer."""
     rng = np.random.default_rng(length)
     if isinstance(args, ModelArgs):
         return rng.integers(0, args.vocab_size, (2, length))
     return rng.standard_normal((2, length, args.hidden_size), np.float32)
-
-
-def in_float32(model: nn.Module, copy: nn.Module) -> nn.Module:
-    """Gives a copy the same weights in float32, sharing those that are float32 already."""
-    weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
-    copy.update(tree_unflatten([(name, w.astype(mx.float32)) for name, w in weights.items()]))
-    copy.eval()
-    return copy
 
 
 def outputs(model: nn.Module, inputs: np.ndarray) -> np.ndarray:
@@ -110,14 +101,14 @@ def outputs(model: nn.Module, inputs: np.ndarray) -> np.ndarray:
 
 
 def one_by_one(model: Model, tokens: np.ndarray) -> np.ndarray:
-    """Our logits when tokens come one after the other, as text is generated."""
+    """Our logits, float32, computed token by token."""
     cache = model.make_cache()
     steps = [model(mx.array(tokens[:, i : i + 1]), cache) for i in range(tokens.shape[1])]
     return np.array(mx.concatenate(steps, axis=1).astype(mx.float32))
 
 
 class _Recorded:
-    """A layer that also keeps what it gives."""
+    """A layer that records its outputs."""
 
     def __init__(self, layer: Any, outputs: list[np.ndarray]) -> None:
         self._layer = layer
@@ -130,7 +121,7 @@ class _Recorded:
 
 
 def hidden_states(model: Model, tokens: np.ndarray) -> list[np.ndarray]:
-    """What each layer of our model gives, float32 `[batch, length, hidden]`."""
+    """The output of each layer of our model, float32 `[batch, length, hidden]`."""
     outputs: list[np.ndarray] = []
     inner: Any = model.model
     layers = inner.layers
@@ -142,6 +133,14 @@ def hidden_states(model: Model, tokens: np.ndarray) -> list[np.ndarray]:
     return outputs
 
 
+def compare_at(
+    length: int, name: str, model: nn.Module, args: LayerArgs, source: Reference
+) -> Comparison:
+    """Compare the logits of both models on random inputs."""
+    inputs = random_inputs(args, length)
+    return compare(name, outputs(model, inputs), source.logits(inputs))
+
+
 def verify(
     model: nn.Module,
     args: LayerArgs,
@@ -149,17 +148,17 @@ def verify(
     tolerance: float = TOLERANCE,
     lengths: Sequence[int] = LENGTHS,
 ) -> Report:
-    """Compares a model with its source on random tokens.
+    """Compare a model with its source on random tokens.
 
     Args:
         model: Ours, with float32 weights.
         args: Its arguments.
-        source: The model that the weights come from.
+        source: The source's own model.
         tolerance: The largest difference that passes, relative to the largest logit.
-        lengths: Of the token sequences.
+        lengths: Lengths of the token sequences.
 
     Returns:
-        The logits at each length; each layer too, at the first length that does not pass.
+        Comparisons of the logits at each length, and of each layer at the first that fails.
     """
     results: list[Comparison] = []
     layers: list[Comparison] = []

@@ -6,3 +6,9 @@ class InputError(ValueError):
 
     The command line prints the message without a traceback and exits with code 2.
     """
+
+
+def one_line(error: BaseException) -> str:
+    """Shorten an exception's text to a part of a one-line message."""
+    line = " ".join(str(error).split()) or type(error).__name__
+    return line if len(line) <= 200 else f"{line[:197]}..."

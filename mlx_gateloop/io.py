@@ -14,7 +14,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from mlx_gateloop._register import install
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import stop_token_ids
 
@@ -53,7 +53,7 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
     except Exception as error:  # tokenizers raises nothing narrower for a broken tokenizer.json
-        raise InputError(f"{source}: {failure}: {_one_line(error)}") from error
+        raise InputError(f"{source}: {failure}: {one_line(error)}") from error
     if not isinstance(model, Model):
         raise InputError(f"{source}: holds a {model.model_type!r} model, not 'gateloop'")
     if mx.default_device().type == mx.cpu:
@@ -83,7 +83,7 @@ def _check_directory(path: Path) -> None:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         hint = "give a directory that a training run or gl.save wrote"
-        raise InputError(f"{path}: no readable config.json ({_one_line(error)}); {hint}") from error
+        raise InputError(f"{path}: no readable config.json ({one_line(error)}); {hint}") from error
     model_type = config.get("model_type") if isinstance(config, dict) else None
     if not any((path / name).exists() for name in ("tokenizer.json", "tokenizer.model")):
         raise InputError(
@@ -91,11 +91,6 @@ def _check_directory(path: Path) -> None:
         )
     if model_type != "gateloop":
         raise InputError(f"{path}/config.json: model_type must be 'gateloop', got {model_type!r}")
-
-
-def _one_line(error: Exception) -> str:
-    line = " ".join(str(error).split())
-    return line if len(line) <= 300 else f"{line[:297]}..."
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
@@ -112,7 +107,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     except InputError as error:
         raise InputError(f"{directory}: {error}") from error
     except (OSError, AttributeError, ValueError, RuntimeError) as error:  # a list has no keys
-        raise InputError(f"{directory}: cannot be loaded: {_one_line(error)}") from error
+        raise InputError(f"{directory}: cannot be loaded: {one_line(error)}") from error
     model.eval()
     return model
 
@@ -142,7 +137,7 @@ def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:
         _move(building, target)
     except (OSError, RuntimeError) as error:  # MLX reports a failed write as RuntimeError
         advice = "free space there or give another directory"
-        raise InputError(f"{target}: cannot be saved: {_one_line(error)}; {advice}") from error
+        raise InputError(f"{target}: cannot be saved: {one_line(error)}; {advice}") from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
         if is_new and target.is_dir() and not any(target.iterdir()):

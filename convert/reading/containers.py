@@ -1,7 +1,7 @@
-"""The files that weights come in: safetensors, PyTorch pickles read without running them, msgpack.
+"""Files of weights: safetensors, PyTorch pickles (without running their code), msgpack.
 
-A reader gives what a file holds as nested mappings, tensors as `Stored`: shapes are known at once,
-values are read when asked for.
+A reader returns a file's content as nested mappings with tensors as `Stored`: shapes are known at
+once, values are read when needed.
 """
 
 import math
@@ -18,9 +18,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, one_line
 
-Tree = Mapping[str, Any]
+Tree = Mapping[str, Any]  # of trees and `Stored`; files may hold anything else beside them
+INSTALL = '`pip install "mlx-gateloop[convert]"`'
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Stored:
     """A tensor in a file.
 
     Args:
-        shape: Its sizes.
-        dtype: "float32" and so on.
+        shape: Its shape.
+        dtype: Its dtype's name, such as "float32".
         load: Reads its values.
     """
 
@@ -39,7 +40,7 @@ class Stored:
 
 
 def read(path: Path) -> Tree:
-    """What a file of weights holds.
+    """Read a file of weights.
 
     Args:
         path: A file with a suffix of `READERS`.
@@ -51,12 +52,6 @@ def read(path: Path) -> Tree:
         return READERS[path.suffix](path)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}; give a file of weights") from error
-
-
-def one_line(error: BaseException) -> str:
-    """An exception's text, short enough for an error message."""
-    line = " ".join(str(error).split()) or type(error).__name__
-    return line if len(line) <= 200 else f"{line[:197]}..."
 
 
 # --- safetensors
@@ -74,8 +69,8 @@ def _read_safetensors(path: Path) -> Tree:
         advice = "it is truncated or no safetensors file; fetch it again"
         raise InputError(f"{path}: {one_line(error)}; {advice}") from None
 
-    # MLX reads an array when it is evaluated, and safetensors' own reader has no bfloat16. Popped,
-    # or the mapping would keep every array that was evaluated.
+    # MLX reads an array when it is evaluated; safetensors' own reader has no bfloat16. Arrays are
+    # popped, as the mapping would keep each evaluated one alive.
     arrays: dict[str, mx.array] = {}
 
     def load(name: str) -> mx.array:
@@ -97,24 +92,32 @@ def _read_safetensors(path: Path) -> Tree:
 
 # --- PyTorch
 
-SAFE_TORCH = (2, 6)  # before it `weights_only` could be got round (CVE-2025-32434)
+SAFE_TORCH = (2, 6)  # earlier, `weights_only` could be circumvented (CVE-2025-32434)
 
 
-def _read_torch(path: Path) -> Tree:
-    """Tensors and plain containers of a `torch.save` file; whatever else it names is refused."""
+def import_torch(path: Path) -> Any:
+    """Import torch for a file in its format.
+
+    Raises:
+        InputError: torch is not installed.
+    """
     try:
         import torch
     except ImportError:
-        advice = "`pip install torch`, or save the weights as safetensors"
-        raise InputError(f"{path}: reading PyTorch's format needs torch; {advice}") from None
+        raise InputError(f"{path}: PyTorch's format needs torch; {INSTALL}") from None
+    return torch
 
+
+def _read_torch(path: Path) -> Tree:
+    """Read tensors and plain containers of a `torch.save` file; refuse all else that it names."""
+    torch = import_torch(path)
     if tuple(map(int, torch.__version__.split(".")[:2])) < SAFE_TORCH:
         least = ".".join(map(str, SAFE_TORCH))
         raise InputError(f"{path}: torch {torch.__version__} could run code in it; install {least}")
     is_archive = _check_archive(path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of unusual pickles; what is wrong raises
+            warnings.simplefilter("ignore")  # about unusual pickles; errors raise
             # an archive is mapped: a tensor is read when it is converted
             tree = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
     except OSError:
@@ -130,7 +133,7 @@ def _read_torch(path: Path) -> Tree:
 
 
 def _check_archive(path: Path) -> bool:
-    """Whether the file is a zip archive; one that would unpack to more than itself is refused."""
+    """True of a zip archive, False of a legacy file; a zip bomb is refused."""
     with path.open("rb") as file:
         start = file.read(4)
     if start != b"PK\x03\x04":
@@ -164,7 +167,7 @@ def _why_refused(message: str) -> str:
 
 
 class _TorchTree(Mapping[str, Any]):
-    """A mapping out of a pickle, with `Stored` for tensors; nested ones are wrapped when asked."""
+    """A mapping from a pickle, with `Stored` for tensors; nested mappings are wrapped on access."""
 
     def __init__(self, tree: Mapping[Any, Any], path: Path) -> None:
         self._tree = {key: value for key, value in tree.items() if isinstance(key, str)}
@@ -191,7 +194,7 @@ def _stored_torch(tensor: Any, name: str) -> Stored:
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         return Stored(tuple(tensor.shape), f"{tensor.layout} {dtype}".removeprefix("torch."), _none)
-    # A view with stride 0 makes terabytes of one number.
+    # A view with stride 0 can claim terabytes.
     if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise InputError(f"{name}: its shape {tuple(tensor.shape)} is larger than its data")
 
@@ -205,7 +208,7 @@ def _stored_torch(tensor: Any, name: str) -> Stored:
 
 
 def _none() -> mx.array:
-    raise AssertionError("tensors of other kinds are refused by their dtype")
+    raise AssertionError("such tensors are refused by their dtype")
 
 
 # --- msgpack, as flax.serialization writes it
@@ -217,7 +220,7 @@ def _read_msgpack(path: Path) -> Tree:
     try:
         import msgpack
     except ImportError:
-        raise InputError(f"{path}: reading it needs msgpack; `pip install msgpack`") from None
+        raise InputError(f"{path}: Flax's format needs msgpack; {INSTALL}") from None
 
     def extension(code: int, data: bytes) -> Any:
         if code not in (_ARRAY, _NUMBER):
@@ -226,14 +229,14 @@ def _read_msgpack(path: Path) -> Tree:
         return _stored_array(tuple(shape), dtype.decode(), values)
 
     try:
-        # mapped: the file and its arrays would be two copies
+        # mapped, as the file and its arrays would be two copies
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
             tree = msgpack.unpackb(
                 data, ext_hook=extension, object_hook=_join_chunks, strict_map_key=False
             )
     except OSError:
         raise
-    except Exception as error:  # msgpack's own, and whatever a damaged array raises
+    except Exception as error:  # msgpack's own, or any that a damaged array raises
         advice = "it is truncated, damaged or no msgpack file; fetch it again"
         raise InputError(f"{path}: {one_line(error)}; {advice}") from None
     if not isinstance(tree, dict):
@@ -242,7 +245,7 @@ def _read_msgpack(path: Path) -> Tree:
 
 
 def _join_chunks(value: dict[Any, Any]) -> Any:
-    """flax cuts arrays above a gigabyte into flat pieces."""
+    """Join the flat pieces into which flax cuts arrays above a gigabyte."""
     if "__msgpack_chunked_array__" not in value:
         return value
     sizes, pieces = value["shape"], value["chunks"]

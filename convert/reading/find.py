@@ -1,10 +1,11 @@
-"""A trained model's weights, wherever they are: names and shapes at once, values a shard at a time.
+"""A checkpoint from a file, a directory or a hub id: one state dict, without wrappers and prefixes.
 
-a file, a directory or a hub id -> files -> one state dict, without wrappers and prefixes
+Names and shapes are read at once, values one shard at a time.
 """
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,20 +13,21 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.io import HUB_ID
 
-from .containers import READERS, Stored, Tree, one_line, read
+from ..hub import download
+from .containers import READERS, Stored, Tree, read
 
-# What a training script may wrap its state dict in; and flax its parameters.
+# Keys under which training scripts put a state dict, and flax its parameters.
 WRAPPERS = ("state_dict", "model_state_dict", "model")
 FLAX_WRAPPERS = ("params",)
 EMA_WRAPPERS = ("ema", "model_ema", "ema_state_dict", "state_dict_ema")
-# In front of every name: data-parallel training; and ema-pytorch, which holds two copies.
+# Prefixes of every name: data-parallel training's, and those of ema-pytorch's two copies.
 PREFIX, ONLINE_PREFIX, EMA_PREFIX = "module", "online_model", "ema_model"
-COMPILED = "_orig_mod"  # torch.compile puts it into the names of what it wraps
+COMPILED = "_orig_mod"  # part of a name, from torch.compile
 SHARD = re.compile(r"-\d+-of-\d+$")
-# In a directory, the first of these that is there.
+# In a directory, the first of these that exists.
 STANDARD_FILES = (
     "model.safetensors.index.json",
     "model.safetensors",
@@ -40,10 +42,10 @@ class Checkpoint:
     """A state dict in one file or more, of which one is open at a time.
 
     Args:
-        origin: What the user called it.
-        directory: Where its files lie, and what else came with them.
+        origin: Its name as the user gave it.
+        directory: The directory of its files.
         files: The files of weights.
-        ema: Whether to take the averaged copy of the weights.
+        ema: Take the averaged copy of the weights.
     """
 
     origin: str
@@ -67,7 +69,7 @@ class Checkpoint:
             raise InputError(f"{self.origin}: holds no tensors; give the file with the weights")
 
     def tensor(self, name: str) -> mx.array:
-        """The values of a tensor, in the dtype they are stored in.
+        """Read a tensor in the dtype it is stored in.
 
         Raises:
             InputError: Its data cannot be read.
@@ -80,17 +82,25 @@ class Checkpoint:
             raise InputError(f"{file}: {name} cannot be read: {one_line(error)}") from None
         return array
 
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors."""
+        return sum(
+            math.prod(shape) * (4 if self.dtypes[name] == "float32" else 2)
+            for name, shape in self.shapes.items()
+        )
+
     def position(self, names: Iterable[str]) -> int:
-        """Where tensors stand in the order of files; sorted by it, each file is opened once."""
+        """A sort key for tensors by which each file is opened once."""
         return max(self.files.index(self._file_of[name]) for name in names)
 
     def hashes(self) -> dict[str, str]:
-        """The SHA-256 of every file, by its name."""
+        """The SHA-256 of each file, by name."""
         return {file.name: _sha256(file) for file in self.files}
 
     def _tensors(self, file: Path) -> dict[str, Stored]:
         if self._open is None or self._open[0] != file:
-            self._open = None  # the shard before goes first
+            self._open = None  # free the shard before
             tree, notes = unwrap(read(file), self.ema, file)
             self.notes += [note for note in notes if note not in self.notes]
             self._open = file, tree
@@ -98,14 +108,14 @@ class Checkpoint:
 
 
 def find(source: str, ema: bool = False) -> Checkpoint:
-    """The checkpoint that a user names.
+    """Find the checkpoint that a user names.
 
     Args:
         source: A file, a directory, or a hub id `owner/name`.
-        ema: Whether to take the averaged copy of the weights.
+        ema: Take the averaged copy of the weights.
 
     Raises:
-        InputError: Nothing usable is there.
+        InputError: There is none, or it cannot be read.
     """
     path = Path(source).expanduser()
     if path.is_dir():
@@ -139,7 +149,7 @@ def _files_in(directory: Path) -> list[Path]:
 
 
 def _refuse_shard(file: Path) -> None:
-    """One part of a model may look like a smaller model."""
+    """Refuse a single part of a model, which may look like a smaller model."""
     if SHARD.search(file.stem):
         raise InputError(f"{file}: one of several parts; give their index, *.index.json beside it")
 
@@ -158,28 +168,6 @@ def _shards(index: Path) -> list[Path]:
     return shards
 
 
-def download(hub_id: str, patterns: list[str]) -> Path:
-    """The newest snapshot of a repository, or the one in the cache where there is no network.
-
-    Args:
-        hub_id: `owner/name`.
-        patterns: Of the files that are wanted.
-
-    Raises:
-        InputError: There is neither.
-    """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        return Path(snapshot_download(hub_id, allow_patterns=patterns))
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        advice = "check the name and the network, or give a local directory"
-        raise InputError(
-            f"{hub_id}: not on disk, not from the hub ({one_line(error)}); {advice}"
-        ) from None
-
-
 def _download(hub_id: str) -> Path:
     small = ["*.json", "*.yaml", "*.yml", "*.model", "*.jinja"]
     # pickles only where there is nothing better
@@ -191,18 +179,18 @@ def _download(hub_id: str) -> Path:
 
 
 def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[str]]:
-    """The state dict inside what a file holds, its names without prefixes.
+    """Extract the state dict from a file's content, its names without prefixes.
 
     Args:
         tree: Nested mappings with `Stored` leaves.
-        ema: Whether to take the averaged copy.
-        file: Where it comes from.
+        ema: Take the averaged copy.
+        file: The file.
 
     Returns:
-        The tensors by name, nested names joined by dots, and what was chosen, in words.
+        The tensors by name, nested names joined by dots, and notes on what was chosen.
 
     Raises:
-        InputError: There is no state dict, or the copy that was asked for is missing.
+        InputError: There is no state dict, or no averaged copy though `ema` is set.
     """
     notes = []
     averaged = [key for key in EMA_WRAPPERS if isinstance(tree.get(key), Mapping)]

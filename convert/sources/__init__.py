@@ -1,41 +1,31 @@
-"""Where weights come from: one module a source, each with an explicit table of its keys.
+"""Formats of checkpoints: one class each, with an explicit table of tensor names."""
 
-A source knows the names and shapes of a checkpoint, nothing of the files that hold it. Names are
-joined by dots (`time_mixing_layers_0.model.proj.kernel`), wrappers and prefixes taken off.
-"""
+from typing import Any
 
 from mlx_gateloop.errors import InputError
 
-from . import flax, lucidrains, lucidrains_simple, paper
 from .base import Inference, Reference, Shapes, Source, Tensor
-from .rules import Rule, Transform
+from .flax import Flax
+from .lucidrains import Lucidrains
+from .lucidrains_simple import LucidrainsSimple
+from .paper import Paper
+from .rules import Rule
 
-__all__ = [
-    "SOURCES",
-    "Inference",
-    "Reference",
-    "Rule",
-    "Shapes",
-    "Source",
-    "Tensor",
-    "Transform",
-    "detect",
-]
+__all__ = ["LUCIDRAINS", "SOURCES", "Inference", "Reference", "Rule", "Source", "Tensor", "detect"]
 
-SOURCES: dict[str, Source] = {
-    lucidrains.KIND: lucidrains,
-    lucidrains_simple.KIND: lucidrains_simple,
-    paper.KIND: paper,
-    flax.KIND: flax,
+LUCIDRAINS = Lucidrains()
+# Any: each source has arguments of its own type, ModelArgs or LayerArgs
+SOURCES: dict[str, Source[Any]] = {
+    source.kind: source for source in (LUCIDRAINS, LucidrainsSimple(), Paper(), Flax())
 }
 
 
-def detect(shapes: Shapes, kind: str | None = None) -> Source:
-    """The source of a checkpoint.
+def detect(shapes: Shapes, kind: str | None = None) -> Source[Any]:
+    """Find the source of a checkpoint.
 
     Args:
-        shapes: Its names and their shapes.
-        kind: A key of SOURCES; None asks each source.
+        shapes: The shapes of its tensors by name.
+        kind: A key of SOURCES; None tries each source.
 
     Raises:
         InputError: No source has such names.
@@ -46,7 +36,7 @@ def detect(shapes: Shapes, kind: str | None = None) -> Source:
         if source.recognises(shapes):
             return source
     if {"model.embed_tokens.weight", "model.layers.0.time_mixing.q_proj.weight"} <= shapes.keys():
-        raise InputError("weights: this is a model directory of ours already; --to goes back")
+        raise InputError("weights: already a model directory of ours; --to converts it to PyTorch")
     names = ", ".join(ascii(name)[1:-1][:120] for name in sorted(shapes)[:10])
     raise InputError(
         f"weights: names of no known source ({', '.join(SOURCES)}): {names}; name it with --from"

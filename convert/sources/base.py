@@ -1,11 +1,15 @@
-"""What a source offers, and what it is asked with."""
+"""The protocol of a source: a format of checkpoints, known by the names and shapes of its tensors.
 
+Names are joined by dots (`time_mixing_layers_0.model.proj.kernel`); wrappers and prefixes have been
+removed. A source knows nothing about files.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.errors import InputError
@@ -13,134 +17,123 @@ from mlx_gateloop.model.arguments import LayerArgs
 
 from .rules import Rule
 
+Args = TypeVar("Args", bound=LayerArgs)
 Shapes = Mapping[str, tuple[int, ...]]
-Tensor = Callable[[str], mx.array]  # the checkpoint's tensor of this name
+Settings = Mapping[str, Any]  # values as YAML gives them, checked by the source
+Tensor = Callable[[str], mx.array]  # the tensor of this name
 
 
 @dataclass(frozen=True)
-class Inference:
-    """What a checkpoint and the user's settings say about a model.
+class Inference(Generic[Args]):
+    """A model's arguments, from a checkpoint's shapes and the user's settings.
 
     Args:
-        args: Keywords of the source's ARGS, `ModelArgs(**args)`.
-        inferred: Facts that the names and shapes told, for people.
-        assumed: Facts that neither they nor a setting told.
+        args: ModelArgs for a language model, LayerArgs for a single layer.
+        inferred: Facts that the names and shapes imply, in words.
+        assumed: Defaults taken where neither they nor a setting say anything.
     """
 
-    args: dict[str, Any]
+    args: Args
     inferred: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
 
 
 class Reference(Protocol):
-    """The source's own model with the checkpoint's weights, in float32 or wider."""
+    """The source's own model with the checkpoint's weights, in float32 or float64."""
 
     def logits(self, tokens: np.ndarray) -> np.ndarray:
-        """From tokens `[batch, length]` to logits `[batch, length, vocabulary]`.
+        """Map tokens `[batch, length]` to logits `[batch, length, vocabulary]`.
 
-        A source whose ARGS is not ModelArgs: from and to activations `[batch, length, hidden]`.
+        A single layer maps activations `[batch, length, hidden]` to the same shape.
         """
         ...
 
     def hidden_states(self, tokens: np.ndarray) -> list[np.ndarray]:
-        """What each block gives, `[batch, length, hidden]`."""
+        """Return the output of each block, `[batch, length, hidden]`."""
         ...
 
 
-class Source(Protocol):
-    """What every module of this package offers."""
+class Source(ABC, Generic[Args]):
+    """One format of checkpoints."""
 
-    @property
-    def KIND(self) -> str:
-        """The name of the source, as --from takes it."""
-        ...
+    kind: ClassVar[str]  # as --from takes it
+    settings: ClassVar[Mapping[str, str]]  # those that `infer` knows, with a line of help each
 
-    @property
-    def ARGS(self) -> type[LayerArgs]:
-        """ModelArgs for a language model, LayerArgs for one layer.
-
-        A layer has no vocabulary and no tokenizer, and mlx_lm cannot load it.
-        """
-        ...
-
-    @property
-    def SETTINGS(self) -> Mapping[str, str]:
-        """Settings that `infer` understands, and what each is."""
-        ...
-
+    @abstractmethod
     def recognises(self, shapes: Shapes) -> bool:
-        """Whether the checkpoint has the names by which this source is known."""
-        ...
+        """Tell by its names whether a checkpoint is of this source."""
 
-    def infer(self, shapes: Shapes, settings: Mapping[str, Any]) -> Inference:
-        """The model's arguments.
+    @abstractmethod
+    def infer(self, shapes: Shapes, settings: Settings) -> Inference[Args]:
+        """Infer the model's arguments.
 
         Raises:
-            InputError: A variant that cannot be expressed, an unknown or impossible setting, or
-                no checkpoint of this source.
+            InputError: The variant cannot be expressed, a setting is unknown or impossible, or the
+                checkpoint is not of this source.
         """
-        ...
 
-    def build(self, args: Any) -> nn.Module:
-        """Our module, to which the names of the table belong."""
-        ...
+    @abstractmethod
+    def table(self, args: Args) -> list[Rule]:
+        """List every tensor of the source and every parameter of ours, each once."""
 
-    def table(self, args: Any) -> list[Rule]:
-        """Every tensor of such a checkpoint and every parameter of ours, each once."""
-        ...
-
-    def reference(self, args: Any, settings: Mapping[str, Any], tensor: Tensor) -> Reference | str:
-        """The source's own model, or in one line why there is none here.
+    @abstractmethod
+    def reference(self, args: Args, settings: Settings, tensor: Tensor) -> Reference:
+        """Build the source's own model.
 
         Args:
-            args: An instance of ARGS.
+            args: As `infer` returned them.
             settings: As `infer` took them.
             tensor: Reads the checkpoint.
+
+        Raises:
+            InputError: A package is missing, or the package cannot build such a model.
         """
-        ...
+
+    def error(self, problem: str) -> InputError:
+        """An error whose message begins with the name of the source."""
+        return InputError(f"{self.kind}: {problem}")
+
+    def check_settings(self, settings: Settings) -> None:
+        """Refuse settings that the source does not know."""
+        if unknown := sorted(map(str, settings.keys() - self.settings.keys())):
+            expected = ", ".join(self.settings)
+            raise self.error(f"unknown setting {', '.join(unknown)}; expected {expected}")
+
+    def flag(self, settings: Settings, name: str) -> bool:
+        """A setting that is true or false; false by default."""
+        value = settings.get(name, False)
+        if not isinstance(value, bool):
+            raise self.error(f"setting {name} must be true or false, got {value!r}")
+        return value
+
+    def choice(self, settings: Settings, name: str, *choices: str) -> str:
+        """A setting that is one of several words; by default the first."""
+        value = settings.get(name, choices[0])
+        if not isinstance(value, str) or value not in choices:
+            expected = " or ".join(choices)
+            raise self.error(f"setting {name} must be {expected}, got {value!r}")
+        return value
+
+    def matrix(self, shapes: Shapes, name: str) -> tuple[int, int]:
+        """The shape of a matrix that the checkpoint must have."""
+        shape = shapes.get(name)
+        if shape is None:
+            raise self.error(f"missing {name}")
+        if len(shape) != 2:
+            raise self.error(f"{name} must be a matrix, got shape {shape}")
+        return shape[0], shape[1]
 
 
-def check_settings(kind: str, known: Mapping[str, str], settings: Mapping[str, Any]) -> None:
-    """Refuses settings that a source does not know."""
-    if unknown := sorted(map(str, settings.keys() - known.keys())):
-        expected = ", ".join(known) or "none"
-        raise InputError(f"{kind}: unknown setting {', '.join(unknown)}; expected {expected}")
-
-
-def flag(kind: str, settings: Mapping[str, Any], name: str) -> bool:
-    """A setting that is true or false; false where it is not given."""
-    value = settings.get(name, False)
-    if not isinstance(value, bool):
-        raise InputError(f"{kind}: setting {name} must be true or false, got {value!r}")
-    return value
-
-
-def choice(
-    kind: str, settings: Mapping[str, Any], name: str, choices: Mapping[str, str], default: str
-) -> str:
-    """Our word for a setting that is one of several words."""
-    value = settings.get(name, default)
-    if not isinstance(value, str) or value not in choices:
-        expected = " or ".join(choices)
-        raise InputError(f"{kind}: setting {name} must be {expected}, got {value!r}")
-    return choices[value]
-
-
-def matrix(kind: str, shapes: Shapes, name: str) -> tuple[int, int]:
-    """The shape of a matrix that the checkpoint must have."""
-    shape = shapes.get(name)
-    if shape is None:
-        raise InputError(f"{kind}: missing {name}")
-    if len(shape) != 2:
-        raise InputError(f"{kind}: {name} must be a matrix, got shape {shape}")
-    return shape[0], shape[1]
+def missing_package(error: ImportError, packages: str) -> InputError:
+    """The error of a verification whose packages are not installed."""
+    return InputError(f"--verify: needs {error.name}; `pip install {packages}`")
 
 
 def depth(shapes: Shapes, pattern: str) -> int:
-    """How many layers there are: the name in `pattern` is there for layer {} = 0, 1, 2, ...
+    """The number of layers: `pattern` with 0, 1, 2, ... in place of {} names a tensor.
 
     Raises:
-        InputError: One is missing.
+        InputError: A layer in between is missing.
     """
     before, after = pattern.split("{}")
     numbers = {
@@ -151,8 +144,8 @@ def depth(shapes: Shapes, pattern: str) -> int:
         and (middle := name[len(before) : len(name) - len(after)]).isdecimal()
         and len(middle) < 10
     }
-    # Not the largest number: a name can claim any.
+    # Not the largest number: a hostile name can claim any.
     gap = next(n for n in range(len(numbers) + 1) if n not in numbers)
     if gap < len(numbers):
-        raise InputError(f"weights: missing {pattern.format(gap)}, but later layers are there")
+        raise InputError(f"weights: missing {pattern.format(gap)}, but later layers are present")
     return gap

@@ -12,88 +12,96 @@ head.{weight,bias}                             absent: the embedding is the head
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import ClassVar
 
 import mlx.core as mx
 import numpy as np
 
-from mlx_gateloop.model.lm import Model, ModelArgs
+from mlx_gateloop.model.lm import ModelArgs
 
-from .base import Inference, Reference, Shapes, Tensor, check_settings, choice, depth, matrix
+from .base import Inference, Reference, Settings, Shapes, Source, Tensor, depth
 from .rules import Rule, linear, same
 
-KIND = "paper"
-ARGS = ModelArgs
-SETTINGS = {
-    "num_heads": "heads that the channels are split over (as many as channels: max-headed)",
-    "norm_eps": "epsilon of the layer norms (1e-5)",
-    "activation": "of the FNN: gelu or gelu_tanh (gelu)",
-}
 EMBEDDING = "embedding.weight"
-ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh"}
-TOLD = (
+INFERRED = (
     *("hidden_size", "intermediate_size", "num_hidden_layers", "transition", "gate"),
     *("output_gate", "final_norm", "tie_word_embeddings", "bias", "projection_bias"),
 )
-build = Model
 
 
-def recognises(shapes: Shapes) -> bool:
-    """Whether there are the embedding, a query and a transition."""
-    transition = {"layers.0.gamma", "layers.0.gamma.weight"}
-    return {EMBEDDING, "layers.0.q.weight"} <= shapes.keys() and not transition.isdisjoint(shapes)
+class Paper(Source[ModelArgs]):
+    """State dicts in the paper's terms."""
 
-
-def infer(shapes: Shapes, settings: Mapping[str, Any]) -> Inference:
-    """The arguments; see `Source`."""
-    check_settings(KIND, SETTINGS, settings)
-    vocabulary, size = matrix(KIND, shapes, EMBEDDING)
-    inner = matrix(KIND, shapes, "layers.0.fnn.0.weight")[0]
-    width = matrix(KIND, shapes, "layers.0.q.weight")[0]
-    is_fixed = "layers.0.gamma" in shapes
-    is_real = {"layers.0.theta", "layers.0.theta.weight"}.isdisjoint(shapes)
-    is_tied = "head.weight" not in shapes
-    outputs = vocabulary if is_tied else matrix(KIND, shapes, "head.weight")[0]
-    args = {
-        "vocab_size": vocabulary,
-        "hidden_size": size,
-        "num_hidden_layers": depth(shapes, "layers.{}.q.weight"),
-        "intermediate_size": inner,
-        "num_heads": settings.get("num_heads", width),
-        "mixing_size": width,
-        "transition": "fixed" if is_fixed else "data_controlled",
-        "gate": "real" if is_real else "polar",
-        "output_gate": "layers.0.gate.weight" in shapes,
-        "output_projection": "layers.0.out.weight" in shapes,
-        "final_norm": "norm.weight" in shapes,
-        "tie_word_embeddings": is_tied,
-        "num_outputs": outputs,
-        "activation": choice(KIND, settings, "activation", ACTIVATIONS, "gelu"),
-        "bias": "layers.0.fnn.0.bias" in shapes,
-        "projection_bias": "layers.0.q.bias" in shapes,
-        "head_bias": "head.bias" in shapes,
-        "layer_norm_eps": settings.get("norm_eps", 1e-5),
+    kind = "paper"
+    settings: ClassVar = {
+        "num_heads": "heads that the channels are split over (as many as channels: max-headed)",
+        "norm_eps": "epsilon of the layer norms (1e-5)",
+        "activation": "of the FNN: gelu or gelu_tanh (gelu)",
     }
-    assumptions = {
-        "num_heads": f"num_heads={width}: max-headed",
-        "norm_eps": "norm_eps=1e-5",
-        "activation": "activation=gelu",
-    }
-    assumed = [words for name, words in assumptions.items() if name not in settings]
-    return Inference(args, [f"{name}={args[name]}" for name in TOLD], assumed)
+
+    def recognises(self, shapes: Shapes) -> bool:
+        """Look for the embedding, a query and a transition."""
+        required = {EMBEDDING, "layers.0.q.weight"}
+        return required <= shapes.keys() and _has(shapes, "layers.0.gamma")
+
+    def infer(self, shapes: Shapes, settings: Settings) -> Inference[ModelArgs]:
+        """Infer the arguments; heads leave no trace in the shapes."""
+        self.check_settings(settings)
+        vocabulary, size = self.matrix(shapes, EMBEDDING)
+        width = self.matrix(shapes, "layers.0.q.weight")[0]
+        is_tied = "head.weight" not in shapes
+        args = ModelArgs(
+            vocab_size=vocabulary,
+            hidden_size=size,
+            num_hidden_layers=depth(shapes, "layers.{}.q.weight"),
+            intermediate_size=self.matrix(shapes, "layers.0.fnn.0.weight")[0],
+            num_heads=settings.get("num_heads", width),
+            mixing_size=width,
+            transition="fixed" if "layers.0.gamma" in shapes else "data_controlled",
+            gate="polar" if _has(shapes, "layers.0.theta") else "real",
+            output_gate="layers.0.gate.weight" in shapes,
+            output_projection="layers.0.out.weight" in shapes,
+            final_norm="norm.weight" in shapes,
+            tie_word_embeddings=is_tied,
+            num_outputs=vocabulary if is_tied else self.matrix(shapes, "head.weight")[0],
+            activation=self.choice(settings, "activation", "gelu", "gelu_tanh"),
+            bias="layers.0.fnn.0.bias" in shapes,
+            projection_bias="layers.0.q.bias" in shapes,
+            head_bias="head.bias" in shapes,
+            layer_norm_eps=settings.get("norm_eps", 1e-5),
+        )
+        assumptions = {
+            "num_heads": f"num_heads={width}: max-headed",
+            "norm_eps": "norm_eps=1e-5",
+            "activation": "activation=gelu",
+        }
+        assumed = [words for name, words in assumptions.items() if name not in settings]
+        return Inference(args, [f"{name}={getattr(args, name)}" for name in INFERRED], assumed)
+
+    def table(self, args: ModelArgs) -> list[Rule]:
+        """Pair the names; every tensor is taken as it is."""
+        rules = [same(EMBEDDING, "model.embed_tokens.weight")]
+        for layer in range(args.num_hidden_layers):
+            rules += _layer(f"layers.{layer}", f"model.layers.{layer}", args)
+        if args.final_norm:
+            rules += linear("norm", "model.norm", bias=True)
+        if not args.tie_word_embeddings:
+            rules += linear("head", "lm_head", bool(args.head_bias))
+        return rules
+
+    def reference(self, args: ModelArgs, settings: Settings, tensor: Tensor) -> Reference:
+        """Build the paper's equations in float64 NumPy, one token after the other."""
+        weights = {
+            name: np.array(tensor(name).astype(mx.float32), np.float64)
+            for rule in self.table(args)
+            for name in rule.source
+        }
+        return PaperReference(args, weights)
 
 
-def table(args: ModelArgs) -> list[Rule]:
-    """The key table; see `Source`."""
-    rules = [same(EMBEDDING, "model.embed_tokens.weight")]
-    for layer in range(args.num_hidden_layers):
-        rules += _layer(f"layers.{layer}", f"model.layers.{layer}", args)
-    if args.final_norm:
-        rules += linear("norm", "model.norm", bias=True)
-    if not args.tie_word_embeddings:
-        rules += linear("head", "lm_head", bool(args.head_bias))
-    return rules
+def _has(shapes: Shapes, name: str) -> bool:
+    """A vector or a linear layer of this name is there."""
+    return name in shapes or f"{name}.weight" in shapes
 
 
 def _layer(source: str, ours: str, args: ModelArgs) -> list[Rule]:
@@ -115,18 +123,8 @@ def _layer(source: str, ours: str, args: ModelArgs) -> list[Rule]:
     return rules
 
 
-def reference(args: ModelArgs, settings: Mapping[str, Any], tensor: Tensor) -> Reference | str:
-    """The paper's equations in float64 NumPy, one token after the other; see `Source`."""
-    weights = {
-        name: np.array(tensor(name).astype(mx.float32), np.float64)
-        for rule in table(args)
-        for name in rule.source
-    }
-    return PaperReference(args, weights)
-
-
 class PaperReference:
-    """See `Reference`.
+    """The paper's model on its own weights; see `Reference`.
 
     Args:
         args: The model's shape.
@@ -138,7 +136,7 @@ class PaperReference:
         self._weights = weights
 
     def logits(self, tokens: np.ndarray) -> np.ndarray:
-        """The last layer's output, normed and projected."""
+        """Norm and project the last layer's output."""
         x = self.hidden_states(tokens)[-1]
         if self._args.final_norm:
             x = self._norm("norm", x)
@@ -147,7 +145,7 @@ class PaperReference:
         return self._linear("head", x)
 
     def hidden_states(self, tokens: np.ndarray) -> list[np.ndarray]:
-        """What each layer gives."""
+        """Return the output of each layer."""
         x = self._weights[EMBEDDING][tokens]
         states = []
         for layer in range(self._args.num_hidden_layers):

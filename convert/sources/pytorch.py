@@ -10,7 +10,7 @@ from .base import Tensor
 
 
 def load_weights(model: Any, tensor: Tensor) -> None:
-    """Gives a torch module a checkpoint's weights, in float32, and switches dropout off."""
+    """Load a checkpoint's weights into a torch module in float32, and switch dropout off."""
     import torch
 
     state = {
@@ -22,11 +22,11 @@ def load_weights(model: Any, tensor: Tensor) -> None:
 
 
 class TorchReference:
-    """See `Reference`.
+    """A torch module; see `Reference`.
 
     Args:
         model: A torch module with its weights; from tokens to logits, or from activations.
-        blocks: Its submodules that give the hidden states.
+        blocks: Its submodules whose outputs are the hidden states.
     """
 
     def __init__(self, model: Any, blocks: Sequence[Any]) -> None:
@@ -34,7 +34,7 @@ class TorchReference:
         self._blocks = blocks
 
     def logits(self, tokens: np.ndarray) -> np.ndarray:
-        """What the module gives."""
+        """Apply the module."""
         import torch
 
         with torch.no_grad():
@@ -42,7 +42,7 @@ class TorchReference:
         return result
 
     def hidden_states(self, tokens: np.ndarray) -> list[np.ndarray]:
-        """What each block gives."""
+        """Return the output of each block."""
         states: list[np.ndarray] = []
         hooks = [
             block.register_forward_hook(lambda _module, _inputs, y: states.append(y.numpy()))

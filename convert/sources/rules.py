@@ -1,4 +1,4 @@
-"""How a source's tensors become ours, and back, with no bit lost."""
+"""Reversible maps from a source's tensors to ours; no bit is lost either way."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ Arrays = Sequence[mx.array]
 
 @dataclass(frozen=True)
 class Transform:
-    """A reversible map between lists of arrays; ValueError where the shapes cannot be."""
+    """A reversible map between lists of arrays; ValueError for impossible shapes."""
 
     forward: Callable[[Arrays], list[mx.array]]
     backward: Callable[[Arrays], list[mx.array]]
 
     def then(self, other: "Transform") -> "Transform":
-        """This transform, then another."""
+        """Compose: this transform, then another."""
         return Transform(
             lambda arrays: other.forward(self.forward(arrays)),
             lambda arrays: self.backward(other.backward(arrays)),
@@ -25,12 +25,12 @@ class Transform:
 
 @dataclass(frozen=True)
 class Rule:
-    """Which tensors of a source are which of ours.
+    """A row of a source's table.
 
     Args:
         source: Names in the checkpoint.
         ours: Names of our parameters.
-        transform: Makes ours of the source's, in the order of the names.
+        transform: From the source's arrays to ours, in the order of the names.
     """
 
     source: tuple[str, ...]
@@ -46,7 +46,7 @@ class Rule:
         return self.transform.backward(arrays)
 
 
-def _turn(arrays: Arrays) -> list[mx.array]:
+def _transpose(arrays: Arrays) -> list[mx.array]:
     for array in arrays:
         if array.ndim != 2:
             raise ValueError(f"expected a matrix, got shape {array.shape}")
@@ -60,8 +60,8 @@ def _even(array: mx.array) -> mx.array:
 
 
 IDENTITY = Transform(list, list)
-TRANSPOSE = Transform(_turn, _turn)
-# Rows 0, 2, 4, ... and rows 1, 3, 5, ...: real and imaginary parts side by side.
+TRANSPOSE = Transform(_transpose, _transpose)
+# Even rows, odd rows: real and imaginary parts are interleaved.
 INTERLEAVE = Transform(
     lambda arrays: [_even(arrays[0])[0::2], arrays[0][1::2]],
     lambda arrays: [mx.stack(list(arrays), axis=1).reshape(-1, *arrays[0].shape[1:])],
@@ -69,7 +69,7 @@ INTERLEAVE = Transform(
 
 
 def split(parts: int) -> Transform:
-    """One array cut into equal parts along its first axis."""
+    """Cut one array into equal parts along its first axis."""
     return Transform(
         lambda arrays: list(mx.split(arrays[0], parts)),
         lambda arrays: [mx.concatenate(list(arrays))],
@@ -77,7 +77,7 @@ def split(parts: int) -> Transform:
 
 
 def negate(which: int) -> Transform:
-    """One of the arrays with the other sign: that bit turns, no other."""
+    """Negate one of the arrays: only the sign bit changes."""
 
     def change(arrays: Arrays) -> list[mx.array]:
         return [-array if i == which else array for i, array in enumerate(arrays)]
@@ -86,11 +86,11 @@ def negate(which: int) -> Transform:
 
 
 def same(source: str, ours: str) -> Rule:
-    """A tensor that is taken as it is."""
+    """A tensor that is the same on both sides."""
     return Rule((source,), (ours,), IDENTITY)
 
 
 def linear(source: str, ours: str, bias: bool) -> list[Rule]:
-    """A linear layer that is taken as it is."""
+    """A linear layer that is the same on both sides."""
     kinds = ("weight", "bias") if bias else ("weight",)
     return [same(f"{source}.{kind}", f"{ours}.{kind}") for kind in kinds]

@@ -17,8 +17,7 @@ from helpers.checkpoints import (
     source_logits,
     torch_model,
 )
-from mlx_gateloop.convert import from_source
-from mlx_gateloop.convert.reading.find import find
+from mlx_gateloop.convert import plan
 from mlx_gateloop.convert.settings import read_settings
 from tqdm import tqdm
 
@@ -157,7 +156,7 @@ def test_the_progress_bar_counts_bytes(state, source, out, monkeypatch):
             bars.append(self)
             super().__init__(**options | {"disable": False})
 
-    monkeypatch.setattr(from_source, "tqdm", Bar)
+    monkeypatch.setattr(plan, "tqdm", Bar)
     assert run(source, out, "--tokenizer", "bytes") == 0
     (bar,) = bars
     assert bar.n == bar.total == sum(tensor.nbytes for tensor in state.values())
@@ -176,14 +175,14 @@ def test_verify_reports_and_passes(source, out, capsys):
 
 def test_verify_fails_and_says_in_which_layer(source, out, capsys, monkeypatch):
     before = old_model(out)
-    load_as_is = from_source.load
+    load_as_is = plan.Plan.load
 
-    def load_wrongly(plan, done):
-        model, names = load_as_is(plan, done)
+    def load_wrongly(self):
+        model, names = load_as_is(self)
         model.layers[1].time_mixing.v_proj.weight *= 1.5
         return model, names
 
-    monkeypatch.setattr(from_source, "load", load_wrongly)
+    monkeypatch.setattr(plan.Plan, "load", load_wrongly)
     assert run(source, out, "--tokenizer", "bytes", "--verify", "--force") == 1
     captured = capsys.readouterr()
     assert "BEYOND the tolerance" in captured.out
@@ -276,7 +275,7 @@ def test_an_exponent_without_a_point_is_a_number(where, source, tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_text("norm_eps: 1e-6\ntokenizer: bytes\n")
     words = {"flag": ["norm_eps=1e-6"], "file": []}[where]
-    settings, _ = read_settings(file if where == "file" else None, find(str(source)), words)
+    settings, _ = read_settings(file if where == "file" else None, source, words)
     assert settings["norm_eps"] == 1e-6
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from helpers.checkpoints import FILES, contents, old_model, refused, run
 from mlx_gateloop.convert import from_source
+from mlx_gateloop.convert.plan import Plan
 
 torch = pytest.importorskip("torch", reason="PyTorch's files are written with torch")
 
@@ -31,21 +32,21 @@ def test_force_replaces_models_only(tmp_path, source, out, capsys):
     assert "holds the source" in refused(capsys, source, tmp_path, *flags)
     (tmp_path / "file").write_text("")
     message = refused(capsys, source, tmp_path / "file" / "out", *flags)
-    assert "is no directory" in message
+    assert "is not a writable directory" in message
     assert source.exists()
     assert (out / "thesis.tex").exists()
 
 
-@pytest.mark.parametrize("stage", ["write_model", "load", "quantize"])
+@pytest.mark.parametrize("stage", ["write", "load", "quantize"])
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_failure_changes_nothing(source, out, capsys, monkeypatch, stage, failure):
     def fail(*arguments):
-        if stage == "write_model":  # half of it is there
+        if stage == "write":  # half of it is there
             arguments[-1].mkdir(parents=True)
             (arguments[-1] / "config.json").write_text("{}")
         raise failure
 
-    monkeypatch.setattr(from_source, stage, fail)
+    monkeypatch.setattr(Plan if stage == "load" else from_source, stage, fail)
     flags = ["--tokenizer", "bytes", "--force", "-q", "--q-group-size", 32]
     code = 2 if isinstance(failure, OSError) else 130
     place = out.parent / "deep" / "er"

@@ -142,7 +142,7 @@ def test_flags_that_cannot_mean_anything(source, out, capsys, words, what):
 def test_a_model_of_ours_is_no_source(source, out, tmp_path, capsys):
     assert run(source, out, "--tokenizer", "bytes") == 0
     capsys.readouterr()
-    assert "of ours already" in refused(capsys, out, tmp_path / "again")
+    assert "already a model directory of ours" in refused(capsys, out, tmp_path / "again")
 
 
 @pytest.mark.parametrize("setting", ["tokenizer=5", "ablate_complex=[a]"])

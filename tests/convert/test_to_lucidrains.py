@@ -71,7 +71,7 @@ def test_the_way_back_refuses_what_it_cannot_do(tmp_path, source, out, capsys):
     assert run(tmp_path / "w.pt", out, "--tokenizer", "bytes", "-q") == 0
     capsys.readouterr()
     back = ["--to", "lucidrains"]
-    assert "quantized weights cannot go back" in refused(capsys, out, tmp_path / "b.pt", *back)
+    assert "quantized weights cannot be converted" in refused(capsys, out, tmp_path / "b.pt", *back)
     assert "give a model directory" in refused(capsys, source, tmp_path / "b.pt", *back)
     assert "expected a file name in .safetensors" in refused(capsys, out, tmp_path / "b", *back)
     assert "without --quantize" in refused(capsys, out, tmp_path / "b.pt", *back, "-q")

@@ -17,7 +17,6 @@ torch = pytest.importorskip("torch", reason="PyTorch's files are written with to
 ROOT = Path(__file__).parent.parent.parent
 FILES = {
     "README.md",
-    "chat_template.jinja",
     "config.json",
     "generation_config.json",
     "model.safetensors",

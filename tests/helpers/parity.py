@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
+from mlx_gateloop.convert.plan import Plan
 from mlx_gateloop.convert.sources import detect
 
 TOLERANCE = 2e-5  # of the largest logit, float32
@@ -20,12 +21,10 @@ def converted(state, kind, settings=None):
     """
     shapes = shapes_of(state)
     source = detect(shapes)
-    assert kind == source.KIND
+    assert kind == source.kind
     inference = source.infer(shapes, settings or {})
-    args = source.ARGS(**inference.args)
-    model = source.build(args)
-    model.eval()
-    rules = source.table(args)
+    rules = source.table(args := inference.args)
+    model = Plan(None, source, {}, inference, rules).build()
     assert sorted(key for rule in rules for key in rule.source) == sorted(state)
     ours = tree_flatten(model.parameters(), destination={})
     assert sorted(key for rule in rules for key in rule.ours) == sorted(ours)

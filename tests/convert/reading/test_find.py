@@ -286,7 +286,7 @@ def test_without_torch_the_message_says_so(tmp_path, monkeypatch):
     torch.save(state_dict(), tmp_path / "w.pt")
     monkeypatch.setitem(sys.modules, "torch", None)
     message = problem(lambda: find(str(tmp_path / "w.pt")))
-    assert "needs torch; `pip install torch`" in message
+    assert 'needs torch; `pip install "mlx-gateloop[convert]"`' in message
 
 
 HUB = """

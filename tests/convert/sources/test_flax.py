@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from helpers.checkpoints import problem
 from helpers.parity import TOLERANCE, assert_same, converted, difference, shapes_of, tokens
-from mlx_gateloop.convert.sources import flax as source
+from mlx_gateloop.convert.sources import SOURCES
+from mlx_gateloop.convert.sources.flax import nested
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 linen = pytest.importorskip("flax.linen", reason="Flax is not installed")
@@ -15,6 +16,7 @@ package = pytest.importorskip(
     "flax_gated_linear_rnn", reason="flax-gated-linear-rnn is not installed"
 )
 
+source = SOURCES["flax"]
 VOCAB = 13
 ACTIVATIONS = {"tanh": linen.tanh, "sigmoid": linen.sigmoid, "identity": lambda x: x}
 
@@ -54,14 +56,8 @@ def state_of(model, seed=0):
 
 def apply(model, state, prompt):
     """The state after the last token and the logits."""
-    tree = {}
-    for name, array in state.items():
-        *path, last = name.split(".")
-        place = tree
-        for part in path:
-            place = place.setdefault(part, {})
-        place[last] = array
-    return jax.jit(lambda x: model.apply({"params": tree}, x, training=False))(prompt)
+    parameters = {"params": nested(state)}
+    return jax.jit(lambda x: model.apply(parameters, x, training=False))(prompt)
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
@@ -101,7 +97,7 @@ def test_sizes_and_settings_reach_the_model():
     ours, reference = converted(state, "flax", {"eps": 1e-2})
     assert (ours.args.num_hidden_layers, ours.args.outputs, ours.args.width) == (3, 5, 8)
     assert_same(ours, reference, [9], VOCAB)
-    assert len(source.infer(shapes_of(state), {}).assumed) == len(source.SETTINGS)
+    assert len(source.infer(shapes_of(state), {}).assumed) == len(source.settings)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.checkpoints import problem
 from helpers.parity import assert_same, converted, difference, shapes_of, tokens
-from mlx_gateloop.convert.sources import detect, lucidrains
+from mlx_gateloop.convert.sources import LUCIDRAINS, detect
 
 from mlx_gateloop.model.lm import ModelArgs
 
@@ -74,11 +74,11 @@ def test_long_sequences_through_wider_models(seed):
 
 def test_what_is_inferred_and_what_is_assumed():
     shapes = shapes_of(state_of(transformer(gate_loop_heads=2, depth=3)))
-    inference = lucidrains.infer(shapes, {"ablate_complex": True})
-    assert inference.args["ablation"] == "phase"
+    inference = LUCIDRAINS.infer(shapes, {"ablate_complex": True})
+    assert inference.args.ablation == "phase"
     assert "depth 3" in inference.inferred[0]
     assert inference.assumed == ["ablate_state_transition=False"]
-    assert lucidrains.infer(shapes, {}).args["ablation"] == "none"
+    assert LUCIDRAINS.infer(shapes, {}).args.ablation == "none"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_full_attention_is_refused_by_name(options):
     model = transformer(use_gate_looped_attn=False, dim_head=8, heads=2, **options)
     shapes = shapes_of(state_of(model))
     source = detect(shapes)
-    assert source is lucidrains
+    assert source is LUCIDRAINS
     assert "use_gate_looped_attn=False is not supported" in problem(
         lambda: source.infer(shapes, {})
     )
@@ -97,9 +97,9 @@ def test_full_attention_is_refused_by_name(options):
 
 def test_wrong_settings_are_named():
     shapes = shapes_of(state_of(transformer()))
-    message = problem(lambda: lucidrains.infer(shapes, {"heads": 2, "ablate_complex": True}))
+    message = problem(lambda: LUCIDRAINS.infer(shapes, {"heads": 2, "ablate_complex": True}))
     assert message.startswith("lucidrains: unknown setting heads; expected ablate_complex, ")
-    message = problem(lambda: lucidrains.infer(shapes, {"ablate_complex": "yes"}))
+    message = problem(lambda: LUCIDRAINS.infer(shapes, {"ablate_complex": "yes"}))
     assert message == "lucidrains: setting ablate_complex must be true or false, got 'yes'"
 
 
@@ -107,8 +107,8 @@ def test_missing_matrices_are_named():
     shapes = shapes_of(state_of(transformer()))
     name = "layers.0.0.fn.to_a.0.weight"
     without = {n: s for n, s in shapes.items() if n != name}
-    assert problem(lambda: lucidrains.infer(without, {})) == f"lucidrains: missing {name}"
-    message = problem(lambda: lucidrains.infer(shapes | {name: (3,)}, {}))
+    assert problem(lambda: LUCIDRAINS.infer(without, {})) == f"lucidrains: missing {name}"
+    message = problem(lambda: LUCIDRAINS.infer(shapes | {name: (3,)}, {}))
     assert message == f"lucidrains: {name} must be a matrix, got shape (3,)"
 
 
@@ -123,7 +123,7 @@ def test_missing_matrices_are_named():
 )
 def test_what_the_package_cannot_express_is_named(options, name):
     sizes = {"hidden_size": 8, "intermediate_size": 16}
-    assert f"lucidrains has {name} " in lucidrains.expressible(ModelArgs(**sizes | options))
+    assert f"lucidrains has {name} " in LUCIDRAINS.mismatch(ModelArgs(**sizes | options))
 
 
 def test_a_model_of_ours_can_be_one_of_the_package():
@@ -135,4 +135,4 @@ def test_a_model_of_ours_can_be_one_of_the_package():
         projection_bias=False,
         head_bias=False,
     )
-    assert lucidrains.expressible(args) is None
+    assert LUCIDRAINS.mismatch(args) is None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.checkpoints import problem
 from helpers.parity import TOLERANCE, converted, difference
-from mlx_gateloop.convert.sources import lucidrains_simple
+from mlx_gateloop.convert.sources import SOURCES
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 package = pytest.importorskip(
@@ -42,6 +42,6 @@ def test_the_layer_computes_the_same(prenorm, post_ln):
 def test_a_layer_of_the_future_is_refused():
     shapes = {"to_qkva.0.weight": (36, 12)}
     assert "reverse=True is not supported" in problem(
-        lambda: lucidrains_simple.infer(shapes, {"reverse": True})
+        lambda: SOURCES["lucidrains-simple"].infer(shapes, {"reverse": True})
     )
-    assert lucidrains_simple.infer(shapes, {}).assumed == ["reverse=False"]
+    assert SOURCES["lucidrains-simple"].infer(shapes, {}).assumed == ["reverse=False"]

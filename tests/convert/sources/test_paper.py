@@ -4,10 +4,11 @@ import mlx.core as mx
 import pytest
 from helpers.checkpoints import problem
 from helpers.parity import TOLERANCE, assert_same, converted, difference, shapes_of, tokens
-from mlx_gateloop.convert.sources import paper
+from mlx_gateloop.convert.sources import SOURCES
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+paper = SOURCES["paper"]
 VOCAB = 17
 VARIANTS = {
     "paper": {},

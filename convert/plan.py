@@ -1,0 +1,154 @@
+"""From a checkpoint to our model by a source's table; all is checked before a tensor is read."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_unflatten
+from tqdm import tqdm
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.layers import GateLoopLayer
+from mlx_gateloop.model.lm import Model, ModelArgs, is_state_transition
+
+from .options import FLOATS
+from .reading.find import Checkpoint
+from .sources import Inference, Reference, Rule, Source, detect
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A conversion whose names, dtypes and shapes are known to fit.
+
+    Args:
+        checkpoint: The weights; no tensor has been read yet.
+        source: Their format.
+        settings: What they do not say.
+        inference: Our model's arguments, and where they come from.
+        rules: The source's table for them.
+    """
+
+    checkpoint: Checkpoint
+    source: Source[Any]
+    settings: dict[str, Any]
+    inference: Inference[Any]
+    rules: list[Rule]
+
+    @property
+    def args(self) -> LayerArgs:
+        """ModelArgs of a language model, LayerArgs of a single layer."""
+        args: LayerArgs = self.inference.args
+        return args
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters."""
+        return sum(math.prod(shape) for shape in self.checkpoint.shapes.values())
+
+    def build(self) -> nn.Module:
+        """Build our module with random weights, in evaluation mode."""
+        args = self.args
+        return (Model(args) if isinstance(args, ModelArgs) else GateLoopLayer(args)).eval()
+
+    def reference(self) -> Reference:
+        """Build the source's own model with the checkpoint's weights.
+
+        Raises:
+            InputError: It is not available here.
+        """
+        return self.source.reference(self.args, self.settings, self.checkpoint.tensor)
+
+    def load(self) -> tuple[nn.Module, list[str]]:
+        """Read the weights into our model, one shard at a time, with a progress bar.
+
+        Returns:
+            The model in the checkpoint's dtypes, state transitions in float32, and the names of
+            the tensors that hold NaN or infinity.
+
+        Raises:
+            InputError: A file cannot be read.
+        """
+        checkpoint, model = self.checkpoint, self.build()
+        not_finite = []
+        # disable=None: a bar on terminals only
+        with tqdm(
+            total=checkpoint.size, unit="B", unit_scale=True, desc="reading", disable=None
+        ) as bar:
+            for rule in sorted(self.rules, key=lambda rule: checkpoint.position(rule.source)):
+                arrays = [checkpoint.tensor(key) for key in rule.source]
+                for key, array in zip(rule.source, arrays, strict=True):
+                    if not mx.isfinite(array).all():
+                        not_finite.append(key)
+                    bar.update(array.nbytes)
+                weights = [
+                    (key, mx.contiguous(a.astype(mx.float32) if is_state_transition(key) else a))
+                    for key, a in zip(rule.ours, rule.forward(arrays), strict=True)
+                ]
+                mx.eval([array for _, array in weights])
+                model.update(tree_unflatten(weights))
+        return model, not_finite
+
+
+def make_plan(checkpoint: Checkpoint, kind: str | None, settings: dict[str, Any]) -> Plan:
+    """Detect what a checkpoint is and check its names, dtypes and shapes.
+
+    Args:
+        checkpoint: The weights.
+        kind: The name of a source; None detects it.
+        settings: What the weights do not say.
+
+    Raises:
+        InputError: It is unknown or incomplete, or differs from the source's table.
+    """
+    source = detect(checkpoint.shapes, kind)
+    inference = source.infer(checkpoint.shapes, settings)
+    plan = Plan(checkpoint, source, settings, inference, source.table(inference.args))
+    _check_names(plan)
+    _check_dtypes(checkpoint)
+    _check_shapes(plan)
+    return plan
+
+
+def first(names: Iterable[str], most: int = 10) -> str:
+    """Join the first of many names, and say how many more there are."""
+    names = [ascii(name)[1:-1][:120] for name in names]  # a hostile file may hold any characters
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _check_names(plan: Plan) -> None:
+    expected = {key: None for rule in plan.rules for key in rule.source}  # a set in order
+    present = plan.checkpoint.shapes
+    differences = {
+        "missing": [key for key in expected if key not in present],
+        "surplus": sorted(present.keys() - expected.keys()),
+    }
+    problems = [f"{len(keys)} {word}: {first(keys)}" for word, keys in differences.items() if keys]
+    if problems:
+        problem = "; ".join(problems)
+        raise InputError(f"{plan.checkpoint.origin}: not the keys of {plan.source.kind}: {problem}")
+
+
+def _check_dtypes(checkpoint: Checkpoint) -> None:
+    wrong = [f"{n} ({d})" for n, d in checkpoint.dtypes.items() if d not in FLOATS]
+    if wrong:
+        raise InputError(
+            f"{checkpoint.origin}: expected weights in {', '.join(FLOATS)}, got {first(wrong)}; "
+            "cast them first"
+        )
+
+
+def _check_shapes(plan: Plan) -> None:
+    ours: dict[str, mx.array] = dict(tree_flatten(plan.build().parameters()))
+    for rule in plan.rules:  # the table read backwards; nothing is evaluated but shapes
+        expected = [array.shape for array in rule.backward([ours[key] for key in rule.ours])]
+        for key, shape in zip(rule.source, expected, strict=True):
+            if plan.checkpoint.shapes[key] != shape:
+                raise InputError(
+                    f"{plan.checkpoint.origin}: {key}: expected the shape {shape}, got "
+                    f"{plan.checkpoint.shapes[key]}; the model is another variant or is damaged"
+                )

@@ -1,0 +1,72 @@
+"""The precision of a model's weights: cast or quantized; state transitions stay float32."""
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_unflatten
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.model.lm import is_state_transition
+
+from .plan import first
+
+
+def in_float32(model: nn.Module, copy: nn.Module) -> nn.Module:
+    """Give a copy the same weights in float32, sharing those that are float32 already."""
+    weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+    copy.update(tree_unflatten([(name, w.astype(mx.float32)) for name, w in weights.items()]))
+    return copy
+
+
+def cast(model: nn.Module, dtype: str) -> list[str]:
+    """Cast all weights but the state transitions, in place.
+
+    Returns:
+        The names of the weights with values too large for the dtype.
+    """
+    weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+    overflown = []
+    for name in list(weights):
+        weight = weights.pop(name)  # one at a time: there is room for one model
+        if not is_state_transition(name):
+            narrow = weight.astype(getattr(mx, dtype))
+            if mx.any(mx.isinf(narrow) & ~mx.isinf(weight)):
+                overflown.append(name)
+            model.load_weights([(name, narrow)], strict=False)
+    return overflown
+
+
+def quantize(model: nn.Module, bits: int, group_size: int) -> list[str]:
+    """Quantize every layer that can be, in place.
+
+    Args:
+        model: A model with float weights.
+        bits: Bits a weight, one of `BITS`.
+        group_size: Weights that share a scale, one of `GROUP_SIZES`.
+
+    Returns:
+        The layers that were left as they are, in words.
+
+    Raises:
+        InputError: No layer can be quantized.
+    """
+    left: dict[int, list[str]] = {}
+
+    def can_be(name: str, module: nn.Module) -> bool:
+        if not hasattr(module, "to_quantized"):
+            return False
+        width = module.weight.shape[-1]
+        if width % group_size:
+            left.setdefault(width, []).append(name)
+        return width % group_size == 0
+
+    nn.quantize(model, group_size=group_size, bits=bits, class_predicate=can_be)
+    mx.eval(model.parameters())
+    words = [
+        f"{len(names)} layers of width {width} are not quantized, {width} is not divisible by "
+        f"--q-group-size {group_size}: {first(names)}"
+        for width, names in left.items()
+    ]
+    if not any(isinstance(m, nn.QuantizedLinear | nn.QuantizedEmbedding) for m in model.modules()):
+        reason = words[0] if words else "it has no layers to quantize"
+        raise InputError(f"-q: nothing can be quantized: {reason}")
+    return words
