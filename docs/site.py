@@ -10,9 +10,11 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 SHOWN = (
-    *("*.md", "LICENSE", "docs/**/*", "convert/**/*.md", "app/embedded_models/*/README.md"),
-    *("benchmarks/**/*", "configs/*", "mlx_gateloop/**/*.py"),
+    *("*.md", "docs/**/*", "convert/**/*.md", "app/embedded_models/*/README.md"),
+    *("benchmarks/results/**/*", "benchmarks/*.md", "configs/*", "mlx_gateloop/train/config.py"),
+    *("mlx_gateloop/model/*.py", "mlx_gateloop/ops/gpu/kernels.py"),
 )
+CODE = {".py": "python", ".yaml": "yaml"}  # shown as pages
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -24,8 +26,18 @@ def on_files(files: Files, config: Any) -> Files:
     for path in sorted({path for pattern in SHOWN for path in ROOT.glob(pattern)}):
         if path.is_file() and "__pycache__" not in path.parts:
             name = path.relative_to(ROOT).as_posix()
-            files.append(File.generated(config, name, abs_src_path=str(path)))
+            if path.suffix in CODE:
+                code = f"````{CODE[path.suffix]}\n{path.read_text('utf-8')}````"
+                text = f"---\nhide: [toc]\n---\n\n# {path.name}\n\n{code}\n"
+                files.append(File.generated(config, f"{name}.md", content=text))
+            else:
+                files.append(File.generated(config, name, abs_src_path=str(path)))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Lead links to code to its page."""
+    return re.sub(r"(\]\((?!https?:)[^)\s]+\.(?:py|yaml))\)", r"\1.md)", markdown)
 
 
 def on_page_content(content: str, **_: Any) -> str:
