@@ -28,26 +28,26 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path.home() / ".gateloop" / "conversations",
         metavar="DIR",
-        help="where saved conversations go; all who may use the app can open them",
+        help="the folder of saved conversations; everyone with access to the app can open them",
     )
     add("--allow-hub", action="store_true", help="also load models by Hugging Face hub id")
     add("--host", default="127.0.0.1", metavar="H", help="the address to listen on")
-    add("--port", type=_port, default=7860, metavar="P", help="the port to listen on")
+    add("--port", type=_port, metavar="P", help="the port to listen on; else one from 7860 on")
     add("--share", action="store_true", help="a public link through Gradio's tunnel")
-    add("--auth", metavar="USER:PASSWORD", help="who may come in; or @FILE that holds it")
+    add("--auth", metavar="USER:PASSWORD", help="ask for this password; @FILE holds it")
     add("--mcp", action="store_true", help="also serve the Model Context Protocol")
     add("--open", action="store_true", help="open the browser")
-    command.set_defaults(run=run)
+    command.set_defaults(run=serve)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def serve(arguments: argparse.Namespace) -> None:
     """Serve until interrupted."""
     from . import security
 
     security.environment(arguments.allow_hub)
-    from .server import serve  # Gradio reads the environment when it is imported
+    from . import server  # Gradio reads the environment when it is imported
 
-    serve(arguments)
+    server.serve(arguments)
 
 
 def _port(text: str) -> int:

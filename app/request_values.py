@@ -1,4 +1,4 @@
-"""What a page or a program asks for, checked: a wrong value is named in one line."""
+"""Values from pages and programs, checked; an error names the value in one line."""
 
 import sys
 from typing import Any
@@ -8,7 +8,7 @@ from mlx_gateloop.generate import Sampling
 
 
 def sampling(**values: Any) -> Sampling:
-    """How tokens are drawn, from values of unknown types; a seed of -1 is none.
+    """Make a `Sampling` from values of unknown types; a seed of -1 is none.
 
     Args:
         values: Fields of `Sampling`, by name.
@@ -25,7 +25,7 @@ def sampling(**values: Any) -> Sampling:
 
 
 def whole(name: str, value: Any) -> int:
-    """A whole number, which JavaScript may have written as 3.0; or an InputError."""
+    """Check a whole number, which JavaScript may have written as 3.0; raises InputError."""
     number = _number(name, value)
     if number != int(number):
         raise _refused(name, "a whole number", value)
@@ -33,22 +33,23 @@ def whole(name: str, value: Any) -> int:
 
 
 def text(name: str, value: Any) -> str:
-    """A text, or an InputError."""
+    """Check a text; raises InputError."""
     if not isinstance(value, str):
         raise _refused(name, "a text", value)
     return value
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or false, or an InputError."""
+    """Check true or false; raises InputError."""
     if not isinstance(value, bool):
         raise _refused(name, "true or false", value)
     return value
 
 
 def _number(name: str, value: Any) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not abs(value) <= sys.float_info.max:  # nor NaN, nor infinite
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise _refused(name, "a number", value)
+    if not abs(value) <= sys.float_info.max:  # NaN, or infinite
         raise _refused(name, "a number", value)
     return value
 

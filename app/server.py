@@ -1,5 +1,6 @@
-"""The server: the models, the engine and the page put together, and closed together."""
+"""The server: puts models, engine and page together, and closes them together."""
 
+import errno
 import shutil
 import signal
 import socket
@@ -13,16 +14,17 @@ import gradio as gr
 from mlx_gateloop.errors import InputError
 
 from . import security
-from .conversations.folder import Saved
+from .conversations.folder import ConversationFolder
 from .generation.engine import Engine
 from .generation.models import Models
-from .page.handlers import Answers
+from .page.handlers import Handlers
 from .page.layout import build
 from .page.state_view import download_folder
 
 EMBEDDED = Path(__file__).parent / "embedded_models"
+PORTS = range(7860, 7960)  # tried where none is given; the first is Gradio's
 STYLE = Path(__file__).parent / "page" / "static" / "page.css"
-# Of the system: a web font would be a request to somebody else.
+# The system's: a web font would be a request to another server.
 FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
 MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
 
@@ -34,16 +36,16 @@ def serve(arguments: Namespace) -> None:
         arguments: Of the command line, see `__main__`.
 
     Raises:
-        InputError: Something in the arguments can't be used.
+        InputError: An argument cannot be used.
     """
-    host, share = arguments.host.strip("[]"), arguments.share
-    auth = security.credentials(arguments.auth, host, share)
+    host = arguments.host.strip("[]")
+    auth = security.credentials(arguments.auth, host, arguments.share)
     if arguments.mcp and find_spec("mcp") is None:
         # not "gradio[mcp]", which wants an older pydantic than we do
         raise InputError('--mcp: its package is missing; pip install "mcp>=1.21,<2"')
     if arguments.mcp and auth:
-        raise InputError("--mcp: Gradio asks no password there; leave it or --auth out")
-    _check_address(host, arguments.port)
+        raise InputError("--mcp: Gradio asks for no password there; leave out --mcp or --auth")
+    port = _free_port(host, arguments.port)
     models = Models([EMBEDDED, *arguments.models], arguments.allow_hub)
     first = arguments.model or next(iter(models.names()), None)
     if first is None:
@@ -52,27 +54,10 @@ def serve(arguments: Namespace) -> None:
     models.info(first)
     engine, page = Engine(models), None
     try:
-        page = build(Answers(engine, first), Saved(arguments.conversations, engine))
+        folder = ConversationFolder(arguments.conversations, models, engine.states)
+        page = build(Handlers(engine, first), folder)
         page.queue(max_size=engine.limits.queue, default_concurrency_limit=8, api_open=False)
-        page.launch(
-            server_name=security.in_address(host),
-            server_port=arguments.port,
-            share=share,
-            auth=auth,
-            inbrowser=arguments.open,
-            mcp_server=arguments.mcp,
-            app_kwargs={"middleware": security.middleware(host, share, download_folder())},
-            allowed_paths=[str(download_folder())],
-            enable_monitoring=False,
-            run_history=False,
-            ssr_mode=False,
-            show_error=True,
-            footer_links=["api"],
-            theme=_theme(),
-            css_paths=STYLE,
-            quiet=True,
-            prevent_thread_lock=True,
-        )
+        _launch(page, arguments, host, port, auth)
         print(f"GateLoop is at {page.local_url}  (Ctrl-C ends it)", flush=True)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         threading.Event().wait()
@@ -83,18 +68,48 @@ def serve(arguments: Namespace) -> None:
         shutil.rmtree(download_folder(), ignore_errors=True)
 
 
-def _check_address(host: str, port: int) -> None:
+def _launch(
+    page: gr.Blocks, arguments: Namespace, host: str, port: int, auth: tuple[str, str] | None
+) -> None:
+    files = download_folder()
+    page.launch(
+        server_name=security.in_address(host),
+        server_port=port,
+        share=arguments.share,
+        auth=auth,
+        inbrowser=arguments.open,
+        mcp_server=arguments.mcp,
+        app_kwargs={"middleware": security.middleware(host, arguments.share, files)},
+        allowed_paths=[str(files)],
+        enable_monitoring=False,
+        run_history=False,
+        ssr_mode=False,
+        show_error=True,
+        footer_links=["api"],
+        theme=_theme(),
+        css_paths=STYLE,
+        quiet=True,
+        prevent_thread_lock=True,
+    )
+
+
+def _free_port(host: str, port: int | None) -> int:
+    """Return the port if it is free; without one, the first free one from 7860 on."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except socket.gaierror:
-            raise InputError(f"--host {host}: not an address of this machine") from None
-        except OSError as error:
-            raise InputError(
-                f"--host {host} --port {port}: {error.strerror}; give another port"
-            ) from None
+    for candidate in PORTS if port is None else (port,):
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, candidate))
+                return candidate
+            except socket.gaierror:
+                raise InputError(f"--host {host}: not an address of this machine") from None
+            except OSError as error:
+                if port is not None or error.errno != errno.EADDRINUSE:
+                    raise InputError(
+                        f"--host {host} --port {candidate}: {error.strerror}; give another port"
+                    ) from None
+    raise InputError(f"--port: {PORTS[0]} to {PORTS[-1]} are all in use; give another one")
 
 
 def _theme() -> gr.themes.Base:

@@ -1,15 +1,16 @@
-"""A conversation as one safetensors file: what was said, and the states to go on from."""
+"""A conversation as one safetensors file: its messages, and the states to go on from."""
 
-import os
-import tempfile
+import secrets
 from pathlib import Path
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.files import replacing
 
-from ..generation.states import NOTHING, ROLES, Boundary, Message
+from ..generation.models import Models
+from ..generation.states import ROLES, START, Boundary, Message, StateCache, as_messages
 
 MOST_BYTES = 256 * 2**20  # of a file
 
@@ -23,14 +24,14 @@ class _Mark(BaseModel):
 
 
 class Header(BaseModel):
-    """What a conversation's file says beside the arrays.
+    """The metadata of a conversation's file.
 
     Args:
         model: Name of the model.
         fingerprint: Of its files.
         messages: Role and text, of the whole chat.
         text: As the template writes them, up to the last state.
-        marks: Where the states are; messages after the last one are read anew.
+        marks: Positions of the states; messages after the last one are read anew.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -43,78 +44,78 @@ class Header(BaseModel):
 
 
 def save(
-    path: str | os.PathLike[str],
+    path: Path,
+    conversation: str,
     model: str,
-    fingerprint: str,
-    messages: tuple[Message, ...],
-    boundaries: list[Boundary],
+    messages: list[dict[str, str]],
+    models: Models,
+    states: StateCache,
     most_bytes: int = MOST_BYTES,
 ) -> None:
-    """Write a conversation as one safetensors file, whole or not at all.
+    """Write a conversation with its cached states.
 
     Args:
         path: The file.
+        conversation: Id of the cached states.
         model: Name of the model.
-        fingerprint: Of its files.
         messages: All of the chat.
-        boundaries: Its states as far as they are kept, in order; there may be none.
+        models: Have the model's fingerprint.
+        states: The cache.
         most_bytes: Of the file.
 
     Raises:
         InputError: The file would be larger, or cannot be written.
     """
-    from safetensors.numpy import save as as_bytes
-
-    last = boundaries[-1] if boundaries else NOTHING
-    on_the_way = [
-        b for b in boundaries if last.text.startswith(b.text) and last.ids[: len(b.ids)] == b.ids
-    ]
-    header = Header(
-        format="gateloop-conversation-1",
-        model=model,
-        fingerprint=fingerprint,
-        messages=[list(message) for message in messages],
-        text=last.text,
-        marks=[
-            _Mark(
-                messages=len(b.messages),
-                characters=len(b.text),
-                tokens=len(b.ids),
-                unread=b.unread,
-            )
-            for b in on_the_way
-        ],
-    )
-    arrays = {"ids": np.array(last.ids, np.int64)}
-    for layer in range(len(last.states)):
-        arrays[f"states.{layer}"] = np.stack([b.states[layer] for b in on_the_way])
-    try:
-        content = as_bytes(arrays, {"conversation": header.model_dump_json()})
-    except ValueError:  # UTF-8 can't hold it
-        raise InputError("messages: one holds half of a character; type it again") from None
+    fingerprint = models.fingerprint(model)
+    pairs = as_messages(messages, complete=False)
+    boundaries = states.prefixes(conversation, fingerprint, pairs)
+    content = _encode(model, fingerprint, pairs, boundaries)
     if len(content) > most_bytes:
         need = f"{len(content) / 2**20:.1f} MB, {most_bytes / 2**20:.1f} MB are left"
         raise InputError(f"{path}: not saved: needs {need}; delete saved conversations")
     try:
-        _write(Path(path), content)
+        with replacing(path) as new:
+            new.touch(0o600)  # other users of this machine cannot read it
+            new.write_bytes(content)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def _write(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(".tmp", ".", path.parent)
-    new = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        new.replace(path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+def load(path: Path, models: Models, states: StateCache) -> tuple[str, str, list[dict[str, str]]]:
+    """Read a conversation and put its states into the cache, under a new id.
+
+    Args:
+        path: The file.
+        models: The models to choose from.
+        states: The cache.
+
+    Returns:
+        The conversation's id, the model's name and the messages.
+
+    Raises:
+        InputError: The file is not a conversation, or its model is missing or has changed.
+    """
+    header, boundaries = read(path)
+    info = models.info(header.model)
+    if models.fingerprint(header.model) != header.fingerprint:
+        raise InputError(
+            f"{path}: the model {header.model!r} has changed since; the saved states do not fit it"
+        )
+    for boundary in boundaries:
+        shapes = {state.shape for state in boundary.states}
+        if len(boundary.states) != info.layers or shapes != {info.state_shape}:
+            raise InputError(f"{path}: damaged: its states are not of {header.model!r}")
+        if max(boundary.ids) >= info.vocab_size:
+            raise InputError(f"{path}: damaged: token ids")
+    conversation = secrets.token_urlsafe(16)
+    for boundary in boundaries:
+        states.put(conversation, header.fingerprint, boundary)
+    messages = [{"role": role, "content": text} for role, text in header.messages]
+    return conversation, header.model, messages
 
 
-def load(path: str | os.PathLike[str]) -> tuple[Header, list[Boundary]]:
-    """Read what `save` wrote, trusting nothing in it.
+def read(path: Path) -> tuple[Header, list[Boundary]]:
+    """Read a file that `save` wrote, and check everything in it.
 
     Raises:
         InputError: It is not such a file, or it is damaged.
@@ -122,7 +123,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Header, list[Boundary]]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        if Path(path).stat().st_size > MOST_BYTES:
+        if path.stat().st_size > MOST_BYTES:
             raise InputError(f"{path}: larger than {MOST_BYTES >> 20} MB, not a conversation")
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -138,6 +139,40 @@ def load(path: str | os.PathLike[str]) -> tuple[Header, list[Boundary]]:
         raise InputError(f"{path}: not a conversation: {where}: {first['msg']}") from error
     except _DamagedError as error:
         raise InputError(f"{path}: damaged: {error}") from None
+
+
+def _encode(
+    model: str, fingerprint: str, messages: tuple[Message, ...], boundaries: list[Boundary]
+) -> bytes:
+    from safetensors.numpy import save as encode
+
+    last = boundaries[-1] if boundaries else START
+    prefixes = [
+        b for b in boundaries if last.text.startswith(b.text) and last.ids[: len(b.ids)] == b.ids
+    ]
+    header = Header(
+        format="gateloop-conversation-1",
+        model=model,
+        fingerprint=fingerprint,
+        messages=[list(message) for message in messages],
+        text=last.text,
+        marks=[
+            _Mark(
+                messages=len(b.messages),
+                characters=len(b.text),
+                tokens=len(b.ids),
+                unread=b.unread,
+            )
+            for b in prefixes
+        ],
+    )
+    arrays = {"ids": np.array(last.ids, np.int64)}
+    for layer in range(len(last.states)):
+        arrays[f"states.{layer}"] = np.stack([b.states[layer] for b in prefixes])
+    try:
+        return encode(arrays, {"conversation": header.model_dump_json()})
+    except ValueError:  # UTF-8 can't hold it
+        raise InputError("messages: one holds half of a character; type it again") from None
 
 
 class _DamagedError(Exception):

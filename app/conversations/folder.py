@@ -1,4 +1,4 @@
-"""Conversations in files: a folder of them, and what the page asks of it."""
+"""A folder of saved conversations."""
 
 import re
 import threading
@@ -6,39 +6,46 @@ from pathlib import Path
 
 from mlx_gateloop.errors import InputError
 
-from ..generation.engine import Engine
-from .file import MOST_BYTES
+from ..generation.models import Models
+from ..generation.states import StateCache
+from . import file
 
 NAME = re.compile(r"[^\W_][\w .-]{0,59}")
 SUFFIX = ".safetensors"
 
 
-class Saved:
+class ConversationFolder:
     """The conversations of a folder; whoever may use the app may open them.
 
     Args:
         folder: Made when the first one is saved.
-        engine: Holds the states that are written and read.
+        models: The models to choose from.
+        states: The cache that the states are written from and read into.
         most: Conversations in the folder.
         most_bytes: Of all of them.
     """
 
     def __init__(
-        self, folder: Path, engine: Engine, most: int = 200, most_bytes: int = 2**30
+        self,
+        folder: Path,
+        models: Models,
+        states: StateCache,
+        most: int = 200,
+        most_bytes: int = 2**30,
     ) -> None:
-        self.folder, self.engine = folder, engine
+        self.folder, self._models, self._states = folder, models, states
         self._most, self._most_bytes = most, most_bytes
         self._saving = threading.Lock()
 
     def names(self) -> list[str]:
-        """Newest first."""
-        return [file.stem for file, _ in self._files()]
+        """Return the names of the conversations, newest first."""
+        return [path.stem for path, _ in self._files()]
 
     def save(self, name: str, session: str, model: str, messages: list[dict[str, str]]) -> None:
-        """Write a conversation with its state.
+        """Write a conversation with its states.
 
         Raises:
-            InputError: Not a name for a new file, nothing to save, or no room.
+            InputError: The name cannot be used, there is nothing to save, or no room.
         """
         if not messages:
             raise InputError("There is nothing to save yet.")
@@ -57,30 +64,31 @@ class Saved:
                     f"{self._most} conversations are saved already; delete some of {self.folder}"
                 )
             room = max(0, self._most_bytes - sum(size for _, size in files))
-            self.engine.save_conversation(session, model, messages, path, min(room, MOST_BYTES))
+            most = min(room, file.MOST_BYTES)
+            file.save(path, session, model, messages, self._models, self._states, most)
 
     def open(self, name: str) -> tuple[str, str, list[dict[str, str]]]:
-        """The conversation's new id, its model and its messages.
+        """Load a conversation; returns its new id, its model and its messages.
 
         Raises:
             InputError: There is no such conversation, or its model has changed.
         """
         if name not in self.names():
             raise InputError("Choose a saved conversation.")
-        return self.engine.load_conversation(self._path(name))
+        return file.load(self._path(name), self._models, self._states)
 
     def _files(self) -> list[tuple[Path, int]]:
-        """Files with their sizes, newest first; none that a link brings from elsewhere."""
+        """Return the files with their sizes, newest first, without links to other folders."""
         found = []
-        for file in self.folder.glob(f"*{SUFFIX}"):
+        for path in self.folder.glob(f"*{SUFFIX}"):
             try:
-                inside = file.resolve().parent == self.folder.resolve() and file.is_file()
-                status = file.stat()
+                inside = path.resolve().parent == self.folder.resolve() and path.is_file()
+                status = path.stat()
             except (OSError, RuntimeError):  # gone meanwhile, or a link to itself
                 continue
-            if inside and NAME.fullmatch(file.stem):
-                found.append((status.st_mtime, file, status.st_size))
-        return [(file, size) for _, file, size in sorted(found, reverse=True)]
+            if inside and NAME.fullmatch(path.stem):
+                found.append((status.st_mtime, path, status.st_size))
+        return [(path, size) for _, path, size in sorted(found, reverse=True)]
 
     def _path(self, name: str) -> Path:
         if not isinstance(name, str) or not NAME.fullmatch(name):

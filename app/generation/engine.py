@@ -3,34 +3,29 @@
 import atexit
 import gc
 import logging
-import os
-import secrets
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections import deque
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
-from mlx_gateloop.watch.trace import total_bytes
 
-from ..conversations import file as files
-from .decoder import Request, decode
+from .decoder import Decoder, Request
 from .models import LoadedModel, Models
-from .run import Limits, Run, Stats, Token
-from .states import Conversations, as_messages
-from .worker_pool import Desk
+from .run import Limits, RecordedRuns, Run
+from .states import Message, StateCache, as_messages
+from .worker_pool import WorkerPool
 
-__all__ = ["Engine", "Limits", "Run", "Sampling", "Stats", "Token"]
 LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Job:
     run: Run
-    steps: Iterator[None]
+    request: Request | None  # None: only load the model
+    decoder: Decoder | None = None  # from its first step to its last
 
 
 class Engine:
@@ -39,20 +34,19 @@ class Engine:
     MLX's streams belong to the thread that made them, so nothing else here touches MLX.
 
     Args:
-        models: Which models there are.
-        limits: What is allowed.
+        models: The models to choose from.
+        limits: Bounds of requests and memory.
     """
 
     def __init__(self, models: Models, limits: Limits | None = None) -> None:
         self.models, self.limits = models, limits or Limits()
-        self._conversations = Conversations(
-            self.limits.conversations, self.limits.boundaries, self.limits.boundary_bytes
-        )
-        self._hub = Desk(threads=2, most=4)
+        limits = self.limits
+        self.states = StateCache(limits.conversations, limits.boundaries, limits.boundary_bytes)
+        self.recorded = RecordedRuns(limits.runs, limits.trace_bytes)
+        self._downloads = WorkerPool(threads=2, most=4)
         self._condition = threading.Condition()
         self._waiting: deque[_Job] = deque()
         self._active: list[_Job] = []
-        self._runs: OrderedDict[str, Run] = OrderedDict()
         self._loaded: dict[str, LoadedModel] = {}
         self._closing = False
         self._thread = threading.Thread(target=self._serve, name="engine", daemon=True)
@@ -68,15 +62,15 @@ class Engine:
         record: bool = True,
         conversation: str | None = None,
     ) -> Run:
-        """Ask for a generation; it is put into the queue.
+        """Put a generation into the queue.
 
         Args:
             model: Name of a model.
             messages: A chat's messages, or a text to continue.
             sampling: How tokens are drawn.
             max_tokens: At most.
-            record: Whether to keep a trace.
-            conversation: Whose states to go on from and add to; a secret that `secrets` made.
+            record: True to keep a trace.
+            conversation: Id of the cached states to go on from and add to; a secret.
 
         Raises:
             InputError: Something is not allowed or does not exist, or the queue is full.
@@ -87,13 +81,13 @@ class Engine:
         return self._enqueue(model, request)
 
     async def fetch(self, model: str) -> None:
-        """Bring a model of the hub here before it is asked for; the others wait for nothing.
+        """Download a model of the hub before it is asked for; other runs go on meanwhile.
 
         Raises:
-            InputError: As `Models.fetch`, or too many are being fetched.
+            InputError: As `Models.fetch`, or there are too many downloads.
         """
         self.models.check(model)
-        if not self.models.is_here(model) and not await self._hub(self.models.fetch, model):
+        if not self.models.is_here(model) and not await self._downloads(self.models.fetch, model):
             raise InputError("the server is busy with other downloads; try again in a moment")
 
     def prepare(self, model: str) -> Run:
@@ -104,72 +98,6 @@ class Engine:
         """
         return self._enqueue(model, None)
 
-    def run(self, id: str) -> Run | None:
-        """A recorded run by its id, as long as it is kept: those looked at last are."""
-        with self._condition:
-            if id in self._runs:
-                self._runs.move_to_end(id)
-            return self._runs.get(id)
-
-    def save_conversation(
-        self,
-        conversation: str,
-        model: str,
-        messages: list[dict[str, str]],
-        path: str | os.PathLike[str],
-        most_bytes: int = files.MOST_BYTES,
-    ) -> None:
-        """Write these messages to a file, with the states that are kept on the way to them.
-
-        Args:
-            conversation: Its id.
-            model: Name of the model.
-            messages: All of them.
-            path: The file.
-            most_bytes: Of the file.
-
-        Raises:
-            InputError: The file would be larger, or cannot be written.
-        """
-        fingerprint = self.models.fingerprint(model)
-        pairs = as_messages(messages, complete=False)
-        found = self._conversations.path(conversation, fingerprint, pairs, None)
-        files.save(path, model, fingerprint, pairs, found, most_bytes)
-
-    def load_conversation(
-        self, path: str | os.PathLike[str]
-    ) -> tuple[str, str, list[dict[str, str]]]:
-        """Read such a file, under a new id.
-
-        Returns:
-            The conversation's id, the model's name and the messages.
-
-        Raises:
-            InputError: The file is not one, or of a model that is not here.
-        """
-        header, boundaries = files.load(path)
-        info = self.models.info(header.model)
-        if self.models.fingerprint(header.model) != header.fingerprint:
-            raise InputError(
-                f"{path}: was made with another model than {header.model!r} is now; its states "
-                "mean nothing to this one"
-            )
-        for boundary in boundaries:
-            shapes = {state.shape for state in boundary.states}
-            if len(boundary.states) != info.layers or shapes != {info.state_shape}:
-                raise InputError(f"{path}: damaged: its states are not of {header.model!r}")
-            if max(boundary.ids) >= info.vocab_size:
-                raise InputError(f"{path}: damaged: token ids")
-        conversation = secrets.token_urlsafe(16)
-        for boundary in boundaries:
-            self._conversations.put(conversation, header.fingerprint, boundary)
-        messages = [{"role": role, "content": text} for role, text in header.messages]
-        return conversation, header.model, messages
-
-    def forget(self, conversation: str) -> None:
-        """Drop a conversation's states."""
-        self._conversations.forget(conversation)
-
     def close(self) -> None:
         """Stop everything and end the thread."""
         with self._condition:
@@ -178,7 +106,7 @@ class Engine:
         self._thread.join()
         atexit.unregister(self.close)
 
-    def _check(self, prompt: str | tuple[tuple[str, str], ...], max_tokens: int) -> None:
+    def _check(self, prompt: str | tuple[Message, ...], max_tokens: int) -> None:
         limits = self.limits
         texts = [prompt] if isinstance(prompt, str) else [text for _, text in prompt]
         if not isinstance(max_tokens, int) or not 1 <= max_tokens <= limits.max_tokens:
@@ -195,17 +123,16 @@ class Engine:
 
     def _enqueue(self, model: str, request: Request | None) -> Run:
         self.models.check(model)
-        run = Run(model)
-        run._on_cancel = self._cancelled
+        run = Run(model, self._cancelled)
         with self._condition:
             if self._closing:
                 raise InputError("the engine is shut down")
             if len(self._waiting) >= self.limits.queue:
                 waiting = f"{len(self._waiting)} requests are waiting"
                 raise InputError(f"the server is busy, {waiting}; try again in a moment")
-            self._waiting.append(_Job(run, self._work(run, request)))
+            self._waiting.append(_Job(run, request))
             if request is not None and request.record:  # the others leave nothing to look at
-                self._runs[run.id] = run
+                self.recorded.put(run)
             self._condition.notify_all()
         return run
 
@@ -245,29 +172,32 @@ class Engine:
     def _advance(self, job: _Job) -> None:
         error = None
         try:
-            next(job.steps)
-            return
-        except StopIteration:
-            pass
+            if self._step(job):
+                return
         except InputError as problem:
             error = str(problem)
         except Exception:
             LOG.exception("a run of %s failed", job.run.model)
             error = "something went wrong inside; the server's log says what"
+        job.decoder = None  # it holds the model
         with self._condition:
             self._active.remove(job)
         if not self._active:
             mx.clear_cache()
-        self._evict()
+        self.recorded.evict()
         job.run.finish(error)
 
-    def _work(self, run: Run, request: Request | None) -> Iterator[None]:
-        if run.stopped:
-            return
-        loaded = self._load(run.model)
-        yield
-        if request is not None and not run.stopped:
-            yield from decode(run, loaded, request, self._conversations, self.limits)
+    def _step(self, job: _Job) -> bool:
+        """Load the job's model, or let its decoder step; returns whether there is more to do."""
+        if job.decoder is not None:
+            return job.decoder.step()
+        if job.run.stopped:
+            return False
+        loaded = self._load(job.run.model)
+        if job.request is None:
+            return False
+        job.decoder = Decoder(job.run, loaded, job.request, self.states, self.limits)
+        return True
 
     def _load(self, name: str) -> LoadedModel:
         if name not in self._loaded:
@@ -282,12 +212,3 @@ class Engine:
     def _free(self) -> None:
         gc.collect()
         mx.clear_cache()
-
-    def _evict(self) -> None:
-        with self._condition:
-            done = [run for run in self._runs.values() if run.done]
-            while len(done) > self.limits.runs or (
-                done
-                and total_bytes(run.trace for run in self._runs.values()) > self.limits.trace_bytes
-            ):
-                del self._runs[done.pop(0).id]

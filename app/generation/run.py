@@ -1,18 +1,19 @@
-"""One generation as its reader sees it: pieces, trace and figures that grow while it runs."""
+"""One generation as its reader sees it: tokens, trace and figures that grow while it runs."""
 
 import secrets
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mlx_gateloop.watch.trace import Trace
+from mlx_gateloop.watch.trace import Trace, total_bytes
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the server allows, whatever a page or a program asks for.
+    """Limits of the server, whatever a page or a program asks for.
 
     Args:
         characters: Of one message, and of a completion's text.
@@ -23,10 +24,10 @@ class Limits:
         queue: Runs that wait.
         active: Runs whose steps are taken in turns.
         runs: Finished runs kept to look at.
-        trace_bytes: Of all kept traces together; of one, half of it.
-        conversations: Whose states are kept.
-        boundaries: States kept of one conversation.
-        boundary_bytes: Of all kept states together, with their texts.
+        trace_bytes: Of all kept traces together; one trace may take half of it.
+        conversations: Whose states are cached.
+        boundaries: States cached of one conversation.
+        boundary_bytes: Of all cached states together, with their texts.
     """
 
     characters: int = 16_000
@@ -48,7 +49,7 @@ class Token:
     """A token that the model read or wrote; column i of the trace belongs to piece i.
 
     Args:
-        text: What it adds to the text; empty within a character of several tokens.
+        text: Its contribution to the text; empty within a character of several tokens.
         id: In the vocabulary.
         kind: "prompt" or "answer".
         candidates: The likeliest texts for this place with the model's probabilities, best first;
@@ -63,17 +64,17 @@ class Token:
 
 @dataclass
 class Stats:
-    """What a run took: tokens, seconds, tokens per second, bytes.
+    """Figures of a run: tokens, seconds, tokens per second, bytes.
 
     Args:
         prompt_tokens: In the conversation before the answer.
-        prompt_tokens_read: Of these, read now; the others are in the state that it went on from.
+        prompt_tokens_read: Those of them read in this run; the others are in the cached state.
         tokens: Generated.
         waiting_seconds: In the queue and for the model to be loaded.
         first_token_seconds: From the start of reading to the first token.
         prefill_tokens_per_second: While reading.
         decode_tokens_per_second: While generating.
-        state_bytes: Of the model's memory; constant.
+        state_bytes: Of the model's state; constant.
         memory_bytes: That MLX holds.
     """
 
@@ -94,17 +95,19 @@ class Run:
 
     Args:
         model: Name of the model.
-        id: What the run can be asked for by; it can't be guessed.
-        pieces: Tokens from the first one that the trace knows; those of earlier turns come first.
+        on_cancel: Called once it is cancelled.
+        id: Key to ask for the run; it cannot be guessed.
+        pieces: Tokens from the first one in the trace; those of earlier turns come first.
         begin: Index of the first piece of this run.
         trace: The transitions at the pieces, or None; while the run goes on it may lack the last.
         stats: Figures.
         error: One line, if the run failed.
-        stopped: Whether it was cancelled.
-        done: Nothing changes any more.
+        stopped: True once it is cancelled.
+        done: True once nothing changes any more.
     """
 
     model: str
+    on_cancel: Callable[["Run"], None] = lambda _: None
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     pieces: list[Token] = field(default_factory=list)
     begin: int = 0
@@ -115,39 +118,56 @@ class Run:
     done: bool = False
     submitted: float = field(default_factory=time.perf_counter)
 
-    def __post_init__(self) -> None:
-        self._changed = threading.Condition()
-        self._on_cancel: Callable[[Run], None] = lambda _: None
-
     @property
     def text(self) -> str:
         """The answer so far."""
         return "".join(piece.text for piece in self.pieces[self.begin :] if piece.kind == "answer")
 
     def cancel(self) -> None:
-        """Stop it: within a token if it runs, at once if it waits; nothing if it is done."""
+        """Stop it: within a token if it is running, at once if it waits. A finished run stays."""
         if not self.done:
             self.stopped = True
-            self._on_cancel(self)
-
-    def wait(self, since: int, timeout: float) -> int:
-        """Block until there are more pieces than `since`, the run is done, or seconds are over.
-
-        Returns:
-            How many pieces there are.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self.done or len(self.pieces) > since, timeout)
-            return len(self.pieces)
-
-    def add(self, pieces: list[Token]) -> None:
-        """Append pieces and wake who waits; the engine's."""
-        with self._changed:
-            self.pieces += pieces
-            self._changed.notify_all()
+            self.on_cancel(self)
 
     def finish(self, error: str | None = None) -> None:
-        """Nothing comes any more; the engine's."""
-        with self._changed:
-            self.error, self.done = error, True
-            self._changed.notify_all()
+        """Mark the end; for the engine."""
+        self.error = error
+        self.done = True  # last, as others wait for it
+
+
+class RecordedRuns:
+    """Runs with a trace, in least-recently-used order; for any thread.
+
+    Args:
+        most: Finished runs to keep.
+        nbytes: Memory of all traces together.
+    """
+
+    def __init__(self, most: int, nbytes: int) -> None:
+        self._most, self._most_bytes = most, nbytes
+        self._runs: OrderedDict[str, Run] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def put(self, run: Run) -> None:
+        with self._lock:
+            self._runs[run.id] = run
+
+    def get(self, id: str) -> Run | None:
+        """Return the run of this id, if it is still kept."""
+        with self._lock:
+            if id in self._runs:
+                self._runs.move_to_end(id)
+            return self._runs.get(id)
+
+    def evict(self) -> None:
+        """Drop finished runs beyond the limits."""
+        with self._lock:
+            done = [run for run in self._runs.values() if run.done]
+            while len(done) > self._most or (done and self._nbytes() > self._most_bytes):
+                del self._runs[done.pop(0).id]
+
+    def _nbytes(self) -> int:
+        return total_bytes(run.trace for run in self._runs.values())

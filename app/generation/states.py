@@ -1,7 +1,7 @@
-"""Conversations are states: kept at every message boundary, so that nothing is read twice.
+"""States of conversations, cached at every message boundary, so that nothing is read twice.
 
-A boundary is found again by the messages before it. Retry, undo and edit need nothing of their own:
-each is a list of messages whose beginning was read before.
+A boundary is found by the messages before it. Retry, undo and edit need no code of their own: each
+is a list of messages whose beginning was read before.
 """
 
 import sys
@@ -10,7 +10,6 @@ import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from mlx_gateloop.errors import InputError
 from .run import Run
 
 Message = tuple[str, str]  # role, text
+_Key = tuple[str, tuple[Message, ...]]  # the model's fingerprint, the messages before the state
 ROLES = ("system", "user", "assistant")
 
 
@@ -27,14 +27,14 @@ class Boundary:
     """The state of a model between two messages.
 
     Args:
-        messages: What was said.
+        messages: The messages so far.
         text: The same as the model's chat template writes it.
         ids: The tokens of `text`, as they were read and generated.
         unread: Tokens at the end of `ids` that the state has not seen: the last one of a prompt,
-            because what follows is drawn from what the model makes of it.
+            whose logits the answer is drawn from.
         states: One array a layer.
-        run: The run that came here, as long as it is kept.
-        pieces: How many of its pieces led here.
+        run: The run that made it, as long as that is kept.
+        pieces: Number of its pieces up to here.
     """
 
     messages: tuple[Message, ...]
@@ -47,90 +47,94 @@ class Boundary:
 
     @cached_property
     def nbytes(self) -> int:
-        """Memory, at most: other boundaries may share the texts."""
+        """Upper bound of its memory: other boundaries may share the texts."""
         texts = (self.text, *(text for _, text in self.messages))
         ids = len(self.ids) * (8 + sys.getsizeof(2**20))
         return ids + sum(map(sys.getsizeof, texts)) + sum(state.nbytes for state in self.states)
 
 
-NOTHING = Boundary((), "", (), 0, ())  # before the first message
+START = Boundary((), "", (), 0, ())  # before the first message
 
 
-class Conversations:
-    """The boundaries of the conversations that were used last; for any thread.
+class StateCache:
+    """Boundaries of the conversations that were used last; for any thread.
 
     Args:
-        conversations: How many conversations to keep.
-        boundaries: How many states of each.
+        conversations: Conversations to keep.
+        boundaries: States to keep of each.
         nbytes: Memory of all together.
     """
 
     def __init__(self, conversations: int, boundaries: int, nbytes: int) -> None:
         self._most, self._most_boundaries, self._most_bytes = conversations, boundaries, nbytes
-        # Both orders are of use, the last one used at the end.
-        self._kept: OrderedDict[str, OrderedDict[Any, Boundary]] = OrderedDict()
+        # Both dicts are in least-recently-used order.
+        self._cached: OrderedDict[str, OrderedDict[_Key, Boundary]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
     def put(self, conversation: str, fingerprint: str, boundary: Boundary) -> None:
-        """Keep a state of a model, named by its fingerprint."""
+        """Add a state of the model with this fingerprint, and drop what was used least recently."""
         with self._lock:
-            kept = self._kept.setdefault(conversation, OrderedDict())
-            self._kept.move_to_end(conversation)
+            cached = self._cached.setdefault(conversation, OrderedDict())
+            self._cached.move_to_end(conversation)
             key = fingerprint, boundary.messages
-            self._drop(kept, key)
-            kept[key] = boundary
+            self._drop(cached, key)
+            cached[key] = boundary
             self._bytes += boundary.nbytes
-            if len(kept) > self._most_boundaries:
-                self._drop(kept, next(iter(kept)))
-            while len(self._kept) > self._most or self._bytes > self._most_bytes:
-                name, oldest = next(iter(self._kept.items()))
+            if len(cached) > self._most_boundaries:
+                self._drop(cached, next(iter(cached)))
+            while len(self._cached) > self._most or self._bytes > self._most_bytes:
+                name, oldest = next(iter(self._cached.items()))
                 self._drop(oldest, next(iter(oldest)))
                 if not oldest:
-                    del self._kept[name]
+                    del self._cached[name]
 
-    def _drop(self, kept: OrderedDict[Any, Boundary], key: Any) -> None:
-        if (boundary := kept.pop(key, None)) is not None:
+    def _drop(self, cached: OrderedDict[_Key, Boundary], key: _Key) -> None:
+        if (boundary := cached.pop(key, None)) is not None:
             self._bytes -= boundary.nbytes
 
-    def path(
-        self, conversation: str, fingerprint: str, messages: tuple[Message, ...], text: str | None
+    def prefixes(
+        self,
+        conversation: str,
+        fingerprint: str,
+        messages: tuple[Message, ...],
+        text: str | None = None,
     ) -> list[Boundary]:
-        """The kept states on the way to these messages, the first one first.
+        """Return the cached states of the beginnings of these messages, shortest first.
 
         Args:
             conversation: Its id.
             fingerprint: Of the model.
             messages: All of them.
-            text: The same as the template writes it, because some templates change what was said
-                before; None takes every state.
+            text: The same as the template writes it: some templates change earlier messages, whose
+                states are then left out. None takes every state.
         """
         with self._lock:
-            kept = self._kept.get(conversation, OrderedDict())
-            if kept:
-                self._kept.move_to_end(conversation)
+            cached = self._cached.get(conversation, OrderedDict())
+            if cached:
+                self._cached.move_to_end(conversation)
             keys = [(fingerprint, messages[:n]) for n in range(1, len(messages) + 1)]
-            found = [kept[key] for key in keys if key in kept]
-            for boundary in found:  # what is in use is evicted last
-                kept.move_to_end((fingerprint, boundary.messages))
+            found = [cached[key] for key in keys if key in cached]
+            for boundary in found:
+                cached.move_to_end((fingerprint, boundary.messages))
         return [b for b in found if text is None or text.startswith(b.text)]
 
     def forget(self, conversation: str) -> None:
-        """Drop all its states."""
+        """Drop all states of a conversation."""
         with self._lock:
-            for boundary in self._kept.pop(conversation, {}).values():
+            for boundary in self._cached.pop(conversation, {}).values():
                 self._bytes -= boundary.nbytes
 
 
 def as_messages(messages: list[dict[str, str]], complete: bool = True) -> tuple[Message, ...]:
-    """Role and text of chat messages, checked.
+    """Check chat messages and return their roles and texts.
 
     Args:
         messages: Each with "role" and "content".
-        complete: Whether the user's message must be the last.
+        complete: True if the last message must be the user's.
 
     Raises:
-        InputError: Something else than roles and texts, or no question at the end.
+        InputError: One has no role and text, or the last message is not the user's.
     """
     if not isinstance(messages, list) or not messages:
         raise InputError("messages: expected a list of messages, each with role and content")

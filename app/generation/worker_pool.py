@@ -1,30 +1,33 @@
-"""A desk for work that pages and programs ask for beside the engine: so much at once, no more."""
+"""A bounded thread pool; excess jobs are refused."""
 
 import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Desk:
-    """Works in threads of its own, so that a long line here holds up nothing else.
+class WorkerPool:
+    """Threads for one kind of job, so that a long queue of it delays nothing else.
 
     Args:
-        threads: Pieces of work at once.
-        most: Pieces of work that are done or wait; more are turned away.
+        threads: Jobs at once.
+        most: Jobs that run or wait.
     """
 
     def __init__(self, threads: int, most: int) -> None:
-        self._threads = ThreadPoolExecutor(threads, "desk")
+        self._threads = ThreadPoolExecutor(threads, "worker")
         self._places = threading.Semaphore(most)
 
-    async def __call__(self, work: Callable[..., T], *arguments: Any) -> T | None:
-        """What the work returns, or None if it was turned away."""
+    async def __call__(
+        self, job: Callable[P, T], *arguments: P.args, **options: P.kwargs
+    ) -> T | None:
+        """Return the job's result, or None if it is refused."""
         if not self._places.acquire(blocking=False):
             return None
-        future = self._threads.submit(work, *arguments)
+        future = self._threads.submit(job, *arguments, **options)
         future.add_done_callback(lambda _: self._places.release())  # also if nobody waits for it
         return await asyncio.wrap_future(future)

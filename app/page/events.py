@@ -1,8 +1,36 @@
-"""How the page's events run."""
+"""Options of the page's events, and handlers that get values by name."""
 
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
+
+from gradio.components import Component
 
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 # The engine has the queue; one of Gradio's before it would only hide how long that is.
 STREAM: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, **PRIVATE}
 QUICK: dict[str, Any] = {"queue": False, **PRIVATE}
+
+
+def stream(
+    event: Callable[..., Any],
+    handler: Callable[..., AsyncIterator[Any]],
+    inputs: Mapping[str, Component],
+    outputs: Component | Sequence[Component],
+) -> Any:
+    """Let an event stream what a handler yields.
+
+    Args:
+        event: Gradio's listener, such as `button.click`.
+        handler: Takes the inputs' values as keyword arguments; Gradio gives them by position.
+        inputs: Components by the names of the arguments.
+        outputs: Components that show what is yielded.
+
+    Returns:
+        Gradio's dependency.
+    """
+
+    async def by_name(*values: Any) -> AsyncIterator[Any]:
+        async for update in handler(**dict(zip(inputs, values, strict=True))):
+            yield update
+
+    return event(by_name, list(inputs.values()), outputs, **STREAM)

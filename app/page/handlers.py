@@ -1,4 +1,4 @@
-"""What the page's buttons do: ask the engine, and pass on what it says while it says it."""
+"""Handlers of the page's events: they ask the engine and stream its output to the page."""
 
 import asyncio
 import html
@@ -10,17 +10,20 @@ import gradio as gr
 
 from mlx_gateloop.errors import InputError
 
-from .. import request_values as settings
-from ..generation.engine import Engine, Run
+from .. import request_values
+from ..generation.engine import Engine
 from ..generation.models import ModelInfo
+from ..generation.run import Run
 from .state_view import shown
 
 UPDATES_PER_SECOND = 6  # each costs the page a layout; the view asks by itself
 History = list[dict[str, str]]
 
 
-class Answers:
-    """Event handlers over one engine; each visitor's runs are known by a secret of the session.
+class Handlers:
+    """Event handlers over one engine; a visitor's runs are known by the secret of the session.
+
+    `values` are those of the page's controls by name: fields of `Sampling`, max_tokens and record.
 
     Args:
         engine: Runs the models.
@@ -33,57 +36,57 @@ class Answers:
         self._running: dict[tuple[str, str], list[Run]] = {}  # by session and tab
 
     async def chat(
-        self, text: str, history: History, session: str, model: str, system: str, *settings: Any
+        self, text: str, history: History, session: str, model: str, system: str, **values: Any
     ) -> AsyncIterator[tuple[Any, ...]]:
         """Answer a new message: yields the text box, the history twice, the view and the status.
 
-        What is refused goes back into the box.
+        A refused message goes back into the box.
         """
         if not text.strip():
             raise complaint("Type a message first.")
         asked = [*history, {"role": "user", "content": text}]
         box: Any = ""
         try:
-            async for answer in self.again(asked, session, model, system, *settings):
-                yield box, *answer
+            async for update in self.answer(asked, session, model, system, **values):
+                yield box, *update
                 box = gr.skip()  # what is typed meanwhile stays
         except gr.Error:
             yield text, history, displayed(history), gr.skip(), status(None)
             raise
 
-    async def again(
-        self, history: History, session: str, model: str, system: str, *settings: Any
+    async def answer(
+        self, history: History, session: str, model: str, system: str, **values: Any
     ) -> AsyncIterator[tuple[Any, ...]]:
-        """Answer the last message of the history, as after retry and edit."""
+        """Answer the last message: yields the history twice, the view and the status."""
         try:
-            run = await self._submit(model, with_system(system, history), session, settings)
+            run = await self._submit(model, with_system(system, history), session, values)
             view = Changes()
             async for _ in self._follow((session, "chat"), [run]):
-                said = [{"role": "assistant", "content": run.text}] if run.text else []
-                answer = [*history, *said]
-                yield answer, displayed(answer), view(shown(run)), status(run)
+                reply = [{"role": "assistant", "content": run.text}] if run.text else []
+                messages = [*history, *reply]
+                yield messages, displayed(messages), view(shown(run)), status(run)
         except gr.Error:
             yield history, displayed(history), gr.skip(), status(None)
             raise
 
     async def complete(
-        self, text: str, session: str, model: str, *settings: Any
+        self, text: str, session: str, model: str, **values: Any
     ) -> AsyncIterator[tuple[Any, ...]]:
-        """Go on with a text: yields the whole text, the view and the status."""
-        run = await self._submit(model, text, None, settings)
+        """Continue a text: yields the whole text, the view and the status."""
+        run = await self._submit(model, text, None, values)
         view = Changes()
         async for _ in self._follow((session, "complete"), [run]):
             yield text + run.text, view(shown(run)), status(run)
 
     async def compare(
-        self, text: str, session: str, first: str, second: str, as_chat: bool, *settings: Any
+        self, text: str, session: str, left: str, right: str, as_chat: bool, **values: Any
     ) -> AsyncIterator[tuple[Any, ...]]:
-        """One prompt through two models: yields text, view and status of each."""
+        """Give one prompt to two models: yields text, view and status of each."""
         prompt = [{"role": "user", "content": text}] if as_chat else text
         runs: list[Run] = []
         try:
-            for model in (first, second):
-                runs.append(await self._submit(model, prompt, None, settings))
+            for model in (left, right):
+                runs.append(await self._submit(model, prompt, None, values))
         except BaseException:  # the visitor may have left
             for run in runs:
                 run.cancel()
@@ -97,15 +100,15 @@ class Answers:
         """End a visitor's runs and drop the conversation's states."""
         for tab in ("chat", "complete", "compare"):
             self.stop(session, tab)
-        self.engine.forget(session)
+        self.engine.states.forget(session)
 
     def stop(self, session: str, tab: str) -> None:
-        """End what this visitor has running in a tab; what was written stays."""
+        """End a visitor's runs in a tab; what was written stays."""
         for run in self._running.get((session, tab), []):
             run.cancel()
 
     async def prepare(self, model: str) -> AsyncIterator[str]:
-        """Load a model ahead of its first use: yields what the picker says."""
+        """Load a model ahead of its first use: yields the text below the picker."""
         yield "loading"
         try:
             await self.engine.fetch(model)
@@ -125,28 +128,26 @@ class Answers:
         yield described(info)
 
     async def _submit(
-        self, model: str, prompt: str | History, conversation: str | None, values: tuple[Any, ...]
+        self, model: str, prompt: str | History, conversation: str | None, values: dict[str, Any]
     ) -> Run:
-        temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, seed, record = values
+        sampling = {k: v for k, v in values.items() if k not in ("max_tokens", "record")}
         try:
             await self.engine.fetch(model)
-            sampling = settings.sampling(
-                temperature=temperature,
-                top_p=top_p,
-                top_k=top_k,
-                min_p=min_p,
-                repetition_penalty=repetition_penalty,
-                seed=seed,
+            return self.engine.submit(
+                model,
+                prompt,
+                request_values.sampling(**sampling),
+                request_values.whole("max_tokens", values["max_tokens"]),
+                bool(values["record"]),
+                conversation,
             )
-            most = settings.whole("max_tokens", max_tokens)
-            return self.engine.submit(model, prompt, sampling, most, bool(record), conversation)
         except InputError as error:
             raise complaint(str(error)) from None
 
     async def _follow(self, where: tuple[str, str], runs: list[Run]) -> AsyncIterator[None]:
-        """Yields some times a second until all runs are done; leaving early ends them.
+        """Yield some times a second until all runs are done; leaving early ends them.
 
-        A tab has one answer at a time: a newer one ends an older one, which then shows no more.
+        A tab has one answer at a time: a newer one ends an older one, which is no longer shown.
         """
         self.stop(*where)
         self._running[where] = runs
@@ -170,7 +171,7 @@ class Answers:
 
 
 class Changes:
-    """Passes a value on where it has changed; otherwise the page keeps what it shows."""
+    """Passes on a value that has changed; otherwise the page keeps what it shows."""
 
     def __init__(self) -> None:
         self._last: Any = self  # equal to nothing
@@ -181,23 +182,23 @@ class Changes:
 
 
 def new_session() -> str:
-    """A name that nobody can guess, for a visitor's conversation."""
+    """Return an id for a visitor's conversation that cannot be guessed."""
     return secrets.token_urlsafe(16)
 
 
 def described(info: ModelInfo) -> str:
-    """A model in a line; its name is not in it."""
+    """Describe a model in one line, without its name."""
     kind = info.transition.replace("_", "-")
     return f"{info.layers} layers of {info.channels} channels, {kind} transitions"
 
 
 def with_system(system: str, history: History) -> History:
-    """The messages that the model gets."""
+    """Put the system prompt before the messages, if there is one."""
     return [{"role": "system", "content": system}, *history] if system.strip() else history
 
 
 def displayed(history: History) -> list[dict[str, Any]]:
-    """The history for gr.Chatbot, which would render HTML in it."""
+    """Escape the history for gr.Chatbot, which would render HTML in it."""
     return [
         # as an object: Gradio takes indentation out of a plain string
         {**message, "content": [{"type": "text", "text": html.escape(message["content"], False)}]}
@@ -206,13 +207,12 @@ def displayed(history: History) -> list[dict[str, Any]]:
 
 
 def complaint(message: str) -> gr.Error:
-    """An error for the visitor, with what it quotes escaped."""
-    message = html.escape(message)
-    return gr.Error(message, print_exception=False, duration=8)
+    """Make an error for the visitor; what it quotes is escaped."""
+    return gr.Error(html.escape(message), print_exception=False, duration=8)
 
 
 def status(run: Run | None) -> str:
-    """The figures of a run as HTML; nothing in it comes from a model or a visitor."""
+    """Format the figures of a run as HTML; nothing in it comes from a model or a visitor."""
     if run is None:
         return '<div class="stats"><span>ready</span></div>'
     stats = run.stats

@@ -1,123 +1,134 @@
-"""The page: tabs, settings and the events between them."""
+"""The page: tabs, controls and the events between them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
+from gradio.components import Component
 
 from ..api import add_endpoint
-from ..conversations.folder import Saved
+from ..conversations.folder import ConversationFolder
 from ..generation.run import Limits
-from .events import PRIVATE, QUICK, STREAM
-from .handlers import Answers, History, described, displayed, new_session, status
-from .saved_panel import Keep
+from .events import PRIVATE, QUICK, stream
+from .handlers import Handlers, History, described, displayed, new_session, status
+from .saved_panel import SavedPanel
 from .state_view import STATIC, state_view
 
 CHAT_EXAMPLES = ["What does `str.split` do?", "What does `re.sub` do?", "How do I use json.dumps?"]
 TEXT_EXAMPLES = ["str.split(", "json.dumps("]
 DARK = "() => document.body.classList.toggle('dark')"
 EDIT_BOX = STATIC / "edit_box.js"
-SETTINGS = "() => document.querySelector('#settings .toggle-button').click()"
+SIDEBAR = "() => document.querySelector('#settings .toggle-button').click()"
 ABOUT = """
 ### What you see
 
-Each token multiplies the state of every channel by a complex number *a* that the model has chosen
-for this token: `h = a h + k v`. The picture shows all of them, as they come.
+Each token multiplies the state of every channel by a complex number *a* that the model chooses for
+this token: `h = a h + k v`. The picture shows these numbers as they are computed.
 
-- **Magnitude.** Bright channels keep what they hold for thousands of tokens, dark ones forget it at
-  once. The colour is the half-life, -ln 2 / ln|a|. A dark column over many channels is a reset;
-  it is marked in red above the picture and on the text.
-- **Phase.** How far the token turns the state; the colours close into a circle.
-- **Mean |a|.** One row a layer, as in the paper's figure. Click a row to see that layer.
-- **What is remembered.** Click a token: the orange of an earlier one is the share of it that is
-  left in the state, averaged over channels; the line below it, what the output reads of it.
+- **Magnitude.** Bright channels keep their contents for thousands of tokens, dark ones forget them
+  at once. The colour is the half-life, -ln 2 / ln|a|. A dark column across many channels is a
+  reset; it is marked in red above the picture and in the text.
+- **Phase.** The angle by which the token turns the state; the colours are cyclic.
+- **Mean |a|.** One row per layer, as in the paper's figure. Click a row to see that layer.
+- **What is remembered.** Click a token: the orange of an earlier token is the share of it left in
+  the state, averaged over channels; the line below it is its contribution to the output.
 
-Click or use the arrow keys to move, + and - to zoom. The state has the same size after one token
-and after a million: a new message is all that is read, however long the chat.
+Click, or use the arrow keys to move and + and - to zoom. The state has the same size after one
+token and after a million, and only the new message is read, however long the chat is.
 """
 
 
 @dataclass
-class Settings:
-    """The controls that every tab shares."""
+class Controls:
+    """The components that every tab shares.
 
+    Args:
+        session: Id of the visitor's conversation.
+        model: The picker.
+        system: The system prompt.
+        values: The others, by the names that `Handlers` knows.
+    """
+
+    session: gr.State
     model: gr.Dropdown
     system: gr.Textbox
-    sampling: Sequence[gr.components.Component]
-    session: gr.State
+    values: dict[str, Component]
 
 
-def build(answers: Answers, saved: Saved) -> gr.Blocks:
-    """The page on one engine."""
-    with gr.Blocks(
+def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
+    """Build the page on one engine."""
+    page = gr.Blocks(
         title="GateLoop", fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)
-    ) as page:
-        session = gr.State(time_to_live=6 * 3600, delete_callback=answers.forget)
+    )
+    with page:
+        session = gr.State(time_to_live=6 * 3600, delete_callback=handlers.forget)
         session.value = new_session  # at its first use; given above, it would come after the page
         with gr.Row(elem_id="head"):
             gr.HTML(
                 "<h1>GateLoop</h1><p>A chat that shows what the model remembers and forgets</p>",
                 elem_id="title",
             )
-            model = _picker(answers)
-            for icon, name, script in (("⚙", "settings-button", SETTINGS), ("◐", "dark", DARK)):
+            model = _picker(handlers)
+            for icon, name, script in (("⚙", "settings-button", SIDEBAR), ("◐", "dark", DARK)):
                 button = gr.Button(icon, elem_id=name, size="sm", min_width=44, scale=0)
                 button.click(None, js=script, **PRIVATE)
         with gr.Sidebar(label="Settings", open=False, elem_id="settings", width=300):
-            settings = _settings(answers.engine.limits, session, model)
-            keep = Keep(saved)
+            controls = _controls(handlers.engine.limits, session, model)
+            saved_panel = SavedPanel(folder)
         with gr.Tabs(elem_id="tabs"):
             with gr.Tab("Chat"):
-                _chat(answers, settings, keep)
+                _chat(handlers, controls, saved_panel)
             with gr.Tab("Completion"):
-                _completion(answers, settings)
+                _completion(handlers, controls)
             with gr.Tab("Side by side"):
-                _side_by_side(answers, settings)
+                _side_by_side(handlers, controls)
             with gr.Tab("About"):
                 gr.Markdown(ABOUT, elem_id="about")
         page.load(None, js=EDIT_BOX.read_text(encoding="utf-8"), **PRIVATE)
-        add_endpoint(answers.engine, answers.first_model)
+        add_endpoint(handlers.engine, handlers.first_model)
     return page
 
 
-def _picker(answers: Answers) -> gr.Dropdown:
-    models = answers.engine.models
+def _picker(handlers: Handlers) -> gr.Dropdown:
+    models = handlers.engine.models
     names = models.names()
     with gr.Column(min_width=240, elem_id="picker"):
         model = gr.Dropdown(
             names,
-            value=answers.first_model,
+            value=handlers.first_model,
             show_label=False,
             container=False,
             allow_custom_value=True,  # a path in a models folder, or a hub id: Models decides
             elem_id="model",
         )
-        about = gr.HTML(described(models.info(answers.first_model)), elem_id="model-about")
-    model.change(answers.prepare, model, about, **STREAM)
+        about = gr.HTML(described(models.info(handlers.first_model)), elem_id="model-about")
+    stream(model.change, handlers.prepare, {"model": model}, about)
     return model
 
 
-def _settings(limits: Limits, session: gr.State, model: gr.Dropdown) -> Settings:
+def _controls(limits: Limits, session: gr.State, model: gr.Dropdown) -> Controls:
     system = gr.Textbox(
         label="System prompt", lines=2, max_length=limits.characters, elem_id="system"
     )
-    sampling = [
-        gr.Slider(0, 2, 0.7, step=0.05, label="Temperature", elem_id="temperature"),
-        gr.Slider(0.01, 1, 0.95, step=0.01, label="Top-p"),
-        gr.Slider(0, 200, 0, step=1, label="Top-k (0: off)"),
-        gr.Slider(0, 1, 0.05, step=0.01, label="Min-p"),
-        gr.Slider(1, 2, 1.1, step=0.01, label="Repetition penalty"),
-        gr.Slider(1, limits.max_tokens, 256, step=1, label="Max tokens", elem_id="max-tokens"),
-        gr.Number(
+    most = limits.max_tokens
+    values: dict[str, Component] = {
+        "temperature": gr.Slider(0, 2, 0.7, step=0.05, label="Temperature", elem_id="temperature"),
+        "top_p": gr.Slider(0.01, 1, 0.95, step=0.01, label="Top-p"),
+        "top_k": gr.Slider(0, 200, 0, step=1, label="Top-k (0: off)"),
+        "min_p": gr.Slider(0, 1, 0.05, step=0.01, label="Min-p"),
+        "repetition_penalty": gr.Slider(1, 2, 1.1, step=0.01, label="Repetition penalty"),
+        "max_tokens": gr.Slider(1, most, 256, step=1, label="Max tokens", elem_id="max-tokens"),
+        "seed": gr.Number(
             -1, precision=0, minimum=-1, label="Seed (-1: another each time)", elem_id="seed"
         ),
-        gr.Checkbox(True, label="Live view", info="Without it answers come faster", elem_id="live"),
-    ]
-    return Settings(model, system, sampling, session)
+        "record": gr.Checkbox(
+            True, label="Live view", info="Answers are faster without it", elem_id="live"
+        ),
+    }
+    return Controls(session, model, system, values)
 
 
-def _chat(answers: Answers, settings: Settings, keep: Keep) -> None:
+def _chat(handlers: Handlers, controls: Controls, saved_panel: SavedPanel) -> None:
     history = gr.State([])
     with gr.Row(equal_height=False):
         with gr.Column(scale=4, min_width=320):
@@ -132,28 +143,27 @@ def _chat(answers: Answers, settings: Settings, keep: Keep) -> None:
                 feedback_options=None,
                 placeholder="Ask something. Nothing leaves this machine.",
             )
-            box, stop = _prompt_box(answers, "chat", "Your message")
+            box, stop = _prompt_box(handlers, "chat", "Your message")
             gr.Examples([[example] for example in CHAT_EXAMPLES], box, label="Try")
             state = gr.HTML(status(None), elem_id="chat-status")
             clear = gr.Button("New conversation", size="sm", elem_id="clear")
         with gr.Column(scale=6, min_width=320):
-            view = state_view(answers.engine, "chat-view")
-    shared = [settings.session, settings.model, settings.system, *settings.sampling]
+            view = state_view(handlers.engine.recorded, "chat-view")
+    who = {"session": controls.session, "model": controls.model, "system": controls.system}
+    inputs = {"history": history, **who, **controls.values}
     shows = [history, chatbot, view, state]
-    running: list[Any] = [
-        box.submit(answers.chat, [box, history, *shared], [box, *shows], **STREAM)
-    ]
+    running = [stream(box.submit, handlers.chat, {"text": box, **inputs}, [box, *shows])]
     for event, change in ((chatbot.retry, _retry), (chatbot.edit, _edit)):
         changed = event(change, history, history, **QUICK)
-        running.append(changed.then(answers.again, [history, *shared], shows, **STREAM))
+        running.append(stream(changed.then, handlers.answer, inputs, shows))
     chatbot.undo(_undo, history, [history, chatbot, box], **QUICK)
     for event in (clear.click, chatbot.clear):
         # cancelled, not stopped: a stopped answer would be shown once more
         event(None, None, None, cancels=running, **QUICK).then(
             lambda: ([], [], None, status(None)), None, shows, **QUICK
         )
-    stop.click(lambda session: answers.stop(session, "chat"), settings.session, **QUICK)
-    keep.connect([settings.session, settings.model, settings.system], shows, running)
+    stop.click(lambda session: handlers.stop(session, "chat"), controls.session, **QUICK)
+    saved_panel.connect(list(who.values()), shows, running)
 
 
 def _retry(history: History, event: gr.RetryData) -> History:
@@ -174,29 +184,26 @@ def _index(event: gr.RetryData | gr.EditData | gr.UndoData) -> int:
     return event.index[0] if isinstance(event.index, tuple | list) else event.index
 
 
-def _completion(answers: Answers, settings: Settings) -> None:
+def _completion(handlers: Handlers, controls: Controls) -> None:
     with gr.Row(equal_height=False):
         with gr.Column(scale=4, min_width=320):
-            box, stop = _prompt_box(answers, "complete", "The beginning of a text", lines=4)
+            box, stop = _prompt_box(handlers, "complete", "The beginning of a text", lines=4)
             gr.Examples([[example] for example in TEXT_EXAMPLES], box, label="Try")
             state = gr.HTML(status(None), elem_id="complete-status")
             output = gr.Textbox(
                 label="The text", lines=12, interactive=False, elem_id="complete-text"
             )
         with gr.Column(scale=6, min_width=320):
-            view = state_view(answers.engine, "complete-view")
-    box.submit(
-        answers.complete,
-        [box, settings.session, settings.model, *settings.sampling],
-        [output, view, state],
-        **STREAM,
-    )
-    stop.click(lambda session: answers.stop(session, "complete"), settings.session, **QUICK)
+            view = state_view(handlers.engine.recorded, "complete-view")
+    who = {"session": controls.session, "model": controls.model}
+    inputs = {"text": box, **who, **controls.values}
+    stream(box.submit, handlers.complete, inputs, [output, view, state])
+    stop.click(lambda session: handlers.stop(session, "complete"), controls.session, **QUICK)
 
 
-def _side_by_side(answers: Answers, settings: Settings) -> None:
-    names = answers.engine.models.names()
-    box, stop = _prompt_box(answers, "compare", "One prompt for both models")
+def _side_by_side(handlers: Handlers, controls: Controls) -> None:
+    names = handlers.engine.models.names()
+    box, stop = _prompt_box(handlers, "compare", "One prompt for both models")
     as_chat = gr.Checkbox(True, label="As a chat message", container=False)
     models, shows = [], []
     with gr.Row(equal_height=False):
@@ -209,18 +216,15 @@ def _side_by_side(answers: Answers, settings: Settings) -> None:
                     show_label=False, lines=5, interactive=False, elem_id=f"{side}-text"
                 )
                 state = gr.HTML(status(None), elem_id=f"{side}-status")
-                shows += [output, state_view(answers.engine, f"{side}-view"), state]
-    box.submit(
-        answers.compare,
-        [box, settings.session, *models, as_chat, *settings.sampling],
-        shows,
-        **STREAM,
-    )
-    stop.click(lambda session: answers.stop(session, "compare"), settings.session, **QUICK)
+                shows += [output, state_view(handlers.engine.recorded, f"{side}-view"), state]
+    left, right = models
+    inputs = {"session": controls.session, "left": left, "right": right, "as_chat": as_chat}
+    stream(box.submit, handlers.compare, {"text": box, **inputs, **controls.values}, shows)
+    stop.click(lambda session: handlers.stop(session, "compare"), controls.session, **QUICK)
 
 
 def _prompt_box(
-    answers: Answers, name: str, placeholder: str, lines: int = 1
+    handlers: Handlers, name: str, placeholder: str, lines: int = 1
 ) -> tuple[gr.Textbox, gr.Button]:
     with gr.Row(elem_classes="prompt-row"):
         box = gr.Textbox(
@@ -228,7 +232,7 @@ def _prompt_box(
             show_label=False,
             placeholder=f"{placeholder} (Shift+Enter: send)" if lines > 1 else placeholder,
             lines=lines,
-            max_length=answers.engine.limits.characters,
+            max_length=handlers.engine.limits.characters,
             submit_btn=True,
             container=False,
             scale=5,

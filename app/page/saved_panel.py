@@ -1,4 +1,4 @@
-"""The controls for conversations in files."""
+"""The controls for saved conversations."""
 
 from typing import Any
 
@@ -6,20 +6,20 @@ import gradio as gr
 
 from mlx_gateloop.errors import InputError
 
-from ..conversations.folder import Saved
+from ..conversations.folder import ConversationFolder
 from .events import PRIVATE, QUICK
 from .handlers import History, complaint, displayed, status, with_system
 
 
-class Keep:
-    """Saves a chat under a name, and goes on from a saved one.
+class SavedPanel:
+    """Saves a chat under a name, and opens a saved one.
 
     Args:
-        saved: Holds them.
+        folder: Holds the conversations.
     """
 
-    def __init__(self, saved: Saved) -> None:
-        self._saved = saved
+    def __init__(self, folder: ConversationFolder) -> None:
+        self._folder = folder
         with gr.Accordion("Saved conversations", open=False):
             self._name = gr.Textbox(label="Name", max_length=60, elem_id="save-name")
             self._save = gr.Button("Save this conversation", size="sm", elem_id="save")
@@ -27,7 +27,7 @@ class Keep:
             self._open = gr.Button("Go on from it", size="sm", elem_id="open")
 
     def connect(self, who: list[Any], shows: list[Any], running: list[Any]) -> None:
-        """Let the buttons work.
+        """Connect the buttons.
 
         Args:
             who: The components of the session, the model and the system prompt.
@@ -41,18 +41,18 @@ class Keep:
         cancelled.then(self.open, self._names, [*who, *shows], **PRIVATE)
 
     def choices(self, name: str | None) -> Any:
-        return gr.update(choices=self._saved.names(), value=name)
+        return gr.update(choices=self._folder.names(), value=name)
 
     def save(self, name: str, session: str, model: str, system: str, messages: History) -> Any:
         try:
-            self._saved.save(name, session, model, with_system(system, messages))
+            self._folder.save(name, session, model, with_system(system, messages))
         except InputError as error:
             raise complaint(str(error)) from None
         return self.choices(name)
 
     def open(self, name: str) -> tuple[Any, ...]:
         try:
-            session, model, messages = self._saved.open(name)
+            session, model, messages = self._folder.open(name)
         except InputError as error:
             raise complaint(str(error)) from None
         system = "".join(m["content"] for m in messages if m["role"] == "system")

@@ -1,4 +1,4 @@
-"""The live view of a run's state transitions: a gr.HTML with a canvas, and what it asks for."""
+"""The live view of a run's state transitions: a gr.HTML, and what its script asks for."""
 
 import base64
 import logging
@@ -12,10 +12,11 @@ import gradio as gr
 import numpy as np
 import numpy.typing as npt
 
+from mlx_gateloop.files import replacing
 from mlx_gateloop.watch.trace import HIGH, LOW, Trace
 
-from ..generation.engine import Engine, Run
-from ..generation.worker_pool import Desk
+from ..generation.run import RecordedRuns, Run
+from ..generation.worker_pool import WorkerPool
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
@@ -30,24 +31,24 @@ MOST_COLUMNS = 1024  # in an answer; the page asks again for the rest
 KEPT_ARRAYS = 4  # files for download, the oldest is deleted first
 
 
-def state_view(engine: Engine, elem_id: str) -> gr.HTML:
-    """The component; its value is `shown(run)` or None.
+def state_view(runs: RecordedRuns, elem_id: str) -> gr.HTML:
+    """Make the component; its value is `shown(run)` or None.
 
     A function and not a subclass: Gradio writes a stub beside the source of every subclass.
 
     Args:
-        engine: Knows the runs by their ids.
+        runs: The runs to look at, by id.
         elem_id: Of the element on the page.
     """
 
     async def columns(request: Any) -> dict[str, Any] | None:
-        return await _ask(engine, request, 3, _columns, _quick())
+        return await _ask(runs, request, 3, _columns, _quick())
 
     async def row(request: Any) -> dict[str, Any] | None:
-        return await _ask(engine, request, 2, _row, _slow())
+        return await _ask(runs, request, 2, _row, _slow())
 
     async def arrays(request: Any) -> str | None:
-        return await _ask(engine, request, 0, _arrays, _slow())
+        return await _ask(runs, request, 0, _arrays, _slow())
 
     return gr.HTML(
         value=None,
@@ -62,7 +63,7 @@ def state_view(engine: Engine, elem_id: str) -> gr.HTML:
 
 
 def shown(run: Run) -> dict[str, Any] | None:
-    """The value that makes a view follow a run, None until the model is loaded."""
+    """Return the value that makes a view follow a run; None until the model is loaded."""
     if run.trace is None:
         return None
     return {"run": run.id, "layers": run.trace.layers, "channels": run.trace.channels}
@@ -70,43 +71,43 @@ def shown(run: Run) -> dict[str, Any] | None:
 
 @cache
 def download_folder() -> Path:
-    """Where arrays lie for download; the server may serve files from here, and only from here.
+    """Make the folder of arrays for download, the only one that files are served from.
 
-    A new folder for every process, which nobody else can have put there.
+    It is new in every process, so nobody else can have put files there.
     """
     return Path(tempfile.mkdtemp(prefix="gateloop-"))
 
 
 @cache
-def _quick() -> Desk:
-    return Desk(threads=2, most=64)
+def _quick() -> WorkerPool:
+    return WorkerPool(threads=2, most=64)
 
 
 @cache
-def _slow() -> Desk:
-    return Desk(threads=1, most=16)
+def _slow() -> WorkerPool:
+    return WorkerPool(threads=1, most=16)
 
 
 async def _ask(
-    engine: Engine, request: Any, numbers: int, work: Callable[..., T | None], desk: Desk
+    runs: RecordedRuns, request: Any, numbers: int, job: Callable[..., T | None], pool: WorkerPool
 ) -> T | None:
-    """The answer to a page, which may send anything: a run's id and numbers are work to do."""
+    """Answer a page, which may send anything; a request is a run's id and whole numbers."""
     if not isinstance(request, list) or len(request) != 1 + numbers:
         return None
     id, *rest = request
     if not isinstance(id, str) or not all(type(number) is int for number in rest):
         return None
-    run = engine.run(id)
+    run = runs.get(id)
     if run is None or (trace := run.trace) is None:
         return None
-    return await desk(work, run, trace, *rest)
+    return await pool(job, run, trace, *rest)
 
 
 def _columns(run: Run, trace: Trace, layer: int, start: int, known: int) -> dict[str, Any] | None:
-    """What is new since `start` columns of a layer and `known` tokens."""
+    """Return the news since `start` columns of a layer and `known` tokens."""
     if not 0 <= layer < trace.layers:
         return None
-    done = run.done  # asked first: what is read after it is complete
+    done = run.done  # read first: what is read later is then complete
     tokens = min(trace.tokens, len(run.pieces))
     start, known = (min(max(value, 0), tokens) for value in (start, known))
     stop, until = (min(first + MOST_COLUMNS, tokens) for first in (start, known))
@@ -130,7 +131,7 @@ def _columns(run: Run, trace: Trace, layer: int, start: int, known: int) -> dict
 
 
 def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, Any] | None:
-    """What is left of every earlier token, and which tokens were likeliest in this place."""
+    """Return the share left of every earlier token, and the likeliest tokens in this place."""
     if not 0 <= layer < trace.layers or not 0 <= token < min(trace.tokens, len(run.pieces)):
         return None
     magnitude, full = trace.remembered(layer, token)
@@ -142,20 +143,18 @@ def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, Any] | Non
 
 
 def _arrays(run: Run, trace: Trace) -> str | None:
-    """Writes a run's transitions to a file, unless it is there, and returns its address."""
+    """Write a run's transitions to a file, unless it is there, and return its address."""
     done, tokens = run.done, trace.tokens  # in this order: what is done does not grow
     folder = download_folder()
     file = folder / f"{run.id}-{'all' if done else tokens}.npz"
-    new = file.with_suffix(".new.npz")
     try:
         if not file.exists():
-            trace.save(new, [piece.text for piece in run.pieces])
-            new.replace(file)
+            with replacing(file) as new:
+                trace.save(new, [piece.text for piece in run.pieces])
         for old in sorted(folder.glob("*.npz"), key=lambda p: p.stat().st_mtime)[:-KEPT_ARRAYS]:
             old.unlink()
     except OSError as error:
         LOG.warning("transitions cannot be written for download: %s", error)
-        new.unlink(missing_ok=True)
         return None
     return f"/gradio_api/file={file}"
 

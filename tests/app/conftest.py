@@ -1,20 +1,25 @@
-"""A tiny model with random weights, and an engine on it."""
+"""Tiny models with random weights, and engines on them."""
+
+import time
 
 import pytest
 from helpers.models import save_tiny_model
-from mlx_gateloop.app.generation.engine import Engine, Limits, Sampling
+from mlx_gateloop.app.generation.engine import Engine
 from mlx_gateloop.app.generation.models import Models
+from mlx_gateloop.app.generation.run import Limits
+
+from mlx_gateloop.generate import Sampling
+
+PATIENCE = 120  # seconds; a busy machine may need many of them
 
 
 @pytest.fixture(scope="session")
 def models_folder(tmp_path_factory):
     """Models "tiny" and "fixed"; what they say is noise of UTF-8 bytes."""
     folder = tmp_path_factory.mktemp("models")
-    for seed, (name, transition) in enumerate(
-        {"tiny": "data_controlled", "fixed": "fixed"}.items()
-    ):
-        sizes = {"hidden_size": 16, "intermediate_size": 32}
-        save_tiny_model(folder / name, seed, chat=True, transition=transition, **sizes)
+    options = {"chat": True, "hidden_size": 16, "intermediate_size": 32}
+    save_tiny_model(folder / "tiny", seed=0, **options)
+    save_tiny_model(folder / "fixed", seed=1, transition="fixed", **options)
     return folder
 
 
@@ -37,17 +42,34 @@ def engine(make_engine):
     return make_engine()
 
 
+def wait(condition):
+    """Wait until the condition holds."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 @pytest.fixture
-def finished():
+def until():
+    """Waits until a run is done, or has more pieces than a number."""
+
+    def until(run, pieces=None):
+        wait(lambda: run.done or (pieces is not None and len(run.pieces) > pieces))
+
+    return until
+
+
+@pytest.fixture
+def finished(until):
     """Waits for a run to end well."""
 
-    def wait(run):
-        while not run.done:
-            run.wait(len(run.pieces), 10)
+    def finished(run):
+        until(run)
         assert run.error is None
         return run
 
-    return wait
+    return finished
 
 
 class Chat:
@@ -74,7 +96,7 @@ class Chat:
     def boundaries(self):
         pairs = tuple((m["role"], m["content"]) for m in self.messages)
         fingerprint = self.engine.models.fingerprint(self.model)
-        return self.engine._conversations.path(self.conversation, fingerprint, pairs, None)
+        return self.engine.states.prefixes(self.conversation, fingerprint, pairs)
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import gradio as gr
 import numpy as np
 import pytest
 from mlx_gateloop.app import api
-from mlx_gateloop.app.generation.engine import Sampling
-from mlx_gateloop.app.generation.worker_pool import Desk
+from mlx_gateloop.app.generation.worker_pool import WorkerPool
+
+from mlx_gateloop.generate import Sampling
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def ask(engine, monkeypatch):
     """The endpoint's function, without the server."""
     endpoints = []
     with monkeypatch.context() as patch:
-        patch.setattr(gr, "api", lambda function, **_: endpoints.append(function))
+        patch.setattr(api, "api", lambda function, **_: endpoints.append(function))
         api.add_endpoint(engine, "tiny")
 
     def ask(prompt="abc", **options):
@@ -85,8 +86,8 @@ def test_transitions_are_limited_in_size(ask, monkeypatch):
     assert ask(max_tokens=7, transitions=True)["tokens"] == 7
     for _ in range(2):  # whether the model is loaded or not
         assert refused(ask, max_tokens=8, transitions=True) == (
-            "transitions: this model's are sent for 10 tokens at most, the prompt and max_tokens "
-            "are 11; ask for less, or without transitions"
+            "transitions: of this model at most 10 tokens are sent, the prompt and max_tokens are "
+            "11; ask for fewer, or without transitions"
         )
     assert ask(max_tokens=8)["tokens"] == 8
 
@@ -104,16 +105,16 @@ def test_transitions_do_not_hold_up_the_server(engine, finished, monkeypatch):
     monkeypatch.setattr(api, "_transitions", slow)
 
     async def work():
-        desk = Desk(threads=1, most=2)
-        two = [asyncio.create_task(api._answer(run, desk)) for _ in range(2)]
+        pool = WorkerPool(threads=1, most=2)
+        two = [asyncio.create_task(api._answer(run, pool)) for _ in range(2)]
         while not started.acquire(blocking=False):
             await asyncio.sleep(0.001)  # the loop goes on
-        with pytest.raises(ValueError, match="transitions: too many ask for them now"):
-            await api._answer(run, desk)
+        with pytest.raises(ValueError, match="transitions: too many requests for them now"):
+            await api._answer(run, pool)
         go_on.set()
         answers = await asyncio.gather(*two)
         assert [answer["transitions"] for answer in answers] == [{"some": "thing"}] * 2
-        assert (await api._answer(run, desk))["transitions"]
+        assert (await api._answer(run, pool))["transitions"]
 
     asyncio.run(work())
     assert len(threads) == 1

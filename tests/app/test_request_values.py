@@ -1,27 +1,27 @@
 import pytest
-from mlx_gateloop.app import request_values as settings
+from mlx_gateloop.app import request_values
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
 
 
 def test_what_javascript_sends_is_understood():
-    sampling = settings.sampling(temperature=1, top_p=0.5, top_k=40.0, min_p=0, seed=7.0)
+    sampling = request_values.sampling(temperature=1, top_p=0.5, top_k=40.0, min_p=0, seed=7.0)
     assert sampling == Sampling(1, 0.5, 40, 0, seed=7)
     assert isinstance(sampling.top_k, int)
-    assert settings.sampling(seed=None) == settings.sampling(seed=-1) == Sampling()
-    assert settings.sampling(seed=2**64 - 1).seed == 2**64 - 1  # exactly
+    assert request_values.sampling(seed=None) == request_values.sampling(seed=-1) == Sampling()
+    assert request_values.sampling(seed=2**64 - 1).seed == 2**64 - 1  # exactly
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"])
 @pytest.mark.parametrize("value", ["1", None, True, [], float("nan"), float("inf"), -(10**400)])
 def test_a_value_of_another_type_is_named(name, value):
     with pytest.raises(InputError, match=f"^{name}: expected a number, got [^\n]+$"):
-        settings.sampling(**{name: value})
+        request_values.sampling(**{name: value})
 
 
 def test_a_value_out_of_range_is_named():
     with pytest.raises(InputError, match=r"^seed: expected a number in "):
-        settings.sampling(seed=-2)
+        request_values.sampling(seed=-2)
     with pytest.raises(InputError, match=r"^top_k: expected a whole number, got 1\.5$"):
-        settings.sampling(top_k=1.5)
+        request_values.sampling(top_k=1.5)

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from mlx_gateloop.app.conversations.file import load as load_file_of_conversation
+from mlx_gateloop.app.conversations import file
 from safetensors.numpy import load_file, save_file
 
 from mlx_gateloop.errors import InputError
@@ -13,12 +13,22 @@ from mlx_gateloop.errors import InputError
 MODEL = "tiny"
 
 
+def save(chat, path, messages=None, **options):
+    messages = chat.messages if messages is None else messages
+    engine = chat.engine
+    file.save(path, "c", MODEL, messages, engine.models, engine.states, **options)
+
+
+def load(engine, path):
+    return file.load(path, engine.models, engine.states)
+
+
 def test_a_saved_conversation_goes_on_elsewhere(chat, make_engine, tmp_path, make_chat):
     chat.say("hello")
     chat.say("more", seed=4)
-    chat.engine.save_conversation("c", MODEL, chat.messages, tmp_path / "chat.safetensors")
+    save(chat, tmp_path / "chat.safetensors")
     other = make_engine()
-    name, model, messages = other.load_conversation(tmp_path / "chat.safetensors")
+    name, model, messages = load(other, tmp_path / "chat.safetensors")
     assert (model, messages) == (MODEL, chat.messages)
     assert name != "c"
     loaded = make_chat(other, name)
@@ -35,24 +45,23 @@ def test_a_saved_conversation_goes_on_elsewhere(chat, make_engine, tmp_path, mak
 def test_a_file_has_all_messages_whatever_states_are_kept(chat, make_engine, tmp_path, make_chat):
     for seed in range(3):
         chat.say("hello", seed)
-    fingerprint = chat.engine.models.fingerprint(MODEL)
-    pairs = tuple((m["role"], m["content"]) for m in chat.messages)
-    kept = chat.engine._conversations._kept["c"]
-    for n in (5, 6):  # the last ones were evicted
-        del kept[fingerprint, pairs[:n]]
+    cached, states = chat.boundaries(), chat.engine.states
+    states.forget("c")
+    for boundary in cached[:4]:  # the last ones were evicted
+        states.put("c", chat.engine.models.fingerprint(MODEL), boundary)
     changed = [{"role": "system", "content": "be brief"}, *chat.messages]  # nothing of it is kept
-    for name, messages, states in (("end", chat.messages, 4), ("system", changed, 0)):
-        chat.engine.save_conversation("c", MODEL, messages, tmp_path / name)
-        header, boundaries = load_file_of_conversation(tmp_path / name)
-        assert [b.messages for b in boundaries] == [pairs[: n + 1] for n in range(states)]
-        assert header.text == (boundaries[-1].text if states else "")
+    for name, messages, count in (("end", chat.messages, 4), ("system", changed, 0)):
+        save(chat, tmp_path / name, messages)
+        header, boundaries = file.read(tmp_path / name)
+        assert [b.messages for b in boundaries] == [b.messages for b in cached[:count]]
+        assert header.text == (boundaries[-1].text if count else "")
         other = make_engine()
-        id, _, loaded = other.load_conversation(tmp_path / name)
+        id, _, loaded = load(other, tmp_path / name)
         assert loaded == messages
         there = make_chat(other, id)
         there.messages = list(messages)
         stats = there.say("go on", seed=5).stats
-        known = len(boundaries[-1].ids) if states else 0
+        known = len(boundaries[-1].ids) if count else 0
         assert stats.prompt_tokens - stats.prompt_tokens_read == known
 
 
@@ -61,45 +70,43 @@ def test_where_a_file_cannot_be_written_nothing_is_left(chat, tmp_path, monkeypa
     old = tmp_path / "old"
     old.write_text("old")
 
-    def save(path, **options):
+    def refusal(path, **options):
         with pytest.raises(InputError) as error:
-            chat.engine.save_conversation("c", MODEL, chat.messages, path, **options)
+            save(chat, path, **options)
         assert "\n" not in str(error.value)
-        assert [file.name for file in tmp_path.iterdir()] == ["old"]
+        assert [path.name for path in tmp_path.iterdir()] == ["old"]
         assert old.read_text() == "old"
         return str(error.value)
 
-    assert "cannot be written: No such file or directory" in save(tmp_path / "no" / "chat")
-    assert "cannot be written: Not a directory" in save(old / "chat")
-    assert "needs 0.0 MB, 0.0 MB are left" in save(old, most_bytes=1000)
+    assert "cannot be written: No such file or directory" in refusal(tmp_path / "no" / "chat")
+    assert "cannot be written: Not a directory" in refusal(old / "chat")
+    assert "needs 0.0 MB, 0.0 MB are left" in refusal(old, most_bytes=1000)
 
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr("pathlib.Path.replace", full)
-        assert "cannot be written: No space left on device" in save(old)
+        assert "cannot be written: No space left on device" in refusal(old)
     with monkeypatch.context() as patch:
-        patch.setattr("os.fdopen", full)
-        assert "cannot be written: No space left on device" in save(old)
+        patch.setattr("pathlib.Path.write_bytes", full)
+        assert "cannot be written: No space left on device" in refusal(old)
 
 
 def test_half_a_character_is_not_saved(chat, tmp_path):
     with pytest.raises(InputError, match="half of a character"):
-        chat.engine.save_conversation(
-            "c", MODEL, [{"role": "user", "content": "a\ud83d"}], tmp_path / "chat"
-        )
+        save(chat, tmp_path / "chat", [{"role": "user", "content": "a\ud83d"}])
 
 
 def test_a_file_of_another_model_is_refused(chat, engine, finished, tmp_path, models_folder):
     folder = tmp_path / "models"
     shutil.copytree(models_folder, folder)
     chat.say("hello")
-    engine.save_conversation("c", MODEL, chat.messages, tmp_path / "chat")
+    save(chat, tmp_path / "chat")
     shutil.copy(folder / "fixed" / "model.safetensors", folder / "tiny" / "model.safetensors")
     engine.models = type(engine.models)([folder])
-    with pytest.raises(InputError, match="made with another model than 'tiny' is now"):
-        engine.load_conversation(tmp_path / "chat")
+    with pytest.raises(InputError, match="the model 'tiny' has changed since"):
+        load(engine, tmp_path / "chat")
 
 
 def change_header(**changes):
@@ -146,12 +153,12 @@ MARK = {"messages": 1, "characters": 5, "tokens": 5, "unread": 1}
 def test_damaged_and_forged_files_are_refused_in_one_line(chat, tmp_path, change, message):
     chat.say("hello")
     path = tmp_path / "chat"
-    chat.engine.save_conversation("c", MODEL, chat.messages, path)
-    header, _ = load_file_of_conversation(path)
+    save(chat, path)
+    header, _ = file.read(path)
     arrays, header = change(load_file(path), header.model_dump())
     save_file(arrays, path, {"conversation": json.dumps(header)})
     with pytest.raises(InputError) as error:
-        chat.engine.load_conversation(path)
+        load(chat.engine, path)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -160,8 +167,8 @@ def test_damaged_and_forged_files_are_refused_in_one_line(chat, tmp_path, change
 def test_other_files_are_refused(engine, tmp_path, content):
     (tmp_path / "chat").write_bytes(content)
     with pytest.raises(InputError, match="not a readable conversation file"):
-        engine.load_conversation(tmp_path / "chat")
+        load(engine, tmp_path / "chat")
     with pytest.raises(InputError, match="not a readable conversation file"):
-        engine.load_conversation(tmp_path)
+        load(engine, tmp_path)
     with pytest.raises(InputError, match="not a readable conversation file"):
-        engine.load_conversation(tmp_path / "missing")
+        load(engine, tmp_path / "missing")

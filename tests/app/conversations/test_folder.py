@@ -4,10 +4,10 @@ import os
 import threading
 
 import pytest
-from mlx_gateloop.app.conversations.folder import Saved
-from mlx_gateloop.app.generation.engine import Sampling
+from mlx_gateloop.app.conversations.folder import ConversationFolder
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.generate import Sampling
 
 CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
 
@@ -19,7 +19,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def saved(folder, engine):
-    return Saved(folder, engine)
+    return ConversationFolder(folder, engine.models, engine.states)
 
 
 def refused(work, *arguments):
@@ -81,17 +81,17 @@ def test_a_name_is_no_path(saved, folder, name):
 
 
 def test_files_and_bytes_are_limited(engine, folder):
-    few = Saved(folder, engine, most=2)
+    few = ConversationFolder(folder, engine.models, engine.states, most=2)
     few.save("a", "c", "tiny", CHAT)
     few.save("b", "c", "tiny", CHAT)
     assert refused(few.save, "c", "c", "tiny", CHAT) == (
         f"2 conversations are saved already; delete some of {folder}"
     )
     size = (folder / "a.safetensors").stat().st_size
-    small = Saved(folder, engine, most_bytes=3 * size)
+    small = ConversationFolder(folder, engine.models, engine.states, most_bytes=3 * size)
     small.save("c", "c", "tiny", CHAT)
     assert "delete saved conversations" in refused(small.save, "d", "c", "tiny", CHAT)
-    none = Saved(folder, engine, most_bytes=size)
+    none = ConversationFolder(folder, engine.models, engine.states, most_bytes=size)
     assert ", 0.0 MB are left" in refused(none.save, "d", "c", "tiny", CHAT)
     assert sorted(none.names()) == ["a", "b", "c"]
     assert len(list(folder.iterdir())) == 3
@@ -119,16 +119,16 @@ def test_links_do_not_lead_out_of_the_folder(saved, folder, tmp_path):
 def test_a_folder_that_cannot_be_written_is_one_line(engine, tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.touch()
-    saved = Saved(file, engine)
+    saved = ConversationFolder(file, engine.models, engine.states)
     assert saved.names() == []
     assert "file: cannot be written: " in refused(saved.save, "x", "c", "tiny", CHAT)
-    saved = Saved(tmp_path / "folder", engine)
+    saved = ConversationFolder(tmp_path / "folder", engine.models, engine.states)
 
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tempfile.mkstemp", full)
+        patch.setattr("pathlib.Path.write_bytes", full)
         message = refused(saved.save, "x", "c", "tiny", CHAT)
     assert message.endswith("x.safetensors: cannot be written: No space left on device")
     assert list(saved.folder.iterdir()) == []

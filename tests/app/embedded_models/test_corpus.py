@@ -7,8 +7,17 @@ from mlx_gateloop.app.embedded_models.build import corpus
 from mlx_gateloop.data import load_documents, pydocs
 
 
+@pytest.fixture(scope="module", autouse=True)
+def groups():
+    """The documentation, collected once: that takes most of the time."""
+    groups = list(pydocs.groups())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pydocs, "groups", lambda: groups)
+        yield groups
+
+
 @pytest.fixture(scope="module")
-def documents():
+def documents(groups):
     return corpus.documents()
 
 
@@ -43,9 +52,9 @@ def test_names_are_those_that_people_call(documents):
     )
 
 
-def test_the_beginning_of_each_text_comes_once_and_turns_alternate(documents):
+def test_the_beginning_of_each_text_comes_once_and_turns_alternate(documents, groups):
     texts = [document for document in documents if isinstance(document, str)]
-    original = [d for group in pydocs.groups() for d in group if isinstance(d, str)]
+    original = [d for group in groups for d in group if isinstance(d, str)]
     assert len(texts) == len(original) > 300
     assert all(any(o.startswith(text) for o in original) for text in texts)
     for document in documents:

@@ -3,10 +3,10 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_gateloop.app.generation.engine import Sampling
-from mlx_gateloop.app.generation.states import Boundary, Conversations
+from mlx_gateloop.app.generation.states import Boundary, StateCache
 
 import mlx_gateloop as gl
+from mlx_gateloop.generate import Sampling
 from mlx_gateloop.watch.trace import recording
 
 MODEL = "tiny"
@@ -106,10 +106,10 @@ def test_retry_undo_and_edit_go_back_to_a_state(chat):
     assert zero.prompt_tokens_read == zero.prompt_tokens  # nothing in common
 
 
-def test_a_stopped_answer_is_gone_on_from(chat, engine, finished):
+def test_a_stopped_answer_is_gone_on_from(chat, engine, finished, until):
     chat.messages.append({"role": "user", "content": "hello"})
     run = engine.submit(MODEL, chat.messages, Sampling(1.0, seed=1), 1000, True, "c")
-    run.wait(60, 10)
+    until(run, 60)
     run.cancel()
     chat.messages.append({"role": "assistant", "content": finished(run).text})
     after = chat.say("go on")
@@ -126,7 +126,7 @@ def test_conversations_and_models_do_not_see_each_other(chat, engine, make_chat)
     none = make_chat(engine, None)
     none.say("hello")
     assert none.say("more").stats.prompt_tokens_read > 40
-    engine.forget("c")
+    engine.states.forget("c")
     assert not chat.boundaries()
 
 
@@ -142,29 +142,29 @@ def some_messages(n):
 
 
 def test_what_is_kept_is_bounded():
-    kept = Conversations(conversations=2, boundaries=3, nbytes=10**9)
+    cache = StateCache(conversations=2, boundaries=3, nbytes=10**9)
     for name in ("a", "b", "c"):
         for n in range(1, 6):
-            kept.put(name, "f", Boundary(some_messages(n), "", (1,), 1, ()))
-    assert [len(kept.path(name, "f", some_messages(5), "")) for name in ("a", "b", "c")] == [
+            cache.put(name, "f", Boundary(some_messages(n), "", (1,), 1, ()))
+    assert [len(cache.prefixes(name, "f", some_messages(5), "")) for name in ("a", "b", "c")] == [
         0,
         3,
         3,
     ]
-    assert [len(b.messages) for b in kept.path("c", "f", some_messages(5), "")] == [3, 4, 5]
-    assert kept.path("c", "g", some_messages(5), "") == []
+    assert [len(b.messages) for b in cache.prefixes("c", "f", some_messages(5), "")] == [3, 4, 5]
+    assert cache.prefixes("c", "g", some_messages(5), "") == []
 
 
 def test_what_is_kept_is_bounded_in_bytes():
     state = np.zeros(25_000, np.float32)  # 100 kB
-    kept = Conversations(conversations=9, boundaries=9, nbytes=510_000)
+    cache = StateCache(conversations=9, boundaries=9, nbytes=510_000)
 
     def put(name, n, **more):
         fields = {"text": "", "ids": (1,), "states": (state,)} | more
-        kept.put(name, "f", Boundary(some_messages(n), unread=1, **fields))
+        cache.put(name, "f", Boundary(some_messages(n), unread=1, **fields))
 
     def lengths(name):
-        return [len(b.messages) for b in kept.path(name, "f", some_messages(9), "x" * 10**6)]
+        return [len(b.messages) for b in cache.prefixes(name, "f", some_messages(9), "x" * 10**6)]
 
     for n in (1, 2, 3):
         put("old", n)
@@ -179,7 +179,7 @@ def test_what_is_kept_is_bounded_in_bytes():
     assert (lengths("new"), lengths("old"), lengths("third")) == ([], [3], [1, 2])
     put("third", 3, ids=tuple(range(10**5, 10**5 + 10**4)))
     assert (lengths("old"), lengths("third")) == ([], [3])
-    kept.forget("third")
+    cache.forget("third")
     put("x", 1)
     put("y", 1, states=(state,) * 6)  # too large by itself
     assert (lengths("x"), lengths("y")) == ([], [])

@@ -2,20 +2,20 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
-from mlx_gateloop.app.page.handlers import Answers, Changes, new_session, status
+from mlx_gateloop.app.page.handlers import Changes, Handlers, new_session, status
 
 gr = pytest.importorskip("gradio")
-SETTINGS = (0.0, 1.0, 0, 0.0, 1.0, 24, 1, True)  # those of the page, the live view last
-LONG = (*SETTINGS[:5], 1024, 1, True)
+SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+VALUES = {**SAMPLING, "max_tokens": 24, "seed": 1, "record": True}  # those of the page's controls
+LONG = VALUES | {"max_tokens": 1024}
 ENDLESS = "x" * 40
 
 
 @pytest.fixture
-def answers(engine):
-    return Answers(engine, "tiny")
+def handlers(engine):
+    return Handlers(engine, "tiny")
 
 
 async def last(updates):
@@ -24,9 +24,9 @@ async def last(updates):
     return latest
 
 
-def test_a_chat_answers_and_keeps_what_is_typed_meanwhile(answers):
+def test_a_chat_answers_and_keeps_what_is_typed_meanwhile(handlers):
     async def updates():
-        return [u async for u in answers.chat("hello", [], new_session(), "tiny", "", *SETTINGS)]
+        return [u async for u in handlers.chat("hello", [], new_session(), "tiny", "", **VALUES)]
 
     updates = asyncio.run(updates())
     assert updates[0][0] == ""
@@ -38,28 +38,28 @@ def test_a_chat_answers_and_keeps_what_is_typed_meanwhile(answers):
     assert len(views) == 1  # it is given once, and then follows the run by itself
 
 
-def test_without_the_live_view_nothing_is_recorded(answers):
-    quiet = (*SETTINGS[:-1], False)
-    updates = answers.chat("hello", [], new_session(), "tiny", "", *quiet)
+def test_without_the_live_view_nothing_is_recorded(handlers):
+    quiet = VALUES | {"record": False}
+    updates = handlers.chat("hello", [], new_session(), "tiny", "", **quiet)
     _, history, _, view, figures = asyncio.run(last(updates))
     assert history[1]["content"]
     assert view in (None, gr.skip())
     assert "done" in figures
-    assert not answers.engine._runs  # nothing is kept that nobody can look at
+    assert not handlers.engine.recorded  # nothing is kept that nobody can look at
 
 
-def test_stop_ends_the_runs_of_one_tab_of_one_visitor(answers):
+def test_stop_ends_the_runs_of_one_tab_of_one_visitor(handlers):
     me, other = new_session(), new_session()
 
     async def scene():
-        chats = [answers.chat(ENDLESS, [], who, "tiny", "", *LONG) for who in (me, other)]
-        texts = [answers.complete(ENDLESS, me, "tiny", *LONG)]
+        chats = [handlers.chat(ENDLESS, [], who, "tiny", "", **LONG) for who in (me, other)]
+        texts = [handlers.complete(ENDLESS, me, "tiny", **LONG)]
         for updates in [*chats, *texts]:
             await anext(updates)  # chats say what was asked first
         for updates in chats:
             await anext(updates)
-        runs = {key: list(runs) for key, runs in answers._running.items()}
-        answers.stop(me, "chat")
+        runs = {key: list(runs) for key, runs in handlers._running.items()}
+        handlers.stop(me, "chat")
         stopped = {key for key, (run,) in runs.items() if run.stopped}
         for updates in [*chats, *texts]:
             await updates.aclose()
@@ -70,10 +70,10 @@ def test_stop_ends_the_runs_of_one_tab_of_one_visitor(answers):
     stopped, all_of_them = asyncio.run(scene())
     assert stopped == {(me, "chat")}
     assert all_of_them == {(me, "chat"), (other, "chat"), (me, "complete")}
-    assert not answers._running
+    assert not handlers._running
 
 
-def test_a_slow_hub_holds_up_nobody_else(answers, monkeypatch):
+def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
     waiting, go_on = threading.Event(), threading.Event()
 
     def fetch(model):
@@ -82,33 +82,31 @@ def test_a_slow_hub_holds_up_nobody_else(answers, monkeypatch):
             assert go_on.wait(30)
         return True
 
-    monkeypatch.setattr(answers.engine.models, "is_here", lambda model: model != "fixed")
-    monkeypatch.setattr(answers.engine.models, "fetch", fetch)
+    monkeypatch.setattr(handlers.engine.models, "is_here", lambda model: model != "fixed")
+    monkeypatch.setattr(handlers.engine.models, "fetch", fetch)
 
     async def scene():
-        slow = asyncio.create_task(last(answers.prepare("fixed")))
+        slow = asyncio.create_task(last(handlers.prepare("fixed")))
         while not waiting.is_set():
             await asyncio.sleep(0.01)
-        began = time.monotonic()
-        await last(answers.complete("abc", new_session(), "tiny", *SETTINGS))
+        await last(handlers.complete("abc", new_session(), "tiny", **VALUES))
         assert not slow.done()
         go_on.set()
-        return time.monotonic() - began, await slow
+        return await slow
 
-    seconds, described = asyncio.run(scene())
-    assert seconds < 20
+    described = asyncio.run(scene())
     assert described == "2 layers of 16 channels, fixed transitions"
 
 
-def test_leaving_while_a_model_loads_takes_it_off_the_queue(answers, monkeypatch):
+def test_leaving_while_a_model_loads_takes_it_off_the_queue(handlers, monkeypatch):
     made = []
-    enqueue = answers.engine.prepare
+    enqueue = handlers.engine.prepare
     monkeypatch.setattr(
-        answers.engine, "prepare", lambda model: made.append(enqueue(model)) or made[-1]
+        handlers.engine, "prepare", lambda model: made.append(enqueue(model)) or made[-1]
     )
 
     async def scene():
-        task = asyncio.create_task(last(answers.prepare("fixed")))
+        task = asyncio.create_task(last(handlers.prepare("fixed")))
         while not made:
             await asyncio.sleep(0)
         task.cancel()
@@ -118,30 +116,30 @@ def test_leaving_while_a_model_loads_takes_it_off_the_queue(answers, monkeypatch
     assert made[0].stopped or made[0].done
 
 
-def test_a_newer_answer_of_the_tab_ends_the_older_one(answers):
+def test_a_newer_answer_of_the_tab_ends_the_older_one(handlers):
     me = new_session()
 
     async def scene():
-        older = answers.chat(ENDLESS, [], me, "tiny", "", *LONG)
+        older = handlers.chat(ENDLESS, [], me, "tiny", "", **LONG)
         await anext(older)
-        (run,) = answers._running[me, "chat"]
-        newer = await last(answers.chat("hello", [], me, "tiny", "", *SETTINGS))
+        (run,) = handlers._running[me, "chat"]
+        newer = await last(handlers.chat("hello", [], me, "tiny", "", **VALUES))
         assert [update async for update in older] == []  # it does not write over the newer one
         return run, newer
 
     run, newer = asyncio.run(scene())
     assert run.stopped
     assert newer[1][0]["content"] == "hello"
-    assert not answers._running
+    assert not handlers._running
 
 
 @pytest.mark.parametrize("what", ["x" * 16_001, "é" * 8_000])  # refused at once, and when read
-def test_a_refused_message_goes_back_into_the_box(answers, what):
+def test_a_refused_message_goes_back_into_the_box(handlers, what):
     before = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     seen = []
 
     async def scene():
-        async for update in answers.chat(what, before, new_session(), "tiny", "", *SETTINGS):
+        async for update in handlers.chat(what, before, new_session(), "tiny", "", **VALUES):
             seen.append(update)
 
     with pytest.raises(gr.Error):
@@ -151,34 +149,32 @@ def test_a_refused_message_goes_back_into_the_box(answers, what):
     assert len(shown) == 2
 
 
-def test_side_by_side_leaves_nothing_behind_if_one_is_refused(answers, monkeypatch):
-    made, submit = [], answers.engine.submit
+def test_side_by_side_leaves_nothing_behind_if_one_is_refused(handlers, monkeypatch):
+    made, submit = [], handlers.engine.submit
 
     def once(*arguments):
         made.append(submit(*arguments))
-        monkeypatch.setattr(answers.engine, "submit", submit)
+        monkeypatch.setattr(handlers.engine, "submit", submit)
         return made[-1]
 
-    monkeypatch.setattr(answers.engine, "submit", once)
+    monkeypatch.setattr(handlers.engine, "submit", once)
     with pytest.raises(gr.Error, match="there is no"):
-        asyncio.run(last(answers.compare(ENDLESS, new_session(), "tiny", "none", False, *LONG)))
+        asyncio.run(last(handlers.compare(ENDLESS, new_session(), "tiny", "none", False, **LONG)))
     assert made[0].stopped
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "message"),
-    [(0, "hot", "temperature"), (0, float("nan"), "temperature"), (5, 10**6, "max_tokens")],
+    ("name", "value"),
+    [("temperature", "hot"), ("temperature", float("nan")), ("max_tokens", 10**6)],
 )
-def test_wrong_settings_are_a_line_for_the_visitor(answers, place, value, message):
-    settings = [*SETTINGS]
-    settings[place] = value
-    with pytest.raises(gr.Error, match=message):
-        asyncio.run(last(answers.complete("abc", new_session(), "tiny", *settings)))
+def test_a_wrong_value_is_a_line_for_the_visitor(handlers, name, value):
+    with pytest.raises(gr.Error, match=name):
+        asyncio.run(last(handlers.complete("abc", new_session(), "tiny", **VALUES | {name: value})))
 
 
-def test_an_empty_message_is_refused(answers):
+def test_an_empty_message_is_refused(handlers):
     with pytest.raises(gr.Error, match="Type a message"):
-        asyncio.run(last(answers.chat("  ", [], new_session(), "tiny", "", *SETTINGS)))
+        asyncio.run(last(handlers.chat("  ", [], new_session(), "tiny", "", **VALUES)))
 
 
 def test_changes_pass_only_what_is_new():

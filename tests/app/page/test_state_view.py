@@ -6,10 +6,10 @@ import threading
 
 import numpy as np
 import pytest
-from mlx_gateloop.app.generation.engine import Run, Sampling
-from mlx_gateloop.app.generation.run import Token
+from mlx_gateloop.app.generation.run import Run, Token
 from mlx_gateloop.app.page import state_view
 
+from mlx_gateloop.generate import Sampling
 from mlx_gateloop.watch.trace import Trace
 
 LONG = 2 * state_view.MOST_COLUMNS + 500
@@ -18,7 +18,7 @@ LONG = 2 * state_view.MOST_COLUMNS + 500
 @pytest.fixture
 def served(engine):
     """The functions that the server offers to the page, by name."""
-    component = state_view.state_view(engine, "view")
+    component = state_view.state_view(engine.recorded, "view")
     return {name: getattr(component, name) for name in ("columns", "row", "arrays")}
 
 
@@ -34,9 +34,9 @@ def run(engine):
     run.trace = Trace(2, 3)
     random = np.random.default_rng(0)
     run.trace.append(random.random((4, 2, LONG, 3), np.float32))
-    run.add([Token(str(n), n, "answer", (("x", 0.5),)) for n in range(LONG)])
+    run.pieces += [Token(str(n), n, "answer", (("x", 0.5),)) for n in range(LONG)]
     run.finish()
-    engine._runs[run.id] = run
+    engine.recorded.put(run)
     return run
 
 
