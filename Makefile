@@ -5,11 +5,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo embedded screenshots test lint format docs bench clean
+.PHONY: help demo embedded screenshots test test-all lint format docs bench clean
 
 help:
 	@echo "make demo   chat with a small model in the browser, and watch what it remembers"
-	@echo "make test   the whole test suite"
+	@echo "make test   the test suite; make test-all adds its long checks"
 	@echo "make lint   ruff and mypy"
 	@echo "make docs   build these pages and the API reference into build/site"
 	@echo "make bench  time our code beside the peers that are installed"
@@ -29,8 +29,14 @@ embedded: .venv/installed
 screenshots: .venv/installed-dev
 	$(BIN)/python docs/screenshots.py
 
+# A process for each core, and no more than four: each takes some 2 GB.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+
 test: .venv/installed-dev
-	$(BIN)/python -m pytest
+	$(PYTEST) -m "not slow"
+
+test-all: .venv/installed-dev
+	$(PYTEST)
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -1,7 +1,11 @@
-"""Machines are shared and MLX compiles on first use: how long an example takes proves nothing."""
+"""What all tests need before anything else is imported."""
 
+import os
 import sys
 from pathlib import Path
+
+# Tests run side by side, a process for each core: set before NumPy and PyTorch are imported.
+os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
 
 from hypothesis import settings
 
@@ -11,5 +15,6 @@ ROOT = str(Path(__file__).parent.parent)
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
+# Machines are shared and MLX compiles on first use: how long an example takes proves nothing.
 settings.register_profile("patient", parent=settings.get_profile("default"), deadline=None)
 settings.load_profile("ci" if settings().derandomize else "patient")

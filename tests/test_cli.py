@@ -333,11 +333,10 @@ def test_ctrl_c_saves_and_exits_with_130(work):
     argv += ["--data", "text.txt", "--out", "run", "--steps", "100000"]
     child = subprocess.Popen(argv, cwd=work, stderr=subprocess.PIPE, text=True)
     log = work / "run" / "log.jsonl"
-    deadline = time.monotonic() + 60
-    while not (log.exists() and log.stat().st_size) and time.monotonic() < deadline:
+    while not (log.exists() and log.stat().st_size) and child.poll() is None:
         time.sleep(0.1)
     child.send_signal(signal.SIGINT)
-    _, errors = child.communicate(timeout=60)
+    _, errors = child.communicate()
     assert child.returncode == 130
     assert "interrupted at step" in errors
     assert "Traceback" not in errors

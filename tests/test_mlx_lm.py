@@ -93,9 +93,7 @@ def main(monkeypatch, capsys):
 
 def child(*arguments, **options):
     """A Python that is told nothing about this package."""
-    return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, **options
-    )
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, **options)
 
 
 def logits(path, **options):
@@ -246,33 +244,33 @@ def test_server(directory, tmp_path):
     with (tmp_path / "log").open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            answer = ask(port, "completions", prompt=PROMPT, max_tokens=6, temperature=0)
+            answer = ask(server, port, "completions", prompt=PROMPT, max_tokens=6, temperature=0)
             model, tokenizer = load(directory)
             expected = tokenizer.decode(greedy(model, tokenizer, PROMPT, 6))
             assert answer["choices"][0]["text"] == expected
-            messages = [{"role": "user", "content": "hello"}]
+            chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 6}
             for _ in range(2):  # the second time the prompt comes from the server's cache
-                chat = ask(port, "chat/completions", messages=messages, max_tokens=6, temperature=0)
-                assert chat["usage"]["completion_tokens"] == 6
+                answer = ask(server, port, "chat/completions", **chat, temperature=0)
+                assert answer["usage"]["completion_tokens"] == 6
         finally:
             server.terminate()
-            server.wait(20)
+            server.wait()
 
 
-def ask(port, path, **body):
+def ask(server, port, path, **body):
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/{path}",
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
-    for _ in range(120):  # until the server is up
+    while server.poll() is None:
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request) as response:
                 return json.load(response)
         except urllib.error.HTTPError:
             raise
-        except OSError:
-            time.sleep(0.5)
+        except OSError:  # it is not up yet
+            time.sleep(0.1)
     raise AssertionError("the server did not start")
 
 

@@ -77,6 +77,7 @@ class _Launch(ctypes.Structure):
         ("unset", ctypes.POINTER(ctypes.c_uint8)),
         ("unwritten", ctypes.POINTER(ctypes.c_uint64)),
         ("sizes", ctypes.POINTER(ctypes.c_uint32)),
+        ("kernel", ctypes.c_void_p),
         ("n", ctypes.c_uint32),
         ("grid", ctypes.c_uint32 * 3),
         ("group", ctypes.c_uint32 * 3),
@@ -135,8 +136,7 @@ class Kernel:
         source = cpu_source(
             self.platform, self.text, call, not self.sanitized, toolchain.preprocess
         )
-        launch = toolchain.library(source, self.sanitized).launch
-        launch.restype = None
+        kernel = toolchain.kernel(source, self.sanitized)
         arrays: list[tuple[str, np.ndarray, int]] = []
         for name, array in zip(self.text.inputs, inputs, strict=True):
             arrays.append((name, _to_numpy(array), 0))
@@ -149,7 +149,7 @@ class Kernel:
                 arrays.append((name, poison.view(_numpy_type(dtype)), NOT_SET))
             else:
                 arrays.append((name, _to_numpy(mx.full(shape, init_value, dtype)), SET))
-        self._launch(launch, arrays, grid, threadgroup)
+        self._launch(kernel, arrays, grid, threadgroup)
         outputs = arrays[first_output:]
         return [
             mx.array(array.reshape(shape)).view(dtype)
@@ -160,7 +160,7 @@ class Kernel:
 
     def _launch(
         self,
-        launch: Any,
+        kernel: Any,
         arrays: list[tuple[str, np.ndarray, int]],
         grid: Sequence[int],
         threadgroup: Sequence[int],
@@ -183,6 +183,7 @@ class Kernel:
             (ctypes.c_uint8 * n)(*unset),
             unwritten,
             (ctypes.c_uint32 * n)(*(a.itemsize for _, a, _ in arrays)),
+            ctypes.cast(kernel, ctypes.c_void_p),
             n,
             (ctypes.c_uint32 * 3)(*(grid if self.platform == "metal" else whole)),
             (ctypes.c_uint32 * 3)(*group),
@@ -193,7 +194,7 @@ class Kernel:
             len(errors),
         )
         with _ONE_LAUNCH:
-            launch(ctypes.byref(arguments))
+            toolchain.runtime(self.sanitized).launch(ctypes.byref(arguments))
         if errors.value:
             raise KernelFault(f"{self.text.name}: {errors.value.decode().strip()}")
         inputs_outputs = {*self.text.inputs, *self.text.outputs}  # shapes are no device arrays

@@ -9,12 +9,13 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent / "cpu"
 # Locals start as a large negative number, so that none is taken for a value by chance.
-FLAGS = ("-std=c++17", "-O1", "-fPIC", "-w", "-fvisibility=hidden", f"-I{HERE}")
-FLAGS += ("-ftrivial-auto-var-init=pattern",)
-SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1")
+FLAGS = ("-std=c++17", "-O1", "-fPIC", "-w", f"-I{HERE}")
+FLAGS += ("-ftrivial-auto-var-init=pattern", "-U_FORTIFY_SOURCE")
+SANITIZE = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1")
 
 
 def absence() -> str | None:
@@ -66,43 +67,35 @@ def preprocess(text: str) -> str:
     return compile_cpp(["-E", "-x", "c++", "-std=c++17", "-w", "-"], text)
 
 
-def library(source: str, sanitized: bool = False) -> ctypes.CDLL:
-    """The loaded library of a translation unit and the runtime."""
-    return ctypes.CDLL(str(_built(source, FLAGS + (SANITIZE if sanitized else ()))))
+@cache
+def runtime(sanitized: bool) -> ctypes.CDLL:
+    """The loaded runtime, whose symbols every kernel finds."""
+    files = map(str, sorted(HERE.glob("*.cpp")))
+    return ctypes.CDLL(_built("", sanitized, *files), mode=ctypes.RTLD_GLOBAL)
 
 
 @cache
-def _built(source: str, flags: tuple[str, ...]) -> Path:
-    cached = _cache() / f"{_key(source, *flags)}.so"
+def kernel(source: str, sanitized: bool = False) -> Any:
+    """The function `kernel` of a translation unit, loaded."""
+    runtime(sanitized)
+    return ctypes.CDLL(_built(source, sanitized, "-nostdlib", "-x", "c++", "-")).kernel
+
+
+def _built(source: str, sanitized: bool, *arguments: str) -> str:
+    """The library of a source, from the cache or the compiler; safe beside other processes."""
+    flags = [*FLAGS, *(SANITIZE if sanitized else ()), *arguments]
+    whole = "\0".join((str(compiler()), _runtime_text(), source, *flags))
+    cached = _cache() / f"{hashlib.sha256(whole.encode()).hexdigest()[:24]}.so"
     if not cached.exists():
         beside = cached.with_suffix(f".{os.getpid()}")
-        objects = map(str, _runtime(flags))
-        compile_cpp([*flags, "-shared", "-o", str(beside), *objects, "-x", "c++", "-"], source)
+        compile_cpp([*flags, "-shared", "-o", str(beside)], source)
         beside.replace(cached)
-    return cached
+    return str(cached)
 
 
 @cache
-def _runtime(flags: tuple[str, ...]) -> list[Path]:
-    objects = []
-    for file in sorted(HERE.glob("*.cpp")):
-        cached = _cache() / f"{file.stem}-{_key(*flags)}.o"
-        if not cached.exists():
-            beside = cached.with_suffix(f".{os.getpid()}")
-            compile_cpp([*flags, "-c", "-o", str(beside), str(file)])
-            beside.replace(cached)
-        objects.append(cached)
-    return objects
-
-
-@cache
-def _headers() -> str:
+def _runtime_text() -> str:
     return "".join(path.read_text() for path in sorted(HERE.iterdir()))
-
-
-def _key(*parts: str) -> str:
-    whole = "\0".join((str(compiler()), _headers(), *parts))
-    return hashlib.sha256(whole.encode()).hexdigest()[:24]
 
 
 @cache

@@ -26,7 +26,7 @@ def cpu_source(
     observed: bool,
     preprocess: Callable[[str], str],
 ) -> str:
-    """A translation unit that defines `gpu::kernel`.
+    """A translation unit that defines `kernel`.
 
     Args:
         platform: "metal" or "cuda".
@@ -69,7 +69,7 @@ def cpu_source(
     body = _shared_memory(preprocess(body), KEYWORDS[platform], observed)
     return (
         f'#include "{platform}.h"\nnamespace {{\n{body}\n}}\n'
-        "void gpu::kernel(gpu::Array* arrays, const gpu::Position& position) {\n"
+        'extern "C" void kernel(gpu::Array* arrays, const gpu::Position& position) {\n'
         f"  custom_kernel{instance(call, types)}({', '.join(actual)});\n}}\n"
     )
 

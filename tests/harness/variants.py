@@ -21,6 +21,11 @@ VARIANTS = [
 ]
 
 
+def slow(case: Any) -> Any:
+    """The same case for `make test-all` only."""
+    return pytest.param(*case.values, id=case.id, marks=pytest.mark.slow)
+
+
 def composing(see: Callable[..., None]) -> Callable[..., list[mx.array]]:
     """A kernel that shows its call to `see`, and gives zeros."""
 

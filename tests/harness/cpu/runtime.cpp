@@ -1,5 +1,6 @@
 // Runs the threadgroups of a grid one after the other, in a random order, each with one fiber per
 // thread; a fiber runs until it waits or is done, and which one is next is random too.
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,16 +15,30 @@ namespace {
 
 constexpr size_t kStack = 256 * 1024;
 
-ucontext_t scheduler;
+jmp_buf scheduler;
 size_t count;  // of threads in this group
 std::mt19937_64 random_bits;
+void (*kernel)(Array*, const Position&);
 Array* arguments;
+
+// Jumps switch fibers, because swapcontext makes a system call each time.
+__attribute__((noinline)) void resume(Fiber* f) {
+  current = f;
+  if (_setjmp(scheduler)) return;
+  if (f->started) _longjmp(f->jump, 1);
+  f->started = true;
+  setcontext(&f->context);
+}
+
+__attribute__((noinline)) void pause() {
+  if (!_setjmp(current->jump)) _longjmp(scheduler, 1);
+}
 
 void wait(State state, int line, uint fence) {
   current->state = state;
   current->line = line;
   current->fence = fence;
-  swapcontext(&current->context, &scheduler);
+  pause();
 }
 
 void body() {
@@ -32,7 +47,7 @@ void body() {
   } catch (const Fault&) {
   }
   current->state = DONE;
-  swapcontext(&current->context, &scheduler);
+  pause();
 }
 
 // Lets those go on that have all arrived; says what is wrong where nobody can.
@@ -107,6 +122,7 @@ void start_group() {
       if (f.stack == MAP_FAILED) abort();
     }
     f.state = READY;
+    f.started = false;
     f.exchanges = 0;
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack;
@@ -122,11 +138,8 @@ void run_group() {
   for (size_t i = 0; i < count; ++i) order.push_back(&fibers[i]);
   do {
     std::shuffle(order.begin(), order.end(), random_bits);
-    for (Fiber* f : order) {
-      if (f->state != READY) continue;
-      current = f;
-      swapcontext(&scheduler, &f->context);
-    }
+    for (Fiber* f : order)
+      if (f->state == READY) resume(f);
   } while (release());
 }
 
@@ -160,6 +173,7 @@ struct Launch {
   const uint8_t* unset;   // outputs without a value of their own: 1; with one: 2; inputs: 0
   uint64_t* unwritten;    // numbers of an output that still have no value
   const uint32_t* sizes;  // bytes of a number
+  void (*kernel)(gpu::Array*, const gpu::Position&);
   uint32_t n;
   uint32_t grid[3], group[3];
   uint64_t seed, shared_limit, shared_bytes;
@@ -167,7 +181,7 @@ struct Launch {
   uint64_t errors_size;
 };
 
-extern "C" __attribute__((visibility("default"))) void launch(Launch* l) {
+extern "C" void launch(Launch* l) {
   using namespace gpu;
   std::vector<std::vector<Cell>> cells(l->n);
   for (uint32_t i = 0; i < l->n; ++i) {
@@ -176,6 +190,7 @@ extern "C" __attribute__((visibility("default"))) void launch(Launch* l) {
     for (auto& cell : cells[i]) cell.known = l->unset[i] == 2;
     l->arrays[i].cells = cells[i].data();
   }
+  kernel = l->kernel;
   arguments = l->arrays;
   errors.clear();
   most_shared = 0;

@@ -181,7 +181,4 @@ T fold(T value, T start, uint end, int line, F combine) {
   return start;
 }
 
-// Written for each kernel.
-void kernel(Array* arrays, const Position& p);
-
 }  // namespace gpu

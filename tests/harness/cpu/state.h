@@ -1,5 +1,6 @@
 // What the scheduler and the observation of memory share, of the threadgroup that is running.
 #pragma once
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -14,8 +15,10 @@ constexpr size_t kMostThreads = 1024;
 
 enum State { READY, AT_BARRIER, AT_SIMD, DONE };
 struct Fiber {
-  ucontext_t context;
+  ucontext_t context;  // where it starts
+  jmp_buf jump;        // where it goes on
   char* stack = nullptr;
+  bool started;
   State state;
   int line;    // of the barrier or exchange it waits at
   uint fence;  // what the barrier orders

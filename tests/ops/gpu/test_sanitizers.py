@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from harness import absence, toolchain
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 # Edges of tiles and lanes, an input below 8 numbers, sequences in parts.
 SHAPES = [(2, 100, 40), (1, 1, 33), (1, 65, 64), (1, 3, 2)]
 THREAD = "const uint i = thread_position_in_grid.x; "

@@ -1,5 +1,6 @@
 """The bytes that the kernels read and write, as the harness counts them."""
 
+import itertools
 import math
 
 import mlx.core as mx
@@ -22,10 +23,14 @@ def moved(launch):
     return sum(launch.read.values()) + sum(launch.written.values())
 
 
+# Each dtype, mask and size of a tile comes in the short suite, every combination in the long one.
+SHORT = [(mx.float32, False, 16), (mx.float16, True, 16), (mx.bfloat16, True, 8)]
+EVERY = itertools.product((mx.float32, mx.float16, mx.bfloat16), (False, True), (8, 16))
+SETTINGS = [pytest.param(*each, marks=() if each in SHORT else pytest.mark.slow) for each in EVERY]
+
+
 @pytest.mark.parametrize("platform", OBSERVED)
-@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("segments", [8, 16])
+@pytest.mark.parametrize(("dtype", "masked", "segments"), SETTINGS)
 @pytest.mark.parametrize("case", CASES)
 def test_every_array_is_moved_once(platform, dtype, masked, segments, case):
     variant, *arrays = CASES[case]
