@@ -17,13 +17,13 @@ from . import security
 from .conversations.folder import ConversationFolder
 from .generation.engine import Engine
 from .generation.models import Models
+from .page import scripts
 from .page.handlers import Handlers
 from .page.layout import build
 from .page.state_view import download_folder
 
 EMBEDDED = Path(__file__).parent / "embedded_models"
 PORTS = range(7860, 7960)  # tried where none is given; the first is Gradio's
-STYLE = Path(__file__).parent / "page" / "static" / "page.css"
 # The system's: a web font would be a request to another server.
 FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
 MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
@@ -79,7 +79,10 @@ def _launch(
         auth=auth,
         inbrowser=arguments.open,
         mcp_server=arguments.mcp,
-        app_kwargs={"middleware": security.middleware(host, arguments.share, files)},
+        app_kwargs={
+            "middleware": security.middleware(host, arguments.share, files),
+            "routes": [scripts.route()],
+        },
         allowed_paths=[str(files)],
         enable_monitoring=False,
         run_history=False,
@@ -87,7 +90,7 @@ def _launch(
         show_error=True,
         footer_links=["api"],
         theme=_theme(),
-        css_paths=STYLE,
+        css_paths=scripts.STATIC / "page.css",
         quiet=True,
         prevent_thread_lock=True,
     )

@@ -9,15 +9,16 @@ from gradio.components import Component
 from ..api import add_endpoint
 from ..conversations.folder import ConversationFolder
 from ..generation.run import Limits
+from . import scripts
 from .events import PRIVATE, QUICK, stream
 from .handlers import Handlers, History, described, displayed, new_session, status
 from .saved_panel import SavedPanel
-from .state_view import STATIC, state_view
+from .state_view import state_view
 
 CHAT_EXAMPLES = ["What does `str.split` do?", "What does `re.sub` do?", "How do I use json.dumps?"]
 TEXT_EXAMPLES = ["str.split(", "json.dumps("]
 DARK = "() => document.body.classList.toggle('dark')"
-EDIT_BOX = STATIC / "edit_box.js"
+CHAT = "document.querySelector('#chat')"
 SIDEBAR = "() => document.querySelector('#settings .toggle-button').click()"
 ABOUT = """
 ### What you see
@@ -84,7 +85,8 @@ def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
                 _side_by_side(handlers, controls)
             with gr.Tab("About"):
                 gr.Markdown(ABOUT, elem_id="about")
-        page.load(None, js=EDIT_BOX.read_text(encoding="utf-8"), **PRIVATE)
+        unescape = scripts.call("edit_box", "unescapeEditBoxes", CHAT)
+        page.load(None, js=f"() => {{ {unescape} }}", **PRIVATE)
         add_endpoint(handlers.engine, handlers.first_model)
     return page
 

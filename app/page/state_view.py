@@ -17,14 +17,10 @@ from mlx_gateloop.watch.trace import HIGH, LOW, Trace
 
 from ..generation.run import RecordedRuns, Run
 from ..generation.worker_pool import WorkerPool
+from . import scripts
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
-STATIC = Path(__file__).parent / "static"
-SCRIPTS = tuple(
-    f"{name}.js"
-    for name in ("colours", "store", "histogram", "drawing", "remembered", "state_view")
-)
 RESETS_EVERY = 32  # tokens
 RESET_SHARE = 0.5  # of the channels that keep anything
 MOST_COLUMNS = 1024  # in an answer; the page asks again for the rest
@@ -52,9 +48,9 @@ def state_view(runs: RecordedRuns, elem_id: str) -> gr.HTML:
 
     return gr.HTML(
         value=None,
-        html_template=(STATIC / "state_view.html").read_text(encoding="utf-8"),
-        css_template=(STATIC / "state_view.css").read_text(encoding="utf-8"),
-        js_on_load="\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        html_template=(scripts.STATIC / "state_view.html").read_text(encoding="utf-8"),
+        css_template=(scripts.STATIC / "state_view.css").read_text(encoding="utf-8"),
+        js_on_load=scripts.call("state_view", "show", "element", "props", "server", "watch"),
         server_functions=[columns, row, arrays],
         elem_id=elem_id,
         low=float(np.log(LOW)),

@@ -1,9 +1,20 @@
-// Gradio shows messages as HTML, so they are escaped; its edit box takes them as they are.
-() => new MutationObserver(() => {
-  for (const box of document.querySelectorAll("#chat textarea:not([data-plain])")) {
-    box.dataset.plain = "";
-    const signs = [["&lt;", "<"], ["&gt;", ">"], ["&amp;", "&"]];
-    box.value = signs.reduce((text, [from, to]) => text.replaceAll(from, to), box.value);
-    box.dispatchEvent(new Event("input"));
-  }
-}).observe(document.querySelector("#chat"), { childList: true, subtree: true })
+const CHARACTERS = [
+  ["&lt;", "<"],
+  ["&gt;", ">"],
+  ["&amp;", "&"],
+];
+
+/**
+ * Put the plain text into the chat's edit boxes: messages are escaped HTML, the boxes are not.
+ * @param {HTMLElement} chat
+ */
+export function unescapeEditBoxes(chat) {
+  const observer = new MutationObserver(() => {
+    for (const box of chat.querySelectorAll("textarea:not([data-plain])")) {
+      box.dataset.plain = "";
+      box.value = CHARACTERS.reduce((text, pair) => text.replaceAll(...pair), box.value);
+      box.dispatchEvent(new Event("input"));
+    }
+  });
+  observer.observe(chat, { childList: true, subtree: true });
+}

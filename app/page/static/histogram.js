@@ -1,29 +1,70 @@
-// How many half-lives of which length the shown layer had.
-let tally = null;
+import { css } from "./codes.js";
+import { Surface } from "./surface.js";
 
-function histogram() { // counts of the codes; codes are a logarithmic scale of half-lives
-  const { data, length } = stores[layer], channels = run.channels;
-  if (tally?.store !== stores[layer]) tally = { store: stores[layer], seen: 0, counts: new Uint32Array(LEVELS) };
-  for (; tally.seen < length; tally.seen++)
-    for (let i = 0, at = tally.seen * 2 * channels; i < channels; i++) tally.counts[data[at + i]]++;
-  const { width, height } = sizes.get(chart), base = height - 16, bars = 64, context = surface(chart);
-  context.clearRect(0, 0, width, height);
-  const sums = Array.from({ length: bars }, (_, i) => tally.counts.subarray(i * 4, i * 4 + 4).reduce((a, b) => a + b));
-  const top = Math.max(...sums, 1);
-  sums.forEach((sum, i) => {
-    context.fillStyle = css(halves[Math.min(190, Math.max(90, i * 4 + 2))]); // a page may hide the ends
-    const tall = (sum / top) * (base - 4);
-    context.fillRect(width - ((i + 1) * width) / bars, base - tall, width / bars - 1, tall);
-  });
-  context.fillStyle = ink;
-  context.font = "10px system-ui, sans-serif";
-  context.textAlign = "center";
-  context.globalAlpha = 0.7;
-  context.fillRect(0, base, width, 1);
-  for (const [life, name] of [[0.1, "0.1"], [1, "1"], [10, "10"], [100, "100"], [1e3, "1k"], [1e4, "10k"], [1e5, "100k"]]) {
-    const code = ((Math.log(Math.LN2 / life) - props.low) / (props.high - props.low)) * 255;
-    const x = width * (1 - code / 255);
-    context.fillRect(x, base, 1, 4);
-    context.fillText(name, x, height - 2);
+const BARS = 64; // each of 4 codes
+const AXIS = 16; // CSS pixels below the bars
+const TICKS = { 0.1: "0.1", 1: "1", 10: "10", 100: "100", 1e3: "1k", 1e4: "10k", 1e5: "100k" };
+
+/** A histogram of a layer's half-lives; codes are a logarithmic scale of them. */
+export class Histogram {
+  /**
+   * @param {HTMLCanvasElement} canvas
+   * @param {import("./codes.js").Codes} codes
+   */
+  constructor(canvas, codes) {
+    this.surface = new Surface(canvas);
+    this.codes = codes;
+  }
+
+  measure() {
+    this.surface.measure();
+    this.ink = getComputedStyle(this.surface.canvas).color;
+  }
+
+  /** @param {import("./recording.js").Recording} recording @param {number} layer */
+  draw({ columns, channels }, layer) {
+    this.#count(columns[layer], channels);
+    const { width, height } = this.surface;
+    const base = height - AXIS;
+    const context = this.surface.context();
+    context.clearRect(0, 0, width, height);
+    const sums = Array.from({ length: BARS }, (_, i) =>
+      this.counts.subarray(i * 4, i * 4 + 4).reduce((a, b) => a + b),
+    );
+    const top = Math.max(...sums, 1);
+    sums.forEach((sum, i) => {
+      // the ends of the scale would vanish on a dark or a light page
+      context.fillStyle = css(this.codes.colours[Math.min(190, Math.max(90, i * 4 + 2))]);
+      const tall = (sum / top) * (base - 4);
+      context.fillRect(width - ((i + 1) * width) / BARS, base - tall, width / BARS - 1, tall);
+    });
+    this.#axis(context, base);
+  }
+
+  /** Count the codes of the tokens that are new since the last drawing. */
+  #count(column, channels) {
+    if (this.column !== column) {
+      this.column = column;
+      this.counts = new Uint32Array(256);
+      this.counted = 0;
+    }
+    for (; this.counted < column.length; this.counted++)
+      for (let i = 0, at = this.counted * 2 * channels; i < channels; i++)
+        this.counts[column.data[at + i]]++;
+  }
+
+  #axis(context, base) {
+    const { width, height } = this.surface;
+    context.fillStyle = this.ink;
+    context.font = "10px system-ui, sans-serif";
+    context.textAlign = "center";
+    context.globalAlpha = 0.7;
+    context.fillRect(0, base, width, 1);
+    for (const [life, name] of Object.entries(TICKS)) {
+      const x = width * (1 - this.codes.ofHalfLife(Number(life)) / 255);
+      context.fillRect(x, base, 1, 4);
+      context.fillText(name, x, height - 2);
+    }
+    context.globalAlpha = 1;
   }
 }

@@ -1,0 +1,36 @@
+"""The page's scripts: ES modules that the server offers and Gradio's events import."""
+
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
+STATIC = Path(__file__).parent / "static"
+URL = "/scripts"
+
+
+class _Revalidated(StaticFiles):
+    """Static files that the browser checks each time: after an update none is an old one."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:  # handed on as they are
+        response = super().file_response(*args, **kwargs)
+        response.headers["cache-control"] = "no-cache"
+        return response
+
+
+def route() -> Mount:
+    """The route of the modules."""
+    return Mount(URL, _Revalidated(directory=STATIC))
+
+
+def call(module: str, function: str, *arguments: str) -> str:
+    """JavaScript that imports a module and calls one of its functions.
+
+    Args:
+        module: Its file's name, without ".js".
+        function: An exported name.
+        arguments: JavaScript expressions.
+    """
+    return f"import('{URL}/{module}.js').then((m) => m.{function}({', '.join(arguments)}))"

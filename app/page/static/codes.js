@@ -1,0 +1,59 @@
+/** Colours, and the 8-bit codes in which the server sends magnitude and phase. */
+const LEVELS = 256;
+const MAGMA = "000004 1d1147 51127c 832681 b73779 e75263 fc8961 fec488 fcfdbf";
+const TWILIGHT =
+  "e2d9e2 b3c6ce 7ba1c2 6276ba 5e43a5 4e186f 2f1436 581647 8e2c50 b25652 c6896c d4bcac e2d9e2";
+const DECADES = [-1, 4]; // log10 of the half-lives, in tokens, at the ends of the colour scale
+
+function palette(stops) {
+  const rgb = stops
+    .split(" ")
+    .map((hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)));
+  return Uint32Array.from({ length: LEVELS }, (_, level) => {
+    const place = (level / (LEVELS - 1)) * (rgb.length - 1);
+    const low = Math.min(Math.floor(place), rgb.length - 2);
+    const [r, g, b] = rgb[low].map((from, i) => from + (rgb[low + 1][i] - from) * (place - low));
+    return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+  });
+}
+
+/** Colours of mean magnitudes, by code: 0 is |a| = 0, 255 is |a| = 1. */
+export const MEAN_COLOURS = palette(MAGMA);
+/** Colours of phases, by code: -π to π. */
+export const PHASE_COLOURS = palette(TWILIGHT);
+
+/** A colour of a palette as CSS. @type {(colour: number) => string} */
+export const css = (colour) =>
+  `rgb(${colour & 255},${(colour >> 8) & 255},${(colour >> 16) & 255})`;
+
+/** A phase in degrees. @type {(code: number) => number} */
+export const degrees = (code) => (code / 255) * 360 - 180;
+
+/** Codes of magnitudes: 0 to 255 are linear in log(-log|a|), from `low` to `high`. */
+export class Codes {
+  /** @param {number} low @param {number} high */
+  constructor(low, high) {
+    this.low = low;
+    this.range = high - low;
+    /** Colours of half-lives, by code. */
+    this.colours = Uint32Array.from({ length: LEVELS }, (_, code) => {
+      const share = (Math.log10(this.halfLife(code)) - DECADES[0]) / (DECADES[1] - DECADES[0]);
+      return MEAN_COLOURS[Math.round(255 * Math.min(1, Math.max(0, share)))];
+    });
+  }
+
+  /** -log|a| @param {number} code */
+  decay(code) {
+    return Math.exp(this.low + (code / 255) * this.range);
+  }
+
+  /** In tokens. @param {number} code */
+  halfLife(code) {
+    return Math.LN2 / this.decay(code);
+  }
+
+  /** The code of a half-life, not rounded. @param {number} tokens */
+  ofHalfLife(tokens) {
+    return ((Math.log(Math.LN2 / tokens) - this.low) / this.range) * 255;
+  }
+}

@@ -1,0 +1,61 @@
+/**
+ * @typedef {{run: string | null, layers: number, channels: number}} Run
+ * @typedef {{text: string, prompt: boolean}} Piece
+ */
+
+/** A growing array of records, each of `size` bytes. */
+class Records {
+  constructor(size) {
+    this.size = size;
+    this.length = 0;
+    this.data = new Uint8Array(size * 256);
+  }
+
+  /** Append records whose first has the index `start`; those already here are skipped. */
+  append(start, base64) {
+    const text = atob(base64);
+    const values = new Uint8Array(text.length);
+    for (let i = 0; i < text.length; i++) values[i] = text.charCodeAt(i);
+    const skip = (this.length - start) * this.size;
+    if (skip < 0 || skip >= values.length) return;
+    const used = this.length * this.size;
+    const end = used + values.length - skip;
+    if (end > this.data.length) {
+      const larger = new Uint8Array(Math.max(end, 2 * this.data.length));
+      larger.set(this.data);
+      this.data = larger;
+    }
+    this.data.set(values.subarray(skip), used);
+    this.length = end / this.size;
+  }
+}
+
+/** What the page has received of a run. */
+export class Recording {
+  /** @param {Run} run Without an id there is nothing to receive. */
+  constructor({ run, layers, channels }) {
+    Object.assign(this, { run, layers, channels });
+    /** Of each layer: for every token the codes of all magnitudes, then of all phases. */
+    this.columns = Array.from({ length: layers }, () => new Records(2 * channels));
+    /** For every token the mean magnitude of each layer, 0 to 255. */
+    this.averages = new Records(layers);
+    /** @type {Set<number>[]} Of each layer: the tokens at which many channels reset. */
+    this.resets = Array.from({ length: layers }, () => new Set());
+    /** @type {Piece[]} */
+    this.pieces = [];
+    this.done = !run;
+    this.full = false;
+  }
+
+  /** Add an answer of the server's `columns`. */
+  add(answer) {
+    this.columns[answer.layer].append(answer.start, answer.columns);
+    this.averages.append(answer.known, answer.averages);
+    this.pieces.splice(answer.known, answer.pieces.length, ...answer.pieces);
+    const last = this.pieces.at(-1);
+    if (answer.done && last) last.text = answer.last; // the end of a run may complete its text
+    if (answer.resets) this.resets[answer.layer] = new Set(answer.resets);
+    this.done = answer.done;
+    this.full = answer.full;
+  }
+}

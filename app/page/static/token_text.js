@@ -1,0 +1,67 @@
+/** The text of a run, one span a token. What a model wrote is only ever set as textContent. */
+export class TokenText {
+  /** @param {HTMLElement} element */
+  constructor(element) {
+    this.element = element;
+    this.clear();
+    element.addEventListener("scroll", () => {
+      this.atEnd = element.scrollTop + element.clientHeight >= element.scrollHeight - 8;
+    });
+  }
+
+  clear() {
+    this.element.textContent = "";
+    this.spans = [];
+    this.selected = undefined;
+    this.atEnd = true; // new text scrolls into sight
+  }
+
+  /** Add the tokens that are new. @param {import("./recording.js").Recording} recording */
+  update({ pieces, done, resets }, layer) {
+    const added = pieces.slice(this.spans.length).map(({ text, prompt }, i) => {
+      const span = document.createElement("span");
+      span.textContent = text;
+      span.dataset.token = this.spans.length + i;
+      span.classList.toggle("prompt", prompt);
+      span.classList.toggle("reset", resets[layer].has(this.spans.length + i));
+      return span;
+    });
+    this.spans.push(...added);
+    this.element.append(...added);
+    if (done && pieces.length) this.spans.at(-1).textContent = pieces.at(-1).text;
+    if (added.length && this.atEnd) this.element.scrollTop = 1e9;
+  }
+
+  /** Mark the tokens at which many channels reset. @param {Set<number>} resets */
+  mark(resets) {
+    this.spans.forEach((span, token) => {
+      span.classList.toggle("reset", resets.has(token));
+    });
+  }
+
+  /** @param {number} token */
+  select(token) {
+    this.selected?.classList.remove("selected");
+    this.selected = this.spans[token];
+    this.selected?.classList.add("selected");
+    this.selected?.scrollIntoView({ block: "nearest" });
+  }
+
+  /**
+   * Show what the state holds of every token.
+   * @param {{magnitude: number[], full: number[]}} row The products of |a| and Re(q Πa k).
+   */
+  explain({ magnitude, full }) {
+    const most = Math.max(...full.map(Math.abs), 1e-9);
+    this.spans.forEach((span, token) => {
+      const kept = magnitude[token] ?? 0;
+      const share = (full[token] ?? 0) / most;
+      const line = `rgba(${share > 0 ? "18,165,148" : "142,78,198"},${Math.abs(share).toFixed(3)})`;
+      span.style.background = kept ? `rgba(252,137,97,${(0.75 * kept).toFixed(3)})` : "";
+      span.style.setProperty("--full", share ? line : "transparent");
+      span.title = kept
+        ? `kept ${(100 * kept).toFixed(1)}%, Re(q Πa k) ${full[token].toPrecision(3)}`
+        : "";
+    });
+  }
+}
