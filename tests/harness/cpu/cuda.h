@@ -23,10 +23,10 @@ inline void __syncwarp(uint = ~0u, GPU_LINE) {
   gpu::simd_barrier(gpu::FENCE_DEVICE | gpu::FENCE_SHARED, line);
 }
 inline uint own_lane() { return gpu::position().thread_index_in_simdgroup; }
-#define GPU_LANE(name, type, from)                                         \
-  template <class X, class T = gpu::value_of<X>>                           \
-  T name(uint, X x, type n, int = 32, GPU_LINE) {                          \
-    return gpu::lane<T>(from, x, line);                                    \
+#define GPU_LANE(name, type, from)                \
+  template <class X, class T = gpu::value_of<X>>  \
+  T name(uint, X x, type n, int = 32, GPU_LINE) { \
+    return gpu::lane<T>(from, x, line);           \
   }
 GPU_LANE(__shfl_sync, int, uint(n) % gpu::kLanes)
 GPU_LANE(__shfl_xor_sync, int, own_lane() ^ uint(n))

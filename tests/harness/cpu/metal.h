@@ -22,10 +22,10 @@ inline void simdgroup_barrier(mem_flags flags, GPU_LINE) { gpu::simd_barrier(uin
 
 // Exchange between lanes; a shift past the end of the simdgroup keeps the lane's own value.
 inline uint own_lane() { return gpu::position().thread_index_in_simdgroup; }
-#define GPU_LANE(name, from)                                      \
-  template <class X, class T = gpu::value_of<X>>                  \
-  T name(X x, ushort n, GPU_LINE) {                               \
-    return gpu::lane<T>(from, x, line);                           \
+#define GPU_LANE(name, from)                     \
+  template <class X, class T = gpu::value_of<X>> \
+  T name(X x, ushort n, GPU_LINE) {              \
+    return gpu::lane<T>(from, x, line);          \
   }
 GPU_LANE(simd_shuffle, n)
 GPU_LANE(simd_broadcast, n)
@@ -38,11 +38,11 @@ T simd_shuffle_and_fill_up(X x, T fill, ushort n, GPU_LINE) {
   const T found = simd_shuffle_up(x, n, line);
   return own_lane() < n ? fill : found;
 }
-#define GPU_FOLD(name, start, end, combined)                                                \
-  template <class X, class T = gpu::value_of<X>>                                            \
-  T name(X given, GPU_LINE) {                                                               \
-    const T x = given;                                                                      \
-    return gpu::fold(x, T(start), end, line, [](T a, T b) { return T(combined); });         \
+#define GPU_FOLD(name, start, end, combined)                                        \
+  template <class X, class T = gpu::value_of<X>>                                    \
+  T name(X given, GPU_LINE) {                                                       \
+    const T x = given;                                                              \
+    return gpu::fold(x, T(start), end, line, [](T a, T b) { return T(combined); }); \
   }
 GPU_FOLD(simd_sum, 0, gpu::kLanes, a + b)
 GPU_FOLD(simd_product, 1, gpu::kLanes, a* b)
@@ -56,27 +56,27 @@ GPU_FOLD(simd_prefix_exclusive_sum, 0, own_lane(), a + b)
 // one's is the rounding (Metal Shading Language specification, tables 8.1 and 8.2). Here it does.
 inline float coarse(float x) { return x * (1 + 0x1p-13f); }
 inline float exact(float x) { return x; }
-#define GPU_MATH_1(name, value)                         \
-  inline float name(float x) { return value; }          \
-  template <int E>                                      \
-  gpu::Half<E> name(gpu::Half<E> x) {                   \
-    return gpu::Half<E>(name(float(x)));                \
+#define GPU_MATH_1(name, value)                \
+  inline float name(float x) { return value; } \
+  template <int E>                             \
+  gpu::Half<E> name(gpu::Half<E> x) {          \
+    return gpu::Half<E>(name(float(x)));       \
   }
-#define GPU_MATH(rounded)                               \
-  GPU_MATH_1(exp, rounded(__builtin_expf(x)))           \
-  GPU_MATH_1(exp2, rounded(__builtin_exp2f(x)))         \
-  GPU_MATH_1(log, rounded(__builtin_logf(x)))           \
-  GPU_MATH_1(log2, rounded(__builtin_log2f(x)))         \
-  GPU_MATH_1(sin, rounded(__builtin_sinf(x)))           \
-  GPU_MATH_1(cos, rounded(__builtin_cosf(x)))           \
-  GPU_MATH_1(tanh, rounded(__builtin_tanhf(x)))         \
-  GPU_MATH_1(sqrt, rounded(__builtin_sqrtf(x)))         \
-  GPU_MATH_1(rsqrt, rounded(1 / __builtin_sqrtf(x)))    \
+#define GPU_MATH(rounded)                                                      \
+  GPU_MATH_1(exp, rounded(__builtin_expf(x)))                                  \
+  GPU_MATH_1(exp2, rounded(__builtin_exp2f(x)))                                \
+  GPU_MATH_1(log, rounded(__builtin_logf(x)))                                  \
+  GPU_MATH_1(log2, rounded(__builtin_log2f(x)))                                \
+  GPU_MATH_1(sin, rounded(__builtin_sinf(x)))                                  \
+  GPU_MATH_1(cos, rounded(__builtin_cosf(x)))                                  \
+  GPU_MATH_1(tanh, rounded(__builtin_tanhf(x)))                                \
+  GPU_MATH_1(sqrt, rounded(__builtin_sqrtf(x)))                                \
+  GPU_MATH_1(rsqrt, rounded(1 / __builtin_sqrtf(x)))                           \
   inline float pow(float x, float y) { return rounded(__builtin_powf(x, y)); } \
   inline float divide(float x, float y) { return rounded(x / y); }             \
-  inline float sincos(float x, float& c) {              \
-    c = rounded(__builtin_cosf(x));                     \
-    return rounded(__builtin_sinf(x));                  \
+  inline float sincos(float x, float& c) {                                     \
+    c = rounded(__builtin_cosf(x));                                            \
+    return rounded(__builtin_sinf(x));                                         \
   }
 GPU_MATH(coarse)
 namespace precise {

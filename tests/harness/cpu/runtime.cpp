@@ -117,8 +117,8 @@ void start_group() {
   for (size_t i = 0; i < count; ++i) {
     Fiber& f = fibers[i];
     if (!f.stack) {
-      f.stack = (char*)mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                            -1, 0);
+      f.stack =
+          (char*)mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       if (f.stack == MAP_FAILED) abort();
     }
     f.state = READY;

@@ -143,10 +143,8 @@ struct Shared {
   ptrdiff_t offset = 0;
   decltype(auto) operator[](ptrdiff_t i) const {
     if (i < 0 || size_t(i) >= N) out_of_bounds(array->name, i, N);
-    if constexpr (sizeof...(Inner) == 0)
-      return element<T>(array, offset + i);
-    else
-      return Shared<T, Inner...>{array, offset + i * ptrdiff_t((Inner * ...))};
+    if constexpr (sizeof...(Inner) == 0) return element<T>(array, offset + i);
+    else return Shared<T, Inner...>{array, offset + i * ptrdiff_t((Inner * ...))};
   }
   operator T*() const { return reinterpret_cast<T*>(array->data) + offset; }
 };
@@ -161,10 +159,8 @@ template <class T>
 T lane(uint from, T value, int line) {
   give_to_lanes(&value, sizeof(T), line);
   const void* found = lane_value(from);
-  if (found)
-    __builtin_memcpy((void*)&value, found, sizeof(T));
-  else
-    __builtin_memset((void*)&value, 0xFF, sizeof(T));
+  if (found) __builtin_memcpy((void*)&value, found, sizeof(T));
+  else __builtin_memset((void*)&value, 0xFF, sizeof(T));
   return value;
 }
 

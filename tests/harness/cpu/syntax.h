@@ -29,6 +29,7 @@ enum class mem_flags : uint { mem_none = 0, mem_device = 1, mem_threadgroup = 2 
 mem_flags operator|(mem_flags, mem_flags);
 void threadgroup_barrier(mem_flags);
 void simdgroup_barrier(mem_flags);
+// clang-format off: a declaration a line
 template <class T> T simd_shuffle(T, ushort);
 template <class T> T simd_broadcast(T, ushort);
 template <class T> T simd_shuffle_xor(T, ushort);
@@ -62,5 +63,6 @@ template <class T> T min(T, T);
 template <class T> T max(T, T);
 template <class T> T clamp(T, T, T);
 template <class T> T select(T, T, bool);
+// clang-format on
 }  // namespace metal
 using namespace metal;

@@ -15,33 +15,33 @@
 enum { ROW_MAJOR = 101, COLUMN_MAJOR = 102, NO_TRANSPOSE = 111, TRANSPOSE = 112 };
 
 /* Three types of scalars; complex ones are passed by address. */
-#define GEMM(name, scalar, element, integer)                                               \
-  void name(int order, int trans_a, int trans_b, integer m, integer n, integer k,          \
-            scalar alpha, const element *a, integer lda, const element *b, integer ldb,    \
-            scalar beta, element *c, integer ldc)
+#define GEMM(name, scalar, element, integer)                                                       \
+  void name(int order, int trans_a, int trans_b, integer m, integer n, integer k, scalar alpha,    \
+            const element* a, integer lda, const element* b, integer ldb, scalar beta, element* c, \
+            integer ldc)
 static struct openblas {
   GEMM((*sgemm), float, float, int64_t);
   GEMM((*dgemm), double, double, int64_t);
-  GEMM((*cgemm), const void *, void, int64_t);
-  void (*sgemv)(int order, int trans, int64_t rows, int64_t columns, float alpha, const float *a,
-                int64_t lda, const float *x, int64_t stride_x, float beta, float *y,
+  GEMM((*cgemm), const void*, void, int64_t);
+  void (*sgemv)(int order, int trans, int64_t rows, int64_t columns, float alpha, const float* a,
+                int64_t lda, const float* x, int64_t stride_x, float beta, float* y,
                 int64_t stride_y);
 } openblas;
 static atomic_long calls;
 
 /* Looks a function up as NumPy's build names it, or as OpenBLAS itself does. */
-static int find(void *library, const char *name, void *function) {
+static int find(void* library, const char* name, void* function) {
   char symbol[64];
   snprintf(symbol, sizeof symbol, "scipy_%s", name);
-  void *found = dlsym(library, symbol);
+  void* found = dlsym(library, symbol);
   if (!found) found = dlsym(library, name);
-  *(void **)function = found;
+  *(void**)function = found;
   return found != NULL;
 }
 
 /* 0: products may come; 1: the library does not load; 2: it lacks a function. */
-EXPORT int mlx_gateloop_blas_connect(const char *openblas_path) {
-  void *library = dlopen(openblas_path, RTLD_NOW | RTLD_LOCAL);
+EXPORT int mlx_gateloop_blas_connect(const char* openblas_path) {
+  void* library = dlopen(openblas_path, RTLD_NOW | RTLD_LOCAL);
   if (!library) return 1;
   struct openblas found;
   if (!find(library, "cblas_sgemm64_", &found.sgemm) ||
@@ -69,16 +69,14 @@ static GEMM(sgemm_by_column, float, float, int64_t) {
   else if (k && m == 1) /* the transpose of it: c' = b' a' */
     openblas.sgemv(order, plain_b ? TRANSPOSE : NO_TRANSPOSE, plain_b ? k : n, plain_b ? n : k,
                    alpha, b, ldb, a, plain_a ? lda : 1, beta, c, ldc);
-  else
-    openblas.sgemm(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  else openblas.sgemm(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 EXPORT GEMM(cblas_sgemm, float, float, int) {
   count();
   if (order == ROW_MAJOR) /* read by columns, every matrix is its transpose: c' = b' a' */
     sgemm_by_column(COLUMN_MAJOR, trans_b, trans_a, n, m, k, alpha, b, ldb, a, lda, beta, c, ldc);
-  else
-    sgemm_by_column(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  else sgemm_by_column(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 EXPORT GEMM(cblas_dgemm, double, double, int) {
@@ -86,7 +84,7 @@ EXPORT GEMM(cblas_dgemm, double, double, int) {
   openblas.dgemm(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
-EXPORT GEMM(cblas_cgemm, const void *, void, int) {
+EXPORT GEMM(cblas_cgemm, const void*, void, int) {
   count();
   openblas.cgemm(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }

@@ -65,8 +65,8 @@ Work CrossEntropy::work(const Arrays& inputs, Arrays& outputs) {
 
 Arrays CrossEntropy::vjp(const Arrays& primals, const Arrays& cotangents,
                          const std::vector<int>& argnums, const Arrays& outputs) {
-  auto gradient = CrossEntropyGradient::make(
-      {primals[0], primals[1], outputs[1], cotangents[0]}, {}, stream());
+  auto gradient =
+      CrossEntropyGradient::make({primals[0], primals[1], outputs[1], cotangents[0]}, {}, stream());
   return asked(primals, argnums, {gradient[0], primals[1]});
 }
 

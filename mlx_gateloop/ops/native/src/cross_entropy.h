@@ -1,4 +1,5 @@
-// Softmax cross-entropy over a vocabulary. Nothing as large as the logits is made but their gradient.
+// Softmax cross-entropy over a vocabulary. Nothing as large as the logits is made but their
+// gradient.
 #pragma once
 
 #include "primitive.h"
@@ -9,8 +10,8 @@ struct NoOptions {
   bool operator==(const NoOptions&) const = default;
 };
 
-// Inputs: logits [..., V] float32 and targets [...] int32. Outputs [...]: log sum exp(logits) less the
-// target's logit, and the former alone for the gradient. A target outside 0..V-1 gives NaN.
+// Inputs: logits [..., V] float32 and targets [...] int32. Outputs [...]: log sum exp(logits) less
+// the target's logit, and the former alone for the gradient. A target outside 0..V-1 gives NaN.
 class CrossEntropy : public CpuPrimitive<CrossEntropy, NoOptions> {
  public:
   using CpuPrimitive::CpuPrimitive;

@@ -101,7 +101,8 @@ Arrays GateLoop::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
   if (o.has_mask) y = mx::where(live, y, mx::array(0.0f), s);
   if (!o.complex_a) {  // nothing is added to the imaginary plane
     auto none = mx::zeros_like(x, s);
-    auto imaginary = Scan::make({a[0], none, plane(start, 1, s)}, {false, false, true, o.reverse}, s);
+    auto imaginary =
+        Scan::make({a[0], none, plane(start, 1, s)}, {false, false, true, o.reverse}, s);
     h.push_back(imaginary[0]);
   }
   Arrays last;
@@ -141,8 +142,8 @@ Work GateLoopGradient::work(const Arrays& inputs, Arrays& outputs) {
   gradients.dh0 = out[options.h0()];
   return [=, B = inputs[0].shape(0), complex_a = options.complex_a] {
     split_slabs(B, slab.L, slab.D, [&](int b, int d0, int d1) {
-      (complex_a ? gate_loop_backward<true> : gate_loop_backward<false>)(
-          slab.of(b), gradients.of(b, slab), d0, d1);
+      (complex_a ? gate_loop_backward<true>
+                 : gate_loop_backward<false>)(slab.of(b), gradients.of(b, slab), d0, d1);
     });
   };
 }

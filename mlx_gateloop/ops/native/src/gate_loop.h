@@ -13,7 +13,8 @@ struct GateLoopOptions {
   Form form;
   bool complex_a, has_h0, has_mask, reverse;
   bool operator==(const GateLoopOptions&) const = default;
-  // Where the inputs lie that may be absent; the state is [B, 2, D], real plane first, whatever the transition.
+  // Where the inputs lie that may be absent; the state is [B, 2, D], real plane first, whatever the
+  // transition.
   int second() const { return 4; }
   int h0() const { return complex_a ? 5 : 4; }
   int mask() const { return h0() + has_h0; }

@@ -17,8 +17,7 @@ GATELOOP_INLINE void forward_step(int n, const float* ar, const float* ai, const
   for (int j = 0; j < n; ++j) {
     float real = pr[j], imaginary = COMPLEX_A ? pi[j] : 0;
     hr[j] = (COMPLEX_A ? ar[j] * real - ai[j] * imaginary : ar[j] * real) + xr[j];
-    if constexpr (COMPLEX_A)
-      hi[j] = ar[j] * imaginary + ai[j] * real + (COMPLEX_X ? xi[j] : 0);
+    if constexpr (COMPLEX_A) hi[j] = ar[j] * imaginary + ai[j] * real + (COMPLEX_X ? xi[j] : 0);
   }
 }
 
@@ -118,8 +117,8 @@ mx::array first_step(const mx::array& x, bool reverse, mx::Stream s) {  // [B, L
 mx::array previous(const mx::array& h, const mx::array& h0, bool reverse, mx::Stream s) {
   int L = h.shape(1);
   auto start = mx::expand_dims(h0, 1, s);
-  auto rest = mx::slice(h, {0, reverse ? 1 : 0, 0}, {h.shape(0), reverse ? L : L - 1, h.shape(2)},
-                        s);
+  auto rest =
+      mx::slice(h, {0, reverse ? 1 : 0, 0}, {h.shape(0), reverse ? L : L - 1, h.shape(2)}, s);
   return reverse ? mx::concatenate({rest, start}, 1, s) : mx::concatenate({start, rest}, 1, s);
 }
 
@@ -188,14 +187,13 @@ Arrays Scan::jvp(const Arrays& primals, const Arrays& tangents, const std::vecto
   auto nothing = mx::zeros_like(first_step(primals[0], options.reverse, s), s);
   Arrays before;
   for (int i = 0; i < n; ++i)
-    before.push_back(previous(h[i], options.has_h0 ? primals[start + i] : nothing,
-                              options.reverse, s));
+    before.push_back(
+        previous(h[i], options.has_h0 ? primals[start + i] : nothing, options.reverse, s));
   Arrays inputs(primals.begin(), primals.begin() + n);
   auto real = mx::add(mx::multiply(t[0], before[0], s), t[x], s);
   if (n == 2) {
     inputs.push_back(mx::subtract(real, mx::multiply(t[1], before[1], s), s));
-    auto imaginary =
-        mx::add(mx::multiply(t[0], before[1], s), mx::multiply(t[1], before[0], s), s);
+    auto imaginary = mx::add(mx::multiply(t[0], before[1], s), mx::multiply(t[1], before[0], s), s);
     inputs.push_back(options.complex_x ? mx::add(imaginary, t[x + 1], s) : imaginary);
   } else {
     inputs.push_back(real);
@@ -228,8 +226,8 @@ Arrays ScanGradient::composed(const Arrays& inputs, ScanOptions options, mx::Str
   for (int i = 0; i < n; ++i) {
     auto a = i ? mx::negative(inputs[i], s) : inputs[i];
     next.push_back(previous(a, nothing, !reverse, s));
-    before.push_back(previous(inputs[n + i], options.has_h0 ? inputs[start + i] : nothing, reverse,
-                              s));
+    before.push_back(
+        previous(inputs[n + i], options.has_h0 ? inputs[start + i] : nothing, reverse, s));
   }
   auto scanned = next;
   scanned.insert(scanned.end(), inputs.begin() + dh, inputs.end());

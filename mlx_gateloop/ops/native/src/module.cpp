@@ -33,10 +33,12 @@ Arrays checked_scan(const Arrays& a, const Arrays& x, const Arrays& h0, bool rev
   return linear_scan(a, x, h0, reverse);
 }
 
-std::pair<mx::array, mx::array> checked_gate_loop(
-    const mx::array& q, const mx::array& k, const mx::array& v, const mx::array& first,
-    const std::optional<mx::array>& second, const std::optional<mx::array>& h0,
-    const std::optional<mx::array>& mask, int form, bool reverse) {
+std::pair<mx::array, mx::array> checked_gate_loop(const mx::array& q, const mx::array& k,
+                                                  const mx::array& v, const mx::array& first,
+                                                  const std::optional<mx::array>& second,
+                                                  const std::optional<mx::array>& h0,
+                                                  const std::optional<mx::array>& mask, int form,
+                                                  bool reverse) {
   require(form >= 0 && form <= 2, "gate_loop: form is 0 sigmoid, 1 polar or 2 cartesian");
   Arrays inputs{q, k, v, first};
   if (second) inputs.push_back(*second);

@@ -51,9 +51,8 @@ void split_slabs(int B, int L, int D, const Slab& slab) {
 template <class Part>
 void split_flat(size_t n, const Part& part) {
   size_t blocks = (n + kBlock - 1) / kBlock;
-  split(blocks, n, [&](size_t first, size_t last) {
-    part(first * kBlock, std::min(n, last * kBlock));
-  });
+  split(blocks, n,
+        [&](size_t first, size_t last) { part(first * kBlock, std::min(n, last * kBlock)); });
 }
 
 }  // namespace gateloop

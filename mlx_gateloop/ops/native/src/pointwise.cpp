@@ -137,7 +137,8 @@ Arrays PointwiseGradient::composed(const Arrays& inputs, Activation function, mx
   auto one = mx::array(1.0f);
   auto derivative = [&]() {
     if (function == Activation::gelu) {
-      auto phi = times(mx::array(0.5f), mx::add(one, mx::erf(times(x, mx::array(kHalfRoot)), s), s));
+      auto phi =
+          times(mx::array(0.5f), mx::add(one, mx::erf(times(x, mx::array(kHalfRoot)), s), s));
       auto density = times(mx::array(kDensity), mx::exp(times(mx::array(-0.5f), times(x, x)), s));
       return mx::add(phi, times(x, density), s);
     }

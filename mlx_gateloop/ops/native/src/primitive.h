@@ -61,8 +61,8 @@ class CpuPrimitive : public mx::Primitive {
     return options == static_cast<const Self&>(other).options;
   }
 
-  Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums)
-      override {
+  Arrays jvp(const Arrays& primals, const Arrays& tangents,
+             const std::vector<int>& argnums) override {
     std::vector<int> varying;
     Arrays along;
     for (size_t i = 0; i < argnums.size(); ++i) {
@@ -85,8 +85,8 @@ class CpuPrimitive : public mx::Primitive {
   }
 
   // Every input and output has the batch first: the new axis is folded into it.
-  std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs, const std::vector<int>& axes)
-      override {
+  std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs,
+                                           const std::vector<int>& axes) override {
     auto folded = mapped_first(inputs, axes);
     mx::Shape axis{folded[0].shape(0), folded[0].shape(1)};
     for (auto& x : folded) x = mx::flatten(x, 0, 1, stream());
