@@ -5,12 +5,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo embedded screenshots test test-all lint format docs bench clean
+.PHONY: help demo embedded screenshots test test-all lint format biome docs bench clean
 
 help:
 	@echo "make demo   chat with a small model in the browser, and watch what it remembers"
 	@echo "make test   the test suite; make test-all adds its long checks"
-	@echo "make lint   ruff and mypy"
+	@echo "make lint   ruff, mypy, clang-format and biome"
 	@echo "make docs   build these pages and the API reference into build/site"
 	@echo "make bench  time our code beside the peers that are installed"
 	@echo "make clean  remove .venv and caches"
@@ -38,14 +38,30 @@ test: .venv/installed-dev
 test-all: .venv/installed-dev
 	$(PYTEST)
 
+CPP := $(wildcard mlx_gateloop/ops/native/src/*.[ch]* tests/harness/cpu/*.[ch]*)
+
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
+	@$(MAKE) --no-print-directory biome
 
 format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
+	@$(MAKE) --no-print-directory biome WRITE=--write
+
+# The app's scripts and styles, checked by a tool from npm.
+biome:
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory node_modules/installed && \
+	  node_modules/.bin/biome check --error-on-warnings $(WRITE) .; \
+	else echo "app/page/static was not checked: there is no npm (it comes with node)"; fi
+
+node_modules/installed: package.json
+	npm install --loglevel=error --no-audit --no-fund --no-package-lock
+	@touch $@
 
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
@@ -56,7 +72,7 @@ bench: .venv/installed
 	$(BIN)/gateloop bench train
 
 clean:
-	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
