@@ -1,14 +1,15 @@
 """GateLoop on MLX: linear recurrence whose state transition is controlled by the data.
 
-The operator and its transition are here at once; everything of the language model, which needs
-mlx-lm and transformers, is imported when it is first asked for.
+The operator and its transition are imported at once; the language model, which needs mlx-lm and
+transformers, at first use.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mlx_gateloop import _register
 
-_register.install()  # first: it sees to MLX's BLAS when MLX is imported
+_register.install()  # first: it prepares MLX's BLAS before MLX is imported
 
 from mlx_gateloop.ops import (  # noqa: E402
     Transition,
@@ -19,6 +20,7 @@ from mlx_gateloop.ops import (  # noqa: E402
 )
 
 if TYPE_CHECKING:
+    from mlx_gateloop import watch
     from mlx_gateloop.io import load, save
     from mlx_gateloop.model.lm import Model, ModelArgs
 
@@ -33,16 +35,17 @@ __all__ = [
     "linear_scan",
     "load",
     "save",
+    "watch",
 ]
 
 _LATER = {"Model": "model.lm", "ModelArgs": "model.lm", "load": "io", "save": "io"}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "watch":
+        return import_module(f"{__name__}.watch")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
     return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
 
 

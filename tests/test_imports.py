@@ -1,56 +1,113 @@
-"""The rules of the house: which way imports run, and that importing does no work."""
+"""The rules of imports: which rooms import which, no circles, and no work at import."""
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "mlx_gateloop"
-INSIDE = ["cli", "commands", "data", "evaluate", "experiments", "figures", "generate", "io"]
-INSIDE += ["layers", "lm", "ops", "tokenizer", "trace", "train"]
-FORBIDDEN = {
-    "ops": [f"mlx_gateloop.{part}" for part in INSIDE if part != "ops"],
-    "model/layers.py": [f"mlx_gateloop.{p}" for p in INSIDE if p not in ("ops", "layers")],
-    "model/lm.py": [f"mlx_gateloop.{p}" for p in INSIDE if p not in ("ops", "layers", "lm")],
-    "watch": [f"mlx_gateloop.{p}" for p in INSIDE if p != "ops"],
-    "generate.py": ["mlx_gateloop.train", "mlx_gateloop.data"],
-    ".": ["torch", "gradio", "app", "convert"],
+LEAVES = {"configuration", "errors", "files"}
+LIBRARY = LEAVES | {"evaluate", "generate", "io", "model", "ops", "tokenizer"}
+TOOLS = LIBRARY | {"data", "doctor", "plots", "train", "watch"}
+# A room is a folder or a module of the package; "" is its __init__.
+MAY_IMPORT = {
+    "ops": set(),
+    "model": LEAVES | {"ops"},
+    "lm": {"model"},
+    "data": LEAVES | {"model", "ops"},
+    "watch": LEAVES | {"model", "ops"},
+    "plots": LEAVES | {"model", "ops", "watch"},
+    "train": LIBRARY | {"data", "plots", "watch"},
+    "bench": TOOLS,
+    "experiments": TOOLS | {"bench"},
+    "commands": TOOLS | {"bench", "experiments", "extras"},
+    "cli": LEAVES | {"commands", "extras"},
+    "app": TOOLS - {"train", "doctor"} | {"cli", "extras"},
+    "convert": LIBRARY | {"cli", "commands", "extras"},
+    "configuration": {"errors"},
+    "errors": set(),
+    "extras": {"errors"},
+    "files": {"errors"},
+    "tokenizer": LEAVES,
+    "generate": LEAVES,
+    "evaluate": LEAVES | {"data", "model", "ops"},
+    "io": LEAVES | {"_register", "model", "tokenizer"},
+    "doctor": LEAVES | {"ops"},
+    "_register": {"model"},
+    "__main__": {"cli"},
+    "": {"_register", "io", "model", "ops", "watch"},
 }
+ONLY_IN = {"torch": {"convert", "bench"}, "gradio": {"app"}}  # bench times installed peers
+RELATIVE = {"app", "convert"}  # installed inside the package from folders beside it
 
 
-def imports(file: Path) -> set[str]:
-    """Every module that a file imports, anywhere in it."""
-    names = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+def name_of(file: Path) -> str:
+    parts = list(file.relative_to(ROOT).with_suffix("").parts)
+    parts = parts if parts[0] == "mlx_gateloop" else ["mlx_gateloop", *parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FOLDERS = ("mlx_gateloop", "app", "convert")
+FILES = {name_of(file): file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")}
+
+
+def room(name: str) -> str:
+    return f"{name}.".split(".")[1]
+
+
+def imports(name: str, nodes: Iterator[ast.AST]) -> set[str]:
+    """The modules that these nodes of a module import."""
+    package = name if FILES[name].name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in nodes:
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: relative import"
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+            assert not node.level or room(name) in RELATIVE, f"{name}: relative import"
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*(above if node.level else []), *filter(None, [node.module])])
+            members = {f"{base}.{alias.name}" for alias in node.names}
+            found |= members & FILES.keys() or {base}
+    return found
 
 
-@pytest.mark.parametrize(("part", "forbidden"), FORBIDDEN.items())
-def test_imports_run_one_way(part, forbidden):
-    path = PACKAGE / part
-    for file in [path] if path.is_file() else path.rglob("*.py"):
-        if file.parent == PACKAGE / "bench":  # times peers where they are installed
-            continue
-        for name in imports(file):
-            wrong = [f for f in forbidden if name == f or name.startswith(f"{f}.")]
-            assert not wrong, f"{file.relative_to(ROOT)} imports {name}"
+def at_import(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that run when a module is imported."""
+    for node in ast.iter_child_nodes(tree):
+        typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        if not typing_only and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+            yield from at_import(node)
 
 
-def test_the_operator_needs_nothing_but_mlx():
-    allowed = {"mlx", "mlx_gateloop"} | set(sys.stdlib_module_names)
-    for file in (PACKAGE / "ops").rglob("*.py"):
-        assert {name.split(".")[0] for name in imports(file)} <= allowed, file
+def test_every_room_has_a_rule():
+    assert {room(name) for name in FILES} == MAY_IMPORT.keys()
 
 
-HEAVY = {"mlx_lm", "transformers", "numpy", "matplotlib", "torch", "gradio", "mlx.nn"}
+@pytest.mark.parametrize("name", FILES)
+def test_a_room_imports_what_it_may(name):
+    inside = room(name)
+    for target in imports(name, ast.walk(ast.parse(FILES[name].read_text()))):
+        top = target.split(".")[0]
+        assert inside in ONLY_IN.get(top, {inside}), f"{name} imports {target}"
+        assert top not in RELATIVE, f"{name} imports {target}: import it relatively"
+        if top == "mlx_gateloop" and target != "mlx_gateloop":
+            assert room(target) in MAY_IMPORT[inside] | {inside}, f"{name} imports {target}"
+        if inside == "ops":
+            assert top in {"mlx", "mlx_gateloop"} | sys.stdlib_module_names, f"{name}: {target}"
+
+
+def test_no_circles():
+    trees = {name: ast.parse(file.read_text()) for name, file in FILES.items()}
+    graph = {name: imports(name, at_import(tree)) for name, tree in trees.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError with the circle
+
+
+HEAVY = {"mlx_lm", "transformers", "numpy", "matplotlib", "torch", "gradio", "mlx.nn", "pydantic"}
 
 
 @pytest.mark.parametrize(
@@ -64,3 +121,10 @@ def test_importing_the_package_and_parsing_a_command_is_light(code):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert HEAVY.isdisjoint(loaded)
+
+
+def test_watch_is_a_module_loaded_at_first_use():
+    code = "import sys, mlx_gateloop as gl; assert 'mlx_gateloop.watch' not in sys.modules; "
+    code += "print(gl.watch.recording.__name__, type(gl.watch).__name__)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["recording", "module"]

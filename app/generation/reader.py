@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_gateloop.model.lm import Model
-from mlx_gateloop.watch.trace import Recorder, Trace, recording
+from mlx_gateloop.watch import Recorder, Trace, recording
 
 from .run import Limits, Run
 from .states import Boundary

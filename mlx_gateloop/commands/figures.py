@@ -60,7 +60,7 @@ def _of_text(model_name: str, path: Path, length: int) -> Iterator[Drawing]:
     from mlx_gateloop import load
     from mlx_gateloop.data.corpus import read_text
     from mlx_gateloop.plots import figures
-    from mlx_gateloop.watch.trace import trace_of
+    from mlx_gateloop.watch import trace_of
 
     text = read_text(path)
     model, tokenizer = load(model_name)
@@ -80,7 +80,7 @@ def _of_experiment(directory: Path) -> Iterator[Drawing]:
     from mlx_gateloop.experiments.report import counts_by_span, read_runs
     from mlx_gateloop.io import load_model
     from mlx_gateloop.plots import figures
-    from mlx_gateloop.watch.trace import trace_of
+    from mlx_gateloop.watch import trace_of
 
     root = directory.resolve().parents[1]
     task = Experiment.load(root / "experiment.json").make_task()

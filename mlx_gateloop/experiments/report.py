@@ -18,7 +18,7 @@ from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.io import load_model, write_text
 from mlx_gateloop.plots import figures
 from mlx_gateloop.train.source import TaskSource
-from mlx_gateloop.watch.trace import trace_of
+from mlx_gateloop.watch import trace_of
 
 # Paper, section 5.1, table 1.
 CLAIMS = {("memory-horizon", "paper"): {"data_controlled": "0.43", "fixed": "0.25"}}

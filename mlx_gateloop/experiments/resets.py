@@ -6,7 +6,7 @@ import numpy as np
 
 from mlx_gateloop.data.task import Samples
 from mlx_gateloop.model.lm import Model
-from mlx_gateloop.watch.trace import trace_of
+from mlx_gateloop.watch import trace_of
 
 TRACED = 32  # samples whose transitions are averaged
 # |a| of a channel that resets itself: below the one at the marker, above the other elsewhere.

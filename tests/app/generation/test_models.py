@@ -143,7 +143,7 @@ def test_the_list_of_hashes_is_checked(folder):
 def test_broken_models_are_named(folder):
     models = Models([folder])
     edit(folder / "tiny" / "config.json", hidden_size="wide")
-    assert "hidden_size must be a positive integer" in refusal(models.info, "tiny")
+    assert "hidden_size must be a valid integer" in refusal(models.info, "tiny")
     (folder / "tiny" / "config.json").write_text("[]")
     assert refusal(models.info, "tiny") == "tiny/config.json: expected a JSON object"
     (folder / "tiny" / "config.json").write_text("{")

@@ -7,7 +7,7 @@ from mlx_gateloop.app.generation.states import Boundary, StateCache
 
 import mlx_gateloop as gl
 from mlx_gateloop.generate import Sampling
-from mlx_gateloop.watch.trace import recording
+from mlx_gateloop.watch import recording
 
 MODEL = "tiny"
 

@@ -1,0 +1,115 @@
+"""Recording of the state transitions that a model's caches see.
+
+A layer reports to its cache (`TimeMixing`), so a recording follows the state, and concurrent
+generations never mix.
+"""
+
+from collections import deque
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_gateloop.ops import Transition
+from mlx_gateloop.watch.trace import PHASE, RATE, Trace
+
+Report = tuple[mx.array, mx.array, Transition]  # query, key and transition of a layer
+
+
+class Recorder:
+    """Collects the layers' reports of each forward pass, and moves them into a trace.
+
+    After a forward pass call `step` and evaluate its arrays with the pass's other results; then
+    `take` moves the oldest pass into the trace. Recording adds no MLX operation but casts.
+
+    Args:
+        trace: The trace to append to.
+        most: Tokens at which it is full; None means no limit.
+    """
+
+    def __init__(self, trace: Trace, most: int | None = None) -> None:
+        self.trace, self.most = trace, most
+        self._reports: list[Report] = []
+        self._steps: deque[list[Report]] = deque()
+
+    def report(self, query: mx.array, key: mx.array, transition: Transition) -> None:
+        """Receive one layer's report of a forward pass over one sequence: a cache's `record`."""
+        self._reports.append((query.astype(mx.float32), key.astype(mx.float32), transition))
+
+    def step(self) -> list[mx.array]:
+        """End a forward pass; returns its arrays, not yet evaluated."""
+        self._steps.append(self._reports)
+        self._reports = []
+        parts = [(q, k, a.first, a.second) for q, k, a in self._steps[-1]]
+        return [array for part in parts for array in part if array is not None]
+
+    def take(self) -> None:
+        """Move the oldest forward pass into the trace, unless that is full."""
+        reports = self._steps.popleft()
+        if self.most is not None and self.trace.tokens >= self.most:
+            self.trace.full = True
+            return
+        shape = (4, len(reports), reports[0][0].shape[1], self.trace.channels)
+        columns = np.zeros(shape, np.float32)
+        for layer, (query, key, transition) in enumerate(reports):
+            arrays = (transition.first, transition.second, query, key)
+            for plane, array in enumerate(arrays):
+                if array is not None:
+                    values = np.broadcast_to(
+                        np.asarray(array), query.shape
+                    )  # [B, L, H, 1] -> [B, L, H, K]
+                    columns[plane, layer] = values.reshape(shape[2:])
+        _to_rate_and_phase(columns, reports[0][2].form)  # all layers have the same form
+        self.trace.append(columns)
+
+    def drop(self) -> None:
+        """Discard the newest forward pass, whose state was discarded too."""
+        self._steps.pop()
+
+
+def recording(
+    model: Any, trace: Trace | None = None, most: int | None = None
+) -> tuple[list[Any], Recorder]:
+    """Make a cache of the model whose layers report to a recorder.
+
+    Args:
+        model: A `Model`.
+        trace: The trace to append to; None begins a new one.
+        most: Tokens at which the trace is full; None means no limit.
+    """
+    recorder = Recorder(trace or Trace(len(model.layers), model.args.width), most)
+    caches = model.make_cache()
+    for cache in caches:
+        cache.record = recorder.report
+    return caches, recorder
+
+
+def trace_of(model: Any, tokens: np.ndarray) -> Trace:
+    """Record the state transitions of a model over one sequence, in one forward pass.
+
+    Args:
+        model: A `Model`.
+        tokens: `[length]` integers, at least one.
+
+    Returns:
+        The trace, empty if the model has no state transitions.
+    """
+    caches, recorder = recording(model)
+    model(mx.array(tokens)[None], caches)
+    if arrays := recorder.step():
+        mx.eval(arrays)
+        recorder.take()
+    return recorder.trace
+
+
+def _to_rate_and_phase(columns: np.ndarray, form: str) -> None:
+    """Convert a `Transition`'s planes of this form to -log|a| and arg a in (-pi, pi], in place."""
+    first, second = columns[RATE], columns[PHASE]
+    if form == "cartesian":
+        with np.errstate(divide="ignore"):  # a = 0
+            rate, phase = -np.log(np.hypot(first, second)), np.arctan2(second, first)
+    else:
+        rate, phase = -first, second - 2 * np.pi * np.ceil(second / (2 * np.pi) - 0.5)
+    if form == "sigmoid":  # -log sigmoid, without overflow or cancellation
+        rate = np.maximum(rate, 0) + np.log1p(np.exp(-np.abs(first)))
+    columns[RATE], columns[PHASE] = rate, phase
