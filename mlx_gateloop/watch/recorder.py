@@ -55,9 +55,8 @@ class Recorder:
             arrays = (transition.first, transition.second, query, key)
             for plane, array in enumerate(arrays):
                 if array is not None:
-                    values = np.broadcast_to(
-                        np.asarray(array), query.shape
-                    )  # [B, L, H, 1] -> [B, L, H, K]
+                    # The channels of a head may share one: [B, L, H, 1] -> [B, L, H, K].
+                    values = np.broadcast_to(np.asarray(array), query.shape)
                     columns[plane, layer] = values.reshape(shape[2:])
         _to_rate_and_phase(columns, reports[0][2].form)  # all layers have the same form
         self.trace.append(columns)
