@@ -1,0 +1,45 @@
+"""The page's scripts: what one imports another exports, and a browser never runs an old one."""
+
+import re
+
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from mlx_gateloop.app.page import scripts
+
+EXPORT = re.compile(r"^export (?:const|function|class) (\w+)", re.MULTILINE)
+IMPORT = re.compile(r'^import \{ (.+) \} from "\./(\w+)\.js";$', re.MULTILINE)
+
+
+def exports(module):
+    return EXPORT.findall((scripts.STATIC / f"{module}.js").read_text(encoding="utf-8"))
+
+
+def test_imported_names_are_exported():
+    found = 0
+    for file in scripts.STATIC.glob("*.js"):
+        for names, module in IMPORT.findall(file.read_text(encoding="utf-8")):
+            assert set(names.split(", ")) <= set(exports(module)), (file.name, module)
+            found += 1
+    assert found > 5
+
+
+@pytest.mark.parametrize(
+    ("module", "function"), [("state_view", "show"), ("edit_box", "unescapeEditBoxes")]
+)
+def test_a_call_imports_a_module_and_passes_expressions(module, function):
+    assert function in exports(module)
+    expected = f"import('/scripts/{module}.js').then((m) => m.{function}(element, 1))"
+    assert scripts.call(module, function, "element", "1") == expected
+
+
+def test_scripts_are_served_as_modules_and_checked_each_time():
+    client = TestClient(Starlette(routes=[scripts.route()]))
+    answer = client.get("/scripts/state_view.js")
+    assert answer.status_code == 200
+    assert "javascript" in answer.headers["content-type"]
+    assert answer.headers["cache-control"] == "no-cache"
+    again = client.get("/scripts/state_view.js", headers={"if-none-match": answer.headers["etag"]})
+    assert again.status_code == 304
+    assert client.get("/scripts/%2e%2e/layout.py").status_code == 404
