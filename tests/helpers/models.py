@@ -4,11 +4,47 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from mlx_gateloop import Model, ModelArgs, save
 from mlx_gateloop.tokenizer import CHAT_TEMPLATE, byte_tokenizer
 
 SIZES = {"vocab_size": 17, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}
+VARIANTS = {
+    "paper": {},
+    "fixed": {"transition": "fixed"},
+    "polar_abs": {"gate": "polar_abs"},
+    "real": {"gate": "real", "bias": False},
+    "heads": {"num_heads": 2},
+    "real heads": {"num_heads": 2, "gate": "real"},
+    "output gate": {"output_gate": True, "tie_word_embeddings": True},
+    "lucidrains": {
+        "gate": "polar_abs", "transition_per": "head", "mixing_size": 12, "num_heads": 3,
+        "norm": "rms", "sub_norm": True, "output_gate": True, "projection_bias": False,
+        "head_bias": False,
+    },
+    "post norm": {"norm_position": "post", "final_norm": False},
+    "gated rnn": {
+        "gate": "real", "input_gate": "tied", "query_activation": "sigmoid", "mixing_size": 12,
+        "value_activation": "tanh", "state_activation": "tanh", "activation": "gelu_tanh",
+        "final_norm": False, "num_outputs": SIZES["vocab_size"],
+    },
+    "no key": {"gate": "real", "input_gate": "none"},
+    "linear attention": {"transition": "linear_attention", "num_heads": 2},
+    "retnet": {"transition": "retnet", "num_heads": 2, "output_gate": True},
+    "lru": {"transition": "lru"},
+    "s4d lin": {"transition": "s4d_lin"},
+    "s4d inv": {"transition": "s4d_inv", "num_heads": 2},
+    "s5": {"transition": "s5", "input_gate": "none"},
+}  # fmt: skip
+GROWING = {
+    "attention": {"mixer": "softmax", "transition": "none", "num_heads": 2},
+    "softmax": {"mixer": "softmax"},
+    "softmax heads": {"mixer": "softmax", "num_heads": 2, "transition_per": "head"},
+    "softmax real": {"mixer": "softmax", "num_heads": 2, "gate": "real", "output_gate": True},
+    "softmax negative": {"mixer": "softmax", "num_heads": 4, "gate": "polar_abs"},
+    "softmax retnet": {"mixer": "softmax", "num_heads": 2, "transition": "retnet"},
+}
 
 
 def tiny_model(seed: int = 0, **options: Any) -> Model:
@@ -31,3 +67,14 @@ def save_tiny_model(path: Path, seed: int = 0, chat: bool = False, **options: An
     tokenizer = chat_tokenizer() if chat else byte_tokenizer()
     save(tiny_model(seed, **{"vocab_size": len(tokenizer), **options}), tokenizer, path)
     return path
+
+
+def tokens(length: int, batch: int = 1, seed: int = 0) -> mx.array:
+    """Random tokens `[batch, length]` of a tiny model."""
+    chance = np.random.default_rng(seed)
+    return mx.array(chance.integers(0, SIZES["vocab_size"], (batch, length)))
+
+
+def close(actual: mx.array, expected: mx.array, atol: float = 2e-5) -> None:
+    """Assert that arrays agree to float32's rounding over a few layers."""
+    np.testing.assert_allclose(actual, expected, atol=atol, rtol=1e-5)

@@ -1,0 +1,50 @@
+"""Every mlx_lm command, as it is, on a saved directory.
+
+Commands run through their real `main()`. Two run in child processes that never import this
+package themselves; the rest run here, because each child would import mlx_lm anew. Nothing is
+downloaded: calibration text lies where mlx_lm caches it, and the one loader that only takes
+datasets from the hub is replaced by one that gives the same rows.
+"""
+
+import importlib
+import re
+import sys
+
+import pytest
+from helpers.mlx_lm_commands import TEXT, saved
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory):
+    """A home directory with the text that mlx_lm would download for calibration."""
+    home = tmp_path_factory.mktemp("home")
+    calibration = home / ".cache" / "mlx-lm" / "calibration_v5.txt"
+    calibration.parent.mkdir(parents=True)
+    calibration.write_text(TEXT)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def surroundings(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def directory(tmp_path_factory):
+    """A tiny model with every kind of projection."""
+    return saved(tmp_path_factory.mktemp("models") / "tiny", output_gate=True)
+
+
+@pytest.fixture
+def main(monkeypatch, capsys):
+    """Runs `mlx_lm COMMAND ARGUMENTS` and gives what it printed."""
+
+    def run(command, *arguments):
+        monkeypatch.setattr(sys, "argv", ["mlx_lm", command, *map(str, arguments)])
+        capsys.readouterr()
+        importlib.import_module("mlx_lm.cli").main()
+        return re.sub(r"\x1b\[[\d;]*\w", "", capsys.readouterr().out)  # without colours
+
+    return run

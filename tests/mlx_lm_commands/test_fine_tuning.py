@@ -1,0 +1,41 @@
+"""Adapters by mlx_lm, and models that they are fused into."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from helpers.mlx_lm_commands import TEXT, assert_transitions_untouched, logits
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory):
+    path = tmp_path_factory.mktemp("examples")
+    rows = [json.dumps({"text": line}) for line in TEXT.splitlines()]
+    for name in ("train", "valid", "test"):
+        (path / f"{name}.jsonl").write_text("\n".join(rows[:16]))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "full"])
+@pytest.mark.parametrize("checkpointing", [[], ["--grad-checkpoint"]], ids=["", "checkpointing"])
+def test_fine_tuning_and_fusing(directory, examples, main, tmp_path, kind, checkpointing):
+    from mlx_gateloop.model.layers import Block
+
+    plain_call = Block.__call__
+    adapters, fused = tmp_path / "adapters", tmp_path / "fused"
+    options = ["--iters", 6, "--batch-size", 4, "--num-layers", 2, "--learning-rate", 1e-3]
+    options += ["--steps-per-eval", 5, "--val-batches", 2, "--save-every", 6, *checkpointing]
+    where = ["--model", directory, "--data", examples, "--adapter-path", adapters]
+    try:
+        out = main("lora", "--train", "--test", "--fine-tune-type", kind, *where, *options)
+    finally:
+        Block.__call__ = plain_call  # mlx_lm patches the class to checkpoint
+    assert "Test loss" in out
+    losses = [float(loss) for loss in re.findall(r"[Vv]al (?:loss )?(\d+\.\d+)", out)]
+    assert losses[-1] < losses[0]
+    main("fuse", "--model", directory, "--adapter-path", adapters, "--save-path", fused)
+    assert_transitions_untouched(fused)
+    expected = logits(directory, adapter_path=str(adapters))
+    np.testing.assert_allclose(logits(fused), expected, atol=2e-4)
+    assert np.abs(expected - logits(directory)).max() > 1e-3

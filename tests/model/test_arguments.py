@@ -1,0 +1,125 @@
+"""Arguments of a model: what is refused, and how they come back from config.json."""
+
+import dataclasses
+import json
+import warnings
+
+import pytest
+from helpers.models import GROWING, VARIANTS
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.model.lm import PRESETS, ModelArgs
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("vocab_size", 0, "greater than 0"),
+        ("hidden_size", "3", "a valid integer"),
+        ("hidden_size", 8.0, "a valid integer"),
+        ("num_hidden_layers", True, "a valid integer"),
+        ("num_heads", 7, "a divisor of hidden_size 624"),
+        ("num_heads", -1, "greater than 0"),
+        ("num_outputs", 0, "greater than 0"),
+        ("mixer", "hyena", "'gate_loop' or 'softmax'"),
+        (
+            "transition",
+            "learned",
+            "'data_controlled', 'fixed', 'linear_attention', "
+            "'retnet', 'lru', 's4d_lin', 's4d_inv', 's5' or 'none'",
+        ),
+        ("gate", None, "'polar', 'polar_abs' or 'real'"),
+        ("gate", ["polar"], "'polar', 'polar_abs' or 'real'"),
+        ("output_gate", 1, "a valid boolean"),
+        ("dropout", 1.0, "less than 1"),
+        ("dropout", True, "a valid number"),
+        ("dropout", "0.5", "a valid number"),
+        ("dropout", float("nan"), "a finite number"),
+        ("hidden_size", float("inf"), "a valid integer"),
+        ("layer_norm_eps", 0.0, "greater than 0"),
+        ("model_type", "llama", "'gateloop'"),
+        ("mixing_size", 0, "greater than 0"),
+        ("head_bias", 1, "a valid boolean"),
+        ("norm", "batch", "'layer', 'rms' or 'none'"),
+        ("state_activation", "relu", "'identity', 'tanh' or 'sigmoid'"),
+    ],
+)
+def test_impossible_values_are_named(key, value, expected):
+    with pytest.raises(InputError) as error:
+        ModelArgs.from_dict({key: value})
+    assert str(error.value) == f"config: {key} must be {expected}, got {value!r}"
+
+
+def test_an_unknown_argument_is_named():
+    with pytest.raises(InputError, match=r"unknown key hiden_size .did you mean hidden_size"):
+        ModelArgs(hiden_size=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"mixing_size": 9, "num_heads": 2}, "num_heads must be a divisor of mixing_size 9, got 2"),
+        ({"num_heads": 2, "state_activation": "tanh"}, "state_activation must be 'identity'"),
+        (
+            {"transition": "lru", "gate": "real"},
+            "gate must be 'polar' with transition 'lru', got 'real'",
+        ),
+        (
+            {"transition": "s5", "longest_half_life": 9},
+            "longest_half_life must be null with transition 's5', got 9",
+        ),
+        ({"transition": "retnet", "input_gate": "tied"}, "num_heads must be fewer"),
+        ({"transition": "lru", "input_gate": "tied"}, "input_gate must be another"),
+        ({"transition": "none"}, "transition must be 'linear_attention' for a = 1 with mixer"),
+        (
+            {"transition": "linear_attention", "mixer": "softmax"},
+            "transition must be 'none' for a = 1 with mixer 'softmax', got 'linear_attention'",
+        ),
+        (
+            {"mixer": "softmax", "state_activation": "tanh"},
+            "state_activation must be 'identity' with mixer 'softmax', got 'tanh'",
+        ),
+        ({"gate": "polar_abs", "input_gate": "tied"}, "input_gate must be another"),
+        ({"ablation": "transition", "input_gate": "tied"}, "input_gate must be another"),
+        ({"mixing_size": 12, "output_projection": False}, "output_projection must be true"),
+        ({"output_gate": True, "output_projection": False}, "output_projection must be true"),
+    ],
+)
+def test_values_that_do_not_go_together_are_named(options, expected):
+    with pytest.raises(InputError, match=f"^config: {expected}"):
+        ModelArgs(hidden_size=8, **options)
+
+
+@pytest.mark.parametrize("options", (VARIANTS | GROWING).values())
+def test_a_config_comes_back_as_it_was(options):
+    args = ModelArgs(**options)
+    assert ModelArgs.from_dict(json.loads(json.dumps(dataclasses.asdict(args)))) == args
+
+
+def test_a_tied_head_is_as_wide_as_the_vocabulary():
+    with pytest.raises(InputError, match="num_outputs must be vocab_size 6"):
+        ModelArgs(vocab_size=6, num_outputs=5, tie_word_embeddings=True)
+
+
+def test_replacing_a_size_takes_the_derived_ones_along():
+    args = dataclasses.replace(PRESETS["demo"], vocab_size=300, hidden_size=64)
+    assert (args.heads, args.outputs) == (64, 300)
+
+
+def test_unknown_config_keys_are_named_in_one_warning():
+    config = {"hidden_size": 8, "rope_theta": 1e4, "attention": True, "torch_dtype": "float32"}
+    message = "config.json: ignoring unknown attention, rope_theta"
+    with pytest.warns(UserWarning, match=f"^{message}$") as caught:
+        args = ModelArgs.from_dict(config)
+    assert len(caught) == 1
+    assert args.hidden_size == 8
+
+
+def test_keys_of_mlx_lm_and_transformers_pass_silently():
+    keys = (
+        "quantization quantization_config quantize_activations eos_token_id bos_token_id "
+        "pad_token_id torch_dtype dtype architectures transformers_version"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ModelArgs.from_dict(dict.fromkeys(keys.split())) == ModelArgs()

@@ -1,0 +1,144 @@
+"""The laws of the cache: chunks, steps, padding and batches change no logits."""
+
+import mlx.core as mx
+import pytest
+from helpers.models import GROWING, SIZES, VARIANTS, close, tiny_model, tokens
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_lm.models.cache import BatchKVCache
+
+from mlx_gateloop.errors import InputError
+
+
+@pytest.mark.parametrize("cuts", [[1], [32], [33, 34], [1, 2, 3, 50]])
+def test_a_prompt_in_chunks_is_the_whole_prompt(model, cuts):
+    prompt = tokens(70, batch=2)
+    cache = model.make_cache()
+    chunks = [model(part, cache) for part in mx.split(prompt, cuts, axis=1)]
+    close(mx.concatenate(chunks, axis=1), model(prompt))
+
+
+def test_decoding_step_by_step_is_the_full_forward(model):
+    prompt = tokens(12)
+    cache = model.make_cache()
+    steps = [model(prompt[:, n : n + 1], cache) for n in range(12)]
+    close(mx.concatenate(steps, axis=1), model(prompt))
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    chunk=st.integers(1, 10),
+    left=st.booleans(),
+)
+def test_padding_and_batching_change_no_logits(lengths, chunk, left):
+    model = tiny_model()
+    width = max(lengths)
+    padding = [width - n for n in lengths]
+    prompts = [tokens(n, seed=n) for n in lengths]
+    pads = [(0, 0), (1, 0)] if left else [(0, 0), (0, 1)]
+    rows = [
+        mx.pad(p, [(0, 0), tuple(n * side for side in pads[1])])
+        for p, n in zip(prompts, padding, strict=True)
+    ]
+    cache = model.make_cache()
+    for layer in cache:
+        if left:
+            layer.left_padding = mx.array(padding)
+        else:
+            layer.prepare(lengths=lengths)
+    batch = mx.concatenate(rows)
+    parts = [model(batch[:, n : n + chunk], cache) for n in range(0, width, chunk)]
+    logits = mx.concatenate(parts, axis=1)
+    for layer in cache:
+        layer.finalize()
+    following = model(tokens(1, batch=len(lengths), seed=99), cache)
+    for row, (prompt, n) in enumerate(zip(prompts, padding, strict=True)):
+        own = model.make_cache()
+        alone = slice(n, None) if left else slice(0, width - n)
+        close(logits[row : row + 1, alone], model(prompt, own))
+        close(
+            following[row : row + 1],
+            model(tokens(1, batch=len(lengths), seed=99)[row : row + 1], own),
+        )
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
+def test_the_cache_does_not_grow(options):
+    model = tiny_model(**options)
+    cache = model.make_cache()
+    model(tokens(3), cache)
+    before = [c[0].shape for c in cache]
+    model(tokens(50), cache)
+    assert [c[0].shape for c in cache] == before
+    assert {c[0].dtype for c in cache} == {mx.float32}
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    chunk=st.integers(1, 10),
+    left=st.booleans(),
+    variant=st.sampled_from(list(GROWING.values())),
+)
+def test_padding_and_batching_change_no_logits_of_attention(lengths, chunk, left, variant):
+    model = tiny_model(**variant)
+    width = max(lengths)
+    padding = [width - n for n in lengths]
+    prompts = [tokens(n, seed=n) for n in lengths]
+    sides = [(p, 0) if left else (0, p) for p in padding]
+    batch = mx.concatenate(
+        [mx.pad(p, [(0, 0), side]) for p, side in zip(prompts, sides, strict=True)]
+    )
+    cache = [BatchKVCache(padding if left else [0] * len(lengths)) for _ in model.layers]
+    for layer in cache:
+        layer.prepare(lengths=lengths, right_padding=None if left else padding)
+    parts = [model(batch[:, n : n + chunk], cache) for n in range(0, width, chunk)]
+    logits = mx.concatenate(parts, axis=1)
+    for layer in cache:
+        layer.finalize()
+    new = tokens(1, batch=len(lengths), seed=99)
+    following = model(new, cache)
+    for row, (prompt, n) in enumerate(zip(prompts, padding, strict=True)):
+        own = model.make_cache()
+        alone = slice(n, None) if left else slice(0, width - n)
+        close(logits[row : row + 1, alone], model(prompt, own))
+        close(following[row : row + 1], model(new[row : row + 1], own))
+
+
+def test_a_quantized_cache_is_refused_in_one_line():
+    model = tiny_model(hidden_size=64, num_heads=1, mixer="softmax", transition="none")
+    cache = model.make_cache()
+    model(tokens(3), cache)
+    with pytest.raises(InputError, match=r"^kv_bits: .* leave it out$"):
+        model(tokens(1), [layer.to_quantized(group_size=64, bits=8) for layer in cache])
+
+
+def test_layers_share_one_count_of_padding():
+    model = tiny_model(num_hidden_layers=3)
+    cache = model.make_cache()
+    for layer in cache:
+        layer.prepare(lengths=[2, 5])
+    model(tokens(3, batch=2), cache)
+    assert cache[0].lengths.tolist() == [0, 2]
+    assert all(layer.lengths is cache[0].lengths for layer in cache)
+
+
+def test_decoding_holds_no_more_memory_with_every_token():
+    model = tiny_model(num_hidden_layers=3)
+    cache = model.make_cache()
+    for layer in cache:
+        layer.left_padding = mx.array([0, 1])
+    held = []
+    for _ in range(60):
+        mx.eval(model(tokens(1, batch=2), cache))
+        mx.synchronize()
+        held.append(mx.get_active_memory())
+    assert max(held[20:]) <= max(held[:20])
+
+
+@pytest.mark.parametrize(("length", "batch"), [(0, 1), (1, 0)])
+def test_empty_input_gives_empty_logits(length, batch):
+    model = tiny_model()
+    prompt = mx.zeros((batch, length), mx.int32)
+    assert model(prompt).shape == (batch, length, SIZES["vocab_size"])
