@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
@@ -45,6 +46,9 @@ def on_page_content(content: str, **_: Any) -> str:
 
     def as_mathml(found: re.Match[str]) -> str:
         display = "block" if found[1] == "div" else "inline"
-        return convert(html.unescape(found[2]), display=display)
+        mathml = convert(html.unescape(found[2]), display=display)
+        if "\\" in mathml:
+            raise PluginError(f"not known to latex2mathml: {found[2]}")
+        return mathml
 
     return FORMULA.sub(as_mathml, content)
