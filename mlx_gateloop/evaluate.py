@@ -1,4 +1,4 @@
-"""How well a model predicts a text (perplexity, bits per byte), or answers a task (accuracy)."""
+"""Evaluation of a model on a text (perplexity, bits per byte) or on a task (accuracy)."""
 
 import math
 from dataclasses import dataclass
@@ -15,11 +15,13 @@ from mlx_gateloop.ops.pointwise import cross_entropy
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Args:
-    loss_nats: mean negative log-likelihood, nats per predicted token.
-    perplexity: exp(loss_nats); it depends on the tokenizer.
-    bits_per_byte: total nats / ln 2 / bytes of the text; comparable between tokenizers.
-    tokens: number of predicted tokens.
+    """The score of a model on a text.
+
+    Args:
+        loss_nats: mean negative log-likelihood, nats per predicted token.
+        perplexity: exp(loss_nats); it depends on the tokenizer.
+        bits_per_byte: total nats / ln 2 / bytes of the text; comparable between tokenizers.
+        tokens: number of predicted tokens.
     """
 
     loss_nats: float
@@ -29,7 +31,7 @@ class Evaluation:
 
     @property
     def others(self) -> dict[str, float]:
-        """The scores beside the loss."""
+        """The other scores, by name."""
         return {"perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
 
 
@@ -44,25 +46,25 @@ def evaluate(
 ) -> Evaluation:
     """Score every token of a stream but the first, once.
 
-    The protocol decides how much a prediction has seen:
+    The protocol decides the context of a prediction:
 
-    windows  side by side, each from an empty state (the default): 1 to `length` tokens before
-    sliding  windows that overlap, from an empty state: at least `length` - `stride` + 1 before
-    carried  one after another, each from the state that the one before left: all tokens before
+    windows  side by side, each from an empty state (the default): 1 to `length` tokens
+    sliding  overlapping windows, each from an empty state: at least `length` - `stride` + 1 tokens
+    carried  one after another, each from the final state of the one before: all tokens before
 
     Every batch has the same shape; padding is not counted.
 
     Args:
         model: tokens `[B, L]` to logits `[B, L, V]`; dropout is off meanwhile.
         tokens: `[N]` integers.
-        num_bytes: UTF-8 bytes of the text that the tokens stand for.
-        length: tokens a window; no more than there are.
-        batch_size: windows a batch; carried, it is one.
-        stride: of the sliding protocol: tokens that a window scores, from 1 to `length`.
-        carry: the carried protocol, without `stride`; `model` then takes a cache.
+        num_bytes: UTF-8 bytes of the text of the tokens.
+        length: tokens per window; cut to the length of the stream.
+        batch_size: windows per batch; 1 in the carried protocol.
+        stride: for the sliding protocol: tokens that a window scores, 1 to `length`.
+        carry: use the carried protocol, without `stride`; `model` must take a cache.
 
     Raises:
-        InputError: fewer than two tokens, so there is nothing to predict.
+        InputError: fewer than two tokens, so nothing to predict.
     """
     count = len(tokens) - 1
     if count < 1:
@@ -83,11 +85,11 @@ def evaluate(
 
 
 def whole_windows(tokens: np.ndarray, length: int) -> np.ndarray:
-    """The part of a stream that fills windows, without the end of text that ended it.
+    """The part of a stream that fills windows, without its final end-of-text token.
 
     Source: LMDataset with drop_last in Hyena's repository (safari,
-    src/dataloaders/datasets/lm_dataset.py), whose stream has no end of text. A stream below one
-    window is kept.
+    src/dataloaders/datasets/lm_dataset.py), whose stream has no end of text. A stream shorter than
+    one window is kept.
     """
     count = len(tokens) - 2
     return tokens[: (count // length * length or count) + 1]
@@ -95,10 +97,12 @@ def whole_windows(tokens: np.ndarray, length: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TaskScore:
-    """Args:
-    loss_nats: mean negative log-likelihood of the right answers.
-    accuracy: share of the likeliest answers that are right.
-    right: which they are, bool `[N, L]`; False where nothing is asked.
+    """The score of a model on a task.
+
+    Args:
+        loss_nats: mean negative log-likelihood of the right answers.
+        accuracy: share of the likeliest answers that are right.
+        right: mask of the right ones, bool `[N, L]`; False where nothing is asked.
     """
 
     loss_nats: float
@@ -107,7 +111,7 @@ class TaskScore:
 
     @property
     def others(self) -> dict[str, float]:
-        """The scores beside the loss."""
+        """The other scores, by name."""
         return {"accuracy": self.accuracy}
 
 
@@ -116,8 +120,8 @@ def evaluate_task(model: nn.Module, samples: Samples, batch_size: int) -> TaskSc
 
     Args:
         model: tokens `[B, L]` to logits `[B, L, V]`; dropout is off meanwhile.
-        samples: not to train on.
-        batch_size: sequences at once.
+        samples: held-out samples.
+        batch_size: sequences per batch.
     """
     was_training = model.training
     model.eval()

@@ -12,7 +12,7 @@ from mlx_gateloop.errors import InputError
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn.
+    """Values for sampling the next token.
 
     Args:
         temperature: 0 takes the likeliest token.
@@ -20,7 +20,7 @@ class Sampling:
         top_k: Draw from this many likeliest tokens; 0 is off.
         min_p: Leave out tokens below this share of the likeliest one's probability; 0 is off.
         repetition_penalty: Divide the scores of recent tokens by this; 1 is off.
-        seed: Of the random numbers; None takes another every time.
+        seed: Seed of the random numbers; None takes another every time.
     """
 
     temperature: float = 0.8
@@ -71,7 +71,7 @@ def sampler(
 
 @dataclass
 class Speed:
-    """What a generation took; filled in while it runs."""
+    """Token counts and rates of a generation, updated while it runs."""
 
     prompt_tokens: int = 0
     prompt_tokens_per_second: float = 0.0
@@ -89,7 +89,7 @@ def stream(
     stop: Sequence[str] = (),
     speed: Speed | None = None,
 ) -> Iterator[str]:
-    """Pieces of the continuation as they come.
+    """Yield the pieces of a continuation as they come.
 
     Args:
         model: A model of `lm.Model`, or any that mlx-lm can run.
@@ -132,7 +132,7 @@ def stream(
 
 
 def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
-    """The pieces up to the first stop string, holding back what may become the start of one."""
+    """Yield the pieces up to the first stop string; hold back text that may be the start of one."""
     if "" in stop:
         raise InputError("stop: a stop string must not be empty")
     held = ""
@@ -151,7 +151,7 @@ def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many characters at the end of the text begin the stop string."""
+    """The length of the text's longest end that begins the stop string."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
@@ -160,9 +160,10 @@ def _tokens(tokenizer: Any, prompt: str | Sequence[dict[str, str]]) -> list[int]
     if not isinstance(prompt, str):
         if not tokenizer.has_chat_template:
             raise InputError("this model's tokenizer has no chat template; give a plain prompt")
-        return tokenizer.apply_chat_template(
+        chat: list[int] = tokenizer.apply_chat_template(
             list(prompt), add_generation_prompt=True, tokenize=True, return_dict=False
         )
+        return chat
     tokens = tokenizer.encode(prompt, add_special_tokens=False)
-    # Documents are separated by the end-of-text token: after it, a new one starts.
+    # A new document starts after the end-of-text token, which separates documents.
     return tokens or [tokenizer.eos_token_id]

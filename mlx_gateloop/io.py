@@ -1,4 +1,4 @@
-"""Model directories: what `mlx_lm` commands take, written so that a failure changes nothing."""
+"""Model directories, as `mlx_lm` commands take them, saved so that a failure changes nothing."""
 
 import json
 import logging
@@ -23,11 +23,10 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
-    """The model and the tokenizer of a saved directory or a Hugging Face repository.
+    """Load the model and the tokenizer of a saved directory or a Hugging Face repository.
 
-    On a CPU the weights become float32 whatever they are stored in, and a logged line says so:
-    products of bfloat16 or quantized weights run some fifty times slower there. `save` then writes
-    float32.
+    On a CPU all weights become float32, and a logged line says so: there, products of bfloat16 or
+    quantized weights are some fifty times slower. `save` then writes float32.
 
     Args:
         path_or_hub_id: A directory that `save` or an `mlx_lm` command wrote, or "owner/name".
@@ -36,7 +35,7 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
         The model, in evaluation mode, and mlx-lm's tokenizer.
 
     Raises:
-        InputError: Nothing usable is there.
+        InputError: There is no usable model.
     """
     install()
     from mlx_lm import load as load_with_mlx_lm
@@ -68,7 +67,7 @@ def _in_float32(model: Model, source: str) -> Model:
     dtypes = {p.dtype for p in dict(tree_flatten(model.parameters())).values()} - {mx.float32}
     if not dtypes:
         return model
-    # before dequantizing too: its result has the dtype of the scales
+    # Before dequantizing too, because its result has the dtype of the scales.
     model.set_dtype(mx.float32)
     dequantize_model(model).set_dtype(mx.float32)
     mx.eval(model.parameters())
@@ -87,17 +86,17 @@ def _check_directory(path: Path) -> None:
     model_type = config.get("model_type") if isinstance(config, dict) else None
     if not any((path / name).exists() for name in ("tokenizer.json", "tokenizer.model")):
         raise InputError(
-            f"{path}: no tokenizer.json, as in an experiment's run; give a model of text"
+            f"{path}: no tokenizer.json; give a model of text (an experiment's runs have none)"
         )
     if model_type != "gateloop":
         raise InputError(f"{path}/config.json: model_type must be 'gateloop', got {model_type!r}")
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
-    """The model of a directory that `save` wrote, with or without a tokenizer.
+    """Load the model of a directory that `save` wrote, with or without a tokenizer.
 
     Raises:
-        InputError: Nothing usable is there.
+        InputError: There is no usable model.
     """
     directory = Path(path)
     try:
@@ -106,23 +105,24 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         model.load_weights(str(directory / "model.safetensors"))
     except InputError as error:
         raise InputError(f"{directory}: {error}") from error
-    except (OSError, AttributeError, ValueError, RuntimeError) as error:  # a list has no keys
+    # AttributeError: a config.json that holds a list.
+    except (OSError, AttributeError, ValueError, RuntimeError) as error:
         raise InputError(f"{directory}: cannot be loaded: {one_line(error)}") from error
     model.eval()
     return model
 
 
 def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:
-    """Writes a directory that `load` and every `mlx_lm` command take.
+    """Write a directory that `load` and every `mlx_lm` command take.
 
-    All files are complete in a folder `.saving` inside it before the first one is put in place, so
-    that a failure leaves an older model in `path` as it was. Other files in `path` stay.
+    All files are completed in a folder `.saving` inside it before the first is moved into place,
+    so a failure leaves an older model in `path` as it was. Other files in `path` stay.
 
     Args:
         model: The model, quantized or not.
-        tokenizer: A transformers or mlx-lm tokenizer; None for a model of something else than
+        tokenizer: A transformers or mlx-lm tokenizer; None for a model of something other than
             text, which only `load_model` reads.
-        path: The directory; made if it is missing.
+        path: The directory; created if missing.
 
     Raises:
         InputError: It cannot be written, for example because the disk is full.
@@ -131,7 +131,7 @@ def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:
     building = target / ".saving"
     is_new = not target.exists()
     try:
-        shutil.rmtree(building, ignore_errors=True)  # of a save that was killed
+        shutil.rmtree(building, ignore_errors=True)  # left by a save that was killed
         building.mkdir(parents=True)
         _write(model, tokenizer, building)
         _move(building, target)
@@ -159,7 +159,7 @@ def _write(model: Model, tokenizer: Any, directory: Path) -> None:
 
 
 def _quantized(model: Model) -> dict[str, Any]:
-    """The config entry that tells mlx-lm to look for quantized weights; it infers each layer's."""
+    """The config entry by which mlx-lm recognizes quantized weights; it infers each layer's."""
     for module in model.modules():
         if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding):
             keys = ("group_size", "bits", "mode")
@@ -167,26 +167,16 @@ def _quantized(model: Model) -> dict[str, Any]:
     return {}
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that a failure leaves what was there before."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _move(building: Path, target: Path) -> None:
-    """Puts every file in its place by a rename, which cannot run out of space."""
+    """Rename every file into place; a rename cannot run out of space."""
     new = sorted(building.iterdir())
     for file in new:
         file.replace(target / file.name)
-    # Shards of an older model would be loaded beside the new weights.
+    # Shards of an older model would be loaded together with the new weights.
     for file in target.glob("model*.safetensors*"):
         if file.name not in {f.name for f in new}:
             file.unlink()

@@ -36,29 +36,29 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
-_SPACE = "\u2581"  # how sentencepiece writes a space inside its pieces
+_SPACE = "\u2581"  # a space in the pieces of sentencepiece
 _NORMAL, _USER_DEFINED = 1, 4  # ModelProto.SentencePiece.Type
 _BPE = 2  # TrainerSpec.ModelType
 
-# What sentencepiece learns from: runs of text without line ends (then no piece spans lines) and
-# without the characters that it reserves; it drops a sentence that holds one, or is too long.
+# Text for sentencepiece: runs without line ends, so that no piece spans lines, and without the
+# characters that it reserves. It would drop sentences that have one or are too long.
 _SENTENCE = re.compile("[^\n\r\t\0\u2581\u2585]{1,4096}")
 _SAMPLE_CHARACTERS = 20_000_000
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "PreTrainedTokenizerFast":
-    """Trains a sentencepiece BPE tokenizer with byte fallback; the same texts give the same one.
+    """Train a sentencepiece BPE tokenizer with byte fallback; the same texts give the same one.
 
-    Spaces belong to the word that follows, each digit and each line end is a token of its own.
-    Of texts above 20 million characters it reads a fixed random sample of lines.
+    Spaces belong to the word that follows; each digit and each line end is a token of its own. Of
+    texts above 20 million characters it reads a fixed random sample of lines.
 
     Args:
-        texts: What to learn from.
-        vocab_size: Entries, special tokens and the 256 bytes included; fewer result where the
-            text does not support that many.
+        texts: The training texts.
+        vocab_size: Entries, including special tokens and the 256 bytes; fewer result if the text
+            does not support that many.
 
     Raises:
-        InputError: There is no text, or less room than special tokens and bytes need.
+        InputError: There is no text, or `vocab_size` is too small for special tokens and bytes.
     """
     import sentencepiece
 
@@ -110,7 +110,7 @@ def _sample(texts: list[str]) -> list[str]:
 
 
 def _without_rare(sentences: list[str], most: int) -> list[str]:
-    """The sentences with their `most` commonest characters only: the others become bytes."""
+    """Keep only the `most` commonest characters of the sentences; the others become bytes."""
     counts: Counter[str] = Counter()
     for sentence in sentences:
         counts.update(sentence)
@@ -119,12 +119,12 @@ def _without_rare(sentences: list[str], most: int) -> list[str]:
 
 
 def from_sentencepiece(path: str | os.PathLike[str]) -> "PreTrainedTokenizerFast":
-    """Reads a sentencepiece `.model` file of the kind that gives every text back unchanged.
+    """Read a sentencepiece `.model` file that round-trips every text.
 
     Special tokens that the file lacks are added after its pieces.
 
     Raises:
-        InputError: The file is unreadable, or trained in a way that changes text (it says which).
+        InputError: The file is unreadable, or was trained with options that change text.
     """
     try:
         return _convert(Path(path).read_bytes(), str(path))
@@ -153,7 +153,7 @@ def _convert(serialized: bytes, name: str) -> "PreTrainedTokenizerFast":
     if wrong:
         raise InputError(f"{name}: it would change text; train it with {', '.join(wrong)}")
 
-    # Pieces hold real spaces here, so that U+2581 is free to stand for itself (as three bytes).
+    # Pieces hold real spaces here, so that U+2581 can represent itself (as three bytes).
     pieces = [piece.piece.replace(_SPACE, " ") for piece in proto.pieces]
     ids = {piece: index for index, piece in enumerate(pieces)}
     scores = {
@@ -182,7 +182,7 @@ def _convert(serialized: bytes, name: str) -> "PreTrainedTokenizerFast":
 
 
 def _merges(scores: dict[str, float], ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Every way to join two pieces into a third, in sentencepiece's order: best score first."""
+    """All merges of two pieces into a third, in sentencepiece's order: best score first."""
     splits = [
         (-score, ids[piece[:i]], ids[piece[i:]], piece[:i], piece[i:])
         for piece, score in scores.items()
@@ -193,8 +193,8 @@ def _merges(scores: dict[str, float], ids: dict[str, int]) -> list[tuple[str, st
 
 
 def byte_tokenizer() -> "PreTrainedTokenizerFast":
-    """A tokenizer whose token ids 0 to 255 are the bytes of UTF-8; special tokens follow."""
-    # ASCII as characters: decoders replace a whole run of byte tokens that has one invalid byte.
+    """Make a tokenizer whose ids 0 to 255 are the bytes of UTF-8, followed by special tokens."""
+    # ASCII as characters: decoders replace a whole run of byte tokens if one byte is invalid.
     vocabulary = [chr(i) if i < 128 else f"<0x{i:02X}>" for i in range(256)] + [UNK]
     ids = {token: i for i, token in enumerate(vocabulary)}
     tokenizer = Tokenizer(BPE(ids, [], unk_token=UNK, byte_fallback=True))
@@ -217,7 +217,7 @@ def _wrap(tokenizer: Tokenizer, **special: str) -> "PreTrainedTokenizerFast":
 
 
 def stop_token_ids(tokenizer: Any) -> list[int]:
-    """Ids that end a generation: the end of the text and, where there is one, of a chat turn.
+    """The ids that end a generation: the end of the text and, if there is one, of a chat turn.
 
     Args:
         tokenizer: A transformers or mlx-lm tokenizer.

@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm import load as load_with_mlx_lm
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io import load, load_model, save, write_text
+from mlx_gateloop.io import load, load_model, save
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import stop_token_ids
 
@@ -303,17 +303,3 @@ def test_load_model_says_what_is_wrong(tmp_path, tokenizer):
         (tmp_path / "model" / "config.json").write_text(config)
         with pytest.raises(InputError, match=f"model: .*{words}"):
             load_model(tmp_path / "model")
-
-
-def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
-    path = tmp_path / "results.md"
-    write_text(path, "old")
-
-    def fail(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(type(path), "replace", fail)
-    with pytest.raises(OSError, match="No space"):
-        write_text(path, "new")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]

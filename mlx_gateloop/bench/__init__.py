@@ -1,6 +1,6 @@
-"""`gateloop bench`: our code beside its peers, same arrays, one run.
+"""`gateloop bench`: our code and its peers, timed on the same arrays in one run.
 
-Torch and jax are imported where they are timed and nowhere else; an absent one is left out.
+torch and jax are imported only where they are timed, and left out if they are not installed.
 """
 
 from mlx_gateloop.bench.report import REPORTS, write_report

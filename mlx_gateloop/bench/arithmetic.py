@@ -1,4 +1,4 @@
-"""Matrix products beside NumPy's, and pointwise functions beside mlx.nn's."""
+"""Matrix products compared with NumPy's, and pointwise functions with mlx.nn's."""
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -13,10 +13,10 @@ from mlx_gateloop.bench.measure import (
     mlx_contender,
     mlx_run,
     ratio,
-    table,
 )
 from mlx_gateloop.bench.report import Report
 from mlx_gateloop.ops import pointwise
+from mlx_gateloop.tables import markdown_table
 
 # rows, inner size, columns
 PRODUCTS = [(size, size, size) for size in (256, 512, 1024, 2048)]
@@ -25,7 +25,7 @@ FEWEST_FLOPS = 2e8  # in one timed run: small products are repeated, as in a mod
 
 
 def measure_products(report: Report) -> None:
-    """x @ w in float32 through MLX and through NumPy."""
+    """Time matrix products in float32 with MLX and with NumPy."""
     rng = np.random.default_rng(0)
     rows = []
     many: list[float] = []
@@ -49,7 +49,7 @@ def measure_products(report: Report) -> None:
         f"NumPy {overhead['numpy'] * 1e6:.1f} µs: that is what products of one row add."
     )
     header = ["", "MLX ms", "NumPy ms", "MLX GFLOP/s", "NumPy GFLOP/s", "MLX over NumPy"]
-    report.add(table(header, rows))
+    report.add(markdown_table(header, rows))
     what = "matrix products, MLX's time over NumPy's, worst of the shapes"
     report.target(f"{what} of many rows", max(many), 1.15, at_least=False)
     report.target(f"{what} of one row", max(single), 1.15, at_least=False)
@@ -65,7 +65,7 @@ def _products(x: np.ndarray, w: np.ndarray, count: int) -> Run:
 
 
 def _overhead(count: int) -> dict[str, float]:
-    """Seconds of the least operation."""
+    """The seconds of a minimal operation."""
     one = np.ones(1, np.float32)
     other = mx.array(one)
     ours = mlx_run(lambda: [mx.abs(other) for _ in range(count)])
@@ -74,7 +74,7 @@ def _overhead(count: int) -> dict[str, float]:
 
 
 def measure_pointwise(report: Report) -> None:
-    """The functions of a block and of the loss, forward and gradient."""
+    """Time the functions of a block and of the loss, forward and gradient."""
     rng = np.random.default_rng(0)
     shape = (64, 256) if report.quick else (2048, 768)
     x, dy = (mx.array(rng.normal(size=shape).astype(np.float32)) for _ in range(2))
@@ -106,7 +106,7 @@ def measure_pointwise(report: Report) -> None:
         rows.append(row)
     report.add(f"## Pointwise functions at {shape}, float32\n\nMLX's beside ours.")
     header = ["", "forward ms", "MLX's ms", "gradient ms", "MLX's ms"]
-    report.add(table(header, rows))
+    report.add(markdown_table(header, rows))
 
 
 def _listed(function: Function) -> Function:

@@ -1,4 +1,4 @@
-"""Scans in plain MLX operations to compare with, each as its textbook has it.
+"""Textbook scans in plain MLX operations, to compare with.
 
 Complex numbers are float32 planes; the state before the first step is zero.
 """
@@ -13,11 +13,11 @@ Pair = tuple[Planes, Planes]
 
 
 def blelloch_scan(a: Planes, x: Planes) -> Planes:
-    """All states of h_n = a_n h_{n-1} + x_n by a work-efficient tree (Blelloch, 1990).
+    """Compute all states of h_n = a_n h_{n-1} + x_n by a work-efficient tree (Blelloch, 1990).
 
-    The up-sweep combines neighbours, level by level, into the map of the whole segment below a
-    node. The down-sweep hands each node the state before its segment: the left child has its
-    parent's, the right child what the left one makes of it.
+    The up-sweep combines neighbours, level by level, into the map of the segment below a node. The
+    down-sweep passes each node the state before its segment: the left child gets its parent's, the
+    right child the result of the left child's map.
     """
     length = a[0].shape[1]
     level = _padded(a, x)
@@ -53,7 +53,7 @@ def naive_loop(a: Planes, x: Planes) -> Planes:
 
 
 def _padded(a: Planes, x: Planes) -> Pair:
-    """Up to a power of two; what the padding holds reaches no state that is kept."""
+    """Pad to a power of two; no state that is returned depends on the padding."""
     length = a[0].shape[1]
     missing = (1 << (length - 1).bit_length()) - length
     if missing == 0:

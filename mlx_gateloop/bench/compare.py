@@ -1,4 +1,4 @@
-"""Contenders side by side: the table of their forward passes and gradients."""
+"""A comparison of contenders: the table of their forward passes and gradients."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from mlx_gateloop.bench.measure import (
     milliseconds,
     peak_bytes,
     ratio,
-    table,
 )
+from mlx_gateloop.tables import markdown_table
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Comparison:
     shares: dict[str, float]  # of our GB/s, forward and gradient, in those of a copy
 
     def over_ours(self, name: str, kind: str = "forward") -> float | None:
-        """How many times as long as ours a contender takes; None if it is not here."""
+        """A contender's time over ours; None if it is absent."""
         times: dict[str, float] = getattr(self, kind)
         return times[name] / next(iter(times.values())) if name in times else None
 
@@ -40,8 +40,8 @@ def compare(
     Args:
         contenders: By name.
         moved: Bytes that the forward pass must read and write; adds a column of GB/s.
-        moved_by_gradient: The same of the gradient, with its forward pass.
-        copy: The contender that copies `moved` bytes; adds the share in its GB/s.
+        moved_by_gradient: The same for the gradient, including its forward pass.
+        copy: The contender that copies `moved` bytes; adds the share of its GB/s.
     """
     forward = median_times({name: c.forward for name, c in contenders.items()})
     gradient = median_times({name: c.gradient for name, c in contenders.items() if c.gradient})
@@ -70,7 +70,7 @@ def compare(
         shares["forward"] = moved / forward[ours] / limit
         if moved_by_gradient and ours in gradient:
             shares["gradient"] = moved_by_gradient / gradient[ours] / limit
-    return Comparison(forward, gradient, table(header, rows), shares)
+    return Comparison(forward, gradient, markdown_table(header, rows), shares)
 
 
 def _rate(bytes_a_second: float, limit: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What no scan can beat by much: a plain loop in C, and copying the bytes that it must move."""
+"""Lower bounds for the time of a scan: a plain loop in C, and a copy of the bytes it moves."""
 
 import ctypes
 import shutil
@@ -34,7 +34,7 @@ FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC"]
 
 @cache
 def compiled() -> ctypes.CDLL | None:
-    """The C loop as a library, compiled now; None without a C compiler."""
+    """Compile the C loop to a library; None without a C compiler."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
         return None
@@ -48,9 +48,9 @@ def compiled() -> ctypes.CDLL | None:
 
 
 def c_loop(ar: np.ndarray, ai: np.ndarray, xr: np.ndarray, xi: np.ndarray) -> Run | None:
-    """h_n = a_n h_{n-1} + x_n on one thread over `[B, L, D]` float32 planes; None without C.
+    """Run h_n = a_n h_{n-1} + x_n on one thread over float32 planes `[B, L, D]`; None without C.
 
-    It writes into memory that it already has.
+    The output memory is allocated before.
     """
     library = compiled()
     if library is None:
@@ -68,15 +68,15 @@ def c_loop(ar: np.ndarray, ai: np.ndarray, xr: np.ndarray, xi: np.ndarray) -> Ru
 
 
 def device_copy(moved: int) -> Contender:
-    """Half of `moved` bytes are read and as many written, in the memory of MLX's default device."""
+    """Copy in the memory of MLX's default device: half of `moved` bytes are read, half written."""
     if mx.default_device().type == mx.cpu:
         return Contender(memory_copy(moved), is_mlx=False)
     source = mx.ones(moved // 8)
-    return Contender(mlx_run(mx.negative, source))  # MLX's copy of a whole array copies nothing
+    return Contender(mlx_run(mx.negative, source))  # mx.array.copy would copy nothing
 
 
 def memory_copy(moved: int) -> Run:
-    """NumPy copies half of `moved` bytes: it reads them and writes them."""
+    """Copy with NumPy: half of `moved` bytes are read, half written."""
     source = np.ones(moved // 2, np.uint8)
     target = np.zeros_like(source)
     return lambda: np.copyto(target, source)

@@ -1,4 +1,4 @@
-"""What a table must say about where it comes from: machine, versions, settings, command, date."""
+"""The origin of measurements: machine, versions, command, date."""
 
 import os
 import platform
@@ -13,9 +13,9 @@ from pathlib import Path
 import mlx.core as mx
 
 import mlx_gateloop as gl
-from mlx_gateloop.bench.measure import table
 from mlx_gateloop.doctor import blas_in_use
 from mlx_gateloop.ops.backends import BACKENDS
+from mlx_gateloop.tables import markdown_table
 
 FASTEST_FIRST = ("metal", "cuda", "native", "ops")
 PEERS = {"jax": "jax", "torch": "torch", "gateloop-transformer": "gateloop_transformer"}
@@ -26,16 +26,16 @@ def header(command: str, own_cache: int, cache: int) -> str:
     """The table that opens a report.
 
     Args:
-        command: What was typed.
+        command: The command line.
         own_cache: MLX's own cache limit, bytes.
         cache: The limit that the runs have, bytes.
     """
     limits = f"{cache >> 20:,} MB (MLX's own: {own_cache >> 20:,} MB)"
-    return table(["", ""], [*facts(command).items(), ("MLX cache limit", limits)])
+    return markdown_table(["", ""], [*facts(command).items(), ("MLX cache limit", limits)])
 
 
 def facts(command: str) -> dict[str, str]:
-    """What was typed when, and on which machine."""
+    """The command, the date, the machine and the versions of a measurement."""
     device = mx.device_info().get("device_name", "") if mx.default_device().type == mx.gpu else ""
     return {
         "command": f"`{command}`",
@@ -49,7 +49,7 @@ def facts(command: str) -> dict[str, str]:
 
 
 def absent_lines(peers: Sequence[str]) -> list[str]:
-    """One line for each backend and each of these peers that is not here."""
+    """One line for each missing backend, and each missing one of these peers."""
     lines = [f"- no {name} backend: {why}" for name, why in _missing_backends().items()]
     lines += [
         f"- no {peer}: not installed (pip install -r requirements-bench.txt)"
@@ -60,7 +60,7 @@ def absent_lines(peers: Sequence[str]) -> list[str]:
 
 
 def backends() -> list[str]:
-    """The backends of the scan that run here, the likely fastest first."""
+    """The available backends of the scan, in the likely order of speed."""
     missing = _missing_backends()
     return [name for name in FASTEST_FIRST if name not in missing]
 
@@ -70,7 +70,7 @@ def present(peer: str) -> bool:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

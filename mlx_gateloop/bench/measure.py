@@ -1,4 +1,4 @@
-"""Medians of contenders that take turns, peak memory, and Markdown tables."""
+"""Median times of contenders that take turns, peak memory, and number formats."""
 
 import statistics
 import time
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_reduce
+from mlx.utils import tree_flatten
 
 TURNS = 7
-FEWEST_TURNS, BUDGET = 3, 10.0  # a contender that has used this many seconds stops early
+FEWEST_TURNS, BUDGET = 3, 10.0  # a contender stops early after this many seconds
 CACHE_BYTES = 4 << 30
 
 Run = Callable[[], Any]
@@ -20,12 +20,12 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Contender:
-    """What is timed; a run returns when the work is done.
+    """Runs to time; each returns when its work is done.
 
     Args:
         forward: The computation.
-        gradient: Its gradients for a given cotangent, with the forward pass that they need.
-        is_mlx: Whether MLX's allocator sees its memory.
+        gradient: Its gradients for a given cotangent, including the forward pass.
+        is_mlx: True if MLX allocates its memory.
     """
 
     forward: Run
@@ -34,7 +34,7 @@ class Contender:
 
 
 def mlx_run(function: Function, *arrays: Any) -> Run:
-    """A call of an MLX function, evaluated."""
+    """Make a run of an MLX function, with its results evaluated."""
 
     def run() -> Any:
         result = function(*arrays)
@@ -45,7 +45,7 @@ def mlx_run(function: Function, *arrays: Any) -> Run:
 
 
 def mlx_gradient(function: Function, arrays: Sequence[Any], cotangents: Sequence[Any]) -> Run:
-    """The gradients by all `arrays`; the outputs themselves are not kept."""
+    """Make a run of a function's gradients by all `arrays`; its outputs are not evaluated."""
     return mlx_run(lambda: mx.vjp(function, list(arrays), list(cotangents))[1])
 
 
@@ -57,10 +57,10 @@ def mlx_contender(
 
 
 def median_times(runs: Mapping[str, Run]) -> dict[str, float]:
-    """Seconds of each run; they take turns, so that a slow moment of the machine hits all.
+    """Measure the seconds of each run; they take turns, so that a slow moment affects all.
 
-    In its turn each runs once before it is timed: compiled, its caches filled, and not charged for
-    returning the memory of the one before.
+    In its turn each runs once untimed first: it is compiled, its caches are filled, and it does not
+    pay for freeing the memory of the one before.
     """
     samples: dict[str, list[float]] = {name: [] for name in runs}
     used = dict.fromkeys(runs, 0.0)
@@ -79,7 +79,7 @@ def median_times(runs: Mapping[str, Run]) -> dict[str, float]:
 
 
 def peak_bytes(run: Run) -> int:
-    """The most memory MLX held at once during the run, beyond what it held before."""
+    """The peak of MLX's memory during a run, beyond its memory before."""
     mx.clear_cache()
     before = mx.get_active_memory()
     mx.reset_peak_memory()
@@ -88,28 +88,19 @@ def peak_bytes(run: Run) -> int:
 
 
 def total_bytes(tree: Any) -> int:
-    """Bytes of the arrays in a tree, which may hold None."""
-    return int(tree_reduce(lambda total, leaf: total + getattr(leaf, "nbytes", 0), tree, 0))
+    """The bytes of all arrays in a tree, which may hold None."""
+    leaves: list[tuple[str, Any]] = tree_flatten(tree)  # type: ignore[assignment]
+    return sum(getattr(leaf, "nbytes", 0) for _, leaf in leaves)
 
 
 @contextmanager
 def cache_limit(limit: int) -> Iterator[int]:
-    """Set MLX's cache limit (bytes) for a while; gives the limit before."""
+    """Set MLX's cache limit (bytes) within a block; yields the limit before."""
     previous = mx.set_cache_limit(limit)
     try:
         yield previous
     finally:
         mx.set_cache_limit(previous)
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, its columns aligned."""
-    cells = [header, ["---"] * len(header), *rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    return "\n".join(
-        "| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |"
-        for row in cells
-    )
 
 
 def milliseconds(seconds: float) -> str:
@@ -121,7 +112,7 @@ def megabytes(count: float) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Three digits that count, or all of those before the point."""
+    """Format three significant digits, or all digits before the point."""
     return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 

@@ -1,4 +1,4 @@
-"""`gateloop bench model`: prefill and decode of language models with as many parameters."""
+"""`gateloop bench model`: prefill and decode of language models of equal size."""
 
 from functools import partial
 from typing import Any
@@ -16,10 +16,10 @@ from mlx_gateloop.bench.measure import (
     mlx_run,
     peak_bytes,
     ratio,
-    table,
     total_bytes,
 )
 from mlx_gateloop.bench.report import Report
+from mlx_gateloop.tables import markdown_table
 
 PEERS = ("torch", "gateloop-transformer")
 TORCH = "gateloop-transformer (torch)"
@@ -58,7 +58,7 @@ def measure(report: Report) -> None:
         "attention window. torch has no cache here: its forward pass is timed."
     )
     header = ["", "parameters", "layers", "prefill tokens/s", "decode tokens/s", "peak MB"]
-    report.add(table([*header, "state KB"], rows))
+    report.add(markdown_table([*header, "state KB"], rows))
     speeds = {
         "prefill": {name: length / seconds for name, seconds in prefill.items()},
         "decode": {name: decoded / seconds for name, seconds in decode.items()},
@@ -75,7 +75,7 @@ def measure(report: Report) -> None:
 
 
 def _prefill(model: nn.Module, prompt: mx.array) -> tuple[mx.array, list[Any]]:
-    """The logits of the prompt, and what the cache then holds."""
+    """The logits of the prompt, and the states of the cache after it."""
     cache = model.make_cache()
     logits = model(prompt, cache)
     return logits, [entry.state for entry in cache]
@@ -102,5 +102,5 @@ def _torch_forward(model: Any, tokens: np.ndarray) -> Run:
 
 
 def _speed(tokens: int, seconds: float, ours: float) -> str:
-    """Tokens a second, and the time over that of ours."""
+    """Format tokens per second, with the time over ours."""
     return f"{tokens / seconds:,.0f} ({ratio(seconds, ours)})"

@@ -25,10 +25,10 @@ from mlx_gateloop.bench.measure import (
     mlx_gradient,
     peak_bytes,
     ratio,
-    table,
 )
 from mlx_gateloop.bench.report import Report
 from mlx_gateloop.ops.backends import BACKENDS
+from mlx_gateloop.tables import markdown_table
 
 PEERS = ("jax", "torch", "gateloop-transformer")
 JAX = "jax.lax.associative_scan"
@@ -36,7 +36,7 @@ TORCH = "gateloop-transformer's scan (torch)"
 C_LOOP = "C loop, one thread"
 COPY = "memory copy of as many bytes"
 
-# The operator at (8, 4096, 1024): its arrays and gradients in each backend, with room to spare.
+# Enough for the operator's arrays and gradients at (8, 4096, 1024), in each backend.
 GPU_BYTES = 24 << 30
 
 Shape = tuple[int, int, int]
@@ -62,7 +62,7 @@ def measure(report: Report) -> None:
 
 
 def measure_scan(report: Report, shape: Shape) -> None:
-    """The bare scan, complex a and x as float32 planes."""
+    """Time the bare scan, with complex a and x as float32 planes."""
     *planes, dr, di = scan_arrays(shape)
     moved = 6 * planes[0].nbytes  # four planes in, two out
     with cache_limit(report.own_cache):
@@ -79,13 +79,13 @@ def measure_scan(report: Report, shape: Shape) -> None:
     if loop := floors.c_loop(*planes):
         contenders[C_LOOP] = Contender(loop, is_mlx=False)
     else:
-        report.add("- no C compiler that works: the C loop is left out")
+        report.add("- no working C compiler: the C loop is left out")
     contenders[COPY] = floors.device_copy(moved)
     result = compare(contenders, moved, by_gradient, COPY)
     report.add(result.table)
     names = {"forward": result.forward, "gradient": result.gradient}
     draw = partial(plots.bars, xlabel="milliseconds", values=_milliseconds(names))
-    report.plot("scan", f"The scan at {shape}, complex", lambda path, title: draw(path, title))
+    report.plot("scan", f"The scan at {shape}, complex", draw)
     report.add("### Ours with MLX's own cache limit\n\n" + small_cache.table)
 
     ours = next(iter(result.forward))
@@ -118,7 +118,7 @@ def our_scans(planes: list[np.ndarray], cotangents: tuple[np.ndarray, ...]) -> C
 
 
 def mlx_scans(planes: list[np.ndarray], cotangents: tuple[np.ndarray, ...]) -> Contenders:
-    """Other ways in MLX operations; their gradients are autodiff's."""
+    """Other scans in MLX operations; their gradients are autodiff's."""
     arrays, dh = _mlx(planes), _mlx(cotangents)
 
     def of(scan: Callable[..., Any], gradient: bool = True) -> Contender:
@@ -145,7 +145,7 @@ def peer_scans(planes: list[np.ndarray], cotangents: tuple[np.ndarray, ...]) -> 
 
 
 def measure_gate_loop(report: Report, shape: Shape) -> None:
-    """The operator from its projections, gates and all."""
+    """Time the operator, from its projections and gates."""
     contenders = gate_loops(shape)
     plane = 4 * math.prod(shape)
     contenders[COPY] = floors.device_copy(6 * plane)
@@ -159,7 +159,7 @@ def measure_gate_loop(report: Report, shape: Shape) -> None:
     report.add(result.table)
     times = {"forward": result.forward, "gradient": result.gradient}
     draw = partial(plots.bars, xlabel="milliseconds", values=_milliseconds(times))
-    report.plot("operator", f"The operator at {shape}", lambda path, title: draw(path, title))
+    report.plot("operator", f"The operator at {shape}", draw)
     ours = next(iter(contenders))
     what = f"operator forward and backward, {JAX} over {ours}"
     report.target(what, result.over_ours(JAX, "gradient"), 5)
@@ -173,7 +173,7 @@ def measure_gate_loop(report: Report, shape: Shape) -> None:
 
 
 def gate_loops(shape: Shape, torch: bool = True) -> Contenders:
-    """Our backends and the peers on the same q, k, v, gamma, theta and cotangent."""
+    """Our backends and the peers, on the same q, k, v, gamma, theta and cotangent."""
     rng = np.random.default_rng(0)
     *arrays, dy = (rng.normal(size=shape).astype(np.float32) for _ in range(6))
     contenders = {
@@ -200,7 +200,7 @@ def _gate_loop(backend: Any) -> Callable[..., list[mx.array]]:
 def measure_growth(
     report: Report, name: str, symbol: str, sizes: list[int], shape_of: Callable[[int], Shape]
 ) -> None:
-    """Time against one size, the others fixed."""
+    """Time the operator at several values of one size, with the others fixed."""
     series: dict[str, dict[int, float]] = {}
     rows = []
     for size in sizes:
@@ -217,13 +217,13 @@ def measure_growth(
     shape = str(shape_of(sizes[0])).replace(str(sizes[0]), symbol, 1)
     title = f"Growth with the {name}, the operator at {shape}"
     report.add(f"## {title}\n\nMilliseconds.")
-    report.add(table([symbol, *series], rows))
+    report.add(markdown_table([symbol, *series], rows))
     draw = partial(plots.lines, xlabel=symbol, ylabel="milliseconds", series=series)
-    report.plot(name, title, lambda path, title: draw(path, title))
+    report.plot(name, title, draw)
 
 
 def measure_memory(report: Report, length: int) -> None:
-    """What the operator's gradient needs beyond its inputs."""
+    """Measure the memory of the operator's gradient beyond its inputs."""
     rows, planes = [], []
     rng = np.random.default_rng(0)
     shape = (1, length, 128)
@@ -237,7 +237,7 @@ def measure_memory(report: Report, length: int) -> None:
         f"## Memory of the operator's gradient at {shape}\n\nBeyond the inputs and y's gradient; "
         "the five gradients are among it."
     )
-    report.add(table(["", "peak MB", "float32 planes of [L, D]"], rows))
+    report.add(markdown_table(["", "peak MB", "float32 planes of [L, D]"], rows))
     what = f"memory of the gradient at L = {length:,} in planes of [L, D], {rows[0][0]}"
     report.target(what, planes[0], 6, at_least=False)
 

@@ -1,4 +1,4 @@
-"""Where a training step goes: each of its parts by itself."""
+"""The parts of a training step, each timed alone."""
 
 from functools import partial
 
@@ -13,25 +13,26 @@ from mlx_gateloop.bench.measure import (
     median_times,
     milliseconds,
     mlx_run,
-    table,
 )
 from mlx_gateloop.bench.report import Report
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.ops import pointwise
+from mlx_gateloop.tables import markdown_table
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.optimizer import make_optimizer
+from mlx_gateloop.train.step import Tree
 
 
 def measure_parts(
     report: Report, args: ModelArgs, shape: tuple[int, int], step_seconds: float
 ) -> None:
-    """Forward and gradient of each part, times how often the step has it.
+    """Time forward pass and gradient of each part, and multiply by its number in a step.
 
     Args:
-        report: Where the table goes.
-        args: The model's shape.
+        report: Gets the table.
+        args: The model's arguments.
         shape: Batch and length.
-        step_seconds: Of the whole step.
+        step_seconds: Time of the whole step.
     """
     parts = _parts(args, shape)
     times = median_times({name: run for name, (_, run) in parts.items()})
@@ -43,11 +44,11 @@ def measure_parts(
     rest = step_seconds - sum(together.values())
     rows.append(["the rest", "", "", *_share(rest, step_seconds)])
     report.add(
-        "### Where a step of ours goes\n\nForward and gradient of each part by itself, times its "
-        "number in the step. Parts in a step share caches and are compiled together: the shares "
-        "are estimates, and the rest may come out below zero."
+        "### The parts of our step\n\nForward pass and gradient of each part alone, times its "
+        "number in the step. Parts in a step share caches and are compiled together, so the shares "
+        "are estimates, and the rest may be negative."
     )
-    report.add(table(["", "number", "ms each", "ms together", "of the step"], rows))
+    report.add(markdown_table(["", "number", "ms each", "ms together", "of the step"], rows))
 
 
 def _share(seconds: float, step_seconds: float) -> list[str]:
@@ -55,7 +56,7 @@ def _share(seconds: float, step_seconds: float) -> list[str]:
 
 
 def _parts(args: ModelArgs, shape: tuple[int, int]) -> dict[str, tuple[int, Run]]:
-    """How often each part occurs, and its forward pass and gradient, compiled."""
+    """The number of each part in a step, and its forward pass and gradient, compiled."""
     width, inner, depth = args.hidden_size, args.intermediate_size, args.num_hidden_layers
     narrow, wide = (mx.random.normal((*shape, size)) for size in (width, inner))
     logits = mx.random.normal((*shape, args.outputs))
@@ -96,7 +97,7 @@ def _run(function: Function, *arrays: mx.array) -> Run:
     compiled = mx.compile(lambda *xs: [function(*xs)])
     outputs = compiled(*arrays)
     mx.eval(arrays, outputs)
-    # the outputs too: the step needs them, also where the gradient does not
+    # The outputs are evaluated too, as the step needs them even where the gradient does not.
     return mlx_run(lambda: mx.vjp(compiled, list(arrays), outputs))
 
 
@@ -109,7 +110,8 @@ def _update(args: ModelArgs) -> Run:
     mx.eval(state, gradient)
 
     @partial(mx.compile, inputs=state, outputs=state)
-    def update(gradient: dict) -> mx.array:
+    def update(gradient: Tree) -> mx.array:
+        norm: mx.array
         clipped, norm = optim.clip_grad_norm(gradient, 1.0)
         optimizer.update(model, clipped)
         return norm

@@ -1,8 +1,8 @@
 """The scan and the operator in jax and torch: NumPy arrays in, runs out.
 
-Both peers get complex64 arrays. They differ in what the gradient of a complex number means (jax's
-is the conjugate of torch's), not in the work. jax takes its own default device, torch an NVIDIA GPU
-where MLX has one.
+Both get complex64 arrays. Their gradients of complex numbers differ in convention (jax's is the
+conjugate of torch's), not in the work. jax uses its own default device, torch an NVIDIA GPU if MLX
+has one.
 """
 
 from typing import Any
@@ -13,15 +13,17 @@ import numpy as np
 from mlx_gateloop.bench.machine import cores, present
 from mlx_gateloop.bench.measure import Contender, Function
 
+Pair = tuple[Any, Any]  # arrays of jax or torch
+
 
 def device_lines() -> list[str]:
-    """Where each peer that is here runs."""
+    """One line for each installed peer, with its device."""
     devices = {"jax": jax_device(), "torch": torch_device()}
     return [f"- {peer} runs on {device}" for peer, device in devices.items() if device]
 
 
 def jax_device() -> str | None:
-    """ "cpu", "gpu" or "tpu"; None without jax."""
+    """The device of jax: "cpu", "gpu" or "tpu"; None without jax."""
     if not present("jax"):
         return None
     import jax
@@ -30,7 +32,7 @@ def jax_device() -> str | None:
 
 
 def torch_device() -> str | None:
-    """ "cuda" where MLX runs on a GPU and torch can too, else "cpu"; None without torch."""
+    """The device of torch: "cuda" if MLX and torch run on a GPU, else "cpu"; None if absent."""
     if not present("torch"):
         return None
     import torch
@@ -40,7 +42,7 @@ def torch_device() -> str | None:
 
 
 def jax_scan(a: np.ndarray, x: np.ndarray, cotangent: np.ndarray) -> Contender:
-    """h_n = a_n h_{n-1} + x_n by jax.lax.associative_scan, compiled."""
+    """Scan h_n = a_n h_{n-1} + x_n by jax.lax.associative_scan, compiled."""
     return _jax_contender(_jax_states, [a, x], cotangent)
 
 
@@ -60,7 +62,7 @@ def jax_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Contender:
 def _jax_states(a: Any, x: Any) -> Any:
     import jax
 
-    def combine(left: tuple, right: tuple) -> tuple:
+    def combine(left: Pair, right: Pair) -> Pair:
         return left[0] * right[0], right[0] * left[1] + right[1]
 
     return jax.lax.associative_scan(combine, (a, x), axis=1)[1]
@@ -82,7 +84,7 @@ def _jax_contender(
 
 
 def torch_scan(a: np.ndarray, x: np.ndarray, cotangent: np.ndarray) -> Contender:
-    """h_n = a_n h_{n-1} + x_n by gateloop-transformer's scan."""
+    """Scan h_n = a_n h_{n-1} + x_n by gateloop-transformer's code."""
     return _torch_contender(_torch_states, [a, x], cotangent)
 
 
@@ -101,7 +103,7 @@ def _torch_states(a: Any, x: Any) -> Any:
     import torch
     from gateloop_transformer.associative_scan import associative_scan
 
-    def combine(left: tuple, right: tuple) -> tuple:
+    def combine(left: Pair, right: Pair) -> Pair:
         return left[0] * right[0], torch.addcmul(right[1], right[0], left[1])
 
     return associative_scan(combine, (a, x))[1]

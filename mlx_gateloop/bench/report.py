@@ -1,4 +1,4 @@
-"""A report: Markdown printed as it comes, kept with its plots in a directory if one is given."""
+"""Reports: Markdown, printed as it grows and saved with its plots if there is a directory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,15 +11,16 @@ from mlx_gateloop.bench.measure import (
     FEWEST_TURNS,
     TURNS,
     cache_limit,
-    table,
 )
+from mlx_gateloop.files import replacing
+from mlx_gateloop.tables import markdown_table
 
 REPORTS = ("ops", "model", "train")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A ratio that is to be at least or at most a limit; None where a peer is absent."""
+    """A ratio with a limit, at least or at most; `measured` is None if a peer is absent."""
 
     what: str
     measured: float | None
@@ -36,13 +37,13 @@ class Target:
 
 
 class Report:
-    """What the measuring functions write to.
+    """A report that grows by sections.
 
     Args:
         name: `ops`, `model` or `train`; names the files.
         directory: For `<name>.md` and `<name>-*.png`; None only prints.
         quick: Small sizes; targets are not judged.
-        own_cache: The cache limit that MLX has of itself, bytes.
+        own_cache: MLX's default cache limit, bytes.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Report:
         self._texts.append(text)
 
     def plot(self, name: str, title: str, draw: Callable[[Path, str], None]) -> None:
-        """Have `draw(path, title)` write a PNG, if there is a directory, and show it here."""
+        """If there is a directory, call `draw(path, title)` to write a PNG, and link it here."""
         if self._directory is not None:
             path = self._directory / f"{self.name}-{name}.png"
             draw(path, title)
@@ -76,10 +77,10 @@ class Report:
     def end(self) -> None:
         rows = [target.row(self.quick) for target in self._targets]
         self.add("## Targets\n\nRatios within this run; figures of other machines will differ.")
-        self.add(table(["target", "goal", "measured", ""], rows))
-        if self._directory is not None:  # an interrupted run leaves an older report alone
-            text = "\n\n".join(self._texts) + "\n"
-            (self._directory / f"{self.name}.md").write_text(text, encoding="utf-8")
+        self.add(markdown_table(["target", "goal", "measured", ""], rows))
+        if self._directory is not None:
+            with replacing(self._directory / f"{self.name}.md") as partial:
+                partial.write_text("\n\n".join(self._texts) + "\n", encoding="utf-8")
 
 
 def write_report(name: str, quick: bool = False, directory: Path | None = None) -> None:
@@ -88,9 +89,9 @@ def write_report(name: str, quick: bool = False, directory: Path | None = None) 
     Args:
         name: One of `REPORTS`.
         quick: Small sizes, seconds instead of minutes; targets are not judged.
-        directory: Also keep Markdown and plots here; made if missing.
+        directory: Also save Markdown and plots here; created if missing.
     """
-    # The parts import NumPy, mlx-lm and more.
+    # Slow to import: they need NumPy, mlx-lm and more.
     from mlx_gateloop.bench.machine import absent_lines, header
 
     command = f"gateloop bench {name}{' --quick' if quick else ''}"
@@ -101,10 +102,9 @@ def write_report(name: str, quick: bool = False, directory: Path | None = None) 
         report.add(f"# gateloop bench {name}")
         report.add(header(command, own_cache, CACHE_BYTES))
         report.add(
-            f"Median of {TURNS} runs, of {FEWEST_TURNS} where they took over {BUDGET:g} s; "
+            f"Median of {TURNS} runs, or of {FEWEST_TURNS} if they took over {BUDGET:g} s; "
             "contenders take turns on the same arrays, and each warms up in its turn. Peak is "
-            "MLX's memory beyond the inputs. In brackets: the time over that of ours, the first "
-            "row."
+            "MLX's memory beyond the inputs. In brackets: the time over ours, the first row."
         )
         if absent := absent_lines(part.PEERS):
             report.add("\n".join(absent))

@@ -1,4 +1,4 @@
-"""`gateloop bench train`: one training step, beside gateloop-transformer's, and where it goes."""
+"""`gateloop bench train`: one training step and its parts, beside gateloop-transformer's."""
 
 from functools import partial
 from typing import Any
@@ -16,11 +16,11 @@ from mlx_gateloop.bench.measure import (
     milliseconds,
     peak_bytes,
     ratio,
-    table,
 )
 from mlx_gateloop.bench.parts import measure_parts
 from mlx_gateloop.bench.report import Report
 from mlx_gateloop.model.lm import Model, ModelArgs
+from mlx_gateloop.tables import markdown_table
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.optimizer import make_optimizer
 from mlx_gateloop.train.step import Step, make_step
@@ -70,7 +70,7 @@ def measure(report: Report) -> None:
         f"AdamW; torch has {cores()} threads. Recomputing runs the operator again for its gradient "
         "(that package's default), which spares memory."
     )
-    report.add(table(["", "parameters", "step ms", "tokens/s", "peak MB"], rows))
+    report.add(markdown_table(["", "parameters", "step ms", "tokens/s", "peak MB"], rows))
     speeds = {"tokens/s": {name: tokens[:, 1:].size / s for name, s in times.items()}}
     draw = partial(plots.bars, xlabel="tokens/s", values=speeds)
     report.plot("speed", "One training step", draw)

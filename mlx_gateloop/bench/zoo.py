@@ -5,7 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_reduce
+from mlx.utils import tree_flatten
 
 from mlx_gateloop.bench.machine import cores
 from mlx_gateloop.model.lm import Model, ModelArgs
@@ -15,9 +15,9 @@ WIDTH = 192
 
 
 def mlx_models() -> dict[str, nn.Module]:
-    """About two million parameters each, vocabulary 1,024, width 192, embedding and head shared.
+    """Models of about two million parameters, with a shared embedding and head.
 
-    The layers are as many as that number allows; what is inside follows each one's own habits.
+    The number of layers follows from that; the rest is as usual for each model.
     """
     from mlx_lm.models import mamba, mamba2, recurrent_gemma
 
@@ -86,24 +86,24 @@ def mlx_models() -> dict[str, nn.Module]:
             )
         ),
     }
-    models["mlx-lm recurrent_gemma"].pop("lm_head")  # as its loader does for a shared head
+    models["mlx-lm recurrent_gemma"].pop("lm_head")  # as its loader does if the head is shared
     mx.eval([model.parameters() for model in models.values()])
     return models
 
 
 def torch_model(width: int, depth: int, ff_mult: int, recompute: bool = True) -> Any:
-    """gateloop-transformer's language model; it does not share its embedding with its head.
+    """gateloop-transformer's language model; its embedding and head are not shared.
 
     Args:
-        width: Of the model.
-        depth: Blocks.
+        width: Width of the model.
+        depth: Number of blocks.
         ff_mult: Inner width of the feed-forward network over `width`.
-        recompute: Whether the gradient runs the operator again (the package's default).
+        recompute: The gradient runs the operator again (the package's default).
     """
     import torch
     from gateloop_transformer import Transformer
 
-    # the package leaves a choice of its recomputation to torch's default
+    # The package leaves torch's option use_reentrant at its default, and torch warns.
     warnings.filterwarnings("ignore", message="torch.utils.checkpoint: the use_reentrant")
     torch.set_num_threads(cores())
     torch.manual_seed(0)
@@ -117,7 +117,8 @@ def torch_model(width: int, depth: int, ff_mult: int, recompute: bool = True) ->
 
 
 def num_parameters(model: Any) -> int:
-    """Of an MLX or a torch model; a shared one counts once."""
+    """The parameters of an MLX or a torch model; shared ones count once."""
     if isinstance(model, nn.Module):
-        return int(tree_reduce(lambda total, leaf: total + leaf.size, model.parameters(), 0))
+        parameters: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+        return sum(leaf.size for leaf in parameters.values())
     return sum(parameter.numel() for parameter in model.parameters())

@@ -10,51 +10,57 @@ from mlx_gateloop.errors import InputError
 def add_eval(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add_model(command)
-    add("--data", required=True, metavar="PATH", help="what `gateloop train --data` takes")
+    add(
+        "--data",
+        required=True,
+        metavar="PATH",
+        help="a text or a folder, as for `gateloop train --data`",
+    )
     add(
         "--split",
         choices=("all", "train", "validation", "test"),
         default="all",
-        help="all of it, or a part as the model's training cut it",
+        help="all of it, or one part, split as in the model's training",
     )
     add(
         "--context",
         type=int,
         metavar="N",
-        help="tokens a window; none: as in the model's training, or 256",
+        help="tokens per window; default: as in the model's training, or 256",
     )
     protocol = command.add_mutually_exclusive_group()
     protocol.add_argument(
         "--stride",
         type=int,
         metavar="N",
-        help="sliding: windows begin every N tokens and score their last N, so that each token has "
-        "seen nearly the context; without it they don't overlap",
+        help="sliding protocol: windows start every N tokens and score their last N, so that each "
+        "prediction has nearly the full context; by default they do not overlap",
     )
     protocol.add_argument(
         "--carry",
         action="store_true",
-        help="carried: the state goes on from window to window, so that each token has seen all "
-        "of the text; without it every window starts from an empty state",
+        help="carried protocol: the state is carried from window to window, so that the context "
+        "is all of the text before; by default every window starts from an empty state",
     )
     add(
         "--whole-windows",
         action="store_true",
-        help="leave out a last window that is not full, as the systems do that the paper compares "
-        "with on WikiText-103",
+        help="leave out an incomplete last window, like the systems that the paper compares with "
+        "on WikiText-103",
     )
-    add("--batch-size", type=int, metavar="N", default=8, help="windows at once")
-    command.set_defaults(run=run)
+    add("--batch-size", type=int, metavar="N", default=8, help="windows per batch")
+    command.set_defaults(run=_evaluate)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def _evaluate(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
     from mlx_gateloop.data import encode, load_corpus, load_documents, num_bytes
     from mlx_gateloop.evaluate import evaluate, whole_windows
+    from mlx_gateloop.tables import name_value_lines
     from mlx_gateloop.train import TrainConfig
 
     model, tokenizer = load(arguments.model)
-    # a run keeps its configuration beside the model
+    # A run stores its configuration beside the model.
     path = Path(arguments.model) / "config.yaml"
     config = TrainConfig.load(path if path.exists() else None)
     context = config.data.length if arguments.context is None else arguments.context
@@ -65,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
     if stride is not None and not 1 <= stride <= context:
         raise InputError(f"--stride: expected 1 to the context's {context} tokens, got {stride}")
     if arguments.carry and model.args.mixer == "softmax":
-        raise InputError("--carry: softmax keeps every token; use --stride")
+        raise InputError("--carry: a softmax model has no fixed-size state; use --stride")
     if arguments.split == "all":
         documents = load_documents(arguments.data)
     else:
@@ -81,17 +87,20 @@ def run(arguments: argparse.Namespace) -> None:
     context = min(context, max(1, len(tokens) - 1))  # a window is no longer than the text
     stride = None if stride is None else min(stride, context)
     result = evaluate(model, tokens, size, context, batch_size, stride, arguments.carry)
-    print(f"tokens         {result.tokens:,}")
-    print(f"loss           {result.loss_nats:.4f} nats/token")
-    print(f"perplexity     {result.perplexity:.3f} per token")
-    print(f"bits per byte  {result.bits_per_byte:.4f}")
-    print(f"context        {context:,} tokens")
-    print(f"protocol       {_protocol(context, stride, arguments.carry)}")
+    lines = {
+        "tokens": f"{result.tokens:,}",
+        "loss": f"{result.loss_nats:.4f} nats/token",
+        "perplexity": f"{result.perplexity:.3f} per token",
+        "bits per byte": f"{result.bits_per_byte:.4f}",
+        "context": f"{context:,} tokens",
+        "protocol": _protocol(context, stride, arguments.carry),
+    }
+    print(name_value_lines(lines))
 
 
 def _protocol(context: int, stride: int | None, carry: bool) -> str:
     if carry:
-        return "carried: the state goes on through the whole text"
+        return "carried: the state is carried through the whole text"
     if stride is None:
         return f"windows of {context:,} tokens side by side, each from an empty state"
     return f"sliding: windows of {context:,} tokens from an empty state, each scores {stride:,}"

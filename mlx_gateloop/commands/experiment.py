@@ -8,9 +8,9 @@ from mlx_gateloop.commands.parser import add_settings, settings
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.variants import VARIANTS
 
-PRESETS = {
+PRESET_HELP = {
     "memory-horizon": "small (the paper's function, a quarter of an hour), bar (a running sum, two "
-    "minutes) or paper (its own settings, hours)",
+    "minutes) or paper (the paper's, hours)",
     "recall": "small (minutes) or author (the sizes of the paper's author, hours)",
     "induction": "small (minutes)",
     "text": "small (minutes)",
@@ -21,33 +21,40 @@ def add_experiment(command: argparse.ArgumentParser) -> None:
     add, name = command.add_argument, command.prog.split()[-1]
     if name == "text":
         add("--text", type=Path, required=True, metavar="FILE", help="any text of 5 KB or more")
-    add("--preset", default="small", metavar="NAME", help=PRESETS[name])
-    add("--out", type=Path, required=True, metavar="DIR", help="results.md, figures, all runs")
-    add("--resume", action="store_true", help="go on with what DIR holds, bit for bit")
-    add("--seeds", type=int, metavar="N", help="train each model N times; none: the preset's")
+    add("--preset", default="small", metavar="NAME", help=PRESET_HELP[name])
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder for results, figures and runs",
+    )
+    add("--resume", action="store_true", help="continue the experiment in DIR, bit for bit")
+    add("--seeds", type=int, metavar="N", help="train each model N times; default: the preset's")
     add(
         "--models",
         metavar="NAME,NAME",
-        help=f"models to compare, of {', '.join(VARIANTS)}; none: data_controlled,fixed",
+        help=f"models to compare, of {', '.join(VARIANTS)}; default: data_controlled,fixed",
     )
     add(
         "--equal-parameters",
         action="store_true",
         help="choose each model's width of channel mixing so that it has as many parameters as "
-        "data_controlled; without it all widths are the same",
+        "data_controlled; otherwise all have the same width",
     )
     add_settings(
         command,
         "another setting: of the task, such as task.length=128 or task.function=running_sum, "
         "or of the training, such as steps=500; may be repeated",
     )
-    command.set_defaults(run=run, name=name)
+    command.set_defaults(run=_experiment, name=name)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.experiments import presets, run
+def _experiment(arguments: argparse.Namespace) -> None:
+    from mlx_gateloop.experiments.presets import PRESETS
+    from mlx_gateloop.experiments.run import run_experiment
 
-    named = presets.PRESETS[arguments.name]
+    named = PRESETS[arguments.name]
     if arguments.preset not in named:
         raise InputError(f"--preset {arguments.preset}: no such preset; choose {', '.join(named)}")
     chosen = settings(arguments.set, "task.length=128")
@@ -60,5 +67,5 @@ def run(arguments: argparse.Namespace) -> None:
         equal_parameters=arguments.equal_parameters,
     )
     command = shlex.join(["gateloop", *arguments.argv])
-    run.run(experiment, arguments.out, arguments.resume, command)
+    run_experiment(experiment, arguments.out, arguments.resume, command)
     print((arguments.out / "results.md").read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from mlx_gateloop.commands.parser import add_model
 from mlx_gateloop.errors import InputError
 
-Drawing = tuple[str, Callable[[Path], None]]  # a name, and what draws to a path
+Drawing = tuple[str, Callable[[Path], None]]  # a name, and a function that draws to a path
 
 
 def add_figures(command: argparse.ArgumentParser) -> None:
@@ -18,14 +18,20 @@ def add_figures(command: argparse.ArgumentParser) -> None:
         "--text",
         type=Path,
         metavar="FILE",
-        help="what the model reads; a run of an experiment reads a test sample instead",
+        help="the text that the model reads; for a run of an experiment, a test sample is used",
     )
-    add("--length", type=int, metavar="N", default=256, help="tokens of the text, from its start")
-    add("--out", type=Path, required=True, metavar="DIR", help="gets the PNG files")
-    command.set_defaults(run=run)
+    add(
+        "--length",
+        type=int,
+        metavar="N",
+        default=256,
+        help="tokens of the text that are read",
+    )
+    add("--out", type=Path, required=True, metavar="DIR", help="folder for the PNG files")
+    command.set_defaults(run=_figures)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def _figures(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.plots import diagrams, figures
 
     if arguments.length < 1:
@@ -34,12 +40,12 @@ def run(arguments: argparse.Namespace) -> None:
     drawings: list[Drawing] = []
     if (directory / "test.json").exists():
         if arguments.text is not None:
-            raise InputError(f"--text: {directory} is a run of an experiment, and reads no text")
+            raise InputError(f"--text: {directory} is a run of an experiment; leave it out")
         drawings += _of_experiment(directory)
     elif arguments.text is None:
         if not directory.is_dir():
             raise InputError(f"--model {directory}: no such directory")
-        raise InputError("--text: what is the model to read? Give a text file")
+        raise InputError("--text: give a text file for the model to read")
     else:
         drawings += _of_text(arguments.model, arguments.text, arguments.length)
     log = directory / "log.jsonl"
@@ -58,7 +64,7 @@ def _of_text(model_name: str, path: Path, length: int) -> Iterator[Drawing]:
     import numpy as np
 
     from mlx_gateloop import load
-    from mlx_gateloop.data.corpus import read_text
+    from mlx_gateloop.data.documents import read_text
     from mlx_gateloop.plots import figures
     from mlx_gateloop.watch import trace_of
 
@@ -73,7 +79,7 @@ def _of_text(model_name: str, path: Path, length: int) -> Iterator[Drawing]:
 
 
 def _of_experiment(directory: Path) -> Iterator[Drawing]:
-    """The run's transitions over a test sample, and the accuracy of all runs beside it."""
+    """The run's transitions over a test sample, and the accuracy of all runs of the experiment."""
     import numpy as np
 
     from mlx_gateloop.experiments.presets import Experiment

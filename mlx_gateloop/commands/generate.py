@@ -27,10 +27,10 @@ def add_generate(command: argparse.ArgumentParser) -> None:
     add("--repetition-penalty", type=float, default=1.0, help="1 is off")
     add("--seed", type=int, help="for the same text every time")
     add("--stop", action="append", default=[], metavar="TEXT", help="end here; may be repeated")
-    command.set_defaults(run=run)
+    command.set_defaults(run=_generate)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def _generate(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
     from mlx_gateloop.generate import Sampling, Speed, stream
 

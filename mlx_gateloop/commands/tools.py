@@ -17,11 +17,11 @@ def add_bench(command: argparse.ArgumentParser) -> None:
         choices=REPORTS,
         nargs="?",
         default="ops",
-        help="ops: the scan, the operator and what is around them; model: prefill and decode; "
-        "train: a training step",
+        help="ops: the scan, the operator, matrix products and pointwise functions; model: prefill "
+        "and decode; train: a training step",
     )
     add("--quick", action="store_true", help="small sizes only: seconds instead of minutes")
-    add("--out", type=Path, metavar="DIR", help="also write Markdown and plots here")
+    add("--out", type=Path, metavar="DIR", help="folder for Markdown and plots")
     command.set_defaults(run=_bench)
 
 

@@ -10,17 +10,22 @@ from mlx_gateloop.errors import InputError
 FLAGS: dict[str, tuple[str, Any, str]] = {
     "--steps": ("steps", int, "optimizer steps"),
     "--epochs": ("epochs", float, "passes over the text, instead of steps"),
-    "--batch-size": ("data.batch_size", int, "sequences a batch"),
-    "--length": ("data.length", int, "tokens a sequence"),
+    "--batch-size": ("data.batch_size", int, "sequences per batch"),
+    "--length": ("data.length", int, "tokens per sequence"),
     "--learning-rate": ("optimizer.learning_rate", float, "peak learning rate"),
     "--dtype": ("dtype", str, "float32, bfloat16 or float16"),
-    "--seed": ("seed", int, "of weights, data order and dropout"),
+    "--seed": ("seed", int, "seed of weights, data order and dropout"),
 }
 
 
 def add_train(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--config", type=Path, metavar="FILE", help="YAML; none: the demo preset, or the run's own")
+    add(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="YAML; default: the demo preset",
+    )
     add(
         "--data",
         default="pydoc",
@@ -28,12 +33,12 @@ def add_train(command: argparse.ArgumentParser) -> None:
         help="a text file, a folder, a .jsonl file, a folder with WikiText-103, or one of `pydoc` "
         "(Python's documentation) and `wikitext-103` (from the Hugging Face hub)",
     )
-    add("--out", type=Path, metavar="DIR", help="becomes a model directory")
-    add("--resume", action="store_true", help="continue the run that DIR holds, bit for bit")
+    add("--out", type=Path, metavar="DIR", help="the new model directory")
+    add("--resume", action="store_true", help="continue the run in DIR, bit for bit")
     add(
         "--dry-run",
         action="store_true",
-        help="take a few steps, print what the run would cost here, and write nothing",
+        help="take a few steps, print the cost of the run on this machine, and write nothing",
     )
     for flag, (key, type_, text) in FLAGS.items():
         metavar = {int: "N", float: "X", str: "NAME"}[type_]
@@ -42,10 +47,10 @@ def add_train(command: argparse.ArgumentParser) -> None:
         command,
         "any other key of the configuration, such as model.dropout=0.1; may be repeated",
     )
-    command.set_defaults(run=run)
+    command.set_defaults(run=_train)
 
 
-def run(arguments: argparse.Namespace) -> None:
+def _train(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.train import TrainConfig, estimate, train
 
     keys = {key for key, _, _ in FLAGS.values()}
@@ -55,9 +60,9 @@ def run(arguments: argparse.Namespace) -> None:
     overrides |= settings(arguments.set, "model.dropout=0.1")
     path = arguments.config
     if arguments.out is None and not arguments.dry_run:
-        raise InputError("--out: where to? Give a directory, or --dry-run")
+        raise InputError("--out: give a directory, or --dry-run")
     if arguments.resume and arguments.dry_run:
-        raise InputError("--dry-run: reckons a run from its beginning; leave out --resume")
+        raise InputError("--dry-run: estimates new runs only; leave out --resume")
     if path is None and arguments.resume:
         path = arguments.out / "config.yaml"
     config = TrainConfig.load(path, overrides)

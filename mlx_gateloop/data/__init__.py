@@ -1,6 +1,7 @@
 """Texts to learn from, and the batches made of them."""
 
-from mlx_gateloop.data.corpus import Corpus, Document, load_corpus, load_documents, num_bytes, texts
+from mlx_gateloop.data.corpus import Corpus, load_corpus, load_documents
+from mlx_gateloop.data.documents import Document, num_bytes, texts
 from mlx_gateloop.data.packing import Batches, encode, in_order
 
 __all__ = [

@@ -1,12 +1,12 @@
 """The Memory Horizon task (paper section 5.1 and appendix "Memory Horizon dataset details").
 
-The inputs are numbers, with a few resets among them. The answer after each is a function of the
-list of numbers since the last reset, or since the start: to give it, remember all of that list and
-nothing before it.
+The inputs are numbers with a few resets among them. The answer after each is a function of the
+list of numbers since the last reset, or since the start: it requires remembering all of that list
+and nothing before it.
 
-The paper leaves open, and here it is: the answer is taken modulo `max_output + 1`, so that all
-outputs occur; a reset does not belong to the list, and is answered by 0, which is scored; resets
-lie at distinct places, each as likely; the middle of an odd list is not squared.
+Choices that the paper leaves open: the answer is taken modulo `max_output + 1`, so that all outputs
+occur; a reset is not part of the list, and its answer is 0, which is scored; resets are at distinct
+uniform positions; the middle of an odd list is not squared.
 """
 
 import numpy as np
@@ -25,20 +25,20 @@ def memory_horizon(
     held_out: int = 200,
     seed: int = 0,
 ) -> Task:
-    """The task with the paper's parameters (appendix, table 4).
+    """Draw the task; the defaults are the paper's parameters (appendix, table 4).
 
     Args:
-        length: Tokens a sequence.
-        resets: Resets a sequence.
-        max_input: Inputs are 0 to max_input, each as likely; the reset is the token after.
+        length: Tokens per sequence.
+        resets: Resets per sequence.
+        max_input: Inputs are uniform in 0 to max_input; the reset is the next token.
         max_output: Answers are 0 to max_output.
         function: A name of `FUNCTIONS`.
-        samples: Sequences to train on.
-        held_out: Sequences to validate with, and as many to test with.
-        seed: Of the data.
+        samples: Training sequences.
+        held_out: Validation sequences, and the same number of test sequences.
+        seed: Seed of the data.
 
     Raises:
-        InputError: A parameter that cannot be used.
+        InputError: An unusable parameter.
     """
     if not 0 <= resets <= length:
         raise InputError(f"task.resets must lie in 0 to task.length {length}, got {resets}")
@@ -59,7 +59,7 @@ def memory_horizon(
 def answers(
     inputs: np.ndarray, reset: int, modulus: int, function: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The answer after each input, and the length of the list that it depends on.
+    """Compute the answer after each input, and the length of the list that it depends on.
 
     Args:
         inputs: `[N, L]` integers.
@@ -74,7 +74,7 @@ def answers(
     is_reset = inputs == reset
     last_reset = np.maximum.accumulate(np.where(is_reset, np.arange(length), -1), 1)
     span = np.arange(length) - last_reset
-    # One row for each list, padded with zeros behind its end; the longest come first.
+    # One row per list, padded with zeros at its end; the longest lists come first.
     which = np.cumsum(is_reset, 1) + (length + 1) * np.arange(count)[:, None]
     _, rows, sizes = np.unique(which[~is_reset], return_inverse=True, return_counts=True)
     by_size = np.argsort(-sizes, kind="stable")
@@ -89,8 +89,9 @@ def answers(
 
 
 def _alternating_products(lists: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Of each list's beginnings x_0 .. x_m: the sum over i < m - i of (-1)^i x_i x_(m-i), and with
-    an even m the middle, (-1)^(m/2) x_(m/2).
+    """Alternating products of each prefix x_0 .. x_m of a list.
+
+    The sum over i < m - i of (-1)^i x_i x_(m-i), and for even m the middle, (-1)^(m/2) x_(m/2).
     """
     longest = lists.shape[1]
     signed = lists * np.where(np.arange(longest) % 2, -1, 1)
@@ -106,8 +107,8 @@ def _alternating_products(lists: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def _running_sum(lists: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Of each list's beginnings: the sum."""
-    return lists.cumsum(1)
+    """The sum of each prefix of a list."""
+    return np.cumsum(lists, 1)
 
 
 FUNCTIONS = {"alternating_products": _alternating_products, "running_sum": _running_sum}

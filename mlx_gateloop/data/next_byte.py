@@ -1,4 +1,4 @@
-"""A text as a task: the next byte, everywhere. A probe of what the synthetic tasks leave out."""
+"""The next byte of a text as a task: natural data beside the synthetic tasks."""
 
 from pathlib import Path
 
@@ -11,14 +11,14 @@ BYTES = 256
 
 
 def next_byte(file: str = "", length: int = 256) -> Task:
-    """The bytes of a text in sequences that follow one another, each byte asked for.
+    """Cut the bytes of a text to consecutive sequences; each byte is asked for.
 
-    The first 90% are to train on, then 5% to validate and 5% to test with. The span is the number
-    of bytes that there are to tell the next one from.
+    The first 90% are training samples, then come 5% for validation and 5% for the test. The span
+    is the number of bytes before the answer.
 
     Args:
-        file: The text; what is left behind its last whole sequence is not used.
-        length: Bytes a sequence.
+        file: The text; an incomplete last sequence is dropped.
+        length: Bytes per sequence.
 
     Raises:
         InputError: The file cannot be read, or has fewer than 20 sequences.
@@ -26,7 +26,7 @@ def next_byte(file: str = "", length: int = 256) -> Task:
     try:
         text = np.frombuffer(Path(file).read_bytes(), np.uint8).astype(np.int32)
     except OSError as error:
-        raise InputError(f"{file}: {error.strerror or error}; give a text that is there") from None
+        raise InputError(f"{file}: {error.strerror or error}; give an existing file") from None
     count = (len(text) - 1) // length
     if count < 20:
         least = 20 * length + 1

@@ -1,4 +1,4 @@
-"""What simple strategies would score on a task: the marks to read a model's accuracy against."""
+"""Scores of simple strategies on a task, to compare a model's accuracy with."""
 
 import numpy as np
 
@@ -12,10 +12,10 @@ def majority(training: Samples, test: Samples) -> float:
 
 
 def last_inputs(training: Samples, test: Samples, count: int) -> float:
-    """Accuracy of looking up the last `count` inputs among the training samples.
+    """Accuracy of looking up the last `count` inputs in the training samples.
 
-    The answer is the commonest one after the same inputs; after inputs never seen, the commonest
-    of all. A sequence's first positions know that it has just begun.
+    The answer is the commonest one after the same inputs, or the commonest of all if these never
+    occurred. The start of a sequence is part of the inputs.
     """
     known, asked = _contexts(training, test, count)
     outputs = int(training.targets.max()) + 1
@@ -29,9 +29,9 @@ def last_inputs(training: Samples, test: Samples, count: int) -> float:
 
 
 def exact_upto(training: Samples, test: Samples, span: int) -> float:
-    """Accuracy of being right wherever the span is at most `span`, else of the majority.
+    """Accuracy of an answer that is right where the span is at most `span`, and else the majority.
 
-    A span of 0 by convention (recall's new tokens) is right too.
+    Spans of 0 by convention (recall's new tokens) count as right too.
     """
     asked = test.asked
     right = test.targets[asked] == _commonest(training)
@@ -43,8 +43,8 @@ def _commonest(samples: Samples) -> int:
 
 
 def _contexts(training: Samples, test: Samples, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers for the last inputs at each asked position of both, equal where those are."""
-    base = int(max(training.inputs.max(), test.inputs.max())) + 2  # 0 stands before the start
+    """Number the last inputs at each asked position of both, equal inputs with equal numbers."""
+    base = int(max(training.inputs.max(), test.inputs.max())) + 2  # 0 is before the start
     windows = [_windows(samples, count) for samples in (training, test)]
     digits = np.concatenate(windows).T
     contexts = np.zeros(digits.shape[1], np.int64)
@@ -57,6 +57,8 @@ def _contexts(training: Samples, test: Samples, count: int) -> tuple[np.ndarray,
 
 
 def _windows(samples: Samples, count: int) -> np.ndarray:
-    """The last inputs, counted from 1, at each asked position, `[asked, count]`."""
+    """The last inputs plus 1 at each asked position, `[asked, count]`; 0 is before the start."""
     digits = np.pad(samples.inputs + 1, ((0, 0), (count - 1, 0)))
-    return np.lib.stride_tricks.sliding_window_view(digits, count, axis=1)[samples.asked]
+    windows = np.lib.stride_tricks.sliding_window_view(digits, count, axis=1)
+    asked: np.ndarray = windows[samples.asked]
+    return asked

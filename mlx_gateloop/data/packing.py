@@ -1,4 +1,4 @@
-"""From documents to one stream of tokens, and from the stream to batches."""
+"""Documents encoded to one stream of tokens, and its batches."""
 
 import array
 from collections.abc import Iterator, Sequence
@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from mlx_gateloop.data.corpus import Document
+from mlx_gateloop.data.documents import Document
 from mlx_gateloop.errors import InputError
 
-_SLICE = 1 << 20  # characters encoded at once: encoding takes some hundred bytes a token
+_SLICE = 1 << 20  # characters encoded at once: encoding needs some hundred bytes per token
 
 
 def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
-    """One stream of tokens, each document followed by the end-of-text token.
+    """Encode documents to one stream of tokens, each followed by the end-of-text token.
 
-    The text of a special token inside a plain document (such as `</s>` in HTML) is encoded as the
-    characters it is; a conversation goes through the tokenizer's chat template, as it does when
-    the model answers, and there the markers are special tokens.
+    The text of a special token inside a plain document (such as `</s>` in HTML) is encoded as
+    plain characters. Conversations pass through the tokenizer's chat template, as in generation;
+    its markers are special tokens.
 
     Args:
         documents: Texts and conversations.
@@ -52,7 +52,7 @@ def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
 
 
 def _slices(text: str) -> Iterator[str]:
-    """The text in parts of at most `_SLICE` characters, cut after a line end where there is one."""
+    """Cut the text to parts of at most `_SLICE` characters, after a line end if there is one."""
     start = 0
     while start < len(text):
         end = start + _SLICE
@@ -63,16 +63,16 @@ def _slices(text: str) -> Iterator[str]:
 
 
 class Batches:
-    """Shuffled windows of a token stream; a batch depends on (seed, epoch, index) alone.
+    """Shuffled windows of a token stream; a batch is a function of (seed, epoch, index).
 
-    An epoch has every window once, in an order of its own. Windows do not overlap in their
-    targets, and start at an offset of the epoch's own, below what the last window leaves over.
+    An epoch has every window once, in its own order. The targets of windows do not overlap; the
+    first window starts at a random offset, which uses the tokens that do not fill a window.
 
     Args:
         tokens: `[N]` integers; never copied, so a memory-mapped array stays on disk.
-        batch_size: Windows a batch.
-        length: Tokens a window.
-        seed: Of the order, not negative.
+        batch_size: Windows per batch.
+        length: Tokens per window.
+        seed: Seed of the order, not negative.
 
     Raises:
         InputError: The stream is too short for one batch.
@@ -91,7 +91,7 @@ class Batches:
 
     @property
     def per_epoch(self) -> int:
-        """Batches an epoch; windows that do not fill a batch wait for another epoch's order."""
+        """The number of batches in an epoch; windows that do not fill a batch are left out."""
         return self._windows // self.batch_size
 
     def batch(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -113,27 +113,28 @@ class Batches:
         return window[:, :-1], window[:, 1:]
 
     def _order(self, epoch: int) -> np.ndarray:
-        """Where each window of the epoch starts in the stream, in the epoch's order."""
+        """The start of each window in the stream, in the epoch's order."""
         generator = np.random.default_rng((self.seed, epoch))
         offset = generator.integers(self._spare + 1)
-        return offset + self.length * generator.permutation(self._windows)
+        starts: np.ndarray = offset + self.length * generator.permutation(self._windows)
+        return starts
 
 
 def in_order(
     tokens: np.ndarray, batch_size: int, length: int, stride: int | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Windows of a stream in their order: each token but the first counts as a target once.
+    """Yield the windows of a stream in order; each token but the first counts once as a target.
 
     Args:
         tokens: `[N]` integers.
-        batch_size: Windows a batch.
-        length: Tokens a window.
-        stride: Tokens from one window's start to the next one's, up to `length`: windows overlap,
-            and each but the first counts for its last `stride` targets. None is `length`.
+        batch_size: Windows per batch.
+        length: Tokens per window.
+        stride: Tokens from one window's start to the next, up to `length`: windows overlap, and
+            in each but the first only the last `stride` targets count. None is `length`.
 
     Yields:
-        Inputs and targets, int32, and which targets count (others have counted already, or are
-        padding), bool; all `[batch_size, length]`.
+        Inputs and targets, int32, and the mask of targets that count (the others counted before
+        or are padding), bool; all `[batch_size, length]`.
     """
     stride = length if stride is None else stride
     count = len(tokens) - 1

@@ -1,7 +1,7 @@
-"""The corpus that needs no network: the documentation inside the running Python.
+"""A corpus without a network: the documentation of the running Python.
 
-Nothing of the standard library is imported for it but `pydoc_data.topics` and the modules that are
-compiled in: signatures and docstrings are read from the sources.
+Signatures and docstrings are read from the sources: of the standard library only
+`pydoc_data.topics` and compiled modules are imported.
 """
 
 import ast
@@ -14,12 +14,15 @@ import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mlx_gateloop.data.documents import Document
+
 SKIPPED = {"antigravity", "idlelib", "lib2to3", "pydoc_data", "test", "this", "turtledemo"}
-# the names people know, for the modules whose sources are elsewhere
+# The public names of modules whose sources have another name.
 PUBLIC_NAMES = {"posixpath": "os.path", "builtins": ""}
 
 
@@ -37,7 +40,7 @@ class Entry:
 
     @property
     def chat(self) -> list[dict[str, str]]:
-        """The question what it does, answered with the docstring's first paragraph."""
+        """A question about the entry, answered with the docstring's first paragraph."""
         kind = "is" if self.signature == "" else "does"
         question = f"What is `{self.name}`?" if kind == "is" else f"What does `{self.name}` do?"
         first = " ".join(self.doc.split("\n\n")[0].split())
@@ -48,28 +51,31 @@ class Entry:
         ]
 
 
-def groups() -> list[list[Any]]:
-    """The language reference and the library's, in groups that belong together.
+@cache
+def groups() -> list[list[Document]]:
+    """The language reference and the library reference, in groups of related documents.
 
-    A module's text and the chats about it repeat each other: apart, one would give the other away.
+    A module's text and the conversations about it repeat each other, so a split of the corpus
+    must not separate them.
 
     Returns:
-        Lists of documents, in an order that only the Python version decides: one for each topic of
-        the language, and for each module one with its text and its chats.
+        Lists of documents, in an order that depends on the Python version alone: one for each
+        topic of the language, and one for each module, with its text and its conversations.
     """
     from pydoc_data.topics import topics
 
     modules: dict[str, list[Entry]] = {}
     for entry in library():
         modules.setdefault(entry.name.split(".")[0], []).append(entry)
-    return [[text.strip() + "\n"] for _, text in sorted(topics.items())] + [
+    language: list[list[Document]] = [[text.strip() + "\n"] for _, text in sorted(topics.items())]
+    return language + [
         ["\n".join(entry.text for entry in entries), *(entry.chat for entry in entries)]
         for _, entries in sorted(modules.items())
     ]
 
 
 def library() -> Iterator[Entry]:
-    """The public entries of the standard library with a docstring, by module."""
+    """Yield the public entries of the standard library that have a docstring, by module."""
     root = Path(os.__file__).parent
     for name in sorted(sys.stdlib_module_names - SKIPPED):
         if name.startswith("_"):
@@ -124,7 +130,7 @@ def _is_compiled(name: str) -> bool:
 
 
 def _from_module(name: str) -> Iterator[Entry]:
-    """A module written in C: it is imported, which runs no Python code."""
+    """Import a module written in C, which runs no Python code."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecated modules
@@ -151,14 +157,14 @@ def _from_object(value: Any, name: str) -> Iterator[Entry]:
     signature = getattr(value, "__text_signature__", None)
     head, _, rest = doc.partition("\n")
     short = name.rpartition(".")[2]
-    if signature is None and head.startswith(f"{short}("):  # the docstring's first line has it
+    if signature is None and head.startswith(f"{short}("):  # the docstring starts with it
         signature = re.split(r" --?>? ", head.removeprefix(short))[0]
         doc = rest.strip() or doc
     yield from _entry(name, _plain(signature or "()"), doc)
 
 
 def _plain(signature: str) -> str:
-    """Without the marks for bound and positional-only arguments."""
+    """Remove the marks for bound and positional-only arguments."""
     for mark in ("$module", "$self", "$type", "/"):
         signature = signature.replace(f"{mark}, ", "").replace(f", {mark})", ")")
         signature = signature.replace(f"({mark})", "()")

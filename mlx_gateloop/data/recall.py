@@ -1,4 +1,4 @@
-"""Two probes of memory by content: associative recall at every position, and an induction head."""
+"""Two tasks of memory by content: associative recall at every position, and an induction head."""
 
 import numpy as np
 
@@ -16,20 +16,20 @@ def recall(
     """Associative recall, asked at every position.
 
     The tokens are independent and uniform, keys and values from one vocabulary. The answer after a
-    token is the one that followed it when it was last seen; the answer `tokens` says that it is
-    new. The span counts the inputs from the key's last place to now. A new token's is 0 by
-    convention: that it is new, all inputs decide.
+    token is the one that followed its last occurrence, or `tokens` if it is new. The span counts
+    the inputs from that occurrence to now. For a new token it is 0 by convention, as all inputs
+    decide that it is new.
 
     Source: the paper's author's later repository GatedLinearRNN, data/associative_recall.py, and
-    its sizes. There a validation sequence is also a training sequence (their seeds overlap); here
+    its sizes. There validation sequences are also training sequences (their seeds overlap); here
     all sets are independent.
 
     Args:
-        length: Tokens a sequence.
-        tokens: Different tokens.
-        samples: Sequences to train on.
-        held_out: Sequences to validate with, and as many to test with.
-        seed: Of the data.
+        length: Tokens per sequence.
+        tokens: Number of different tokens.
+        samples: Training sequences.
+        held_out: Validation sequences, and the same number of test sequences.
+        seed: Seed of the data.
     """
 
     def draw(generator: np.random.Generator, count: int) -> Samples:
@@ -41,17 +41,17 @@ def recall(
 
 
 def recalled(inputs: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """What followed each token when it was last seen, and how many inputs decide it.
+    """The token after each token's last occurrence, and the number of inputs that decide it.
 
     Args:
         inputs: `[N, L]` integers below `tokens`.
-        tokens: Different tokens, and the answer for a new one.
+        tokens: Number of different tokens, and the answer for a new one.
 
     Returns:
         Targets and spans, int32 `[N, L]`.
     """
     rows = np.arange(len(inputs))
-    seen = np.full((len(inputs), tokens), -1)  # where each token stood last
+    seen = np.full((len(inputs), tokens), -1)  # the last position of each token
     targets = np.full(inputs.shape, tokens, np.int32)
     span = np.zeros(inputs.shape, np.int32)
     for now, token in enumerate(inputs.T):
@@ -70,20 +70,20 @@ def induction(
     held_out: int = 500,
     seed: int = 0,
 ) -> Task:
-    """An induction head: what followed the marker?
+    """An induction head: the token that followed the marker.
 
-    The marker stands at one uniform place and again at the end; all else is independent and
-    uniform. Only the end is asked: the answer is the token behind the first marker, and the span
-    counts the inputs from that marker on.
+    The marker is at one uniform position and again at the end; the other tokens are independent
+    and uniform. Only the end is asked: the answer is the token after the first marker, and the
+    span counts the inputs from that marker on.
 
     Source: the induction head task of H3 (Fu et al. 2023, which the paper cites) and its sizes.
 
     Args:
-        length: Tokens a sequence, at least 3.
-        tokens: Different tokens beside the marker, which comes after them.
-        samples: Sequences to train on.
-        held_out: Sequences to validate with, and as many to test with.
-        seed: Of the data.
+        length: Tokens per sequence, at least 3.
+        tokens: Number of different tokens; the marker is the next one.
+        samples: Training sequences.
+        held_out: Validation sequences, and the same number of test sequences.
+        seed: Seed of the data.
 
     Raises:
         InputError: A sequence too short for two markers and a token between.

@@ -1,4 +1,4 @@
-"""Tasks: sequences with an answer at every position, or at some."""
+"""Tasks: sequences with an answer at every position or at some."""
 
 import hashlib
 from collections.abc import Callable
@@ -16,8 +16,8 @@ class Samples:
     Args:
         inputs: Tokens.
         targets: What to answer after each token; `UNASKED` is not scored.
-        span: Required memory: how many of the latest inputs decide the answer; 0 may stand for a
-            decision by convention, see the task.
+        span: Required memory: the number of latest inputs that decide the answer; 0 is a
+            convention of the task.
     """
 
     inputs: np.ndarray
@@ -29,8 +29,9 @@ class Samples:
 
     @property
     def asked(self) -> np.ndarray:
-        """Which positions are scored, bool `[N, L]`."""
-        return self.targets != UNASKED
+        """The mask of scored positions, bool `[N, L]`."""
+        mask: np.ndarray = self.targets != UNASKED
+        return mask
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,13 @@ class Task:
     """A task's three sets of samples, drawn independently.
 
     Args:
-        vocab_size: Tokens that can come in.
-        num_outputs: Answers there are.
-        marker: The token that calls for a decision of the memory (a reset), if there is one.
-        is_exact: Whether the inputs within the span decide the answer.
+        vocab_size: Number of input tokens.
+        num_outputs: Number of answers.
+        training: Samples to train on.
+        validation: Samples to choose the best weights with.
+        test: Samples for the results.
+        marker: The token at which to change the memory (a reset), if there is one.
+        is_exact: True if the inputs within the span decide the answer.
     """
 
     vocab_size: int
@@ -54,19 +58,19 @@ class Task:
 
     @property
     def sha256(self) -> str:
-        """A fingerprint of the samples to train and to validate with, which checkpoints keep."""
+        """A fingerprint of the training and validation samples, stored in checkpoints."""
         return _sha256(self.training, self.validation)
 
     @property
     def fingerprint(self) -> str:
-        """Of all samples."""
+        """A fingerprint of all samples, the test samples too."""
         return _sha256(self.training, self.validation, self.test)
 
 
 class SampleBatches:
-    """Shuffled batches of samples; a batch depends on (seed, epoch, index) alone.
+    """Shuffled batches of samples; a batch is a function of (seed, epoch, index).
 
-    An epoch has every sample once; its last batch holds what is left.
+    An epoch has every sample once; its last batch may be smaller.
     """
 
     def __init__(self, samples: Samples, batch_size: int, seed: int) -> None:
@@ -75,7 +79,7 @@ class SampleBatches:
         self._epoch, self._order = -1, np.empty(0, np.int64)
 
     def batch(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and targets, int32 `[batch_size, L]`, the epoch's last ones maybe fewer."""
+        """Inputs and targets, int32 `[batch_size, L]`, the last batch of an epoch maybe smaller."""
         if not 0 <= index < self.per_epoch:
             raise IndexError(f"index: expected 0 to {self.per_epoch - 1}, got {index}")
         if epoch != self._epoch:
@@ -97,12 +101,12 @@ def _sha256(*sets: Samples) -> str:
 def draw_splits(
     draw: Callable[[np.random.Generator, int], Samples], sizes: tuple[int, int, int], seed: int
 ) -> tuple[Samples, Samples, Samples]:
-    """Training, validation and test samples, each from a random stream of its own.
+    """Draw training, validation and test samples, each with its own random generator.
 
     Args:
-        draw: Makes a number of samples.
-        sizes: Of the three.
-        seed: Of the data; not negative.
+        draw: Draws a number of samples.
+        sizes: Numbers of samples of the three.
+        seed: Seed of the data; not negative.
     """
     training, validation, test = (
         draw(np.random.default_rng((seed, split)), size) for split, size in enumerate(sizes)

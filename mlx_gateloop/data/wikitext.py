@@ -1,16 +1,16 @@
 """WikiText-103, raw (Merity et al., arXiv 1609.07843): Wikipedia articles, in its own three parts.
 
-The hub keeps it as parquet files, a line of text a row; the original release as `wiki.train.raw`,
-`wiki.valid.raw` and `wiki.test.raw`. Both give the same text: of each part one document, its lines
-without the blank ones. So do the systems that the paper compares with (Hyena's repository safari,
-configs/dataset/wt103.yaml: raw rows of the hub one after another, `add_eos: False`), and a
-perplexity per token means little on another text: blank lines are easy to predict.
+The hub stores it as parquet files with a line of text per row; the original release has
+`wiki.train.raw`, `wiki.valid.raw` and `wiki.test.raw`. Both give the same text: each part is one
+document, without its blank lines. The systems that the paper compares with read it the same way
+(Hyena's repository safari, configs/dataset/wt103.yaml: raw rows of the hub one after another,
+`add_eos: False`). Blank lines are easy to predict, so with them perplexities would not compare.
 """
 
 import re
 from pathlib import Path
 
-from mlx_gateloop.data.corpus import Corpus, Document, read_text
+from mlx_gateloop.data.documents import Document, read_text
 from mlx_gateloop.errors import InputError
 
 REPOSITORY, CONFIGURATION = "Salesforce/wikitext", "wikitext-103-raw-v1"
@@ -22,10 +22,10 @@ _BLANK_LINE = re.compile(r"^[^\S\n]*\n", re.MULTILINE)
 
 
 def download() -> Path:
-    """The folder of the hub's parquet files, fetched unless it is there already.
+    """Return the folder of the hub's parquet files, fetched if it is not cached.
 
     Raises:
-        InputError: It is not there and there is no network; the message names what to do.
+        InputError: It is not cached and there is no network; the message says what to do.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
@@ -44,17 +44,17 @@ def download() -> Path:
 
 
 def is_wikitext(folder: Path) -> bool:
-    """Whether a folder has the training part in one of the two forms."""
+    """Check that a folder has the training part, in one of the two forms."""
     return bool(_find(folder, "train"))
 
 
-def load_wikitext(folder: Path) -> Corpus:
-    """Reads the parts of a folder of `wiki.*.raw` (or `.tokens`) or parquet files.
+def read_parts(folder: Path) -> tuple[list[Document], ...]:
+    """Read the training, validation and test part from `wiki.*.raw`, `.tokens` or parquet files.
 
     Raises:
         InputError: A part is missing or unreadable.
     """
-    return Corpus(*(_documents(folder, part) for part in PARTS))
+    return tuple(_documents(folder, part) for part in PARTS)
 
 
 def _find(folder: Path, part: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What an experiment consists of, and the settings that have a name."""
+"""Experiments: their tasks, models and training, and the presets."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.sizes import equal_parameters
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
-from mlx_gateloop.io import write_text
+from mlx_gateloop.files import replacing
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train import TrainConfig
 from mlx_gateloop.train.start import num_parameters
@@ -26,8 +26,8 @@ TASKS: dict[str, Callable[..., Task]] = {
     "text": next_byte,
 }
 MAY_BE_ZERO = {"resets", "max_input", "max_output", "seed"}
-LARGEST = 2**20  # of a task's numbers: sums of products stay far below 2^63
-# What the experiment itself decides for each run.
+LARGEST = 2**20  # value of a task's argument: sums of products stay far below 2^63
+# Keys that the experiment itself sets for each run.
 DECIDED = {
     "seed": "use --seeds",
     "data.length": "use task.length",
@@ -41,14 +41,14 @@ class Experiment:
 
     Args:
         name: a key of `TASKS`.
-        preset: the name of these settings.
+        preset: the name of the preset it started from.
         task: arguments of the task's generator; the others keep their defaults.
         train: values of `TrainConfig` by dotted key.
         seeds: the training's seeds are 0 to seeds - 1; the data is the same for all.
         models: names of `VARIANTS`.
-        equal_parameters: whether each model's `intermediate_size` is changed so that it has as
-            many parameters as the reference.
-        data: the fingerprint of the task's samples; None before they were drawn.
+        equal_parameters: choose each model's `intermediate_size` so that it has as many
+            parameters as the reference.
+        data: the fingerprint of the task's samples; None before they are drawn.
     """
 
     name: str
@@ -62,10 +62,10 @@ class Experiment:
 
     @classmethod
     def load(cls, path: Path) -> "Experiment":
-        """Read what `save` wrote.
+        """Read an experiment that `save` wrote.
 
         Raises:
-            InputError: there is none, or it is something else.
+            InputError: the file is missing or something else.
         """
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
@@ -77,15 +77,16 @@ class Experiment:
             raise InputError(f"{path}: not readable ({error})") from None
         except (KeyError, TypeError):
             advice = "choose another directory"
-            raise InputError(f"{path}: not an experiment's settings; {advice}") from None
+            raise InputError(f"{path}: not an experiment; {advice}") from None
         return experiment
 
     def save(self, path: Path) -> None:
-        write_text(path, json.dumps(asdict(self), indent=2) + "\n")
+        with replacing(path) as partial:
+            partial.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     @property
     def is_preset(self) -> bool:
-        """Whether the runs are the preset's, but for how long they are, and of which text."""
+        """True if the runs are the preset's, except for their number of steps and their text."""
 
         def compared(experiment: "Experiment") -> tuple[Any, ...]:
             task, train = dict(experiment.task), dict(experiment.train)
@@ -102,16 +103,16 @@ class Experiment:
         models: Sequence[str] | None = None,
         equal_parameters: bool = False,
     ) -> "Experiment":
-        """With other values; None keeps the preset's.
+        """Return a copy with other values; None keeps the preset's.
 
         Args:
-            settings: by key: `task.*`, or a key of `TrainConfig`.
-            seeds: at least 1.
-            models: different ones.
+            settings: values by key: `task.*`, or a key of `TrainConfig`.
+            seeds: number of seeds, at least 1.
+            models: names of `VARIANTS`, without repetition.
             equal_parameters: see the class.
 
         Raises:
-            InputError: a key that is decided elsewhere, an unknown model, or no seed.
+            InputError: a key that is set elsewhere, an unknown model, or no seed.
         """
         seeds = self.seeds if seeds is None else seeds
         models = self.models if models is None else tuple(models)
@@ -121,7 +122,7 @@ class Experiment:
             if name not in VARIANTS:
                 raise InputError(f"models: unknown {name!r}; choose {', '.join(VARIANTS)}")
             if models.count(name) > 1:
-                raise InputError(f"models: {name} is there more than once")
+                raise InputError(f"models: {name} is given more than once")
         decided = DECIDED | {f"model.{k}": "use --models" for m in models for k in VARIANTS[m]}
         task, train = dict(self.task), dict(self.train)
         for key, value in (settings or {}).items():
@@ -146,12 +147,12 @@ class Experiment:
         """Draw the samples.
 
         Raises:
-            InputError: an unknown key, a value that cannot be used, or other samples than `data`.
+            InputError: an unknown key, an unusable value, or samples that differ from `data`.
         """
         task = self._draw_task()
         if self.data not in (None, task.fingerprint):
             file = self.task.get("file", "the task")
-            raise InputError(f"{file}: not the data of the experiment any more; put that back")
+            raise InputError(f"{file}: no longer the data of the experiment; restore it")
         return task
 
     def _draw_task(self) -> Task:
@@ -171,13 +172,13 @@ class Experiment:
             return TASKS[self.name](**self.task)
         except MemoryError:
             advice = "lower task.samples, task.held_out or task.length"
-            raise InputError(f"the task's samples don't fit in memory; {advice}") from None
+            raise InputError(f"the task's samples do not fit in memory; {advice}") from None
 
     def config(self, task: Task, model: str, seed: int) -> TrainConfig:
         """The training configuration of one of the runs.
 
         Args:
-            task: what `make_task` gave.
+            task: the result of `make_task`.
             model: a name of `VARIANTS`.
             seed: of the training.
         """
@@ -211,9 +212,9 @@ def _train(size: tuple[int, int, int], batch_size: int, **others: Any) -> dict[s
 
 
 # Source of "paper": appendix "MemoryHorizon hyperparameters"; 300 epochs are 18,900 steps.
-# Source of recall's "author": the setup in the repository GatedLinearRNN.
-# The others are ours, made to show the effect within minutes. Memory Horizon's "small" needs its
-# samples and steps: with 2,000 and 2,500 the gap is 0.02 to 0.03 and not in every seed.
+# Source of recall's "author": the setup in the author's repository GatedLinearRNN.
+# The others are ours and show the effect within minutes. Memory Horizon's "small" needs its many
+# samples and steps: with 2,000 and 2,500 the gap is 0.02 to 0.03, and not in every seed.
 PRESETS: dict[str, dict[str, Experiment]] = {
     "memory-horizon": {
         "small": Experiment(

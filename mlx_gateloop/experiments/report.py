@@ -1,4 +1,4 @@
-"""What an experiment showed: results.json, results.md and figures."""
+"""The report of an experiment: results.json, results.md and figures."""
 
 import json
 from dataclasses import asdict
@@ -9,31 +9,32 @@ from typing import Any
 import numpy as np
 
 from mlx_gateloop.bench.machine import facts
-from mlx_gateloop.bench.measure import table
 from mlx_gateloop.data import oracles
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.experiments.presets import PRESETS, Experiment
 from mlx_gateloop.experiments.resets import FORGETS, KEEPS
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
-from mlx_gateloop.io import load_model, write_text
+from mlx_gateloop.files import replacing
+from mlx_gateloop.io import load_model
 from mlx_gateloop.plots import figures
+from mlx_gateloop.tables import markdown_table
 from mlx_gateloop.train.source import TaskSource
 from mlx_gateloop.watch import trace_of
 
 # Paper, section 5.1, table 1.
 CLAIMS = {("memory-horizon", "paper"): {"data_controlled": "0.43", "fixed": "0.25"}}
-LABELS = {"softmax": "softmax without positions"}  # of the models whose name says too little
+LABELS = {"softmax": "softmax without positions"}  # of models whose name needs explanation
 Runs = dict[str, list[dict[str, Any]]]
 
 
 def write_report(out: Path, experiment: Experiment, task: Task, command: str) -> None:
-    """Compare the runs that `out/runs` holds, finished or not; without any there is no report.
+    """Compare the runs in `out/runs`, finished or not; without runs, write nothing.
 
     Args:
         out: see `experiments.run`; gets results.json, results.md and the figures.
-        experiment: the settings.
+        experiment: the experiment.
         task: its samples.
-        command: what was typed.
+        command: the command line.
     """
     runs = read_runs(out)
     if not runs:
@@ -49,14 +50,16 @@ def write_report(out: Path, experiment: Experiment, task: Task, command: str) ->
     planned = _preset_steps(experiment, task) if as_named else None
     text = [
         f"# {experiment.name}, preset {experiment.preset}{'' if as_named else ', changed'}",
-        table(["", ""], [*environment.items(), *_settings(experiment)]),
+        markdown_table(["", ""], [*environment.items(), *_configuration(experiment)]),
         "## Test accuracy",
-        "Of the weights with the lowest validation loss; mean and standard deviation over seeds. "
-        "The state is counted in numbers, complex where the transitions are.",
+        "Weights with the lowest validation loss; mean and standard deviation over seeds. The "
+        "state size is in numbers, complex where the transitions are.",
         _accuracies(runs, states, claims, planned),
         *_gaps(runs),
-        "What simple strategies score on the same test samples:",
-        table(["strategy", "accuracy"], [[name, f"{value:.3f}"] for name, value in marks.items()]),
+        "Scores of simple strategies on the same test samples:",
+        markdown_table(
+            ["strategy", "accuracy"], [[name, f"{value:.3f}"] for name, value in marks.items()]
+        ),
         "## Accuracy over the required memory span",
         _by_span(runs),
         *_resets(runs),
@@ -69,25 +72,23 @@ def write_report(out: Path, experiment: Experiment, task: Task, command: str) ->
         "models": {model: _summary(results) for model, results in runs.items()},
         "runs": [result for results in runs.values() for result in results],
     }
-    write_text(out / "results.json", json.dumps(tree) + "\n")
-    write_text(out / "results.md", "\n\n".join(text) + "\n")
+    for name, content in (("results.json", json.dumps(tree)), ("results.md", "\n\n".join(text))):
+        with replacing(out / name) as partial:
+            partial.write_text(f"{content}\n", encoding="utf-8")
 
 
 def read_runs(out: Path) -> Runs:
-    """The results of each model, in the order of `VARIANTS`, by seed."""
+    """Read the results of each model, in the order of `VARIANTS`, sorted by seed."""
     results = [
         json.loads(file.read_text(encoding="utf-8")) for file in out.glob("runs/*/test.json")
     ]
     results.sort(key=lambda result: result["seed"])
-    for result in results:  # plain softmax was once recorded as a = 1
-        if VARIANTS.get(result["model"], {}).get("transition") == "none":
-            result["magnitudes"] = None
     runs = {model: [r for r in results if r["model"] == model] for model in VARIANTS}
     return {model: results for model, results in runs.items() if results}
 
 
 def counts_by_span(runs: Runs) -> dict[str, list[tuple[list[int], list[int]]]]:
-    """Of each run how many answers were asked, and how many right, by span."""
+    """The numbers of asked and of right answers of each run, by span."""
     return {
         model: [(result["asked_by_span"], result["right_by_span"]) for result in results]
         for model, results in runs.items()
@@ -108,16 +109,16 @@ def _summary(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def mean_and_spread(values: list[float]) -> str:
-    """The mean, and the sample standard deviation where there is more than one value."""
+    """Format the mean, with the sample standard deviation if there is more than one value."""
     spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
     return f"{np.mean(values):.3f}{spread}"
 
 
-def _settings(experiment: Experiment) -> list[tuple[str, str]]:
+def _configuration(experiment: Experiment) -> list[tuple[str, str]]:
     width = (
-        f"inner width such that there are as many parameters as in {REFERENCE}"
+        f"inner width chosen for as many parameters as {REFERENCE}"
         if experiment.equal_parameters
-        else "the same width, whatever that makes in parameters"
+        else "the same inner width; parameters differ"
     )
     parts = {"task": experiment.task, "training": experiment.train}
     return [
@@ -141,7 +142,7 @@ def _oracles(task: Task) -> dict[str, float]:
 
 
 def _preset_steps(experiment: Experiment, task: Task) -> int:
-    """How long the preset's own runs are on these samples."""
+    """The number of steps of the preset's own runs on these samples."""
     preset = PRESETS[experiment.name][experiment.preset]
     config = preset.config(task, REFERENCE, 0)
     return config.total_steps(TaskSource(config, task).per_epoch)
@@ -170,11 +171,11 @@ def _accuracies(
         )
     header = ["model", "parameters", "state a layer", "inner width", "steps", "accuracy"]
     header += ["bits an answer", "accuracy by seed", "training s a run", "the paper's claim"]
-    return table(header, rows)
+    return markdown_table(header, rows)
 
 
 def _steps(results: list[dict[str, Any]], planned: int | None) -> str:
-    """The least and the most steps; if runs were interrupted or shortened, of how many."""
+    """Format the range of steps, with the planned number if runs were interrupted or shortened."""
     steps = sorted({result["steps"] for result in results})
     total = results[0]["total_steps"]
     is_whole = planned in (None, total) and all(result["finished"] for result in results)
@@ -183,7 +184,7 @@ def _steps(results: list[dict[str, Any]], planned: int | None) -> str:
 
 
 def _gaps(runs: Runs) -> list[str]:
-    """How far the reference is ahead of the others, seed by seed, where both were trained."""
+    """List the reference's lead over each other model, for the seeds that both have."""
     lines = []
     by_seed = {m: {r["seed"]: r["accuracy"] for r in results} for m, results in runs.items()}
     reference = by_seed.pop(REFERENCE, {})
@@ -197,7 +198,7 @@ def _gaps(runs: Runs) -> list[str]:
 
 
 def _by_span(runs: Runs) -> str:
-    """Accuracy in spans 0, 1, 2, 3-4, 5-8, ...: right over asked, all seeds together."""
+    """Tabulate accuracy in spans 0, 1, 2, 3-4, 5-8, ...: right over asked, all seeds together."""
     header, rows = ["model"], []
     for model, results in runs.items():
         asked, right = (
@@ -212,11 +213,11 @@ def _by_span(runs: Runs) -> str:
                 header.append(f"{low}" if low == last else f"{low}-{last}")
                 row.append(f"{right[low:high].sum() / count:.3f}")
         rows.append(row)
-    return table(header, rows)
+    return markdown_table(header, rows)
 
 
 def _resets(runs: Runs) -> list[str]:
-    """Which channels let go at the marker and hold on elsewhere."""
+    """Report the channels that forget at the marker and remember elsewhere."""
     rows, found = [], []
     for model, results in runs.items():
         traced = [(r["seed"], r["magnitudes"]) for r in results if r["magnitudes"]]
@@ -238,11 +239,11 @@ def _resets(runs: Runs) -> list[str]:
         f"{FORGETS} there and above {KEEPS} elsewhere."
     )
     counts = f"Runs with at least one resetting channel: {'; '.join(found)}."
-    return ["## State transitions at the marker", note, counts, table(header, rows)]
+    return ["## State transitions at the marker", note, counts, markdown_table(header, rows)]
 
 
 def _draw(out: Path, runs: Runs, task: Task) -> list[str]:
-    """The figures, as Markdown."""
+    """Draw the figures and return the Markdown that shows them."""
     drawn = ["## Figures"]
 
     def show(name: str, title: str) -> Path:

@@ -1,4 +1,4 @@
-"""Whether a model lets go of its memory where the task says so."""
+"""Channels that reset themselves: those that forget at the task's marker and only there."""
 
 from typing import Any
 
@@ -9,15 +9,23 @@ from mlx_gateloop.model.lm import Model
 from mlx_gateloop.watch import trace_of
 
 TRACED = 32  # samples whose transitions are averaged
-# |a| of a channel that resets itself: below the one at the marker, above the other elsewhere.
+# |a| of a resetting channel is below FORGETS at the marker and above KEEPS elsewhere.
 FORGETS, KEEPS = 0.1, 0.8
 
 
 def mean_magnitudes(model: Model, test: Samples, marker: int) -> dict[str, Any] | None:
     """Mean |a| of every layer and channel at the marker and elsewhere.
 
-    None if the model has no state transitions, or there is no marker, or nothing else.
-    "resetting" counts the channels of each layer that let go at the marker and hold on elsewhere.
+    "resetting" is the number of resetting channels in each layer.
+
+    Args:
+        model: the model.
+        test: samples; the first `TRACED` are used.
+        marker: the token at which to forget.
+
+    Returns:
+        The three lists by name; None if the model has no state transitions, or the samples have
+        no marker or nothing else.
     """
     inputs = test.inputs[:TRACED]
     at = inputs == marker

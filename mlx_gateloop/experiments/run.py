@@ -1,8 +1,8 @@
-"""Training and testing every model of an experiment, so that a stopped one can go on.
+"""Train and test every model of an experiment; an interrupted one can be resumed.
 
-OUT/experiment.json                       the settings
+OUT/experiment.json                       the experiment
 OUT/runs/MODEL-SEED/                      a training run, see `train.output`
-OUT/runs/MODEL-SEED/test.json             what its best weights do on the test samples
+OUT/runs/MODEL-SEED/test.json             results of its best weights on the test samples
 OUT/results.{json,md}, OUT/*.png          the comparison, rewritten whenever the command ends
 """
 
@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from mlx_gateloop.data.task import Samples, Task
+from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.evaluate import evaluate_task
 from mlx_gateloop.experiments.presets import Experiment
 from mlx_gateloop.experiments.report import write_report
 from mlx_gateloop.experiments.resets import mean_magnitudes
-from mlx_gateloop.io import load_model, write_text
+from mlx_gateloop.files import replacing
+from mlx_gateloop.io import load_model
 from mlx_gateloop.train import Interrupted, TrainConfig, train
 from mlx_gateloop.train.checkpoint import read_header
 from mlx_gateloop.train.source import TaskSource
@@ -29,20 +30,23 @@ from mlx_gateloop.train.start import num_parameters
 LAST = Path("checkpoints") / "last.safetensors"
 
 
-def run(experiment: Experiment, out: Path, resume: bool = False, command: str = "") -> None:
-    """Train all models of an experiment and leave the comparison in a directory.
+def run_experiment(
+    experiment: Experiment, out: Path, resume: bool = False, command: str = ""
+) -> None:
+    """Train all models of an experiment and write the comparison to a directory.
 
-    Models take turns, seed by seed, so that what is there is comparable whenever it ends.
+    All models are trained with one seed before the next, so that an interrupted experiment has
+    comparable runs.
 
     Args:
-        experiment: what to do; a resumed one must be equal to the first, but for seeds and models.
-        out: must be new or empty unless resumed.
-        resume: continue what `out` holds: finished runs stay, the others go on exactly.
-        command: what was typed, for the report.
+        experiment: the experiment; a resumed one must equal the first, except in seeds and models.
+        out: the directory; new or empty unless resumed.
+        resume: continue what `out` holds: finished runs stay, the others continue exactly.
+        command: the command line, for the report.
 
     Raises:
-        InputError: settings that cannot be used, or a directory that cannot be.
-        Interrupted: Ctrl-C; all is saved, and the report tells of what is there.
+        InputError: unusable settings or an unusable directory.
+        Interrupted: Ctrl-C; everything is saved, and the report covers it.
     """
     task = experiment.make_task()
     experiment = replace(experiment, data=task.fingerprint)
@@ -51,40 +55,41 @@ def run(experiment: Experiment, out: Path, resume: bool = False, command: str = 
         for seed in range(experiment.seeds)
         for model in experiment.models
     }
-    for config in configs.values():  # what cannot be trained is said before anything is
+    for config in configs.values():  # report a run that cannot be trained before training any
         config.total_steps(TaskSource(config, task).per_epoch)
     whole = _claim(out, experiment, resume)
     try:
-        _test_again(out, task)
         for number, ((seed, model), config) in enumerate(configs.items(), 1):
             directory = out / "runs" / f"{model}-{seed}"
             if not _is_finished(directory):
                 print(f"run {number} of {len(configs)}: {model}, seed {seed}", file=sys.stderr)
                 _train(config, task, directory, {"model": model, "seed": seed})
     except Interrupted:
-        advice = "the same command with --resume goes on"
+        advice = "continue with the same command and --resume"
         raise Interrupted(f"interrupted, saved in {out}; {advice}") from None
     finally:
         write_report(out, whole, task, command)
 
 
 def _train(config: TrainConfig, task: Task, directory: Path, labels: dict[str, Any]) -> None:
-    """Train a model, or go on with it, and test it, whether it was finished or interrupted."""
+    """Train a model, or resume its run, and test it, whether finished or interrupted."""
     finished = False
     try:
         train(config, task, directory, resume=directory.exists())
         finished = True
     finally:
-        if (directory / LAST).exists():  # else there is nothing to test, and the cause is shown
+        if (directory / LAST).exists():  # otherwise training failed before there was a model
             steps = config.total_steps(TaskSource(config, task).per_epoch)
-            _save_test(directory, task, labels | {"finished": finished, "total_steps": steps})
+            result = labels | {"finished": finished, "total_steps": steps} | _test(directory, task)
+            with replacing(directory / "test.json") as partial:
+                partial.write_text(json.dumps(result) + "\n", encoding="utf-8")
 
 
 def _claim(out: Path, experiment: Experiment, resume: bool) -> Experiment:
-    """Make the directory of a new experiment, or see that it holds this one.
+    """Create the directory of a new experiment, or check that it holds this one.
 
     Returns:
-        What it holds or is to hold: the seeds and models of before too.
+        The experiment, with the seeds and models that the directory already has.
     """
     file = out / "experiment.json"
     if resume:
@@ -92,8 +97,6 @@ def _claim(out: Path, experiment: Experiment, resume: bool) -> Experiment:
             raise InputError(f"{out}: no experiment to resume; start without --resume")
         saved = Experiment.load(file)
         before, now = _compared(saved), _compared(experiment)
-        if saved.data is None:  # as every experiment was begun once
-            before["data"] = now["data"]
         for key, value in now.items():
             if before[key] != value:
                 raise InputError(
@@ -110,10 +113,10 @@ def _claim(out: Path, experiment: Experiment, resume: bool) -> Experiment:
 
 
 def _compared(experiment: Experiment) -> dict[str, Any]:
-    """What a resumed experiment must share; a text may lie elsewhere: `data` says which it is."""
-    settings: dict[str, Any] = json.loads(json.dumps(asdict(experiment)))
-    settings["task"].pop("file", None)
-    return {key: value for key, value in settings.items() if key not in ("seeds", "models")}
+    """The values that a resumed experiment must share; a text may move, as `data` identifies it."""
+    values: dict[str, Any] = json.loads(json.dumps(asdict(experiment)))
+    values["task"].pop("file", None)
+    return {key: value for key, value in values.items() if key not in ("seeds", "models")}
 
 
 def _is_finished(directory: Path) -> bool:
@@ -124,28 +127,12 @@ def _is_finished(directory: Path) -> bool:
     return bool(result["finished"])
 
 
-def _test_again(out: Path, task: Task) -> None:
-    """Test the runs whose spans were counted otherwise, so that all can be compared."""
-    for file in out.glob("runs/*/test.json"):
-        result = json.loads(file.read_text(encoding="utf-8"))
-        if result.get("asked_by_span") != _by_span(task.test):
-            _save_test(file.parent, task, result)
-
-
-def _save_test(directory: Path, task: Task, result: dict[str, Any]) -> None:
-    write_text(directory / "test.json", json.dumps(result | _test(directory, task)) + "\n")
-
-
-def _by_span(test: Samples) -> list[int]:
-    """How many answers are asked, by span."""
-    return np.bincount(test.span[test.asked], minlength=test.span.max() + 1).tolist()
-
-
 def _test(directory: Path, task: Task) -> dict[str, Any]:
-    """What the best weights of a run (by validation loss) do on the test samples."""
+    """Test the best weights of a run (by validation loss)."""
     model, test = load_model(directory), task.test
     score = evaluate_task(model, test, batch_size=32)
     progress, _ = read_header(directory / LAST)
+    spans = test.span.max() + 1
     return {
         "parameters": num_parameters(model),
         "intermediate_size": model.args.intermediate_size,
@@ -153,9 +140,7 @@ def _test(directory: Path, task: Task) -> dict[str, Any]:
         "seconds": progress.seconds + progress.recent_seconds,
         "loss": score.loss_nats,
         "accuracy": score.accuracy,
-        "asked_by_span": _by_span(test),
-        "right_by_span": np.bincount(
-            test.span[score.right], minlength=test.span.max() + 1
-        ).tolist(),
+        "asked_by_span": np.bincount(test.span[test.asked], minlength=spans).tolist(),
+        "right_by_span": np.bincount(test.span[score.right], minlength=spans).tolist(),
         "magnitudes": None if task.marker is None else mean_magnitudes(model, test, task.marker),
     }

@@ -1,4 +1,4 @@
-"""Models of equally many parameters."""
+"""Models with equal numbers of parameters."""
 
 from dataclasses import replace
 
@@ -7,11 +7,11 @@ from mlx_gateloop.train.start import num_parameters
 
 
 def equal_parameters(args: ModelArgs, goal: int) -> ModelArgs:
-    """The same model with the width of channel mixing that brings it closest to a size.
+    """Choose the width of channel mixing that brings a model closest to a number of parameters.
 
     Args:
         args: the model.
-        goal: its parameters.
+        goal: the number of parameters.
     """
 
     def with_width(width: int) -> ModelArgs:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-HEADS = {"num_heads": 4}  # of the models that have heads; the others have one a channel
-# What each changes in `ModelArgs`. All else is the same for all.
+HEADS = {"num_heads": 4}  # of models with heads; the others are max-headed
+# The fields of `ModelArgs` that each changes; the rest is the same for all.
 VARIANTS: dict[str, dict[str, Any]] = {
     "data_controlled": {"transition": "data_controlled"},
     "fixed": {"transition": "fixed"},
@@ -17,4 +17,4 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "softmax": {"mixer": "softmax", "transition": "none", **HEADS},
     "softmax_data_controlled": {"mixer": "softmax", "transition": "data_controlled", **HEADS},
 }
-REFERENCE = "data_controlled"  # what the others are measured against
+REFERENCE = "data_controlled"  # the others are compared with it

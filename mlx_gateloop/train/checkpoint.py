@@ -1,4 +1,4 @@
-"""The one file that holds all of a run's state, and reading it back exactly."""
+"""Checkpoints: one file with all of a run's state, restored exactly."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -12,6 +12,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from safetensors import SafetensorError, safe_open
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.files import replacing
 from mlx_gateloop.train.step import assign
 
 FORMAT = "mlx_gateloop training checkpoint 1"
@@ -19,17 +20,16 @@ FORMAT = "mlx_gateloop training checkpoint 1"
 
 @dataclass
 class Progress:
-    """Where a run stands.
+    """The progress of a run.
 
-    The position in the data is a function of `step` alone (see `data.Batches`), so is the
-    schedule.
+    The position in the data (see `data.Batches`) and the learning rates follow from `step` alone.
 
     Args:
         step: optimizer steps done.
         best_loss: lowest validation loss so far, nats per token.
         stale: validations since then.
         skipped: steps left out because their gradient was not finite.
-        skipped_in_a_row: of those, the latest without a good step between.
+        skipped_in_a_row: the latest of those, with no other step between them.
         recent: losses since the last log record.
         recent_seconds: training time since then.
         seconds: training time up to the last log record, of all sessions together.
@@ -56,32 +56,27 @@ def save_checkpoint(
 
     Args:
         path: the file; a previous one stays until the new one is complete.
-        run: what identifies the run (configuration, data), JSON values.
+        model: the model, with float32 weights.
+        optimizer: its optimizer.
+        progress: how far the run is.
+        run: JSON values that identify the run (configuration, data).
 
     Raises:
-        InputError: the file can't be written (full disk, permissions); the previous one is kept.
+        InputError: the file cannot be written (full disk, permissions); the previous one is kept.
     """
     state = _state(model, optimizer)
     metadata = {"format": FORMAT, "progress": json.dumps(asdict(progress)), "run": json.dumps(run)}
-    partial = partial_path(path)
     try:
-        mx.save_safetensors(str(partial), state, metadata)
-        partial.replace(path)
+        with replacing(path) as partial:
+            mx.save_safetensors(str(partial), state, metadata)
     except (OSError, RuntimeError) as error:  # MLX reports a full disk as RuntimeError
         reason = " ".join(str(error).split())
         kept = "the previous one is kept" if path.exists() else "free some space and start again"
         raise InputError(f"{path}: checkpoint not saved ({reason}); {kept}") from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def partial_path(path: Path) -> Path:
-    """The name under which a checkpoint is written before it replaces the old one."""
-    return path.with_name(f".{path.stem}.partial.safetensors")
 
 
 def read_header(path: Path) -> tuple[Progress, dict[str, Any]]:
-    """Progress and identity of a checkpoint, once its file is known to be whole and ours.
+    """Read the progress and identity of a checkpoint, after checking that its file is complete.
 
     Raises:
         InputError: no file, a truncated one, or another program's.

@@ -27,7 +27,7 @@ Count = Annotated[int, Field(strict=True, gt=0)]
 
 @dataclass(config=_strict)
 class TokenizerConfig:
-    """Which tokenizer the run uses.
+    """The tokenizer of a run.
 
     Args:
         kind: "sentencepiece" trains one on the training text, "bytes" is one token per byte,
@@ -50,7 +50,7 @@ class TokenizerConfig:
 
 @dataclass(config=_strict)
 class DataConfig:
-    """How the text is cut: `batch_size` windows of `length` tokens a batch."""
+    """The batches of a text: `batch_size` windows of `length` tokens each."""
 
     length: Count = 256
     batch_size: Count = 8
@@ -89,7 +89,7 @@ class OptimizerConfig:
 
 @dataclass(config=_strict)
 class TrainConfig:
-    """Everything that decides a run; the same config, text and machine give the same weights.
+    """The configuration of a run; the same config, text and machine give the same weights.
 
     Args:
         model: `preset` (a name of `lm.PRESETS`) and any field of `ModelArgs` over it;
@@ -102,10 +102,10 @@ class TrainConfig:
         log_every: steps between records of log.jsonl.
         eval_every: steps between validations (the last step always validates).
         checkpoint_every: steps between checkpoints (the last step always saves).
-        patience: validations without a new best before the run stops; None never stops early.
+        patience: validations without improvement before the run stops; None never stops early.
         seed: of the initial weights, the order of the data and dropout.
-        dtype: of the forward and backward pass and of the saved weights. The optimizer always
-            works on float32 weights: bfloat16 alone would round small updates away.
+        dtype: dtype of the forward and backward pass and of the saved weights. The optimizer
+            always works on float32 weights, as bfloat16 would round small updates away.
         checkpoint_blocks: recompute each block in the backward pass instead of storing it.
     """
 
@@ -127,7 +127,7 @@ class TrainConfig:
     def _consistent(self) -> "TrainConfig":
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give exactly one of steps and epochs")
-        # mx.checkpoint draws other random numbers when it recomputes: wrong gradients, no error.
+        # mx.checkpoint recomputes with other random numbers: wrong gradients without an error.
         if self.model_args(vocab_size=1).dropout > 0 and self.checkpoint_blocks:
             raise ValueError("checkpoint_blocks needs model.dropout: 0")
         return self
@@ -157,17 +157,17 @@ class TrainConfig:
 
     def model_args(self, vocab_size: int) -> ModelArgs:
         """The model's arguments, with the tokenizer's number of entries."""
-        settings = dict(self.model)
-        preset = settings.pop("preset", None)
+        options = dict(self.model)
+        preset = options.pop("preset", None)
         if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
             raise InputError(f"unknown model.preset {preset!r}{among(str(preset), PRESETS)}")
         allowed = [field.name for field in fields(ModelArgs) if field.name != "model_type"]
-        for key in settings:
+        for key in options:
             if key not in allowed:
                 raise InputError(f"unknown key model.{key}{among(key, ['preset', *allowed])}")
         base = asdict(PRESETS[preset]) if preset else {}
         try:
-            args = ModelArgs(**{**base, "vocab_size": vocab_size, **settings})
+            args = ModelArgs(**{**base, "vocab_size": vocab_size, **options})
         except InputError as error:
             raise InputError(str(error).replace("config: ", "model.", 1)) from None
         if args.vocab_size < vocab_size:
@@ -176,10 +176,10 @@ class TrainConfig:
         return args
 
     def total_steps(self, batches_per_epoch: int) -> int:
-        """Optimizer steps of the run, from `steps` or from `epochs`.
+        """The number of optimizer steps, from `steps` or from `epochs`.
 
         Raises:
-            InputError: the warm-up leaves none of them.
+            InputError: the warm-up is not shorter than the run.
         """
         steps = self.steps
         if steps is None:
@@ -222,5 +222,5 @@ def _override(tree: dict[str, Any], key: str, value: Any, source: str) -> None:
             tree[section] = {}
         tree = tree[section]
         if not isinstance(tree, dict):
-            raise InputError(f"{source}: {section} is not a section, so {key} can't be set")
+            raise InputError(f"{source}: {section} is not a section, so {key} cannot be set")
     tree[name] = value

@@ -1,4 +1,4 @@
-"""What a run would cost on this machine, from a few of its own steps; nothing is written."""
+"""The estimated cost of a run on this machine, from a few of its own steps."""
 
 import statistics
 import time
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from mlx_gateloop.data.task import Task
+from mlx_gateloop.tables import name_value_lines
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.start import (
     large_cache,
@@ -19,20 +20,22 @@ from mlx_gateloop.train.start import (
 from mlx_gateloop.train.step import make_step
 
 WARM_UP = 2  # steps; the first ones compile
-FEWEST, MOST, BUDGET = 3, 50, 10.0  # steps to time, and the seconds after which no more are begun
+FEWEST, MOST, BUDGET = 3, 50, 10.0  # steps to time, and seconds after which none is started
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Args:
-    parameters: of the model.
-    data: what there is to learn from, in words.
-    steps: optimizer steps of the whole run.
-    epochs: passes over the data.
-    tokens_per_step: trained tokens.
-    timed: steps that were timed.
-    seconds_per_step: their median.
-    peak_bytes: the most that MLX held in arrays, cached buffers not counted.
+    """The size and the cost of a run.
+
+    Args:
+        parameters: of the model.
+        data: a description of the data.
+        steps: optimizer steps of the whole run.
+        epochs: passes over the data.
+        tokens_per_step: trained tokens.
+        timed: number of steps that were timed.
+        seconds_per_step: their median.
+        peak_bytes: peak memory of MLX's arrays, without cached buffers.
     """
 
     parameters: int
@@ -55,18 +58,18 @@ class Estimate:
             "time": f"{duration(self.steps * self.seconds_per_step)}, validations not counted",
             "peak memory": f"{self.peak_bytes / 2**30:.2f} GB in MLX's arrays",
         }
-        return "\n".join(f"{name:<13} {value}" for name, value in rows.items())
+        return name_value_lines(rows)
 
 
 def estimate(config: TrainConfig, data: str | Task) -> Estimate:
-    """Take a few steps of the run, and time them.
+    """Time a few steps of the run; write nothing.
 
     Args:
         config: the run.
         data: see `train`.
 
     Raises:
-        InputError: anything wrong with the data or the configuration.
+        InputError: unusable data or configuration.
     """
     with large_cache():
         source = make_source(config, data, saved=None)
@@ -95,7 +98,7 @@ def estimate(config: TrainConfig, data: str | Task) -> Estimate:
 
 
 def duration(seconds: float) -> str:
-    """The two largest units: `3 d 4 h`, `1 h 20 min`, `2 min 5 s`."""
+    """Format seconds in their two largest units: `3 d 4 h`, `1 h 20 min`, `2 min 5 s`."""
     whole = max(1, round(seconds))
     for unit, size, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60)):
         if whole >= size:

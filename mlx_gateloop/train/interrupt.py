@@ -1,4 +1,4 @@
-"""Ctrl-C (or a SIGTERM) as a wish to stop at the next step, instead of an exception anywhere."""
+"""Ctrl-C and SIGTERM as a request to stop after the step, instead of an exception anywhere."""
 
 import signal
 import threading
@@ -12,18 +12,18 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interrupt_flag() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets meanwhile; a second one changes nothing, so it can't harm a save.
+    """Yield an event that Ctrl-C and SIGTERM set; pressing again cannot interrupt a save.
 
-    Only the main thread gets signals: elsewhere the event is never set.
+    Only the main thread receives signals; in other threads the event is never set.
     """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    wishes = (signal.SIGINT, signal.SIGTERM)
-    previous = [signal.signal(wish, lambda *_: stop.set()) for wish in wishes]
+    requests = (signal.SIGINT, signal.SIGTERM)
+    previous = [signal.signal(request, lambda *_: stop.set()) for request in requests]
     try:
         yield stop
     finally:
-        for wish, handler in zip(wishes, previous, strict=True):
-            signal.signal(wish, handler)
+        for request, handler in zip(requests, previous, strict=True):
+            signal.signal(request, handler)

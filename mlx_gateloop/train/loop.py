@@ -1,4 +1,4 @@
-"""Training a model on text or on a synthetic task: the loop around the compiled step."""
+"""The training loop around the compiled step, for text and synthetic tasks."""
 
 import sys
 import time
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import mlx.core as mx
 import numpy as np
@@ -36,15 +36,15 @@ MOST_SKIPPED_IN_A_ROW = 20
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run ended with.
+    """The result of a run.
 
     Args:
         out: the model directory (best weights).
         steps: optimizer steps done.
         best_loss: lowest validation loss, nats per token.
         last: the validation after the last step; None if this session made none.
-        skipped: steps left out because their gradient was not finite.
-        stopped_early: whether patience ran out before the last step.
+        skipped: steps skipped because their gradient was not finite.
+        stopped_early: True if patience ran out before the last step.
     """
 
     out: Path
@@ -58,26 +58,26 @@ class TrainResult:
 def train(
     config: TrainConfig, data: str | Task, out: Path | str, resume: bool = False
 ) -> TrainResult:
-    """Train a model on a text or a task and leave its best weights in a model directory.
+    """Train a model on a text or a task and save its best weights in a model directory.
 
-    The same configuration, data and machine give the same weights, whether the run was
-    interrupted and resumed or not. Ctrl-C finishes the step, saves, and raises `Interrupted`.
+    The same configuration, data and machine give the same weights, interrupted and resumed or
+    not. Ctrl-C finishes the step, saves, and raises `Interrupted`.
 
     Args:
-        config: the run; a resumed one must be equal to the first.
-        data: source of `data.load_corpus`: file, folder, `.jsonl` or a corpus name;
-            or a task, whose model directory then has no tokenizer.
-        out: see `train.output` for what it holds; must be new or empty unless resumed.
-        resume: continue from `out`'s last checkpoint.
+        config: the run; a resumed one must equal the first.
+        data: a source for `data.load_corpus` (file, folder, `.jsonl` or a corpus name), or a
+            task, whose model directory has no tokenizer.
+        out: the run's directory, see `train.output`; new or empty unless resumed.
+        resume: continue from the last checkpoint in `out`.
 
     Raises:
-        InputError: anything wrong with the data, the configuration, the directory or the disk.
+        InputError: unusable data, configuration or directory, or a full disk.
         Interrupted: Ctrl-C; the state is saved.
     """
     with large_cache():
         try:
             return Run(config, data, Output(Path(out), resume), resume).train()
-        except OSError as error:  # checkpoints and models report their own failures
+        except OSError as error:  # checkpoints and models raise InputError
             reason = f"{error.filename or out}: {error.strerror or error}"
             raise InputError(f"{reason}; saved checkpoints are kept") from error
 
@@ -121,30 +121,13 @@ class Run:
         bar = tqdm(total=self.steps, initial=progress.step, unit="step", disable=None)
         with interrupt_flag() as stop, bar:
             while not self._finished():
-                began = time.perf_counter()
-                loss, norm = self.take_step(step_batches(config, self.source, progress.step))
-                progress.step += 1
-                progress.recent_seconds += time.perf_counter() - began
-                self._count(loss, norm)
-                rate, memory = self._rate(), mx.get_peak_memory() / 2**30
-                bar.set_postfix_str(
-                    f"loss {loss:.3f}, {rate:,.0f} tokens/s, {memory:.2f} GB", refresh=False
-                )
-                bar.update()
-                if self._is_due(config.log_every):
-                    self._log(norm, rate, memory)
+                self._step(bar)
                 if self._is_due(config.eval_every):
                     last = self._validate(bar)
                 if self._is_due(config.checkpoint_every) or self._finished() or stop.is_set():
                     self._save_checkpoint()
                 if stop.is_set():
-                    if progress.best_loss == float("inf"):
-                        self._save_model()
-                    training_curves(self.output.log, self.output.curves)
-                    raise Interrupted(
-                        f"interrupted at step {progress.step} of {self.steps}, saved in "
-                        f"{self.output.directory}; continue with --resume"
-                    )
+                    self._interrupt()
         training_curves(self.output.log, self.output.curves)
         return TrainResult(
             out=self.output.directory,
@@ -153,6 +136,32 @@ class Run:
             last=last,
             skipped=progress.skipped,
             stopped_early=progress.step < self.steps,
+        )
+
+    def _step(self, bar: "tqdm[Any]") -> None:
+        """Take a step, and log it if that is due."""
+        progress = self.progress
+        began = time.perf_counter()
+        loss, norm = self.take_step(step_batches(self.config, self.source, progress.step))
+        progress.step += 1
+        progress.recent_seconds += time.perf_counter() - began
+        self._count(loss, norm)
+        rate, memory = self._rate(), mx.get_peak_memory() / 2**30
+        bar.set_postfix_str(
+            f"loss {loss:.3f}, {rate:,.0f} tokens/s, {memory:.2f} GB", refresh=False
+        )
+        bar.update()
+        if self._is_due(self.config.log_every):
+            self._log(norm, rate, memory)
+
+    def _interrupt(self) -> NoReturn:
+        """End the session after its checkpoint, with a trained model if there is no best one."""
+        if self.progress.best_loss == float("inf"):
+            self._save_model()
+        training_curves(self.output.log, self.output.curves)
+        raise Interrupted(
+            f"interrupted at step {self.progress.step} of {self.steps}, saved in "
+            f"{self.output.directory}; continue with --resume"
         )
 
     def _summary(self) -> str:
@@ -184,7 +193,7 @@ class Run:
             )
 
     def _rate(self) -> float:
-        """Trained tokens a second since the last log record."""
+        """The rate of trained tokens per second since the last log record."""
         steps = (self.progress.step - 1) % self.config.log_every + 1
         return steps * tokens_per_step(self.config) / self.progress.recent_seconds
 
@@ -205,8 +214,8 @@ class Run:
         )
         progress.recent, progress.recent_seconds = [], 0.0
 
-    def _validate(self, bar: tqdm) -> Score:
-        """Score the validation data with the weights as they would be saved; keep the best."""
+    def _validate(self, bar: "tqdm[Any]") -> Score:
+        """Score the validation data with the weights as they would be saved; save the best."""
         progress = self.progress
         with self._lowered_weights():
             result = self.source.evaluate(self.model)
@@ -229,7 +238,7 @@ class Run:
         others = "".join(f", {k.replace('_', ' ')} {v:.3f}" for k, v in result.others.items())
         bar.write(
             f"step {progress.step}: validation loss {result.loss_nats:.4f}{others}",
-            file=sys.stderr,  # who reads standard output may stop to: training goes on
+            file=sys.stderr,  # training must not end with a reader of standard output
         )
         return result
 
@@ -254,7 +263,7 @@ class Run:
 
 def _require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
     if saved["data"] != now["data"]:
-        raise InputError(f"{path}: the run to resume differs in its data; give the same again")
+        raise InputError(f"{path}: the run to resume differs in its data; give the same data")
     before, after = (dict(tree_flatten(identity["config"])) for identity in (saved, now))
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) != after.get(key):

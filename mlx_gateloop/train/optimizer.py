@@ -10,23 +10,23 @@ from mlx_gateloop.train.config import OptimizerConfig
 
 
 def cosine_with_warmup(peak: float, warmup: int, steps: int) -> Callable[[mx.array], mx.array]:
-    """Learning rate by step: peak (s + 1) / warmup, then half a cosine down to 0 at `steps`.
+    """Learning rate by step s: peak (s + 1) / warmup, then half a cosine down to 0 at `steps`.
 
     Args:
         peak: the largest rate.
         warmup: steps of the linear part; 0 starts at the peak.
-        steps: length of the whole run.
+        steps: steps of the whole run.
     """
     decay = optim.cosine_decay(peak, max(1, steps - warmup))
     if warmup == 0:
         return decay
-    # The first step already learns: rate peak / warmup, not 0.
+    # The first step has the rate peak / warmup, not 0, so it learns too.
     warm = optim.linear_schedule(peak / warmup, peak + peak / warmup, warmup)
     return optim.join_schedules([warm, decay], [warmup])
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optim.MultiOptimizer:
-    """AdamW for three groups: state transition; other vectors; other matrices, which decay.
+    """Make AdamW with three groups: state transition; other vectors; other matrices, which decay.
 
     Source: paper, appendix "WikiText103 hyperparameters": the projections that control the state
     transition have their own learning rate and no weight decay.

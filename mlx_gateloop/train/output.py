@@ -1,12 +1,12 @@
 """The files of a run.
 
-OUT/ is a model directory for every mlx_lm command, and holds beside it what the run needs:
+OUT/ is a model directory for every mlx_lm command, with the run's own files beside the model:
 
-    config.json, model.safetensors, tokenizer.json, ...   best weights so far (by validation loss),
+    config.json, model.safetensors, tokenizer.json, ...   best weights so far (by validation loss)
                                                           in the configured dtype; the initial ones
-                                                          until something better is known
+                                                          until the first validation
     config.yaml                                           the resolved training configuration
-    checkpoints/last.safetensors                          the whole state of the last checkpoint
+    checkpoints/last.safetensors                          the complete state at the last checkpoint
     log.jsonl                                             one record per interval and validation
     curves.png                                            the log, drawn when the run ends
 """
@@ -22,11 +22,11 @@ from typing import Any
 import yaml
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.train.checkpoint import partial_path
+from mlx_gateloop.files import replacing
 
 
 class Output:
-    """Paths of a run's directory, and its log.
+    """The paths of a run's directory, and its log.
 
     Args:
         directory: OUT.
@@ -56,10 +56,10 @@ class Output:
 
     @contextmanager
     def start(self, config: dict[str, Any]) -> Iterator[None]:
-        """Make the directory, with the resolved configuration and what the `with` body saves.
+        """Create the directory with the resolved configuration and what the `with` block saves.
 
-        All of it is made beside the directory and renamed in the end: whatever stops that, even
-        `kill -9`, there is either nothing to resume or all that it takes.
+        Everything is written beside the directory, which is renamed at the end: whatever stops
+        that, even `kill -9`, leaves either nothing to resume or a complete run.
         """
         final = self.directory
         staging = final.with_name(f".{final.name}.starting")
@@ -76,16 +76,16 @@ class Output:
             self._use(final)
 
     def rewind(self, step: int) -> None:
-        """Drop what a killed session left after its last checkpoint at `step`."""
-        partial_path(self.checkpoint).unlink(missing_ok=True)
+        """Delete what a killed process left after its last checkpoint, at `step`."""
+        for partial in self.checkpoint.parent.glob(f".{self.checkpoint.stem}-*"):
+            partial.unlink()
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         kept = [line for line in lines if _is_upto(step, line)]
-        partial = self.log.with_name(".log.partial")
-        partial.write_text("".join(f"{line}\n" for line in kept))
-        partial.replace(self.log)
+        with replacing(self.log) as partial:
+            partial.write_text("".join(f"{line}\n" for line in kept))
 
     def record(self, **values: Any) -> None:
-        """Append one record to the log; numbers that JSON doesn't know (inf, nan) become null."""
+        """Append a record to the log; inf and nan, which JSON lacks, become null."""
         numbers = {k: v for k, v in values.items() if not isinstance(v, float) or isfinite(v)}
         with self.log.open("a") as file:
             file.write(json.dumps(dict.fromkeys(values) | numbers) + "\n")
@@ -93,6 +93,6 @@ class Output:
 
 def _is_upto(step: int, line: str) -> bool:
     try:
-        return json.loads(line)["step"] <= step
-    except json.JSONDecodeError:  # the end of a line that was being written
+        return int(json.loads(line)["step"]) <= step
+    except json.JSONDecodeError:  # the process was killed while it wrote the line
         return False

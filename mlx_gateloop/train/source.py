@@ -1,4 +1,4 @@
-"""What a run learns from: batches, and a score on what was held out of them."""
+"""The sources that a run learns from: batches, and a score on held-out data."""
 
 from pathlib import Path
 from typing import Protocol
@@ -12,24 +12,24 @@ from mlx_gateloop.train.step import Batch
 
 
 class Score(Protocol):
-    """How good a model is on held-out data."""
+    """A model's score on held-out data."""
 
     @property
     def loss_nats(self) -> float:
-        """What training minimizes; the lowest is the best model."""
+        """The loss that training minimizes; the best model has the lowest."""
 
     @property
     def others(self) -> dict[str, float]:
-        """Further numbers for the log, by name."""
+        """Other numbers for the log, by name."""
 
 
 class Source(Protocol):
-    """What the loop needs to know of text, or of a task.
+    """The text or task of a run, as the training loop needs it.
 
     Args:
-        vocab_size: tokens that can come in.
-        sha256: a fingerprint of all that the run learns from.
-        summary: what there is to learn from, in words.
+        vocab_size: number of input tokens.
+        sha256: a fingerprint of all data.
+        summary: a description of the training data.
     """
 
     vocab_size: int
@@ -38,13 +38,13 @@ class Source(Protocol):
 
     @property
     def per_epoch(self) -> int:
-        """Batches an epoch."""
+        """The number of batches in an epoch."""
 
     def batch(self, epoch: int, index: int) -> Batch:
-        """Inputs and targets `[batch, length]`; they depend on the two numbers alone."""
+        """Inputs and targets `[batch, length]`, a function of the two numbers alone."""
 
     def evaluate(self, model: Model) -> Score:
-        """Score the model on what was held out for validation."""
+        """Score the model on the validation data."""
 
     def save(self, model: Model, directory: Path) -> None:
         """Write a model directory."""

@@ -1,4 +1,4 @@
-"""What a run begins with: its data, its model and optimizer, and room for MLX's buffers."""
+"""The start of a run: its data, its model and optimizer, and room for MLX's buffers."""
 
 import os
 from collections.abc import Iterator
@@ -22,9 +22,10 @@ CACHE_BYTES = 4 << 30
 
 
 def make_source(config: TrainConfig, data: str | Task, saved: Path | None) -> Source:
-    """The data of a run.
+    """Make the source of a run's batches.
 
     Args:
+        config: the run.
         data: see `train`.
         saved: a directory with the tokenizer of the run to resume; None makes a new one.
     """
@@ -34,7 +35,7 @@ def make_source(config: TrainConfig, data: str | Task, saved: Path | None) -> So
 def make_model(
     config: TrainConfig, vocab_size: int, steps: int
 ) -> tuple[Model, optim.MultiOptimizer]:
-    """The model with its initial weights, and its optimizer, both evaluated."""
+    """Make the model with its initial weights, and its optimizer, both evaluated."""
     mx.random.seed(config.seed)
     model = Model(config.model_args(vocab_size))
     model.train()
@@ -58,16 +59,16 @@ def tokens_per_step(config: TrainConfig) -> int:
 
 
 def num_parameters(model: nn.Module) -> int:
-    """How many numbers the model learns."""
+    """The number of trainable parameters."""
     weights: dict[str, mx.array] = dict(tree_flatten(model.trainable_parameters()))
     return sum(weight.size for weight in weights.values())
 
 
 @contextmanager
 def large_cache() -> Iterator[None]:
-    """On the CPU let MLX keep freed buffers: its 32 MB default makes a gradient three times slower.
+    """Let MLX cache more freed buffers on a CPU: a quarter of the memory, at most 4 GB.
 
-    A quarter of the machine's memory, at most 4 GB.
+    With its default of 32 MB a gradient takes three times as long.
     """
     if mx.default_device() != mx.Device(mx.cpu):
         yield

@@ -29,7 +29,7 @@ class Text:
     """The text of a run, encoded.
 
     Args:
-        tokenizer: what encoded it.
+        tokenizer: the tokenizer that encoded it.
         training: `[N]` token ids.
         validation: `[M]` token ids.
         validation_bytes: UTF-8 bytes of the validation text.
@@ -42,7 +42,7 @@ class Text:
 
     @property
     def sha256(self) -> str:
-        """A fingerprint of both streams: it changes with the text and with the tokenizer."""
+        """A fingerprint of both streams, which changes with the text and with the tokenizer."""
         digest = hashlib.sha256()
         for stream in (self.training, self.validation):
             digest.update(f"{stream.dtype} {len(stream)}\n".encode())
@@ -54,6 +54,7 @@ class TextSource:
     """A corpus as the source of a run, see `train.source`.
 
     Args:
+        config: the run.
         data: see `data.load_corpus`.
         saved: a directory with the tokenizer of the run to resume; None makes a new one.
 
@@ -94,6 +95,7 @@ def prepare_text(config: TrainConfig, source: str, saved: Path | None) -> Text:
     """Load and encode a corpus.
 
     Args:
+        config: the run.
         source: see `data.load_corpus`.
         saved: a directory with the tokenizer of the run to resume; None makes a new one.
     """
@@ -123,11 +125,11 @@ def _make_tokenizer(config: TokenizerConfig, documents: list[Document]) -> Any:
         return AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"tokenizer.path {path}: can't be loaded ({reason})") from None
+        raise InputError(f"tokenizer.path {path}: cannot be loaded ({reason})") from None
 
 
 def _set_chat_template(tokenizer: Any, documents: list[Document]) -> None:
-    """Make a model answer in turns only if its text has conversations, and continue text if not."""
+    """Give the tokenizer a chat template if the text has conversations, and none otherwise."""
     if all(isinstance(document, str) for document in documents):
         tokenizer.chat_template = None
     elif tokenizer.chat_template is None and TURN_END in tokenizer.get_vocab():

@@ -13,17 +13,17 @@ from mlx_gateloop.bench.measure import (
     median_times,
     mlx_contender,
     peak_bytes,
-    table,
     three_digits,
     total_bytes,
 )
 from mlx_gateloop.bench.report import Report, Target
 from mlx_gateloop.bench.zoo import mlx_models, num_parameters
 from mlx_gateloop.cli import main
+from mlx_gateloop.tables import markdown_table
 
 
 def test_table_is_aligned():
-    assert table(["", "ms"], [["ours", "1"], ["jax", "12.5"]]).splitlines() == [
+    assert markdown_table(["", "ms"], [["ours", "1"], ["jax", "12.5"]]).splitlines() == [
         "|      | ms   |",
         "| ---  | ---  |",
         "| ours | 1    |",

@@ -58,7 +58,7 @@ def test_settings_go_where_they_belong():
         ({"seeds": 0}, "seeds: expected at least 1, got 0"),
         ({"models": ["fixed", "fixe"]}, "models: unknown 'fixe'; choose data_controlled, fixed"),
         ({"models": [""]}, "models: unknown ''"),
-        ({"models": ["fixed", "fixed"]}, "fixed is there more than once"),
+        ({"models": ["fixed", "fixed"]}, "fixed is given more than once"),
         (
             {"models": ["real_gates"], "settings": {"model.gate": "polar"}},
             "--set model.gate: use --models",
@@ -97,7 +97,7 @@ def test_a_task_that_does_not_fit_in_memory(monkeypatch):
 
     monkeypatch.setitem(presets.TASKS, "recall", fail)
     monkeypatch.setattr(presets, "signature", lambda _: signature(recall))
-    with pytest.raises(InputError, match=r"don't fit in memory; lower task\.samples"):
+    with pytest.raises(InputError, match=r"do not fit in memory; lower task\.samples"):
         PRESETS["recall"]["small"].make_task()
 
 
@@ -127,7 +127,7 @@ def test_a_saved_experiment_is_read_again(tmp_path):
 def test_data_that_changed_is_refused():
     bar = PRESETS["memory-horizon"]["bar"].changed_by({"task.samples": 2, "task.held_out": 1})
     assert replace(bar, data=bar.make_task().fingerprint).make_task()
-    with pytest.raises(InputError, match="not the data of the experiment"):
+    with pytest.raises(InputError, match="no longer the data of the experiment"):
         replace(bar, data="other").make_task()
 
 

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from mlx_gateloop.experiments import report
@@ -98,15 +96,6 @@ def test_the_summary_of_a_model():
     assert summary["standard_deviation"] == pytest.approx(0.1)
     assert summary["runs_with_resetting_channels"] == 2
     assert report._summary(RUNS["real_gates"])["standard_deviation"] is None
-
-
-def test_softmax_has_no_magnitudes_whatever_was_recorded(tmp_path):
-    for model in ("fixed", "softmax"):
-        (tmp_path / "runs" / model).mkdir(parents=True)
-        (tmp_path / "runs" / model / "test.json").write_text(json.dumps(result(model, 0, 0.5)))
-    runs = report.read_runs(tmp_path)
-    assert runs["fixed"][0]["magnitudes"] is not None
-    assert runs["softmax"][0]["magnitudes"] is None
 
 
 def test_without_runs_there_is_no_report(tmp_path):

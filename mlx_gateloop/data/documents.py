@@ -1,0 +1,118 @@
+"""Documents, texts or conversations, read from files and folders."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from mlx_gateloop.errors import InputError
+
+# A text, or a conversation: messages with the keys "role" and "content".
+Document: TypeAlias = str | list[dict[str, str]]
+
+SUFFIXES = (".txt", ".md", ".text", ".jsonl")
+
+
+def read_documents(source: str) -> list[Document]:
+    """Read a text file, a `.jsonl` file, or every such file of a folder and its subfolders.
+
+    Raises:
+        InputError: The source is missing, empty, unreadable or malformed.
+    """
+    if not source:
+        raise InputError("the data has an empty name; give a path, `pydoc` or `wikitext-103`")
+    documents = [document for file in _files(Path(source)) for document in _read(file)]
+    if not documents:
+        raise InputError(f"{source}: it holds no text; give a file or folder with some")
+    return documents
+
+
+def texts(documents: Iterable[Document]) -> Iterator[str]:
+    """Yield each document as plain text; a conversation becomes its roles and contents."""
+    for document in documents:
+        if isinstance(document, str):
+            yield document
+        else:
+            yield "".join(f"{turn['role']}\n{turn['content']}\n" for turn in document)
+
+
+def num_bytes(documents: Iterable[Document]) -> int:
+    """The UTF-8 bytes of the documents' `texts`, for bits per byte."""
+    return sum(len(text.encode()) for text in texts(documents))
+
+
+def read_text(path: Path) -> str:
+    """Read a file's text unchanged, but without a byte order mark.
+
+    Raises:
+        InputError: It cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_bytes().decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        where = f"byte 0x{error.object[error.start]:02X} at offset {error.start}"
+        raise InputError(f"{path}: not UTF-8 text ({where}); convert it to UTF-8") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; give a readable file") from error
+
+
+def _files(path: Path) -> list[Path]:
+    """The file itself, or the text files of a folder sorted by name."""
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder; give a path, `pydoc` or `wikitext-103`")
+    if not path.is_dir():
+        return [path]
+    files = [
+        file
+        for file in path.rglob("*")
+        if file.suffix.lower() in SUFFIXES
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(path).parts)
+    ]
+    if not files:
+        raise InputError(f"{path}: no {', '.join(SUFFIXES)} file in this folder; give another one")
+    return sorted(files, key=lambda file: file.relative_to(path).as_posix())
+
+
+def _read(path: Path) -> list[Document]:
+    """Read the documents of a file that are more than white space."""
+    text = read_text(path)
+    if path.suffix.lower() != ".jsonl":
+        return [text] if text.strip() else []
+    lines = enumerate(text.split("\n"), 1)
+    documents = [_parse(line, f"{path}:{number}") for number, line in lines if line.strip()]
+    return [document for document in documents if any(map(str.strip, texts([document])))]
+
+
+def _parse(line: str, where: str) -> Document:
+    """Parse a line of a `.jsonl` file."""
+    try:
+        record = json.loads(line)
+        line.encode()
+        document = _document(record)
+        "".join(texts([document])).encode()
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: not JSON ({error.msg}, column {error.colno})") from None
+    except UnicodeEncodeError:
+        raise InputError(f"{where}: half of a surrogate pair (\\ud800 to \\udfff alone)") from None
+    except (TypeError, KeyError, ValueError, RecursionError):
+        raise InputError(
+            f'{where}: expected {{"text": "..."}} or'
+            ' {"messages": [{"role": "...", "content": "..."}, ...]}'
+        ) from None
+    return document
+
+
+def _document(record: object) -> Document:
+    """Check the form of a decoded line."""
+    if not isinstance(record, dict):
+        raise TypeError
+    if "text" in record:
+        text = record["text"]
+        if not isinstance(text, str):
+            raise TypeError
+        return text
+    turns = [{key: turn[key] for key in ("role", "content")} for turn in record["messages"]]
+    if not turns or not all(isinstance(value, str) for turn in turns for value in turn.values()):
+        raise TypeError
+    return turns
