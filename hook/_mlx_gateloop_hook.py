@@ -1,13 +1,13 @@
-"""What must happen when other packages are imported: two additions to mlx-lm, and MLX's BLAS.
+"""Import hook for two additions to mlx-lm and for MLX's BLAS.
 
-Installed as a top-level module that a `.pth` file runs when Python starts: hence no imports here
-but `sys`, and no work until somebody asks for one of the names.
+A `.pth` file runs this top-level module when Python starts, so it imports `sys` only and does no
+work until one of the names is imported.
 """
 
 import sys
 
-blas = ""  # the OpenBLAS library that MLX's matrix products go to
-no_blas = ""  # or why they go nowhere else than MLX itself sends them
+blas = ""  # the OpenBLAS library that computes MLX's matrix products
+no_blas = ""  # or the reason why MLX computes them itself
 NO_SHIM = "the bridge was not built"
 BAD_SHIM = "the bridge does not load"
 OTHER_BLAS = "another BLAS is loaded globally"
@@ -15,7 +15,7 @@ OTHER_NUMPY = "NumPy's wheel does not hold the one OpenBLAS known here"
 
 
 class GateLoopFinder:
-    """A finder on `sys.meta_path` that finds what is ours and sees what is about to be imported."""
+    """A finder on `sys.meta_path` that finds our modules and prepares MLX's BLAS."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> object:
@@ -31,10 +31,10 @@ class GateLoopFinder:
 
 
 def open_blas() -> None:
-    """Give MLX's Linux wheel, which brings the reference BLAS, the OpenBLAS that NumPy brings.
+    """Give MLX's Linux wheel, which comes with the reference BLAS, NumPy's OpenBLAS.
 
-    libmlx looks its `cblas_*gemm` up once, when it is loaded, and in the global scope first.
-    Nothing here is needed, so nothing here may fail; `blas` or `no_blas` say what became of it.
+    libmlx looks up its `cblas_*gemm` once, when it is loaded, in the global scope first. This is
+    optional, so no error may escape; `blas` or `no_blas` hold the result.
     """
     global blas, no_blas
     if not (blas or no_blas):
@@ -68,15 +68,15 @@ def _bridge() -> tuple[str, str]:
     found = sorted(folder.glob("libscipy_openblas64_*.so")) if folder else []
     if len(found) != 1:
         return "", OTHER_NUMPY
-    # Into the global scope only when connected: libmlx must never find functions that lead nowhere.
+    # Into the global scope only when connected, so that libmlx never finds unconnected functions.
     try:
         bridge = ctypes.CDLL(str(shim))
         connect = bridge.mlx_gateloop_blas_connect
     except (OSError, AttributeError):
         return "", BAD_SHIM
-    # After a product, threads of OpenBLAS spin for 2 ** 26 cycles before they sleep, on cores that
-    # MLX's next operation wants; 2 ** 18 is a tenth of a millisecond. Read when the library is
-    # loaded: no effect where NumPy has been imported before MLX.
+    # After a product OpenBLAS's threads spin for 2 ** 26 cycles before they sleep, on cores that
+    # MLX's next operation needs; 2 ** 18 is a tenth of a millisecond. The variable is read when the
+    # library is loaded: no effect if NumPy was imported before MLX.
     if spin := "OPENBLAS_THREAD_TIMEOUT" not in os.environ:
         os.environ["OPENBLAS_THREAD_TIMEOUT"] = "18"
     failed = connect(os.fsencode(found[0]))
@@ -89,5 +89,5 @@ def _bridge() -> tuple[str, str]:
 
 
 sys.meta_path.insert(0, GateLoopFinder)
-if "mlx.core" in sys.modules:  # no `.pth` file has run, mlx_gateloop imports this: too late
+if "mlx.core" in sys.modules:  # imported by mlx_gateloop, without a `.pth` file: too late
     open_blas()

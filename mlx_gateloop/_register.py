@@ -1,7 +1,7 @@
-"""What mlx-lm gets when it imports a module that this package has a part in.
+"""Registration with mlx-lm, by an import finder for two of its modules.
 
-`mlx_lm.models.gateloop` is `mlx_gateloop.model.lm` itself, under a second name;
-`mlx_lm.quant.awq` is mlx-lm's own module with a recipe for GateLoop added to its table.
+`mlx_lm.models.gateloop` is `mlx_gateloop.model.lm` under a second name; `mlx_lm.quant.awq` is
+mlx-lm's own module with a recipe for GateLoop added to its table.
 """
 
 import importlib
@@ -16,9 +16,10 @@ from typing import Any
 
 
 def install() -> None:
-    """Puts a finder on `sys.meta_path`, unless the hook of an installed package has done so.
+    """Put a finder on `sys.meta_path`, unless the hook of an installed package has done so.
 
-    The hook itself where no `.pth` file ran it (PYTHONPATH), our own in a mere source tree.
+    It is the hook itself if no `.pth` file has run it (PYTHONPATH), or `MlxLmFinder` in a source
+    tree that is not installed.
     """
     try:
         importlib.import_module("_mlx_gateloop_hook")
@@ -30,7 +31,7 @@ def install() -> None:
 def find_spec(
     name: str, path: Sequence[str] | None = None, target: Any = None
 ) -> ModuleSpec | None:
-    """The import spec of `mlx_lm.models.gateloop` or `mlx_lm.quant.awq`; of another name, None."""
+    """Return the spec of `mlx_lm.models.gateloop` or `mlx_lm.quant.awq`; None for other names."""
     if name == "mlx_lm.models.gateloop":
         return spec_from_loader(name, _ModelAlias())
     if name != "mlx_lm.quant.awq":
@@ -42,13 +43,13 @@ def find_spec(
 
 
 class MlxLmFinder:
-    """The finder of a source tree that was not installed: it has no BLAS to open."""
+    """The finder of a source tree that is not installed, without a BLAS bridge."""
 
     find_spec = staticmethod(find_spec)
 
 
 class _ModelAlias(Loader):
-    """Puts `mlx_gateloop.model.lm` in the module's place, so that no class exists twice."""
+    """A loader that gives `mlx_gateloop.model.lm` itself, so that no class exists twice."""
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module("mlx_gateloop.model.lm")
@@ -56,9 +57,9 @@ class _ModelAlias(Loader):
 
 
 def _name_to_transformers() -> None:
-    """Makes the type known to transformers, which reads config.json on its way to the tokenizer.
+    """Register the type with transformers, which reads config.json to load the tokenizer.
 
-    Without it every command warns of a model of an unknown type.
+    Without it every command warns of an unknown model type.
     """
     from transformers import AutoConfig, PretrainedConfig
 
@@ -67,7 +68,7 @@ def _name_to_transformers() -> None:
 
 
 class _WithRecipe(Loader):
-    """mlx-lm's loader for the AWQ command, followed by our entry in its table."""
+    """mlx-lm's loader of its AWQ module, which then adds our entry to the table."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -83,15 +84,15 @@ class _WithRecipe(Loader):
             warnings.warn(f"mlx_gateloop: no AWQ recipe for this mlx-lm: {error}", stacklevel=2)
 
     def get_code(self, name: str) -> CodeType:
-        """Called by `python -m`, which would run the file without exec_module."""
+        """Return code for `python -m`, which would run the file without exec_module."""
         return compile(f"from {name} import main\nmain()", f"<{name}>", "exec")
 
 
 def _add_awq_recipe(awq: Any) -> None:
-    """Every projection that reads the normed input is scaled with it; GELU lets no scale pass.
+    """Add the recipe: scale the norms with all projections that read their output.
 
     State-transition projections are scaled too, or the norm's new scale would change them, but
-    never clipped: they are not quantized.
+    never clipped, as they are not quantized. No scale passes through GELU.
     """
 
     def scale_with_norm(*projections: str) -> Any:
@@ -128,5 +129,5 @@ def _add_awq_recipe(awq: Any) -> None:
 
 
 def _scales_norm(block: Any) -> bool:
-    """Whether a block's norms can take a scale over: only the projections read what they give."""
+    """Tell if a block's norms can absorb a scale: only projections read their output."""
     return not block.is_post and "weight" in block.time_norm

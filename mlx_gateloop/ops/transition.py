@@ -25,7 +25,9 @@ class Transition:
 
     @staticmethod
     def sigmoid(gamma: mx.array, theta: mx.array | None = None) -> "Transition":
-        """Build the paper's transition, a = sigmoid(gamma) exp(i theta) (section 4).
+        """Build the paper's transition (section 4).
+
+        a = sigmoid(gamma) exp(i theta)
 
         Args:
             gamma: Magnitude before the activation, a real array.

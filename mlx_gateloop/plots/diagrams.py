@@ -1,4 +1,4 @@
-"""Pictures of the method itself: what the parallel scan combines, and amplitude activations."""
+"""Pictures of the method: the steps of the parallel scan, and amplitude activations."""
 
 import math
 from pathlib import Path
@@ -15,11 +15,11 @@ ELEMENTS = 8  # of the scan that is drawn
 
 
 def parallel_scan(png_path: Path, elements: int = ELEMENTS) -> None:
-    """Draw what each doubling step of the scan combines, as the scan itself reports it.
+    """Draw the pairs that each doubling step of the scan combines.
 
     Args:
-        png_path: the picture; an older one is replaced.
-        elements: steps of the sequence.
+        png_path: The picture; an existing file is replaced.
+        elements: Steps of the sequence.
     """
     rows = combinations(elements)
     figure = new_figure(1.25 * elements + 1.2, 1.15 * len(rows) + 0.2)
@@ -69,17 +69,17 @@ def parallel_scan(png_path: Path, elements: int = ELEMENTS) -> None:
 
 
 def combinations(elements: int) -> list[list[tuple[int, int | None]]]:
-    """What each element's summary spans after each doubling step, read off the scan's own numbers.
+    """Find the span of each element's summary after each doubling step, from the scan itself.
 
-    Element n gets the n-th unit vector as its input and a transition of one, so that each state is
-    the set of the inputs that it has taken in.
+    The input of element n is the n-th unit vector and transitions are 1, so that each state shows
+    which inputs it contains.
 
     Args:
-        elements: steps of the sequence.
+        elements: Steps of the sequence.
 
     Returns:
-        For the inputs and after each step, by element: the first input that it spans (the last is
-        its own), and the element that it was combined with in this step, if any.
+        For the inputs and after each step, per element: the first input in its span (the last is
+        its own), and the element it was combined with in this step, if any.
     """
     a: Planes = (mx.ones((1, elements, elements)),)
     x: Planes = (mx.eye(elements)[None],)
@@ -100,11 +100,11 @@ def combinations(elements: int) -> list[list[tuple[int, int | None]]]:
 def amplitude_activations(png_path: Path) -> None:
     """Draw the magnitude of the transition over its pre-activation (paper, section 4).
 
-    The sigmoid is the operator's own; the stable exponential exp(-exp(-x)) of the LRU also with its
-    middle moved to 0, as the paper draws it.
+    The sigmoid is the operator's own. The stable exponential exp(-exp(-x)) of the LRU is drawn as
+    it is, and shifted to 1/2 at 0 as in the paper.
 
     Args:
-        png_path: the picture; an older one is replaced.
+        png_path: The picture; an existing file is replaced.
     """
     x = np.linspace(-6, 6, 241, dtype=np.float32)
     exponential = np.exp(-np.exp(-x))
@@ -123,7 +123,7 @@ def amplitude_activations(png_path: Path) -> None:
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    """|a| as the operator applies it: what one step leaves of a state of one."""
+    """Compute |a| with the operator: one step from a state of 1 without input."""
     nothing = mx.zeros((1, 1, len(x)))
     gates = Transition.sigmoid(mx.array(x)[None, None])
     _, state = gate_loop(nothing, nothing, nothing, gates, mx.ones((1, 2, len(x))))

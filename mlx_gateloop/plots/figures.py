@@ -11,15 +11,15 @@ from mlx_gateloop.plots.style import add_grid, add_legend, line_style, new_figur
 from mlx_gateloop.watch.trace import Trace
 
 TURNS = ("−π", "−π/2", "0", "π/2", "π")  # noqa: RUF001
-BINS, FEWEST = 32, 10  # of the accuracy over span; a bin with fewer answers is left out
+BINS, FEWEST = 32, 10  # of accuracy over span; bins with fewer answers are omitted
 
 
 def training_curves(log_path: Path, png_path: Path) -> None:
     """Draw training and validation loss (nats per token) and the learning rate over steps.
 
     Args:
-        log_path: a run's log.jsonl.
-        png_path: the picture; an older one is replaced.
+        log_path: A run's log.jsonl.
+        png_path: The picture; an existing file is replaced.
     """
     records = _records(log_path)
     figure = new_figure(8, 4.5)
@@ -37,11 +37,11 @@ def training_curves(log_path: Path, png_path: Path) -> None:
 
 
 def compared_curves(log_paths: Mapping[str, Sequence[Path]], png_path: Path) -> None:
-    """Draw training loss and validation accuracy over steps: a colour a model, a line a seed.
+    """Draw training loss and validation accuracy over steps: a colour per model, a line per seed.
 
     Args:
-        log_paths: each model's logs.
-        png_path: the picture; an older one is replaced.
+        log_paths: Each model's logs.
+        png_path: The picture; an existing file is replaced.
     """
     figure = new_figure(10, 4)
     loss_axes = figure.add_subplot(1, 2, 1, xlabel="step", ylabel="training loss (nats)")
@@ -64,8 +64,8 @@ def accuracy_over_span(
     """Draw accuracy over the required memory span: the mean over seeds, and their range.
 
     Args:
-        counts: each model's runs: how many answers were asked, and how many right, by span.
-        png_path: the picture; an older one is replaced.
+        counts: Each model's runs: the numbers of answers and of correct ones, by span.
+        png_path: The picture; an existing file is replaced.
     """
     figure = new_figure(8, 4.5)
     axes = figure.add_subplot(xlabel="required memory span (inputs)", ylabel="test accuracy")
@@ -88,15 +88,15 @@ def accuracy_over_span(
 
 
 def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
-    """Draw the state transitions of one sequence: layers down, channels vertical in each.
+    """Draw the state transitions of one sequence: a row per layer, channels from top to bottom.
 
-    Below them the averages over channels: of |a| the mean, of arg a the direction of the mean of
+    The last row shows averages over channels: the mean of |a|, and the direction of the mean of
     exp(i arg a).
 
     Args:
-        trace: what the layers reported.
-        marks: positions to mark, such as resets.
-        png_path: the picture; an older one is replaced.
+        trace: The transitions.
+        marks: Positions to mark, such as resets.
+        png_path: The picture; an existing file is replaced.
     """
     import matplotlib
 

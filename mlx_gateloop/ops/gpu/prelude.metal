@@ -1,5 +1,5 @@
-// What the shared text takes from Metal. Unless asked for `precise`, exp and sincos are Metal's fast
-// ones, whose errors would reach 2^-13: MLX's own operations ask too.
+// Metal's definitions for the shared text. Without `precise`, exp and sincos would be the fast
+// variants, with errors up to 2^-13; MLX's own operations use `precise` too.
 #define GL_FN inline
 #define GL_SHARED threadgroup
 #define GL_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)

@@ -14,14 +14,14 @@ GATELOOP_MULTIVERSION float log_sum_exp(int V, const float* x) {
   float most = -std::numeric_limits<float>::infinity();
 #pragma omp simd reduction(max : most)
   for (int i = 0; i < V; ++i) most = x[i] > most ? x[i] : most;
-  if (!std::isfinite(most)) most = 0;  // all -inf, or an infinity: the sum says which
+  if (!std::isfinite(most)) most = 0;  // all -inf, or an infinity: the sum tells them apart
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int i = 0; i < V; ++i) sum += expf(x[i] - most);
   return most + std::log(sum);
 }
 
-// softmax(x) scale.
+// softmax(x) times scale.
 GATELOOP_MULTIVERSION void gradient(int V, const float* x, float log_sum, float scale, float* dx) {
 #pragma GCC ivdep
   for (int i = 0; i < V; ++i) dx[i] = scale * expf(x[i] - log_sum);
@@ -29,7 +29,7 @@ GATELOOP_MULTIVERSION void gradient(int V, const float* x, float log_sum, float 
 
 bool valid(int target, int V) { return target >= 0 && target < V; }
 
-// How the targets pick their logits, as an array of 0 and 1 like the logits.
+// The targets as one-hot vectors of the logits' shape.
 mx::array one_hot(const mx::array& targets, int V, mx::Stream s) {
   auto classes = mx::arange(0, V, 1, targets.dtype(), s);
   return mx::astype(mx::equal(mx::expand_dims(targets, -1, s), classes, s), mx::float32, s);

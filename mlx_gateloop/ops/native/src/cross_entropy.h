@@ -1,5 +1,4 @@
-// Softmax cross-entropy over a vocabulary. Nothing as large as the logits is made but their
-// gradient.
+// Softmax cross-entropy over a vocabulary. Only the gradient needs memory of the logits' size.
 #pragma once
 
 #include "primitive.h"
@@ -10,8 +9,8 @@ struct NoOptions {
   bool operator==(const NoOptions&) const = default;
 };
 
-// Inputs: logits [..., V] float32 and targets [...] int32. Outputs [...]: log sum exp(logits) less
-// the target's logit, and the former alone for the gradient. A target outside 0..V-1 gives NaN.
+// Inputs: logits [..., V] float32 and targets [...] int32. Outputs [...]: log sum exp(logits) minus
+// the target's logit, and log sum exp(logits) for the gradient. A target outside 0..V-1 gives NaN.
 class CrossEntropy : public CpuPrimitive<CrossEntropy, NoOptions> {
  public:
   using CpuPrimitive::CpuPrimitive;
@@ -23,7 +22,7 @@ class CrossEntropy : public CpuPrimitive<CrossEntropy, NoOptions> {
   static Arrays composed(const Arrays& inputs, NoOptions, mx::Stream stream);
 };
 
-// Inputs: logits, targets, log sum exp, and the gradient by the loss. Output: by the logits.
+// Inputs: logits, targets, log sum exp, and the gradient of the loss. Output: that of the logits.
 class CrossEntropyGradient : public CpuPrimitive<CrossEntropyGradient, NoOptions> {
  public:
   using CpuPrimitive::CpuPrimitive;

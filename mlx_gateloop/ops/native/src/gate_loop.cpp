@@ -99,7 +99,7 @@ Arrays GateLoop::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
   auto h = Scan::make(inputs, {o.complex_a, false, true, o.reverse}, s);
   auto y = mx::multiply(in[0], h[0], s);
   if (o.has_mask) y = mx::where(live, y, mx::array(0.0f), s);
-  if (!o.complex_a) {  // nothing is added to the imaginary plane
+  if (!o.complex_a) {  // real gates only scale the imaginary plane
     auto none = mx::zeros_like(x, s);
     auto imaginary =
         Scan::make({a[0], none, plane(start, 1, s)}, {false, false, true, o.reverse}, s);
@@ -118,10 +118,10 @@ std::vector<mx::Shape> GateLoopGradient::output_shapes(const Arrays& inputs) {
   return shapes;
 }
 
-// Five arrays as large as the inputs come to life here, perhaps while y and what the loss made of
-// it wait to be read for the last time. Where that is much, letting it happen first frees them.
+// This allocates five arrays of the inputs' size, while y and the loss's intermediate results may
+// still wait for their last use. If these are large, finishing the pending work first frees them.
 void GateLoopGradient::allocate(const Arrays& inputs, Arrays& outputs) {
-  constexpr size_t kLarge = 1 << 22;  // 16 MB a plane
+  constexpr size_t kLarge = 1 << 22;  // 16 MB per plane
   if (inputs[0].size() >= kLarge) mx::synchronize(stream());
   CpuPrimitive::allocate(inputs, outputs);
 }
@@ -148,8 +148,7 @@ Work GateLoopGradient::work(const Arrays& inputs, Arrays& outputs) {
   };
 }
 
-// Differentiates the operator as composed: the gradient of a gradient is rarely wanted, so it may
-// be slow, but it is there.
+// Differentiates the composed operator: second derivatives are rare, so they may be slow.
 Arrays GateLoopGradient::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
   int dy = o.end() + 1;
   Arrays primals(in.begin(), in.begin() + o.h0());

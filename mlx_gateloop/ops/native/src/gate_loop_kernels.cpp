@@ -10,13 +10,13 @@ namespace gateloop {
 
 namespace {
 
-// Rows of a chunk, for one tile of channels.
+// The rows of a chunk, for one tile of channels.
 struct Rows {
   float re[kTile], im[kTile];
 };
 
-// a of one row, and 1 - |a| where the sigmoid's gradient asks for it. Without cancellation near
-// |a| = 1, where memories live longest: exp of a negative number, and no 1 - x of a rounded x.
+// a of one row, and 1 - |a| if the sigmoid's gradient needs it. There is no cancellation near
+// |a| = 1, where memory lasts longest: exp of a negative number, and no 1 - x of a rounded x.
 template <bool COMPLEX>
 GATELOOP_INLINE void gates(Form form, int n, const float* first, const float* second, Rows& a,
                            float* rest) {
@@ -39,7 +39,7 @@ GATELOOP_INLINE void gates(Form form, int n, const float* first, const float* se
   } else {
     for (int j = 0; j < n; ++j) size[j] = expf(first[j]);
   }
-  if (COMPLEX) {  // two loops: joined to one sincos, they would not be vectorized
+  if (COMPLEX) {  // two loops: a joint sincos would not be vectorized
     for (int j = 0; j < n; ++j) a.re[j] = magnitude[j] * cosf(second[j]);
     for (int j = 0; j < n; ++j) a.im[j] = magnitude[j] * sinf(second[j]);
   }
@@ -80,7 +80,7 @@ GATELOOP_INLINE void step(int n, const float* k, const float* v, const Rows& a, 
 
 void zero(int n, float* row) { std::fill_n(row, n, 0.0f); }
 
-// What the gradient needs of a chunk's steps: the gates, 1 - |a| and the states before.
+// The values of a chunk's steps that the gradient needs: gates, 1 - |a| and the states before.
 struct Chunk {
   Rows a[kChunk], before[kChunk];
   float rest[kChunk][kTile];
@@ -96,7 +96,7 @@ GATELOOP_INLINE void backward_step(Form form, int n, const float* q, const float
                                    float* dfirst, float* dsecond) {
 #pragma GCC ivdep
   for (int j = 0; j < n; ++j) {
-    // A product with the 0 of a real transition would still make NaN of an infinity.
+    // Multiplying an infinity by the 0 of a real transition would give NaN.
     float re = a.re[j], pr = before.re[j], pi = before.im[j];
     float ur = COMPLEX ? re * pr - a.im[j] * pi : re * pr;
     float ui = COMPLEX ? re * pi + a.im[j] * pr : re * pi;

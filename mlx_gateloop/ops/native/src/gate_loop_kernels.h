@@ -1,4 +1,4 @@
-// One batch's rows of the GateLoop operator and of its gradient.
+// The GateLoop operator and its gradient on the rows of one batch.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,12 @@ namespace gateloop {
 
 enum class Form;
 
-// Steps between saved states. The gradient holds so many rows of gates and states at once.
+// Steps between saved states; the gradient holds as many rows of gates and states at once.
 constexpr int kChunk = 32;
-// Channels at once: their gates and states stay in the cache.
+// Channels per pass: their gates and states fit in the cache.
 constexpr int kTile = 512;
 
-// Pointers to batch 0 in `GateLoop`'s work, to batch b after `of(b)`; null what is absent.
+// Pointers to batch 0, or to batch b after `of(b)`; null for absent inputs and outputs.
 struct GateLoopSlab {
   int L, D;
   Form form;

@@ -9,8 +9,8 @@ namespace gateloop {
 
 namespace {
 
-// Rows whose sums for weight and bias are kept together: the order of additions, and so the result,
-// does not depend on the number of threads.
+// Rows summed together for weight and bias, so that the order of additions, and the result, does
+// not depend on the number of threads.
 constexpr size_t kRows = 128;
 
 struct Moments {
@@ -66,7 +66,7 @@ void check_shapes(const mx::array& x, const Arrays& parameters) {
     require(p.shape() == mx::Shape{x.shape(-1)}, "layer_norm: weight and bias are [D]");
 }
 
-// One make per element of the mapped axis: weights differ there, and their gradients must.
+// One call per element of the mapped axis: the weights, and so their gradients, differ there.
 template <class Primitive>
 Arrays unrolled(const Arrays& inputs, const std::vector<int>& axes, float eps, mx::Stream s) {
   int size = 0;

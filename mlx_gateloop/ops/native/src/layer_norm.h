@@ -17,7 +17,7 @@ class LayerNorm : public CpuPrimitive<LayerNorm, float> {
   static Arrays composed(const Arrays& inputs, float eps, mx::Stream stream);
 };
 
-// Inputs: x, weight, and the gradient by y. Outputs: by x, weight and bias.
+// Inputs: x, weight, and the gradient of y. Outputs: those of x, weight and bias.
 class LayerNormGradient : public CpuPrimitive<LayerNormGradient, float> {
  public:
   using CpuPrimitive::CpuPrimitive;

@@ -7,8 +7,8 @@ namespace gateloop {
 
 namespace {
 
-// Whole rows of channels are streamed, the row of states just written being the state: tiles of
-// channels that stay in registers are slower, for then memory is read in short pieces.
+// Whole rows of channels are streamed, and the row of states just written is the state. Tiles of
+// channels in registers are slower, as they read memory in short pieces.
 template <bool COMPLEX_A, bool COMPLEX_X>
 GATELOOP_INLINE void forward_step(int n, const float* ar, const float* ai, const float* xr,
                                   const float* xi, const float* pr, const float* pi, float* hr,
@@ -34,8 +34,8 @@ GATELOOP_MULTIVERSION void forward(int L, int D, int n, bool reverse, const floa
   }
 }
 
-// With G_n the gradient by h_n along every path: G_n = dh_n + conj(a_{n+1}) G_{n+1}, dx_n = G_n,
-// da_n = conj(h_{n-1}) G_n. (c: conj(a_{n+1}) G_{n+1}, in the end dh0.)
+// With G_n the gradient of h_n along all paths: G_n = dh_n + conj(a_{n+1}) G_{n+1}, dx_n = G_n,
+// da_n = conj(h_{n-1}) G_n. c is conj(a_{n+1}) G_{n+1}, finally dh0.
 template <bool COMPLEX_A, bool COMPLEX_X>
 GATELOOP_INLINE void backward_step(int n, const float* ar, const float* ai, const float* pr,
                                    const float* pi, const float* dhr, const float* dhi, float* dar,
@@ -75,7 +75,7 @@ GATELOOP_MULTIVERSION void backward(int L, int D, int n, bool reverse, const flo
   }
 }
 
-// A pointer moved by `offset`; absent planes stay absent.
+// Moves a pointer by `offset`; null stays null.
 template <class T>
 T* at(T* pointer, size_t offset) {
   return pointer ? pointer + offset : nullptr;
@@ -91,7 +91,7 @@ auto backward_for(const ScanOptions& o) {
                      : (o.complex_a ? backward<true, false> : backward<false, false>);
 }
 
-// The planes at `index`, the second one null where there is none.
+// The planes at `index`; the second is null if there is none.
 template <class T>
 std::pair<T*, T*> planes(const std::vector<T*>& arrays, int& index, int count) {
   T* first = count > 0 ? arrays[index] : nullptr;
@@ -113,7 +113,7 @@ mx::array first_step(const mx::array& x, bool reverse, mx::Stream s) {  // [B, L
   return mx::take(x, reverse ? x.shape(1) - 1 : 0, 1, s);
 }
 
-// States one step earlier, and h0 before the first.
+// The states one step earlier, starting with h0.
 mx::array previous(const mx::array& h, const mx::array& h0, bool reverse, mx::Stream s) {
   int L = h.shape(1);
   auto start = mx::expand_dims(h0, 1, s);
@@ -138,7 +138,7 @@ Work Scan::work(const Arrays& inputs, Arrays& outputs) {
   auto [sr, si] = planes(in, next, options.has_h0 ? options.planes_h() : 0);
   auto [hr, hi] = planes(out, next = 0, options.planes_h());
   return [=, options = options] {
-    std::vector<float> zero(D);  // where there is no h0
+    std::vector<float> zero(D);  // if there is no h0
     split_slabs(B, L, D, [&](int b, int d0, int d1) {
       size_t o = size_t(b) * L * D + d0, s = size_t(b) * D + d0;
       forward_for(options)(L, D, d1 - d0, options.reverse, ar + o, at(ai, o), xr + o, at(xi, o),
@@ -166,7 +166,7 @@ Work ScanGradient::work(const Arrays& inputs, Arrays& outputs) {
   auto [dxr, dxi] = planes(out, next, options.planes_x());
   auto [d0r, d0i] = planes(out, next, options.planes_h());
   return [=, options = options] {
-    std::vector<float> zero(D);  // where there is no h0
+    std::vector<float> zero(D);  // if there is no h0
     split_slabs(B, L, D, [&](int b, int d0, int d1) {
       size_t o = size_t(b) * L * D + d0, s = size_t(b) * D + d0;
       backward_for(options)(L, D, d1 - d0, options.reverse, ar + o, at(ai, o), hr + o, at(hi, o),
@@ -200,7 +200,7 @@ Arrays Scan::jvp(const Arrays& primals, const Arrays& tangents, const std::vecto
   }
   if (options.has_h0) inputs.insert(inputs.end(), t.begin() + start, t.end());
   auto both = options;
-  both.complex_x = options.complex_a;  // da h has two planes though x may have one
+  both.complex_x = options.complex_a;  // da h has two planes even if x has one
   return make(inputs, both, s);
 }
 
@@ -215,7 +215,7 @@ Arrays Scan::vjp(const Arrays& primals, const Arrays& cotangents, const std::vec
 }
 
 Arrays Scan::composed(const Arrays& inputs, ScanOptions options, mx::Stream stream) {
-  return make(inputs, options, stream);  // for its derivatives are written above
+  return make(inputs, options, stream);  // as its derivatives are written above
 }
 
 Arrays ScanGradient::composed(const Arrays& inputs, ScanOptions options, mx::Stream s) {
@@ -253,7 +253,7 @@ Arrays ScanGradient::composed(const Arrays& inputs, ScanOptions options, mx::Str
 Arrays linear_scan(const Arrays& a, const Arrays& x, const Arrays& h0, bool reverse) {
   auto stream = mx::default_stream(mx::Device::cpu);
   bool has_h0 = !h0.empty();
-  if (a.size() == 1 && x.size() == 2) {  // real transitions mix nothing
+  if (a.size() == 1 && x.size() == 2) {  // a real transition does not mix the planes
     Arrays h;
     for (int i = 0; i < 2; ++i)
       h.push_back(linear_scan(a, {x[i]}, has_h0 ? Arrays{h0[i]} : Arrays{}, reverse)[0]);

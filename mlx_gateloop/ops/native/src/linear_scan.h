@@ -8,13 +8,14 @@ namespace gateloop {
 struct ScanOptions {
   bool complex_a, complex_x, has_h0, reverse;
   bool operator==(const ScanOptions&) const = default;
-  // A real a scales both planes of a complex x alike: that is two scans, so here it means a real h.
+  // A real a with a complex x is two scans, so here h is real if a is.
   int planes_a() const { return complex_a ? 2 : 1; }
   int planes_x() const { return complex_x ? 2 : 1; }
   int planes_h() const { return planes_a(); }
 };
 
-// Inputs: the planes of a and x [B, L, D], and of h0 [B, D] if there is one. Outputs: those of h.
+// Inputs: the planes of a and x [B, L, D], and of h0 [B, D] if there is one. Outputs: the planes
+// of h.
 class Scan : public CpuPrimitive<Scan, ScanOptions> {
  public:
   using CpuPrimitive::CpuPrimitive;
@@ -26,8 +27,8 @@ class Scan : public CpuPrimitive<Scan, ScanOptions> {
   static Arrays composed(const Arrays& inputs, ScanOptions options, mx::Stream stream);
 };
 
-// Inputs: the planes of a, of h, of h0 if there is one, and of the loss's gradient by h.
-// Outputs: its gradient by a, x and h0.
+// Inputs: the planes of a, of h, of h0 if there is one, and of the gradient of h.
+// Outputs: the gradients of a, x and h0.
 class ScanGradient : public CpuPrimitive<ScanGradient, ScanOptions> {
  public:
   using CpuPrimitive::CpuPrimitive;
@@ -37,7 +38,7 @@ class ScanGradient : public CpuPrimitive<ScanGradient, ScanOptions> {
   static Arrays composed(const Arrays& inputs, ScanOptions options, mx::Stream stream);
 };
 
-// The planes of h, for any planes of a and x; h0 may be empty, or has as many as the result.
+// The planes of h, for any planes of a and x; h0 is empty or has as many planes as the result.
 Arrays linear_scan(const Arrays& a, const Arrays& x, const Arrays& h0, bool reverse);
 
 }  // namespace gateloop

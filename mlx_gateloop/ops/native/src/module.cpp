@@ -1,6 +1,5 @@
-// The Python side of the extension `mlx_gateloop.ops.native._ext`. The package has checked its
-// arguments; what is checked here and, of the shapes, in the primitives keeps a wrong call from
-// reading foreign memory.
+// Python bindings of the extension `mlx_gateloop.ops.native._ext`. The package has checked its
+// arguments; the checks here, and of shapes in the primitives, only prevent invalid memory access.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>

@@ -11,10 +11,11 @@ namespace gateloop {
 
 // Two cache lines of float32, so that threads never write to the same one.
 constexpr int kBlock = 32;
-// Elements below which another thread costs more than it brings.
+// With fewer elements a thread costs more than it saves.
 constexpr size_t kLeastWork = 1 << 15;
 
-// Calls `part(first, last)` on disjoint ranges that cover 0..count, on as many threads as pay.
+// Calls `part(first, last)` on disjoint ranges that cover 0..count, on as many threads as the work
+// is worth.
 template <class Part>
 void split(size_t count, size_t work, const Part& part) {
   if (count == 0) return;
@@ -26,7 +27,7 @@ void split(size_t count, size_t work, const Part& part) {
   try {
     for (; next < threads; ++next)
       others.emplace_back(part, count * next / threads, count * (next + 1) / threads);
-  } catch (const std::system_error&) {  // no more threads to be had: the rest is done here
+  } catch (const std::system_error&) {  // no more threads: this one does the rest
   }
   part(0, count / threads);
   if (next < threads) part(count * next / threads, count);
@@ -38,7 +39,7 @@ template <class Slab>
 void split_slabs(int B, int L, int D, const Slab& slab) {
   size_t blocks = (D + kBlock - 1) / kBlock;
   split(B * blocks, size_t(B) * L * D, [&](size_t first, size_t last) {
-    while (first < last) {  // as many blocks of one batch as this thread has
+    while (first < last) {  // the thread's blocks, one batch at a time
       size_t b = first / blocks, begin = first % blocks;
       size_t end = std::min(blocks, begin + last - first);
       slab(int(b), int(begin) * kBlock, std::min(D, int(end) * kBlock));

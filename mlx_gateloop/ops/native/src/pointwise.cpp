@@ -8,7 +8,7 @@ namespace gateloop {
 namespace {
 
 constexpr float kHalfRoot = 0.70710678f;          // 1 / sqrt(2), rounded to float32,
-constexpr float kHalfRootRest = 1.21016175e-08f;  // and the rest of it
+constexpr float kHalfRootRest = 1.21016175e-08f;  // and the remainder
 constexpr float kDensity = 0.39894228f;           // 1 / sqrt(2 pi)
 
 GATELOOP_INLINE float sigmoid(float x) {
@@ -16,16 +16,16 @@ GATELOOP_INLINE float sigmoid(float x) {
   return x >= 0 ? 1 / (1 + e) : small;
 }
 
-// Beyond, Phi is 0 or 1 in float32, and an infinity would have no rest. NaN stays.
+// Beyond this bound Phi is 0 or 1 in float32, and an infinity has no remainder. NaN is kept.
 GATELOOP_INLINE float within_range(float x) {
   x = x > 15 ? 15 : x;
   return x < -15 ? -15 : x;
 }
 
 // The normal distribution's Phi(x) = erfc(z) / 2 at z = -x / sqrt(2). erfc is steep: the rounding
-// of z would cost 2 z^2 times as much, so its rest r enters by erfc(z + r) = erfc(z) (1 - s r). The
-// slope s = -erfc'(z) / erfc(z) is z + sqrt(z^2 + 4 / pi) within some percent for z > 0
-// (Abramowitz and Stegun, 7.1.13), and next to nothing below.
+// of z would cost 2 z^2 times as much, so its remainder r enters by
+// erfc(z + r) = erfc(z) (1 - s r). The slope s = -erfc'(z) / erfc(z) is z + sqrt(z^2 + 4 / pi) to a
+// few percent for z > 0 (Abramowitz and Stegun, 7.1.13), and negligible below.
 GATELOOP_INLINE float normal(float x) {
   float z = -x * kHalfRoot;
   float rest = -x * kHalfRootRest - std::fma(x, kHalfRoot, z);
@@ -33,7 +33,7 @@ GATELOOP_INLINE float normal(float x) {
   return 0.5f * erfcf(z) * (1 - slope * rest);
 }
 
-// x times the normal density, the rounding of x^2 made up for in the same way.
+// x times the normal density, with the rounding of x^2 corrected in the same way.
 GATELOOP_INLINE float weighted_density(float x) {
   float square = x * x, rest = std::fma(x, x, -square);
   return x * kDensity * (expf(-0.5f * square) * (1 - 0.5f * rest));
@@ -107,7 +107,7 @@ std::pair<Arrays, std::vector<int>> Pointwise::vmap(const Arrays& inputs,
   return {make(mapped_first(inputs, axes), options, stream()), {0}};
 }
 
-// For its derivatives are written above.
+// The composition whose derivatives are written above.
 Arrays Pointwise::composed(const Arrays& inputs, Activation function, mx::Stream s) {
   return make(inputs, function, s);
 }

@@ -1,5 +1,5 @@
-// What the primitives of this extension share: float32 in and out, CPU only, and derivatives of
-// any order from the same result written in MLX operations.
+// The base of this extension's primitives: float32 in and out, CPU only, with derivatives of any
+// order from an equivalent composition of MLX operations.
 #pragma once
 
 #include <functional>
@@ -24,16 +24,16 @@ inline void require(bool good, const char* expected) {
   if (!good) throw std::invalid_argument(expected);
 }
 
-// `Self` has kName; output_shapes(inputs), which refuses inputs that don't fit each other (compiled
-// without shapes, MLX asks it again for new ones); work(inputs, outputs), which returns what to run
-// once the data is there; and composed(inputs, options, stream), the outputs in MLX operations.
-// Only float32 inputs have derivatives: a mask or targets have none.
+// `Self` has kName; output_shapes(inputs), which rejects inputs that do not match (in a shapeless
+// compile MLX calls it again for new shapes); work(inputs, outputs), which returns the function to
+// run when the data is ready; and composed(inputs, options, stream), the outputs in MLX operations.
+// Only float32 inputs have derivatives; masks and targets have none.
 template <class Self, class Options>
 class CpuPrimitive : public mx::Primitive {
  public:
   CpuPrimitive(mx::Stream stream, Options options) : mx::Primitive(stream), options(options) {}
 
-  // The outputs for these inputs, not yet computed.
+  // Creates the outputs, not yet computed.
   static Arrays make(Arrays inputs, Options options, mx::Stream stream) {
     for (auto& x : inputs) x = mx::contiguous(x, false, stream);
     auto self = std::make_shared<Self>(stream, options);
@@ -84,7 +84,7 @@ class CpuPrimitive : public mx::Primitive {
     return asked(primals, argnums, all);
   }
 
-  // Every input and output has the batch first: the new axis is folded into it.
+  // All inputs and outputs have the batch first; the new axis is folded into it.
   std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs,
                                            const std::vector<int>& axes) override {
     auto folded = mapped_first(inputs, axes);
@@ -98,7 +98,7 @@ class CpuPrimitive : public mx::Primitive {
  protected:
   Options options;
 
-  // The gradients by the inputs in argnums, of gradients by all; zero by what has none.
+  // Selects the gradients of the inputs in argnums; zero for inputs without a derivative.
   Arrays asked(const Arrays& primals, const std::vector<int>& argnums, const Arrays& gradients) {
     Arrays chosen;
     for (int i : argnums)
@@ -106,7 +106,7 @@ class CpuPrimitive : public mx::Primitive {
     return chosen;
   }
 
-  // All inputs with the mapped axis first; those that are not mapped are repeated along it.
+  // Moves the mapped axis of all inputs to the front; unmapped inputs are broadcast along it.
   Arrays mapped_first(const Arrays& inputs, const std::vector<int>& axes) {
     int size = 1;
     for (size_t i = 0; i < inputs.size(); ++i)
@@ -139,7 +139,7 @@ class CpuPrimitive : public mx::Primitive {
   }
 };
 
-// Data of the arrays, for a kernel.
+// Data pointers of the arrays.
 inline std::vector<float*> data_of(Arrays& arrays) {
   std::vector<float*> pointers;
   for (auto& x : arrays) pointers.push_back(x.data<float>());

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-// glibc declares its vector variants for -ffast-math only, which would give up NaN and infinity.
-// CMake says which of them can be linked; for the others the loops call the scalars.
+// glibc declares its vector variants for -ffast-math only, which breaks NaN and infinity. CMake
+// finds which of them can be linked; for the others the loops call the scalar functions.
 #define GATELOOP_VECTOR extern "C" __attribute__((simd("notinbranch")))
 #ifdef GATELOOP_VECTOR_EXPF
 GATELOOP_VECTOR float expf(float) noexcept;
@@ -19,7 +19,7 @@ GATELOOP_VECTOR float cosf(float) noexcept;
 GATELOOP_VECTOR float erfcf(float) noexcept;
 #endif
 
-// One build for every x86-64: SSE2, AVX2 with FMA, AVX-512; the loader picks.
+// Variants for x86-64 with SSE2, AVX2 with FMA, and AVX-512; the loader selects one.
 #ifdef GATELOOP_CLONES
 #define GATELOOP_MULTIVERSION \
   __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
