@@ -12,6 +12,11 @@ CODE = {".py", ".js", ".css", ".html", ".cpp", ".c", ".h", ".inc", ".metal", ".c
 CLAUSE = re.compile(r"(What|How|Whether|Which|Where|That|Whose|Who|When)\b")
 
 
+def count(text: str) -> int:
+    """The number of lines that are not empty."""
+    return sum(bool(line.strip()) for line in text.splitlines())
+
+
 def functions(tree: ast.AST) -> Iterator[int]:
     """The length of every function in lines."""
     for node in ast.walk(tree):
@@ -26,42 +31,63 @@ def docstrings(tree: ast.AST) -> Iterator[str]:
             yield text
 
 
-def measure(root: Path) -> dict[str, str]:
-    """Names and values of one checkout; only files that git tracks count."""
+def tracked(root: Path) -> list[Path]:
+    """The files of a checkout that git tracks."""
     listed = subprocess.run(
         ["git", "-C", str(root), "ls-files"], capture_output=True, text=True, check=True
     )
-    files = [root / name for name in listed.stdout.splitlines() if (root / name).is_file()]
-    texts = {path: path.read_text("utf-8") for path in files if path.suffix in CODE}
-    lines = {
-        room: sum(
-            bool(line.strip())
-            for path, text in texts.items()
-            if path.relative_to(root).parts[0] == room
-            for line in text.splitlines()
-        )
-        for room in ROOMS
+    return [root / name for name in listed.stdout.splitlines() if (root / name).is_file()]
+
+
+def lines(root: Path, texts: dict[Path, str]) -> dict[str, str]:
+    """Lines of code by room and in all."""
+    rooms = dict.fromkeys(ROOMS, 0)
+    for path, text in texts.items():
+        rooms[path.relative_to(root).parts[0]] += count(text)
+    python = sum(count(text) for path, text in texts.items() if path.suffix == ".py")
+    characters = sum(len("".join(text.split())) for text in texts.values())
+    return {
+        **{f"lines of code, {room}": f"{number:,}" for room, number in rooms.items()},
+        "lines of code": f"{sum(rooms.values()):,}",
+        "of these in Python": f"{python:,}",
+        "characters of code without white space": f"{characters:,}",
     }
-    result = {f"lines of code, {room}": f"{count:,}" for room, count in lines.items()}
-    result["lines of code"] = f"{sum(lines.values()):,}"
-    package = [
-        path
-        for path in texts
-        if path.relative_to(root).parts[0] in ("mlx_gateloop", "app", "convert")
+
+
+def package(root: Path, texts: dict[Path, str]) -> dict[str, str]:
+    """Figures of the installed package's Python."""
+    rooms = [root / name for name in ("mlx_gateloop", "app", "convert")]
+    modules = [
+        text
+        for path, text in texts.items()
+        if path.suffix == ".py" and any(path.is_relative_to(room) for room in rooms)
     ]
-    source = {path: texts[path] for path in package if path.suffix == ".py"}
-    trees = [ast.parse(text) for text in source.values()]
-    words = [text for tree in trees for text in docstrings(tree)]
+    trees = [ast.parse(text) for text in modules]
+    lengths = [length for tree in trees for length in functions(tree)]
+    clauses = [bool(CLAUSE.match(text)) for tree in trees for text in docstrings(tree)]
+    return {
+        "longest module, lines": str(max(text.count("\n") for text in modules)),
+        "longest function, lines": str(max(lengths)),
+        "functions of more than 40 lines": str(sum(length > 40 for length in lengths)),
+        "`Any`": str(sum(len(re.findall(r"\bAny\b", text)) for text in modules)),
+        "docstrings that begin with What, How, Whether, ...": str(sum(clauses)),
+    }
+
+
+def measure(root: Path) -> dict[str, str]:
+    """Names and values of one checkout."""
+    files = tracked(root)
+    rooms = [root / name for name in ROOMS]
+    texts = {
+        path: path.read_text("utf-8")
+        for path in files
+        if path.suffix in CODE and any(path.is_relative_to(room) for room in rooms)
+    }
     readme = (root / "README.md").read_text("utf-8")
-    return result | {
+    return {
+        **lines(root, texts),
+        **package(root, texts),
         "files": f"{len(files):,}",
-        "longest file of the package, lines": str(max(t.count("\n") for t in source.values())),
-        "longest function of the package, lines": str(max(n for t in trees for n in functions(t))),
-        "functions of more than 40 lines": str(sum(n > 40 for t in trees for n in functions(t))),
-        "`Any` in the package": str(sum(len(re.findall(r"\bAny\b", t)) for t in source.values())),
-        "docstrings beginning with What, How, Whether, ...": str(
-            sum(bool(CLAUSE.match(w)) for w in words)
-        ),
         "README, lines": str(readme.count("\n")),
         "README, words": f"{len(readme.split()):,}",
     }
