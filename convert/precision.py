@@ -54,7 +54,7 @@ def quantize(model: nn.Module, bits: int, group_size: int) -> list[str]:
     def can_be(name: str, module: nn.Module) -> bool:
         if not hasattr(module, "to_quantized"):
             return False
-        width = module.weight.shape[-1]
+        width: int = module.weight.shape[-1]
         if width % group_size:
             left.setdefault(width, []).append(name)
         return width % group_size == 0

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
 
@@ -63,7 +64,8 @@ def _read_args(checkpoint: Checkpoint) -> ModelArgs:
     shapes = checkpoint.shapes
     if args.num_hidden_layers > len(shapes):  # before a model of any size is built
         raise InputError(f"{checkpoint.origin}: holds no {args.num_hidden_layers} layers")
-    ours: dict[str, mx.array] = dict(tree_flatten(Model(args).parameters()))
+    model: nn.Module = Model(args)
+    ours: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
     expected = {name: tuple(array.shape) for name, array in ours.items()}
     names = sorted(expected.keys() | shapes.keys())
     if wrong := [name for name in names if expected.get(name) != shapes.get(name)]:

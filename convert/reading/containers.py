@@ -63,7 +63,7 @@ def _read_safetensors(path: Path) -> Tree:
     from safetensors import SafetensorError, safe_open
 
     try:
-        file = safe_open(path, framework="numpy")
+        file: Any = safe_open(path, framework="numpy")  # without types
         names = file.keys()
     except SafetensorError as error:
         advice = "it is truncated or no safetensors file; fetch it again"

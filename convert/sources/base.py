@@ -18,6 +18,7 @@ from mlx_gateloop.model.arguments import LayerArgs
 from .rules import Rule
 
 Args = TypeVar("Args", bound=LayerArgs)
+Word = TypeVar("Word", bound=str)  # a Literal of the arguments
 Shapes = Mapping[str, tuple[int, ...]]
 Settings = Mapping[str, Any]  # values as YAML gives them, checked by the source
 Tensor = Callable[[str], mx.array]  # the tensor of this name
@@ -106,13 +107,13 @@ class Source(ABC, Generic[Args]):
             raise self.error(f"setting {name} must be true or false, got {value!r}")
         return value
 
-    def choice(self, settings: Settings, name: str, *choices: str) -> str:
+    def choice(self, settings: Settings, name: str, *choices: Word) -> Word:
         """A setting that is one of several words; by default the first."""
         value = settings.get(name, choices[0])
-        if not isinstance(value, str) or value not in choices:
-            expected = " or ".join(choices)
-            raise self.error(f"setting {name} must be {expected}, got {value!r}")
-        return value
+        for word in choices:
+            if word == value:
+                return word
+        raise self.error(f"setting {name} must be {' or '.join(choices)}, got {value!r}")
 
     def matrix(self, shapes: Shapes, name: str) -> tuple[int, int]:
         """The shape of a matrix that the checkpoint must have."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import mlx.core as mx
 import numpy as np
 
+from mlx_gateloop.model.arguments import Activation
 from mlx_gateloop.model.lm import ModelArgs
 
 from .base import Inference, Reference, Settings, Shapes, Source, Tensor, depth, missing_package
@@ -24,7 +25,7 @@ ASSUMED: dict[str, Any] = {
     "positional_encoding_mode": "none",
     "use_true_recurrence": False,
 }
-ACTIVATIONS = ("tanh", "sigmoid", "identity")  # the default first
+ACTIVATIONS: tuple[Activation, ...] = ("tanh", "sigmoid", "identity")  # the default first
 EMBEDDING = "input_function.embedding"
 MIXING, CHANNEL = "time_mixing_layers_{}", "channel_mixing_layers_{}"
 PROJ, OUT = f"{MIXING}.model.proj", f"{MIXING}.model.out_proj"

@@ -3,7 +3,7 @@
 Its full-attention variant is refused: it caches the key and value of every token.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import mlx.core as mx
 
@@ -17,7 +17,11 @@ from .rules import INTERLEAVE, Rule, linear, same, split
 EMBEDDING, MIXING, FEED_FORWARD = "token_emb.weight", "layers.{}.0", "layers.{}.1"
 QKV = f"{MIXING}.fn.to_qkv.weight"
 FULL_ATTENTION = f"{MIXING}.fn.to_qkv.0.weight"
-FLAG_OF = {"phase": "ablate_complex", "transition": "ablate_state_transition"}  # by our ablation
+# By our name of the ablation.
+FLAG_OF: dict[Literal["none", "phase", "transition"], str] = {
+    "phase": "ablate_complex",
+    "transition": "ablate_state_transition",
+}
 
 
 class Lucidrains(Source[ModelArgs]):

@@ -12,7 +12,7 @@ head.{weight,bias}                             absent: the embedding is the head
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import mlx.core as mx
 import numpy as np
@@ -22,6 +22,7 @@ from mlx_gateloop.model.lm import ModelArgs
 from .base import Inference, Reference, Settings, Shapes, Source, Tensor, depth
 from .rules import Rule, linear, same
 
+Floats = Any  # a float64 array: to NumPy's types, products and means of arrays are Any
 EMBEDDING = "embedding.weight"
 INFERRED = (
     *("hidden_size", "intermediate_size", "num_hidden_layers", "transition", "gate"),
@@ -131,11 +132,11 @@ class PaperReference:
         weights: Its state dict, float64.
     """
 
-    def __init__(self, args: ModelArgs, weights: dict[str, np.ndarray]) -> None:
+    def __init__(self, args: ModelArgs, weights: dict[str, Floats]) -> None:
         self._args = args
         self._weights = weights
 
-    def logits(self, tokens: np.ndarray) -> np.ndarray:
+    def logits(self, tokens: np.ndarray) -> Floats:
         """Norm and project the last layer's output."""
         x = self.hidden_states(tokens)[-1]
         if self._args.final_norm:
@@ -144,7 +145,7 @@ class PaperReference:
             return x @ self._weights[EMBEDDING].T
         return self._linear("head", x)
 
-    def hidden_states(self, tokens: np.ndarray) -> list[np.ndarray]:
+    def hidden_states(self, tokens: np.ndarray) -> list[Floats]:
         """Return the output of each layer."""
         x = self._weights[EMBEDDING][tokens]
         states = []
@@ -156,7 +157,7 @@ class PaperReference:
             states.append(x)
         return states
 
-    def _mix_time(self, name: str, x: np.ndarray) -> np.ndarray:
+    def _mix_time(self, name: str, x: Floats) -> Floats:
         heads = (*x.shape[:2], self._args.heads, -1)
         q, k, v = (self._linear(f"{name}.{letter}", x).reshape(heads) for letter in "qkv")
         magnitude = _sigmoid(self._transition(f"{name}.gamma", x))
@@ -173,15 +174,15 @@ class PaperReference:
             y = y * gate * _sigmoid(gate)
         return self._linear(f"{name}.out", y) if self._args.projects_output else y
 
-    def _transition(self, name: str, x: np.ndarray) -> np.ndarray:
+    def _transition(self, name: str, x: Floats) -> Floats:
         if name in self._weights:
             return np.broadcast_to(self._weights[name], (*x.shape[:2], self._args.width))
         return self._linear(name, x)
 
-    def _linear(self, name: str, x: np.ndarray) -> np.ndarray:
+    def _linear(self, name: str, x: Floats) -> Floats:
         return x @ self._weights[f"{name}.weight"].T + self._weights.get(f"{name}.bias", 0)
 
-    def _norm(self, name: str, x: np.ndarray) -> np.ndarray:
+    def _norm(self, name: str, x: Floats) -> Floats:
         deviation = np.sqrt(x.var(-1, keepdims=True) + self._args.layer_norm_eps)
         normed = (x - x.mean(-1, keepdims=True)) / deviation
         return normed * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
@@ -190,11 +191,11 @@ class PaperReference:
 _erf = np.vectorize(math.erf, otypes=[float])
 
 
-def _gelu(x: np.ndarray, kind: str) -> np.ndarray:
+def _gelu(x: Floats, kind: str) -> Floats:
     if kind == "gelu_tanh":
         return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     return x / 2 * (1 + _erf(x / math.sqrt(2)))
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
+def _sigmoid(x: Floats) -> Floats:
     return 1 / (1 + np.exp(-x))
