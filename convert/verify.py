@@ -4,7 +4,6 @@ Random tokens at several lengths go through both models. If the logits differ by
 tolerance, the layers' outputs are compared too: the first that differs is where to look.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from mlx_gateloop.model.lm import Model, ModelArgs
 from .options import TOLERANCE
 from .sources import Reference
 
-LENGTHS = (1, 2, 3, 17, 64, 256, 512)
+LENGTHS = (1, 2, 3, 17, 64, 256, 512)  # of the sequences
 ONE_BY_ONE = 64  # at this length also token by token, as text is generated
 
 
@@ -146,7 +145,6 @@ def verify(
     args: LayerArgs,
     source: Reference,
     tolerance: float = TOLERANCE,
-    lengths: Sequence[int] = LENGTHS,
 ) -> Report:
     """Compare a model with its source on random tokens.
 
@@ -155,14 +153,13 @@ def verify(
         args: Its arguments.
         source: The source's own model.
         tolerance: The largest difference that passes, relative to the largest logit.
-        lengths: Lengths of the token sequences.
 
     Returns:
         Comparisons of the logits at each length, and of each layer at the first that fails.
     """
     results: list[Comparison] = []
     layers: list[Comparison] = []
-    for length in lengths:
+    for length in LENGTHS:
         inputs = random_inputs(args, length)
         want = source.logits(inputs)
         results.append(compare(f"length {length}", outputs(model, inputs), want))

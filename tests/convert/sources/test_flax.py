@@ -6,52 +6,16 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from helpers.checkpoints import problem
+from helpers.flax_model import VOCAB, flax_model, flax_state
 from helpers.parity import TOLERANCE, assert_same, converted, difference, shapes_of, tokens
 from mlx_gateloop.convert.sources import SOURCES
 from mlx_gateloop.convert.sources.flax import nested
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 linen = pytest.importorskip("flax.linen", reason="Flax is not installed")
-package = pytest.importorskip(
-    "flax_gated_linear_rnn", reason="flax-gated-linear-rnn is not installed"
-)
 
 source = SOURCES["flax"]
-VOCAB = 13
 ACTIVATIONS = {"tanh": linen.tanh, "sigmoid": linen.sigmoid, "identity": lambda x: x}
-
-
-def language_model(**options):
-    defaults = {
-        "n_layer": 2,
-        "d_model": 8,
-        "d_channel_mixing": 20,
-        "eps": 1e-5,
-        "channel_mixing_dropout": 0.1,
-        "time_mixing_dropout": 0.1,
-        "input_vocab_size": VOCAB,
-        "output_vocab_size": VOCAB,
-        "max_seq_length": 512,
-        "embedding_dropout": 0.1,
-        "use_word_embedding": True,
-        "positional_encoding_mode": "none",
-        "use_head": True,
-        "d_h": 12,
-    }
-    return package.GatedLinearRNNLM(**defaults | options)
-
-
-def state_of(model, seed=0):
-    """Random parameters of the shapes that the module asks for, names joined by dots."""
-    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), np.zeros((1, 2), int), False))
-    random = np.random.default_rng(seed)
-    state = {}
-    for path, shape in jax.tree_util.tree_leaves_with_path(shapes["params"]):
-        name = ".".join(part.key for part in path)
-        noise = random.standard_normal(shape.shape, np.float32)
-        scale = 1.0 if name.endswith(("scale", "embedding")) else 0.5
-        state[name] = scale * noise
-    return state
 
 
 def apply(model, state, prompt):
@@ -65,12 +29,12 @@ def apply(model, state, prompt):
     "activations", [*itertools.product(["tanh", "sigmoid"], repeat=2), ("identity", "identity")]
 )
 def test_every_variant_computes_the_same(is_tied, activations):
-    model = language_model(
+    model = flax_model(
         use_tied_gates=is_tied,
         input_activation=ACTIVATIONS[activations[0]],
         hidden_activation=ACTIVATIONS[activations[1]],
     )
-    state = state_of(model)
+    state = flax_state(model)
     names = ("input_activation", "hidden_activation")
     settings = dict(zip(names, activations, strict=True))
     ours, reference = converted(state, "flax", settings)
@@ -80,8 +44,8 @@ def test_every_variant_computes_the_same(is_tied, activations):
 
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_long_sequences_and_the_state_they_leave(is_tied):
-    model = language_model(use_tied_gates=is_tied)
-    state = state_of(model)
+    model = flax_model(use_tied_gates=is_tied)
+    state = flax_state(model)
     ours, _ = converted(state, "flax")
     cache = ours.make_cache()
     prompt = tokens(VOCAB, 512)
@@ -92,8 +56,8 @@ def test_long_sequences_and_the_state_they_leave(is_tied):
 
 
 def test_sizes_and_settings_reach_the_model():
-    model = language_model(d_h=8, n_layer=3, output_vocab_size=5, eps=1e-2)
-    state = state_of(model)
+    model = flax_model(d_h=8, n_layer=3, output_vocab_size=5, eps=1e-2)
+    state = flax_state(model)
     ours, reference = converted(state, "flax", {"eps": 1e-2})
     assert (ours.args.num_hidden_layers, ours.args.outputs, ours.args.width) == (3, 5, 8)
     assert_same(ours, reference, [9], VOCAB)
@@ -108,7 +72,7 @@ def test_sizes_and_settings_reach_the_model():
     ],
 )
 def test_other_modes_are_refused_by_name(options, expected):
-    shapes = shapes_of(state_of(language_model(**options)))
+    shapes = shapes_of(flax_state(flax_model(**options)))
     assert source.recognises(shapes)
     assert expected in problem(lambda: source.infer(shapes, {}))
 
@@ -124,23 +88,23 @@ def test_other_modes_are_refused_by_name(options, expected):
     ],
 )
 def test_impossible_settings_are_named(settings, expected):
-    shapes = shapes_of(state_of(language_model()))
+    shapes = shapes_of(flax_state(flax_model()))
     assert expected in problem(lambda: source.infer(shapes, settings))
 
 
 def test_a_matrix_of_another_number_of_gates_is_named():
-    shapes = shapes_of(state_of(language_model()))
+    shapes = shapes_of(flax_state(flax_model()))
     shapes["time_mixing_layers_0.model.proj.kernel"] = (8, 24)
     message = problem(lambda: source.infer(shapes, {}))
     assert "must have 3 or 4 times d_h = 12 columns, got 24" in message
 
 
 def test_learned_positions_are_refused():  # the package itself cannot run them
-    shapes = shapes_of(state_of(language_model())) | {"wpe.embedding": (512, 8)}
+    shapes = shapes_of(flax_state(flax_model())) | {"wpe.embedding": (512, 8)}
     assert "positional_encoding_mode must be none" in problem(lambda: source.infer(shapes, {}))
 
 
 def test_vectors_as_input_are_refused():
-    shapes = shapes_of(state_of(language_model()))
+    shapes = shapes_of(flax_state(flax_model()))
     shapes["input_function.kernel"] = shapes.pop("input_function.embedding")
     assert "use_word_embedding=False" in problem(lambda: source.infer(shapes, {}))
