@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import numpy as np
@@ -10,6 +11,9 @@ from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.scan import doubled, reaches
 from mlx_gateloop.plots.style import add_grid, new_figure, save_png
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 ELEMENTS = 8  # of the scan that is drawn
 
@@ -24,40 +28,15 @@ def parallel_scan(png_path: Path, elements: int = ELEMENTS) -> None:
     rows = combinations(elements)
     figure = new_figure(1.25 * elements + 1.2, 1.15 * len(rows) + 0.2)
     axes = figure.add_subplot()
-    for row, summaries in enumerate(rows):
-        for element, (first, partner) in enumerate(summaries):
-            span = f"{first + 1}" if first == element else f"{first + 1}\u2013{element + 1}"
-            complete = first == 0
-            axes.text(
-                element,
-                -row,
-                f"$a, x$\n{span}" if not complete else f"$h_{{{element + 1}}}$\n{span}",
-                ha="center",
-                va="center",
-                fontsize=10,
-                bbox={
-                    "boxstyle": "round,pad=0.35",
-                    "facecolor": "#cfe8cf" if complete else "white",
-                    "edgecolor": "#2f6f3e" if complete else "0.4",
-                },
-                zorder=2,
-            )
-            if row == 0:
-                continue
-            sources = [(element, "0.75")]
-            if partner is not None:
-                sources = [(element, "0.35"), (partner, "C0")]
-            for source, colour in sources:
-                axes.annotate(
-                    "",
-                    (element, -row + 0.22),
-                    (source, -row + 1 - 0.22),
-                    arrowprops={"arrowstyle": "->", "color": colour, "shrinkA": 0, "shrinkB": 0},
-                    zorder=1,
-                )
-        reach = reaches(elements)[row - 1] if row else None
-        name = "inputs" if reach is None else f"step {row}:\n{reach} back"
+    names = ["inputs", *(f"step {n}:\n{r} back" for n, r in enumerate(reaches(elements), 1))]
+    for row, (name, summaries) in enumerate(zip(names, rows, strict=True)):
         axes.text(-0.75, -row, name, ha="right", va="center")
+        for element, (first, partner) in enumerate(summaries):
+            _draw_summary(axes, row, element, first)
+            if row:
+                _draw_arrow(axes, row, element, element, "0.75" if partner is None else "0.35")
+            if partner is not None:
+                _draw_arrow(axes, row, partner, element, "C0")
     axes.set(xlim=(-1.6, elements - 0.4), ylim=(-len(rows) + 0.7, 0.3))
     axes.set_axis_off()
     axes.set_title(
@@ -66,6 +45,35 @@ def parallel_scan(png_path: Path, elements: int = ELEMENTS) -> None:
         fontsize=11,
     )
     save_png(figure, png_path)
+
+
+def _draw_summary(axes: "Axes", row: int, element: int, first: int) -> None:
+    span = f"{first + 1}" if first == element else f"{first + 1}\u2013{element + 1}"
+    is_complete = first == 0
+    axes.text(
+        element,
+        -row,
+        f"$h_{{{element + 1}}}$\n{span}" if is_complete else f"$a, x$\n{span}",
+        ha="center",
+        va="center",
+        fontsize=10,
+        bbox={
+            "boxstyle": "round,pad=0.35",
+            "facecolor": "#cfe8cf" if is_complete else "white",
+            "edgecolor": "#2f6f3e" if is_complete else "0.4",
+        },
+        zorder=2,
+    )
+
+
+def _draw_arrow(axes: "Axes", row: int, source: int, element: int, colour: str) -> None:
+    axes.annotate(
+        "",
+        (element, -row + 0.22),
+        (source, -row + 1 - 0.22),
+        arrowprops={"arrowstyle": "->", "color": colour, "shrinkA": 0, "shrinkB": 0},
+        zorder=1,
+    )
 
 
 def combinations(elements: int) -> list[list[tuple[int, int | None]]]:

@@ -3,12 +3,15 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlx_gateloop.plots.style import add_grid, add_legend, line_style, new_figure, save_png
 from mlx_gateloop.watch.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TURNS = ("−π", "−π/2", "0", "π/2", "π")  # noqa: RUF001
 BINS, FEWEST = 32, 10  # of accuracy over span; bins with fewer answers are omitted
@@ -98,49 +101,58 @@ def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
         marks: Positions to mark, such as resets.
         png_path: The picture; an existing file is replaced.
     """
-    import matplotlib
-
     layers = trace.layers
     figure = new_figure(11, 1.5 * layers + 3)
-    colour_of = matplotlib.colormaps["plasma"](np.linspace(0, 0.85, layers))
     grid = figure.subplots(layers + 1, 2, sharex=True, squeeze=False)
-    panels: list[tuple[str, Callable[..., np.ndarray], Callable[..., Any], float, float, str]] = [
-        ("|a|", trace.magnitude, np.mean, 0, 1, "viridis"),
-        ("arg a", trace.phase, _mean_direction, -np.pi, np.pi, "twilight_shifted"),
-    ]
-    for column, (name, read, average, low, high, colours) in enumerate(panels):
-        bottom, values = grid[layers, column], [read(layer) for layer in range(layers)]
-        for layer in range(layers):
-            axes = grid[layer, column]
-            image = axes.imshow(
-                values[layer].T,
-                aspect="auto",
-                vmin=low,
-                vmax=high,
-                cmap=colours,
-                interpolation="nearest",
-            )
-            axes.set_ylabel(f"layer {layer + 1}")
-            bottom.plot(
-                average(values[layer], 1),
-                linewidth=1,
-                color=colour_of[layer],
-                label=f"layer {layer + 1}",
-            )
-        bottom.plot(average(np.concatenate(values, 1), 1), color="black", label="all")
+    magnitudes, phases = (
+        [read(layer) for layer in range(layers)] for read in (trace.magnitude, trace.phase)
+    )
+    _draw_layers(figure, grid[:, 0], "|a|", magnitudes, (0, 1), "viridis", np.mean)
+    _draw_layers(
+        figure, grid[:, 1], "arg a", phases, (-np.pi, np.pi), "twilight_shifted", _mean_direction
+    )
+    for axes in grid[layers]:
         for mark in marks:
-            bottom.axvline(mark, color="0.6", linestyle=":", zorder=0)
-        bottom.set(xlabel="position", ylabel=f"average {name}", ylim=(low, high))
-        grid[0, column].set_title(f"{name}, channels from top to bottom")
-        colours_of_values = figure.colorbar(
-            image, ax=grid[:layers, column], pad=0.01, aspect=8 * layers
-        )
-        if low < 0:
-            for axis in (bottom.yaxis, colours_of_values.ax.yaxis):
-                axis.set_ticks(np.pi * np.linspace(-1, 1, 5), TURNS)
+            axes.axvline(mark, color="0.6", linestyle=":", zorder=0)
     grid[layers, 0].set_xlim(-0.5, trace.tokens - 0.5)
-    add_legend(figure, bottom)
+    add_legend(figure, grid[layers, 1])
     save_png(figure, png_path)
+
+
+def _draw_layers(
+    figure: "Figure",
+    column: np.ndarray,
+    name: str,
+    values: Sequence[np.ndarray],
+    limits: tuple[float, float],
+    colours: str,
+    average: Callable[..., np.ndarray],
+) -> None:
+    """Draw each layer's values `[tokens, channels]` down a column of axes, then averages."""
+    import matplotlib
+
+    low, high = limits
+    *images, bottom = column
+    line_colours = matplotlib.colormaps["plasma"](np.linspace(0, 0.85, len(images)))
+    for layer, axes in enumerate(images):
+        label = f"layer {layer + 1}"
+        image = axes.imshow(
+            values[layer].T,
+            aspect="auto",
+            vmin=low,
+            vmax=high,
+            cmap=colours,
+            interpolation="nearest",
+        )
+        axes.set_ylabel(label)
+        bottom.plot(average(values[layer], 1), linewidth=1, color=line_colours[layer], label=label)
+    bottom.plot(average(np.concatenate(values, 1), 1), color="black", label="all")
+    bottom.set(xlabel="position", ylabel=f"average {name}", ylim=limits)
+    images[0].set_title(f"{name}, channels from top to bottom")
+    scale = figure.colorbar(image, ax=images, pad=0.01, aspect=8 * len(images))
+    if low < 0:
+        for axis in (bottom.yaxis, scale.ax.yaxis):
+            axis.set_ticks(np.pi * np.linspace(-1, 1, 5), TURNS)
 
 
 def _mean_direction(angles: np.ndarray, axis: int) -> np.ndarray:
