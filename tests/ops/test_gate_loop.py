@@ -5,6 +5,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.memory import peak_memory
 from helpers.reference import (
     Case,
     as_numpy,
@@ -258,20 +259,6 @@ def test_transformations(mode, heads):
 
 def _first(arrays):
     return [x[0] for x in arrays]
-
-
-def peak_memory(function, *arrays):
-    """Most bytes in use beyond the arrays while a function of them is evaluated."""
-    mx.eval(arrays)
-    mx.clear_cache()
-    limit = mx.set_memory_limit(1)  # MLX then waits for each operation before it starts the next
-    try:
-        before = mx.get_active_memory()
-        mx.reset_peak_memory()
-        mx.eval(function(*arrays))
-        return mx.get_peak_memory() - before
-    finally:
-        mx.set_memory_limit(limit)
 
 
 @pytest.mark.parametrize("mode", ["scan", NATIVE])

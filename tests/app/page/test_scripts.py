@@ -3,10 +3,9 @@
 import re
 
 import pytest
+from mlx_gateloop.app.page import scripts
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
-
-from mlx_gateloop.app.page import scripts
 
 EXPORT = re.compile(r"^export (?:const|function|class) (\w+)", re.MULTILINE)
 IMPORT = re.compile(r'^import \{ (.+) \} from "\./(\w+)\.js";$', re.MULTILINE)

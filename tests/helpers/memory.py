@@ -1,0 +1,20 @@
+"""Memory that MLX takes, the same however busy the machine is."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+
+def peak_memory(function: Callable[..., Any], *arrays: mx.array) -> int:
+    """Most bytes in use beyond the arrays while a function of them is evaluated."""
+    mx.eval(arrays)
+    mx.clear_cache()
+    limit = mx.set_memory_limit(1)  # MLX then waits for each operation before it starts the next
+    try:
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        mx.eval(function(*arrays))
+        return mx.get_peak_memory() - before
+    finally:
+        mx.set_memory_limit(limit)
