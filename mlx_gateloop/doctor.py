@@ -99,7 +99,8 @@ def _source() -> str:
         return "mlx-gateloop"
     origin = json.loads(text)
     editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
-    return editable + origin["url"].removeprefix("file://")
+    url: str = origin["url"]
+    return editable + url.removeprefix("file://")
 
 
 def _build_info() -> Any:
