@@ -1,4 +1,4 @@
-"""Random use of the app in two pages: python benchmarks/soak.py --minutes 30
+"""Random use of the app in two pages: `python benchmarks/soak.py --minutes 30`.
 
 Every tab, saved conversations, edits, undo, retries, stops, reloads, layer and model switches,
 until the time or the number of actions is over. Ends with 1 if a page or the server reported an

@@ -1,4 +1,4 @@
-"""Sizes of a checkout, a column a path: python docs/measures.py PATH [PATH ...]"""
+"""Sizes of a checkout, a column a path: `python docs/measures.py PATH [PATH ...]`."""
 
 import ast
 import re

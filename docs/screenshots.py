@@ -1,4 +1,4 @@
-"""The README's pictures of the app, made anew: python docs/screenshots.py
+"""The README's pictures of the app, made anew: `python docs/screenshots.py`.
 
 It needs Playwright (`pip install playwright`) and a Chromium; the answers are the embedded model's.
 """
