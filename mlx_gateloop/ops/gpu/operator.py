@@ -34,7 +34,7 @@ def absence(platform: str) -> str | None:
     """Return the reason in one line if a platform's kernels cannot be used, else None."""
     if not getattr(mx, platform).is_available():
         if platform == "cuda" and not any(map(_is_installed, CUDA_BUILDS)):
-            return "MLX's CUDA build is not installed (README.md, On a GPU)"
+            return "MLX's CUDA build is not installed (docs/backends.md, On a GPU)"
         return f"MLX finds no {NAMES[platform]} GPU here"
     if mx.default_device().type == mx.cpu:
         return "MLX's default device is the CPU"
