@@ -16,6 +16,9 @@ from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.pointwise import gelu, layer_norm, sigmoid, silu
 from mlx_gateloop.ops.relative import relative_attention
 
+# mlx-lm, which is untyped, makes caches, and masks other than arrays.
+Cache = Any
+Mask = Any
 ACTIVATE: dict[str, Callable[[mx.array], mx.array]] = {
     "identity": lambda x: x,
     "tanh": mx.tanh,
@@ -50,7 +53,7 @@ class TimeMixing(Gates):
         if args.projects_output:
             self.out_proj = projection(nn.Linear, width, size, bias)
 
-    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+    def __call__(self, x: mx.array, mask: Mask = None, cache: Cache = None) -> mx.array:
         """Compute the operator's addition to the residual stream.
 
         Args:
@@ -81,7 +84,7 @@ class TimeMixing(Gates):
             y = q * ACTIVATE[args.state_activation](y)
         return self._output(x, y)
 
-    def _inputs(self, x: mx.array, cache: Any) -> tuple[mx.array, mx.array, mx.array, Transition]:
+    def _inputs(self, x: mx.array, cache: Cache) -> tuple[mx.array, mx.array, mx.array, Transition]:
         """Compute query, key, value and transition, and report them to a recording cache."""
         q = self._heads(ACTIVATE[self.args.query_activation](self.q_proj(x)))
         v = self._heads(ACTIVATE[self.args.value_activation](self.v_proj(x)))
@@ -121,7 +124,7 @@ class SoftmaxMixing(TimeMixing):
     per head, is from Vaswani et al. (arXiv 1706.03762); the paper leaves it to the weights.
     """
 
-    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+    def __call__(self, x: mx.array, mask: Mask = None, cache: Cache = None) -> mx.array:
         """Compute attention's addition to the residual stream.
 
         Args:
@@ -197,7 +200,7 @@ class GateLoopLayer(nn.Module):
         self.time_norm = norm(args)
         self.time_mixing = MIXING[args.mixer](args)
 
-    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+    def __call__(self, x: mx.array, mask: Mask = None, cache: Cache = None) -> mx.array:
         """Apply the norm, then `TimeMixing`; arguments as there."""
         return self.time_mixing(self.time_norm(x), mask, cache)
 
@@ -217,7 +220,7 @@ class Block(nn.Module):
         self.channel_mixing = ChannelMixing(args)
         self.dropout = nn.Dropout(args.dropout)
 
-    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+    def __call__(self, x: mx.array, mask: Mask = None, cache: Cache = None) -> mx.array:
         if self.is_post:
             x = self.time_norm(x + self.dropout(self.time_mixing(x, mask, cache)))
             x = self.channel_norm(x + self.dropout(self.channel_mixing(x)))

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.model.arguments import STRICT, Count, LayerArgs
 from mlx_gateloop.model.gates import projection
-from mlx_gateloop.model.layers import Block, norm
+from mlx_gateloop.model.layers import Block, Cache, Mask, norm
 
 # Keys that mlx-lm and transformers add to a config.json; they have no meaning here.
 FOREIGN_KEYS = {
@@ -114,7 +114,7 @@ class GateLoopModel(nn.Module):
         self.layers = [Block(args) for _ in range(args.num_hidden_layers)]
         self.norm = norm(args) if args.final_norm else nn.Identity()
 
-    def __call__(self, tokens: mx.array, cache: list[Any] | None = None) -> mx.array:
+    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
         x = self.dropout(self.embed_tokens(tokens))
         mask = None if cache is None else _mask(cache[0], tokens.shape[1])
         for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
@@ -125,18 +125,18 @@ class GateLoopModel(nn.Module):
         return y
 
 
-def _mask(cache: Any, steps: int) -> Any:
+def _mask(cache: Cache, steps: int) -> Mask:
     """Make the mask for time mixing; a growing cache makes its own."""
     if _grows(cache):
         return cache.make_mask(steps, return_array=False, window_size=None)
     return _live(cache, steps)
 
 
-def _grows(cache: Any) -> bool:
+def _grows(cache: Cache) -> bool:
     return hasattr(cache, "update_and_fetch")
 
 
-def _live(cache: Any, steps: int) -> mx.array | None:
+def _live(cache: Cache, steps: int) -> mx.array | None:
     """Mark the next tokens that are not padding, bool `[batch, steps]`; None if all are.
 
     mlx-lm before 0.32 ignores right padding if left padding is known to be absent.
@@ -150,7 +150,7 @@ def _live(cache: Any, steps: int) -> mx.array | None:
     return mask
 
 
-def _advance(cache: list[Any], steps: int) -> None:
+def _advance(cache: list[Cache], steps: int) -> None:
     """Count the padding of all layers down by `steps` tokens.
 
     The layers share one array: `ArraysCache.advance` in each would build, in all but the first, a
@@ -183,7 +183,7 @@ class Model(nn.Module):
             bias = args.bias if args.head_bias is None else args.head_bias
             self.lm_head = projection(nn.Linear, args.hidden_size, args.outputs, bias)
 
-    def __call__(self, tokens: mx.array, cache: list[Any] | None = None) -> mx.array:
+    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
         """Compute the logits of the next token.
 
         Args:
@@ -202,7 +202,7 @@ class Model(nn.Module):
     def layers(self) -> list[Block]:
         return self.model.layers
 
-    def make_cache(self) -> list[Any]:
+    def make_cache(self) -> list[Cache]:
         """Make one mlx-lm cache per layer for its state: float32, of constant size.
 
         With softmax attention it holds the keys and values of all tokens.

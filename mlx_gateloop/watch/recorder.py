@@ -5,11 +5,12 @@ generations never mix.
 """
 
 from collections import deque
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
+from mlx_gateloop.model.layers import Cache
+from mlx_gateloop.model.lm import Model
 from mlx_gateloop.ops import Transition
 from mlx_gateloop.watch.trace import PHASE, RATE, Trace
 
@@ -67,8 +68,8 @@ class Recorder:
 
 
 def recording(
-    model: Any, trace: Trace | None = None, most: int | None = None
-) -> tuple[list[Any], Recorder]:
+    model: Model, trace: Trace | None = None, most: int | None = None
+) -> tuple[list[Cache], Recorder]:
     """Make a cache of the model whose layers report to a recorder.
 
     Args:
@@ -83,7 +84,7 @@ def recording(
     return caches, recorder
 
 
-def trace_of(model: Any, tokens: np.ndarray) -> Trace:
+def trace_of(model: Model, tokens: np.ndarray) -> Trace:
     """Record the state transitions of a model over one sequence, in one forward pass.
 
     Args:

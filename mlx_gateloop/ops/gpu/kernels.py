@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 
 Arrays = dict[str, mx.array]
+Template = list[tuple[str, mx.Dtype | int | bool]]
+Launch = Callable[..., list[mx.array]]  # a kernel of MLX
 
 WIDTH = 32  # channels of a threadgroup, one for each lane
 INTERVAL = 32  # steps between saved states; a tile starts at one of them
@@ -86,20 +87,20 @@ class Kernels:
         factory: `mx.fast.metal_kernel`, `mx.fast.cuda_kernel`, or another with their signature.
     """
 
-    def __init__(self, platform: str, factory: Callable[..., Any]) -> None:
+    def __init__(self, platform: str, factory: Callable[..., Launch]) -> None:
         self.platform = platform
         self.factory = factory
 
     @cached_property
-    def _forward(self) -> Any:
+    def _forward(self) -> Launch:
         return self._build("forward", *FORWARD)
 
     @cached_property
-    def _backward(self) -> Any:
+    def _backward(self) -> Launch:
         return self._build("backward", *BACKWARD)
 
     @cached_property
-    def _aggregate(self) -> Any:
+    def _aggregate(self) -> Launch:
         return self._build("aggregate", *AGGREGATE)
 
     def forward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
@@ -138,7 +139,7 @@ class Kernels:
         template = [*_template(variant, x, plan), ("ADJOINT", adjoint)]
         return _launch(self._aggregate, AGGREGATE[0], variant, plan, x, outputs, template)
 
-    def _build(self, name: str, inputs: list[str], outputs: list[str]) -> Any:
+    def _build(self, name: str, inputs: list[str], outputs: list[str]) -> Launch:
         def text(*names: str) -> str:
             return "".join((Path(__file__).parent / name).read_text() for name in names)
 
@@ -151,7 +152,7 @@ class Kernels:
         )
 
 
-def _template(variant: Variant, x: Mapping[str, mx.array], plan: Plan) -> list[tuple[str, Any]]:
+def _template(variant: Variant, x: Mapping[str, mx.array], plan: Plan) -> Template:
     return [
         ("T", x["k"].dtype),
         ("Gate", x["first"].dtype),
@@ -167,13 +168,13 @@ def _template(variant: Variant, x: Mapping[str, mx.array], plan: Plan) -> list[t
 
 
 def _launch(
-    kernel: Any,
+    kernel: Launch,
     inputs: list[str],
     variant: Variant,
     plan: Plan,
     x: Mapping[str, mx.array],
     outputs: Mapping[str, tuple[tuple[int, ...], mx.Dtype]],
-    template: list[tuple[str, Any]],
+    template: Template,
 ) -> Arrays:
     B, _, D = x["first"].shape
     absent = variant.absent
