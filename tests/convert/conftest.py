@@ -1,7 +1,9 @@
 """A PyTorch checkpoint, and where its conversion goes."""
 
 import pytest
-from helpers.checkpoints import torch_model
+from helpers.checkpoints import torch, torch_model
+
+torch.set_num_threads(1)  # on a busy machine tiny operations wait 10 ms for a second thread
 
 
 @pytest.fixture
@@ -12,8 +14,6 @@ def state():
 @pytest.fixture
 def source(tmp_path, state):
     (tmp_path / "in").mkdir()
-    import torch
-
     torch.save(state, tmp_path / "in" / "weights.pt")
     return tmp_path / "in" / "weights.pt"
 

@@ -58,15 +58,14 @@ def difference(ours, source):
     return float(np.abs(np.array(ours) - source).max() / np.abs(source).max())
 
 
-def assert_same(model, reference, lengths, vocab_size):
-    """Logits at several lengths; at the shortest the decoding token by token, and hidden states."""
-    for length in lengths:
-        prompt = tokens(vocab_size, length)
-        assert difference(model(mx.array(prompt)), reference.logits(prompt)) <= TOLERANCE
-    prompt = tokens(vocab_size, min(lengths))
+def assert_same(model, reference, length, vocab_size):
+    """Compare logits, at once and decoded token by token, and hidden states."""
+    prompt = tokens(vocab_size, length)
+    logits = reference.logits(prompt)
+    assert difference(model(mx.array(prompt)), logits) <= TOLERANCE
     cache = model.make_cache()
-    steps = [model(mx.array(prompt[:, [n]]), cache) for n in range(prompt.shape[1])]
-    assert difference(mx.concatenate(steps, axis=1), reference.logits(prompt)) <= TOLERANCE
+    steps = [model(mx.array(prompt[:, [n]]), cache) for n in range(length)]
+    assert difference(mx.concatenate(steps, axis=1), logits) <= TOLERANCE
     x = model.model.embed_tokens(mx.array(prompt))
     states = reference.hidden_states(prompt)
     assert len(states) == len(model.layers)

@@ -39,7 +39,7 @@ def test_every_variant_computes_the_same(is_tied, activations):
     settings = dict(zip(names, activations, strict=True))
     ours, reference = converted(state, "flax", settings)
     assert ours.args.input_gate == ("tied" if is_tied else "sigmoid")
-    assert_same(ours, reference, [9], VOCAB)
+    assert_same(ours, reference, 9, VOCAB)
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
@@ -60,7 +60,7 @@ def test_sizes_and_settings_reach_the_model():
     state = flax_state(model)
     ours, reference = converted(state, "flax", {"eps": 1e-2})
     assert (ours.args.num_hidden_layers, ours.args.outputs, ours.args.width) == (3, 5, 8)
-    assert_same(ours, reference, [9], VOCAB)
+    assert_same(ours, reference, 9, VOCAB)
     assert len(source.infer(shapes_of(state), {}).assumed) == len(source.settings)
 
 

@@ -54,7 +54,7 @@ def test_every_variant_computes_the_same(heads, width, flags):
             **ablation,
         )
         ours, reference = converted(state_of(model), "lucidrains", ablation)
-        assert_same(ours, reference, [7], VOCAB)
+        assert_same(ours, reference, 7, VOCAB)
         prompt = tokens(VOCAB, 7)  # the model as it was made, not as we rebuilt it
         assert difference(ours(mx.array(prompt)), apply(model, prompt)) <= TOLERANCE
 
@@ -68,7 +68,7 @@ def test_long_sequences_through_wider_models(seed):
         seed, dim=32, depth=3, gate_loop_heads=heads, dim_gate_looped_attn=width, **flags
     )
     ours, reference = converted(state_of(model), "lucidrains")
-    assert_same(ours, reference, [64], VOCAB)
+    assert_same(ours, reference, 64, VOCAB)
     exact = model.double()
     for length in (257, 512):
         prompt = tokens(VOCAB, length)

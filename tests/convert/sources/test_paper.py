@@ -42,7 +42,7 @@ def test_every_variant_computes_the_same(options):
     model = paper_model(**options)
     settings = {"num_heads": options["heads"]} if "heads" in options else {}
     ours, reference = converted(state_of(model), "paper", settings)
-    assert_same(ours, reference, [9], VOCAB)
+    assert_same(ours, reference, 9, VOCAB)
     for length in (9, 512):
         prompt = tokens(VOCAB, length)
         with torch.no_grad():
@@ -59,7 +59,7 @@ def test_settings_reach_the_model():
         0.1,
         4,
     )
-    assert_same(ours, reference, [9], VOCAB)
+    assert_same(ours, reference, 9, VOCAB)
     assert paper.infer(shapes_of(state), settings).assumed == []
     assumed = ["num_heads=8: max-headed", "norm_eps=1e-5", "activation=gelu"]
     assert paper.infer(shapes_of(state), {}).assumed == assumed
