@@ -176,7 +176,7 @@ def _move(building: Path, target: Path) -> None:
     new = sorted(building.iterdir())
     for file in new:
         file.replace(target / file.name)
-    # Shards of an older model would be loaded together with the new weights.
-    for file in target.glob("model*.safetensors*"):
-        if file.name not in {f.name for f in new}:
-            file.unlink()
+    # Shards and the chat template of an older model would be loaded together with the new files.
+    for old in (*target.glob("model*.safetensors*"), *target.glob("chat_template.jinja")):
+        if old.name not in {file.name for file in new}:
+            old.unlink()

@@ -16,7 +16,7 @@ from mlx_lm import load as load_with_mlx_lm
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io import load, load_model, save
 from mlx_gateloop.model.lm import Model, ModelArgs
-from mlx_gateloop.tokenizer import stop_token_ids
+from mlx_gateloop.tokenizer import byte_tokenizer, stop_token_ids
 
 FILES = {
     "config.json",
@@ -137,6 +137,13 @@ def test_saving_over_a_model_replaces_its_weights_and_leaves_other_files(tokeniz
     save(model, tokenizer, saved)
     assert {file.name for file in saved.iterdir()} == FILES | {"log.jsonl"}
     assert mx.array_equal(load(saved)[0](PROMPT), model(PROMPT))
+
+
+def test_saving_over_a_model_with_a_chat_template_may_take_it_away(saved):
+    model, _ = load(saved)
+    save(model, byte_tokenizer(), saved)
+    assert {file.name for file in saved.iterdir()} == FILES - {"chat_template.jinja"}
+    assert not load(saved)[1].has_chat_template
 
 
 def full(*args, **kwargs):
