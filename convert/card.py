@@ -89,9 +89,7 @@ class Card:
         task = "" if is_layer else "pipeline_tag: text-generation\n"
         what = "A GateLoop layer" if is_layer else "A GateLoop language model"
         base = f"base_model: {self._origin}\n" if self._is_from_hub else ""
-        lists = "".join(
-            f"\n## {title}\n\n{_items(facts)}\n" for title, facts in self._facts().items()
-        )
+        lists = "".join(_section(title, facts) for title, facts in self._facts().items())
         digests = self.plan.checkpoint.hashes().items()
         hashes = "\n".join(f"| `{name}` | `{digest}` |" for name, digest in digests)
         proof = "\n".join(self.proof) or "Not verified."
@@ -128,5 +126,6 @@ library_name: mlx
 """
 
 
-def _items(facts: Iterable[str]) -> str:
-    return "\n".join(f"- {fact}" for fact in facts)
+def _section(title: str, facts: Iterable[str]) -> str:
+    items = "\n".join(f"- {fact}" for fact in facts)
+    return f"\n## {title}\n\n{items}\n"

@@ -199,16 +199,13 @@ def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[s
         notes.append(f"took the averaged weights, {averaged[0]!r}")
     elif averaged:
         notes.append(f"left the averaged weights, {averaged[0]!r}; --ema takes them")
-    wrappers = FLAX_WRAPPERS if file.suffix == ".msgpack" else WRAPPERS
     for _ in range(3):  # a pickle can hold itself
+        wrappers = FLAX_WRAPPERS if file.suffix == ".msgpack" else WRAPPERS
         key = next((key for key in wrappers if isinstance(tree.get(key), Mapping)), None)
         if key is not None:
-            notes += [f"took {key!r} and left what is beside it"] if len(tree) > 1 else []
+            notes += [f"took {key!r} and ignored the rest"] if len(tree) > 1 else []
             tree = tree[key]
-    flat = _flatten(tree)
-    tensors = {_without_compiled(n): tensor for n, tensor in flat.items()}
-    if len(tensors) < len(flat):
-        raise InputError(f"{file}: two tensors have one name without {COMPILED!r}")
+    tensors = _flatten(tree, file)
     copies = {n.split(".")[0] for n in tensors} & {ONLINE_PREFIX, EMA_PREFIX}
     if copies:
         prefix = EMA_PREFIX if ema or ONLINE_PREFIX not in copies else ONLINE_PREFIX
@@ -222,24 +219,25 @@ def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[s
     return tensors, notes
 
 
-def _flatten(tree: Tree) -> dict[str, Stored]:
-    flat, todo = {}, [("", tree)]
+def _flatten(tree: Tree, file: Path) -> dict[str, Stored]:
+    flat: dict[str, Stored] = {}
+    todo = [("", tree)]
     while todo:
         prefix, branch = todo.pop()
         for key, value in branch.items():
-            if isinstance(value, Stored):
-                flat[f"{prefix}{key}"] = value
-            elif isinstance(value, dict):  # flax; a PyTorch state dict is flat
-                todo.append((f"{prefix}{key}.", value))
+            name = f"{prefix}{key}"
+            if isinstance(value, dict):  # flax; a PyTorch state dict is flat
+                todo.append((f"{name}.", value))
+            elif isinstance(value, Stored):
+                name = ".".join(part for part in name.split(".") if part != COMPILED)
+                if name in flat:
+                    raise InputError(f"{file}: two tensors have one name without {COMPILED!r}")
+                flat[name] = value
     return flat
 
 
 def _without_prefix(tensors: dict[str, Stored], prefix: str) -> dict[str, Stored]:
     return {name.removeprefix(f"{prefix}."): tensor for name, tensor in tensors.items()}
-
-
-def _without_compiled(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part != COMPILED)
 
 
 def _sha256(path: Path) -> str:
