@@ -5,11 +5,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo embedded screenshots test test-all lint format biome docs bench clean
+.PHONY: help demo embedded screenshots test test-all test-install lint format biome docs bench \
+  requirements clean
 
 help:
 	@echo "make demo   chat with a small model in the browser, and watch what it remembers"
 	@echo "make test   the test suite; make test-all adds its long checks"
+	@echo "make test-install   the wheel in empty environments without a compiler"
 	@echo "make lint   ruff, mypy, clang-format and biome"
 	@echo "make docs   build these pages and the API reference into build/site"
 	@echo "make bench  time our code beside the peers that are installed"
@@ -19,7 +21,7 @@ demo: .venv/installed
 	$(BIN)/python -m app --open
 
 # Makes the embedded models anew, half an hour.
-embedded: .venv/installed
+embedded: .venv/installed-all
 	$(BIN)/python -m app.embedded_models.build.corpus runs/corpus
 	for name in demo demo-fixed; do \
 	  $(BIN)/gateloop train --config configs/$$name.yaml --data runs/corpus --out runs/$$name && \
@@ -37,6 +39,10 @@ test: .venv/installed-dev
 
 test-all: .venv/installed-dev
 	$(PYTEST)
+
+# The wheel in empty environments, where its commands run: takes minutes.
+test-install: .venv/bin/python
+	$(BIN)/python .ci/check_install.py
 
 CPP := $(wildcard mlx_gateloop/ops/native/src/*.[ch]* tests/harness/cpu/*.[ch]*)
 
@@ -66,10 +72,13 @@ node_modules/installed: package.json
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-bench: .venv/installed
+bench: .venv/installed-all
 	$(BIN)/gateloop bench ops
 	$(BIN)/gateloop bench model
 	$(BIN)/gateloop bench train
+
+requirements: .venv/installed
+	$(BIN)/python .ci/requirements.py > requirements.txt
 
 clean:
 	rm -rf .venv build node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -81,15 +90,25 @@ clean:
 
 NATIVE := $(wildcard hook/* mlx_gateloop/ops/native/src/*)
 
-.venv/installed: .venv/bin/python requirements.txt pyproject.toml CMakeLists.txt $(NATIVE)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -e .
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+
+.venv/installed: .venv/bin/python pyproject.toml CMakeLists.txt $(NATIVE)
+	@echo "Installing the package and the app's dependencies: 115 MB, once."
+	$(PIP) -e ".[app]"
 	@touch $@
 	@$(BIN)/python -c 'from mlx_gateloop import doctor; doctor.print_what_is_missing()'
 
-.venv/installed-dev: .venv/installed requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+.venv/installed-all: .venv/installed requirements.txt
+	@echo "Installing what training and converting need: some 80 MB, once."
+	$(PIP) -r requirements.txt
+	@touch $@
+
+.venv/installed-dev: .venv/installed requirements.txt requirements-dev.txt
+	@echo "Installing what tests and lint need, PyTorch among it: once."
+	$(PIP) -r requirements-dev.txt
 	@touch $@
 
 .venv/installed-docs: .venv/bin/python requirements-docs.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@echo "Installing what builds the pages: once."
+	$(PIP) -r requirements-docs.txt
 	@touch $@

@@ -1,4 +1,4 @@
-"""What this machine runs the package on, what is missing, and how to get it."""
+"""A report on this machine: backends, what is missing, and how to get it."""
 
 import ctypes
 import json
@@ -13,6 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlx_gateloop import extras
 from mlx_gateloop.ops.backends import BACKENDS
 from mlx_gateloop.ops.native import MLX_VERSION, NOT_INSTALLED, absence
 
@@ -20,7 +21,7 @@ GET_COMPILER = "sudo apt install g++"
 
 
 def blas_in_use() -> str:
-    """What multiplies MLX's matrices on the CPU, in one line: proved by a product."""
+    """Name the library that multiplies MLX's matrices on the CPU, checked with a product."""
     if sys.platform == "darwin":
         return "Accelerate, MLX's own"
     hook = sys.modules.get("_mlx_gateloop_hook")
@@ -37,7 +38,7 @@ def blas_in_use() -> str:
 
 
 def report() -> str:
-    """Machine and packages, each backend or why it is absent, the BLAS, and what would mend it."""
+    """List machine, packages, extras, backends, the BLAS, and commands that fix what is missing."""
     built, reason = _build_info(), absence()
     rows = [
         ("platform", f"{platform.system()} {platform.release()}, {platform.machine()}"),
@@ -46,6 +47,7 @@ def report() -> str:
         ("mlx", f"{MLX_VERSION}, on {mx.default_device()}"),
         ("mlx-lm", _version("mlx-lm")),
         ("gateloop", _version("mlx-gateloop")),
+        *((f"[{name}]", _extra(absent)) for name, absent in extras.missing().items()),
         ("ops", "present"),
         ("native", f"absent: {reason}" if reason else f"present, built with {built.COMPILER}"),
         *((name, _presence(BACKENDS[name].why_missing())) for name in ("metal", "cuda")),
@@ -53,18 +55,18 @@ def report() -> str:
     ]
     lines = [f"{name:12}{text}" for name, text in rows]
     cure = _cure()
-    return "\n".join([*lines, "", "to mend it:", *(f"  {c}" for c in cure)] if cure else lines)
+    return "\n".join([*lines, "", "to fix it:", *(f"  {c}" for c in cure)] if cure else lines)
 
 
 def print_what_is_missing() -> None:
-    """One line if this machine could do better, else none: what `make` says after installing."""
+    """Print one line if this machine could be faster; `make` does so after installing."""
     if _cure():
         reason = absence() or blas_in_use()
         print(f"note: slower than it could be: {reason}; see .venv/bin/gateloop doctor")
 
 
 def _cure() -> list[str]:
-    """The commands that bring what is missing and can be had."""
+    """The commands that install what is missing."""
     if sys.platform != "linux":
         return []
     pip = f"{sys.executable} -m pip install"
@@ -89,8 +91,12 @@ def _presence(reason: str | None) -> str:
     return f"absent: {reason}" if reason else "present"
 
 
+def _extra(absent: list[str]) -> str:
+    return f"incomplete: {', '.join(absent)} not installed" if absent else "installed"
+
+
 def _source() -> str:
-    """What pip installed this package from."""
+    """The source that pip installed this package from."""
     try:
         text = distribution("mlx-gateloop").read_text("direct_url.json")
     except PackageNotFoundError:
@@ -111,7 +117,7 @@ def _build_info() -> Any:
 
 
 def _openblas(path: str) -> str:
-    """The version, kernels and threads of the library that the bridge leads to."""
+    """Version, kernels and threads of the OpenBLAS behind the bridge."""
     library = ctypes.CDLL(path)
     try:
         config = library.scipy_openblas_get_config64_

@@ -1,4 +1,4 @@
-"""The doctor says what there is, why something is absent, and which command brings it."""
+"""The doctor's report: what is installed, why something is absent, and how to install it."""
 
 import ctypes
 import sys
@@ -52,9 +52,17 @@ def test_the_command_prints_every_part_on_one_screen(capsys):
 def test_all_is_well(machine, capsys):
     machine()
     assert rows(doctor.report())["native"] == "present, built with GNU 99"
-    assert "to mend it" not in doctor.report()
+    assert "to fix it" not in doctor.report()
     doctor.print_what_is_missing()
     assert capsys.readouterr().out == ""
+
+
+def test_extras_are_complete_or_list_what_they_lack(machine, monkeypatch):
+    machine()
+    monkeypatch.setattr(doctor.extras, "_is_installed", lambda name: name != "gradio")
+    table = rows(doctor.report())
+    assert table["[app]"] == "incomplete: gradio not installed"
+    assert table["[train]"] == table["[convert]"] == "installed"
 
 
 @linux_only
@@ -87,7 +95,7 @@ def test_with_a_numpy_that_is_no_wheel(machine):
 def test_a_damaged_installation_is_installed_again(machine, monkeypatch, state):
     machine(**state)
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
-    (cure,) = doctor.report().split("to mend it:\n")[1].splitlines()
+    (cure,) = doctor.report().split("to fix it:\n")[1].splitlines()
     assert "--force-reinstall --no-deps --no-cache-dir " in cure
 
 
@@ -107,7 +115,7 @@ def test_another_blas_is_not_called_mlxs(machine):
 def test_a_bridge_that_is_shut_says_why(machine):
     machine(no_blas="MLX_GATELOOP_BLAS=off")
     assert doctor.blas_in_use() == "MLX's own (MLX_GATELOOP_BLAS=off)"
-    assert "to mend it" not in doctor.report()
+    assert "to fix it" not in doctor.report()
 
 
 @linux_only

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "generate": LEAVES,
     "evaluate": LEAVES | {"data", "model", "ops"},
     "io": LEAVES | {"_register", "model", "tokenizer"},
-    "doctor": LEAVES | {"ops"},
+    "doctor": LEAVES | {"extras", "ops"},
     "_register": {"model"},
     "__main__": {"cli"},
     "": {"_register", "io", "model", "ops", "watch"},

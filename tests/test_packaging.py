@@ -5,13 +5,20 @@ import re
 import subprocess
 import sys
 import zipfile
+from importlib import import_module
 from importlib.metadata import requires
 from pathlib import Path
 from sysconfig import get_path
+from unittest.mock import Mock
 
+import pytest
 from packaging.requirements import Requirement
 
+from mlx_gateloop import extras
+from mlx_gateloop.cli import main
+
 ROOT = Path(__file__).parent.parent
+PREFIX = "mlx_gateloop/"
 # distributions whose modules have other names
 MODULES = {"pyyaml": "yaml", "huggingface-hub": "huggingface_hub", "protobuf": "google.protobuf"}
 
@@ -21,9 +28,51 @@ def listed() -> list[Requirement]:
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
-def test_requirements_are_the_packages_dependencies():
-    declared = [Requirement(line) for line in requires("mlx-gateloop") or []]
-    assert sorted(map(str, declared)) == sorted(map(str, listed()))
+def test_requirements_are_made_from_the_packages_metadata():
+    command = [sys.executable, str(ROOT / ".ci" / "requirements.py")]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert (ROOT / "requirements.txt").read_text() == made, "run: make requirements"
+    core = {"mlx", "mlx-lm", "numpy", "sentencepiece", "gradio", "huggingface-hub"}
+    assert core <= {requirement.name for requirement in listed()}
+
+
+def test_all_is_every_extra():
+    (line,) = [line for line in requires("mlx-gateloop") or [] if line.startswith("mlx-gateloop[")]
+    everything = Requirement(line)
+    assert everything.extras == set(extras.missing())
+    assert str(everything.marker) == 'extra == "all"'
+
+
+@pytest.mark.parametrize(
+    ("command", "absent", "extra"),
+    [
+        (["app"], "gradio", "app"),
+        (["train", "--out", "x"], "matplotlib", "train"),
+        (["recall", "--out", "x"], "pyarrow", "train"),
+    ],
+)
+def test_a_command_names_the_extra_that_is_missing(monkeypatch, capsys, command, absent, extra):
+    monkeypatch.setattr(extras, "_is_installed", lambda name: name != absent)
+    assert main(command) == 2
+    advice = f'error: {absent}: not installed; run: pip install "mlx-gateloop[{extra}]"\n'
+    assert capsys.readouterr().err == advice
+
+
+def test_a_module_that_is_missing_later_names_its_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ModuleNotFoundError) as caught:
+        import_module("pyarrow.parquet")
+    monkeypatch.setattr("mlx_gateloop.doctor.report", Mock(side_effect=caught.value))
+    assert main(["doctor"]) == 2
+    assert 'pip install "mlx-gateloop[train]"' in capsys.readouterr().err
+    monkeypatch.setattr("mlx_gateloop.doctor.report", lambda: import_module("no_such_module"))
+    with pytest.raises(ModuleNotFoundError):  # a defect of ours keeps its traceback
+        main(["doctor"])
+
+
+def test_a_source_tree_that_is_not_installed_says_so():
+    for module in ("app", "convert"):
+        assert "pip install -e ." in (extras.advice(f"mlx_gateloop.{module}") or "")
 
 
 def test_a_wheel_made_without_a_compiler_holds_all_and_works_alone(tmp_path):
@@ -40,12 +89,14 @@ def test_a_wheel_made_without_a_compiler_holds_all_and_works_alone(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         archive.extractall(place)
-    built = "mlx_gateloop/_build_info.py"
-    kinds = (".py", ".inc", ".metal", ".cuda")
-    files = [p for p in (ROOT / "mlx_gateloop").rglob("*") if p.suffix in kinds]
-    source = {str(p.relative_to(ROOT)) for p in files}
-    package = {name for name in names if name.startswith("mlx_gateloop/")}
-    assert package == source | {built, "mlx_gateloop/py.typed"}
+    source = {
+        f"{prefix}{file.relative_to(ROOT)}"
+        for folder, prefix in (("mlx_gateloop", ""), ("app", PREFIX), ("convert", PREFIX))
+        for file in (ROOT / folder).rglob("*")
+        if file.is_file() and not {"__pycache__", "src"} & {*file.relative_to(ROOT).parts}
+    }
+    package = {name for name in names if name.startswith(PREFIX)}
+    assert package == source | {f"{PREFIX}_build_info.py"}
     top = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert top == {"mlx_gateloop", "_mlx_gateloop_hook.py", "mlx_gateloop_hook.pth"}
     code = """
@@ -73,7 +124,5 @@ def test_every_requirement_is_imported_somewhere():
     files = [f for part in ("mlx_gateloop", "app", "convert") for f in (ROOT / part).rglob("*.py")]
     sources = "\n".join(file.read_text() for file in files)
     for requirement in listed():
-        if requirement.name == "gradio":  # the app's, whose package is still empty
-            continue
         module = MODULES.get(requirement.name, requirement.name.replace("-", "_"))
         assert re.search(rf"^\s*(import|from) {module}\b", sources, re.MULTILINE), requirement

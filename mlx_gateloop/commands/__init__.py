@@ -22,7 +22,7 @@ class Command(NamedTuple):
             user has to correct.
         summary: Its purpose, in lower case.
         example: A line to type.
-        extra: The extra that must be installed.
+        extra: The extra that it needs whatever its arguments; `cli` checks it before the run.
     """
 
     add: Callable[[argparse.ArgumentParser], None]
@@ -65,8 +65,7 @@ COMMANDS = {
     "convert": Command(
         _add_convert,
         "turn GateLoop weights trained elsewhere into a model directory, and back",
-        "gateloop convert weights.pt models/mine --tokenizer bytes",
-        "convert",
+        "gateloop convert weights.pt models/mine --tokenizer bytes",  # torch only for some formats
     ),
     "figures": Command(
         add_figures,
