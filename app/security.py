@@ -1,4 +1,4 @@
-"""Who may reach the app, and what the page it serves may do."""
+"""Access to the app: passwords, host names, and limits of requests and of the page."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mlx_gateloop.errors import InputError
 
-# Gradio builds functions from strings and writes style attributes; the rest is what we serve.
+# Gradio builds functions from strings and writes style attributes; all else comes from this server.
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
@@ -28,7 +28,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
 }
-# Addresses of Gradio's that fetch from others, edit files or tell of other visitors.
+# Gradio's routes that fetch from other servers, edit files or show data of other visitors.
 CLOSED = re.compile(
     r"/(proxy=|file/|upload|stream/|process_recording|(undo-)?vibe-|custom_component/|dev/"
     r"|run-history|monitoring)"
@@ -36,14 +36,14 @@ CLOSED = re.compile(
 WITH_BODY = ("POST", "PUT", "PATCH")
 MAX_BODY_BYTES = 2_000_000  # a long chat is some hundred kilobytes
 MAX_LOGINS = 4  # at once
-WRONG_LOGIN_SECONDS = 1.0  # that each of them takes if it is wrong: so many guesses a second
+WRONG_LOGIN_SECONDS = 1.0  # delay of a wrong one, so that passwords cannot be guessed fast
 
 
 def environment(allow_hub: bool) -> None:
-    """Settles what Gradio and the hub client read from the environment; call it before they load.
+    """Set the environment of Gradio and the hub client; call it before they are imported.
 
     Args:
-        allow_hub: Whether models may be downloaded.
+        allow_hub: True if models may be downloaded.
     """
     for name in list(os.environ):
         # they could share the app, bind it elsewhere or allow more files
@@ -57,7 +57,7 @@ def environment(allow_hub: bool) -> None:
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine can connect to what listens on host."""
+    """Return True if only this machine can connect to a server on this host."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -65,12 +65,12 @@ def is_local(host: str) -> bool:
 
 
 def credentials(auth: str | None, host: str, share: bool) -> tuple[str, str] | None:
-    """The user and the password that the app asks for.
+    """Return the user and the password to ask for, or None.
 
     Args:
         auth: "USER:PASSWORD", "@FILE" that holds such a line, or None.
-        host: What the server binds to.
-        share: Whether a public link is asked for.
+        host: Address that the server binds to.
+        share: True if a public link is asked for.
 
     Raises:
         InputError: Others could reach the app without a password, or auth is malformed.
@@ -92,7 +92,7 @@ def credentials(auth: str | None, host: str, share: bool) -> tuple[str, str] | N
 
 
 def allowed_hosts(host: str, share: bool) -> list[str]:
-    """The Host headers that are answered: another name is another site that points here."""
+    """Return the Host headers to answer; any other name is a foreign site that points here."""
     if host in ("0.0.0.0", "::"):  # any name may be ours; the password keeps strangers out
         return ["*"]
     public = ["*.gradio.live"] if share else []
@@ -100,16 +100,16 @@ def allowed_hosts(host: str, share: bool) -> list[str]:
 
 
 def in_address(host: str) -> str:
-    """The host as it is written in a URL and in a Host header: IPv6 in brackets."""
+    """Write a host as in a URL and a Host header: IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def middleware(host: str, share: bool, files: Path) -> list[Middleware]:
-    """What every request passes before Gradio sees it.
+    """Return the middleware that every request passes before Gradio.
 
     Args:
-        host: What the server binds to.
-        share: Whether there is a public link.
+        host: Address that the server binds to.
+        share: True if there is a public link.
         files: The folder that files may be read from.
     """
     return [
@@ -181,7 +181,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 def _refused_body(body: bytes) -> PlainTextResponse | None:
-    """Gradio fetches whatever address a file in a request names, in any input."""
+    """Refuse files in a request: Gradio would fetch any address that one names."""
     try:
         todo: list[Any] = [json.loads(body)]
     except ValueError:  # a form, as the login's

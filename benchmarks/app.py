@@ -1,4 +1,4 @@
-"""What the live view costs: tokens a second with and without it, redraws, memory, start-up.
+"""The cost of the live view: tokens a second with and without it, redraws, memory, start-up.
 
     python benchmarks/app.py
 
@@ -16,39 +16,47 @@ from pathlib import Path
 from statistics import median
 
 import mlx.core as mx
-from browser import ROOT, VIEW, chromium, memory_mb, open_page, served
 from gradio_client import Client
-from playwright.sync_api import Page
 
 import mlx_gateloop as gl
-from mlx_gateloop.tokenizer import CHAT_TEMPLATE, byte_tokenizer, stop_token_ids
+from mlx_gateloop.tokenizer import stop_token_ids
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from helpers.browser import (
+    ROOT,
+    Page,
+    Server,
+    chromium,
+    memory_mb,
+    new_context,
+    served,
+    view,
+)
+from helpers.models import chat_tokenizer
+
+VIEW = view()
 
 # Prints seconds from after the imports to when the server answers, and ends.
 START = """
 import sys, time, types
-from app import security
+from mlx_gateloop import cli
+from mlx_gateloop.app import security
 security.environment(False)
-from app import serve
-from app.__main__ import _parser
+from mlx_gateloop.app import server
 
 def answered():
     print(f"{time.perf_counter() - began:.2f} s", flush=True)
     raise KeyboardInterrupt
 
-serve.threading = types.SimpleNamespace(Event=answered)  # it would wait on one
-arguments = _parser().parse_args(sys.argv[1:])
+server.threading = types.SimpleNamespace(Event=answered)  # it would wait on one
 began = time.perf_counter()
-try:
-    serve.serve(arguments)
-except KeyboardInterrupt:
-    pass
+cli.main(["app", *sys.argv[1:]])
 """
 
 
 def make_model(folder: Path, layers: int, channels: int) -> None:
-    """A model that never ends by itself."""
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = CHAT_TEMPLATE
+    """Make a model that never ends an answer by itself."""
+    tokenizer = chat_tokenizer()
     args = gl.ModelArgs(
         vocab_size=len(tokenizer),
         hidden_size=channels,
@@ -62,31 +70,31 @@ def make_model(folder: Path, layers: int, channels: int) -> None:
 
 
 def ask(page: Page, tokens: int, live: bool) -> dict[str, float]:
-    """One run in the page: its rate as the server measured it, and the view's redraws."""
-    settings = "document.querySelector('#settings .toggle-button').click()"
-    page.evaluate(settings)
-    page.locator("#live input").set_checked(live)
-    page.evaluate(settings)
-    page.locator("#clear").click()
-    page.wait_for_function("document.querySelector('#chat-status').innerText.includes('ready')")
-    page.wait_for_function(f"!{VIEW}.run")
-    draws = page.evaluate(f"{VIEW}.draws")
-    page.locator("#chat-box textarea").fill("go on")
-    page.locator("#chat-box textarea").press("Enter")
+    """Ask in the page; returns the server's rate and the view's redraws a second."""
+    tab = page.tab
+    page.settings()
+    tab.locator("#live input").set_checked(live)
+    page.settings()
+    tab.locator("#clear").click()
+    tab.wait_for_function("document.querySelector('#chat-status').innerText.includes('ready')")
+    tab.wait_for_function(f"!{VIEW}.run")
+    draws = page.view("draws")
+    tab.locator("#chat-box textarea").fill("go on")
+    tab.locator("#chat-box textarea").press("Enter")
     status = "document.querySelector('#chat-status').innerText"
-    page.wait_for_function(f"{status}.includes('decode')", timeout=60_000)
+    tab.wait_for_function(f"{status}.includes('decode')", timeout=60_000)
     began = time.perf_counter()
-    page.wait_for_function(f"{status}.includes('done')", timeout=600_000)
+    tab.wait_for_function(f"{status}.includes('done')", timeout=600_000)
     seconds = time.perf_counter() - began
     if live:
-        page.wait_for_function(f"{VIEW}.done && {VIEW}.have >= {tokens}")
-    text = page.locator("#chat-status").inner_text()
+        tab.wait_for_function(f"{VIEW}.done && {VIEW}.have >= {tokens}")
+    text = tab.locator("#chat-status").inner_text()
     rate = float(re.search(r"decode\s+([\d,]+)", text)[1].replace(",", ""))
-    return {"rate": rate, "draws": (page.evaluate(f"{VIEW}.draws") - draws) / seconds}
+    return {"rate": rate, "draws": (page.view("draws") - draws) / seconds}
 
 
 def without_page(url: str, tokens: int) -> float:
-    """The same generation through the endpoint: no page and no transitions."""
+    """Generate the same through the endpoint, without page and transitions; returns the rate."""
     answer = Client(url, verbose=False).predict(
         "go on", chat=True, max_tokens=tokens, api_name="/generate"
     )
@@ -106,23 +114,28 @@ def main() -> None:
         start = [sys.executable, "-c", START, *options, "--port", "7899"]
         started = subprocess.run(start, cwd=ROOT, capture_output=True, text=True, check=True)
         print(f"start after imports: {started.stdout.splitlines()[-1]}\n", flush=True)
-        with served(Path(folder) / "log", *options) as (url, pid), chromium() as browser:
-            measure(open_page(browser, url, arguments.tokens), url, pid, arguments)
+        with served(Path(folder) / "log", *options) as server, chromium() as browser:
+            page = Page(new_context(browser), server.url)
+            page.set_tokens(arguments.tokens)
+            measure(page, server, arguments)
 
 
-def measure(page: Page, url: str, pid: int, arguments: argparse.Namespace) -> None:
-    """Runs with and without the view in turns, so that a busy machine hurts both."""
-    without_page(url, 32)
+def measure(page: Page, server: Server, arguments: argparse.Namespace) -> None:
+    """Alternate runs with and without the view, so that a busy machine slows both."""
+    without_page(server.url, 32)
     rates: dict[str, list[float]] = {"endpoint": [], "off": [], "on": []}
     print("| run | endpoint alone | page, view off | page, live view | redraws/s | server, MB |")
     print("| --- | --- | --- | --- | --- | --- |")
     for run in range(arguments.runs):
-        rates["endpoint"].append(without_page(url, arguments.tokens))
+        rates["endpoint"].append(without_page(server.url, arguments.tokens))
         rates["off"].append(ask(page, arguments.tokens, live=False)["rate"])
         seen = ask(page, arguments.tokens, live=True)
         rates["on"].append(seen["rate"])
         cells = " | ".join(f"{values[-1]:.1f}" for values in rates.values())
-        print(f"| {run + 1} | {cells} | {seen['draws']:.1f} | {memory_mb(pid):.0f} |", flush=True)
+        print(
+            f"| {run + 1} | {cells} | {seen['draws']:.1f} | {memory_mb(server.process.pid):.0f} |",
+            flush=True,
+        )
     middle = {name: median(values) for name, values in rates.items()}
     for name, what in (("off", "the same page without it"), ("endpoint", "the endpoint alone")):
         cost = 1 - middle["on"] / middle[name]

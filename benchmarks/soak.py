@@ -16,35 +16,33 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from browser import VIEW, chromium, memory_mb, open_page, served
-from playwright.sync_api import ConsoleMessage, Error, Page
+from playwright.sync_api import Error
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from helpers.browser import Page, chromium, memory_mb, new_context, served, view
 
 QUESTIONS = ["What does `str.split` do?", "<b>${1}</b> & &amp;", "x" * 500, "How do I sort a list?"]
 TEXTS = ["str.split(sep=None, maxsplit=-1)\n", "The following example shows", "é" * 200]
 STUCK_SECONDS = 60
 SAVED = 20  # conversations that are saved at most
-# What waits or loads has no run in its view yet; the status says so.
+# A run that waits or loads is not in its view yet, but in the status.
 RUNNING = """() => ['chat', 'complete', 'left', 'right'].map(name =>
     [name, document.querySelector(`#${name}-status`), document.querySelector(`#${name}-view .gl`)])
   .filter(([, status]) => status && !/done|stopped|ready/.test(status.textContent))
   .map(([name, , view]) => `${name} ${view?.view?.run ?? 'waits'}`)"""
-# Gradio's page sends these two without an event's id if it cancels before it was given one.
-EARLY_CANCEL = ("gradio_api/cancel", "gradio_api/reset")
 CLICK = "selector => { const e = document.querySelector(selector); e?.click(); return Boolean(e) }"
 
 
 class Visitor:
-    """A page and what it may do at random; an action that has nothing to act on is not counted."""
+    """A page and its random actions; an action with nothing to act on is not counted."""
 
     def __init__(self, page: Page, random: random.Random, name: str) -> None:
-        self.page, self.random, self.name = page, random, name
-        self.problems: list[str] = []
+        self.visit, self.page, self.random, self.name = page, page.tab, random, name
+        self.problems = page.problems
         self.counts: Counter[str] = Counter()
         self.saved = 0
         self.running: dict[str, float] = {}  # since when
-        page.on("pageerror", lambda error: self.problems.append(str(error)))
-        page.on("console", self._heard)
-        page.set_default_timeout(20_000)
+        self.page.set_default_timeout(20_000)
         actions: dict[Callable[[], bool | None], int] = {
             self.ask: 6,
             self.complete: 2,
@@ -64,7 +62,7 @@ class Visitor:
         self.actions, self.weights = list(actions), list(actions.values())
 
     def act(self) -> None:
-        """One action."""
+        """Take one action."""
         action = self.random.choices(self.actions, self.weights)[0]
         try:
             self.counts[action.__name__] += action() is not False
@@ -144,14 +142,12 @@ class Visitor:
         return bool(self.page.evaluate(CLICK, "#open"))
 
     def reload(self) -> None:
-        kept = list(self.problems)
-        self.page.reload()
-        self.page.wait_for_function("document.querySelector('#chat-view .gl')?.view")
+        self.visit.reload()
+        self.problems = self.visit.problems
         self.running.clear()
-        self.problems = kept  # Gradio reports its own broken connections
 
     def finish(self) -> None:
-        """Everything still works."""
+        """Check that everything still works."""
         try:
             for name in ("chat", "complete", "compare"):
                 self.page.evaluate(CLICK, f"#{name}-stop")
@@ -159,7 +155,7 @@ class Visitor:
             self.clear()
             self.page.wait_for_timeout(2000)
             self.ask()
-            self.page.wait_for_function(f"{VIEW}.run && {VIEW}.done && {VIEW}.have > 0")
+            self.page.wait_for_function(f"{view()}.run && {view()}.done && {view()}.have > 0")
         except Error as error:
             self.problems.append(f"at the end: {str(error).splitlines()[0]}")
 
@@ -173,7 +169,7 @@ class Visitor:
         self.page.get_by_role("tab", name=name).click()
 
     def _settings(self, field: str = "", text: str = "") -> None:
-        """Open them with the saved conversations, and fill a field in."""
+        """Open the settings with the saved conversations, and fill in a field."""
         if not self.page.evaluate("document.querySelector('#settings.open') !== null"):
             self.page.evaluate(CLICK, "#settings .toggle-button")
         if not self.page.locator("#save").is_visible():
@@ -192,13 +188,6 @@ class Visitor:
                 self.problems.append(f"{run} does not end")
                 self.running[run] = now
 
-    def _heard(self, message: ConsoleMessage) -> None:
-        if message.type != "error":
-            return
-        url = message.location["url"].removeprefix(self.page.url)
-        if "status of 422" not in message.text or url not in EARLY_CANCEL:
-            self.problems.append(f"{message.text} {message.location}")
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -209,14 +198,18 @@ def main() -> int:
     chance = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
         log, kept = Path(folder) / "log", Path(folder) / "kept"
-        with served(log, "--conversations", str(kept)) as (url, pid), chromium() as browser:
-            visitors = [Visitor(open_page(browser, url, 512), chance, n) for n in ("one", "two")]
+        with served(log, "--conversations", str(kept)) as server, chromium() as browser:
+            pages = [Page(new_context(browser), server.url) for _ in range(2)]
+            for page in pages:
+                page.set_tokens(512)
+            named = zip(pages, ("one", "two"), strict=True)
+            visitors = [Visitor(page, chance, name) for page, name in named]
             began, done, memory = time.monotonic(), 0, []
             while time.monotonic() - began < 60 * arguments.minutes and done < arguments.actions:
                 chance.choice(visitors).act()
                 time.sleep(chance.random() / 2)
                 done += 1
-                memory.append(memory_mb(pid))
+                memory.append(memory_mb(server.process.pid))
             minutes = (time.monotonic() - began) / 60
             for visitor in visitors:
                 visitor.finish()

@@ -1,4 +1,4 @@
-"""The models one may choose: directories inside the chosen folders, and hub ids where allowed."""
+"""The models to choose from: directories inside the given folders, and hub ids where allowed."""
 
 import hashlib
 import json
@@ -12,14 +12,14 @@ from mlx_gateloop.io import HUB_ID, load
 from mlx_gateloop.model.lm import ModelArgs
 
 SUMS = "SHA256SUMS"
-# Everything that is read to load a model; code is not among them.
+# The files that are read to load a model; none of them is code.
 LOADED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 CODE_KEYS = ("model_file", "auto_map")  # of config.json and tokenizer_config.json
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a model's config.json says of it."""
+    """Sizes and kind of a model, from its config.json."""
 
     name: str
     layers: int
@@ -30,7 +30,7 @@ class ModelInfo:
 
     @property
     def state_shape(self) -> tuple[int, ...]:
-        """Of one layer: real and imaginary plane."""
+        """Shape of one layer's state: real and imaginary plane."""
         size = self.channels // self.heads
         return (1, 2, self.channels) if size == 1 else (1, 2, self.heads, size, size)
 
@@ -42,7 +42,7 @@ class LoadedModel:
     Args:
         model: A `Model`.
         tokenizer: mlx-lm's.
-        fingerprint: SHA-256 over the files that decide what it computes.
+        fingerprint: SHA-256 of the files that determine its output.
     """
 
     model: Any
@@ -51,18 +51,18 @@ class LoadedModel:
     _texts: dict[int, str] = field(default_factory=dict)
 
     def text(self, token: int) -> str:
-        """The text of one token by itself."""
+        """Decode one token by itself."""
         if token not in self._texts:
             self._texts[token] = self.tokenizer.decode([token])
         return self._texts[token]
 
 
 class Models:
-    """Finds and loads models, never outside the folders, and never running code of theirs.
+    """Finds and loads models, never outside the folders and without running their code.
 
     Args:
         roots: Folders of model directories; one may itself be a model directory.
-        allow_hub: Whether "owner/name" is fetched from the Hugging Face hub.
+        allow_hub: True if "owner/name" may be downloaded from the Hugging Face hub.
 
     Raises:
         InputError: A root is no folder.
@@ -76,14 +76,14 @@ class Models:
                 raise InputError(f"{root}: no such folder; give one that holds model directories")
 
     def names(self) -> list[str]:
-        """Names of the models in the folders, in the folders' order."""
+        """Return the names of the models, in the order of the folders."""
         return list(dict.fromkeys(name for name, _ in self._listed()))
 
     def info(self, name: str) -> ModelInfo:
-        """Shape of a model; one of the hub must have been fetched.
+        """Read the sizes of a model; a model of the hub must have been fetched.
 
         Raises:
-            InputError: There is none of this name, or its config.json is unusable.
+            InputError: There is no such model, or its config.json cannot be used.
         """
         path, _ = self._path(name)
         config = _read_json(path / "config.json")
@@ -95,7 +95,7 @@ class Models:
         return ModelInfo(name, layers, channels, args.vocab_size, heads, args.transition)
 
     def fingerprint(self, name: str) -> str:
-        """SHA-256 over the files that decide what a model computes.
+        """Compute the SHA-256 of the files that determine the model's output.
 
         Raises:
             InputError: As `load`.
@@ -106,8 +106,8 @@ class Models:
         """Load a model, after checking its files against its SHA256SUMS if it has one.
 
         Raises:
-            InputError: There is none of this name, a file of it lies outside the folders or was
-                changed, it wants code of its own to be run, or it has no state.
+            InputError: There is no such model, one of its files lies outside the folders or was
+                changed, it would run code of its own, or it has no state.
         """
         path, digests = self._checked(name)
         model, tokenizer = load(path)
@@ -118,23 +118,23 @@ class Models:
         return LoadedModel(model, tokenizer, _fingerprint(digests))
 
     def is_here(self, name: str) -> bool:
-        """Whether a model lies in one of the folders."""
+        """Return True if the model is in one of the folders."""
         return self._local(name) is not None
 
     def fetch(self, name: str) -> Path:
-        """Bring a model of the hub here; takes as long as the network does.
+        """Download a model of the hub, unless it is here.
 
         Returns:
             Its directory.
 
         Raises:
-            InputError: There may be no such model, or the hub does not give it.
+            InputError: No such model is allowed, or the download failed.
         """
         self.check(name)
         return self._local(name) or _snapshot(name, is_here=False)
 
     def check(self, name: str) -> None:
-        """Raises an InputError unless there may be a model of this name; reads no weights."""
+        """Raise InputError unless there may be a model of this name; reads no weights."""
         if self._local(name) is None and not self._is_hub_id(name):
             raise self._unknown(name)
 
@@ -146,14 +146,14 @@ class Models:
         for config in ("config.json", "tokenizer_config.json"):
             if (path / config).exists():
                 for key in _read_json(path / config).keys() & set(CODE_KEYS):
-                    raise InputError(f"{name}/{config}: {key} asks to run code; that is not done")
+                    raise InputError(f"{name}/{config}: {key} would run repository code; refused")
         digests = {file.name: _sha256(file) for kind in LOADED for file in path.glob(kind)}
         if (path / SUMS).exists():
             _compare(name, path, digests)
         return path, digests
 
     def _path(self, name: str) -> tuple[Path, list[Path]]:
-        """The model's directory, and the folders that its files may lie in."""
+        """Return the model's directory, and the folders that its files may lie in."""
         if (path := self._local(name)) is not None:
             return path, self.roots
         if not self._is_hub_id(name):
@@ -229,7 +229,7 @@ def _sha256(path: Path) -> str:
 
 
 def _compare(name: str, path: Path, digests: dict[str, str]) -> None:
-    """Against lines of `sha256sum`: every listed file, and every file that is loaded."""
+    """Compare every listed and every loaded file with the lines of `sha256sum`."""
     expected = {}
     for line in (path / SUMS).read_text(encoding="utf-8").splitlines():
         digest, _, file = line.partition(" ")

@@ -73,7 +73,7 @@ def finished(until):
 
 
 class Chat:
-    """What a page does: it sends all messages each time."""
+    """A chat as the page has it: all messages are sent each time."""
 
     def __init__(self, engine, finished, conversation="c", model="tiny"):
         self.engine, self.finished = engine, finished

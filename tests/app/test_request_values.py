@@ -1,3 +1,5 @@
+"""Values from pages and programs."""
+
 import pytest
 from mlx_gateloop.app import request_values
 

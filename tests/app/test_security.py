@@ -1,3 +1,5 @@
+"""Passwords, host names and refused requests."""
+
 import asyncio
 import json
 import os
@@ -107,7 +109,7 @@ def test_a_file_in_a_request_is_not_taken_wherever_it_is():
 
 
 class Login:
-    """Where one logs in, as a client of the guard; wrong unless the body is right."""
+    """The login behind the guard; the body "right" is the password."""
 
     def __init__(self):
         self.guard, self.tried = security.Guard(self.check, Path("/files")), 0

@@ -1,4 +1,4 @@
-"""The text of the embedded models: Python's documentation, with its questions asked often.
+"""The text of the embedded models: Python's documentation, and questions about it.
 
 `python -m app.embedded_models.build.corpus FOLDER` writes FOLDER/corpus.jsonl, for `gateloop train --data FOLDER`.
 """
@@ -11,24 +11,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mlx_gateloop.data import Document, pydocs
+from mlx_gateloop.files import replacing
 
-# The names people call, for functions that are documented under another.
+# Public names of functions that are documented under another one.
 PUBLIC_NAMES = {"`posix.": "`os.", "`random.Random.": "`random."}
-# Asked most: built-in functions, whose names have no dot, and what these hold.
+# Asked about most, besides the built-in functions: members of these.
 FAMILIAR = """
     bytes collections collections.Counter collections.deque copy csv datetime.date datetime.datetime
     datetime.timedelta dict float functools glob hashlib heapq int itertools json list math
     os os.path pathlib.Path random re set shutil statistics str string subprocess sys tempfile
     textwrap threading time tuple
 """
-COPIES = {"familiar": 130, "other": 1}  # of a conversation, beside one of each text
-BEGINNING = 1000  # characters of a text: a small model can't hold all of them
-# How else people ask. The first, as the corpus has it, comes as often as the others together.
+COPIES = {"familiar": 130, "other": 1}  # of a conversation; a text comes once
+BEGINNING = 1000  # characters of a text: a small model cannot learn more
+# Wordings of a question; the first one comes as often as the others together.
 WORDINGS = ("What does {} do?", "What is {}?", "Explain {}.", "How do I use {}?", "{}")
 
 
 def documents(seed: int = 0) -> list[Document]:
-    """Texts once and conversations often, some in other words, some joined, all shuffled."""
+    """Return texts once and conversations often, reworded and joined at random, all shuffled."""
     chance = random.Random(seed)
     texts: list[Document] = []
     turns: list[list[dict[str, str]]] = []
@@ -68,7 +69,7 @@ def _reworded(question: str, chance: random.Random) -> str:
 def _joined(
     turns: list[list[dict[str, str]]], chance: random.Random
 ) -> Iterator[list[dict[str, str]]]:
-    """Conversations of one to three questions."""
+    """Yield conversations of one to three questions."""
     remaining = iter(turns)
     for first in remaining:
         rest = [next(remaining, []) for _ in range(chance.choice((0, 0, 1, 2)))]
@@ -78,7 +79,7 @@ def _joined(
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
+    with replacing(folder / "corpus.jsonl") as new, new.open("w", encoding="utf-8") as file:
         for document in documents():
             key = "text" if isinstance(document, str) else "messages"
             file.write(json.dumps({key: document}) + "\n")

@@ -2,7 +2,7 @@
 
     python -m app.embedded_models.build.package runs/demo app/embedded_models/demo
 
-README.md, the model's card, is written by people: it stays, and has no hash.
+README.md, the model's card, is written by hand: it stays, and has no hash.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ CARD = "README.md"
 
 
 def embed(run: Path, out: Path) -> None:
-    """Quantizes a run's best weights into `out`; the state transitions stay float32.
+    """Quantize a run's best weights into `out`; the state transitions stay float32.
 
     Args:
-        run: What `gateloop train --out` made.
-        out: The directory; all in it but the card is replaced.
+        run: Output of `gateloop train --out`.
+        out: The directory; all of it except the card is replaced.
 
     Raises:
-        SystemExit: The conversion failed, or a file came out too large.
+        SystemExit: The conversion failed, or a file is too large.
     """
     with tempfile.TemporaryDirectory() as scratch:
         made = Path(scratch) / "model"
@@ -51,7 +51,7 @@ def embed(run: Path, out: Path) -> None:
 
 
 def thinned(log: str) -> str:
-    """Every validation, and evenly spaced training records."""
+    """Keep every validation, and evenly spaced training records."""
     lines = log.splitlines(keepends=True)
     training = [line for line in lines if "loss" in json.loads(line)]
     kept = set(training[-1 :: -max(1, len(training) // LOGGED)])
@@ -59,7 +59,7 @@ def thinned(log: str) -> str:
 
 
 def sums(directory: Path) -> str:
-    """The lines of `sha256sum` for the files of a directory, by name; none for the card."""
+    """Return the lines of `sha256sum` for the files of a directory, except the card."""
     files = sorted(file for file in directory.iterdir() if file.name not in (SUMS, CARD))
     return "".join(
         f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files

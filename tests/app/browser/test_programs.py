@@ -1,4 +1,4 @@
-"""What programs get from the real server."""
+"""Answers of the real server to programs."""
 
 import http.client
 import re

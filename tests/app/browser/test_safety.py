@@ -1,4 +1,4 @@
-"""What the page and the server must not do."""
+"""Things that the page and the server must not do."""
 
 import http.client
 import subprocess
@@ -127,8 +127,8 @@ def test_nobody_outside_is_asked(page, server):
         "asyncio.DatagramProtocol, remote_addr=('192.0.2.1', 9)))",
     ],
 )
-def test_the_watch_sees_who_asks_outside(server, ask):
-    code = f"""{server.watch}
+def test_the_watch_sees_who_asks_outside(watch, ask):
+    code = f"""{watch}
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 try:

@@ -112,7 +112,7 @@ def test_an_answer_streams_with_a_column_for_every_token(page):
 def test_hover_tells_what_the_arrays_hold(page, arrays):
     page.ask("hover")
     page.finished()
-    page.tab.wait_for_timeout(200)
+    page.painted()
     held = arrays(page)
     box = page.tab.locator("#chat-view .magnitude").bounding_box()
     width = min(16, box["width"] / len(page.view("pieces")))
@@ -163,7 +163,7 @@ def test_switching_layers_while_it_runs_loses_no_column(page):
     page.ask("layers")
     for layer in (2, 0, 3):
         page.tab.select_option("#chat-view .layer", index=layer)
-        page.tab.wait_for_timeout(150)
+        page.tab.wait_for_function(has(1))
     tokens = page.finished()
     assert page.view("layer") == 3
     assert tokens > 600
@@ -184,9 +184,10 @@ def test_painting_what_is_new_gives_what_painting_all_gives(page, zoom, scroll, 
     page.tab.wait_for_function(has(tokens))
     page.tab.wait_for_function(SINCE_MARKS)
     held = []
-    with page.tab.expect_request(QUESTIONS):
-        page.tab.route(QUESTIONS, lambda route: held.append(route))  # nothing new comes
-    page.tab.wait_for_timeout(500)
+    page.tab.route(QUESTIONS, lambda route: held.append(route))  # nothing new comes
+    while not held:  # a question comes after the answer to the one before
+        page.tab.wait_for_timeout(10)
+    page.painted()
     assert not page.view("done")
     assert page.tab.evaluate(AS_SHOWN_ANEW) == []
     for route in held:
@@ -200,7 +201,7 @@ def test_hover_names_the_token_under_the_pointer_when_zoomed_and_scrolled(page):
     page.finished()
     page.tab.evaluate(ZOOM, zoom)
     page.tab.evaluate(SCROLL, left)
-    page.tab.wait_for_timeout(200)
+    page.painted()
     canvas = page.tab.locator("#chat-view .magnitude")
     box, pieces = canvas.bounding_box(), page.view("pieces")
     for x, row in ((3, 5), (100, 40), (250, 2)):  # below the marks
@@ -226,10 +227,16 @@ def test_the_chosen_layer_stays_for_the_next_message(page):
 
 def test_the_view_waits_for_a_server_without_an_answer(page):
     page.set_tokens(300)
-    nothing = {"content_type": "application/json", "body": "null"}
-    page.tab.route(QUESTIONS, lambda route: route.fulfill(**nothing))
+    asked = []
+
+    def nothing(route):
+        asked.append(route)
+        route.fulfill(content_type="application/json", body="null")
+
+    page.tab.route(QUESTIONS, nothing)
     page.ask("patience")
-    page.tab.wait_for_timeout(2000)
+    while len(asked) < 5:
+        page.tab.wait_for_timeout(10)
     assert not page.view("done")
     page.tab.unroute(QUESTIONS)
     assert page.finished() > 300
@@ -269,7 +276,7 @@ def test_switching_back_while_it_runs_marks_no_resets_of_the_other_layer(page, a
     seen = []
     for layer in (1, 0, 1, 0):
         seen.append((layer, page.tab.evaluate(SWITCH, layer)))
-        page.tab.wait_for_timeout(150)
+        page.tab.wait_for_function(has(61))
     page.finished()
     held = arrays(page)["magnitude"]
     for layer, marks in seen:  # found among the tokens that there were
@@ -282,7 +289,7 @@ def test_sorted_channels_are_ordered_by_half_life(page, arrays):
     page.tab.select_option("#chat-view .order", "sorted")
     page.ask("order")
     tokens = page.finished()
-    page.tab.wait_for_timeout(200)
+    page.painted()
     order = page.view("heatmaps.order")
     assert page.view("heatmaps.sortedTokens") == tokens  # all of them count at the end
     assert sorted(order) == list(range(page.channels))

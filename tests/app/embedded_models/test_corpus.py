@@ -1,3 +1,5 @@
+"""The text of the embedded models."""
+
 import sys
 from collections import Counter
 

@@ -1,3 +1,5 @@
+"""The embedded models: their files, and what the demo has learned."""
+
 import json
 import shutil
 from pathlib import Path

@@ -115,7 +115,7 @@ def test_links_within_the_folders_are_followed(folder):
 def test_code_is_never_run(folder, file, key):
     (folder / "tiny" / "code.py").write_text("raise SystemExit('code was run')")
     edit(folder / "tiny" / file, **{key: "code.py"})
-    assert f"tiny/{file}: {key} asks to run code" in refusal(Models([folder]).load, "tiny")
+    assert f"tiny/{file}: {key} would run repository code" in refusal(Models([folder]).load, "tiny")
 
 
 def test_the_list_of_hashes_is_checked(folder):
@@ -186,7 +186,7 @@ def test_the_hub_is_asked_only_where_that_is_allowed(folder, monkeypatch):
     assert name == "owner/name"
     assert not any(Path("code.py").match(pattern) for pattern in patterns)
     edit(hub / "snapshots" / "1" / "config.json", auto_map={"AutoModel": "code.Model"})
-    assert "asks to run code" in refusal(allowed.load, "owner/name")
+    assert "would run repository code" in refusal(allowed.load, "owner/name")
 
 
 def test_no_network_is_one_line(folder, monkeypatch):

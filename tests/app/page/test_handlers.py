@@ -1,4 +1,4 @@
-"""What the page's buttons do: each tab's runs are its own, and nothing waits on the event loop."""
+"""The page's handlers: each tab has its own runs, and nothing blocks the event loop."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What a page may ask of the view: bounded work, and no trust in what it sends."""
+"""The view's questions to the server: bounded work, and no trust in a request."""
 
 import asyncio
 import base64

@@ -1,0 +1,230 @@
+"""The app as a process, a headless Chromium and a tab: for tests, benchmarks and pictures."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+START_SECONDS = 180
+PATIENCE_MS = 120_000  # of what a tab waits for
+RETRY_MS = 400
+RUN_APP = "import runpy\nrunpy.run_module('app', run_name='__main__', alter_sys=True)\n"
+# Gradio's page sends these two without an event's id if it cancels before it was given one.
+EARLY_CANCEL = ("gradio_api/cancel", "gradio_api/reset")
+
+
+class Server:
+    """`python -m app` on a free port.
+
+    Args:
+        log: A file for its output.
+        arguments: Of the command.
+        prelude: Python code that the process runs first.
+    """
+
+    def __init__(self, log: Path, *arguments: object, prelude: str = "") -> None:
+        self.log = log
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-c", prelude + RUN_APP, "--port", str(port)]
+        command += map(str, arguments)
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        with log.open("w") as out:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT
+            )
+        end = time.monotonic() + START_SECONDS
+        while not (found := re.search(r"http://\S+:\d+", log.read_text())):
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.process.kill()
+                self.process.wait()
+                raise RuntimeError(f"the server did not start: {log.read_text()}")
+            time.sleep(0.05)
+        self.url = found[0] + "/"
+
+    def stop(self) -> int:
+        """Interrupt it; returns its exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(60)
+
+
+@contextmanager
+def served(log: Path, *arguments: object) -> Iterator[Server]:
+    """Run the app within a block."""
+    server = Server(log, *arguments)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """Run a headless Chromium of the system within a block; yields Playwright's browser."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def new_context(browser: Any, **options: Any) -> Any:
+    """Open a window with cookies and a cache of its own."""
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+    context.set_default_timeout(PATIENCE_MS)
+    return context
+
+
+def view(name: str = "chat") -> str:
+    """The JavaScript object of a state view."""
+    return f"document.querySelector('#{name}-view .gl').view"
+
+
+class Page:
+    """A visitor's tab, and the problems in it.
+
+    Args:
+        context: Playwright's.
+        url: Of the app.
+    """
+
+    def __init__(self, context: Any, url: str) -> None:
+        self.tab, self.url = context.new_page(), url
+        self.problems: list[str] = []
+        self._early = [url + path for path in EARLY_CANCEL]
+        self.tab.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.tab.on("console", self._heard)
+        self.tab.on("dialog", lambda dialog: self.problems.append(f"dialog: {dialog.message}"))
+        self.tab.on("request", self._asked)
+        self.open()
+
+    def open(self) -> None:
+        self.tab.goto(self.url)
+        self.has_view()
+        self.tab.wait_for_selector("#settings .toggle-button", state="attached")
+
+    def reload(self) -> None:
+        """Open it anew; Gradio reports its own broken connections meanwhile, which do not count."""
+        before = list(self.problems)
+        self.open()
+        self.problems = before
+
+    def _heard(self, message: Any) -> None:
+        early = "status of 422" in message.text and message.location["url"] in self._early
+        if message.type == "error" and not early:
+            self.problems.append(f"{message.text} {message.location['url']}")
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith((self.url, "data:", "blob:")):
+            self.problems.append(f"outside: {request.url}")
+
+    def has_view(self, name: str = "chat") -> None:
+        """Wait until a state view is there."""
+        self.tab.wait_for_function(f"document.querySelector('#{name}-view .gl')?.view")
+
+    def view(self, what: str, name: str = "chat") -> Any:
+        return self.tab.evaluate(f"{view(name)}.{what}")
+
+    def painted(self) -> None:
+        """Wait until all that has come is painted: drawing takes the next frame."""
+        frame = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        self.tab.evaluate(f"() => {frame}")
+
+    def settings(self) -> None:
+        """Open or close them."""
+        self.tab.evaluate("document.querySelector('#settings .toggle-button').click()")
+
+    def set(self, field: str, value: object) -> None:
+        """Fill in a number of the settings, such as "#seed input"."""
+        self.settings()
+        box = self.tab.locator(field)
+        box.fill(str(value))
+        box.press("Tab")
+        self.settings()
+
+    def set_tokens(self, count: int) -> None:
+        self.set("#max-tokens input[type=number]", count)
+
+    def choose(self, model: str) -> None:
+        self.tab.locator("#model input").click()
+        self.tab.get_by_role("option", name=model, exact=True).click()
+
+    def go_to(self, tab: str, view: str) -> None:
+        if not self.tab.get_by_role("tab", name=tab).count():  # a phone has it in a menu
+            self.tab.get_by_label("More tabs").click()
+        self.tab.get_by_role("button", name=tab, exact=True).or_(
+            self.tab.get_by_role("tab", name=tab)
+        ).click()
+        self.has_view(view)
+
+    def said(self, who: str = "user") -> Any:
+        """Texts of the chat by the visitor ("user") or the model ("bot")."""
+        test_id = f"document.querySelectorAll('#chat [data-testid={who}]')"
+        return self.tab.evaluate(
+            f"[...{test_id}].map(e => e.textContent.replace(/^\\n|\\n$/g, ''))"
+        )
+
+    def shows(self, messages: int) -> None:
+        """Wait until the chat shows this number of the visitor's messages."""
+        users = "document.querySelectorAll('#chat [data-testid=user]').length"
+        self.tab.wait_for_function(f"n => {users} === n", arg=messages)
+
+    def read(self) -> tuple[int, int]:
+        """Return how many tokens were read for the last answer, and are in the conversation."""
+        figures = self.tab.locator("#chat-status b").all_inner_texts()
+        now, _, whole, _ = next(text for text in figures if " of " in text).split()
+        return int(now.replace(",", "")), int(whole.replace(",", ""))
+
+    def ask(self, text: str, name: str = "chat", view: str | None = None) -> None:
+        """Send a prompt and wait until its run is in the view."""
+        from playwright.sync_api import TimeoutError as TooLate
+
+        before = self.view("run", view or name)
+        box = self.tab.locator(f"#{name}-box textarea")
+        box.fill(text)
+        end = time.monotonic() + PATIENCE_MS / 1000
+        while True:  # Gradio takes no message while it puts the end of an answer away
+            if box.input_value() == text:
+                box.press("Shift+Enter" if name == "complete" else "Enter")
+            try:
+                return self.begun(before, view or name, RETRY_MS)
+            except TooLate:
+                if time.monotonic() > end:
+                    raise
+
+    def begun(self, before: str | None, name: str = "chat", timeout: int = PATIENCE_MS) -> None:
+        """Wait until another run than `before` is in the view."""
+        run = f"{view(name)}.run"
+        self.tab.wait_for_function(f"o => {run} && {run} !== o", arg=before, timeout=timeout)
+
+    def finished(self, name: str = "chat") -> Any:
+        """Wait for the end of the answer; returns the number of tokens in the view."""
+        state = view(name)
+        self.tab.wait_for_function(
+            f"{state}.done && {state}.have > 0 && {state}.have === {state}.pieces.length"
+        )
+        status = f"document.querySelector('#{name}-status').innerText"
+        self.tab.wait_for_function(f"/done|stopped/.test({status})")
+        return self.view("pieces.length", name)
+
+
+def memory_mb(pid: int) -> float:
+    """Resident memory of a process."""
+    status = Path(f"/proc/{pid}/status")
+    if status.exists() and (found := re.search(r"VmRSS:\s+(\d+)", status.read_text())):
+        return int(found[1]) / 1024
+    return int(subprocess.check_output(["ps", "-o", "rss=", "-p", str(pid)])) / 1024
