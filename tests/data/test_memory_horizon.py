@@ -69,7 +69,7 @@ def test_the_papers_parameters_are_the_defaults():
 
 @pytest.mark.slow
 def test_statistics_at_the_papers_size():
-    """What simple strategies score there; the paper's models have 0.43 and 0.25."""
+    """Scores of simple strategies; the paper's models have 0.43 and 0.25."""
     task = memory_horizon()
     training, test = task.training, task.test
     assert training.span.mean() == pytest.approx(204, abs=1)

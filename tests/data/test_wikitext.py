@@ -69,7 +69,7 @@ def test_broken_and_missing_parts(tmp_path):
 
 
 def test_tokens_are_those_of_the_rows_one_after_another(tmp_path):
-    """What the systems do that the paper compares with: rows alone, no end of text between them."""
+    """The text of the systems that the paper compares with: rows without end-of-text tokens."""
     for part in ("train", "valid", "test"):
         (tmp_path / f"wiki.{part}.raw").write_text("".join(LINES))
     tokenizer = tiny_gpt2()
