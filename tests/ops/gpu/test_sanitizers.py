@@ -24,12 +24,10 @@ RUN = """
 from functools import partial
 import harness
 from harness.variants import VARIANTS, launch
-shapes = {shapes}
-for platform in ("metal", "cuda"):
-    factory = partial(getattr(harness, platform + "_kernel"), sanitized=True)
-    for variant in VARIANTS:
-        for shape in shapes:
-            launch(platform, factory, variant.values[0], shape, parts=-(-shape[1] // 64))
+factory = partial(harness.{platform}_kernel, sanitized=True)
+for variant in VARIANTS:
+    for shape in {shapes}:
+        launch("{platform}", factory, variant.values[0], shape, parts=-(-shape[1] // 64))
 print("clean")
 """
 RUN_BROKEN = """
@@ -62,8 +60,9 @@ def run(program):
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_kernels():
-    done = run(RUN.format(shapes=SHAPES))
+@pytest.mark.parametrize("platform", ["metal", "cuda"])
+def test_the_kernels(platform):
+    done = run(RUN.format(platform=platform, shapes=SHAPES))
     assert (done.returncode, done.stdout) == (0, "clean\n"), done.stderr
 
 
