@@ -6,7 +6,6 @@ import os
 import re
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
@@ -183,7 +182,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
 def _refused_body(body: bytes) -> PlainTextResponse | None:
     """Refuse files in a request: Gradio would fetch any address that one names."""
     try:
-        todo: list[Any] = [json.loads(body)]
+        todo: list[object] = [json.loads(body)]
     except ValueError:  # a form, as the login's
         return None
     except RecursionError:

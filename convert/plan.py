@@ -93,7 +93,7 @@ class Plan:
         return model, not_finite
 
 
-def make_plan(checkpoint: Checkpoint, kind: str | None, settings: dict[str, Any]) -> Plan:
+def make_plan(checkpoint: Checkpoint, kind: str | None, settings: dict[str, object]) -> Plan:
     """Detect what a checkpoint is and check its names, dtypes and shapes.
 
     Args:

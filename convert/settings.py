@@ -1,7 +1,6 @@
 """Settings: what a checkpoint does not say about itself, from flags or a YAML file beside it."""
 
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -14,7 +13,7 @@ FILE = "convert.yaml"
 
 def read_settings(
     file: Path | None, weights: Path, overrides: list[str]
-) -> tuple[dict[str, Any], Path | None]:
+) -> tuple[dict[str, object], Path | None]:
     """Read the settings of a conversion.
 
     Args:
@@ -39,7 +38,7 @@ def read_settings(
     return settings | parse_settings(overrides, "norm_eps=1e-6"), file
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, object]:
     try:
         tree = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -29,7 +29,7 @@ def install() -> None:
 
 
 def find_spec(
-    name: str, path: Sequence[str] | None = None, target: Any = None
+    name: str, path: Sequence[str] | None = None, target: object = None
 ) -> ModuleSpec | None:
     """Return the spec of `mlx_lm.models.gateloop` or `mlx_lm.quant.awq`; None for other names."""
     if name == "mlx_lm.models.gateloop":

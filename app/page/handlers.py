@@ -4,7 +4,6 @@ import asyncio
 import html
 import secrets
 from collections.abc import AsyncIterator
-from typing import Any
 
 import gradio as gr
 
@@ -36,8 +35,8 @@ class Handlers:
         self._running: dict[tuple[str, str], list[Run]] = {}  # by session and tab
 
     async def chat(
-        self, text: str, history: History, session: str, model: str, system: str, **values: Any
-    ) -> AsyncIterator[tuple[Any, ...]]:
+        self, text: str, history: History, session: str, model: str, system: str, **values: object
+    ) -> AsyncIterator[tuple[object, ...]]:
         """Answer a new message: yields the text box, the history twice, the view and the status.
 
         A refused message goes back into the box.
@@ -45,7 +44,7 @@ class Handlers:
         if not text.strip():
             raise complaint("Type a message first.")
         asked = [*history, {"role": "user", "content": text}]
-        box: Any = ""
+        box: object = ""
         try:
             async for update in self.answer(asked, session, model, system, **values):
                 yield box, *update
@@ -55,8 +54,8 @@ class Handlers:
             raise
 
     async def answer(
-        self, history: History, session: str, model: str, system: str, **values: Any
-    ) -> AsyncIterator[tuple[Any, ...]]:
+        self, history: History, session: str, model: str, system: str, **values: object
+    ) -> AsyncIterator[tuple[object, ...]]:
         """Answer the last message: yields the history twice, the view and the status."""
         try:
             run = await self._submit(model, with_system(system, history), session, values)
@@ -70,8 +69,8 @@ class Handlers:
             raise
 
     async def complete(
-        self, text: str, session: str, model: str, **values: Any
-    ) -> AsyncIterator[tuple[Any, ...]]:
+        self, text: str, session: str, model: str, **values: object
+    ) -> AsyncIterator[tuple[object, ...]]:
         """Continue a text: yields the whole text, the view and the status."""
         run = await self._submit(model, text, None, values)
         view = Changes()
@@ -79,8 +78,8 @@ class Handlers:
             yield text + run.text, view(shown(run)), status(run)
 
     async def compare(
-        self, text: str, session: str, left: str, right: str, as_chat: bool, **values: Any
-    ) -> AsyncIterator[tuple[Any, ...]]:
+        self, text: str, session: str, left: str, right: str, as_chat: bool, **values: object
+    ) -> AsyncIterator[tuple[object, ...]]:
         """Give one prompt to two models: yields text, view and status of each."""
         prompt = [{"role": "user", "content": text}] if as_chat else text
         runs: list[Run] = []
@@ -128,7 +127,7 @@ class Handlers:
         yield described(info)
 
     async def _submit(
-        self, model: str, prompt: str | History, conversation: str | None, values: dict[str, Any]
+        self, model: str, prompt: str | History, conversation: str | None, values: dict[str, object]
     ) -> Run:
         sampling = {k: v for k, v in values.items() if k not in ("max_tokens", "record")}
         try:
@@ -174,9 +173,9 @@ class Changes:
     """Passes on a value that has changed; otherwise the page keeps what it shows."""
 
     def __init__(self) -> None:
-        self._last: Any = self  # equal to nothing
+        self._last: object = self  # equal to nothing
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: object) -> object:
         same, self._last = value == self._last, value
         return gr.skip() if same else value
 
@@ -197,7 +196,7 @@ def with_system(system: str, history: History) -> History:
     return [{"role": "system", "content": system}, *history] if system.strip() else history
 
 
-def displayed(history: History) -> list[dict[str, Any]]:
+def displayed(history: History) -> list[dict[str, object]]:
     """Escape the history for gr.Chatbot, which would render HTML in it."""
     return [
         # as an object: Gradio takes indentation out of a plain string

@@ -37,13 +37,13 @@ def state_view(runs: RecordedRuns, elem_id: str) -> gr.HTML:
         elem_id: Of the element on the page.
     """
 
-    async def columns(request: Any) -> dict[str, Any] | None:
+    async def columns(request: object) -> dict[str, object] | None:
         return await _ask(runs, request, 3, _columns, _quick())
 
-    async def row(request: Any) -> dict[str, Any] | None:
+    async def row(request: object) -> dict[str, object] | None:
         return await _ask(runs, request, 2, _row, _slow())
 
-    async def arrays(request: Any) -> str | None:
+    async def arrays(request: object) -> str | None:
         return await _ask(runs, request, 0, _arrays, _slow())
 
     return gr.HTML(
@@ -58,7 +58,7 @@ def state_view(runs: RecordedRuns, elem_id: str) -> gr.HTML:
     )
 
 
-def shown(run: Run) -> dict[str, Any] | None:
+def shown(run: Run) -> dict[str, object] | None:
     """Return the value that makes a view follow a run; None until the model is loaded."""
     if run.trace is None:
         return None
@@ -85,7 +85,11 @@ def _slow() -> WorkerPool:
 
 
 async def _ask(
-    runs: RecordedRuns, request: Any, numbers: int, job: Callable[..., T | None], pool: WorkerPool
+    runs: RecordedRuns,
+    request: object,
+    numbers: int,
+    job: Callable[..., T | None],
+    pool: WorkerPool,
 ) -> T | None:
     """Answer a page, which may send anything; a request is a run's id and whole numbers."""
     if not isinstance(request, list) or len(request) != 1 + numbers:
@@ -99,7 +103,9 @@ async def _ask(
     return await pool(job, run, trace, *rest)
 
 
-def _columns(run: Run, trace: Trace, layer: int, start: int, known: int) -> dict[str, Any] | None:
+def _columns(
+    run: Run, trace: Trace, layer: int, start: int, known: int
+) -> dict[str, object] | None:
     """Return the news since `start` columns of a layer and `known` tokens."""
     if not 0 <= layer < trace.layers:
         return None
@@ -126,7 +132,7 @@ def _columns(run: Run, trace: Trace, layer: int, start: int, known: int) -> dict
     }
 
 
-def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, Any] | None:
+def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, object] | None:
     """Return the share left of every earlier token, and the likeliest tokens in this place."""
     if not 0 <= layer < trace.layers or not 0 <= token < min(trace.tokens, len(run.pieces)):
         return None

@@ -14,7 +14,7 @@ TURNS = 7
 FEWEST_TURNS, BUDGET = 3, 10.0  # a contender stops early after this many seconds
 CACHE_BYTES = 4 << 30
 
-Run = Callable[[], Any]
+Run = Callable[[], object]
 Function = Callable[..., Any]
 
 
@@ -33,10 +33,10 @@ class Contender:
     is_mlx: bool = True
 
 
-def mlx_run(function: Function, *arrays: Any) -> Run:
+def mlx_run(function: Function, *arrays: object) -> Run:
     """Make a run of an MLX function, with its results evaluated."""
 
-    def run() -> Any:
+    def run() -> object:
         result = function(*arrays)
         mx.eval(result)
         return result
@@ -50,7 +50,7 @@ def mlx_gradient(function: Function, arrays: Sequence[Any], cotangents: Sequence
 
 
 def mlx_contender(
-    function: Function, arrays: Sequence[Any], cotangents: Sequence[Any] | None
+    function: Function, arrays: Sequence[object], cotangents: Sequence[object] | None
 ) -> Contender:
     gradient = None if cotangents is None else mlx_gradient(function, arrays, cotangents)
     return Contender(mlx_run(function, *arrays), gradient)
@@ -87,9 +87,9 @@ def peak_bytes(run: Run) -> int:
     return mx.get_peak_memory() - before
 
 
-def total_bytes(tree: Any) -> int:
+def total_bytes(tree: object) -> int:
     """The bytes of all arrays in a tree, which may hold None."""
-    leaves: list[tuple[str, Any]] = tree_flatten(tree)  # type: ignore[assignment]
+    leaves: list[tuple[str, object]] = tree_flatten(tree)  # type: ignore[assignment]
     return sum(getattr(leaf, "nbytes", 0) for _, leaf in leaves)
 
 

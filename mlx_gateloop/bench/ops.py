@@ -110,7 +110,7 @@ def scan_arrays(shape: Shape) -> list[np.ndarray]:
 def our_scans(planes: list[np.ndarray], cotangents: tuple[np.ndarray, ...]) -> Contenders:
     arrays, dh = _mlx(planes), _mlx(cotangents)
 
-    def scan(backend: str, ar: mx.array, ai: mx.array, xr: mx.array, xi: mx.array) -> Any:
+    def scan(backend: str, ar: mx.array, ai: mx.array, xr: mx.array, xi: mx.array) -> object:
         zero = mx.zeros_like(xr[:, 0])
         return BACKENDS[backend].scan((ar, ai), (xr, xi), (zero, zero))
 

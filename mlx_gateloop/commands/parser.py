@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from mlx_gateloop.errors import InputError
 
@@ -33,7 +33,7 @@ def add_settings(command: argparse._ActionsContainer, text: str) -> None:
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
 
 
-def settings(arguments: list[str], example: str) -> dict[str, Any]:
+def settings(arguments: list[str], example: str) -> dict[str, object]:
     """Parse `--set KEY=VALUE` arguments; each value is YAML.
 
     Raises:
@@ -53,6 +53,6 @@ def settings(arguments: list[str], example: str) -> dict[str, Any]:
     return values
 
 
-def as_number(value: Any) -> Any:
+def as_number(value: object) -> object:
     """Turn 1e-6 into a float: YAML reads it as a string, as it has no point."""
     return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from mlx_gateloop.data.documents import Document
 
@@ -144,7 +143,7 @@ def _from_module(name: str) -> Iterator[Entry]:
             yield from _from_object(value, f"{owner}.{member}" if owner else member)
 
 
-def _from_object(value: Any, name: str) -> Iterator[Entry]:
+def _from_object(value: object, name: str) -> Iterator[Entry]:
     if not callable(value) or not isinstance(value.__doc__, str):
         return
     doc = inspect.cleandoc(value.__doc__)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from pathlib import Path
-from typing import Any
 
 from mlx_gateloop.data.memory_horizon import memory_horizon
 from mlx_gateloop.data.next_byte import next_byte
@@ -53,8 +52,8 @@ class Experiment:
 
     name: str
     preset: str
-    task: dict[str, Any]
-    train: dict[str, Any]
+    task: dict[str, object]
+    train: dict[str, object]
     seeds: int = 3
     models: tuple[str, ...] = (REFERENCE, "fixed")
     equal_parameters: bool = False
@@ -88,7 +87,7 @@ class Experiment:
     def is_preset(self) -> bool:
         """True if the runs are the preset's, except for their number of steps and their text."""
 
-        def compared(experiment: "Experiment") -> tuple[Any, ...]:
+        def compared(experiment: "Experiment") -> tuple[object, ...]:
             task, train = dict(experiment.task), dict(experiment.train)
             for parts, key in ((task, "file"), (train, "steps"), (train, "epochs")):
                 parts.pop(key, None)
@@ -98,7 +97,7 @@ class Experiment:
 
     def changed_by(
         self,
-        settings: dict[str, Any] | None = None,
+        settings: dict[str, object] | None = None,
         seeds: int | None = None,
         models: Sequence[str] | None = None,
         equal_parameters: bool = False,
@@ -200,7 +199,7 @@ class Experiment:
         return config
 
 
-def _train(size: tuple[int, int, int], batch_size: int, **others: Any) -> dict[str, Any]:
+def _train(size: tuple[int, int, int], batch_size: int, **others: object) -> dict[str, object]:
     layers, width, inner = size
     return {
         "model.num_hidden_layers": layers,

@@ -1,7 +1,5 @@
 """Channels that reset themselves: those that forget at the task's marker and only there."""
 
-from typing import Any
-
 import numpy as np
 
 from mlx_gateloop.data.task import Samples
@@ -13,7 +11,7 @@ TRACED = 32  # samples whose transitions are averaged
 FORGETS, KEEPS = 0.1, 0.8
 
 
-def mean_magnitudes(model: Model, test: Samples, marker: int) -> dict[str, Any] | None:
+def mean_magnitudes(model: Model, test: Samples, marker: int) -> dict[str, object] | None:
     """Mean |a| of every layer and channel at the marker and elsewhere.
 
     "resetting" is the number of resetting channels in each layer.

@@ -71,7 +71,7 @@ def run_experiment(
         write_report(out, whole, task, command)
 
 
-def _train(config: TrainConfig, task: Task, directory: Path, labels: dict[str, Any]) -> None:
+def _train(config: TrainConfig, task: Task, directory: Path, labels: dict[str, object]) -> None:
     """Train a model, or resume its run, and test it, whether finished or interrupted."""
     finished = False
     try:
@@ -112,7 +112,7 @@ def _claim(out: Path, experiment: Experiment, resume: bool) -> Experiment:
     return experiment
 
 
-def _compared(experiment: Experiment) -> dict[str, Any]:
+def _compared(experiment: Experiment) -> dict[str, object]:
     """The values that a resumed experiment must share; a text may move, as `data` identifies it."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(experiment)))
     values["task"].pop("file", None)
@@ -127,7 +127,7 @@ def _is_finished(directory: Path) -> bool:
     return bool(result["finished"])
 
 
-def _test(directory: Path, task: Task) -> dict[str, Any]:
+def _test(directory: Path, task: Task) -> dict[str, object]:
     """Test the best weights of a run (by validation loss)."""
     model, test = load_model(directory), task.test
     score = evaluate_task(model, test, batch_size=32)

@@ -1,10 +1,8 @@
 """The models that experiments compare, by name; light to import, for the command's parser."""
 
-from typing import Any
-
 HEADS = {"num_heads": 4}  # of models with heads; the others are max-headed
 # The fields of `ModelArgs` that each changes; the rest is the same for all.
-VARIANTS: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, object]] = {
     "data_controlled": {"transition": "data_controlled"},
     "fixed": {"transition": "fixed"},
     "real_gates": {"transition": "data_controlled", "gate": "real"},

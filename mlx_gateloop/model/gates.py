@@ -21,7 +21,7 @@ class StateTransitionLinear(nn.Linear):
     def to_quantized(self) -> Any:
         raise AttributeError("state-transition projections are not quantized")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         # AWQ leaves its calibration inputs, gigabytes, on each Linear that it does not quantize;
         # they would be saved with the weights.
         if name != "input_feat":

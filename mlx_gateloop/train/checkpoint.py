@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -50,7 +50,7 @@ def save_checkpoint(
     model: nn.Module,
     optimizer: optim.Optimizer,
     progress: Progress,
-    run: dict[str, Any],
+    run: dict[str, object],
 ) -> None:
     """Write weights, optimizer, random state and progress to `path`, atomically.
 
@@ -75,7 +75,7 @@ def save_checkpoint(
         raise InputError(f"{path}: checkpoint not saved ({reason}); {kept}") from error
 
 
-def read_header(path: Path) -> tuple[Progress, dict[str, Any]]:
+def read_header(path: Path) -> tuple[Progress, dict[str, object]]:
     """Read the progress and identity of a checkpoint, after checking that its file is complete.
 
     Raises:

@@ -133,7 +133,7 @@ class TrainConfig:
         return self
 
     @staticmethod
-    def load(path: Path | str | None, overrides: dict[str, Any] | None = None) -> "TrainConfig":
+    def load(path: Path | str | None, overrides: dict[str, object] | None = None) -> "TrainConfig":
         """Read a YAML file (None: the defaults) and lay overrides over it.
 
         Args:
@@ -193,14 +193,14 @@ class TrainConfig:
             )
         return steps
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The resolved configuration as plain YAML values; `load` reads it back equal."""
         tree = asdict(self)
         tree["optimizer"]["betas"] = list(self.optimizer.betas)
         return tree
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def _read_yaml(path: Path) -> dict[str, object]:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -55,7 +54,7 @@ class Output:
         self.config = directory / "config.yaml"
 
     @contextmanager
-    def start(self, config: dict[str, Any]) -> Iterator[None]:
+    def start(self, config: dict[str, object]) -> Iterator[None]:
         """Create the directory with the resolved configuration and what the `with` block saves.
 
         Everything is written beside the directory, which is renamed at the end: whatever stops
@@ -84,7 +83,7 @@ class Output:
         with replacing(self.log) as partial:
             partial.write_text("".join(f"{line}\n" for line in kept))
 
-    def record(self, **values: Any) -> None:
+    def record(self, **values: object) -> None:
         """Append a record to the log; inf and nan, which JSON lacks, become null."""
         numbers = {k: v for k, v in values.items() if not isinstance(v, float) or isfinite(v)}
         with self.log.open("a") as file:
