@@ -15,6 +15,7 @@ from helpers.checkpoints import (
     refused,
     run,
     source_logits,
+    torch,
     torch_model,
 )
 from helpers.flax_model import flax_model, flax_state
@@ -25,8 +26,6 @@ from tqdm import tqdm
 
 from mlx_gateloop import load
 from mlx_gateloop.tokenizer import byte_tokenizer
-
-torch = pytest.importorskip("torch", reason="PyTorch's files are written with torch")
 
 
 def test_a_checkpoint_becomes_a_model_directory(source, out, capsys):

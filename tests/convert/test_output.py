@@ -7,8 +7,6 @@ from helpers.checkpoints import FILES, contents, old_model, refused, run
 from mlx_gateloop.convert import from_source
 from mlx_gateloop.convert.plan import Plan
 
-torch = pytest.importorskip("torch", reason="PyTorch's files are written with torch")
-
 
 def test_an_existing_output_is_kept_unless_forced(source, out, capsys):
     before = old_model(out)

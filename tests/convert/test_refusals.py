@@ -3,11 +3,9 @@
 import json
 
 import pytest
-from helpers.checkpoints import contents, refused, run
+from helpers.checkpoints import contents, refused, run, torch
 
 from mlx_gateloop.tokenizer import byte_tokenizer
-
-torch = pytest.importorskip("torch", reason="PyTorch's files are written with torch")
 
 
 def save_and_refuse(capsys, state, source, out, *flags):

@@ -1,12 +1,10 @@
 """The way back, from a model directory to a PyTorch state dict."""
 
 import pytest
-from helpers.checkpoints import refused, run, torch_model
+from helpers.checkpoints import refused, run, torch, torch_model
 
 from mlx_gateloop import Model, ModelArgs, save
 from mlx_gateloop.tokenizer import byte_tokenizer
-
-torch = pytest.importorskip("torch", reason="PyTorch's files are written with torch")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

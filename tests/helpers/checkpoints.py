@@ -14,7 +14,6 @@ from mlx_gateloop.errors import InputError
 
 SIZES = {"num_tokens": 262, "dim": 32, "depth": 2, "ff_mult": 2}  # as many tokens as `bytes` has
 torch = pytest.importorskip("torch", reason="PyTorch's files are written with torch")
-ROOT = Path(__file__).parent.parent.parent
 FILES = {
     "README.md",
     "config.json",
@@ -35,16 +34,20 @@ def problem(call: Callable[[], Any]) -> str:
     return message
 
 
-def torch_model(seed: int = 0, **options: Any) -> Any:
+def state_of(module: Any) -> dict[str, np.ndarray]:
+    """A torch module's state dict as NumPy arrays."""
+    return {name: tensor.numpy() for name, tensor in module.state_dict().items()}
+
+
+def torch_model(seed: int = 0, noise: float = 0.2, **options: Any) -> Any:
     """A model of gateloop-transformer with random weights, norms and biases included."""
-    torch = pytest.importorskip("torch", reason="the source model is a torch module")
     transformer = pytest.importorskip("gateloop_transformer", reason="the source model's library")
     torch.manual_seed(seed)
     model = transformer.Transformer(**SIZES | options).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:
-                parameter += 0.2 * torch.randn_like(parameter)
+                parameter += noise * torch.randn_like(parameter)
     return model
 
 
@@ -78,8 +81,6 @@ def old_model(out):
 
 
 def source_logits(model):
-    import torch
-
     with torch.no_grad():
         return model(torch.from_numpy(TOKENS)).numpy()
 

@@ -6,16 +6,11 @@ import itertools
 import mlx.core as mx
 import numpy as np
 import pytest
-from helpers.checkpoints import problem
+from helpers.checkpoints import problem, state_of, torch, torch_model
 from helpers.parity import TOLERANCE, assert_same, converted, difference, shapes_of, tokens
 from mlx_gateloop.convert.sources import LUCIDRAINS, detect
 
 from mlx_gateloop.model.lm import ModelArgs
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-package = pytest.importorskip(
-    "gateloop_transformer", reason="gateloop-transformer is not installed"
-)
 
 VOCAB = 19
 # Heads and dim_gate_looped_attn, for a model of width 8.
@@ -25,19 +20,7 @@ ABLATIONS = ({}, {"ablate_complex": True}, {"ablate_state_transition": True})
 
 
 def transformer(seed=0, **options):
-    """A package model whose every weight is random, norms and biases too."""
-    torch.manual_seed(seed)
-    defaults = {"dim": 8, "num_tokens": VOCAB, "depth": 2}
-    model = package.Transformer(**defaults | options).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim == 1:
-                weight += 0.3 * torch.randn_like(weight)
-    return model
-
-
-def state_of(model):
-    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    return torch_model(seed, 0.3, **{"dim": 8, "num_tokens": VOCAB, "ff_mult": 4} | options)
 
 
 @pytest.mark.parametrize("flags", list(itertools.product([False, True], repeat=3)))

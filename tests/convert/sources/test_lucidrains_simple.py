@@ -5,11 +5,10 @@ import itertools
 import mlx.core as mx
 import numpy as np
 import pytest
-from helpers.checkpoints import problem
+from helpers.checkpoints import problem, state_of, torch
 from helpers.parity import TOLERANCE, converted, difference
 from mlx_gateloop.convert.sources import SOURCES
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 package = pytest.importorskip(
     "gateloop_transformer", reason="gateloop-transformer is not installed"
 )
@@ -24,8 +23,7 @@ def test_the_layer_computes_the_same(prenorm, post_ln):
     with torch.no_grad():
         for weight in layer.parameters():
             weight += 0.2 * torch.randn_like(weight)
-    state = {name: tensor.numpy() for name, tensor in layer.state_dict().items()}
-    ours, reference = converted(state, "lucidrains-simple")
+    ours, reference = converted(state_of(layer), "lucidrains-simple")
     for length in (1, 30, 512):
         x = np.random.default_rng(length).standard_normal((2, length, SIZE), np.float32)
         with torch.no_grad():

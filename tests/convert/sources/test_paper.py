@@ -2,11 +2,9 @@
 
 import mlx.core as mx
 import pytest
-from helpers.checkpoints import problem
+from helpers.checkpoints import problem, state_of, torch
 from helpers.parity import TOLERANCE, assert_same, converted, difference, shapes_of, tokens
 from mlx_gateloop.convert.sources import SOURCES
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 paper = SOURCES["paper"]
 VOCAB = 17
@@ -31,10 +29,6 @@ def paper_model(**options):
         for weight in model.parameters():
             weight += 0.1 * torch.randn_like(weight)
     return model
-
-
-def state_of(model):
-    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
