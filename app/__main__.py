@@ -32,7 +32,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     add("--allow-hub", action="store_true", help="also load models by Hugging Face hub id")
     add("--host", default="127.0.0.1", metavar="H", help="the address to listen on")
-    add("--port", type=_port, metavar="P", help="the port to listen on; else one from 7860 on")
+    add(
+        "--port",
+        type=_port,
+        metavar="P",
+        help="the port to listen on; by default the first free one from 7860",
+    )
     add("--share", action="store_true", help="a public link through Gradio's tunnel")
     add("--auth", metavar="USER:PASSWORD", help="ask for this password; @FILE holds it")
     add("--mcp", action="store_true", help="also serve the Model Context Protocol")

@@ -15,7 +15,7 @@ SUFFIX = ".safetensors"
 
 
 class ConversationFolder:
-    """The conversations of a folder; whoever may use the app may open them.
+    """The conversations of a folder; everyone with access to the app can open them.
 
     Args:
         folder: Made when the first one is saved.

@@ -13,7 +13,7 @@ from mlx_gateloop.watch.trace import Trace, total_bytes
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the server, whatever a page or a program asks for.
+    """Limits of the server for pages and programs.
 
     Args:
         characters: Of one message, and of a completion's text.
@@ -124,7 +124,7 @@ class Run:
         return "".join(piece.text for piece in self.pieces[self.begin :] if piece.kind == "answer")
 
     def cancel(self) -> None:
-        """Stop it: within a token if it is running, at once if it waits. A finished run stays."""
+        """Stop it within a token, or at once if it waits; no effect once it is done."""
         if not self.done:
             self.stopped = True
             self.on_cancel(self)

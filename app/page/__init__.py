@@ -1,1 +1,1 @@
-"""The page: its layout, what its buttons do, and the state view."""
+"""The page: its layout, its event handlers, and the state view."""
