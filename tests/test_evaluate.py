@@ -4,13 +4,13 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
+from helpers.models import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_gateloop.data.task import UNASKED, Samples
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.evaluate import evaluate, evaluate_task, whole_windows
-from mlx_gateloop.model.lm import Model, ModelArgs
 
 
 class Bigram(nn.Module):
@@ -46,9 +46,9 @@ def test_every_token_but_the_first_counts_once(count, length, batch_size):
 
 @pytest.fixture
 def model():
-    mx.random.seed(0)
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
-    return Model(ModelArgs(vocab_size=13, dropout=0.5, longest_half_life=20, **sizes))
+    model = tiny_model(vocab_size=13, num_hidden_layers=1, dropout=0.5, longest_half_life=20)
+    model.train()  # evaluation switches dropout off
+    return model
 
 
 def nats_of(model, tokens):

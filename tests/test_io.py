@@ -8,14 +8,14 @@ import signal
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
-from helpers.models import chat_tokenizer
+from helpers.models import chat_tokenizer, tiny_model
 from helpers.reference import as_numpy, error
 from mlx.utils import tree_flatten
 from mlx_lm import load as load_with_mlx_lm
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io import load, load_model, save
-from mlx_gateloop.model.lm import Model, ModelArgs
+from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tokenizer import byte_tokenizer, stop_token_ids
 
 FILES = {
@@ -35,10 +35,7 @@ def tokenizer():
 
 def tiny(tokenizer, **options):
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
-    mx.random.seed(0)
-    model = Model(ModelArgs(vocab_size=len(tokenizer), **sizes | options))
-    model.eval()
-    return model
+    return tiny_model(**{"vocab_size": len(tokenizer)} | sizes | options)
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_gateloop import Model, ModelArgs, save
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.layers import TimeMixing
 from mlx_gateloop.tokenizer import CHAT_TEMPLATE, byte_tokenizer
 
 SIZES = {"vocab_size": 17, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}
@@ -53,6 +55,12 @@ def tiny_model(seed: int = 0, **options: Any) -> Model:
     model = Model(ModelArgs(**{**SIZES, **options}))
     model.eval()
     return model
+
+
+def time_mixing(**options: Any) -> TimeMixing:
+    """A mixing layer; the options are arguments of LayerArgs."""
+    mx.random.seed(0)
+    return TimeMixing(LayerArgs(**{"hidden_size": SIZES["hidden_size"], **options}))
 
 
 def chat_tokenizer() -> Any:

@@ -4,22 +4,15 @@ import math
 from dataclasses import replace
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 import pytest
+from helpers.models import time_mixing
 from mlx.utils import tree_flatten
 
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import LayerArgs
-from mlx_gateloop.model.gates import StateTransitionLinear, projection
-from mlx_gateloop.model.layers import Block, ChannelMixing, GateLoopLayer, TimeMixing, norm
+from mlx_gateloop.model.layers import Block, ChannelMixing, GateLoopLayer, norm
 
 SIZE = 8
-
-
-def time_mixing(**options):
-    mx.random.seed(0)
-    return TimeMixing(LayerArgs(**{"hidden_size": SIZE} | options))
 
 
 def sigmoid(x):
@@ -168,89 +161,6 @@ def test_a_mask_that_is_no_array_means_no_padding():
     layer = time_mixing()
     x = mx.random.normal((1, 4, SIZE))
     assert mx.array_equal(layer(x, "causal"), layer(x))
-
-
-def test_polar_abs_has_a_gradient_where_z_is_zero():
-    layer = time_mixing(gate="polar_abs")
-    for name in ("gamma_proj", "theta_proj"):
-        layer[name].weight = mx.zeros((SIZE, SIZE))
-    x = mx.random.normal((1, 5, SIZE))
-    magnitude, phase = (mx.exp(layer.transition(x).first), layer.transition(x).second)
-    np.testing.assert_allclose(magnitude, np.full(x.shape, 0.5), rtol=1e-6)
-    assert not mx.any(phase)
-    _, gradients = nn.value_and_grad(layer, lambda x: (layer(x) ** 2).sum())(x)
-    assert all(
-        np.isfinite(np.array(g)).all() for g in tree_flatten(gradients, destination={}).values()
-    )
-
-
-@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
-def test_the_transition_is_computed_in_float32(dtype):
-    layer = time_mixing()
-    layer.set_dtype(dtype)
-    x = mx.random.normal((1, 4, SIZE)).astype(dtype)
-    transition = layer.transition(x)
-    layer.set_dtype(mx.float32)
-    exact = layer.gamma_proj(x.astype(mx.float32))
-    assert transition.first.dtype == transition.second.dtype == mx.float32
-    np.testing.assert_allclose(transition.first, exact, rtol=1e-5, atol=1e-6)
-    layer.set_dtype(dtype)
-    assert layer(x).dtype == dtype
-
-
-def test_projections_start_lecun_normal():
-    mx.random.seed(1)
-    linear = projection(nn.Linear, 256, 128, bias=True)
-    assert abs(linear.weight.std().item() * 16 - 1) < 0.02
-    assert abs(linear.weight.mean().item()) < 0.002
-    assert not mx.any(linear.bias)
-    assert "bias" not in projection(StateTransitionLinear, 4, 4, bias=False)
-
-
-def test_fixed_transitions_start_as_spread_as_projected_ones():
-    layer = time_mixing(hidden_size=4096, transition="fixed", bias=False)
-    for vector in (layer.gamma, layer.theta):
-        assert abs(vector.std().item() - 1) < 0.05
-        assert abs(vector.mean().item()) < 0.05
-
-
-@pytest.mark.parametrize("transition", ["data_controlled", "fixed"])
-@pytest.mark.parametrize("heads", [{}, {"num_heads": 64, "transition_per": "head"}])
-def test_half_lives_are_spread_and_the_state_keeps_the_variance_of_one_input(transition, heads):
-    mixing = time_mixing(hidden_size=256, transition=transition, longest_half_life=60, **heads)
-    gamma = mixing.gamma if transition == "fixed" else mixing.gamma_proj.bias
-    magnitude = mx.sigmoid(gamma)
-    half_lives = -math.log(2) / mx.log(magnitude)
-    assert 0.999 <= mx.min(half_lives).item() < 1.4
-    assert 45 < mx.max(half_lives).item() <= 60.01
-    assert mx.median(half_lives).item() == pytest.approx(math.sqrt(60), rel=0.5)
-    taken = mx.repeat(1 - magnitude**2, 256 // len(magnitude))
-    variance = mx.var(mixing.v_proj.weight, axis=1) * 256 / taken
-    assert mx.mean(variance).item() == pytest.approx(1, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"longest_half_life": 1},
-        {"longest_half_life": "60"},
-        {"longest_half_life": 60, "gate": "polar_abs"},
-        {"longest_half_life": 60, "bias": False},
-    ],
-)
-def test_a_start_that_is_impossible_is_refused(options):
-    with pytest.raises(InputError, match="longest_half_life"):
-        time_mixing(**options)
-
-
-def test_quantizers_pass_the_transition_by():
-    layer = time_mixing(hidden_size=32)
-    assert not hasattr(layer.gamma_proj, "to_quantized")
-    layer.gamma_proj.input_feat = mx.zeros((2, 3))  # what AWQ does
-    nn.quantize(layer, group_size=32, bits=4)
-    assert type(layer.q_proj) is nn.QuantizedLinear
-    assert type(layer.gamma_proj) is type(layer.theta_proj) is StateTransitionLinear
-    assert set(layer.gamma_proj.parameters()) == {"weight", "bias"}
 
 
 def test_channel_mixing_is_an_exact_gelu_network():

@@ -3,9 +3,8 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.models import tiny_model
 
-import mlx_gateloop as gl
-from mlx_gateloop.model.lm import ModelArgs
 from mlx_gateloop.ops import Transition
 from mlx_gateloop.ops.attention import decay
 from mlx_gateloop.watch import Recorder, Trace, recording, total_bytes, trace_of
@@ -15,11 +14,8 @@ LAYERS, CHANNELS = 2, 8
 
 
 def model(**options):
-    mx.random.seed(0)
     sizes = {"hidden_size": CHANNELS, "intermediate_size": 8, "num_hidden_layers": LAYERS}
-    made = gl.Model(ModelArgs(vocab_size=11, **sizes | options))
-    made.eval()
-    return made
+    return tiny_model(**{"vocab_size": 11} | sizes | options)
 
 
 def read(made, tokens, caches, recorder):
