@@ -42,7 +42,7 @@ def test_two_writers_do_not_mix(tmp_path):
     def write(text):
         with replacing(path) as partial:
             partial.write_text(text)
-            barrier.wait(timeout=60)
+            barrier.wait(timeout=600)
 
     threads = [threading.Thread(target=write, args=(text * 1000,)) for text in "ab"]
     for thread in threads:

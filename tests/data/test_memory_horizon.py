@@ -67,7 +67,6 @@ def test_the_papers_parameters_are_the_defaults():
     assert (task.validation.inputs != task.test.inputs).any()
 
 
-@pytest.mark.slow
 def test_statistics_at_the_papers_size():
     """Scores of simple strategies; the paper's models have 0.43 and 0.25."""
     task = memory_horizon()

@@ -144,7 +144,7 @@ def test_killed_and_resumed_is_the_uninterrupted_experiment(tmp_path):
         stderr=subprocess.DEVNULL,
     )
     log, checkpoint = (out / "runs" / "fixed-0" / n for n in ("log.jsonl", "checkpoints"))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline and child.poll() is None:
         if log.exists() and len(log.read_text().splitlines()) > 4:
             break
@@ -307,7 +307,6 @@ def test_a_directory_of_something_else(tmp_path, text, words):
     assert names(tmp_path) == {"experiment.json"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "low", "high"), [("data_controlled", 0.85, 1), ("fixed", 0, 0.65)]
 )
