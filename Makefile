@@ -99,7 +99,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 	@$(BIN)/python -c 'from mlx_gateloop import doctor; doctor.print_what_is_missing()'
 
 .venv/installed-all: .venv/installed requirements.txt
-	@echo "Installing what training and converting need: some 80 MB, once."
+	@echo "Installing what training and converting need, PyTorch among it: once."
 	$(PIP) -r requirements.txt
 	@touch $@
 
