@@ -60,11 +60,11 @@ def c_loop(ar: np.ndarray, ai: np.ndarray, xr: np.ndarray, xi: np.ndarray) -> Ru
     pointers = [ctypes.c_void_p(p.ctypes.data) for p in (ar, ai, xr, xi, zero, hr, hi)]
     sizes = [ctypes.c_long(size) for size in xr.shape]
 
-    def run() -> tuple[np.ndarray, np.ndarray]:
+    def loop() -> tuple[np.ndarray, np.ndarray]:
         library.scan(*sizes, *pointers)
         return hr, hi
 
-    return run
+    return loop
 
 
 def device_copy(moved: int) -> Contender:

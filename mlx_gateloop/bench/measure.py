@@ -36,12 +36,12 @@ class Contender:
 def mlx_run(function: Function, *arrays: object) -> Run:
     """Make a run of an MLX function, with its results evaluated."""
 
-    def run() -> object:
+    def evaluated() -> object:
         result = function(*arrays)
         mx.eval(result)
         return result
 
-    return run
+    return evaluated
 
 
 def mlx_gradient(function: Function, arrays: Sequence[Any], cotangents: Sequence[Any]) -> Run:

@@ -94,11 +94,11 @@ def _torch_forward(model: Any, tokens: np.ndarray) -> Run:
 
     inputs = torch.tensor(tokens)
 
-    def run() -> Any:
+    def forward() -> Any:
         with torch.no_grad():
             return model(inputs)
 
-    return run
+    return forward
 
 
 def _speed(tokens: int, seconds: float, ours: float) -> str:

@@ -116,7 +116,7 @@ def _update(args: ModelArgs) -> Run:
         optimizer.update(model, clipped)
         return norm
 
-    def run() -> None:
+    def step() -> None:
         mx.eval(update(gradient), state)
 
-    return run
+    return step

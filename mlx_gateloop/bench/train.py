@@ -99,10 +99,10 @@ def _torch_step(model: Any, tokens: np.ndarray) -> Run:
         weight_decay=config.weight_decay,
     )
 
-    def run() -> None:
+    def step() -> None:
         optimizer.zero_grad()
         model(data, return_loss=True).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
         optimizer.step()
 
-    return run
+    return step
