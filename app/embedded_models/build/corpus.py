@@ -1,6 +1,7 @@
 """The text of the embedded models: Python's documentation, and questions about it.
 
-`python -m app.embedded_models.build.corpus FOLDER` writes FOLDER/corpus.jsonl, for `gateloop train --data FOLDER`.
+`python -m app.embedded_models.build.corpus FOLDER` writes FOLDER/corpus.jsonl, for
+`gateloop train --data FOLDER`.
 """
 
 import builtins

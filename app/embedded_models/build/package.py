@@ -1,4 +1,4 @@
-"""From a training run to a directory of `app/embedded_models`: quantized, with a short log and hashes.
+"""From a training run to a directory of `app/embedded_models`: quantized, short log, hashes.
 
     python -m app.embedded_models.build.package runs/demo app/embedded_models/demo
 
@@ -12,8 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ...generation.models import SUMS
 from mlx_gateloop.cli import main as gateloop
+
+from ...generation.models import SUMS
 
 BITS, GROUP = 8, 64
 MOST_BYTES = 6_000_000  # of a file
