@@ -118,8 +118,8 @@ def generate(url: str) -> str:
 
 def check_convert(environment: Environment) -> None:
     words = ("convert", "weights.pt", "converted", "--tokenizer", "bytes")
-    environment.names_extra("convert", *words)
-    environment.install("convert")
+    environment.names_extra("torch", *words)
+    environment.install("convert,torch")
     environment.run("python", "-c", SAVE_WEIGHTS)
     print(environment.run("gateloop", *words))
     prompt = ("--model", "converted", "--prompt", "Hello", "--max-tokens", "4")

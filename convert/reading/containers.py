@@ -18,10 +18,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from mlx_gateloop import extras
 from mlx_gateloop.errors import InputError, one_line
 
 Tree = Mapping[str, Any]  # of trees and `Stored`; files may hold anything else beside them
-INSTALL = '`pip install "mlx-gateloop[convert]"`'
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def import_torch(path: Path) -> Any:
     try:
         import torch
     except ImportError:
-        raise InputError(f"{path}: PyTorch's format needs torch; {INSTALL}") from None
+        raise InputError(f"{path}: PyTorch's format needs {extras.advice('torch')}") from None
     return torch
 
 
@@ -220,7 +220,7 @@ def _read_msgpack(path: Path) -> Tree:
     try:
         import msgpack
     except ImportError:
-        raise InputError(f"{path}: Flax's format needs msgpack; {INSTALL}") from None
+        raise InputError(f"{path}: Flax's format needs {extras.advice('msgpack')}") from None
 
     def extension(code: int, data: bytes) -> Any:
         if code not in (_ARRAY, _NUMBER):

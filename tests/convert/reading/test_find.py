@@ -283,7 +283,7 @@ def test_without_torch_the_message_says_so(tmp_path, monkeypatch):
     torch.save(state_dict(), tmp_path / "w.pt")
     monkeypatch.setitem(sys.modules, "torch", None)
     message = problem(lambda: find(str(tmp_path / "w.pt")))
-    assert 'needs torch; `pip install "mlx-gateloop[convert]"`' in message
+    assert 'needs torch: not installed; run: pip install "mlx-gateloop[torch]"' in message
 
 
 def test_a_hub_id_without_network_is_one_line_or_the_cached_copy(tmp_path, monkeypatch):

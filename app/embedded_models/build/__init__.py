@@ -1,0 +1,1 @@
+"""Builds the embedded models: their corpus and their packaging."""
