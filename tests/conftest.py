@@ -1,6 +1,7 @@
 """What all tests need before anything else is imported."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -8,6 +9,9 @@ from pathlib import Path
 os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
 
 from hypothesis import settings
+
+# A shell starts background jobs (`make test &`) with Ctrl-C ignored, and every child inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # `app` and `convert` lie in the repository and in no wheel: they are found there, after all that is
 # installed.

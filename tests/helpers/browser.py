@@ -18,6 +18,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 START_SECONDS = 180
+STOP_SECONDS = 120
 PATIENCE_MS = 120_000  # of what a tab waits for
 RETRY_MS = 400
 RUN_APP = "import runpy\nrunpy.run_module('app', run_name='__main__', alter_sys=True)\n"
@@ -56,9 +57,13 @@ class Server:
         self.url = found[0] + "/"
 
     def stop(self) -> int:
-        """Interrupt it; returns its exit code."""
+        """Interrupt it; returns its exit code, negative if it had to be killed."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(60)
+        try:
+            return self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
 
 
 @contextmanager

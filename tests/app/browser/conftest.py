@@ -74,8 +74,9 @@ def start_server(endless_models, tmp_path_factory):
         return servers[-1]
 
     yield start
-    for server in servers:
-        code, log = server.stop(), server.log.read_text()
+    codes = [server.stop() for server in servers]  # all of them, before one may fail
+    for code, server in zip(codes, servers, strict=True):
+        log = server.log.read_text()
         assert code == 130, log
         for problem in ("Traceback", "asked outside"):
             assert problem not in log, log
