@@ -99,7 +99,7 @@ def test_transitions_do_not_hold_up_the_server(engine, finished, monkeypatch):
     def slow(trace):
         threads.add(threading.current_thread())
         started.release()
-        assert go_on.wait(10)
+        assert go_on.wait(120)
         return {"some": "thing"}
 
     monkeypatch.setattr(api, "_transitions", slow)

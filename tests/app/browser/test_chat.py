@@ -31,6 +31,13 @@ def save(page, name):
     page.settings()
 
 
+def choose(page, model, about):
+    """Choose a model and wait for its description: all that was sent before is shown by then."""
+    page.choose(model)
+    shown = "document.querySelector('#model-about').innerText"
+    page.tab.wait_for_function(f"about => {shown}.includes(about)", arg=about)
+
+
 def test_a_second_message_reads_only_itself(page):
     page.ask("a first message " * 20)
     page.finished()
@@ -57,9 +64,8 @@ def test_stop_ends_only_what_runs_in_its_own_tab(page, new_page):
     beside.ask("beside")
     stranger.ask("stranger", "complete")
     page.ask("stopped")
-    page.tab.locator("#chat-stop").dispatch_event(
-        "click"
-    )  # at once, though another tab is in front
+    # at once, though another tab is in front
+    page.tab.locator("#chat-stop").dispatch_event("click")
     assert page.finished() < 1024
     assert beside.finished() > 300
     assert stranger.finished("complete") > 300
@@ -77,7 +83,7 @@ def test_what_is_typed_during_a_run_stays(running):
 def test_a_new_conversation_during_a_run_leaves_nothing_of_the_old_one(running):
     running.tab.locator("#clear").click()
     running.shows(0)
-    running.tab.wait_for_timeout(500)  # an update on its way would come now
+    choose(running, "b", "fixed transitions")
     assert running.said() == running.said("bot") == []
     assert running.view("run") is None
     assert running.view("pieces") == []
@@ -100,7 +106,8 @@ def test_a_saved_conversation_goes_on(page):
     page.tab.wait_for_function(MID_RUN)
     open_saved(page)  # during a run
     page.shows(1)
-    page.tab.wait_for_timeout(500)
+    choose(page, "b", "fixed transitions")
+    choose(page, "a", "data-controlled transitions")
     assert page.said("bot") == answer
     assert page.view("run") is None
     page.set_tokens(8)
@@ -191,9 +198,7 @@ def test_spaces_and_lines_are_shown_as_they_are(page):
 def test_another_model_goes_on_with_the_chat(page):
     page.ask("for both")
     page.finished()
-    page.choose("b")
-    about = "document.querySelector('#model-about').innerText"
-    page.tab.wait_for_function(f"{about}.includes('fixed transitions')")
+    choose(page, "b", "fixed transitions")
     page.ask("go on")
     page.finished()
     now, whole = page.read()

@@ -42,7 +42,7 @@ def test_an_ipv6_address_is_served_under_its_name(start_server):
     port = int(re.search(r"http://\[::1\]:(\d+)/", server.log.read_text())[1])
 
     def status(name):
-        connection = http.client.HTTPConnection("::1", port, timeout=10)
+        connection = http.client.HTTPConnection("::1", port, timeout=120)
         connection.request("GET", "/config", headers={"Host": f"{name}:{port}"})
         with connection.getresponse() as answer:
             connection.close()

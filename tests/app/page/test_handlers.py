@@ -63,14 +63,14 @@ def test_stop_ends_the_runs_of_one_tab_of_one_visitor(handlers):
         stopped = {key for key, (run,) in runs.items() if run.stopped}
         for updates in [*chats, *texts]:
             await updates.aclose()
-        await asyncio.sleep(0.1)  # the loop closes what they awaited
+        while handlers._running:  # the loop closes what they awaited
+            await asyncio.sleep(0.001)
         assert all(run.stopped for (run,) in runs.values())  # as if the tabs were closed
         return stopped, set(runs)
 
     stopped, all_of_them = asyncio.run(scene())
     assert stopped == {(me, "chat")}
     assert all_of_them == {(me, "chat"), (other, "chat"), (me, "complete")}
-    assert not handlers._running
 
 
 def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
@@ -79,7 +79,7 @@ def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
     def fetch(model):
         if model == "fixed":
             waiting.set()
-            assert go_on.wait(30)
+            assert go_on.wait(120)
         return True
 
     monkeypatch.setattr(handlers.engine.models, "is_here", lambda model: model != "fixed")
