@@ -2,9 +2,7 @@
 
 import pytest
 from helpers.checkpoints import refused, run, torch, torch_model
-
-from mlx_gateloop import Model, ModelArgs, save
-from mlx_gateloop.tokenizer import byte_tokenizer
+from helpers.models import save_tiny_model
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -50,17 +48,21 @@ def test_the_ablation_is_told_on_the_way_back(source, out, tmp_path, capsys):
     assert "ablate_complex=True is not in the weights" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("options", [{}, {"gate": "real"}, {"tie_word_embeddings": True}])
-def test_models_that_lucidrains_cannot_express_are_refused(tmp_path, capsys, options):
-    from mlx_gateloop import save
-    from mlx_gateloop.model.lm import Model, ModelArgs
-    from mlx_gateloop.tokenizer import byte_tokenizer
+LIKE_LUCIDRAINS = {"gate": "polar_abs", "norm": "rms", "projection_bias": False, "head_bias": False}
 
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
-    model = Model(ModelArgs(vocab_size=262, **sizes | options))
-    save(model, byte_tokenizer(), tmp_path / "ours")
-    message = refused(capsys, tmp_path / "ours", tmp_path / "b.pt", "--to", "lucidrains")
-    assert "--to lucidrains: " in message
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "--to lucidrains: "),
+        ({"gate": "real"}, "--to lucidrains: "),
+        ({"tie_word_embeddings": True}, "--to lucidrains: "),
+        (LIKE_LUCIDRAINS | {"intermediate_size": 50}, "multiple of hidden_size"),
+    ],
+)
+def test_models_that_lucidrains_cannot_express_are_refused(tmp_path, out, capsys, options, message):
+    save_tiny_model(out, hidden_size=32, **options)
+    assert message in refused(capsys, out, tmp_path / "b.pt", "--to", "lucidrains")
     assert not (tmp_path / "b.pt").exists()
 
 
@@ -85,19 +87,3 @@ def test_the_way_back_refuses_what_it_cannot_do(tmp_path, source, out, capsys):
     assert (tmp_path / "b.pt").read_bytes() == before
     assert run(out, tmp_path / "b.pt", *back, "--force") == 0
     assert (tmp_path / "b.pt").read_bytes()[:2] == b"PK"
-
-
-def test_what_gateloop_transformer_cannot_build_does_not_go_back(out, tmp_path, capsys):
-    args = ModelArgs(
-        vocab_size=262,
-        hidden_size=32,
-        intermediate_size=50,
-        num_hidden_layers=1,
-        gate="polar_abs",
-        norm="rms",
-        projection_bias=False,
-        head_bias=False,
-    )
-    save(Model(args), byte_tokenizer(), out)
-    message = refused(capsys, out, tmp_path / "b.pt", "--to", "lucidrains")
-    assert "multiple of hidden_size" in message

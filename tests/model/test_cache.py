@@ -9,6 +9,12 @@ from mlx_lm.models.cache import BatchKVCache
 
 from mlx_gateloop.errors import InputError
 
+BATCHES = {
+    "lengths": st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    "chunk": st.integers(1, 10),
+    "left": st.booleans(),
+}
+
 
 @pytest.mark.parametrize("cuts", [[1], [32], [33, 34], [1, 2, 3, 50]])
 def test_a_prompt_in_chunks_is_the_whole_prompt(model, cuts):
@@ -25,74 +31,15 @@ def test_decoding_step_by_step_is_the_full_forward(model):
     close(mx.concatenate(steps, axis=1), model(prompt))
 
 
-@settings(deadline=None, max_examples=15)
-@given(
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    chunk=st.integers(1, 10),
-    left=st.booleans(),
-)
-def test_padding_and_batching_change_no_logits(lengths, chunk, left):
-    model = tiny_model()
+def check_padding(model, cache, lengths, chunk, left):
+    """Rows of a padded batch, read in chunks, have the logits of each prompt alone."""
     width = max(lengths)
     padding = [width - n for n in lengths]
     prompts = [tokens(n, seed=n) for n in lengths]
-    pads = [(0, 0), (1, 0)] if left else [(0, 0), (0, 1)]
-    rows = [
-        mx.pad(p, [(0, 0), tuple(n * side for side in pads[1])])
-        for p, n in zip(prompts, padding, strict=True)
-    ]
-    cache = model.make_cache()
-    for layer in cache:
-        if left:
-            layer.left_padding = mx.array(padding)
-        else:
-            layer.prepare(lengths=lengths)
-    batch = mx.concatenate(rows)
-    parts = [model(batch[:, n : n + chunk], cache) for n in range(0, width, chunk)]
-    logits = mx.concatenate(parts, axis=1)
-    for layer in cache:
-        layer.finalize()
-    following = model(tokens(1, batch=len(lengths), seed=99), cache)
-    for row, (prompt, n) in enumerate(zip(prompts, padding, strict=True)):
-        own = model.make_cache()
-        alone = slice(n, None) if left else slice(0, width - n)
-        close(logits[row : row + 1, alone], model(prompt, own))
-        close(
-            following[row : row + 1],
-            model(tokens(1, batch=len(lengths), seed=99)[row : row + 1], own),
-        )
-
-
-@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
-def test_the_cache_does_not_grow(options):
-    model = tiny_model(**options)
-    cache = model.make_cache()
-    model(tokens(3), cache)
-    before = [c[0].shape for c in cache]
-    model(tokens(50), cache)
-    assert [c[0].shape for c in cache] == before
-    assert {c[0].dtype for c in cache} == {mx.float32}
-
-
-@settings(deadline=None, max_examples=15)
-@given(
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    chunk=st.integers(1, 10),
-    left=st.booleans(),
-    variant=st.sampled_from(list(GROWING.values())),
-)
-def test_padding_and_batching_change_no_logits_of_attention(lengths, chunk, left, variant):
-    model = tiny_model(**variant)
-    width = max(lengths)
-    padding = [width - n for n in lengths]
-    prompts = [tokens(n, seed=n) for n in lengths]
-    sides = [(p, 0) if left else (0, p) for p in padding]
+    sides = [(n, 0) if left else (0, n) for n in padding]
     batch = mx.concatenate(
         [mx.pad(p, [(0, 0), side]) for p, side in zip(prompts, sides, strict=True)]
     )
-    cache = [BatchKVCache(padding if left else [0] * len(lengths)) for _ in model.layers]
-    for layer in cache:
-        layer.prepare(lengths=lengths, right_padding=None if left else padding)
     parts = [model(batch[:, n : n + chunk], cache) for n in range(0, width, chunk)]
     logits = mx.concatenate(parts, axis=1)
     for layer in cache:
@@ -104,6 +51,41 @@ def test_padding_and_batching_change_no_logits_of_attention(lengths, chunk, left
         alone = slice(n, None) if left else slice(0, width - n)
         close(logits[row : row + 1, alone], model(prompt, own))
         close(following[row : row + 1], model(new[row : row + 1], own))
+
+
+@settings(deadline=None, max_examples=15)
+@given(**BATCHES)
+def test_padding_and_batching_change_no_logits(lengths, chunk, left):
+    model = tiny_model()
+    cache = model.make_cache()
+    for layer in cache:
+        if left:
+            layer.left_padding = mx.array([max(lengths) - n for n in lengths])
+        else:
+            layer.prepare(lengths=lengths)
+    check_padding(model, cache, lengths, chunk, left)
+
+
+@settings(deadline=None, max_examples=15)
+@given(variant=st.sampled_from(list(GROWING.values())), **BATCHES)
+def test_padding_and_batching_change_no_logits_of_attention(variant, lengths, chunk, left):
+    model = tiny_model(**variant)
+    padding = [max(lengths) - n for n in lengths]
+    cache = [BatchKVCache(padding if left else [0] * len(lengths)) for _ in model.layers]
+    for layer in cache:
+        layer.prepare(lengths=lengths, right_padding=None if left else padding)
+    check_padding(model, cache, lengths, chunk, left)
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
+def test_the_cache_does_not_grow(options):
+    model = tiny_model(**options)
+    cache = model.make_cache()
+    model(tokens(3), cache)
+    before = [c[0].shape for c in cache]
+    model(tokens(50), cache)
+    assert [c[0].shape for c in cache] == before
+    assert {c[0].dtype for c in cache} == {mx.float32}
 
 
 def test_a_quantized_cache_is_refused_in_one_line():

@@ -29,29 +29,13 @@ def test_in_the_end_every_element_spans_all_before_it(elements):
                 assert first == before[partner][0]
 
 
-@pytest.fixture
-def plotted(monkeypatch):
-    """What is plotted, by label."""
-    import matplotlib.axes
-
-    drawn = {}
-    original = matplotlib.axes.Axes.plot
-
-    def plot(axes, x, y, *rest, **kwargs):
-        drawn[kwargs["label"]] = np.array([x, y])
-        return original(axes, x, y, *rest, **kwargs)
-
-    monkeypatch.setattr(matplotlib.axes.Axes, "plot", plot)
-    return drawn
-
-
 def test_amplitudes_are_the_operators_and_centred_at_a_half(tmp_path, plotted):
     amplitude_activations(tmp_path / "a.png")
-    x, sigmoid = plotted["sigmoid (GateLoop)"]
+    ((x, sigmoid),) = plotted["sigmoid (GateLoop)"]
     np.testing.assert_allclose(sigmoid, 1 / (1 + np.exp(-x)), rtol=1e-5)
-    x, stable = plotted["stable exponential (LRU), centred"]
+    ((x, stable),) = plotted["stable exponential (LRU), centred"]
     assert np.interp(0, x, stable) == pytest.approx(0.5)
-    _, uncentred = plotted["stable exponential"]
+    ((_, uncentred),) = plotted["stable exponential"]
     assert np.interp(0, x, uncentred) == pytest.approx(np.exp(-1))
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 

@@ -29,22 +29,12 @@ def test_a_picture_for_every_length_of_log(tmp_path, count):
     assert {path.name for path in tmp_path.iterdir()} == {"log.jsonl", "curves.png"}
 
 
-def test_what_is_drawn(tmp_path, monkeypatch):
-    import matplotlib.axes
-
-    lines = {}
-    original = matplotlib.axes.Axes.plot
-
-    def plot(axes, x, y, **kwargs):
-        lines[kwargs["label"]] = list(zip(x, y, strict=True))
-        return original(axes, x, y, **kwargs)
-
-    monkeypatch.setattr(matplotlib.axes.Axes, "plot", plot)
+def test_what_is_drawn(tmp_path, plotted):
     draw(tmp_path, RECORDS)
-    assert lines == {
-        "training": [(1, 5.5), (3, 4.5)],
-        "validation": [(2, 5.25)],
-        "learning rate": [(1, 0.01), (2, 0.02), (3, 0.01)],
+    assert {label: line.T.tolist() for label, (line,) in plotted.items()} == {
+        "training": [[1, 5.5], [3, 4.5]],
+        "validation": [[2, 5.25]],
+        "learning rate": [[1, 0.01], [2, 0.02], [3, 0.01]],
     }
 
 
@@ -56,22 +46,6 @@ def test_the_curves_are_visible(tmp_path):
     full = imread(draw(tmp_path, RECORDS))
     assert full.shape == blank.shape == (540, 960, 4)
     assert np.abs(full - blank).max() > 0.5
-
-
-@pytest.fixture
-def plotted(monkeypatch):
-    """What is plotted, by label."""
-    import matplotlib.axes
-
-    drawn = {}
-    original = matplotlib.axes.Axes.plot
-
-    def plot(axes, x, *rest, **kwargs):
-        drawn.setdefault(kwargs["label"], []).append(np.array([x, *rest[:1]]))
-        return original(axes, x, *rest, **kwargs)
-
-    monkeypatch.setattr(matplotlib.axes.Axes, "plot", plot)
-    return drawn
 
 
 def test_accuracy_over_span_is_right_over_asked(tmp_path, plotted):

@@ -1,14 +1,9 @@
-"""Tabs, visitors, looks, and programs, in the real app."""
+"""Tabs, visitors and looks, in the real app."""
 
-import base64
 import json
 import urllib.request
 
-import numpy as np
 import pytest
-from gradio_client import Client
-
-from mlx_gateloop.watch.trace import HIGH, LOW
 
 # The contrast of an element's text with what lies behind it, as WCAG defines it.
 CONTRAST = """element => {
@@ -137,34 +132,3 @@ def test_a_phone_shows_everything_in_one_column(new_page):
     page.go_to("Chat", "chat")
     chat, view = (page.tab.locator(f"#{n}").bounding_box() for n in ("chat", "chat-view"))
     assert view["y"] >= chat["y"] + chat["height"]
-
-
-def test_programs_can_ask_too(server):
-    client = Client(server.url, verbose=False)
-
-    def ask(**options):
-        return client.predict(
-            "abc", **{"max_tokens": 5, "seed": 1, **options}, api_name="/generate"
-        )
-
-    answer, plain = ask(transitions=True), ask()
-    assert answer["tokens"] == 5
-    assert answer["prompt_tokens"] == 3
-    assert plain["text"] == answer["text"] != ask(seed=2)["text"]
-    assert "transitions" not in plain
-    assert ask(chat=True)["prompt_tokens"] > 3
-    sent = answer["transitions"]
-    layers, tokens, planes, _ = sent["shape"]
-    assert (tokens, planes) == (8, 2)
-    codes = np.frombuffer(base64.b64decode(sent["columns"]), np.uint8).reshape(sent["shape"])
-    magnitude = np.exp(-LOW * (HIGH / LOW) ** (codes[:, :, 0] / 255))
-    mean = np.array(sent["mean_magnitude"])
-    assert mean.shape == (tokens, layers)
-    np.testing.assert_allclose(magnitude.mean(2).T, mean, atol=0.01)
-    for wrong, message in (
-        ({"max_tokens": 10**6}, "max_tokens"),
-        ({"model": "../a"}, "model"),
-        ({"temperature": -1}, "temperature"),
-    ):
-        with pytest.raises(Exception, match=message):
-            ask(**wrong)

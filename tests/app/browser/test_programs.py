@@ -1,17 +1,43 @@
 """Answers of the real server to programs."""
 
+import base64
 import http.client
 import re
 import socket
 
+import numpy as np
 import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
+
+from mlx_gateloop.watch.trace import HIGH, LOW
 
 
 @pytest.fixture(scope="module")
 def client(server):
     return Client(server.url, verbose=False)
+
+
+def test_programs_can_ask_too(client):
+    def ask(**options):
+        return client.predict(
+            "abc", **{"max_tokens": 5, "seed": 1, **options}, api_name="/generate"
+        )
+
+    answer, plain = ask(transitions=True), ask()
+    assert answer["tokens"] == 5
+    assert answer["prompt_tokens"] == 3
+    assert plain["text"] == answer["text"] != ask(seed=2)["text"]
+    assert "transitions" not in plain
+    assert ask(chat=True)["prompt_tokens"] > 3
+    sent = answer["transitions"]
+    layers, tokens, planes, _ = sent["shape"]
+    assert (tokens, planes) == (8, 2)
+    codes = np.frombuffer(base64.b64decode(sent["columns"]), np.uint8).reshape(sent["shape"])
+    magnitude = np.exp(-LOW * (HIGH / LOW) ** (codes[:, :, 0] / 255))
+    mean = np.array(sent["mean_magnitude"])
+    assert mean.shape == (tokens, layers)
+    np.testing.assert_allclose(magnitude.mean(2).T, mean, atol=0.01)
 
 
 @pytest.mark.parametrize(
