@@ -24,7 +24,7 @@ def add_train(command: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="YAML; default: the demo preset",
+        help="YAML; default: the demo preset, or the run's own with --resume",
     )
     add(
         "--data",

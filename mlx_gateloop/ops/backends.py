@@ -34,9 +34,9 @@ class Backend(NamedTuple):
 
 
 def _gpu(platform: str) -> Backend:
-    return Backend(
-        gpu.on(platform, gpu.linear_recurrence),
-        gpu.on(platform, gpu.gate_loop),
+    return Backend(  # the kernels are built at the first call
+        lambda *arguments: gpu.linear_recurrence(gpu.kernels(platform), *arguments),
+        lambda *arguments: gpu.gate_loop(gpu.kernels(platform), *arguments),
         partial(gpu.absence, platform),
     )
 

@@ -39,21 +39,21 @@ def recurrent(
 
 @cache
 def _loop_with_scan_gradient(planes: int) -> Callable[..., Any]:
-    def run(form: Callable[..., tuple[mx.array, Planes]], arrays: tuple[mx.array, ...]) -> Planes:
+    def flat(form: Callable[..., tuple[mx.array, Planes]], arrays: tuple[mx.array, ...]) -> Planes:
         q, k, v, *rest = arrays
         y, h = form(q, k, v, tuple(rest[:planes]), tuple(rest[planes:]))
         return y, *h
 
     @mx.custom_function
     def loop(*arrays: mx.array) -> Planes:
-        return run(_loop, arrays)
+        return flat(_loop, arrays)
 
     # Autodiff of an unrolled loop takes time quadratic in L. The scan computes the same function,
     # so its gradient serves.
     @loop.vjp
     def gradient(arrays: Planes, cotangents: Planes, _: Planes) -> list[mx.array]:
         def scan(*arrays: mx.array) -> Planes:
-            return run(chunked_gate_loop, arrays)
+            return flat(chunked_gate_loop, arrays)
 
         return mx.vjp(scan, list(arrays), list(cotangents))[1]
 

@@ -106,11 +106,6 @@ def linear_recurrence(
     return tuple(plane.reshape(shape) for plane in h)
 
 
-def on(platform: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Bind `function` to the kernels of a platform, which are built at the first call."""
-    return lambda *args: function(kernels(platform), *args)
-
-
 def _alike(*arrays: mx.array) -> tuple[mx.array, ...]:
     """Cast the arrays to one dtype that the kernels support: their common one, else float32."""
     kept = len({x.dtype for x in arrays}) == 1 and arrays[0].dtype in TYPES

@@ -8,7 +8,7 @@ import pytest
 from harness.platforms import PLATFORMS, kernels_of
 from helpers.reference import as_numpy, error, forward, gradients, random_case, to_planes
 
-from mlx_gateloop.ops.gpu import operator as launcher
+from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.kernels import plan
 from mlx_gateloop.ops.transition import Transition
 
@@ -57,7 +57,7 @@ def check(platform, case, form, dtype=mx.float32, gate_dtype=mx.float32, **optio
 
     def operator(q, k, v, *rest):
         a = Transition(form, *rest[:-1])
-        return launcher.gate_loop(kernels_of(platform), q, k, v, a, rest[-1], mask, case.reverse)
+        return gpu.gate_loop(kernels_of(platform), q, k, v, a, rest[-1], mask, case.reverse)
 
     cotangents = [flat(case.dy, dtype), to_planes(case.dh)[..., 0, 0]]
     (y, h), found = mx.vjp(operator, arrays, cotangents)
@@ -130,7 +130,7 @@ def test_resets_are_exact(platform):
     def run(start):
         arrays = [x[:, start:] for x in (q, k, v)]
         a = Transition.polar(log[:, start:], phase[:, start:])
-        return launcher.gate_loop(kernels_of(platform), *arrays, a, None, None, False)
+        return gpu.gate_loop(kernels_of(platform), *arrays, a, None, None, False)
 
     for whole, rest in zip(run(0), run(40), strict=True):  # nothing before step 40 is left
         assert error(whole[:, -rest.shape[1] :], as_numpy(rest)) <= 1e-6
@@ -144,7 +144,7 @@ def test_a_memory_of_thousands_of_steps(platform, shift, turn):
         mx.array(x[..., 0].astype(np.float32)) for x in (case.q, case.k, case.v, *gates)
     )
     a, h0 = Transition.sigmoid(gamma, theta), to_planes(case.h0)[..., 0, 0]
-    y, h = launcher.gate_loop(kernels_of(platform), q, k, v, a, h0, None, False)
+    y, h = gpu.gate_loop(kernels_of(platform), q, k, v, a, h0, None, False)
     want_y, want_h, _ = forward(case)
     assert error(y, want_y) <= 2e-5
     assert error(h, as_numpy(to_planes(want_h))) <= 2e-5
@@ -158,7 +158,7 @@ def test_masked_steps_read_nothing_and_give_exact_zeros(platform):
 
     def loss(*xs):
         a = Transition.sigmoid(*xs[3:])
-        y, h = launcher.gate_loop(kernels_of(platform), *xs[:3], a, None, live, False)
+        y, h = gpu.gate_loop(kernels_of(platform), *xs[:3], a, None, live, False)
         return y.square().sum() + h.square().sum()
 
     everything = tuple(range(5))
@@ -176,7 +176,7 @@ def test_masked_steps_are_zero_beside_states_and_gradients_that_overflow(platfor
 
     def run(*xs):
         a = Transition("cartesian", *xs[3:])
-        return launcher.gate_loop(kernels_of(platform), *xs[:3], a, None, live, False)
+        return gpu.gate_loop(kernels_of(platform), *xs[:3], a, None, live, False)
 
     (y, h), found = mx.vjp(run, [ones, ones, ones, growth], [ones, mx.zeros((1, 2, 3))])
     assert mx.isinf(h[:, 0]).all()

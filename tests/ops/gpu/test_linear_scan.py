@@ -7,7 +7,7 @@ from harness.platforms import PLATFORMS, kernels_of
 from helpers.reference import error
 
 from mlx_gateloop.ops import planes as pl
-from mlx_gateloop.ops.gpu import operator as launcher
+from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.kernels import plan
 
 
@@ -56,7 +56,7 @@ def test_states_and_gradients(platform, planes_a, planes_x, shape, reverse):
 
     def scan(*arrays):
         a, x, h0 = arrays[:planes_a], arrays[planes_a:-count], arrays[-count:]
-        return launcher.linear_recurrence(kernels_of(platform), a, x, h0, reverse)
+        return gpu.linear_recurrence(kernels_of(platform), a, x, h0, reverse)
 
     arrays = [*planes(a, planes_a), *planes(x, planes_x), *planes(h0, count)]
     found, by = mx.vjp(scan, arrays, planes(dh, count))
@@ -74,6 +74,6 @@ def test_states_and_gradients(platform, planes_a, planes_x, shape, reverse):
 
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 0, 3), (2, 4, 0)])
 def test_nothing_is_launched_for_nothing(shape):
-    (h,) = launcher.linear_recurrence(None, (mx.zeros(shape),), (mx.zeros(shape),), (mx.zeros(0),))
+    (h,) = gpu.linear_recurrence(None, (mx.zeros(shape),), (mx.zeros(shape),), (mx.zeros(0),))
     assert h.shape == shape
     assert pl.join((h,)).dtype == mx.float32

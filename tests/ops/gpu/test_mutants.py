@@ -8,8 +8,7 @@ import pytest
 from harness import metal_kernel, recorded
 
 import mlx_gateloop as gl
-from mlx_gateloop.ops import gpu
-from mlx_gateloop.ops.gpu import operator as launcher
+from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.kernels import Kernels, plan
 
 DIRECTORY = Path(gpu.__file__).parent
@@ -141,7 +140,7 @@ def noticed(factory, length, masked, reverse):
     """What is wrong with the kernels of a factory; None if nothing is seen."""
 
     def observed(*arguments):
-        return launcher.gate_loop(Kernels("metal", factory), *arguments)
+        return gpu.gate_loop(Kernels("metal", factory), *arguments)
 
     def plain(q, k, v, a, h0, mask, reverse):
         return gl.gate_loop(q, k, v, a, h0, mask=mask, reverse=reverse, backend="ops")

@@ -7,7 +7,7 @@ import pytest
 
 import mlx_gateloop as gl
 from mlx_gateloop.ops import backends
-from mlx_gateloop.ops.gpu import operator as launcher
+from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.kernels import CORES, INTERVAL, TILE, Kernels, Plan, plan
 
 SHAPE = (2, 40, 3)
@@ -81,7 +81,7 @@ def plain(monkeypatch):
 def machine(monkeypatch, factory):
     """A machine with Metal kernels from this factory."""
     kernels = Kernels("metal", factory)
-    monkeypatch.setattr(launcher, "kernels", lambda _: kernels)
+    monkeypatch.setattr(gpu, "kernels", lambda _: kernels)
     only(monkeypatch, "metal")
     backends._warn_once.cache_clear()
 
@@ -236,13 +236,13 @@ def test_whichever_kernel_fails_is_found_before_the_first_launch(monkeypatch, na
     length = 4096 if name == "gateloop_aggregate" else 40
     assert (plan("metal", 1, length, 3).parts > 1) == (length > 40)
     q = mx.zeros((1, length, 3))
-    with pytest.raises(launcher.KernelError, match="too many threads"):
+    with pytest.raises(gpu.KernelError, match="too many threads"):
         operator(q, q, q, q, q)
 
 
 def test_sequences_beyond_31_bits_are_refused(plain):
     q = mx.broadcast_to(mx.zeros((1, 1, 1)), (1, 2**16, 2**15))  # takes no memory
-    with pytest.raises(launcher.KernelError, match="31 bits"):
+    with pytest.raises(gpu.KernelError, match="31 bits"):
         operator(q, q, q, q, q)
 
 
@@ -255,8 +255,8 @@ def test_a_kernel_asked_for_by_name_raises(monkeypatch):
 
 
 def test_auto_takes_the_gpu_that_is_the_default_device(monkeypatch):
-    gpu = type("Device", (), {"type": mx.gpu})
-    monkeypatch.setattr(mx, "default_device", lambda: gpu)
+    device = type("Device", (), {"type": mx.gpu})
+    monkeypatch.setattr(mx, "default_device", lambda: device)
     for there in ("metal", "cuda"):
         only(monkeypatch, there)
         assert backends.choose("auto") is backends.BACKENDS[there]
@@ -267,13 +267,13 @@ def test_auto_takes_the_gpu_that_is_the_default_device(monkeypatch):
 def test_absence_says_what_is_missing(monkeypatch):
     for name, maker in (("metal", "Apple"), ("cuda", "NVIDIA")):
         monkeypatch.setattr(getattr(mx, name), "is_available", lambda: False)
-        monkeypatch.setattr(launcher, "_is_installed", lambda package: package == "mlx-cuda-12")
-        assert launcher.absence(name) == f"MLX finds no {maker} GPU here"
-        monkeypatch.setattr(launcher, "_is_installed", lambda _: False)
-        assert ("CUDA build is not installed" in launcher.absence(name)) == (name == "cuda")
+        monkeypatch.setattr(gpu, "_is_installed", lambda package: package == "mlx-cuda-12")
+        assert gpu.absence(name) == f"MLX finds no {maker} GPU here"
+        monkeypatch.setattr(gpu, "_is_installed", lambda _: False)
+        assert ("CUDA build is not installed" in gpu.absence(name)) == (name == "cuda")
         monkeypatch.setattr(getattr(mx, name), "is_available", lambda: True)
         on_cpu = mx.default_device().type == mx.cpu
-        assert launcher.absence(name) == ("MLX's default device is the CPU" if on_cpu else None)
+        assert gpu.absence(name) == ("MLX's default device is the CPU" if on_cpu else None)
 
 
 def test_only_scans_are_launched(plain):
