@@ -24,7 +24,7 @@ def test_the_parts_are_the_text_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "text: No such file or directory; give a text"),
+        (None, "text: No such file or directory; give an existing file"),
         (b"x" * 320, "320 bytes; at least 321"),
     ],
 )
