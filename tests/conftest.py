@@ -1,4 +1,4 @@
-"""What all tests need before anything else is imported."""
+"""Settings that every test needs before anything else is imported."""
 
 import os
 import signal

@@ -3,12 +3,12 @@
 import ctypes
 import itertools
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.interpreter import python
 
 HOOK = sys.modules.get("_mlx_gateloop_hook")
 SHIM = Path(HOOK.__file__).parent / "mlx_gateloop/ops/native/libmlx_gateloop_blas.so"
@@ -18,20 +18,6 @@ if not SHIM.exists():
 ROW, COLUMN, PLAIN, TRANSPOSED, CONJUGATED = 101, 102, 111, 112, 113
 SHAPES = [(1, 5, 3), (5, 1, 3), (1, 1, 4), (1, 4, 1), (3, 4, 5), (1, 3, 0), (3, 1, 0), (2, 0, 3)]
 KINDS = {"s": np.float32, "d": np.float64, "c": np.complex64}
-
-
-def python(code, *flags, **environment):
-    """What a fresh interpreter, with the package installed, prints; it must end well, silently."""
-    child = subprocess.run(
-        [sys.executable, *flags, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | environment,
-        timeout=600,
-    )
-    assert (child.returncode, child.stderr) == (0, "")
-    return child.stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +39,7 @@ def stored(x, order, transpose, padding):
 
 
 def multiply(bridge, kind, order, transpose_a, transpose_b, a, b, c, alpha, beta):
-    """What the bridge makes of C, in place of alpha A B + beta C."""
+    """The result of the bridge for alpha A B + beta C."""
     (m, k), n = a.shape, b.shape[1]
     pointer = ctypes.c_void_p
     scalar = {"s": ctypes.c_float, "d": ctypes.c_double}.get(kind)

@@ -1,13 +1,13 @@
 """The rules of imports: which rooms import which, no circles, and no work at import."""
 
 import ast
-import subprocess
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from helpers.interpreter import python
 
 ROOT = Path(__file__).parent.parent
 LEAVES = {"configuration", "errors", "files", "tables"}
@@ -118,14 +118,10 @@ HEAVY = {"mlx_lm", "transformers", "numpy", "matplotlib", "torch", "gradio", "ml
 )
 def test_importing_the_package_and_parsing_a_command_is_light(code):
     code += "; import sys; print(*sorted(sys.modules))"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert HEAVY.isdisjoint(loaded)
+    assert HEAVY.isdisjoint(python(code).split())
 
 
 def test_watch_is_a_module_loaded_at_first_use():
     code = "import sys, mlx_gateloop as gl; assert 'mlx_gateloop.watch' not in sys.modules; "
     code += "print(gl.watch.recording.__name__, type(gl.watch).__name__)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.split() == ["recording", "module"]
+    assert python(code) == "recording module"

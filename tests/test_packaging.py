@@ -1,4 +1,4 @@
-"""What is written down twice says the same."""
+"""Facts that are written down twice agree."""
 
 import os
 import re

@@ -2,11 +2,11 @@
 
 import importlib
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers.interpreter import python
 
 import mlx_gateloop
 from mlx_gateloop import _register
@@ -14,15 +14,6 @@ from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.layers import Block
 
 HOOK = Path(__file__).parent.parent / "hook"
-
-
-def python(code, *flags):
-    """What a fresh interpreter, with the package installed, prints."""
-    child = subprocess.run(
-        [sys.executable, *flags, "-c", code], capture_output=True, text=True, check=False
-    )
-    assert child.returncode == 0, child.stderr
-    return child.stdout.split()
 
 
 def hook():
@@ -36,7 +27,7 @@ import sys
 print(*(f.__name__ for f in sys.meta_path if getattr(f, "__name__", "") == "GateLoopFinder"))
 print(*(m for m in sys.modules if m.split(".")[0] in ("mlx", "mlx_lm", "mlx_gateloop")))
 """
-    assert python(code) == ["GateLoopFinder"]
+    assert python(code).split() == ["GateLoopFinder"]
 
 
 def test_the_hook_imports_and_opens_nothing_but_itself():
@@ -48,7 +39,7 @@ sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "
 exec({(HOOK / "mlx_gateloop_hook.pth").read_text()!r})
 print(*set(sys.modules) - before, *(file for file in opened if "_mlx_gateloop_hook" not in file))
 """
-    assert python(code, "-S", "-B") == ["_mlx_gateloop_hook"]
+    assert python(code, "-S", "-B").split() == ["_mlx_gateloop_hook"]
 
 
 def test_installing_twice_adds_one_finder(monkeypatch):
@@ -86,7 +77,7 @@ def test_one_module_whichever_name_comes_first():
 import mlx_lm.models.gateloop as first, mlx_gateloop.model.lm as second
 print(first is second, first.Model.__module__)
 """
-    assert python(code) == ["True", "mlx_gateloop.model.lm"]
+    assert python(code).split() == ["True", "mlx_gateloop.model.lm"]
 
 
 def test_awq_has_the_recipe_and_its_own_source():
@@ -98,9 +89,8 @@ def test_awq_has_the_recipe_and_its_own_source():
 
 
 def test_a_pth_without_its_module_is_silent():
-    assert python(
-        f"exec({(HOOK / 'mlx_gateloop_hook.pth').read_text()!r})\nprint('fine')", "-S"
-    ) == ["fine"]
+    line = (HOOK / "mlx_gateloop_hook.pth").read_text()
+    assert python(f"exec({line!r})\nprint('fine')", "-S") == "fine"
 
 
 def test_a_hook_that_outlived_the_package_leaves_mlx_lm_alone(monkeypatch):

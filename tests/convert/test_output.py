@@ -1,4 +1,4 @@
-"""What the command leaves when it fails, is told to replace, only tries, or pushes."""
+"""Files on disk after a failure, --force, --dry-run and --push."""
 
 from pathlib import Path
 
@@ -90,7 +90,7 @@ def test_a_dry_run_says_all_and_writes_nothing(tmp_path, source, capsys):
 
 
 class Hub:
-    """What the Hugging Face hub would get."""
+    """A record of all that the Hugging Face hub would get."""
 
     calls: list
 

@@ -1,7 +1,5 @@
-import subprocess
-import sys
-
 import pytest
+from helpers.interpreter import python
 
 from mlx_gateloop.data import pydocs
 
@@ -59,6 +57,4 @@ def test_reading_imports_no_python_module_of_the_library():
         "print(*sorted(m for m in set(sys.modules) - before"
         " if (getattr(sys.modules[m], '__file__', None) or '').endswith('.py')))"
     )
-    command = [sys.executable, "-W", "error", "-c", code]
-    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert set(loaded) <= {"pydoc_data", "pydoc_data.topics"}
+    assert set(python(code, "-W", "error").split()) <= {"pydoc_data", "pydoc_data.topics"}

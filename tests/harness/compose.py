@@ -57,7 +57,7 @@ class Text:
     atomic: bool
 
     def shape_names(self, name: str, array: mx.array) -> list[str]:
-        """Which of shape, strides and ndim of an input the source asks for."""
+        """Those of shape, strides and ndim of an input that the source asks for."""
         return [what for what in SHAPE_TYPES if array.ndim and f"{name}_{what}" in self.source]
 
     def attributes(self) -> list[str]:
@@ -67,7 +67,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Call:
-    """What one call adds: it decides the types."""
+    """The arguments of one call; they decide the types."""
 
     inputs: Sequence[mx.array]
     output_dtypes: Sequence[mx.Dtype]
@@ -75,7 +75,7 @@ class Call:
 
 
 def kind(value: Any) -> str:
-    """What a template argument is."""
+    """The kind of a template argument."""
     return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "typename"
 
 

@@ -28,7 +28,7 @@ class KernelFault(RuntimeError):
 
 @dataclass(frozen=True)
 class Launch:
-    """What was seen of one launch.
+    """A record of one launch.
 
     Args:
         name: Of the kernel.

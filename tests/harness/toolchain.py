@@ -49,7 +49,7 @@ def _works() -> bool:
 
 
 def compile_cpp(arguments: list[str], text: str | None = None) -> str:
-    """What the compiler prints.
+    """Compile, and return what the compiler prints.
 
     Raises:
         RuntimeError: It refuses.

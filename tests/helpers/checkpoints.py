@@ -1,4 +1,4 @@
-"""What several tests of the converters need."""
+"""Checkpoints and runs of the command, for the tests of the converters."""
 
 from collections.abc import Callable
 from pathlib import Path

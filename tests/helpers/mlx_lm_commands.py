@@ -79,7 +79,7 @@ def assert_transitions_untouched(path, directory=None):
 
 
 def bits(model):
-    """What each kind of quantized layer was quantized to."""
+    """Bits of the quantized layers, by the last part of their names."""
     return {
         name.rsplit(".", 1)[-1]: module.bits
         for name, module in model.named_modules()

@@ -137,7 +137,7 @@ def outputs(operator, length, masked, reverse):
 
 
 def noticed(factory, length, masked, reverse):
-    """What is wrong with the kernels of a factory; None if nothing is seen."""
+    """The fault found in the kernels of a factory, or None."""
 
     def observed(*arguments):
         return gpu.gate_loop(Kernels("metal", factory), *arguments)

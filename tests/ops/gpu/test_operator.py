@@ -1,4 +1,4 @@
-"""How launches are cut, transformed and given up, with kernels that plain MLX stands in for."""
+"""Launches are cut, transformed and given up; plain MLX stands in for the kernels."""
 
 import warnings
 

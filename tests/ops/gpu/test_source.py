@@ -1,4 +1,4 @@
-"""What the harness runs is the text that MLX composes, byte for byte."""
+"""The harness runs the text that MLX composes, byte for byte."""
 
 import mlx.core as mx
 import pytest

@@ -1,4 +1,4 @@
-"""What only the extension has: fused gates, and derivatives that were written by hand in C++."""
+"""The C++ extension alone: fused gates, and derivatives written by hand."""
 
 from dataclasses import replace
 from itertools import product

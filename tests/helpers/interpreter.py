@@ -1,0 +1,19 @@
+"""A fresh Python with the package installed."""
+
+import os
+import subprocess
+import sys
+
+
+def python(code: str, *flags: str, **environment: str) -> str:
+    """Run code; returns what it prints. It must succeed, and write nothing to stderr."""
+    child = subprocess.run(
+        [sys.executable, *flags, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
+        timeout=600,
+    )
+    assert (child.returncode, child.stderr) == (0, "")
+    return child.stdout.strip()
