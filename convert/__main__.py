@@ -14,7 +14,6 @@ from .sources import SOURCES
 from .to_lucidrains import to_lucidrains
 
 EXAMPLES = """
-  gateloop convert weights.pt models/mine --tokenizer bytes --verify
   gateloop convert somebody/gateloop models/mine -q --q-bits 4
   gateloop convert models/mine weights.pt --to lucidrains
 

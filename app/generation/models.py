@@ -21,7 +21,6 @@ CODE_KEYS = ("model_file", "auto_map")  # of config.json and tokenizer_config.js
 class ModelInfo:
     """Sizes and kind of a model, from its config.json."""
 
-    name: str
     layers: int
     channels: int
     vocab_size: int
@@ -92,7 +91,7 @@ class Models:
         except InputError as error:
             raise InputError(f"{name}: {error}") from error
         layers, channels, heads = args.num_hidden_layers, args.width, args.heads
-        return ModelInfo(name, layers, channels, args.vocab_size, heads, args.transition)
+        return ModelInfo(layers, channels, args.vocab_size, heads, args.transition)
 
     def fingerprint(self, name: str) -> str:
         """Compute the SHA-256 of the files that determine the model's output.

@@ -1,8 +1,4 @@
-const CHARACTERS = [
-  ["&lt;", "<"],
-  ["&gt;", ">"],
-  ["&amp;", "&"],
-];
+const CHARACTERS = { "&lt;": "<", "&gt;": ">", "&amp;": "&" }; // & last: it begins the others
 
 /**
  * Put the plain text into the chat's edit boxes: messages are escaped HTML, the boxes are not.
@@ -12,7 +8,10 @@ export function unescapeEditBoxes(chat) {
   const observer = new MutationObserver(() => {
     for (const box of chat.querySelectorAll("textarea:not([data-plain])")) {
       box.dataset.plain = "";
-      box.value = CHARACTERS.reduce((text, pair) => text.replaceAll(...pair), box.value);
+      box.value = Object.entries(CHARACTERS).reduce(
+        (text, pair) => text.replaceAll(...pair),
+        box.value,
+      );
       box.dispatchEvent(new Event("input"));
     }
   });

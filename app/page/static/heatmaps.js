@@ -2,6 +2,7 @@ import { MEAN_COLOURS, PHASE_COLOURS } from "./codes.js";
 import { Picture } from "./picture.js";
 import { Surface } from "./surface.js";
 
+const LINE = { "#000a": 3.5, "#7df9ff": 1.5 }; // widths by colour, the outline first
 const LAYERS = 2; // index of the picture of all layers, after magnitude and phase of one layer
 
 /** The pictures of magnitude, phase and layer means: rows by tokens, scaled to their canvases. */
@@ -32,11 +33,11 @@ export class Heatmaps {
     this.pictures = [channels, channels, layers].map((rows) => new Picture(rows));
     this.order = Array.from({ length: channels }, (_, channel) => channel);
     this.sortedTokens = sorted ? this.#sort() : Infinity; // the order rests on so many
-    this.forget();
+    this.invalidate();
   }
 
-  /** Have everything painted the next time. */
-  forget() {
+  /** Paint everything anew the next time. */
+  invalidate() {
     this.painted = null;
   }
 
@@ -44,7 +45,7 @@ export class Heatmaps {
   measure() {
     this.stack.style.width = `${this.scroll.clientWidth}px`;
     for (const surface of this.surfaces) surface.measure();
-    this.forget();
+    this.invalidate();
   }
 
   /** Put the channel of the longest mean half-life on top. */
@@ -171,12 +172,8 @@ export class Heatmaps {
       for (let i = 0; i < layers; i++) sum += averages.data[token * layers + i];
       context.lineTo(place(token + 0.5), 3 + (height - 6) * (1 - sum / layers / 255));
     }
-    for (const [colour, width] of [
-      ["#000a", 3.5],
-      ["#7df9ff", 1.5],
-    ]) {
-      context.strokeStyle = colour;
-      context.lineWidth = width;
+    for (const [strokeStyle, lineWidth] of Object.entries(LINE)) {
+      Object.assign(context, { strokeStyle, lineWidth });
       context.stroke();
     }
   }

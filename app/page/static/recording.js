@@ -30,7 +30,7 @@ class Records {
   }
 }
 
-/** What the page has received of a run. */
+/** The part of a run that the page has received. */
 export class Recording {
   /** @param {Run} run Without an id there is nothing to receive. */
   constructor({ run, layers, channels }) {

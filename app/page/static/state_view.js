@@ -8,14 +8,7 @@ import { TokenText } from "./token_text.js";
 
 const INTERVAL_MS = 85; // between requests: some 11 redraws a second
 const MAX_PAUSE_MS = 4000; // the last pause without an answer, some 10 s after the first
-const STEPS = {
-  ArrowLeft: -1,
-  ArrowRight: 1,
-  PageUp: -10,
-  PageDown: 10,
-  Home: -Infinity,
-  End: Infinity,
-};
+const STEPS = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -1e9, End: 1e9 };
 const ZOOM_STEPS = { "+": 1, "=": 1, "-": -1 };
 
 /** The live view of a run: it asks the server for new columns and draws them. */
@@ -47,7 +40,6 @@ export class StateView {
     return this.element.querySelector(`.${name}`);
   }
 
-  // ---- for tests and benchmarks ----
   get run() {
     return this.recording.run;
   }
@@ -59,9 +51,6 @@ export class StateView {
   }
   get pieces() {
     return this.recording.pieces;
-  }
-  get resets() {
-    return [...this.recording.resets[this.layer]];
   }
 
   // ---- the run ----
@@ -122,7 +111,7 @@ export class StateView {
     const wasDone = this.done;
     this.recording.add(answer);
     if (answer.resets) this.text.mark(this.recording.resets[this.layer]);
-    if (answer.resets || (answer.done && !wasDone)) this.heatmaps.forget();
+    if (answer.resets || (answer.done && !wasDone)) this.heatmaps.invalidate();
     this.schedule();
   }
 
@@ -159,11 +148,8 @@ export class StateView {
   }
 
   #drawLegends() {
-    for (const [name, colours] of [
-      ["half", MEAN_COLOURS],
-      ["turn", PHASE_COLOURS],
-      ["mean", MEAN_COLOURS],
-    ]) {
+    const legends = { half: MEAN_COLOURS, turn: PHASE_COLOURS, mean: MEAN_COLOURS };
+    for (const [name, colours] of Object.entries(legends)) {
       const canvas = this.find(name);
       const context = canvas.getContext("2d");
       for (let x = 0; x < canvas.width; x++) {

@@ -21,7 +21,7 @@ SWITCH = """layer => {
   const gl = document.querySelector('#chat-view .gl'), picker = gl.querySelector('.layer');
   picker.value = layer;
   picker.dispatchEvent(new Event('change'));
-  return gl.view.resets;  // before any answer of the server
+  return [...gl.view.recording.resets[layer]];  // before any answer of the server
 }"""
 MARKED = (
     "[...document.querySelectorAll('#chat-view .text .reset')].map(e => Number(e.dataset.token))"
@@ -263,10 +263,11 @@ def test_resets_are_those_of_the_layer_that_is_shown(page, arrays):
         at_once = page.tab.evaluate(SWITCH, layer)
         assert at_once in ([], expected[layer])
         page.tab.wait_for_function(
-            "n => document.querySelector('#chat-view .gl').view.resets.length === n",
-            arg=len(expected[layer]),
+            "([layer, n]) => document.querySelector('#chat-view .gl').view"
+            ".recording.resets[layer].size === n",
+            arg=[layer, len(expected[layer])],
         )
-        assert page.view("resets") == page.tab.evaluate(MARKED) == expected[layer]
+        assert page.tab.evaluate(SWITCH, layer) == page.tab.evaluate(MARKED) == expected[layer]
 
 
 def test_switching_back_while_it_runs_marks_no_resets_of_the_other_layer(page, arrays):
