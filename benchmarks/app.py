@@ -15,11 +15,9 @@ import time
 from pathlib import Path
 from statistics import median
 
-import mlx.core as mx
 from gradio_client import Client
 
 import mlx_gateloop as gl
-from mlx_gateloop.tokenizer import stop_token_ids
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from helpers.browser import (
@@ -32,7 +30,7 @@ from helpers.browser import (
     served,
     view,
 )
-from helpers.models import chat_tokenizer
+from helpers.models import chat_tokenizer, never_end
 
 VIEW = view()
 
@@ -64,8 +62,7 @@ def make_model(folder: Path, layers: int, channels: int) -> None:
         num_hidden_layers=layers,
     )
     model = gl.Model(args)
-    stops = mx.array(stop_token_ids(tokenizer))
-    model.lm_head.bias = mx.zeros(len(tokenizer)).at[stops].add(-1e9)
+    never_end(model, tokenizer)
     gl.save(model, tokenizer, folder / "bench")
 
 

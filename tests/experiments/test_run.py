@@ -1,13 +1,13 @@
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.training import press_ctrl_c, same_arrays
 
 from mlx_gateloop.cli import main
 from mlx_gateloop.data.task import SampleBatches
@@ -104,16 +104,9 @@ def test_every_model_and_seed_is_trained_and_compared(tmp_path):
 @pytest.mark.usefixtures("without_pictures")
 def test_ctrl_c_and_resume_is_the_uninterrupted_experiment(tmp_path, monkeypatch):
     run_experiment(tiny(), tmp_path / "straight")
-    out, original, drawn = tmp_path / "parts", SampleBatches.batch, []
-
-    def batch(self, epoch, index):
-        drawn.append((epoch, index))
-        if len(drawn) == 9:  # the third step of the second run
-            os.kill(os.getpid(), signal.SIGINT)
-        return original(self, epoch, index)
-
+    out = tmp_path / "parts"
     with monkeypatch.context() as patch:
-        patch.setattr(SampleBatches, "batch", batch)
+        press_ctrl_c(patch, SampleBatches, 9)  # the third step of the second run
         with pytest.raises(Interrupted, match="continue with the same command"):
             run_experiment(tiny(), out)
     assert [(r["model"], r["steps"]) for r in results(out)] == [
@@ -126,12 +119,8 @@ def test_ctrl_c_and_resume_is_the_uninterrupted_experiment(tmp_path, monkeypatch
     assert results(out) == results(tmp_path / "straight")
     assert (out / "runs" / "data_controlled-0" / "log.jsonl").read_text() == before
     for name in names(out / "runs"):
-        arrays, others = (
-            mx.load(str(folder / "runs" / name / "checkpoints" / "last.safetensors"))
-            for folder in (out, tmp_path / "straight")
-        )
-        for key, array in arrays.items():
-            assert mx.array_equal(array, others[key]), key
+        last = Path("runs", name, "checkpoints", "last.safetensors")
+        same_arrays(out / last, tmp_path / "straight" / last)
 
 
 @pytest.mark.usefixtures("without_pictures")

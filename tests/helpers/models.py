@@ -9,7 +9,7 @@ import numpy as np
 from mlx_gateloop import Model, ModelArgs, save
 from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.layers import TimeMixing
-from mlx_gateloop.tokenizer import CHAT_TEMPLATE, byte_tokenizer
+from mlx_gateloop.tokenizer import CHAT_TEMPLATE, byte_tokenizer, stop_token_ids
 
 SIZES = {"vocab_size": 17, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}
 VARIANTS = {
@@ -68,6 +68,12 @@ def chat_tokenizer() -> Any:
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
+
+
+def never_end(model: Model, tokenizer: Any) -> None:
+    """Keep a model from drawing a token that ends an answer."""
+    stops = mx.array(stop_token_ids(tokenizer))
+    model.lm_head.bias = mx.zeros(len(tokenizer)).at[stops].add(-1e9)
 
 
 def save_tiny_model(path: Path, seed: int = 0, chat: bool = False, **options: Any) -> Path:

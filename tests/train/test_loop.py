@@ -13,6 +13,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import yaml
+from helpers.training import press_ctrl_c, same_arrays
 from mlx_lm import load as load_with_mlx_lm
 
 from mlx_gateloop import load
@@ -52,25 +53,7 @@ def assert_same_run(one, other):
     """Weights, optimizer, random state, step, best model and log, to the last bit."""
     assert log_of(one) == log_of(other)
     for name in ("checkpoints/last.safetensors", "model.safetensors"):
-        arrays, others = mx.load(str(one / name)), mx.load(str(other / name))
-        assert arrays.keys() == others.keys()
-        for key, array in arrays.items():
-            assert mx.array_equal(array, others[key]), key
-
-
-def stop_at(monkeypatch, number, times=1):
-    """Press Ctrl-C while the batch of that number is drawn."""
-    original = Batches.batch
-    drawn = Counter()
-
-    def batch(self, epoch, index):
-        drawn["batches"] += 1
-        if drawn["batches"] == number:
-            for _ in range(times):
-                os.kill(os.getpid(), signal.SIGINT)
-        return original(self, epoch, index)
-
-    monkeypatch.setattr(Batches, "batch", batch)
+        same_arrays(one / name, other / name)
 
 
 def snapshot(directory):
@@ -141,7 +124,7 @@ def test_ctrl_c_and_resume_is_the_uninterrupted_run(
     train(config, str(text_file), tmp_path / "straight")
     for number, pressed in ((5, 1), (3, 2)):  # between checkpoints and log records
         with monkeypatch.context() as patch:
-            stop_at(patch, number, pressed)
+            press_ctrl_c(patch, Batches, number, pressed)
             with pytest.raises(Interrupted, match=r"interrupted at step \d+ of 12.*--resume"):
                 train(config, str(text_file), tmp_path / "parts", resume=number == 3)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -154,7 +137,7 @@ def test_ctrl_c_and_resume_is_the_uninterrupted_run(
 def test_interrupted_before_any_validation_leaves_a_trained_model(
     tmp_path, text_file, tiny, monkeypatch
 ):
-    stop_at(monkeypatch, 4)
+    press_ctrl_c(monkeypatch, Batches, 4)
     with pytest.raises(Interrupted, match="step 4 of 12"):
         train(tiny(), str(text_file), tmp_path / "out")
     last = mx.load(str(tmp_path / "out" / "checkpoints" / "last.safetensors"))
@@ -163,7 +146,7 @@ def test_interrupted_before_any_validation_leaves_a_trained_model(
 
 
 def test_interrupted_before_anything_was_logged(tmp_path, text_file, tiny, monkeypatch):
-    stop_at(monkeypatch, 1)
+    press_ctrl_c(monkeypatch, Batches, 1)
     with pytest.raises(Interrupted, match=r"step 1 of 12.*--resume"):
         train(tiny(log_every=10), str(text_file), tmp_path / "out")
     assert (tmp_path / "out" / "log.jsonl").read_text() == ""
@@ -213,7 +196,7 @@ def test_killed_before_the_first_checkpoint_leaves_nothing_in_the_way(tmp_path, 
 
 def test_a_half_written_log_line_is_cut_on_resume(tmp_path, text_file, tiny, monkeypatch):
     out = tmp_path / "out"
-    stop_at(monkeypatch, 5)
+    press_ctrl_c(monkeypatch, Batches, 5)
     with pytest.raises(Interrupted):
         train(tiny(), str(text_file), out)
     with (out / "log.jsonl").open("a") as file:

@@ -1,11 +1,9 @@
 """Training on a task: the same trainer, its batches and its score from somewhere else."""
 
 import json
-import os
-import signal
 
-import mlx.core as mx
 import pytest
+from helpers.training import press_ctrl_c, same_arrays
 
 from mlx_gateloop.data.memory_horizon import memory_horizon
 from mlx_gateloop.data.recall import induction
@@ -49,23 +47,13 @@ def test_ctrl_c_and_resume_is_the_uninterrupted_run(tmp_path, tiny, monkeypatch,
     task = make()
     config = config_of(tiny, task)
     train(config, task, tmp_path / "straight")
-    original = SampleBatches.batch
-
-    def batch(self, epoch, index):
-        if (epoch, index) == (0, 4):
-            os.kill(os.getpid(), signal.SIGINT)
-        return original(self, epoch, index)
-
     with monkeypatch.context() as patch:
-        patch.setattr(SampleBatches, "batch", batch)
+        press_ctrl_c(patch, SampleBatches, 5)
         with pytest.raises(Interrupted, match="interrupted at step 5 of 12"):
             train(config, task, tmp_path / "parts")
     train(config, task, tmp_path / "parts", resume=True)
     for name in ("checkpoints/last.safetensors", "model.safetensors"):
-        arrays, others = (mx.load(str(tmp_path / run / name)) for run in ("straight", "parts"))
-        assert arrays.keys() == others.keys()
-        for key, array in arrays.items():
-            assert mx.array_equal(array, others[key]), key
+        same_arrays(tmp_path / "straight" / name, tmp_path / "parts" / name)
 
 
 def test_other_samples_are_not_the_run_to_resume(tmp_path, tiny):

@@ -1,12 +1,10 @@
 """The real app on small models that never end by themselves, and a headless Chromium."""
 
-import mlx.core as mx
 import pytest
 from helpers.browser import CHROMIUM, Page, Server, chromium, new_context
-from helpers.models import chat_tokenizer, tiny_model
+from helpers.models import chat_tokenizer, never_end, tiny_model
 
 import mlx_gateloop as gl
-from mlx_gateloop.tokenizer import stop_token_ids
 
 LAYERS, CHANNELS = 4, 48
 HALF = 0xE2  # the first byte of a character of three
@@ -55,9 +53,9 @@ def endless_models(tmp_path_factory):
             num_hidden_layers=layers,
             transition="fixed" if name == "b" else "data_controlled",
         )
-        bias = mx.zeros(len(tokenizer))
-        bias = bias.at[mx.array(stop_token_ids(tokenizer))].add(-1e9)
-        model.lm_head.bias = bias.at[half].add(1e9) if name == "half" else bias
+        never_end(model, tokenizer)
+        if name == "half":
+            model.lm_head.bias = model.lm_head.bias.at[half].add(1e9)
         gl.save(model, tokenizer, folder / name)
     return folder
 

@@ -1,0 +1,40 @@
+"""Interrupted training, and the comparison of what two runs wrote."""
+
+import os
+import signal
+from itertools import count
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+
+def press_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, batches: type, number: int, times: int = 1
+) -> None:
+    """Press Ctrl-C while the batch of that number is drawn.
+
+    Args:
+        monkeypatch: Undoes it.
+        batches: The class whose `batch` draws.
+        number: From 1.
+        times: Presses.
+    """
+    original = batches.batch
+    numbers = count(1)
+
+    def batch(self, epoch, index):
+        if next(numbers) == number:
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+        return original(self, epoch, index)
+
+    monkeypatch.setattr(batches, "batch", batch)
+
+
+def same_arrays(one: Path, other: Path) -> None:
+    """Assert that two files hold the same arrays, to the last bit."""
+    arrays, others = mx.load(str(one)), mx.load(str(other))
+    assert arrays.keys() == others.keys()
+    for key, array in arrays.items():
+        assert mx.array_equal(array, others[key]), key
