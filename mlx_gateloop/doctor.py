@@ -45,8 +45,8 @@ def report() -> str:
         ("processors", str(os.cpu_count())),
         ("Python", platform.python_version()),
         ("mlx", f"{MLX_VERSION}, on {mx.default_device()}"),
-        ("mlx-lm", _version("mlx-lm")),
-        ("gateloop", _version("mlx-gateloop")),
+        ("mlx-lm", extras.installed("mlx-lm") or "not installed"),
+        ("gateloop", extras.installed("mlx-gateloop") or "not installed"),
         *((f"[{name}]", _extra(absent)) for name, absent in extras.missing().items()),
         ("ops", "present"),
         ("native", f"absent: {reason}" if reason else f"present, built with {built.COMPILER}"),
@@ -128,10 +128,3 @@ def _openblas(path: str) -> str:
     config.restype = kernels.restype = ctypes.c_char_p
     name = " ".join(config().decode().split()[:2])
     return f"{name}, {kernels().decode()} kernels, {threads} threads"
-
-
-def _version(name: str) -> str:
-    try:
-        return distribution(name).version
-    except PackageNotFoundError:
-        return "not installed"

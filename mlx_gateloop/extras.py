@@ -12,7 +12,7 @@ _MERGED = "all"  # names the other extras, brings nothing of its own
 def missing() -> dict[str, list[str]]:
     """The distributions that are not installed, by extra; an extra without any is complete."""
     return {
-        extra: [name for name in names if not _is_installed(name)]
+        extra: [name for name in names if installed(name) is None]
         for extra, names in _declared().items()
     }
 
@@ -53,12 +53,12 @@ def _declared() -> dict[str, list[str]]:
     return extras
 
 
-def _is_installed(name: str) -> bool:
+def installed(name: str) -> str | None:
+    """The version of a distribution; None if it is not installed."""
     try:
-        version(name)
+        return version(name)
     except PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
 def _install(extra: str) -> str:

@@ -141,18 +141,8 @@ def _convert(serialized: bytes, name: str) -> "PreTrainedTokenizerFast":
         proto.ParseFromString(serialized)
     except DecodeError:
         raise InputError(f"{name}: not a sentencepiece model; give a .model file") from None
-    trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
-    required = {
-        "model_type=bpe": trainer.model_type == _BPE,
-        "byte_fallback=true": trainer.byte_fallback,
-        "normalization_rule_name=identity": not normalizer.precompiled_charsmap,
-        "remove_extra_whitespaces=false": not normalizer.remove_extra_whitespaces,
-        "add_dummy_prefix=false": not normalizer.add_dummy_prefix,
-    }
-    wrong = [setting for setting, holds in required.items() if not holds]
-    if wrong:
-        raise InputError(f"{name}: it would change text; train it with {', '.join(wrong)}")
-
+    trainer = proto.trainer_spec
+    _require_round_trips(trainer, proto.normalizer_spec, name)
     # Pieces hold real spaces here, so that U+2581 can represent itself (as three bytes).
     pieces = [piece.piece.replace(_SPACE, " ") for piece in proto.pieces]
     ids = {piece: index for index, piece in enumerate(pieces)}
@@ -179,6 +169,18 @@ def _convert(serialized: bytes, name: str) -> "PreTrainedTokenizerFast":
         eos_token=special(trainer.eos_id, EOS),
         pad_token=special(trainer.pad_id, PAD),
     )
+
+
+def _require_round_trips(trainer: Any, normalizer: Any, name: str) -> None:
+    required = {
+        "model_type=bpe": trainer.model_type == _BPE,
+        "byte_fallback=true": trainer.byte_fallback,
+        "normalization_rule_name=identity": not normalizer.precompiled_charsmap,
+        "remove_extra_whitespaces=false": not normalizer.remove_extra_whitespaces,
+        "add_dummy_prefix=false": not normalizer.add_dummy_prefix,
+    }
+    if wrong := [option for option, holds in required.items() if not holds]:
+        raise InputError(f"{name}: it would change text; train it with {', '.join(wrong)}")
 
 
 def _merges(scores: dict[str, float], ids: dict[str, int]) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "watch": LEAVES | {"model", "ops"},
     "plots": LEAVES | {"model", "ops", "watch"},
     "train": LIBRARY | {"data", "plots", "watch"},
-    "bench": TOOLS,
+    "bench": TOOLS | {"extras"},
     "experiments": TOOLS | {"bench"},
     "commands": TOOLS | {"bench", "experiments", "extras"},
     "cli": LEAVES | {"commands", "extras"},

@@ -52,7 +52,7 @@ def test_all_is_every_extra_but_torch():
     ],
 )
 def test_a_command_names_the_extra_that_is_missing(monkeypatch, capsys, command, absent, extra):
-    monkeypatch.setattr(extras, "_is_installed", lambda name: name != absent)
+    monkeypatch.setattr(extras, "installed", lambda name: None if name == absent else "1")
     assert main(command) == 2
     advice = f'error: {absent}: not installed; run: pip install "mlx-gateloop[{extra}]"\n'
     assert capsys.readouterr().err == advice

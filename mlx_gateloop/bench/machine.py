@@ -6,20 +6,20 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 import mlx.core as mx
 
-import mlx_gateloop as gl
+from mlx_gateloop import __version__
 from mlx_gateloop.doctor import blas_in_use
+from mlx_gateloop.extras import installed
 from mlx_gateloop.ops.backends import BACKENDS
 from mlx_gateloop.tables import markdown_table
 
 FASTEST_FIRST = ("metal", "cuda", "native", "ops")
 PEERS = {"jax": "jax", "torch": "torch", "gateloop-transformer": "gateloop_transformer"}
-PACKAGES = ("mlx-gateloop", "mlx", "mlx-lm", "numpy", *PEERS)
+PACKAGES = ("mlx", "mlx-lm", "numpy", *PEERS)
 
 
 def header(command: str, own_cache: int, cache: int) -> str:
@@ -36,6 +36,7 @@ def header(command: str, own_cache: int, cache: int) -> str:
 
 def facts(command: str) -> dict[str, str]:
     """The command, the date, the machine and the versions of a measurement."""
+    peers = [f"{name} {version}" for name in PACKAGES if (version := installed(name))]
     device = mx.device_info().get("device_name", "") if mx.default_device().type == mx.gpu else ""
     return {
         "command": f"`{command}`",
@@ -43,7 +44,7 @@ def facts(command: str) -> dict[str, str]:
         "CPU": f"{_cpu()}, {cores()} cores, {_memory_gib():.0f} GiB",
         "system": f"{platform.platform()}, Python {platform.python_version()}",
         "MLX device": f"{mx.default_device()} {device}".strip(),
-        "versions": ", ".join(f"{p} {v}" for p in PACKAGES if (v := _version(p))),
+        "versions": ", ".join([f"mlx-gateloop {__version__}", *peers]),
         "BLAS": blas_in_use(),
     }
 
@@ -78,13 +79,6 @@ def cores() -> int:
 
 def _missing_backends() -> dict[str, str]:
     return {name: why for name in FASTEST_FIRST if (why := BACKENDS[name].why_missing())}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return gl.__version__ if package == "mlx-gateloop" else None
 
 
 def _cpu() -> str:

@@ -2,9 +2,13 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlx_gateloop.commands.parser import add_model
 from mlx_gateloop.errors import InputError
+
+if TYPE_CHECKING:  # slow to import
+    from mlx_gateloop.data import Document
 
 
 def add_eval(command: argparse.ArgumentParser) -> None:
@@ -54,7 +58,7 @@ def add_eval(command: argparse.ArgumentParser) -> None:
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
-    from mlx_gateloop.data import encode, load_corpus, load_documents, num_bytes
+    from mlx_gateloop.data import encode, num_bytes
     from mlx_gateloop.evaluate import evaluate, whole_windows
     from mlx_gateloop.tables import name_value_lines
     from mlx_gateloop.train import TrainConfig
@@ -72,13 +76,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         raise InputError(f"--stride: expected 1 to the context's {context} tokens, got {stride}")
     if arguments.carry and model.args.mixer == "softmax":
         raise InputError("--carry: a softmax model has no fixed-size state; use --stride")
-    if arguments.split == "all":
-        documents = load_documents(arguments.data)
-    else:
-        corpus = load_corpus(arguments.data, config.data.validation_fraction)
-        documents = getattr(corpus, arguments.split)
-        if not documents:
-            raise InputError(f"{arguments.data}: has no {arguments.split} part")
+    documents = _documents(arguments, config.data.validation_fraction)
     tokens, size = encode(documents, tokenizer), num_bytes(documents)
     if arguments.whole_windows:
         whole = whole_windows(tokens, context)
@@ -96,6 +94,18 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         "protocol": _protocol(context, stride, arguments.carry),
     }
     print(name_value_lines(lines))
+
+
+def _documents(arguments: argparse.Namespace, validation_fraction: float) -> "list[Document]":
+    from mlx_gateloop.data import load_corpus, load_documents
+
+    if arguments.split == "all":
+        return load_documents(arguments.data)
+    corpus = load_corpus(arguments.data, validation_fraction)
+    documents: list[Document] = getattr(corpus, arguments.split)
+    if not documents:
+        raise InputError(f"{arguments.data}: has no {arguments.split} part")
+    return documents
 
 
 def _protocol(context: int, stride: int | None, carry: bool) -> str:

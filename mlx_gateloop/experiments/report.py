@@ -145,7 +145,7 @@ def _preset_steps(experiment: Experiment, task: Task) -> int:
     """The number of steps of the preset's own runs on these samples."""
     preset = PRESETS[experiment.name][experiment.preset]
     config = preset.config(task, REFERENCE, 0)
-    return config.total_steps(TaskSource(config, task).per_epoch)
+    return config.total_steps(TaskSource(config, task).batches.per_epoch)
 
 
 def _accuracies(

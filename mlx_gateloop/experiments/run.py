@@ -56,7 +56,7 @@ def run_experiment(
         for model in experiment.models
     }
     for config in configs.values():  # report a run that cannot be trained before training any
-        config.total_steps(TaskSource(config, task).per_epoch)
+        config.total_steps(TaskSource(config, task).batches.per_epoch)
     whole = _claim(out, experiment, resume)
     try:
         for number, ((seed, model), config) in enumerate(configs.items(), 1):
@@ -79,7 +79,7 @@ def _train(config: TrainConfig, task: Task, directory: Path, labels: dict[str, o
         finished = True
     finally:
         if (directory / LAST).exists():  # otherwise training failed before there was a model
-            steps = config.total_steps(TaskSource(config, task).per_epoch)
+            steps = config.total_steps(TaskSource(config, task).batches.per_epoch)
             result = labels | {"finished": finished, "total_steps": steps} | _test(directory, task)
             with replacing(directory / "test.json") as partial:
                 partial.write_text(json.dumps(result) + "\n", encoding="utf-8")

@@ -73,7 +73,7 @@ def estimate(config: TrainConfig, data: str | Task) -> Estimate:
     """
     with large_cache():
         source = make_source(config, data, saved=None)
-        steps = config.total_steps(source.per_epoch)
+        steps = config.total_steps(source.batches.per_epoch)
         mx.reset_peak_memory()
         model, optimizer = make_model(config, source.vocab_size, steps)
         accumulate, dtype = config.optimizer.accumulate, getattr(mx, config.dtype)
@@ -89,7 +89,7 @@ def estimate(config: TrainConfig, data: str | Task) -> Estimate:
         parameters=num_parameters(model),
         data=source.summary,
         steps=steps,
-        epochs=steps * accumulate / source.per_epoch,
+        epochs=steps * accumulate / source.batches.per_epoch,
         tokens_per_step=tokens_per_step(config),
         timed=len(times),
         seconds_per_step=statistics.median(times),

@@ -91,7 +91,7 @@ class Run:
         self.progress = progress
 
         self.source = make_source(config, data, output.directory if resume else None)
-        self.steps = config.total_steps(self.source.per_epoch)
+        self.steps = config.total_steps(self.source.batches.per_epoch)
         self.identity = {"config": config.to_dict(), "data": {"sha256": self.source.sha256}}
         if identity is not None:
             _require_same_run(identity, self.identity, output.checkpoint)

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Protocol
 
 from mlx_gateloop import io
+from mlx_gateloop.data import Batches
 from mlx_gateloop.data.task import SampleBatches, Task
 from mlx_gateloop.evaluate import TaskScore, evaluate_task
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train.config import TrainConfig
-from mlx_gateloop.train.step import Batch
 
 
 class Score(Protocol):
@@ -37,11 +37,8 @@ class Source(Protocol):
     summary: str
 
     @property
-    def per_epoch(self) -> int:
-        """The number of batches in an epoch."""
-
-    def batch(self, epoch: int, index: int) -> Batch:
-        """Inputs and targets `[batch, length]`, a function of the two numbers alone."""
+    def batches(self) -> Batches | SampleBatches:
+        """The training data; a batch is a function of its epoch and index alone."""
 
     def evaluate(self, model: Model) -> Score:
         """Score the model on the validation data."""
@@ -55,16 +52,9 @@ class TaskSource:
 
     def __init__(self, config: TrainConfig, task: Task) -> None:
         self._task, self._batch_size = task, config.data.batch_size
-        self._batches = SampleBatches(task.training, self._batch_size, config.seed)
+        self.batches = SampleBatches(task.training, self._batch_size, config.seed)
         self.vocab_size, self.sha256 = task.vocab_size, task.sha256
         self.summary = f"{len(task.training):,} samples"
-
-    @property
-    def per_epoch(self) -> int:
-        return self._batches.per_epoch
-
-    def batch(self, epoch: int, index: int) -> Batch:
-        return self._batches.batch(epoch, index)
 
     def evaluate(self, model: Model) -> TaskScore:
         return evaluate_task(model, self._task.validation, self._batch_size)

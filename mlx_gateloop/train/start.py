@@ -51,7 +51,7 @@ def step_batches(config: TrainConfig, source: Source, step: int) -> Iterator[Bat
     """The batches of an optimizer step, counted from 0."""
     accumulate = config.optimizer.accumulate
     for position in range(step * accumulate, (step + 1) * accumulate):
-        yield source.batch(*divmod(position, source.per_epoch))
+        yield source.batches.batch(*divmod(position, source.batches.per_epoch))
 
 
 def tokens_per_step(config: TrainConfig) -> int:

@@ -21,7 +21,6 @@ from mlx_gateloop.tokenizer import (
     train_tokenizer,
 )
 from mlx_gateloop.train.config import TokenizerConfig, TrainConfig
-from mlx_gateloop.train.step import Batch
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class TextSource:
         self._data = config.data
         self._text = text = prepare_text(config, data, saved)
         length, batch_size = self._data.length, self._data.batch_size
-        self._batches = Batches(text.training, batch_size, length, seed=config.seed)
+        self.batches = Batches(text.training, batch_size, length, seed=config.seed)
         if len(text.validation) < 2:
             raise InputError(
                 "the validation text has fewer than two tokens; raise data.validation_fraction "
@@ -75,13 +74,6 @@ class TextSource:
         self.vocab_size = len(text.tokenizer.get_vocab())
         self.sha256 = text.sha256
         self.summary = f"{len(text.training):,} tokens of training text"
-
-    @property
-    def per_epoch(self) -> int:
-        return self._batches.per_epoch
-
-    def batch(self, epoch: int, index: int) -> Batch:
-        return self._batches.batch(epoch, index)
 
     def evaluate(self, model: Model) -> Evaluation:
         text, data = self._text, self._data
