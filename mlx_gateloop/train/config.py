@@ -1,5 +1,6 @@
 """The training configuration: one strict YAML file, and overrides from flags."""
 
+from copy import deepcopy
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -147,7 +148,7 @@ class TrainConfig:
         source = "configuration" if path is None else str(path)
         tree = {} if path is None else _read_yaml(Path(path))
         for key, value in (overrides or {}).items():
-            _override(tree, key, value, source)
+            _override(tree, key, deepcopy(value), source)  # later keys may change a section
         if tree.get("steps") is None and tree.get("epochs") is None:
             tree["epochs"] = 1
         try:

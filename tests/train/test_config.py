@@ -115,3 +115,9 @@ def test_paper_hyperparameters():
         args = config.model_args(vocab_size=50257)
         assert (args.num_hidden_layers, args.hidden_size, args.intermediate_size) == (12, 624, 1872)
         assert args.output_gate == (name == "125m")
+
+
+def test_overrides_stay_as_they_were_given():
+    overrides = {"model": {"hidden_size": 16}, "model.dropout": 0.1, "steps": 1}
+    assert TrainConfig.load(None, overrides).model == {"hidden_size": 16, "dropout": 0.1}
+    assert overrides["model"] == {"hidden_size": 16}
