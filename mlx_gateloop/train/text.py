@@ -72,6 +72,10 @@ class TextSource:
                 f"({self._data.validation_fraction}) or give more text"
             )
         self.vocab_size = len(text.tokenizer.get_vocab())
+        if config.model_args(self.vocab_size).outputs < self.vocab_size:
+            raise InputError(
+                f"model.num_outputs: at least the tokenizer's {self.vocab_size} tokens; omit it"
+            )
         self.sha256 = text.sha256
         self.summary = f"{len(text.training):,} tokens of training text"
 

@@ -61,3 +61,9 @@ def test_other_samples_are_not_the_run_to_resume(tmp_path, tiny):
     train(config, sums(), tmp_path / "out")
     with pytest.raises(InputError, match="differs in its data"):
         train(config, sums(seed=1), tmp_path / "out", resume=True)
+
+
+def test_a_head_too_small_for_the_tokenizer_is_refused(tmp_path, tiny, text_file):
+    with pytest.raises(InputError, match=r"num_outputs: at least the tokenizer's \d+ tokens"):
+        train(tiny(model__num_outputs=2), str(text_file), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
