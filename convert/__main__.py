@@ -13,13 +13,12 @@ from .options import Options, add_options
 from .sources import SOURCES
 from .to_lucidrains import to_lucidrains
 
-EXAMPLES = """
-  gateloop convert somebody/gateloop models/mine -q --q-bits 4
-  gateloop convert models/mine weights.pt --to lucidrains
-
-settings (--set KEY=VALUE, or lines `KEY: VALUE` of the YAML):
+SETTINGS = """settings (--set KEY=VALUE, or lines `KEY: VALUE` of the YAML):
   tokenizer: NAME
 """
+EXAMPLES = """
+  gateloop convert somebody/gateloop models/mine -q --q-bits 4
+  gateloop convert models/mine weights.pt --to lucidrains"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,7 +32,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     lines = []
     for kind, source in SOURCES.items():
         lines += [f"  {kind}", *(f"    {key}: {text}" for key, text in source.settings.items())]
-    command.epilog = f"{command.epilog}{EXAMPLES}" + "\n".join(lines)
+    command.epilog = SETTINGS + "\n".join(lines) + f"\n\n{command.epilog}{EXAMPLES}"
     add_options(command)
 
 

@@ -36,7 +36,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except KeyboardInterrupt as interrupt:
-        print(f"\n{interrupt or 'interrupted'}", file=sys.stderr)
+        start = "\n" if sys.stderr.isatty() else ""  # a terminal shows ^C there
+        print(f"{start}{str(interrupt) or 'interrupted'}", file=sys.stderr)
         return 130
     except Exception as error:
         message = _users_error(error)
@@ -66,6 +67,7 @@ def _parser(argv: list[str]) -> Parser:
             formatter_class=Formatter,
         )
         if name == called:
+            parser.prog = command.prog  # in the error of an unknown option
             command.set_defaults(extra=entry.extra)
             entry.add(command)
     return parser

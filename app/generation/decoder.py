@@ -153,7 +153,7 @@ def _prompt(loaded: LoadedModel, request: Request, states: StateCache) -> tuple[
     if isinstance(request.prompt, str):
         return request.prompt, START
     if not loaded.tokenizer.has_chat_template:
-        raise InputError("model: it has no chat template; use completion, or another model")
+        raise InputError("model: it has no chat template; use the Completion tab, or another model")
     messages = [{"role": role, "content": text} for role, text in request.prompt]
     try:
         text = loaded.tokenizer.apply_chat_template(

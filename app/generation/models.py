@@ -19,13 +19,14 @@ CODE_KEYS = ("model_file", "auto_map")  # of config.json and tokenizer_config.js
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Sizes and kind of a model, from its config.json."""
+    """Sizes and kind of a model, from its config.json; `chats` if it has a chat template."""
 
     layers: int
     channels: int
     vocab_size: int
     heads: int
     transition: str
+    chats: bool
 
     @property
     def state_shape(self) -> tuple[int, ...]:
@@ -91,7 +92,8 @@ class Models:
         except InputError as error:
             raise InputError(f"{name}: {error}") from error
         layers, channels, heads = args.num_hidden_layers, args.width, args.heads
-        return ModelInfo(layers, channels, args.vocab_size, heads, args.transition)
+        chats = (path / "chat_template.jinja").exists()
+        return ModelInfo(layers, channels, args.vocab_size, heads, args.transition, chats)
 
     def fingerprint(self, name: str) -> str:
         """Compute the SHA-256 of the files that determine the model's output.

@@ -76,10 +76,10 @@ def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
         with gr.Sidebar(label="Settings", open=False, elem_id="settings", width=300):
             controls = _controls(handlers.engine.limits, session, model)
             saved_panel = SavedPanel(folder)
-        with gr.Tabs(elem_id="tabs"):
-            with gr.Tab("Chat"):
+        with gr.Tabs(selected=_first_tab(handlers), elem_id="tabs"):
+            with gr.Tab("Chat", id="chat"):
                 _chat(handlers, controls, saved_panel)
-            with gr.Tab("Completion"):
+            with gr.Tab("Completion", id="completion"):
                 _completion(handlers, controls)
             with gr.Tab("Side by side"):
                 _side_by_side(handlers, controls)
@@ -89,6 +89,11 @@ def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
         page.load(None, js=f"() => {{ {unescape} }}", **PRIVATE)
         add_endpoint(handlers.engine, handlers.first_model)
     return page
+
+
+def _first_tab(handlers: Handlers) -> str:
+    models, name = handlers.engine.models, handlers.first_model
+    return "chat" if not models.is_here(name) or models.info(name).chats else "completion"
 
 
 def _picker(handlers: Handlers) -> gr.Dropdown:

@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from tqdm import tqdm
 
 from mlx_gateloop.data.task import Task
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train.checkpoint import Progress, read_header, restore, save_checkpoint
 from mlx_gateloop.train.config import TrainConfig
@@ -78,8 +78,8 @@ def train(
         try:
             return Run(config, data, Output(Path(out), resume), resume).train()
         except OSError as error:  # checkpoints and models raise InputError
-            reason = f"{error.filename or out}: {error.strerror or error}"
-            raise InputError(f"{reason}; saved checkpoints are kept") from error
+            advice = "what was saved is kept; give another --out or free space there"
+            raise InputError(f"{out}: {one_line(error)}; {advice}") from error
 
 
 class Run:

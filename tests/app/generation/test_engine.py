@@ -276,4 +276,4 @@ def test_a_model_without_a_chat_template_completes(make_engine, finished, until,
     assert finished(ask(engine, "abc")).stats.tokens > 0
     run = ask(engine, HELLO)
     until(run)
-    assert run.error == "model: it has no chat template; use completion, or another model"
+    assert run.error == "model: it has no chat template; use the Completion tab, or another model"
