@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-# Tests run side by side, a process for each core: set before NumPy and PyTorch are imported.
+# Tests run side by side: set before NumPy and PyTorch are imported.
 os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
 
 from hypothesis import settings

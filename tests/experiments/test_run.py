@@ -305,12 +305,17 @@ def test_a_directory_of_something_else(tmp_path, text, words):
 
 
 @pytest.mark.parametrize(
+    "settings",
+    [{"steps": 250, "task.length": 32}, pytest.param({}, marks=pytest.mark.slow)],
+    ids=["short", "whole"],
+)
+@pytest.mark.parametrize(
     ("model", "low", "high"), [("data_controlled", 0.85, 1), ("fixed", 0, 0.65)]
 )
-def test_the_bar(tmp_path, model, low, high):
+def test_the_bar(tmp_path, model, low, high, settings):
     """A model that can't decide to forget doesn't learn a sum since the last reset."""
     bar = PRESETS["memory-horizon"]["bar"]
-    run_experiment(bar.changed_by(seeds=1, models=[model]), tmp_path / "out")
+    run_experiment(bar.changed_by(settings, seeds=1, models=[model]), tmp_path / "out")
     (result,) = results(tmp_path / "out")
     assert low <= result["accuracy"] <= high
     assert any(result["magnitudes"]["resetting"]) == (model == "data_controlled")
