@@ -10,6 +10,5 @@ class InputError(ValueError):
 
 def one_line(error: BaseException) -> str:
     """Shorten an exception's text to a part of a one-line message."""
-    reason = error.strerror if isinstance(error, OSError) else None  # its text repeats the path
-    line = " ".join((reason or str(error)).split()) or type(error).__name__
+    line = " ".join(str(error).split()) or type(error).__name__
     return line if len(line) <= 200 else f"{line[:197]}..."

@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from tqdm import tqdm
 
 from mlx_gateloop.data.task import Task
-from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train.checkpoint import Progress, read_header, restore, save_checkpoint
 from mlx_gateloop.train.config import TrainConfig
@@ -79,7 +79,7 @@ def train(
             return Run(config, data, Output(Path(out), resume), resume).train()
         except OSError as error:  # checkpoints and models raise InputError
             advice = "what was saved is kept; give another --out or free space there"
-            raise InputError(f"{out}: {one_line(error)}; {advice}") from error
+            raise InputError(f"{out}: {error.strerror or error}; {advice}") from error
 
 
 class Run:
