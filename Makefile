@@ -31,8 +31,8 @@ embedded: .venv/installed-all
 screenshots: .venv/installed-dev
 	$(BIN)/python docs/screenshots.py
 
-# Four processes, on two cores too: the browser's tests mostly wait. Each takes some 1 GB.
-PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
+# Three processes, on two cores too: the browser's tests often wait. Each takes some 1 GB.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 
 test: .venv/installed-dev
 	$(PYTEST) -m "not slow"

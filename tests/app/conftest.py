@@ -47,7 +47,7 @@ def wait(condition):
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end
-        time.sleep(0.001)
+        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def test_transitions_do_not_hold_up_the_server(engine, finished, monkeypatch):
         pool = WorkerPool(threads=1, most=2)
         two = [asyncio.create_task(api._answer(run, pool)) for _ in range(2)]
         while not started.acquire(blocking=False):
-            await asyncio.sleep(0.001)  # the loop goes on
+            await asyncio.sleep(0.01)  # the loop goes on
         with pytest.raises(ValueError, match="transitions: too many requests for them now"):
             await api._answer(run, pool)
         go_on.set()

@@ -64,7 +64,7 @@ def test_stop_ends_the_runs_of_one_tab_of_one_visitor(handlers):
         for updates in [*chats, *texts]:
             await updates.aclose()
         while handlers._running:  # the loop closes what they awaited
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
         assert all(run.stopped for (run,) in runs.values())  # as if the tabs were closed
         return stopped, set(runs)
 

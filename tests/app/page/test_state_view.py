@@ -141,9 +141,9 @@ def test_rows_and_files_are_made_one_at_a_time_beside_the_loop(served, run, monk
     async def work():
         many = [asyncio.create_task(served["row"]([run.id, 0, n])) for n in range(40)]
         while not calls:
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
         for _ in range(20):
-            await asyncio.sleep(0.001)  # the loop goes on
+            await asyncio.sleep(0.01)  # the loop goes on
         assert len(calls) == len(working) == 1
         assert await served["arrays"]([run.id]) is None  # there is no place in the line
         assert await served["columns"]([run.id, 0, 0, 0])  # but the view goes on
