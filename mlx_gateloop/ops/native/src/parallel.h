@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <system_error>
 #include <thread>
 #include <vector>
+
+#include "processors.h"
 
 namespace gateloop {
 
@@ -15,23 +18,34 @@ constexpr int kBlock = 32;
 constexpr size_t kLeastWork = 1 << 15;
 
 // Calls `part(first, last)` on disjoint ranges that cover 0..count, on as many threads as the work
-// is worth.
+// is worth. After an exception in a part the other parts still run, then the first one is rethrown.
 template <class Part>
 void split(size_t count, size_t work, const Part& part) {
   if (count == 0) return;
-  size_t threads = std::max(1u, std::thread::hardware_concurrency());
-  threads = std::min({threads, count, std::max<size_t>(1, work / kLeastWork)});
-  std::vector<std::thread> others;
-  others.reserve(threads);
-  size_t next = 1;
-  try {
-    for (; next < threads; ++next)
-      others.emplace_back(part, count * next / threads, count * (next + 1) / threads);
-  } catch (const std::system_error&) {  // no more threads: this one does the rest
+  size_t threads = std::min(count, work / kLeastWork);
+  if (threads > 1) threads = std::min(threads, processors());
+  if (threads < 2) return part(0, count);
+  std::vector<std::exception_ptr> errors(threads);
+  auto run = [&](size_t i) noexcept {
+    try {
+      part(count * i / threads, count * (i + 1) / threads);
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> others;  // joined at the end of this block
+    others.reserve(threads);
+    size_t next = 1;
+    try {
+      for (; next < threads; ++next) others.emplace_back(run, next);
+    } catch (const std::system_error&) {  // no more threads: this one does the rest
+    }
+    run(0);
+    for (; next < threads; ++next) run(next);
   }
-  part(0, count / threads);
-  if (next < threads) part(count * next / threads, count);
-  for (auto& thread : others) thread.join();
+  for (auto& error : errors)
+    if (error) std::rethrow_exception(error);
 }
 
 // Calls `slab(b, d0, d1)` so that all channels 0..D of all batches 0..B are covered.
