@@ -1,5 +1,6 @@
 """Streaming text from a model, on top of mlx-lm's generation loop."""
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,24 +48,33 @@ class Sampling:
 def sampler(
     sampling: Sampling, vocabulary: int
 ) -> tuple[Callable[[mx.array], mx.array], list[Callable[[mx.array, mx.array], mx.array]]]:
-    """Make mlx-lm's sampler for these values.
+    """Make a sampler with random numbers of its own.
 
     Args:
         sampling: How the next token is drawn.
         vocabulary: Size of the vocabulary.
 
     Returns:
-        A function from log probabilities `[B, vocabulary]` to tokens `[B]`, and the functions of
-        recent tokens and logits that come before it.
+        A function from log probabilities `[B, vocabulary]` to tokens `[B]`, and mlx-lm's functions
+        of recent tokens and logits that come before it.
     """
-    from mlx_lm.sample_utils import make_logits_processors, make_sampler
+    from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
 
-    draw = make_sampler(
-        temp=sampling.temperature,
-        top_p=sampling.top_p % 1.0,  # mlx-lm turns its filters off with 0
-        min_p=sampling.min_p,
-        top_k=sampling.top_k if sampling.top_k < vocabulary else 0,
-    )
+    seeds = random.Random(sampling.seed)
+
+    def draw(logs: mx.array) -> mx.array:
+        if sampling.temperature == 0:
+            return mx.argmax(logs, axis=-1)
+        if sampling.top_p < 1:
+            logs = apply_top_p(logs, sampling.top_p)
+        if sampling.min_p > 0:
+            logs = apply_min_p(logs, sampling.min_p)
+        if 0 < sampling.top_k < vocabulary:
+            logs = apply_top_k(logs, sampling.top_k)
+        # mlx-lm's own sampler draws from the global state, which other streams use too.
+        key = mx.random.key(seeds.getrandbits(64))
+        return mx.random.categorical(logs / sampling.temperature, key=key)
+
     penalty = None if sampling.repetition_penalty == 1 else sampling.repetition_penalty
     return draw, make_logits_processors(repetition_penalty=penalty)
 
@@ -97,7 +107,7 @@ def stream(
         prompt: Text to continue, or chat messages (`role`, `content`) to answer.
         sampling: How tokens are drawn.
         max_tokens: Tokens at most, at least 1.
-        stop: Strings that end the text; they are not part of it.
+        stop: Strings that end the text and are not part of it; see `until`.
         speed: Filled in with counts and rates.
 
     Raises:
@@ -107,8 +117,6 @@ def stream(
 
     if max_tokens < 1:
         raise InputError(f"max_tokens: expected at least 1, got {max_tokens}")
-    if sampling.seed is not None:
-        mx.random.seed(sampling.seed)
     draw, processors = sampler(sampling, model.args.vocab_size)
     responses = stream_generate(
         model,
@@ -132,15 +140,22 @@ def stream(
 
 
 def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
-    """Yield the pieces up to the first stop string; hold back text that may be the start of one."""
+    """Yield the pieces up to the first stop string; hold back text that may be the start of one.
+
+    The stop string that is complete first ends the text, and of several that are complete at the
+    same character the longest. So the text is the same wherever the pieces end, and nothing waits
+    longer than necessary: with the stops "abcd" and "c", "xabcdy" becomes "xab".
+    """
     if "" in stop:
         raise InputError("stop: a stop string must not be empty")
     held = ""
     for piece in pieces:
         held += piece
-        found = [at for at in (held.find(s) for s in stop) if at >= 0]
+        found = [(at + len(s), at) for s in stop if (at := held.find(s)) >= 0]
         if found:
-            yield held[: min(found)]
+            _, start = min(found)
+            if start:
+                yield held[:start]
             return
         safe = len(held) - max((_overlap(held, s) for s in stop), default=0)
         if safe:

@@ -5,15 +5,16 @@ import signal
 import subprocess
 import sys
 import time
+from math import log
 
 import pytest
 import yaml
-from helpers.models import save_tiny_model
+from helpers.models import save_tiny_model, tiny_model
 
 import mlx_gateloop as gl
 from mlx_gateloop.cli import main
 from mlx_gateloop.commands import COMMANDS
-from mlx_gateloop.tokenizer import byte_tokenizer
+from mlx_gateloop.tokenizer import byte_tokenizer, train_tokenizer
 
 TEXT = "".join(f"{n} plus {n} is {n + n}.\n" for n in range(300))
 TINY = {
@@ -278,6 +279,23 @@ def test_eval_names_its_protocol(model, capsys):
     long = f"windows of {len(TEXT):,} tokens side by side"
     assert scores("--context", "1000000")[1].startswith(long)
     assert scores("--whole-windows")[0] == whole < len(TEXT)
+
+
+def test_eval_counts_the_bytes_of_whole_windows(work, capsys):
+    words, signs = "a few longer words in a row, " * 20, "\N{SNOWMAN}" * 50
+    (work / "mixed.txt").write_text(words + signs, encoding="utf-8")
+    tokenizer = train_tokenizer([words], 300)
+    gl.save(tiny_model(vocab_size=len(tokenizer)), tokenizer, work / "mixed")
+    tokens = tokenizer.encode(words + signs)
+    argv = ["eval", "--model", "mixed", "--data", "mixed.txt", "--context", "100"]
+    assert main([*argv, "--whole-windows"]) == 0
+    printed = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
+    count = (len(tokens) - 1) // 100 * 100
+    assert printed["tokens"].strip() == str(count)
+    signs_left_out = (len(tokens) - count - 1) // 3  # a token for each byte, and the first is whole
+    size = len((words + signs).encode()) - 3 * signs_left_out
+    nats = float(printed["loss"].split()[0]) * count
+    assert float(printed["bits per byte"]) == pytest.approx(nats / log(2) / size, rel=1e-4)
 
 
 def test_eval_carries_no_softmax(work, capsys):

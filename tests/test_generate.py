@@ -1,3 +1,5 @@
+from itertools import zip_longest
+
 import mlx.core as mx
 import pytest
 from helpers.models import save_tiny_model
@@ -39,6 +41,23 @@ def test_a_seed_makes_the_same_text(model_and_tokenizer):
     )
     assert first == again
     assert first != other
+
+
+def test_streams_that_take_turns_do_not_touch_each_others_random_numbers(model_and_tokenizer):
+    def begin(seed):
+        sampling = Sampling(temperature=1.0, top_k=50, seed=seed)
+        return stream(*model_and_tokenizer, "abc", sampling, max_tokens=24)
+
+    alone = [list(begin(seed)) for seed in (1, 2)]
+    mx.random.seed(5)
+    after_nothing = mx.random.uniform(shape=(4,)).tolist()
+    mx.random.seed(5)
+    first, second = begin(1), begin(2)
+    turns = list(zip_longest(first, second))
+    assert [
+        [piece for piece in side if piece is not None] for side in zip(*turns, strict=True)
+    ] == alone
+    assert mx.random.uniform(shape=(4,)).tolist() == after_nothing
 
 
 def test_top_k_of_one_is_greedy(model_and_tokenizer):
@@ -93,18 +112,41 @@ def test_no_tokens_and_an_empty_stop_string_are_refused(model_and_tokenizer):
         list(stream(*model_and_tokenizer, "a", Sampling(), stop=[""]))
 
 
+def until_by_characters(text, stop):
+    """The rule of `until`, one character after another."""
+    for end in range(len(text) + 1):
+        if matches := [s for s in stop if text[:end].endswith(s)]:
+            return text[: end - max(map(len, matches))]
+    return text
+
+
 @given(
     pieces=st.lists(st.text("ab", max_size=3), max_size=12),
     stop=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
 )
-def test_until_cuts_where_the_whole_text_would_be_cut(pieces, stop):
+def test_until_cuts_wherever_the_pieces_end(pieces, stop):
     whole = "".join(pieces)
-    # The earliest end of a stop string decides: a stream can't wait for what may follow.
-    ends = [(whole.find(s) + len(s), -len(s)) for s in stop if s in whole]
+    expected = until_by_characters(whole, stop)
     shown = list(until(iter(pieces), stop))
-    if not ends:
-        assert "".join(shown) == whole
-    else:
-        assert whole.startswith("".join(shown))
-        assert not any(s in "".join(shown) for s in stop)
-        assert len("".join(shown)) <= min(end for end, _ in ends)
+    assert "".join(shown) == expected
+    assert "".join(until(iter([whole]), stop)) == expected
+    assert "" not in shown
+
+
+def test_the_stop_string_that_is_complete_first_ends_the_text():
+    for pieces in (["xabcdy"], ["xab", "cdy"], ["xabc", "dy"], list("xabcdy")):
+        assert "".join(until(iter(pieces), ["abcd", "c"])) == "xab"
+        assert "".join(until(iter(pieces), ["bc", "abc", "c"])) == "x"
+
+
+@given(text=st.text("aé\N{SNOWMAN}\N{GRINNING FACE}", max_size=8), data=st.data())
+def test_a_stop_string_ends_a_text_that_comes_byte_by_byte(model_and_tokenizer, text, data):
+    stop = data.draw(st.lists(st.text("aé\N{GRINNING FACE}", min_size=1, max_size=3), max_size=2))
+    detokenizer = model_and_tokenizer[1].detokenizer
+
+    def pieces():
+        for byte in text.encode():
+            detokenizer.add_token(byte)
+            yield detokenizer.last_segment
+
+    assert "".join(until(pieces(), stop)) == until_by_characters(text, stop)

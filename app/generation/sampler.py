@@ -1,6 +1,5 @@
 """Random tokens of one run, and the likeliest ones beside them."""
 
-import random
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -29,7 +28,7 @@ class Drawn(NamedTuple):
 
 
 class Sampler:
-    """Draws tokens; runs that take turns do not touch each other's random numbers.
+    """Draws tokens, and reports the likeliest ones.
 
     Args:
         sampling: How tokens are drawn.
@@ -40,7 +39,6 @@ class Sampler:
     def __init__(self, sampling: Sampling, vocabulary: int, ids: list[int]) -> None:
         self._draw, self._processors = sampler(sampling, vocabulary)
         self._recent = mx.array(ids[-RECENT:])
-        self._seeds = random.Random(sampling.seed)
         self._candidates = min(CANDIDATES, vocabulary)
 
     def __call__(self, logits: mx.array) -> Drawn:
@@ -51,7 +49,6 @@ class Sampler:
         for process in self._processors:
             logs = process(self._recent, logs)
             logs = logs - mx.logsumexp(logs, axis=-1, keepdims=True)
-        mx.random.seed(self._seeds.getrandbits(64))
         token = self._draw(logs)
         self._recent = mx.concatenate([self._recent, token])[-RECENT:]
         return Drawn(token, most, likeliest)

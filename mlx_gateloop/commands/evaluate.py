@@ -58,7 +58,7 @@ def add_eval(command: argparse.ArgumentParser) -> None:
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
-    from mlx_gateloop.data import encode, num_bytes
+    from mlx_gateloop.data import decoded_bytes, encode, num_bytes
     from mlx_gateloop.evaluate import evaluate, whole_windows
     from mlx_gateloop.tables import name_value_lines
     from mlx_gateloop.train import TrainConfig
@@ -80,7 +80,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     tokens, size = encode(documents, tokenizer), num_bytes(documents)
     if arguments.whole_windows:
         whole = whole_windows(tokens, context)
-        tokens, size = whole, round(size * len(whole) / len(tokens))
+        tokens, size = whole, size - decoded_bytes(tokens[len(whole) :], tokenizer)
     batch_size = arguments.batch_size
     context = min(context, max(1, len(tokens) - 1))  # a window is no longer than the text
     stride = None if stride is None else min(stride, context)

@@ -26,7 +26,13 @@ def add_generate(command: argparse.ArgumentParser) -> None:
     add("--min-p", type=float, default=0.0, help="share of the likeliest token's probability")
     add("--repetition-penalty", type=float, default=1.0, help="1 is off")
     add("--seed", type=int, help="for the same text every time")
-    add("--stop", action="append", default=[], metavar="TEXT", help="end here; may be repeated")
+    add(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end before this text; may be repeated, and the first to be complete ends it",
+    )
     command.set_defaults(run=_generate)
 
 

@@ -2,12 +2,13 @@
 
 from mlx_gateloop.data.corpus import Corpus, load_corpus, load_documents
 from mlx_gateloop.data.documents import Document, num_bytes, texts
-from mlx_gateloop.data.packing import Batches, encode, in_order
+from mlx_gateloop.data.packing import Batches, decoded_bytes, encode, in_order
 
 __all__ = [
     "Batches",
     "Corpus",
     "Document",
+    "decoded_bytes",
     "encode",
     "in_order",
     "load_corpus",

@@ -51,6 +51,22 @@ def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
     return np.array(stream, np.uint16 if len(tokenizer.get_vocab()) <= 1 << 16 else np.int32)
 
 
+def decoded_bytes(tokens: np.ndarray, tokenizer: Any) -> int:
+    """Count the UTF-8 bytes of the text of tokens from a stream, without special tokens.
+
+    A character whose first bytes belong to earlier tokens is not counted.
+
+    Args:
+        tokens: `[N]` integers.
+        tokenizer: A transformers or mlx-lm tokenizer.
+    """
+    for cut in range(4):  # a character has at most four bytes, and so at most three cut off
+        text: str = tokenizer.decode(tokens[cut:].tolist(), skip_special_tokens=True)
+        if not text.startswith("\N{REPLACEMENT CHARACTER}"):
+            break
+    return len(text.encode())
+
+
 def _slices(text: str) -> Iterator[str]:
     """Cut the text to parts of at most `_SLICE` characters, after a line end if there is one."""
     start = 0

@@ -1,10 +1,12 @@
+from itertools import takewhile
+
 import numpy as np
 import pytest
 from helpers.models import chat_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_gateloop.data import Batches, encode, in_order
+from mlx_gateloop.data import Batches, decoded_bytes, encode, in_order
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.tokenizer import byte_tokenizer
 
@@ -24,6 +26,19 @@ def test_encode_renders_chats_with_real_markers():
     text = tokenizer.decode(stream)
     assert text == "<|im_start|>user\nhi<|im_end|>\n</s>"
     assert stream[0] == tokenizer.convert_tokens_to_ids("<|im_start|>")
+
+
+@given(st.lists(st.text("ab é\N{SNOWMAN}\N{GRINNING FACE}", max_size=9), min_size=1, max_size=3))
+def test_bytes_before_and_after_every_place_of_a_stream_add_up(texts):
+    tokenizer = byte_tokenizer()
+    stream = encode(texts, tokenizer)
+    whole = sum(len(text.encode()) for text in texts)
+    is_byte = stream < 256
+    for start in range(len(stream)):
+        # A character belongs to the side where it begins.
+        cut = sum(1 for _ in takewhile(lambda token: 128 <= token < 192, stream[start:]))
+        assert decoded_bytes(stream[start:], tokenizer) == is_byte[start:].sum() - cut
+    assert decoded_bytes(stream, tokenizer) == whole
 
 
 def test_chats_need_a_template():
