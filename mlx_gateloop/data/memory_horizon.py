@@ -25,7 +25,7 @@ def memory_horizon(
     held_out: int = 200,
     seed: int = 0,
 ) -> Task:
-    """Draw the task; the defaults are the paper's parameters (appendix, table 4).
+    """Draw the task; the defaults are the paper's parameters (appendix A, table 2).
 
     Args:
         length: Tokens per sequence.

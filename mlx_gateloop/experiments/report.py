@@ -21,7 +21,7 @@ from mlx_gateloop.tables import markdown_table
 from mlx_gateloop.train.source import TaskSource
 from mlx_gateloop.watch import trace_of
 
-# Paper, section 5.1, table 1.
+# Accuracy on Memory Horizon: paper, section 5.1, figure 6.
 CLAIMS = {("memory-horizon", "paper"): {"data_controlled": "0.43", "fixed": "0.25"}}
 LABELS = {"softmax": "softmax without positions"}  # of models whose name needs explanation
 Runs = dict[str, list[dict[str, Any]]]

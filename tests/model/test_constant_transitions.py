@@ -79,7 +79,7 @@ def test_only_the_ablation_is_kept_from_the_kernels(options, backend, monkeypatc
 
 @pytest.mark.parametrize("heads", [4, 2, 1])
 def test_retnet_is_its_parallel_form(heads):
-    """Equation 5: Q = (X W_Q) Theta, K = (X W_K) conj(Theta), (Q K^T * D) V."""
+    """Q = (X W_Q) Theta, K = (X W_K) conj(Theta), (Q K^T * D) V (arXiv 2307.08621, equation 5)."""
     layer = time_mixing("retnet", heads)
     q, k, v, y, _ = run(layer)
     size = SIZE // heads

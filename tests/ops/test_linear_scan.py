@@ -126,7 +126,7 @@ def test_wide_steps_take_the_other_route_with_the_same_result(monkeypatch):
 
 
 def test_the_operator_is_associative():
-    # The paper's appendix drops factors in its proof; the operator of eq. 10 itself is sound.
+    # The paper's appendix drops factors in its proof; the operator of eq. 13 itself is sound.
     rng = np.random.default_rng(8)
     p, q, r = [
         tuple((random(rng, (4,), False), random(rng, (4,), False)) for _ in range(2))
