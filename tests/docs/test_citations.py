@@ -20,7 +20,7 @@ ABOUT = {
     ("equation", "10"): "convolution",  # of S4, S4D and LRU
     ("equation", "11"): "RetNet|convolution",
     ("equation", "12"): "prefix sums",
-    ("equation", "13"): "operator|combine",  # associative
+    ("equation", "13"): r"operator|combine|bullet",  # associative
     ("equation", "14"): "product",  # y_n split in two cumulative products
     ("equation", "15"): "product",  # rearranged
     ("equation", "16"): "product",  # pi_n
@@ -34,10 +34,10 @@ ABOUT = {
     ("equation", "25"): "sigmoid",  # a_n from x_n; 24 is the projections
     ("section", "3.1"): "generalise|models|transition",  # relation to other models
     ("section", "3.3"): "pi_n|surrogate",
-    ("section", "3.4"): "softmax",
+    ("section", "3.4"): "softmax|mixer",
     ("section", "4"): "transition|model|content-aware|activation",  # practical implementation
     ("section", "5.1"): "Memory Horizon",
-    ("appendix", "A"): "Memory Horizon",  # its dataset
+    ("appendix", "A"): "Memory Horizon|Draw the task",  # its dataset
     ("appendix", "B"): "proof",  # parallel scan
     ("appendix", "C"): "real part|Re\\b",  # model details
     ("figure", "5"): "resets",  # transitions of Memory Horizon
