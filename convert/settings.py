@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-import yaml
-
 from mlx_gateloop.commands.parser import as_number
 from mlx_gateloop.commands.parser import settings as parse_settings
-from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.configuration import read_yaml
 
 FILE = "convert.yaml"
 
@@ -31,20 +29,9 @@ def read_settings(
     if file is None:
         beside = [weights.with_suffix(".yaml"), weights.with_name(FILE)]
         file = next((path for path in beside if path.is_file()), None)
-    settings = {} if file is None else _read(file)
+    tree = {} if file is None else read_yaml(file)
+    settings = {key: as_number(value) for key, value in tree.items()}
     tokenizer = settings.get("tokenizer")
     if file and isinstance(tokenizer, str) and (file.parent / tokenizer).exists():
         settings["tokenizer"] = str(file.parent / tokenizer)
     return settings | parse_settings(overrides, "norm_eps=1e-6"), file
-
-
-def _read(file: Path) -> dict[str, object]:
-    try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror}; give a YAML file of settings") from None
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        raise InputError(f"{file}: not readable YAML: {one_line(error)}") from None
-    if tree is not None and not isinstance(tree, dict):
-        raise InputError(f"{file}: expected `key: value` lines, got {type(tree).__name__}")
-    return {key: as_number(value) for key, value in (tree or {}).items()}

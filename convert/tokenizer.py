@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 
-from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.errors import InputError, one_line, shortened
 from mlx_gateloop.io import HUB_ID
 from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece
 
@@ -64,7 +64,7 @@ def _load(name: str, vocab_size: int) -> tuple[Any, str]:
         return _from_json(path), f"{path.name}"
     if HUB_ID.fullmatch(name) and path.suffix not in (".model", ".json"):
         return _pretrained(str(download(name, TOKENIZER_FILES))), f"hub, {name}"
-    raise InputError(f"--tokenizer {name}: no such file, directory or hub id")
+    raise InputError(f"--tokenizer {shortened(name)}: no such file, directory or hub id")
 
 
 def _pretrained(name: str) -> Any:

@@ -1,16 +1,72 @@
-"""Errors of pydantic dataclasses in one line."""
+"""Values that users write in YAML and JSON, and what is wrong with them in one line."""
 
 import difflib
+import json
 from collections.abc import Iterable
 from dataclasses import fields
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import ValidationError
 
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, one_line, shortened, shown
 
 T = TypeVar("T")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a file of `key: value` lines; an empty one has none.
+
+    Raises:
+        InputError: The file is unreadable, or something else; one line names its line.
+    """
+    try:
+        tree = parse_yaml(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; give a YAML file") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not readable YAML: {one_line(error)}") from None
+    if tree is not None and not isinstance(tree, dict):
+        raise InputError(f"{path}: expected `key: value` lines, got {type(tree).__name__}")
+    if odd := [key for key in tree or {} if not isinstance(key, str)]:
+        raise InputError(f"{path}: the key {shown(odd[0])} is no word; put it in quotes")
+    return tree or {}
+
+
+def parse_yaml(text: str) -> Any:
+    """Parse YAML.
+
+    Raises:
+        ValueError: The text is not YAML; the message names the line, if one is to blame.
+    """
+    try:
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise ValueError(f"{line}{error.problem or error.context}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except Exception as error:  # a number or a date that is none, or a value that its tag refuses
+        raise ValueError(one_line(error)) from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Raises:
+        InputError: The file is unreadable, or something else.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not readable JSON: {one_line(error)}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value
 
 
 def raises_input_error(cls: type[T]) -> type[T]:
@@ -37,12 +93,14 @@ def first_problem(error: ValidationError, cls: type) -> str:
     """
     problem = error.errors(include_url=False)[0]
     *section, name = problem["loc"] or ("",)
-    key = ".".join(map(str, problem["loc"]))
+    key = shortened(".".join(map(str, problem["loc"])))
     if problem["type"] == "unexpected_keyword_argument":
-        return f"unknown key {key}{among(str(name), _fields(cls, section))}"
+        return f"unknown key {key}{among(shortened(str(name)), _fields(cls, section))}"
     if problem["type"] == "value_error":  # from a check of our own, which names the field
         return problem["msg"].removeprefix("Value error, ")
-    return f"{key} {problem['msg'].replace('Input should', 'must', 1)}, got {problem['input']!r}"
+    return (
+        f"{key} {problem['msg'].replace('Input should', 'must', 1)}, got {shown(problem['input'])}"
+    )
 
 
 def among(word: str, allowed: Iterable[str]) -> str:

@@ -1,5 +1,7 @@
 """The one exception that means: what the user gave us was wrong."""
 
+import reprlib
+
 
 class InputError(ValueError):
     """Input that cannot be used; its message is one line: what is wrong, where, what to do.
@@ -10,5 +12,21 @@ class InputError(ValueError):
 
 def one_line(error: BaseException) -> str:
     """Shorten an exception's text to a part of a one-line message."""
-    line = " ".join(str(error).split()) or type(error).__name__
-    return line if len(line) <= 200 else f"{line[:197]}..."
+    return shortened(" ".join(str(error).split()) or type(error).__name__)
+
+
+def shortened(text: str) -> str:
+    """Cut a text to at most 200 characters."""
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def shown(value: object) -> str:
+    """Represent a value from a file in at most 200 characters.
+
+    Few bytes of YAML can name a list of a billion items: only its first ones are looked at.
+    """
+    return shortened(_SHORT.repr(value))
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 100, 100, 40

@@ -12,9 +12,11 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
+from safetensors import SafetensorError, safe_open
 
 from mlx_gateloop._register import install
-from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.configuration import read_json
+from mlx_gateloop.errors import InputError, one_line, shown
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import stop_token_ids
 
@@ -79,17 +81,36 @@ def _in_float32(model: Model, source: str) -> Model:
 
 def _check_directory(path: Path) -> None:
     try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        hint = "give a directory that a training run or gl.save wrote"
-        raise InputError(f"{path}: no readable config.json ({one_line(error)}); {hint}") from error
-    model_type = config.get("model_type") if isinstance(config, dict) else None
+        config = read_json(path / "config.json")
+    except InputError as error:
+        raise InputError(
+            f"{error}; give a directory that a training run or gl.save wrote"
+        ) from None
     if not any((path / name).exists() for name in ("tokenizer.json", "tokenizer.model")):
         raise InputError(
             f"{path}: no tokenizer.json; give a model of text (an experiment's runs have none)"
         )
+    model_type = config.get("model_type")
     if model_type != "gateloop":
-        raise InputError(f"{path}/config.json: model_type must be 'gateloop', got {model_type!r}")
+        given = shown(model_type)
+        raise InputError(f"{path}/config.json: model_type must be 'gateloop', got {given}")
+    _check_layers(config, path)
+
+
+def _check_layers(config: dict[str, Any], directory: Path) -> None:
+    """Refuse more layers than there are tensors, before a model of any size is built."""
+    layers, tensors = config.get("num_hidden_layers"), 0
+    try:
+        for file in directory.glob("model*.safetensors"):
+            with safe_open(file, "numpy") as opened:
+                tensors += len(opened.keys())
+    except (OSError, SafetensorError):
+        return  # who loads it says more
+    if isinstance(layers, int) and layers > tensors > 0:
+        raise InputError(
+            f"{directory}/config.json: num_hidden_layers is {shown(layers)}, "
+            f"but the weights are {tensors} tensors; get the model again"
+        )
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
@@ -99,14 +120,14 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         InputError: There is no usable model.
     """
     directory = Path(path)
+    config = read_json(directory / "config.json")
+    _check_layers(config, directory)
     try:
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         model = Model(ModelArgs.from_dict(config))
         model.load_weights(str(directory / "model.safetensors"))
     except InputError as error:
         raise InputError(f"{directory}: {error}") from error
-    # AttributeError: a config.json that holds a list.
-    except (OSError, AttributeError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, OverflowError, RuntimeError) as error:
         raise InputError(f"{directory}: cannot be loaded: {one_line(error)}") from error
     model.eval()
     return model

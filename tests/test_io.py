@@ -202,7 +202,26 @@ def test_what_is_no_directory_here_is_asked_from_the_hub(monkeypatch):
 
 
 def test_a_directory_without_a_config(tmp_path):
-    assert "no readable config.json" in message(tmp_path)
+    expected = "config.json: No such file or directory; give a directory that a training run"
+    assert expected in message(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000], ids=["deep", "long"])
+def test_a_config_that_no_parser_takes(saved, text):
+    (saved / "config.json").write_text(text)
+    assert "config.json: not readable JSON" in message(saved)
+    with pytest.raises(InputError, match=r"config\.json: not readable JSON"):
+        load_model(saved)
+
+
+def test_more_layers_than_tensors_are_refused_before_a_model_is_built(saved):
+    change_config(saved, num_hidden_layers=10**9)
+    assert "num_hidden_layers is 1000000000, but the weights are" in message(saved)
+    with pytest.raises(InputError, match="num_hidden_layers is 1000000000"):
+        load_model(saved)
+    change_config(saved, num_hidden_layers=1, hidden_size=10**12)
+    with pytest.raises(InputError, match="outside the supported range"):
+        load_model(saved)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"model_type": "llama"}', "{}"])
@@ -293,7 +312,7 @@ def test_a_model_of_something_else_than_text(tmp_path, tokenizer):
 
 
 def test_load_model_says_what_is_wrong(tmp_path, tokenizer):
-    with pytest.raises(InputError, match=r"missing: cannot be loaded: .*config\.json"):
+    with pytest.raises(InputError, match=r"missing/config\.json: No such file"):
         load_model(tmp_path / "missing")
     save(tiny(tokenizer), None, tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").write_bytes(b"short")
@@ -301,9 +320,9 @@ def test_load_model_says_what_is_wrong(tmp_path, tokenizer):
         load_model(tmp_path / "model")
     assert "\n" not in str(caught.value)
     for config, words in [
-        ("[]", "cannot be loaded"),
+        ("[]", "expected a JSON object, got list"),
         ('{"hidden_size": 0}', "hidden_size must be"),
     ]:
         (tmp_path / "model" / "config.json").write_text(config)
-        with pytest.raises(InputError, match=f"model: .*{words}"):
+        with pytest.raises(InputError, match=f"model.*: .*{words}"):
             load_model(tmp_path / "model")

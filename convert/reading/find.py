@@ -13,7 +13,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.errors import InputError, one_line, shown
 from mlx_gateloop.io import HUB_ID
 
 from ..hub import download
@@ -162,7 +162,7 @@ def _shards(index: Path) -> list[Path]:
         raise InputError(f"{index}: not an index of shards: {one_line(error)}") from None
     for shard in shards:
         if shard.parent != index.parent or shard.suffix not in READERS:
-            raise InputError(f"{index}: {shard.name} is no file of weights beside it")
+            raise InputError(f"{index}: {shown(shard.name)} is no file of weights beside it")
         if not shard.exists():
             raise InputError(f"{shard}: missing, but {index.name} names it; fetch it again")
     return shards

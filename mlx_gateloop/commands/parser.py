@@ -39,7 +39,7 @@ def settings(arguments: list[str], example: str) -> dict[str, object]:
     Raises:
         InputError: An argument has no `=`, or its value is not YAML.
     """
-    import yaml
+    from mlx_gateloop.configuration import parse_yaml
 
     values = {}
     for setting in arguments:
@@ -47,8 +47,8 @@ def settings(arguments: list[str], example: str) -> dict[str, object]:
         if not equals:
             raise InputError(f"--set {setting}: expected KEY=VALUE, such as {example}")
         try:
-            values[key] = as_number(yaml.safe_load(value))
-        except (yaml.YAMLError, RecursionError):
+            values[key] = as_number(parse_yaml(value))
+        except ValueError:
             raise InputError(f"--set {setting}: {value!r} is not a YAML value") from None
     return values
 

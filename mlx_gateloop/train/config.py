@@ -5,7 +5,6 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     ConfigDict,
     Field,
@@ -18,8 +17,8 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from mlx_gateloop.configuration import among, first_problem
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.configuration import among, first_problem, read_yaml
+from mlx_gateloop.errors import InputError, shortened, shown
 from mlx_gateloop.model.lm import PRESETS, ModelArgs
 
 _strict = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -146,7 +145,7 @@ class TrainConfig:
             InputError: unreadable file, unknown key, or impossible value, named with its file.
         """
         source = "configuration" if path is None else str(path)
-        tree = {} if path is None else _read_yaml(Path(path))
+        tree = {} if path is None else read_yaml(Path(path))
         for key, value in (overrides or {}).items():
             _override(tree, key, deepcopy(value), source)  # later keys may change a section
         if tree.get("steps") is None and tree.get("epochs") is None:
@@ -161,10 +160,12 @@ class TrainConfig:
         options = dict(self.model)
         preset = options.pop("preset", None)
         if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
-            raise InputError(f"unknown model.preset {preset!r}{among(str(preset), PRESETS)}")
+            given = shown(preset)
+            raise InputError(f"unknown model.preset {given}{among(given, PRESETS)}")
         allowed = [field.name for field in fields(ModelArgs) if field.name != "model_type"]
         for key in options:
             if key not in allowed:
+                key = shortened(str(key))
                 raise InputError(f"unknown key model.{key}{among(key, ['preset', *allowed])}")
         base = asdict(PRESETS[preset]) if preset else {}
         try:
@@ -199,18 +200,6 @@ class TrainConfig:
         tree = asdict(self)
         tree["optimizer"]["betas"] = list(self.optimizer.betas)
         return tree
-
-
-def _read_yaml(path: Path) -> dict[str, object]:
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such config file") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: not readable YAML: {' '.join(str(error).split())}") from None
-    if tree is not None and not isinstance(tree, dict):
-        raise InputError(f"{path}: expected `key: value` lines, got {type(tree).__name__}")
-    return tree or {}
 
 
 def _override(tree: dict[str, Any], key: str, value: Any, source: str) -> None:

@@ -1,4 +1,6 @@
+import itertools
 import re
+import string
 from pathlib import Path
 
 import mlx.core as mx
@@ -8,6 +10,7 @@ import yaml
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.train import TrainConfig
 
+PAIRS = list(itertools.pairwise(string.ascii_lowercase))
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 
 
@@ -66,7 +69,18 @@ def test_resolved_config_reads_back_equal(written):
         ("dtype: float64", "dtype must .*'bfloat16'"),
         ("- a\n- b", "expected `key: value` lines, got list"),
         ("a: [", "not readable YAML"),
+        ("seed: 3\n\tsteps: 5", "not readable YAML: line 2: .*cannot start any token$"),
+        ("[" * 5000, "not readable YAML: nested too deeply"),
+        ("seed: 2020-99-99", "not readable YAML: month must be in"),
+        (f"seed: {'9' * 5000}", "not readable YAML: Exceeds the limit"),
+        ("seed: !!timestamp now", "not readable YAML"),
+        ("seed: !!python/name:os.system", "line 1: could not determine a constructor"),
+        ("1: 2", "the key 1 is no word"),
+        (f"{'k' * 900}: 1", "unknown key kkk"),
+        (f"model: {{{'k' * 900}: 1}}", "unknown key model.kkk"),
+        (f"steps: {'1' * 10_000}x", "steps must .*got '111"),
     ],
+    ids=lambda value: value[:30],
 )
 def test_what_is_wrong_is_named_in_one_line_with_the_file(written, text, words):
     path = written(text)
@@ -74,10 +88,20 @@ def test_what_is_wrong_is_named_in_one_line_with_the_file(written, text, words):
         TrainConfig.load(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("use", ["steps: *z", "model: *z", "model: {preset: *z}", "*z : 1", ""])
+def test_aliases_that_would_unfold_to_a_billion_items_are_one_line(written, use):
+    lists = [f"{one}: &{one} [{', '.join([f'*{before}'] * 9)}]" for before, one in PAIRS]
+    with pytest.raises(InputError) as caught:
+        TrainConfig.load(written("\n".join(["a: &a [ha]", *lists, use])))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 2000
 
 
 def test_missing_and_binary_files(tmp_path):
-    with pytest.raises(InputError, match="no such config file"):
+    with pytest.raises(InputError, match="No such file or directory; give a YAML file"):
         TrainConfig.load(tmp_path / "none.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="not readable YAML"):
