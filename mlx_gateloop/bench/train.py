@@ -44,8 +44,9 @@ def measure(report: Report) -> None:
     )
     model = Model(args)
     models: dict[str, Any] = {OURS: model}
-    step = _our_step(model)
-    runs: dict[str, Run] = {OURS: lambda: step([(tokens[:, :-1], tokens[:, 1:])])}
+    step = _our_step(model, batch * length)
+    batches = [(tokens[:, :-1], tokens[:, 1:])]
+    runs: dict[str, Run] = {OURS: lambda: step(batches, 0, 1.0)}
     if all(map(present, PEERS)):
         for recompute in (True, False):
             name = f"gateloop-transformer (torch), {'' if recompute else 'not '}recomputing"
@@ -80,11 +81,11 @@ def measure(report: Report) -> None:
     report.target(what, min(peers) / ours if peers else None, 1.5)
 
 
-def _our_step(model: nn.Module) -> Step:
+def _our_step(model: nn.Module, targets: int) -> Step:
     optimizer = make_optimizer(OptimizerConfig(clip_norm=CLIP_NORM), STEPS)
     optimizer.init(model.trainable_parameters())
     mx.eval(model.state, optimizer.state)
-    return make_step(model, optimizer, CLIP_NORM, 1, mx.float32)
+    return make_step(model, optimizer, CLIP_NORM, targets, mx.float32)
 
 
 def _torch_step(model: Any, tokens: np.ndarray) -> Run:

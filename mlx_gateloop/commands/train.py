@@ -72,4 +72,6 @@ def _train(arguments: argparse.Namespace) -> None:
         return
     result = train(config, arguments.data, arguments.out, resume=arguments.resume)
     print(f"saved {result.out} after {result.steps} steps", end="")
+    if result.skipped:
+        print(f", {result.skipped} of them skipped: gradient not finite", end="")
     print(f", validation loss {result.best_loss:.4f} nats/token")

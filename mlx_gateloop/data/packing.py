@@ -110,6 +110,11 @@ class Batches:
         """The number of batches in an epoch; windows that do not fill a batch are left out."""
         return self._windows // self.batch_size
 
+    @property
+    def targets(self) -> int:
+        """The number of targets in a batch."""
+        return self.batch_size * self.length
+
     def batch(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and the tokens that follow them.
 

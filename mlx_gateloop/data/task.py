@@ -78,6 +78,12 @@ class SampleBatches:
         self.per_epoch = -(-len(samples) // batch_size)
         self._epoch, self._order = -1, np.empty(0, np.int64)
 
+    @property
+    def targets(self) -> float:
+        """The mean number of targets in a full batch."""
+        count = len(self.samples)
+        return min(self.batch_size, count) * int(self.samples.asked.sum()) / count
+
     def batch(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets, int32 `[batch_size, L]`, the last batch of an epoch maybe smaller."""
         if not 0 <= index < self.per_epoch:

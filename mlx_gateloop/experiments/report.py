@@ -178,8 +178,9 @@ def _steps(results: list[dict[str, Any]], planned: int | None) -> str:
     """Format the range of steps, with the planned number if runs were interrupted or shortened."""
     steps = sorted({result["steps"] for result in results})
     total = results[0]["total_steps"]
-    is_whole = planned in (None, total) and all(result["finished"] for result in results)
-    part = "" if is_whole else f" **of {planned or total:,}**"
+    planned = max(planned or 0, total)
+    is_whole = planned == total and all(result["finished"] for result in results)
+    part = "" if is_whole else f" **of {planned:,}**"
     return "-".join(f"{step:,}" for step in dict.fromkeys((steps[0], steps[-1]))) + part
 
 

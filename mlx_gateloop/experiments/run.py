@@ -58,12 +58,16 @@ def run_experiment(
     for config in configs.values():  # report a run that cannot be trained before training any
         config.total_steps(TaskSource(config, task).batches.per_epoch)
     whole = _claim(out, experiment, resume)
+    stop = False
     try:
         for number, ((seed, model), config) in enumerate(configs.items(), 1):
             directory = out / "runs" / f"{model}-{seed}"
-            if not _is_finished(directory):
-                print(f"run {number} of {len(configs)}: {model}, seed {seed}", file=sys.stderr)
-                _train(config, task, directory, {"model": model, "seed": seed})
+            if _is_finished(directory):
+                continue
+            if stop:
+                raise Interrupted
+            print(f"run {number} of {len(configs)}: {model}, seed {seed}", file=sys.stderr)
+            stop = _train(config, task, directory, {"model": model, "seed": seed})
     except Interrupted:
         advice = "continue with the same command and --resume"
         raise Interrupted(f"interrupted, saved in {out}; {advice}") from None
@@ -71,18 +75,23 @@ def run_experiment(
         write_report(out, whole, task, command)
 
 
-def _train(config: TrainConfig, task: Task, directory: Path, labels: dict[str, object]) -> None:
-    """Train a model, or resume its run, and test it, whether finished or interrupted."""
+def _train(config: TrainConfig, task: Task, directory: Path, labels: dict[str, object]) -> bool:
+    """Train a model, or resume its run, and test it, whether finished or interrupted.
+
+    Returns:
+        True if the run is finished and Ctrl-C came in its last step.
+    """
     finished = False
     try:
-        train(config, task, directory, resume=directory.exists())
+        result = train(config, task, directory, resume=directory.exists())
         finished = True
+        return result.stop_requested
     finally:
         if (directory / LAST).exists():  # otherwise training failed before there was a model
             steps = config.total_steps(TaskSource(config, task).batches.per_epoch)
-            result = labels | {"finished": finished, "total_steps": steps} | _test(directory, task)
+            record = labels | {"finished": finished, "total_steps": steps} | _test(directory, task)
             with replacing(directory / "test.json") as partial:
-                partial.write_text(json.dumps(result) + "\n", encoding="utf-8")
+                partial.write_text(json.dumps(record) + "\n", encoding="utf-8")
 
 
 def _claim(out: Path, experiment: Experiment, resume: bool) -> Experiment:

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.files import replacing
+from mlx_gateloop.train.loss_scale import INITIAL
 from mlx_gateloop.train.step import assign
 
 FORMAT = "mlx_gateloop training checkpoint 1"
@@ -30,6 +31,8 @@ class Progress:
         stale: validations since then.
         skipped: steps left out because their gradient was not finite.
         skipped_in_a_row: the latest of those, with no other step between them.
+        loss_scale: factor of the loss in float16's backward pass, see `train.loss_scale`.
+        steps_at_scale: steps since that was chosen.
         recent: losses since the last log record.
         recent_seconds: training time since then.
         seconds: training time up to the last log record, of all sessions together.
@@ -40,6 +43,8 @@ class Progress:
     stale: int = 0
     skipped: int = 0
     skipped_in_a_row: int = 0
+    loss_scale: float = INITIAL
+    steps_at_scale: int = 0
     recent: list[float] = field(default_factory=list)
     recent_seconds: float = 0.0
     seconds: float = 0.0

@@ -69,7 +69,7 @@ class OptimizerConfig:
         weight_decay: decoupled decay of matrices outside the state transition.
         warmup_steps: length of the linear warm-up; None is a tenth of the steps.
         clip_norm: largest global norm of a gradient.
-        accumulate: batches whose gradients are averaged into one step.
+        accumulate: batches per step; a target weighs the same in each of them.
     """
 
     learning_rate: PositiveFloat = 1e-3

@@ -13,11 +13,11 @@ from mlx_gateloop.train.start import (
     large_cache,
     make_model,
     make_source,
+    make_source_step,
     num_parameters,
     step_batches,
     tokens_per_step,
 )
-from mlx_gateloop.train.step import make_step
 
 WARM_UP = 2  # steps; the first ones compile
 FEWEST, MOST, BUDGET = 3, 50, 10.0  # steps to time, and seconds after which none is started
@@ -76,20 +76,20 @@ def estimate(config: TrainConfig, data: str | Task) -> Estimate:
         steps = config.total_steps(source.batches.per_epoch)
         mx.reset_peak_memory()
         model, optimizer = make_model(config, source.vocab_size, steps)
-        accumulate, dtype = config.optimizer.accumulate, getattr(mx, config.dtype)
-        take_step = make_step(model, optimizer, config.optimizer.clip_norm, accumulate, dtype)
+        take_step = make_source_step(config, source, model, optimizer)
         for step in range(WARM_UP):
-            take_step(step_batches(config, source, step))
+            take_step(step_batches(config, source, step), step, 1.0)
         times: list[float] = []
         while len(times) < FEWEST or (len(times) < MOST and sum(times) < BUDGET):
             began = time.perf_counter()
-            take_step(step_batches(config, source, WARM_UP + len(times)))
+            step = WARM_UP + len(times)
+            take_step(step_batches(config, source, step), step, 1.0)
             times.append(time.perf_counter() - began)
     return Estimate(
         parameters=num_parameters(model),
         data=source.summary,
         steps=steps,
-        epochs=steps * accumulate / source.batches.per_epoch,
+        epochs=steps * config.optimizer.accumulate / source.batches.per_epoch,
         tokens_per_step=tokens_per_step(config),
         timed=len(times),
         seconds_per_step=statistics.median(times),

@@ -19,17 +19,19 @@ from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train.checkpoint import Progress, read_header, restore, save_checkpoint
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
+from mlx_gateloop.train.loss_scale import next_scale
 from mlx_gateloop.train.output import Output
 from mlx_gateloop.train.source import Score
 from mlx_gateloop.train.start import (
     large_cache,
     make_model,
     make_source,
+    make_source_step,
     num_parameters,
     step_batches,
     tokens_per_step,
 )
-from mlx_gateloop.train.step import lowered, make_step, number
+from mlx_gateloop.train.step import lowered, number
 
 MOST_SKIPPED_IN_A_ROW = 20
 
@@ -45,6 +47,7 @@ class TrainResult:
         last: the validation after the last step; None if this session made none.
         skipped: steps skipped because their gradient was not finite.
         stopped_early: True if patience ran out before the last step.
+        stop_requested: True if Ctrl-C or SIGTERM came in the last step, too late to stop the run.
     """
 
     out: Path
@@ -53,6 +56,7 @@ class TrainResult:
     last: Score | None
     skipped: int
     stopped_early: bool
+    stop_requested: bool
 
 
 def train(
@@ -61,7 +65,7 @@ def train(
     """Train a model on a text or a task and save its best weights in a model directory.
 
     The same configuration, data and machine give the same weights, interrupted and resumed or
-    not. Ctrl-C finishes the step, saves, and raises `Interrupted`.
+    not. Ctrl-C finishes the step, saves, and raises `Interrupted` if there are steps left.
 
     Args:
         config: the run; a resumed one must equal the first.
@@ -97,6 +101,7 @@ class Run:
             _require_same_run(identity, self.identity, output.checkpoint)
 
         self.dtype = getattr(mx, config.dtype)
+        self.is_scaled = self.dtype == mx.float16  # the others have float32's range
         self.model, self.optimizer = make_model(config, self.source.vocab_size, self.steps)
         if resume:
             restore(output.checkpoint, self.model, self.optimizer)
@@ -105,13 +110,7 @@ class Run:
             with output.start(config.to_dict()):
                 self._save_model()
                 self._save_checkpoint()
-        self.take_step = make_step(
-            self.model,
-            self.optimizer,
-            config.optimizer.clip_norm,
-            config.optimizer.accumulate,
-            self.dtype,
-        )
+        self.take_step = make_source_step(config, self.source, self.model, self.optimizer)
 
     def train(self) -> TrainResult:
         """Take the remaining steps."""
@@ -126,7 +125,7 @@ class Run:
                     last = self._validate(bar)
                 if self._is_due(config.checkpoint_every) or self._finished() or stop.is_set():
                     self._save_checkpoint()
-                if stop.is_set():
+                if stop.is_set() and not self._finished():
                     self._interrupt()
         training_curves(self.output.log, self.output.curves)
         return TrainResult(
@@ -136,16 +135,19 @@ class Run:
             last=last,
             skipped=progress.skipped,
             stopped_early=progress.step < self.steps,
+            stop_requested=stop.is_set(),
         )
 
     def _step(self, bar: "tqdm[Any]") -> None:
         """Take a step, and log it if that is due."""
         progress = self.progress
         began = time.perf_counter()
-        loss, norm = self.take_step(step_batches(self.config, self.source, progress.step))
+        batches = step_batches(self.config, self.source, progress.step)
+        scale = progress.loss_scale if self.is_scaled else 1.0
+        loss, norm = self.take_step(batches, progress.step, scale)
         progress.step += 1
         progress.recent_seconds += time.perf_counter() - began
-        self._count(loss, norm)
+        self._count(loss, norm, bar)
         rate, memory = self._rate(), mx.get_peak_memory() / 2**30
         bar.set_postfix_str(
             f"loss {loss:.3f}, {rate:,.0f} tokens/s, {memory:.2f} GB", refresh=False
@@ -178,14 +180,23 @@ class Run:
     def _is_due(self, interval: int) -> bool:
         return self.progress.step % interval == 0 or self.progress.step == self.steps
 
-    def _count(self, loss: float, norm: float) -> None:
-        progress = self.progress
-        if np.isfinite(norm):
+    def _count(self, loss: float, norm: float, bar: "tqdm[Any]") -> None:
+        progress, finite = self.progress, bool(np.isfinite(norm))
+        if self.is_scaled:
+            progress.loss_scale, progress.steps_at_scale = next_scale(
+                progress.loss_scale, progress.steps_at_scale, finite
+            )
+        if finite:
             progress.skipped_in_a_row = 0
-            progress.recent.append(loss)
+            if np.isfinite(loss):  # there were targets
+                progress.recent.append(loss)
             return
         progress.skipped += 1
         progress.skipped_in_a_row += 1
+        scale = f"; the loss scale is now {progress.loss_scale:,.0f}" if self.is_scaled else ""
+        bar.write(
+            f"step {progress.step}: skipped, its gradient is not finite{scale}", file=sys.stderr
+        )
         if progress.skipped_in_a_row == MOST_SKIPPED_IN_A_ROW:
             raise InputError(
                 f"{MOST_SKIPPED_IN_A_ROW} steps in a row up to step {progress.step} had a gradient "
@@ -208,6 +219,7 @@ class Run:
             state_transition_learning_rate=number(transition.learning_rate),
             gradient_norm=norm,
             skipped=progress.skipped,
+            **({"loss_scale": progress.loss_scale} if self.is_scaled else {}),
             tokens_per_second=round(rate),
             memory_gb=round(memory, 3),
             seconds=round(progress.seconds, 2),

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
-import mlx.optimizers as optim
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train.config import TrainConfig
-from mlx_gateloop.train.optimizer import make_optimizer
+from mlx_gateloop.train.optimizer import Optimizer, make_optimizer
 from mlx_gateloop.train.source import Source, TaskSource
-from mlx_gateloop.train.step import Batch, checkpoint_blocks
+from mlx_gateloop.train.step import Batch, Step, checkpoint_blocks, make_step
 from mlx_gateloop.train.text import TextSource
 
 CACHE_BYTES = 4 << 30
@@ -32,9 +31,7 @@ def make_source(config: TrainConfig, data: str | Task, saved: Path | None) -> So
     return TextSource(config, data, saved) if isinstance(data, str) else TaskSource(config, data)
 
 
-def make_model(
-    config: TrainConfig, vocab_size: int, steps: int
-) -> tuple[Model, optim.MultiOptimizer]:
+def make_model(config: TrainConfig, vocab_size: int, steps: int) -> tuple[Model, Optimizer]:
     """Make the model with its initial weights, and its optimizer, both evaluated."""
     mx.random.seed(config.seed)
     model = Model(config.model_args(vocab_size))
@@ -45,6 +42,15 @@ def make_model(
     optimizer.init(model.trainable_parameters())
     mx.eval(model.state, optimizer.state)
     return model, optimizer
+
+
+def make_source_step(
+    config: TrainConfig, source: Source, model: Model, optimizer: Optimizer
+) -> Step:
+    """Make the step function of a run, see `train.step`."""
+    settings = config.optimizer
+    targets = settings.accumulate * source.batches.targets
+    return make_step(model, optimizer, settings.clip_norm, targets, getattr(mx, config.dtype))
 
 
 def step_batches(config: TrainConfig, source: Source, step: int) -> Iterator[Batch]:

@@ -11,52 +11,61 @@ import numpy as np
 from mlx.utils import tree_map, tree_map_with_path
 
 from mlx_gateloop.ops.pointwise import cross_entropy
+from mlx_gateloop.train.optimizer import Optimizer
 
 Batch = tuple[np.ndarray, np.ndarray]
 Tree = dict[str, Any]  # arrays in nested dicts and lists, as MLX has parameters
-Step = Callable[[Iterable[Batch]], tuple[float, float]]
+Step = Callable[[Iterable[Batch], int, float], tuple[float, float]]
 
 
 def make_step(
-    model: nn.Module, optimizer: optim.Optimizer, clip_norm: float, accumulate: int, dtype: mx.Dtype
+    model: nn.Module, optimizer: Optimizer, clip_norm: float, targets: float, dtype: mx.Dtype
 ) -> Step:
-    """Build the step: the mean gradient of some batches, clipped to a global norm, and the update.
+    """Build the step: the gradient of some batches, clipped to a global norm, and the update.
+
+    The gradient is that of the summed loss over the number of targets in a full step, so every
+    target of the data weighs the same in it: in which of the batches it is, how short its batch is
+    and how many targets that has do not matter.
 
     The compiled functions capture the containers of the model's and the optimizer's arrays, so
     both must be initialised (and restored) before. A gradient whose norm is not finite changes
-    nothing.
+    nothing but the learning rates.
 
     Args:
         model: the float32 weights.
         optimizer: initialised on the model's weights.
         clip_norm: largest global norm of the gradient.
-        accumulate: number of batches per step.
+        targets: mean number of targets in a full step.
         dtype: dtype of the forward and backward pass.
 
     Returns:
-        `step(batches) -> (loss, norm)`: mean nats per token (negative targets are not counted),
-        and the norm before clipping; if it is not finite, the update was skipped.
+        `step(batches, number, scale) -> (loss, norm)`, with the step's number in the run, from 0,
+        and a factor for the loss in its backward pass, see `train.loss_scale`. The loss is the mean
+        in nats per target (negative targets are not counted; NaN if there are no others), the norm
+        that of the gradient before clipping; if it is not finite, the update was skipped.
     """
     state = [model.state, optimizer.state, mx.random.state]
 
-    def mean_loss(parameters: Tree, inputs: mx.array, targets: mx.array) -> mx.array:
+    def losses(parameters: Tree, inputs: mx.array, answers: mx.array, scale: mx.array) -> Any:
         model.update(lowered(model, parameters, dtype))
-        asked = targets >= 0
-        losses = cross_entropy(model(inputs), mx.maximum(targets, 0))
-        return mx.where(asked, losses, 0).sum() / asked.sum() / accumulate
+        nats = cross_entropy(model(inputs), mx.maximum(answers, 0))
+        total = mx.where(answers >= 0, nats, 0).sum()
+        return total / targets * scale, total
 
     @partial(mx.compile, inputs=state, outputs=state)
-    def gradients(inputs: mx.array, targets: mx.array) -> tuple[mx.array, Tree]:
+    def gradients(inputs: mx.array, answers: mx.array, scale: mx.array) -> tuple[mx.array, Tree]:
         parameters = model.trainable_parameters()
-        result = mx.value_and_grad(mean_loss)(parameters, inputs, targets)
+        (_, total), gradient = mx.value_and_grad(losses)(parameters, inputs, answers, scale)
         model.update(parameters)
-        return result
+        return total, gradient
 
     @partial(mx.compile, inputs=state, outputs=state)
-    def update(gradient: Tree) -> mx.array:
+    def update(gradient: Tree, number: mx.array, scale: mx.array) -> mx.array:
         clipped: Tree
         norm: mx.array
+        gradient = tree_map(lambda leaf: leaf / scale, gradient)
         clipped, norm = optim.clip_grad_norm(gradient, clip_norm)
+        optimizer.schedule(number)
         before = tree_map(lambda leaf: leaf, [model.trainable_parameters(), optimizer.state])
         optimizer.update(model, clipped)
         after = [model.trainable_parameters(), optimizer.state]
@@ -66,17 +75,18 @@ def make_step(
         assign(optimizer.state, moments)
         return norm
 
-    def step(batches: Iterable[Batch]) -> tuple[float, float]:
-        loss = mx.array(0.0)
+    def step(batches: Iterable[Batch], position: int, scale: float) -> tuple[float, float]:
+        total, asked, factor = mx.array(0.0), 0, mx.array(scale)
         gradient: Tree = {}
-        for inputs, targets in batches:
-            part, new = gradients(mx.array(inputs), mx.array(targets))
-            loss = loss + part
+        for inputs, answers in batches:
+            part, new = gradients(mx.array(inputs), mx.array(answers), factor)
+            total = total + part
+            asked += np.count_nonzero(answers >= 0)
             gradient = tree_map(mx.add, gradient, new) if gradient else new
-            mx.eval(loss, gradient, mx.random.state)
-        norm = update(gradient)
+            mx.eval(total, gradient, mx.random.state)
+        norm = update(gradient, mx.array(position, mx.uint64), factor)
         mx.eval(state, norm)
-        return number(loss), number(norm)
+        return number(total / asked), number(norm)
 
     return step
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mlx_gateloop.data.task import SampleBatches, Samples
+from mlx_gateloop.data.task import UNASKED, SampleBatches, Samples
 
 
 def samples(count):
@@ -21,6 +21,13 @@ def test_an_epoch_has_every_sample_once():
         orders.append(np.concatenate([inputs for inputs, _ in parts]).ravel().tolist())
         assert sorted(orders[-1]) == list(range(11))
     assert orders[0] != orders[1]
+
+
+def test_the_targets_of_a_full_batch():
+    assert SampleBatches(samples(11), 4, seed=3).targets == 4
+    assert SampleBatches(samples(11), 40, seed=3).targets == 11
+    column = np.array([[1, UNASKED], [1, 1], [UNASKED, UNASKED], [1, 1], [1, UNASKED]], np.int32)
+    assert SampleBatches(Samples(column, column, column), 2, seed=3).targets == 2 * 6 / 5
 
 
 def test_a_batch_depends_on_its_number_alone():

@@ -44,6 +44,15 @@ def test_accuracies():
     assert controlled[4] == "5 **of 18,900**"
 
 
+def test_more_steps_than_the_preset_has():
+    runs = {"fixed": [result("fixed", 0, 0.5, steps=3000, total_steps=3000)]}
+    _, fixed = cells(report._accuracies(runs, {"fixed": 64}, {}, 800))
+    assert fixed[4] == "3,000"
+    runs["fixed"][0] |= {"steps": 500, "finished": False}
+    _, fixed = cells(report._accuracies(runs, {"fixed": 64}, {}, 800))
+    assert fixed[4] == "500 **of 3,000**"
+
+
 def test_softmax_is_named_for_what_it_lacks_and_its_state_grows():
     runs = {"softmax": [result("softmax", 0, 0.5)]}
     _, softmax = cells(report._accuracies(runs, {"softmax": None}, {}, None))

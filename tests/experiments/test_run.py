@@ -132,6 +132,22 @@ def test_ctrl_c_and_resume_is_the_uninterrupted_experiment(tmp_path, monkeypatch
 
 
 @pytest.mark.usefixtures("without_pictures")
+def test_ctrl_c_in_the_last_step_of_a_run(tmp_path, monkeypatch):
+    """It ends the experiment before the next run, if there is one."""
+    for step, runs in ((6, 1), (12, 2)):
+        out = tmp_path / str(step)
+        with monkeypatch.context() as patch:
+            press_ctrl_c(patch, SampleBatches, step)
+            if runs < 2:
+                with pytest.raises(Interrupted, match="continue with the same command"):
+                    run_experiment(tiny(), out)
+            else:
+                run_experiment(tiny(), out)
+        assert [r["steps"] for r in results(out)] == [6] * runs
+        assert [r["finished"] for r in results(out)] == [True] * runs
+
+
+@pytest.mark.usefixtures("without_pictures")
 def test_killed_and_resumed_is_the_uninterrupted_experiment(tmp_path):
     settings = TINY | {"steps": 40}
     out = tmp_path / "killed"

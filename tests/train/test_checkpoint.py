@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -51,6 +52,18 @@ def test_everything_comes_back(tmp_path):
 def test_initial_progress_survives_json(tmp_path):
     save_checkpoint(tmp_path / "last.safetensors", *parts(seed=0), Progress(), {})
     assert read_header(tmp_path / "last.safetensors") == (Progress(), {})
+
+
+def test_a_checkpoint_from_before_loss_scaling(tmp_path):
+    path = tmp_path / "last.safetensors"
+    model, optimizer = parts(seed=1)
+    save_checkpoint(path, model, optimizer, PROGRESS, RUN)
+    arrays, metadata = mx.load(str(path), return_metadata=True)
+    old = json.loads(metadata["progress"])
+    del old["loss_scale"], old["steps_at_scale"]
+    mx.save_safetensors(str(path), arrays, metadata | {"progress": json.dumps(old)})
+    assert read_header(path)[0] == PROGRESS
+    restore(path, model, optimizer)
 
 
 @pytest.mark.parametrize("keep", [0, 5, 200, -1])

@@ -23,6 +23,7 @@ from mlx_gateloop.evaluate import evaluate
 from mlx_gateloop.train import Interrupted, TrainConfig, train
 from mlx_gateloop.train.checkpoint import read_header
 from mlx_gateloop.train.loop import MOST_SKIPPED_IN_A_ROW
+from mlx_gateloop.train.loss_scale import INITIAL
 
 TIMES = {"tokens_per_second", "memory_gb", "seconds"}
 CHILD = """
@@ -140,6 +141,50 @@ def test_ctrl_c_and_resume_is_the_uninterrupted_run(
     result = train(config, str(text_file), tmp_path / "parts", resume=True)
     assert result.steps == 12
     assert_same_run(tmp_path / "straight", tmp_path / "parts")
+
+
+def test_float16_skips_overflows_and_resumes_exactly(
+    tmp_path, text_file, tiny, monkeypatch, capsys
+):
+    """With a scale that grows at every step, gradients overflow after a few and then in turns."""
+    monkeypatch.setattr("mlx_gateloop.train.loss_scale.INTERVAL", 1)
+    config = tiny(dtype="float16", steps=24, log_every=1)
+    result = train(config, str(text_file), tmp_path / "straight")
+    assert 2 < result.skipped < 12
+    lines = [line for line in capsys.readouterr().err.splitlines() if "skipped" in line]
+    assert len(lines) == result.skipped
+    assert "gradient is not finite; the loss scale is now" in lines[0]
+    scales = [r["loss_scale"] for r in log_of(tmp_path / "straight") if "loss_scale" in r]
+    assert max(scales) > INITIAL
+    assert scales != sorted(scales)
+
+    with monkeypatch.context() as patch:
+        press_ctrl_c(patch, Batches, 10)
+        with pytest.raises(Interrupted):
+            train(config, str(text_file), tmp_path / "parts")
+    train(config, str(text_file), tmp_path / "parts", resume=True)
+    assert_same_run(tmp_path / "straight", tmp_path / "parts")
+
+
+def test_rates_and_batches_depend_on_the_step_alone(tmp_path, text_file, tiny, monkeypatch):
+    """Steps that are skipped delay neither."""
+    monkeypatch.setattr("mlx_gateloop.train.loss_scale.INTERVAL", 1)
+    rates = []
+    for dtype in ("float16", "float32"):
+        result = train(tiny(dtype=dtype, steps=24), str(text_file), tmp_path / dtype)
+        rates.append([r["learning_rate"] for r in log_of(tmp_path / dtype) if "loss" in r])
+        assert (result.skipped > 0) == (dtype == "float16")
+    assert rates[0] == rates[1]
+
+
+def test_ctrl_c_in_the_last_step_leaves_a_finished_run(tmp_path, text_file, tiny, monkeypatch):
+    with monkeypatch.context() as patch:
+        press_ctrl_c(patch, Batches, 4)
+        result = train(tiny(steps=4), str(text_file), tmp_path / "out")
+    assert (result.steps, result.stop_requested) == (4, True)
+    assert (tmp_path / "out" / "curves.png").exists()
+    again = train(tiny(steps=4), str(text_file), tmp_path / "out", resume=True)
+    assert (again.steps, again.stop_requested) == (4, False)
 
 
 def test_interrupted_before_any_validation_leaves_a_trained_model(

@@ -1,10 +1,14 @@
+from itertools import count
+
 import mlx.core as mx
+import mlx.optimizers as optim
 import numpy as np
 import pytest
 from helpers.memory import peak_memory
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map
 
 from mlx_gateloop.model.lm import Model, ModelArgs
+from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.optimizer import make_optimizer
 from mlx_gateloop.train.step import checkpoint_blocks, lowered, make_step
@@ -13,7 +17,10 @@ TOKENS = np.random.default_rng(0).integers(0, 17, (4, 9)).astype(np.int32)
 BATCHES = [(TOKENS[:, :-1], TOKENS[:, 1:])]
 
 
-def trainer(blocks=False, clip_norm=1.0, accumulate=1, dtype=mx.float32, **changes):
+def trainer(
+    blocks=False, clip_norm=1.0, targets=TOKENS[:, 1:].size, dtype=mx.float32, scale=1.0, **changes
+):
+    """A model, its optimizer, and a function that takes the next step with some batches."""
     mx.random.seed(0)
     shape = {"vocab_size": 17, "hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16}
     model = Model(ModelArgs(**(shape | changes)))
@@ -22,7 +29,8 @@ def trainer(blocks=False, clip_norm=1.0, accumulate=1, dtype=mx.float32, **chang
         checkpoint_blocks(model)
     optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-2), steps=20)
     optimizer.init(model.trainable_parameters())
-    return model, optimizer, make_step(model, optimizer, clip_norm, accumulate, dtype)
+    take_step, numbers = make_step(model, optimizer, clip_norm, targets, dtype), count()
+    return model, optimizer, lambda batches: take_step(batches, next(numbers), scale)
 
 
 def leaves(model, optimizer):
@@ -55,16 +63,50 @@ def test_a_negative_target_is_not_learned():
 
 
 def test_two_half_batches_make_the_same_step_as_the_whole():
-    (*whole_state, whole), (*half_state, halves) = trainer(), trainer(accumulate=2)
-    loss, norm = whole(BATCHES)
-    parts = [(inputs[i::2], targets[i::2]) for inputs, targets in BATCHES for i in range(2)]
-    assert halves(parts) == pytest.approx((loss, norm), rel=1e-5)
+    inputs, targets = BATCHES[0]
+    assert_same_step(BATCHES, [(inputs[i::2], targets[i::2]) for i in range(2)])
+
+
+def assert_same_step(batches, others):
+    (*state, step), (*other_state, other_step) = trainer(), trainer()
+    assert other_step(others) == pytest.approx(step(batches), rel=1e-5)
     # A gradient of the size of rounding errors may take either sign in Adam's first step.
-    first, second = (
-        {key: leaf for key, leaf in leaves(*state).items() if key.endswith(".m")}
-        for state in (whole_state, half_state)
-    )
-    assert_close(first, second, atol=1e-7)
+    assert_close(first_moments(*state), first_moments(*other_state), atol=1e-7)
+
+
+def first_moments(model, optimizer):
+    return {key: leaf for key, leaf in leaves(model, optimizer).items() if key.endswith(".m")}
+
+
+def test_accumulated_parts_weigh_by_their_targets():
+    """A short batch, one with few targets and one without any make the step of the whole."""
+    inputs, targets = BATCHES[0]
+    masked = targets.copy()
+    masked[1, 2:] = masked[3] = -1
+    cuts = [slice(0, 1), slice(1, 3), slice(3, 4)]
+    assert_same_step([(inputs, masked)], [(inputs[cut], masked[cut]) for cut in cuts])
+
+
+def test_a_short_batch_weighs_by_its_targets():
+    """A quarter of a batch moves the mean gradient by a quarter of its own, not by all of it."""
+    inputs, targets = BATCHES[0]
+    (*state, step), (*own_state, own_step) = trainer(), trainer(targets=8)
+    loss, norm = step([(inputs[:1], targets[:1])])
+    own_loss, own_norm = own_step([(inputs[:1], targets[:1])])
+    assert loss == pytest.approx(own_loss)
+    assert 4 * norm == pytest.approx(own_norm, rel=1e-5)
+    moments, own = first_moments(*state), first_moments(*own_state)
+    clip = min(1, 1 / norm) / min(1, 1 / own_norm)
+    assert_close(moments, {key: clip * leaf / 4 for key, leaf in own.items()}, atol=1e-7)
+
+
+def test_a_step_without_targets_has_no_gradient():
+    model, optimizer, step = trainer()
+    inputs, targets = BATCHES[0]
+    loss, norm = step([(inputs, np.full_like(targets, -1))])
+    assert np.isnan(loss)
+    assert norm == 0
+    assert all(np.isfinite(leaf).all() for leaf in leaves(model, optimizer).values())
 
 
 def test_gradient_is_clipped_to_the_norm():
@@ -84,8 +126,8 @@ def test_a_gradient_that_is_not_finite_changes_nothing():
     before = leaves(model, optimizer)
     assert not np.isfinite(step(BATCHES)[1])
     after = leaves(model, optimizer)
-    for key, leaf in before.items():
-        np.testing.assert_array_equal(leaf, after[key], err_msg=key)
+    for key in [key for key in before if not key.endswith(".learning_rate")]:
+        np.testing.assert_array_equal(before[key], after[key], err_msg=key)
     model.model.norm.bias = good
     assert np.isfinite(step(BATCHES)[1])
     assert not np.array_equal(
@@ -128,3 +170,61 @@ def test_low_precision_computes_on_float32_weights(dtype):
     assert saved["model.layers.0.time_mixing.gamma_proj.weight"].dtype == mx.float32
     difference = mx.abs(exact.lm_head.weight - model.lm_head.weight).max().item()
     assert 0 < difference < 0.03
+
+
+def test_a_skipped_step_does_not_delay_the_schedule():
+    """The rates follow the run's steps, and Adam's bias correction the updates."""
+    (model, optimizer, step), (_, other, other_step) = trainer(), trainer()
+    good = model.model.norm.bias
+    for number in range(5):
+        model.model.norm.bias = good + mx.inf if number == 1 else good
+        step(BATCHES)
+        good = good if number == 1 else model.model.norm.bias
+        other_step(BATCHES)
+        rates, undisturbed = (
+            [group.learning_rate.item() for group in o.optimizers] for o in (optimizer, other)
+        )
+        assert rates == undisturbed
+    assert [group.step.item() for group in optimizer.optimizers] == [4] * 3
+    assert [group.step.item() for group in other.optimizers] == [5] * 3
+
+
+def test_scaled_float16_keeps_the_gradient_of_unlikely_tokens():
+    """Probabilities of 1e-8 make gradients that are 0 in float16, as in a large vocabulary."""
+    batch = [(TOKENS[:, :-1], np.zeros_like(TOKENS[:, 1:]))]
+
+    def head_gradient(**changes):
+        model, optimizer, step = trainer(vocab_size=1000, **changes)
+        model.lm_head.bias = mx.where(mx.arange(1000) == 0, 0.0, -19.0)
+        step(batch)
+        return first_moments(model, optimizer)["1.states.2.lm_head.weight.m"]
+
+    exact = head_gradient()
+    lost = head_gradient(dtype=mx.float16)
+    kept = head_gradient(dtype=mx.float16, scale=2.0**16)
+    assert (lost == 0).mean() > 0.9
+    assert (kept == 0).mean() < 0.01
+    np.testing.assert_allclose(kept, exact, rtol=0, atol=0.01 * np.abs(exact).max())
+    assert np.median(np.abs(kept / exact - 1)) < 0.05
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_a_scale_of_one_changes_no_bit(dtype):
+    """The gradient is that of the plain mean."""
+    model, optimizer, step = trainer(dtype=dtype)
+    inputs, targets = map(mx.array, BATCHES[0])
+    full = model.parameters()
+
+    def mean_loss(parameters):
+        model.update(lowered(model, parameters, dtype))
+        return cross_entropy(model(inputs), targets).sum() / targets.size
+
+    expected = mx.compile(mx.value_and_grad(mean_loss))(full)
+    clipped, norm = mx.compile(lambda tree: optim.clip_grad_norm(tree, 1.0))(expected[1])
+    model.update(full)
+    assert step(BATCHES) == (expected[0].item(), norm.item())
+    got = first_moments(model, optimizer)
+    want = dict(tree_flatten(tree_map(lambda leaf: (1 - 0.9) * leaf, clipped)))
+    for key, leaf in want.items():
+        (found,) = (moment for name, moment in got.items() if name.endswith(f".{key}.m"))
+        np.testing.assert_array_equal(found, np.array(leaf), err_msg=key)
