@@ -28,7 +28,8 @@ this token: `h = a h + k v`. The picture shows these numbers as they are compute
 
 - **Magnitude.** Bright channels keep their contents for thousands of tokens, dark ones forget them
   at once. The colour is the half-life, -ln 2 / ln|a|. A dark column across many channels is a
-  reset; it is marked in red above the picture and in the text.
+  reset: a token at which at least a quarter of the channels that usually remember, of all layers,
+  lose more than half. Resets are marked in red above the picture and in the text.
 - **Phase.** The angle by which the token turns the state; the colours are cyclic.
 - **Mean |a|.** One row per layer, as in the paper's figure. Click a row to see that layer.
 - **What is remembered.** Click a token: the orange of an earlier token is the share of it left in

@@ -22,7 +22,6 @@ from . import scripts
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 RESETS_EVERY = 32  # tokens
-RESET_SHARE = 0.5  # of the channels that keep anything
 MOST_COLUMNS = 1024  # in an answer; the page asks again for the rest
 KEPT_ARRAYS = 4  # files for download, the oldest is deleted first
 
@@ -123,9 +122,7 @@ def _columns(
         "known": known,
         "averages": _base64(_to_bytes(trace.averages(known, until))),
         "pieces": pieces,
-        "resets": [n for n in trace.resets(layer, share=RESET_SHARE).tolist() if n < tokens]
-        if due
-        else None,
+        "resets": trace.resets(tokens).tolist() if due else None,
         "done": done and until == tokens,
         "last": run.pieces[tokens - 1].text if done and tokens else None,  # its end may come late
         "full": trace.full,

@@ -10,6 +10,7 @@ from mlx_gateloop.files import replacing
 # The range of the decay rate -log|a| that `Trace.columns` encodes in 8 bits, on a log scale:
 # half-lives from 0.04 to 700,000 tokens. |a| itself in 8 bits would lose every long memory.
 LOW, HIGH = 1e-6, 16.0
+KEPT, SHARE = 0.5, 0.25  # of a state and of channels: the definition of a reset
 BLOCK = 64  # tokens
 RATE, PHASE, QUERY, KEY = range(4)
 
@@ -89,29 +90,27 @@ class Trace:
         layers = range(self.layers)
         return np.stack([self.magnitude(layer, start, stop).mean(1) for layer in layers], 1)
 
-    def resets(
-        self, layer: int | None = None, kept: float = 0.5, share: float = 0.25
-    ) -> np.ndarray:
-        """Find tokens at which many channels forget.
+    def resets(self, stop: int | None = None) -> np.ndarray:
+        """Find tokens at which many of the channels that usually remember forget: the resets.
 
-        Only channels that keep at least `kept` on average, the geometric mean of |a|, are counted.
+        A channel of any layer remembers if the geometric mean of its |a| over the tokens is at
+        least `KEPT`, and forgets at a token where |a| is below that. A token is a reset if at
+        least the share `SHARE` of these channels forget at it. docs/resets.md says why.
 
         Args:
-            layer: One layer, or None for all.
-            kept: A channel forgets at a token if |a| is below this.
-            share: The least share of the counted channels that forget.
+            stop: Look at the first tokens, this many; None means all.
 
         Returns:
             Indices of tokens, ascending.
         """
-        tokens = self.tokens  # read once: another thread may append
-        forgets, counted = np.zeros(tokens, np.int64), 0
-        for index in range(self.layers) if layer is None else [layer]:
-            rate = self._read(RATE, index, 0, tokens)
-            usual = rate.mean(0) <= -np.log(kept) if tokens else np.zeros(0, bool)
-            forgets += (rate[:, usual] > -np.log(kept)).sum(1)
-            counted += int(usual.sum())
-        return np.flatnonzero(forgets >= max(1, share * counted))
+        tokens = self.tokens if stop is None else stop  # read once: another thread may append
+        forgets, remembering = np.zeros(tokens, np.int64), 0
+        for layer in range(self.layers):
+            rate = self._read(RATE, layer, 0, tokens)
+            remembers = rate.mean(0) <= -np.log(KEPT) if tokens else np.zeros(0, bool)
+            forgets += (rate[:, remembers] > -np.log(KEPT)).sum(1)
+            remembering += int(remembers.sum())
+        return np.flatnonzero(forgets >= max(1, SHARE * remembering))
 
     def remembered(self, layer: int, token: int) -> tuple[np.ndarray, np.ndarray]:
         """Compute the share of each earlier token that is left in the state at this one.

@@ -32,19 +32,18 @@ def test_a_reset_forgets_everything_before_it():
     assert full == pytest.approx([0, 0, 1.6, 2.0])
 
 
-def test_resets_are_tokens_where_remembering_channels_forget():
+def test_resets_are_tokens_at_which_a_quarter_of_the_remembering_channels_forget():
     columns = np.full((4, 2, 100, 8), 0.01, np.float32)
-    columns[0, :, 40] = 5  # all channels forget
-    columns[0, :, 60, :3] = 5  # 3 of 8
-    columns[0, :, 70, :1] = 5  # 1 of 8
-    columns[0, 1, :, 4:] = 3  # these never remember: they don't count
+    columns[0, 1, :, 4:] = 3  # these never remember and do not count: twelve channels do
+    columns[0, :, 40, :4] = 5  # eight of the twelve forget
+    columns[0, 0, 60, :3] = 5  # three, all of one layer
+    columns[0, 0, 70, :2] = 5  # two
+    columns[0, :, 80, :4] = 0.69  # all remember just a half
+    columns[0, :, 90, :4] = 0.7
     trace = Trace(2, 8)
     trace.append(columns)
-    assert trace.resets().tolist() == [40, 60]
-    assert trace.resets(share=0.6).tolist() == [40]
-    assert trace.resets(layer=1).tolist() == [40, 60, 70]
-    assert trace.resets(layer=1, share=0.3).tolist() == [40, 60]
-    assert trace.resets(layer=0, share=0.1).tolist() == [40, 60, 70]
+    assert trace.resets().tolist() == [40, 60, 90]
+    assert trace.resets(41).tolist() == [40]
     assert Trace(2, 8).resets().tolist() == []
 
 

@@ -152,7 +152,7 @@ export class Heatmaps {
     if (i === LAYERS) this.#showLine(context, place, Math.floor(first), first + shown, height);
     if (i === 0) {
       context.fillStyle = "#ff4d4f";
-      for (const token of this.recording.resets[this.layer])
+      for (const token of this.recording.resets)
         if (token < tokens && place(token) + wide > left)
           context.fillRect(place(token), 0, wide, 5);
     }

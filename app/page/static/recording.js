@@ -39,8 +39,8 @@ export class Recording {
     this.columns = Array.from({ length: layers }, () => new Records(2 * channels));
     /** For every token the mean magnitude of each layer, 0 to 255. */
     this.averages = new Records(layers);
-    /** @type {Set<number>[]} Of each layer: the tokens at which many channels reset. */
-    this.resets = Array.from({ length: layers }, () => new Set());
+    /** @type {Set<number>} */
+    this.resets = new Set();
     /** @type {Piece[]} */
     this.pieces = [];
     this.done = !run;
@@ -54,7 +54,7 @@ export class Recording {
     this.pieces.splice(answer.known, answer.pieces.length, ...answer.pieces);
     const last = this.pieces.at(-1);
     if (answer.done && last) last.text = answer.last; // the end of a run may complete its text
-    if (answer.resets) this.resets[answer.layer] = new Set(answer.resets);
+    if (answer.resets) this.resets = new Set(answer.resets);
     this.done = answer.done;
     this.full = answer.full;
   }

@@ -75,7 +75,6 @@ export class StateView {
   change(layer) {
     this.row = null;
     this.#show(layer);
-    this.text.mark(this.recording.resets[layer]);
     if (this.selected !== null) this.select(this.selected);
   }
 
@@ -110,7 +109,7 @@ export class StateView {
   #add(answer) {
     const wasDone = this.done;
     this.recording.add(answer);
-    if (answer.resets) this.text.mark(this.recording.resets[this.layer]);
+    if (answer.resets) this.text.mark(this.recording.resets);
     if (answer.resets || (answer.done && !wasDone)) this.heatmaps.invalidate();
     this.schedule();
   }
@@ -132,7 +131,7 @@ export class StateView {
     const count = recording.pieces.length.toLocaleString("en");
     this.frame = undefined;
     this.heatmaps.update();
-    this.text.update(recording, layer);
+    this.text.update(recording);
     this.histogram.draw(recording, layer);
     this.find("count").textContent = recording.pieces.length
       ? `${count} tokens${recording.full ? ", no room for more" : ""}`

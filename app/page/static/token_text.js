@@ -17,13 +17,13 @@ export class TokenText {
   }
 
   /** Add the tokens that are new. @param {import("./recording.js").Recording} recording */
-  update({ pieces, done, resets }, layer) {
+  update({ pieces, done, resets }) {
     const added = pieces.slice(this.spans.length).map(({ text, prompt }, i) => {
       const span = document.createElement("span");
       span.textContent = text;
       span.dataset.token = this.spans.length + i;
       span.classList.toggle("prompt", prompt);
-      span.classList.toggle("reset", resets[layer].has(this.spans.length + i));
+      span.classList.toggle("reset", resets.has(this.spans.length + i));
       return span;
     });
     this.spans.push(...added);
@@ -32,7 +32,7 @@ export class TokenText {
     if (added.length && this.atEnd) this.element.scrollTop = 1e9;
   }
 
-  /** Mark the tokens at which many channels reset. @param {Set<number>} resets */
+  /** Mark the resets. @param {Set<number>} resets */
   mark(resets) {
     this.spans.forEach((span, token) => {
       span.classList.toggle("reset", resets.has(token));

@@ -67,6 +67,18 @@ def test_a_page_gets_a_long_run_in_parts(ask, run):
     assert answer["resets"] is not None
 
 
+def test_resets_are_those_of_the_trace_whichever_layer_is_shown(ask, run):
+    run.trace = Trace(2, 4)
+    columns = np.full((4, 2, LONG, 4), 0.01, np.float32)
+    columns[0, 0, [7, 300, LONG - 1], :2] = 5  # a quarter of all channels, in one layer
+    columns[0, 1, 9, :1] = 5
+    run.trace.append(columns)
+    expected = run.trace.resets().tolist()
+    assert expected == [7, 300, LONG - 1]
+    for layer in (0, 1):
+        assert ask("columns", run.id, layer, LONG, LONG)["resets"] == expected
+
+
 def test_an_ordinary_question_is_answered_whole(ask, engine, finished):
     run = finished(engine.submit("tiny", "abc", Sampling(0), 6))
     answer = ask("columns", run.id, 1, 4, 2)
