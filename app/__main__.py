@@ -4,12 +4,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from mlx_gateloop import cli
+from mlx_gateloop.__main__ import main as gateloop
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run `gateloop app`; see `cli.main`."""
-    return cli.main(["app", *(sys.argv[1:] if argv is None else argv)])
+    return gateloop(["app", *(sys.argv[1:] if argv is None else argv)])
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -5,13 +5,8 @@ import math
 import signal
 import sys
 
-from mlx_gateloop import cli
+from mlx_gateloop.__main__ import main as gateloop
 from mlx_gateloop.errors import InputError
-
-from .from_source import convert
-from .options import Options, add_options
-from .sources import SOURCES
-from .to_lucidrains import to_lucidrains
 
 SETTINGS = """settings (--set KEY=VALUE, or lines `KEY: VALUE` of the YAML):
   tokenizer: NAME
@@ -23,10 +18,13 @@ EXAMPLES = """
 
 def main(argv: list[str] | None = None) -> int:
     """Run `gateloop convert`; see `cli.main`."""
-    return cli.main(["convert", *(sys.argv[1:] if argv is None else argv)])
+    return gateloop(["convert", *(sys.argv[1:] if argv is None else argv)])
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
+    from .options import add_options
+    from .sources import SOURCES
+
     command.set_defaults(run=run)
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     lines = []
@@ -45,6 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         InputError: The user's input was wrong.
     """
+    from .from_source import convert
+    from .options import Options
+    from .to_lucidrains import to_lucidrains
+
     options = Options(**vars(arguments))
     if not options.quantize and (options.q_bits or options.q_group_size):
         raise InputError("--q-bits and --q-group-size need -q")

@@ -1,7 +1,7 @@
 """GateLoop on MLX: linear recurrence whose state transition is controlled by the data.
 
-The operator and its transition are imported at once; the language model, which needs mlx-lm and
-transformers, at first use.
+Everything is imported at first use: a program can begin before MLX, mlx-lm and transformers are
+there, which take a second.
 """
 
 from importlib import import_module
@@ -11,18 +11,17 @@ from mlx_gateloop import _register
 
 _register.install()  # first: it prepares MLX's BLAS before MLX is imported
 
-from mlx_gateloop.ops import (  # noqa: E402
-    Transition,
-    convolve,
-    gate_loop,
-    gate_loop_softmax,
-    linear_scan,
-)
-
 if TYPE_CHECKING:
     from mlx_gateloop import watch
     from mlx_gateloop.io import load, save
     from mlx_gateloop.model.lm import Model, ModelArgs
+    from mlx_gateloop.ops import (
+        Transition,
+        convolve,
+        gate_loop,
+        gate_loop_softmax,
+        linear_scan,
+    )
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,15 +37,16 @@ __all__ = [
     "watch",
 ]
 
-_LATER = {"Model": "model.lm", "ModelArgs": "model.lm", "load": "io", "save": "io"}
+_FROM = {"Model": "model.lm", "ModelArgs": "model.lm", "load": "io", "save": "io"}
+_MODULES = ("ops", "watch")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "watch":
-        return import_module(f"{__name__}.watch")
-    if name not in _LATER:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_FROM.get(name, 'ops')}"), name)
 
 
 def __dir__() -> list[str]:

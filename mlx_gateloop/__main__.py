@@ -1,8 +1,17 @@
-"""`python -m mlx_gateloop`, the same as `gateloop`."""
+"""The `gateloop` command, also `python -m mlx_gateloop`."""
 
 import sys
 
-from mlx_gateloop.cli import main
+
+def main(argv: list[str] | None = None) -> int:
+    """Run `cli.main`; Ctrl-C while Python imports it is no traceback either."""
+    try:
+        from mlx_gateloop import cli
+
+        return cli.main(argv)
+    except KeyboardInterrupt:
+        return 130
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -51,6 +51,7 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
         raise InputError(f"{source}: no such model directory")
     try:
         model, tokenizer = load_with_mlx_lm(source)
+        tokenizer.decode(tokenizer.encode("a"))  # some files are read, and then of no use
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
     except Exception as error:  # tokenizers raises nothing narrower for a broken tokenizer.json

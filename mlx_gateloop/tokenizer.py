@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import BPE
 
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, one_line
 
 if TYPE_CHECKING:  # slow to import
     from transformers import PreTrainedTokenizerFast
@@ -43,6 +43,7 @@ _BPE = 2  # TrainerSpec.ModelType
 # Text for sentencepiece: runs without line ends, so that no piece spans lines, and without the
 # characters that it reserves. It would drop sentences that have one or are too long.
 _SENTENCE = re.compile("[^\n\r\t\0\u2581\u2585]{1,4096}")
+_LONGEST_PIECE = 512  # sentencepiece's own default is 16
 _SAMPLE_CHARACTERS = 20_000_000
 
 
@@ -128,8 +129,12 @@ def from_sentencepiece(path: str | os.PathLike[str]) -> "PreTrainedTokenizerFast
     """
     try:
         return _convert(Path(path).read_bytes(), str(path))
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; give a sentencepiece .model file") from error
+    except Exception as error:  # tokenizers raises nothing narrower for pieces that do not fit
+        raise InputError(f"{path}: damaged: {one_line(error)}; give another .model file") from None
 
 
 def _convert(serialized: bytes, name: str) -> "PreTrainedTokenizerFast":
@@ -143,6 +148,9 @@ def _convert(serialized: bytes, name: str) -> "PreTrainedTokenizerFast":
         raise InputError(f"{name}: not a sentencepiece model; give a .model file") from None
     trainer = proto.trainer_spec
     _require_round_trips(trainer, proto.normalizer_spec, name)
+    longest = max((len(piece.piece) for piece in proto.pieces), default=0)
+    if longest > _LONGEST_PIECE:  # its merges are searched in quadratic time
+        raise InputError(f"{name}: a piece of {longest} characters; at most {_LONGEST_PIECE}")
     # Pieces hold real spaces here, so that U+2581 can represent itself (as three bytes).
     pieces = [piece.piece.replace(_SPACE, " ") for piece in proto.pieces]
     ids = {piece: index for index, piece in enumerate(pieces)}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from math import log
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,6 +17,7 @@ from mlx_gateloop.cli import main
 from mlx_gateloop.commands import COMMANDS
 from mlx_gateloop.tokenizer import byte_tokenizer, train_tokenizer
 
+ROOT = Path(__file__).parents[1]
 TEXT = "".join(f"{n} plus {n} is {n + n}.\n" for n in range(300))
 TINY = {
     "model": {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16},
@@ -370,3 +372,35 @@ def test_a_compilation_cache_of_another_user_is_one_line(monkeypatch, capsys):
     assert main(["bench", "ops"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "set TMPDIR" in line
+
+
+INTERRUPTED = """
+import runpy, sys
+
+awaited, program, *sys.argv[1:] = sys.argv[1:]
+
+class CtrlC:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == awaited:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, CtrlC)
+runpy.run_module(program, run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "module"),
+    [
+        ("mlx_gateloop", "mlx_gateloop.commands"),
+        ("convert", "mlx.core"),
+        ("app", "mlx_gateloop.commands"),
+    ],
+)
+def test_ctrl_c_while_python_imports_is_no_traceback(program, module):
+    words = {"mlx_gateloop": ["doctor"], "convert": ["a", "b"], "app": ["--model", "none"]}
+    command = [sys.executable, "-c", INTERRUPTED, module, program, *words[program]]
+    child = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert child.returncode == 130
+    assert child.stderr in ("", "interrupted\n")

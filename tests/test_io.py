@@ -272,6 +272,13 @@ def test_a_broken_tokenizer(saved):
     assert "cannot be loaded" in message(saved)
 
 
+def test_a_tokenizer_that_loads_and_cannot_encode(saved):
+    path = saved / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"model_max_length": "long"}))
+    assert "cannot be loaded: '>' not supported" in message(saved)
+
+
 def test_what_a_killed_save_left_goes_with_the_next(tokenizer, saved):
     half = saved / ".saving"
     half.mkdir()

@@ -6,6 +6,7 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import load as load_with_mlx_lm
+from sentencepiece import sentencepiece_model_pb2
 from transformers import AutoTokenizer
 
 from mlx_gateloop.errors import InputError
@@ -125,9 +126,8 @@ def test_chat_template(tokenizer):
     assert stop_token_ids(tokenizer) == [tokenizer.eos_token_id, end]
 
 
-def test_ids_are_sentencepieces_own(tmp_path):
+def trained(lines):
     model = io.BytesIO()
-    lines = [line for line in TEXT.split("\n") if line]
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_writer=model,
@@ -139,10 +139,15 @@ def test_ids_are_sentencepieces_own(tmp_path):
         add_dummy_prefix=False,
         minloglevel=2,
     )
+    return model.getvalue()
+
+
+def test_ids_are_sentencepieces_own(tmp_path):
+    lines = [line for line in TEXT.split("\n") if line]
     path = tmp_path / "tokenizer.model"
-    path.write_bytes(model.getvalue())
+    path.write_bytes(trained(lines))
     ours = from_sentencepiece(path)
-    theirs = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
     for line in [*lines, "unseen Wörter, 1984!", "stateful gating loops"]:
         assert ids_of(ours, line) == theirs.encode(line)
 
@@ -204,3 +209,30 @@ def test_files_that_are_no_such_model(tmp_path):
         from_sentencepiece(broken)
     with pytest.raises(InputError, match=r"missing\.model: No such file"):
         from_sentencepiece(tmp_path / "missing.model")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda proto: setattr(proto.trainer_spec, "bos_id", 10**6), "damaged: list index"),
+        (lambda proto: setattr(proto.pieces[300], "piece", "x" * 513), "a piece of 513 characters"),
+    ],
+    ids=["special", "long"],
+)
+def test_a_damaged_model_is_refused_in_one_line(tmp_path, change, message):
+    proto = sentencepiece_model_pb2.ModelProto.FromString(trained(TEXT.split("\n")))
+    change(proto)
+    path = tmp_path / "damaged.model"
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(InputError, match=rf"damaged\.model: {message}"):
+        from_sentencepiece(path)
+
+
+def test_pieces_that_are_no_text_are_refused(tmp_path):
+    path = tmp_path / "damaged.model"
+    content = trained(TEXT.split("\n"))
+    assert b"<s>" in content
+    path.write_bytes(content.replace(b"<s>", b"\xff" * 3))
+    with pytest.raises(InputError, match=r"damaged\.model: ") as caught:
+        from_sentencepiece(path)
+    assert "\n" not in str(caught.value)
