@@ -24,9 +24,14 @@ class GateLoopFinder:
         elif name in ("mlx_lm.models.gateloop", "mlx_lm.quant.awq"):
             try:
                 from mlx_gateloop import _register
+
+                return _register.find_spec(name, path)
             except ImportError:  # the hook outlived the package
-                return None
-            return _register.find_spec(name, path)
+                pass
+            except Exception as error:  # mlx-lm's own modules must load all the same
+                import warnings
+
+                warnings.warn(f"mlx_gateloop is not registered with mlx-lm: {error}", stacklevel=2)
         return None
 
 
@@ -59,13 +64,10 @@ def _bridge() -> tuple[str, str]:
         return "", NO_SHIM
 
     import ctypes
-    from importlib.util import find_spec
 
     if hasattr(ctypes.CDLL(None), "cblas_sgemm"):
         return "", OTHER_BLAS
-    numpy = find_spec("numpy")
-    folder = Path(numpy.origin).parent.parent / "numpy.libs" if numpy and numpy.origin else None
-    found = sorted(folder.glob("libscipy_openblas64_*.so")) if folder else []
+    found = _openblas_libraries()
     if len(found) != 1:
         return "", OTHER_NUMPY
     # Into the global scope only when connected, so that libmlx never finds unconnected functions.
@@ -79,13 +81,30 @@ def _bridge() -> tuple[str, str]:
     # library is loaded: no effect if NumPy was imported before MLX.
     if spin := "OPENBLAS_THREAD_TIMEOUT" not in os.environ:
         os.environ["OPENBLAS_THREAD_TIMEOUT"] = "18"
-    failed = connect(os.fsencode(found[0]))
-    if spin:
-        del os.environ["OPENBLAS_THREAD_TIMEOUT"]
+    try:
+        failed = connect(os.fsencode(found[0]))
+    finally:
+        if spin:
+            del os.environ["OPENBLAS_THREAD_TIMEOUT"]
     if failed:
-        return "", f"{found[0].name} is not the OpenBLAS known here"
+        return "", f"{Path(found[0]).name} is not the OpenBLAS known here"
     ctypes.CDLL(str(shim), mode=os.RTLD_NOLOAD | ctypes.RTLD_GLOBAL)
-    return str(found[0]), ""
+    return found[0], ""
+
+
+def _openblas_libraries() -> "list[str]":
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    numpy = find_spec("numpy")
+    # Only an installed package: a numpy.py beside the user's script is another.
+    folders = [Path(place).parent for place in (numpy and numpy.submodule_search_locations) or ()]
+    return [
+        str(library)
+        for folder in folders
+        if folder.name in ("site-packages", "dist-packages")
+        for library in (folder / "numpy.libs").glob("libscipy_openblas64_*.so")
+    ]
 
 
 sys.meta_path.insert(0, GateLoopFinder)

@@ -136,6 +136,36 @@ def test_whatever_is_amiss_is_told_and_not_fatal(what, reason):
     assert python(f"{before}\n{USE}") == f"False|{reason}|0"
 
 
+@pytest.mark.parametrize("name", ["numpy.py", "numpy/__init__.py"])
+def test_another_numpy_brings_no_library(tmp_path, name):
+    numpy = tmp_path / "here" / name
+    numpy.parent.mkdir(parents=True)
+    numpy.touch()
+    for folder in (tmp_path, tmp_path / "here"):
+        (folder / "numpy.libs").mkdir()
+        (folder / "numpy.libs" / "libscipy_openblas64_.so").touch()
+    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'here')!r})\n{USE}"
+    assert python(code) == "False|NumPy's wheel does not hold the one OpenBLAS known here|0"
+
+
+def test_an_interrupt_leaves_the_environment_as_it_was():
+    code = """
+import ctypes, os, sys
+hook = sys.modules["_mlx_gateloop_hook"]
+class Library:
+    def __init__(self, *_, **__): pass
+    def mlx_gateloop_blas_connect(self, _):
+        assert "OPENBLAS_THREAD_TIMEOUT" in os.environ
+        raise KeyboardInterrupt
+ctypes.CDLL, before = Library, dict(os.environ)
+try:
+    hook.open_blas()
+except KeyboardInterrupt:
+    print("interrupted", before == dict(os.environ))
+"""
+    assert python(code) == "interrupted True"
+
+
 def test_another_blas_that_is_loaded_globally_stays():
     code = f"""
 import ctypes, _mlx_gateloop_hook as hook

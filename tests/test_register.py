@@ -101,6 +101,16 @@ def test_a_hook_that_outlived_the_package_leaves_mlx_lm_alone(monkeypatch):
     assert finder.find_spec("mlx_lm.quant.awq") is None
 
 
+@pytest.mark.parametrize("name", ["mlx_lm.quant.awq", "mlx_lm.models.gateloop"])
+def test_an_error_in_the_package_leaves_mlx_lm_alone(name, monkeypatch):
+    def broken(*_):
+        raise AttributeError("no such MLX")
+
+    monkeypatch.setattr(_register, "find_spec", broken)
+    with pytest.warns(UserWarning, match="mlx_gateloop is not registered .*: no such MLX"):
+        assert hook().GateLoopFinder.find_spec(name) is None
+
+
 def test_another_awq_keeps_working_without_the_recipe(monkeypatch):
     def gone(_):
         raise AttributeError("AWQ_MODEL_CONFIGS")

@@ -154,10 +154,9 @@ def _gate_loop(
 
     shape, dtype = v.shape, v.dtype
     q, k, v = (x.astype(mx.float32) for x in (q, k, v))
-    gates = a.planes()
+    gates = a.planes() if mask is None else _masked_gates(a, mask)
     if mask is not None:
-        q, k, v = (mx.where(_beside(mask, x), x, 0) for x in (q, k, v))
-        gates = tuple(mx.where(_beside(mask, p), p, 1 - i) for i, p in enumerate(gates))
+        q, k, v = (_where(mask, x) for x in (q, k, v))
     real, imaginary = _initial_state(q, v, h0)
     state = (real, imaginary)[: len(gates)]
     y, h = _in_planes(q, k, v, gates, state, reverse, mode, backend.scan)
@@ -165,7 +164,7 @@ def _gate_loop(
         h = (*h, imaginary * _product(gates[0], imaginary))
     y = y.reshape(shape)
     if mask is not None:  # q is 0 there, but 0 times an overflowed state is not
-        y = mx.where(_beside(mask, y), y, 0)
+        y = _where(mask, y)
     return y.astype(dtype), mx.stack(list(pl.widen(h, 2)), 1)
 
 
@@ -234,5 +233,14 @@ def _product(a: mx.array, state: mx.array) -> mx.array:
     return product if product.ndim == state.ndim else product[..., None]
 
 
-def _beside(mask: mx.array, x: mx.array) -> mx.array:
-    return mask.reshape(*mask.shape, *[1] * (x.ndim - 2))
+def _masked_gates(a: Transition, mask: mx.array) -> Planes:
+    """Return the transition's planes, 1 where the mask is False."""
+    # What they are computed from is masked too: a NaN there times their gradient, 0, would be NaN.
+    second = None if a.second is None else _where(mask, a.second)
+    planes = Transition(a.form, _where(mask, a.first), second).planes()
+    return tuple(_where(mask, plane, 1 - i) for i, plane in enumerate(planes))
+
+
+def _where(mask: mx.array, x: mx.array, otherwise: int = 0) -> mx.array:
+    """Return x where the mask `[B, L]` is True."""
+    return mx.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, otherwise)

@@ -171,6 +171,35 @@ def test_masked_garbage_reaches_neither_outputs_nor_gradients(mode):
     assert all(mx.isfinite(g).all().item() for g in grads)
 
 
+@pytest.mark.parametrize("form", ["sigmoid", "polar", "real"])
+@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS)
+@pytest.mark.parametrize("mode", MODES)
+def test_masked_gates_reach_neither_outputs_nor_gradients(mode, heads, form):
+    case = random_case(19, 9, heads=heads, masked=0.4)
+    mask, h0 = mx.array(case.mask.copy()), arguments(case)[-1]
+    live = mask[..., None] if case.max_headed else mask[..., None, None]
+    *projections, gamma, theta, _ = arguments(case)
+    clean = [*projections, -mx.abs(gamma), *([theta] if form != "real" else [])]
+
+    def garbage(x):
+        return mx.array([mx.nan, mx.inf, -mx.inf])[mx.arange(x.size) % 3].reshape(x.shape)
+
+    def loss(arrays, h0):
+        q, k, v, *gates = arrays
+        a = getattr(gl.Transition, "polar" if form == "polar" else "sigmoid")(*gates)
+        y, h = gl.gate_loop(q, k, v, a, h0, mask=mask, **WAYS[mode])
+        return (y * y).sum() + (h * h).sum()
+
+    gradient = mx.value_and_grad(loss, argnums=(0, 1))
+    value, (slopes, by_h0) = gradient([mx.where(live, x, garbage(x)) for x in clean], h0)
+    want, (wanted, by_clean_h0) = gradient([mx.where(live, x, 0) for x in clean], h0)
+    assert mx.array_equal(value, want)
+    for got, slope in zip([*slopes, by_h0], [*wanted, by_clean_h0], strict=True):
+        assert mx.array_equal(got, slope)
+    for slope in slopes:
+        assert mx.array_equal(slope, mx.where(live, slope, 0))
+
+
 @pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS)
 @pytest.mark.parametrize("shape", [(2, 0), (0, 3), (0, 0)])
 @pytest.mark.parametrize("mode", MODES)
