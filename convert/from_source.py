@@ -5,13 +5,14 @@ from typing import Any
 import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.files import staged
 from mlx_gateloop.io import HUB_ID
 from mlx_gateloop.model.lm import ModelArgs
 
 from .card import Card
 from .hub import check_login, push
 from .options import Options
-from .output import check_target, staged, write
+from .output import check_target, write
 from .plan import Plan, first, make_plan
 from .precision import cast, in_float32, quantize
 from .reading.find import find

@@ -1,10 +1,7 @@
-"""The output of a conversion: written whole, or the target stays as it was."""
+"""The output of a conversion: its target, checked before any work, and its files."""
 
-import contextlib
 import json
 import os
-import tempfile
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.io import save
 from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.lm import Model
@@ -70,48 +67,6 @@ def _is_ours(target: Path, is_file: bool) -> bool:
 def _others(directory: Path) -> list[str]:
     """The files in a directory that this command does not write."""
     return [p.name for p in directory.iterdir() if not any(map(p.match, WRITTEN))]
-
-
-@contextlib.contextmanager
-def staged(target: Path) -> Iterator[Path]:
-    """Yield a path beside the target; the directory made there replaces it after the block.
-
-    After an exception in the block, the target is as it was. Unlike `mlx_gateloop.save`, which
-    adds to a directory, this leaves nothing of an older model.
-
-    Args:
-        target: A directory.
-
-    Yields:
-        A path of the same name that does not exist yet, in a new directory.
-
-    Raises:
-        InputError: The disk is full, or the target cannot be replaced.
-    """
-    missing = [p for p in target.absolute().parents if not p.exists()]
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".converting-", dir=target.parent) as place:
-            yield Path(place) / target.name
-            _replace(target, Path(place) / target.name, Path(place) / "before")
-    except (OSError, RuntimeError) as error:  # MLX reports a failed write as RuntimeError
-        advice = "free space there or give another output"
-        raise InputError(f"{target}: {one_line(error)}; {advice}") from error
-    finally:
-        for directory in missing:
-            with contextlib.suppress(OSError):  # not empty: the target is in there
-                directory.rmdir()
-
-
-def _replace(target: Path, new: Path, old: Path) -> None:
-    try:
-        if target.exists():
-            target.rename(old)
-        new.rename(target)
-    except BaseException:  # Ctrl-C too
-        if old.exists() and not target.exists():
-            old.rename(target)
-        raise
 
 
 def write(model: nn.Module, args: LayerArgs, tokenizer: Any, card: str, directory: Path) -> None:

@@ -12,11 +12,12 @@ class InputError(ValueError):
 
 def one_line(error: BaseException) -> str:
     """Shorten an exception's text to a part of a one-line message."""
-    return shortened(" ".join(str(error).split()) or type(error).__name__)
+    return shortened(str(error)) or type(error).__name__
 
 
 def shortened(text: str) -> str:
-    """Cut a text to at most 200 characters."""
+    """Put a text on one line of at most 200 characters."""
+    text = " ".join(text.split())
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 

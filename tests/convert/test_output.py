@@ -151,3 +151,20 @@ def test_a_dry_run_tells_what_quantizing_would_leave(source, out, capsys):
         capsys, source, out, *["--tokenizer", "bytes", "-q", "--q-group-size", "128"], "--dry-run"
     )
     assert "nothing can be quantized" in message
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("disk")])
+def test_no_error_names_the_folder_in_which_the_output_is_made(
+    source, out, capsys, monkeypatch, error
+):
+    assert ".making-" not in refused(capsys, source, "/proc/out", "--tokenizer", "bytes")
+
+    def full(path, *_, **__):
+        error.filename = str(path)
+        raise error if isinstance(error, OSError) else RuntimeError(f"cannot open {path}")
+
+    monkeypatch.setattr("mlx.core.save_safetensors", full)
+    message = refused(capsys, source, out, "--tokenizer", "bytes")
+    assert message.startswith(f"error: {out}: ")
+    assert ".making-" not in message
+    assert not out.exists()

@@ -76,6 +76,7 @@ def test_resolved_config_reads_back_equal(written):
         ("seed: !!timestamp now", "not readable YAML"),
         ("seed: !!python/name:os.system", "line 1: could not determine a constructor"),
         ("1: 2", "the key 1 is no word"),
+        ('"\\reval_every": 1', "unknown key eval_every "),
         (f"{'k' * 900}: 1", "unknown key kkk"),
         (f"model: {{{'k' * 900}: 1}}", "unknown key model.kkk"),
         (f"steps: {'1' * 10_000}x", "steps must .*got '111"),

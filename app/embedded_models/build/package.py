@@ -9,10 +9,10 @@ import hashlib
 import json
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
-from mlx_gateloop.cli import main as gateloop
+from mlx_gateloop.__main__ import main as gateloop
+from mlx_gateloop.files import staged
 
 from ...generation.models import SUMS
 
@@ -32,8 +32,7 @@ def embed(run: Path, out: Path) -> None:
     Raises:
         SystemExit: The conversion failed, or a file is too large.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        made = Path(scratch) / "model"
+    with staged(out) as made:
         paths = ["--hf-path", str(run), "--mlx-path", str(made)]
         bits = ["-q", "--q-bits", str(BITS), "--q-group-size", str(GROUP)]
         if code := gateloop(["mlx-lm", "convert", *paths, *bits]):
@@ -47,8 +46,6 @@ def embed(run: Path, out: Path) -> None:
             if (size := file.stat().st_size) > MOST_BYTES:
                 sys.exit(f"error: {file.name}: {size:,} bytes are too many; train a smaller model")
         (made / SUMS).write_text(sums(made))
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(made, out)
 
 
 def thinned(log: str) -> str:

@@ -8,6 +8,7 @@ import mlx.core as mx
 import pytest
 import yaml
 from mlx.utils import tree_flatten
+from mlx_gateloop.app.embedded_models.build import package
 from mlx_gateloop.app.embedded_models.build.package import MOST_BYTES, sums, thinned
 from mlx_gateloop.app.generation.models import SUMS, Models
 
@@ -149,3 +150,37 @@ def test_an_answer_does_not_depend_on_the_questions_before_it(demo):
     ]
     question = "What does `str.split` do?"
     assert answer(demo, question, earlier) == answer(demo, question)
+
+
+def test_a_model_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    run, out = tmp_path / "run", tmp_path / "models" / "demo"
+    run.mkdir()
+    (run / "config.yaml").write_text("steps: 1\n")
+    (run / "log.jsonl").write_text('{"loss": 1}\n')
+    shutil.copytree(MODELS / "demo", out)
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+
+    def convert(words):
+        made = Path(words[words.index("--mlx-path") + 1])
+        made.mkdir()
+        (made / "model.safetensors").write_text("new")
+
+    def refuse(*_):
+        raise KeyboardInterrupt
+
+    rename = Path.rename
+
+    def put(path, target):
+        return refuse() if (path.name, target) == ("demo", out) else rename(path, target)
+
+    monkeypatch.setattr(package, "gateloop", convert)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copytree", refuse)
+        patch.setattr(Path, "rename", put)
+        with pytest.raises(KeyboardInterrupt):
+            package.embed(run, out)
+    assert before == {file.name: file.read_bytes() for file in [*out.iterdir()]}
+    package.embed(run, out)
+    assert (out / "model.safetensors").read_text() == "new"
+    assert (out / "README.md").read_bytes() == before["README.md"]
+    assert [path.name for path in out.parent.iterdir()] == ["demo"]
