@@ -97,6 +97,7 @@ class Run:
         model: Name of the model.
         on_cancel: Called once it is cancelled.
         id: Key to ask for the run; it cannot be guessed.
+        prompt: The visitor's text, to name files.
         pieces: Tokens from the first one in the trace; those of earlier turns come first.
         begin: Index of the first piece of this run.
         trace: The transitions at the pieces, or None; while the run goes on it may lack the last.
@@ -109,6 +110,7 @@ class Run:
     model: str
     on_cancel: Callable[["Run"], None] = lambda _: None
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    prompt: str = ""
     pieces: list[Token] = field(default_factory=list)
     begin: int = 0
     trace: Trace | None = None

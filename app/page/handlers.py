@@ -13,10 +13,12 @@ from .. import request_values
 from ..generation.engine import Engine
 from ..generation.models import ModelInfo
 from ..generation.run import Run
+from ..generation.states import as_messages
 from .state_view import shown
+from .visits import History, Visits
 
 UPDATES_PER_SECOND = 6  # each costs the page a layout; the view asks by itself
-History = list[dict[str, str]]
+NO_VIEW = {"hint": "The view begins with the next answer: send a message, or retry the last one."}
 
 
 class Handlers:
@@ -32,6 +34,7 @@ class Handlers:
     def __init__(self, engine: Engine, first_model: str) -> None:
         self.engine = engine
         self.first_model = first_model
+        self.visits = Visits(engine.limits.conversations)
         self._running: dict[tuple[str, str], list[Run]] = {}  # by session and tab
 
     async def chat(
@@ -50,6 +53,7 @@ class Handlers:
                 yield box, *update
                 box = gr.skip()  # what is typed meanwhile stays
         except gr.Error:
+            self.visits.put(session, history)
             yield text, history, displayed(history), gr.skip(), status(None)
             raise
 
@@ -63,6 +67,7 @@ class Handlers:
             async for _ in self._follow((session, "chat"), [run]):
                 reply = [{"role": "assistant", "content": run.text}] if run.text else []
                 messages = [*history, *reply]
+                self.visits.put(session, messages, run)
                 yield messages, displayed(messages), view(shown(run)), status(run)
         except gr.Error:
             yield history, displayed(history), gr.skip(), status(None)
@@ -72,6 +77,8 @@ class Handlers:
         self, text: str, session: str, model: str, **values: object
     ) -> AsyncIterator[tuple[object, ...]]:
         """Continue a text: yields the whole text, the view and the status."""
+        if not text.strip():
+            raise complaint("Type the beginning of a text first.")
         run = await self._submit(model, text, None, values)
         view = Changes()
         async for _ in self._follow((session, "complete"), [run]):
@@ -81,6 +88,8 @@ class Handlers:
         self, text: str, session: str, left: str, right: str, as_chat: bool, **values: object
     ) -> AsyncIterator[tuple[object, ...]]:
         """Give one prompt to two models: yields text, view and status of each."""
+        if not text.strip():
+            raise complaint("Type a prompt first.")
         prompt = [{"role": "user", "content": text}] if as_chat else text
         runs: list[Run] = []
         try:
@@ -95,8 +104,57 @@ class Handlers:
             both = zip(runs, views, strict=True)
             yield tuple(part for r, view in both for part in (r.text, view(shown(r)), status(r)))
 
+    def undo(
+        self, left: History, session: str, model: str, system: str
+    ) -> tuple[History, list[dict[str, object]], object, str]:
+        """Go back to these messages: returns the history twice, the view then and the status."""
+        run = self._answered(with_system(system, left), session, model) if left else None
+        self.visits.put(session, left, run)
+        return left, displayed(left), self._view(left, run), status(run)
+
+    def _answered(self, messages: History, session: str, model: str) -> Run | None:
+        """Find the run that wrote the last of these messages."""
+        try:
+            fingerprint = self.engine.models.fingerprint(model)
+        except InputError:  # another model is chosen now
+            return None
+        pairs = as_messages(messages, complete=False)
+        states = self.engine.states.prefixes(session, fingerprint, pairs)
+        made = states[-1].run if states and states[-1].messages == pairs else None
+        return made() if made else None
+
+    def _view(self, messages: History, run: Run | None) -> object:
+        if run is not None and self.engine.recorded.get(run.id) is not None:
+            return shown(run)
+        return NO_VIEW if messages else None
+
+    def clear(self, session: str) -> tuple[History, History, None, str]:
+        """Begin a new conversation: returns the empty history twice, no view and the status."""
+        self.visits.put(session, [])
+        return [], [], None, status(None)
+
+    def resume(self, kept: str, session: str) -> tuple[object, ...]:
+        """Go on with the chat of a page that was loaded again.
+
+        Args:
+            kept: The session that the tab has kept, or nothing.
+            session: The page's own.
+
+        Returns:
+            The session twice, for the server and for the tab; the history twice, the view and the
+            status.
+        """
+        found = self.visits.resume(kept)
+        if found is None:
+            return gr.skip(), session, *[gr.skip()] * 4
+        messages, run = found
+        view = self._view(messages, run)
+        return kept, kept, messages, displayed(messages), view, status(run)
+
     def forget(self, session: str) -> None:
-        """End a visitor's runs and drop the conversation's states."""
+        """End a visitor's runs and drop the conversation's states, with its last page."""
+        if not self.visits.leave(session):
+            return
         for tab in ("chat", "complete", "compare"):
             self.stop(session, tab)
         self.engine.states.forget(session)
@@ -132,7 +190,7 @@ class Handlers:
         sampling = {k: v for k, v in values.items() if k not in ("max_tokens", "record")}
         try:
             await self.engine.fetch(model)
-            return self.engine.submit(
+            run = self.engine.submit(
                 model,
                 prompt,
                 request_values.sampling(**sampling),
@@ -142,6 +200,8 @@ class Handlers:
             )
         except InputError as error:
             raise complaint(str(error)) from None
+        run.prompt = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+        return run
 
     async def _follow(self, where: tuple[str, str], runs: list[Run]) -> AsyncIterator[None]:
         """Yield some times a second until all runs are done; leaving early ends them.

@@ -11,13 +11,15 @@ from ..conversations.folder import ConversationFolder
 from ..generation.run import Limits
 from . import scripts
 from .events import PRIVATE, QUICK, stream
-from .handlers import Handlers, History, described, displayed, new_session, status
+from .handlers import Handlers, described, new_session, status
+from .link_preview import name_the_project
 from .saved_panel import SavedPanel
 from .state_view import state_view
+from .visits import History
 
 CHAT_EXAMPLES = ["What does `str.split` do?", "What does `re.sub` do?", "How do I use json.dumps?"]
 TEXT_EXAMPLES = ["str.split(", "json.dumps("]
-DARK = "() => document.body.classList.toggle('dark')"
+DARK = f"() => {scripts.call('tab_memory', 'turnDark')}"
 CHAT = "document.querySelector('#chat')"
 SIDEBAR = "() => document.querySelector('#settings .toggle-button').click()"
 ABOUT = """
@@ -32,8 +34,11 @@ this token: `h = a h + k v`. The picture shows these numbers as they are compute
   lose more than half. Resets are marked in red above the picture and in the text.
 - **Phase.** The angle by which the token turns the state; the colours are cyclic.
 - **Mean |a|.** One row per layer, as in the paper's figure. Click a row to see that layer.
-- **What is remembered.** Click a token: the orange of an earlier token is the share of it left in
-  the state, averaged over channels; the line below it is its contribution to the output.
+- **What is remembered.** Click a token. The orange of an earlier one is the share of it left in
+  the state, averaged over the channels; the line above it, the share in the channel that kept
+  most of it: a single channel can hold a word that the average has lost. Both are products of
+  |a|, which fall with every token by construction, whatever was written. The line below is the
+  contribution to the output, which depends on what was written.
 
 Click, or use the arrow keys to move and + and - to zoom. The state has the same size after one
 token and after a million, and only the new message is read, however long the chat is.
@@ -59,6 +64,7 @@ class Controls:
 
 def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
     """Build the page on one engine."""
+    name_the_project()
     page = gr.Blocks(
         title="GateLoop", fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)
     )
@@ -71,15 +77,17 @@ def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
                 elem_id="title",
             )
             model = _picker(handlers)
-            for icon, name, script in (("⚙", "settings-button", SIDEBAR), ("◐", "dark", DARK)):
-                button = gr.Button(icon, elem_id=name, size="sm", min_width=44, scale=0)
+            # page.css shows icons instead of the names, which are for screen readers
+            buttons = (("Settings", "settings-button", SIDEBAR), ("Light or dark", "dark", DARK))
+            for label, name, script in buttons:
+                button = gr.Button(label, elem_id=name, size="sm", min_width=44, scale=0)
                 button.click(None, js=script, **PRIVATE)
         with gr.Sidebar(label="Settings", open=False, elem_id="settings", width=300):
             controls = _controls(handlers.engine.limits, session, model)
-            saved_panel = SavedPanel(folder)
+            saved_panel = SavedPanel(folder, handlers.visits)
         with gr.Tabs(selected=_first_tab(handlers), elem_id="tabs"):
             with gr.Tab("Chat", id="chat"):
-                _chat(handlers, controls, saved_panel)
+                _chat(page, handlers, controls, saved_panel)
             with gr.Tab("Completion", id="completion"):
                 _completion(handlers, controls)
             with gr.Tab("Side by side"):
@@ -87,7 +95,9 @@ def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
             with gr.Tab("About"):
                 gr.Markdown(ABOUT, elem_id="about")
         unescape = scripts.call("edit_box", "unescapeEditBoxes", CHAT)
-        page.load(None, js=f"() => {{ {unescape} }}", **PRIVATE)
+        show_theme = scripts.call("tab_memory", "showTheme")
+        page.load(None, js=f"() => {{ {unescape}; {show_theme} }}", **PRIVATE)
+        _keep_settings(page, controls)
         add_endpoint(handlers.engine, handlers.first_model)
     return page
 
@@ -115,9 +125,7 @@ def _picker(handlers: Handlers) -> gr.Dropdown:
 
 
 def _controls(limits: Limits, session: gr.State, model: gr.Dropdown) -> Controls:
-    system = gr.Textbox(
-        label="System prompt", lines=2, max_length=limits.characters, elem_id="system"
-    )
+    system = gr.Textbox(label="System prompt", lines=2, elem_id="system")
     most = limits.max_tokens
     values: dict[str, Component] = {
         "temperature": gr.Slider(0, 2, 0.7, step=0.05, label="Temperature", elem_id="temperature"),
@@ -136,8 +144,18 @@ def _controls(limits: Limits, session: gr.State, model: gr.Dropdown) -> Controls
     return Controls(session, model, system, values)
 
 
-def _chat(handlers: Handlers, controls: Controls, saved_panel: SavedPanel) -> None:
+def _keep_settings(page: gr.Blocks, controls: Controls) -> None:
+    """Let the tab keep the settings when it is loaded again."""
+    settings: list[Any] = [controls.model, controls.system, *controls.values.values()]
+    keep, kept = (scripts.call("tab_memory", f, "...v") for f in ("keepSettings", "settings"))
+    changes = [setting.change for setting in settings]
+    gr.on(changes, None, settings, None, js=f"(...v) => {{ {keep} }}", **PRIVATE)
+    page.load(None, settings, settings, js=f"(...v) => {kept}", **PRIVATE)
+
+
+def _chat(page: gr.Blocks, handlers: Handlers, controls: Controls, saved_panel: SavedPanel) -> None:
     history = gr.State([])
+    kept = gr.Textbox(visible=False)  # the session that the tab keeps
     with gr.Row(equal_height=False):
         with gr.Column(scale=4, min_width=320):
             chatbot = gr.Chatbot(
@@ -151,7 +169,7 @@ def _chat(handlers: Handlers, controls: Controls, saved_panel: SavedPanel) -> No
                 feedback_options=None,
                 placeholder="Ask something. Nothing leaves this machine.",
             )
-            box, stop = _prompt_box(handlers, "chat", "Your message")
+            box, stop = _prompt_box("chat", "Your message")
             gr.Examples([[example] for example in CHAT_EXAMPLES], box, label="Try")
             state = gr.HTML(status(None), elem_id="chat-status")
             clear = gr.Button("New conversation", size="sm", elem_id="clear")
@@ -164,14 +182,24 @@ def _chat(handlers: Handlers, controls: Controls, saved_panel: SavedPanel) -> No
     for event, change in ((chatbot.retry, _retry), (chatbot.edit, _edit)):
         changed = event(change, history, history, **QUICK)
         running.append(stream(changed.then, handlers.answer, inputs, shows))
-    chatbot.undo(_undo, history, [history, chatbot, box], **QUICK)
+    undone = chatbot.undo(_undo, history, [history, box], **QUICK)
+    undone.then(handlers.undo, [history, *who.values()], shows, **QUICK)
     for event in (clear.click, chatbot.clear):
         # cancelled, not stopped: a stopped answer would be shown once more
         event(None, None, None, cancels=running, **QUICK).then(
-            lambda: ([], [], None, status(None)), None, shows, **QUICK
+            handlers.clear, controls.session, shows, **QUICK
         )
     stop.click(lambda session: handlers.stop(session, "chat"), controls.session, **QUICK)
-    saved_panel.connect(list(who.values()), shows, running)
+    opened = saved_panel.connect(list(who.values()), shows, running, kept)
+    resumed = page.load(
+        handlers.resume,
+        [kept, controls.session],
+        [controls.session, kept, *shows],
+        js=f"(_, s) => {scripts.call('tab_memory', 'session')}.then((kept) => [kept, s])",
+        **QUICK,
+    )
+    for event in (opened, resumed):
+        event.then(None, kept, js=f"(s) => {{ {scripts.call('tab_memory', 'keepSession', 's')} }}")
 
 
 def _retry(history: History, event: gr.RetryData) -> History:
@@ -184,8 +212,7 @@ def _edit(history: History, event: gr.EditData) -> History:
 
 def _undo(history: History, event: gr.UndoData) -> tuple[Any, ...]:
     index = _index(event)
-    left = history[:index]
-    return left, displayed(left), history[index]["content"] if index < len(history) else ""
+    return history[:index], history[index]["content"] if index < len(history) else ""
 
 
 def _index(event: gr.RetryData | gr.EditData | gr.UndoData) -> int:
@@ -195,7 +222,7 @@ def _index(event: gr.RetryData | gr.EditData | gr.UndoData) -> int:
 def _completion(handlers: Handlers, controls: Controls) -> None:
     with gr.Row(equal_height=False):
         with gr.Column(scale=4, min_width=320):
-            box, stop = _prompt_box(handlers, "complete", "The beginning of a text", lines=4)
+            box, stop = _prompt_box("complete", "The beginning of a text", lines=4)
             gr.Examples([[example] for example in TEXT_EXAMPLES], box, label="Try")
             state = gr.HTML(status(None), elem_id="complete-status")
             output = gr.Textbox(
@@ -211,7 +238,7 @@ def _completion(handlers: Handlers, controls: Controls) -> None:
 
 def _side_by_side(handlers: Handlers, controls: Controls) -> None:
     names = handlers.engine.models.names()
-    box, stop = _prompt_box(handlers, "compare", "One prompt for both models")
+    box, stop = _prompt_box("compare", "One prompt for both models")
     as_chat = gr.Checkbox(True, label="As a chat message", container=False)
     models, shows = [], []
     with gr.Row(equal_height=False):
@@ -231,17 +258,14 @@ def _side_by_side(handlers: Handlers, controls: Controls) -> None:
     stop.click(lambda session: handlers.stop(session, "compare"), controls.session, **QUICK)
 
 
-def _prompt_box(
-    handlers: Handlers, name: str, placeholder: str, lines: int = 1
-) -> tuple[gr.Textbox, gr.Button]:
+def _prompt_box(name: str, placeholder: str, lines: int = 1) -> tuple[gr.Textbox, gr.Button]:
     with gr.Row(elem_classes="prompt-row"):
         box = gr.Textbox(
             elem_id=f"{name}-box",
             show_label=False,
             placeholder=f"{placeholder} (Shift+Enter: send)" if lines > 1 else placeholder,
             lines=lines,
-            max_length=handlers.engine.limits.characters,
-            submit_btn=True,
+            submit_btn="Send",  # a text that is too long is refused, not cut
             container=False,
             scale=5,
         )

@@ -1,5 +1,7 @@
 """The controls for saved conversations."""
 
+import html
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -8,7 +10,8 @@ from mlx_gateloop.errors import InputError
 
 from ..conversations.folder import ConversationFolder
 from .events import PRIVATE, QUICK
-from .handlers import History, complaint, displayed, status, with_system
+from .handlers import NO_VIEW, complaint, displayed, status, with_system
+from .visits import History, Visits
 
 
 class SavedPanel:
@@ -16,29 +19,33 @@ class SavedPanel:
 
     Args:
         folder: Holds the conversations.
+        visits: The chats that pages show.
     """
 
-    def __init__(self, folder: ConversationFolder) -> None:
-        self._folder = folder
+    def __init__(self, folder: ConversationFolder, visits: Visits) -> None:
+        self._folder, self._visits = folder, visits
         with gr.Accordion("Saved conversations", open=False):
             self._name = gr.Textbox(label="Name", max_length=60, elem_id="save-name")
             self._save = gr.Button("Save this conversation", size="sm", elem_id="save")
             self._names = gr.Dropdown([], label="Saved", elem_id="saved")
             self._open = gr.Button("Go on from it", size="sm", elem_id="open")
 
-    def connect(self, who: list[Any], shows: list[Any], running: list[Any]) -> None:
-        """Connect the buttons.
+    def connect(
+        self, who: list[Any], shows: list[Any], running: list[Any], kept: gr.Textbox
+    ) -> Any:
+        """Connect the buttons; returns the event that follows an opened conversation.
 
         Args:
             who: The components of the session, the model and the system prompt.
             shows: Those of the history, the chat, the view and the status.
             running: Events that end when another conversation is opened.
+            kept: The session that the tab keeps.
         """
         inputs = [self._name, *who, shows[0]]
         self._save.click(self.save, inputs, self._names, **PRIVATE)
         self._names.focus(self.choices, self._names, self._names, **PRIVATE)
         cancelled = self._open.click(None, None, None, cancels=running, **QUICK)
-        cancelled.then(self.open, self._names, [*who, *shows], **PRIVATE)
+        return cancelled.then(self.open, self._names, [kept, *who, *shows], **PRIVATE)
 
     def choices(self, name: str | None) -> Any:
         return gr.update(choices=self._folder.names(), value=name)
@@ -48,7 +55,13 @@ class SavedPanel:
             self._folder.save(name, session, model, with_system(system, messages))
         except InputError as error:
             raise complaint(str(error)) from None
+        gr.Info(html.escape(f"Saved {len(messages)} messages as {name!r} in {self._where()}."))
         return self.choices(name)
+
+    def _where(self) -> str:
+        """Name the folder to a visitor, who need not know the paths of this machine."""
+        folder, home = self._folder.folder.absolute(), Path.home()
+        return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else folder.name
 
     def open(self, name: str) -> tuple[Any, ...]:
         try:
@@ -57,4 +70,6 @@ class SavedPanel:
             raise complaint(str(error)) from None
         system = "".join(m["content"] for m in messages if m["role"] == "system")
         messages = [m for m in messages if m["role"] != "system"]
-        return session, model, system, messages, displayed(messages), None, status(None)
+        self._visits.put(session, messages)
+        shows = (messages, displayed(messages), NO_VIEW, status(None))
+        return session, session, model, system, *shows

@@ -2,11 +2,15 @@
 
 import base64
 import logging
+import re
+import shutil
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import gradio as gr
 import numpy as np
@@ -23,7 +27,8 @@ T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 RESETS_EVERY = 32  # tokens
 MOST_COLUMNS = 1024  # in an answer; the page asks again for the rest
-KEPT_ARRAYS = 4  # files for download, the oldest is deleted first
+KEPT_ARRAYS = 4  # runs with files for download, the oldest is deleted first
+NAME_CHARACTERS = 48  # of a file's
 
 
 def state_view(runs: RecordedRuns, elem_id: str) -> gr.HTML:
@@ -45,12 +50,15 @@ def state_view(runs: RecordedRuns, elem_id: str) -> gr.HTML:
     async def arrays(request: object) -> str | None:
         return await _ask(runs, request, 0, _arrays, _slow())
 
+    async def shared(request: object) -> int:
+        return _shared(runs, request)
+
     return gr.HTML(
         value=None,
         html_template=(scripts.STATIC / "state_view.html").read_text(encoding="utf-8"),
         css_template=(scripts.STATIC / "state_view.css").read_text(encoding="utf-8"),
         js_on_load=scripts.call("state_view", "show", "element", "props", "server", "watch"),
-        server_functions=[columns, row, arrays],
+        server_functions=[columns, row, arrays, shared],
         elem_id=elem_id,
         low=float(np.log(LOW)),
         high=float(np.log(HIGH)),
@@ -61,7 +69,14 @@ def shown(run: Run) -> dict[str, object] | None:
     """Return the value that makes a view follow a run; None until the model is loaded."""
     if run.trace is None:
         return None
-    return {"run": run.id, "layers": run.trace.layers, "channels": run.trace.channels}
+    layers, channels = run.trace.layers, run.trace.channels
+    return {"run": run.id, "layers": layers, "channels": channels, "name": file_name(run)}
+
+
+def file_name(run: Run) -> str:
+    """Name a run after its model and prompt, for files."""
+    words = re.findall(r"[^\W_]+", f"{Path(run.model).name} {run.prompt[:200]}")
+    return "-".join(words)[:NAME_CHARACTERS].strip("-") or "gateloop"
 
 
 @cache
@@ -102,6 +117,20 @@ async def _ask(
     return await pool(job, run, trace, *rest)
 
 
+def _shared(runs: RecordedRuns, request: object) -> int:
+    """Count the first tokens that two runs have in common: a branch has the same objects.
+
+    A page that has one of the runs asks for no more than the rest of the other.
+    """
+    if not isinstance(request, list) or not all(isinstance(id, str) for id in request):
+        return 0
+    found = [run.pieces for id in request[:2] if (run := runs.get(id)) is not None]
+    if len(found) < 2:
+        return 0
+    pairs = zip(*found, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
+
+
 def _columns(
     run: Run, trace: Trace, layer: int, start: int, known: int
 ) -> dict[str, object] | None:
@@ -130,12 +159,19 @@ def _columns(
 
 
 def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, object] | None:
-    """Return the share left of every earlier token, and the likeliest tokens in this place."""
+    """Return how much is left of every earlier token, and the likeliest tokens in this place.
+
+    The mean over the channels says little where a single one keeps a token, so the greatest share
+    and its channel come with it.
+    """
     if not 0 <= layer < trace.layers or not 0 <= token < min(trace.tokens, len(run.pieces)):
         return None
-    magnitude, full = trace.remembered(layer, token)
+    left = trace.left(layer, token)
+    mean, full = trace.remembered(layer, token)
     return {
-        "magnitude": np.round(magnitude, 4).tolist(),
+        "mean": np.round(mean, 4).tolist(),
+        "best": np.round(left.max(1), 4).tolist(),
+        "channel": left.argmax(1).tolist(),
         "full": [float(f"{value:.4g}") for value in full],
         "candidates": [[text, float(chance)] for text, chance in run.pieces[token].candidates],
     }
@@ -145,17 +181,19 @@ def _arrays(run: Run, trace: Trace) -> str | None:
     """Write a run's transitions to a file, unless it is there, and return its address."""
     done, tokens = run.done, trace.tokens  # in this order: what is done does not grow
     folder = download_folder()
-    file = folder / f"{run.id}-{'all' if done else tokens}.npz"
+    file = folder / run.id / f"{file_name(run)}{'' if done else f'-{tokens}-tokens'}.npz"
     try:
         if not file.exists():
+            shutil.rmtree(file.parent, ignore_errors=True)  # with fewer tokens
+            file.parent.mkdir()
             with replacing(file) as new:
                 trace.save(new, [piece.text for piece in run.pieces])
-        for old in sorted(folder.glob("*.npz"), key=lambda p: p.stat().st_mtime)[:-KEPT_ARRAYS]:
-            old.unlink()
+        for old in sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime)[:-KEPT_ARRAYS]:
+            shutil.rmtree(old)
     except OSError as error:
         LOG.warning("transitions cannot be written for download: %s", error)
         return None
-    return f"/gradio_api/file={file}"
+    return f"/gradio_api/file={quote(str(file))}"
 
 
 def _to_bytes(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:

@@ -125,11 +125,25 @@ class Trace:
         Returns:
             Both, float32 `[token + 1]`, for m = 0 to n.
         """
-        rate, angle = (self._since(what, layer, token) for what in (RATE, PHASE))
-        left = np.exp(-rate)
+        left, angle = self.left(layer, token), self._since(PHASE, layer, token)
         query = self._read(QUERY, layer, token, token + 1)
         full = query * left * np.cos(angle) * self._read(KEY, layer, 0, token + 1)
         return left.mean(1).astype(np.float32), full.sum(1).astype(np.float32)
+
+    def left(self, layer: int, token: int) -> np.ndarray:
+        """Compute the share of each earlier token that each channel still holds at this one.
+
+        A product of |a| falls with every token by construction, whatever was written.
+
+        Args:
+            layer: The layer.
+            token: n, below `tokens`.
+
+        Returns:
+            |a_{m+1}| ... |a_n|, float64 `[token + 1, channels]`, for m = 0 to n.
+        """
+        left: np.ndarray = np.exp(-self._since(RATE, layer, token))
+        return left
 
     def _since(self, what: int, layer: int, token: int) -> np.ndarray:
         """Sum over m+1..n from the end; differences of sums from the start would lose digits."""

@@ -123,6 +123,11 @@ class Page:
         self.tab.wait_for_selector("#settings .toggle-button", state="attached")
 
     def reload(self) -> None:
+        """Open it anew, as a visitor who was never here."""
+        self.tab.evaluate("() => { sessionStorage.clear(); localStorage.clear(); }")
+        self.reopen()
+
+    def reopen(self) -> None:
         """Open it anew; Gradio reports its own broken connections meanwhile, which do not count."""
         before = list(self.problems)
         self.open()

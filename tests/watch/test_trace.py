@@ -30,6 +30,8 @@ def test_a_reset_forgets_everything_before_it():
     magnitude, full = trace.remembered(0, 3)
     assert magnitude == pytest.approx([0, 0, 0.8, 1.0])
     assert full == pytest.approx([0, 0, 1.6, 2.0])
+    left = trace.left(0, 1)  # the mean of the first token hides a channel that keeps it
+    assert left == pytest.approx(np.array([[0.9, 0.5], [1, 1]]))
 
 
 def test_resets_are_tokens_at_which_a_quarter_of_the_remembering_channels_forget():

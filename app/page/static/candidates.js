@@ -1,3 +1,5 @@
+import { quoted } from "./words.js";
+
 /**
  * Items of a list of likely tokens.
  * @param {[string, number][]} candidates Texts and probabilities.
@@ -9,7 +11,7 @@ export function candidateItems(candidates, taken) {
       document.createElement(tag),
     );
     bar.style.width = `${100 * probability}%`;
-    name.textContent = JSON.stringify(text);
+    name.textContent = quoted(text);
     number.textContent = `${(100 * probability).toFixed(1)}%`;
     item.classList.toggle("taken", text === taken);
     item.append(bar, name, number);

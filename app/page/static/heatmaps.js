@@ -1,11 +1,17 @@
 import { MEAN_COLOURS, PHASE_COLOURS } from "./codes.js";
+import { grouped, meanCode, meanLine, meanPhase } from "./means.js";
 import { Picture } from "./picture.js";
+import { lineBin, perToken, sharing } from "./scale.js";
 import { Surface } from "./surface.js";
 
+const RANGE = "#0007"; // of the means that a point of the line stands for
 const LINE = { "#000a": 3.5, "#7df9ff": 1.5 }; // widths by colour, the outline first
 const LAYERS = 2; // index of the picture of all layers, after magnitude and phase of one layer
 
-/** The pictures of magnitude, phase and layer means: rows by tokens, scaled to their canvases. */
+/**
+ * The pictures of magnitude, phase and layer means: rows by tokens, scaled to their canvases.
+ * Where there are more tokens or rows than pixels, a pixel shows the mean of several.
+ */
 export class Heatmaps {
   /**
    * @param {HTMLElement} element The view, with its canvases and its zoom.
@@ -19,6 +25,7 @@ export class Heatmaps {
     [this.scroll, this.stack, this.spacer] = ["scroll", "stack", "wide"].map(find);
     this.zoom = find("zoom");
     this.selected = null;
+    this.hint = "";
   }
 
   /**
@@ -28,10 +35,9 @@ export class Heatmaps {
    * @param {boolean} sorted Channels are in the order of their half-lives.
    */
   reset(recording, layer, sorted) {
-    const { channels, layers } = recording;
     Object.assign(this, { recording, layer, sorted });
-    this.pictures = [channels, channels, layers].map((rows) => new Picture(rows));
-    this.order = Array.from({ length: channels }, (_, channel) => channel);
+    this.pictures = [];
+    this.order = Array.from({ length: recording.channels }, (_, channel) => channel);
     this.sortedTokens = sorted ? this.#sort() : Infinity; // the order rests on so many
     this.invalidate();
   }
@@ -61,95 +67,131 @@ export class Heatmaps {
 
   /** Paint the tokens that are new. */
   update() {
-    const { columns, averages, layers, channels, done, pieces } = this.recording;
-    const { data, length, size } = columns[this.layer];
+    const { columns, done, pieces } = this.recording;
+    const { length } = columns[this.layer];
     const complete = done && length >= pieces.length;
     if (length >= 2 * this.sortedTokens + 8 || (complete && length > this.sortedTokens))
       this.reset(this.recording, this.layer, this.sorted);
-    const { colours } = this.codes;
-    const { order } = this;
-    const [magnitude, phase, means] = this.pictures;
-    magnitude.paint(length, (token, row) => colours[data[token * size + order[row]]]);
-    phase.paint(length, (token, row) => PHASE_COLOURS[data[token * size + channels + order[row]]]);
-    means.paint(averages.length, (token, row) => MEAN_COLOURS[averages.data[token * layers + row]]);
     this.show(false);
   }
 
-  /** The token and the row under the pointer. @param {MouseEvent} event */
+  #paint(width) {
+    const ratio = window.devicePixelRatio || 1;
+    const { columns, averages, layers, channels } = this.recording;
+    const bin = sharing(width * ratio);
+    const rows = [channels, channels, layers].map((count, i) =>
+      sharing((this.surfaces[i].height * ratio) / count || 1),
+    );
+    if (
+      this.pictures[0]?.bin !== bin ||
+      this.pictures.some((picture, i) => picture.row !== rows[i])
+    )
+      this.pictures = rows.map((row, i) => {
+        const places = [
+          this.order,
+          this.order.map((at) => channels + at),
+          [...Array(layers).keys()],
+        ];
+        return new Picture(grouped(places[i], row), row, bin);
+      });
+    const [magnitude, phase, means] = this.pictures;
+    const column = columns[this.layer];
+    const { colours } = this.codes;
+    magnitude.paint(column.length, (...cell) => colours[meanCode(column, ...cell)]);
+    phase.paint(column.length, (...cell) => PHASE_COLOURS[meanPhase(column, ...cell)]);
+    means.paint(averages.length, (...cell) => MEAN_COLOURS[meanCode(averages, ...cell)]);
+  }
+
+  /** The tokens and the rows under the pointer. @param {MouseEvent} event */
   cell(event) {
     const i = this.canvases.indexOf(event.currentTarget);
     const box = event.currentTarget.getBoundingClientRect();
-    const { perToken, first } = this.#scale();
-    const rows = this.pictures[i].canvas.height;
-    const row = Math.floor(((event.clientY - box.top) / box.height) * rows);
-    return {
-      token: Math.floor(first + (event.clientX - box.left) / perToken),
-      row: Math.min(rows - 1, Math.max(0, row)),
-      ofLayers: i === LAYERS,
-    };
+    const { width, first } = this.#scale();
+    const { bin, places } = this.pictures[i];
+    const row = Math.floor(((event.clientY - box.top) / box.height) * places.length);
+    const token = Math.floor(first + (event.clientX - box.left) / width);
+    const from = Math.floor(token / bin) * bin;
+    const of = ["magnitude", "phase", "layers"][i];
+    return { of, token, from, bin, places: places[Math.min(places.length - 1, Math.max(0, row))] };
   }
 
-  /** CSS pixels a token, and the first token shown; a growing run is scaled in steps. */
+  /** The width of a token, and the first token shown; a growing run is scaled in steps. */
   #scale() {
     const { pieces, done } = this.recording;
     const { scroll, spacer } = this;
-    const { width } = this.surfaces[0];
-    const zoom = Number(this.zoom.value);
-    const count = Math.max(pieces.length, 1);
+    const sight = this.surfaces[0].width;
+    const zoom = this.zoom.valueAsNumber;
+    const width = perToken({ zoom, width: sight, count: pieces.length, done });
     if (!zoom) {
-      const steps = Math.ceil(Math.log(Math.max(count / 48, 1)) / Math.log(1.3));
       spacer.style.width = "0";
-      return { perToken: Math.min(16, width / (done ? count : 48 * 1.3 ** steps)), first: 0 };
+      return { width, first: 0 };
     }
-    const atEnd = scroll.scrollLeft + width >= spacer.clientWidth - 4;
-    spacer.style.width = `${Math.max(width, Math.ceil(zoom * count))}px`;
-    if (atEnd && !done) scroll.scrollLeft = zoom * count;
-    return { perToken: zoom, first: scroll.scrollLeft / zoom };
+    const atEnd = scroll.scrollLeft + sight >= spacer.clientWidth - 4;
+    const whole = Math.ceil(width * pieces.length);
+    spacer.style.width = `${Math.max(sight, whole)}px`;
+    if (atEnd && !done) scroll.scrollLeft = whole;
+    return { width, first: scroll.scrollLeft / width };
+  }
+
+  /** Show another zoom; the token in the middle stays there. */
+  zoomed() {
+    const half = this.surfaces[0].width / 2;
+    const middle = this.shown.first + half / this.shown.width;
+    const { width } = this.#scale();
+    this.scroll.scrollLeft = middle * width - half;
+    this.show();
   }
 
   /** Show what is in sight: all of it, or only the new tokens where nothing else has changed. */
   show(all = true) {
+    if (!this.surfaces[0].width) return; // a page that is not in sight has none
     const contexts = this.surfaces.map((surface) => surface.context());
-    const { perToken, first } = this.#scale();
+    const { width, first } = this.#scale();
+    this.shown = { width, first };
+    this.#paint(width);
     const end = this.pictures[0].tokens;
     const ratio = contexts[0].getTransform().a;
     const sizes = this.canvases.map(({ width, height }) => [width, height]);
-    const state = [perToken, first, ratio, sizes].join();
-    const overlap = 2 + Math.ceil(3 / perToken); // tokens: edges and marks reach their neighbours
+    const state = [width, first, ratio, sizes].join();
+    // tokens: edges, marks and means reach their neighbours
+    const overlap = 2 + this.pictures[0].bin + Math.ceil(3 / width);
     const from = !all && this.painted?.state === state ? this.painted.end - overlap : first;
-    const since = Math.max(0, Math.floor((from - first) * perToken * ratio) / ratio); // whole pixels
+    const since = Math.max(0, Math.floor((from - first) * width * ratio) / ratio); // whole pixels
     contexts.forEach((context, i) => {
-      const { width, height } = this.surfaces[i];
+      const surface = this.surfaces[i];
       const left = i === LAYERS ? 0 : since; // a line has no parts
       context.save();
       context.beginPath();
-      context.rect(left, 0, Math.max(0, width - left), height);
+      context.rect(left, 0, Math.max(0, surface.width - left), surface.height);
       context.clip();
-      context.clearRect(0, 0, width, height);
-      if (end > first) this.#showPicture(context, i, { perToken, first, left, width, height });
-      else if (i === 0) this.#showHint(context, width, height);
+      context.clearRect(0, 0, surface.width, surface.height);
+      if (end > first) this.#showPicture(context, i, left);
+      else if (i === 0) this.#showHint(context, surface);
       context.restore();
     });
     this.painted = end > first ? { state, end } : null;
   }
 
-  #showHint(context, width, height) {
+  #showHint(context, { width, height }) {
     context.fillStyle = "#999";
     context.font = "12px system-ui, sans-serif";
     context.textAlign = "center";
-    context.fillText("every token will add a column", width / 2, height / 2);
+    context.fillText(this.hint, width / 2, height / 2, width - 16);
   }
 
   /** A picture with its marks; what is left of `left` is clipped. */
-  #showPicture(context, i, { perToken, first, left, width, height }) {
-    const { canvas, tokens } = this.pictures[i];
-    const shown = Math.min(tokens - first, width / perToken);
-    if (!(shown > 0)) return; // a page that is not in sight has no width
-    const place = (token) => (token - first) * perToken;
-    const wide = Math.max(perToken, 2);
-    context.imageSmoothingEnabled = perToken < 1 || height < canvas.height;
-    context.drawImage(canvas, first, 0, shown, canvas.height, 0, 0, shown * perToken, height);
-    if (i === LAYERS) this.#showLine(context, place, Math.floor(first), first + shown, height);
+  #showPicture(context, i, left) {
+    const { canvas, tokens, bin } = this.pictures[i];
+    const { width, height } = this.surfaces[i];
+    const { first } = this.shown;
+    const each = this.shown.width;
+    const shown = Math.min(tokens - first, width / each);
+    const place = (token) => (token - first) * each;
+    const wide = Math.max(each, 2);
+    context.imageSmoothingEnabled = false; // neighbours would bleed into each other
+    const source = [first / bin, 0, shown / bin, canvas.height];
+    context.drawImage(canvas, ...source, 0, 0, shown * each, height);
+    if (i === LAYERS) this.#showLine(context, place, first, first + shown, height);
     if (i === 0) {
       context.fillStyle = "#ff4d4f";
       for (const token of this.recording.resets)
@@ -162,16 +204,23 @@ export class Heatmaps {
     context.strokeRect(place(this.selected) - 0.5, 0.5, wide + 1, height - 1);
   }
 
-  /** The mean magnitude of all layers. */
+  /** The mean magnitude of all layers; where tokens are narrow, of several, with their range. */
   #showLine(context, place, from, end, height) {
-    const { averages, layers } = this.recording;
+    const y = (value) => 3 + (height - 6) * (1 - value / 255);
+    const { averages } = this.recording;
+    const stop = Math.min(Math.ceil(end), averages.length);
+    const bin = lineBin(this.shown.width);
+    const points = meanLine(averages, Math.floor(from), stop, bin);
+    if (bin > 1) {
+      context.beginPath();
+      for (const { at, high } of points) context.lineTo(place(at), y(high));
+      for (const { at, low } of points.reverse()) context.lineTo(place(at), y(low));
+      context.fillStyle = RANGE;
+      context.fill();
+    }
     context.beginPath();
     context.lineJoin = "round";
-    for (let token = from; token < end; token++) {
-      let sum = 0;
-      for (let i = 0; i < layers; i++) sum += averages.data[token * layers + i];
-      context.lineTo(place(token + 0.5), 3 + (height - 6) * (1 - sum / layers / 255));
-    }
+    for (const { at, mean } of points) context.lineTo(place(at), y(mean));
     for (const [strokeStyle, lineWidth] of Object.entries(LINE)) {
       Object.assign(context, { strokeStyle, lineWidth });
       context.stroke();

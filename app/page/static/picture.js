@@ -1,8 +1,13 @@
-/** A picture of one pixel a token and row; each token is painted once. */
+/** A picture of one pixel a cell; a cell is a row's places at some tokens, and is painted once. */
 export class Picture {
-  /** @param {number} height Rows. */
-  constructor(height) {
-    this.canvas = Picture.#canvas(512, height);
+  /**
+   * @param {number[][]} places Of each row: the places of its values in a record.
+   * @param {number} row Places of a row; the last may have fewer.
+   * @param {number} bin Tokens of a cell.
+   */
+  constructor(places, row, bin) {
+    Object.assign(this, { places, row, bin });
+    this.canvas = Picture.#canvas(512, places.length);
     this.tokens = 0;
   }
 
@@ -11,24 +16,29 @@ export class Picture {
   }
 
   /**
-   * Paint the tokens up to `end` that are not painted yet.
+   * Paint the cells of the tokens up to `end` that are not painted yet.
    * @param {number} end
-   * @param {(token: number, row: number) => number} colour As 0xAABBGGRR.
+   * @param {(from: number, to: number, places: number[]) => number} colour As 0xAABBGGRR.
    */
   paint(end, colour) {
-    const count = end - this.tokens;
+    const { places, bin } = this;
     const { width, height } = this.canvas;
-    if (count <= 0) return;
-    if (end > width) {
+    if (end <= this.tokens) return;
+    const start = Math.floor(this.tokens / bin); // its last cell may have had room for more
+    const count = Math.ceil(end / bin) - start;
+    if (start + count > width) {
       const old = this.canvas;
-      this.canvas = Picture.#canvas(Math.max(end, 2 * width), height);
+      this.canvas = Picture.#canvas(Math.max(start + count, 2 * width), height);
       this.canvas.getContext("2d").drawImage(old, 0, 0);
     }
     const image = new ImageData(count, height);
     const pixels = new Uint32Array(image.data.buffer);
     for (let row = 0; row < height; row++)
-      for (let i = 0; i < count; i++) pixels[row * count + i] = colour(this.tokens + i, row);
-    this.canvas.getContext("2d").putImageData(image, this.tokens, 0);
+      for (let i = 0; i < count; i++) {
+        const from = (start + i) * bin;
+        pixels[row * count + i] = colour(from, Math.min(from + bin, end), places[row]);
+      }
+    this.canvas.getContext("2d").putImageData(image, start, 0);
     this.tokens = end;
   }
 }

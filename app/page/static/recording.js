@@ -1,5 +1,5 @@
 /**
- * @typedef {{run: string | null, layers: number, channels: number}} Run
+ * @typedef {{run: string | null, layers: number, channels: number, name?: string}} Run
  * @typedef {{text: string, prompt: boolean}} Piece
  */
 
@@ -28,13 +28,19 @@ class Records {
     this.data.set(values.subarray(skip), used);
     this.length = end / this.size;
   }
+
+  /** Take over the first records of others, which are no longer used. */
+  take({ data, length }, most) {
+    this.data = data;
+    this.length = Math.min(length, most);
+  }
 }
 
 /** The part of a run that the page has received. */
 export class Recording {
   /** @param {Run} run Without an id there is nothing to receive. */
-  constructor({ run, layers, channels }) {
-    Object.assign(this, { run, layers, channels });
+  constructor({ run, layers, channels, name }) {
+    Object.assign(this, { run, layers, channels, name });
     /** Of each layer: for every token the codes of all magnitudes, then of all phases. */
     this.columns = Array.from({ length: layers }, () => new Records(2 * channels));
     /** For every token the mean magnitude of each layer, 0 to 255. */
@@ -45,6 +51,22 @@ export class Recording {
     this.pieces = [];
     this.done = !run;
     this.full = false;
+  }
+
+  /**
+   * Take over what another run has in common with this one.
+   * @param {Recording} earlier It is no longer used.
+   * @param {number} tokens The first so many are the same.
+   */
+  take(earlier, tokens) {
+    const most = Math.min(tokens, earlier.pieces.length - 1); // its last text may lack its end
+    if (most <= 0) return;
+    this.pieces = earlier.pieces.slice(0, most);
+    this.averages.take(earlier.averages, most);
+    this.columns.forEach((records, layer) => {
+      records.take(earlier.columns[layer], most);
+    });
+    this.resets = new Set([...earlier.resets].filter((token) => token < most));
   }
 
   /** Add an answer of the server's `columns`. */

@@ -1,23 +1,28 @@
 import { candidateItems } from "./candidates.js";
 import { Codes, css, degrees, MEAN_COLOURS, PHASE_COLOURS } from "./codes.js";
-import { download, downloadPicture } from "./downloads.js";
+import { download } from "./downloads.js";
 import { Heatmaps } from "./heatmaps.js";
 import { Histogram } from "./histogram.js";
+import { meanCode, meanPhase } from "./means.js";
 import { Recording } from "./recording.js";
+import { downloadSheet } from "./sheet.js";
 import { TokenText } from "./token_text.js";
+import { quoted, remembered, sharedPixel } from "./words.js";
 
 const INTERVAL_MS = 85; // between requests: some 11 redraws a second
 const MAX_PAUSE_MS = 4000; // the last pause without an answer, some 10 s after the first
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -1e9, End: 1e9 };
+const HINT = "every token will add a column";
+const POINT = "Click a token, then point at an earlier one: how much of it was left?";
 const ZOOM_STEPS = { "+": 1, "=": 1, "-": -1 };
 
 /** The live view of a run: it asks the server for new columns and draws them. */
 export class StateView {
   /**
    * @param {HTMLElement} element The section of state_view.html.
-   * @param {{low: number, high: number, value: import("./recording.js").Run | null}} props
-   *     The limits of the codes, and the run that is to be shown.
-   * @param {Record<"columns" | "row" | "arrays", (request: unknown[]) => Promise<any>>} server
+   * @param {{low: number, high: number, value: import("./recording.js").Run | {hint: string} | null}} props
+   *     The limits of the codes, and the run that is to be shown, or why there is none.
+   * @param {Record<"columns" | "row" | "arrays" | "shared", (request: unknown[]) => Promise<any>>} server
    *     Functions of state_view.py.
    */
   constructor(element, props, server) {
@@ -58,11 +63,15 @@ export class StateView {
   start() {
     const { value } = this.props;
     const run = value?.run ? value : { layers: 1, channels: 1, ...this.recording, run: null };
-    if (this.recording && run.run === this.run) return;
+    this.heatmaps.hint = value?.hint ?? HINT;
+    this.tip.textContent = value?.hint ?? "";
+    if (this.recording && run.run === this.run && run.run) return;
+    if (this.recording?.run) this.earlier = this.recording;
     this.recording = new Recording(run);
     this.row = this.selected = null;
     this.text.clear();
-    this.tip.textContent = this.find("count").textContent = "";
+    this.find("count").textContent = "";
+    this.find("share").textContent = POINT;
     this.find("candidates").textContent = "";
     this.find("place").textContent = this.find("memory").textContent = "click a token in the text";
     const picker = this.find("layer");
@@ -88,6 +97,12 @@ export class StateView {
 
   async #poll(number) {
     let pause = INTERVAL_MS;
+    if (this.earlier) {
+      const shared = await this.server.shared([this.run, this.earlier.run]).catch(() => 0);
+      if (number !== this.polls) return;
+      this.recording.take(this.earlier, shared ?? 0);
+      this.earlier = null;
+    }
     while (number === this.polls) {
       const began = performance.now();
       const request = [this.run, this.layer, this.have, this.pieces.length];
@@ -127,16 +142,19 @@ export class StateView {
   }
 
   draw() {
-    const { recording, layer } = this;
+    const { heatmaps, recording, layer } = this;
     const count = recording.pieces.length.toLocaleString("en");
     this.frame = undefined;
-    this.heatmaps.update();
+    heatmaps.update();
     this.text.update(recording);
     this.histogram.draw(recording, layer);
     this.find("count").textContent = recording.pieces.length
       ? `${count} tokens${recording.full ? ", no room for more" : ""}`
       : "";
     this.draws++;
+    this.element.querySelectorAll(".means").forEach((place, i) => {
+      place.textContent = sharedPixel(heatmaps.pictures[i]);
+    });
   }
 
   /** Read sizes and colours; only when they change. */
@@ -162,6 +180,7 @@ export class StateView {
   /** Show what the state held of every token when this one was read. @param {number} token */
   async select(token) {
     const { recording, layer } = this;
+    this.find("share").textContent = POINT;
     if (!this.run || !(token >= 0 && token < this.pieces.length)) return;
     this.selected = this.heatmaps.selected = token;
     this.text.select(token);
@@ -173,25 +192,34 @@ export class StateView {
     this.text.explain(row);
     const { text } = this.pieces[token];
     this.find("memory").textContent =
-      `in layer ${layer + 1} when ${JSON.stringify(text)} (token ${token}) was read`;
+      `in layer ${layer + 1} when ${quoted(text)} (token ${token}) was read`;
     this.find("place").textContent = row.candidates.length
       ? `token ${token}`
       : "a token that was given, not drawn";
     this.find("candidates").replaceChildren(...candidateItems(row.candidates, text));
   }
 
-  #describe({ token, row, ofLayers }) {
-    const { columns, averages, layers, channels, pieces } = this.recording;
-    const { data, length, size } = columns[this.layer];
-    const word = `token ${token} ${JSON.stringify(pieces[token]?.text ?? "")}`;
-    if (token < 0 || token >= (ofLayers ? averages.length : length)) return "";
-    if (ofLayers) {
-      const mean = averages.data[token * layers + row] / 255;
-      return `${word} · layer ${row + 1} · mean |a| ${mean.toFixed(3)}`;
+  #tellShare(token) {
+    if (this.row && token >= 0)
+      this.find("share").textContent = remembered(this.row, token, this.pieces[token].text);
+  }
+
+  #describe({ of, token, from, bin, places }) {
+    const { columns, averages, channels, pieces } = this.recording;
+    const column = columns[this.layer];
+    const records = of === "layers" ? averages : column;
+    if (token < 0 || token >= records.length) return "";
+    const to = Math.min(from + bin, records.length);
+    const tokens = bin > 1 ? `tokens ${from} to ${to - 1}` : `token ${token}`;
+    const word = `${tokens} ${quoted(pieces[token]?.text ?? "")}`;
+    if (of === "layers") {
+      const mean = meanCode(averages, from, to, places) / 255;
+      return `${word} · layer ${places[0] + 1} · mean |a| ${mean.toFixed(3)}`;
     }
-    const channel = this.heatmaps.order[row];
-    const code = data[token * size + channel];
-    const phase = degrees(data[token * size + channels + channel]).toFixed(0);
+    const rows = places.map((place) => place % channels);
+    const code = meanCode(column, from, to, rows);
+    const phases = rows.map((row) => channels + row);
+    const phase = degrees(meanPhase(column, from, to, phases)).toFixed(0);
     const magnitude = Math.exp(-this.codes.decay(code)).toFixed(4);
     const life = this.codes.halfLife(code);
     const digits = life < 10 ? 2 : life < 100 ? 1 : 0;
@@ -199,24 +227,25 @@ export class StateView {
       minimumFractionDigits: digits,
       maximumFractionDigits: digits,
     });
-    return `${word} · channel ${channel} · |a| ${magnitude} · half-life ${lifeText} tokens · phase ${phase}°`;
+    const name = rows.length > 1 ? `mean of channels ${rows.join(", ")}` : `channel ${rows[0]}`;
+    return `${word} · ${name} · |a| ${magnitude} · half-life ${lifeText} tokens · phase ${phase}°`;
   }
 
   async #downloadArrays() {
     const url = this.run && (await this.server.arrays([this.run]).catch(() => null));
-    if (url) download(url, "transitions.npz");
+    if (url) download(url, "");
     else this.tip.textContent = "There is nothing to download yet.";
   }
 
   // ---- events ----
   #listen() {
-    const { heatmaps, text } = this;
+    const { heatmaps } = this;
     const on = (name, event, listener) => this.find(name).addEventListener(event, listener);
     on("layer", "change", (event) => this.change(Number(event.target.value)));
     on("order", "change", () => this.repaint());
-    on("zoom", "input", () => heatmaps.show());
+    on("zoom", "input", () => heatmaps.zoomed());
     on("scroll", "scroll", () => heatmaps.show());
-    on("png", "click", () => downloadPicture(heatmaps.canvases, `layer-${this.layer + 1}.png`));
+    on("png", "click", () => downloadSheet(this));
     on("npz", "click", () => this.#downloadArrays());
     for (const canvas of heatmaps.canvases) {
       canvas.addEventListener("mousemove", (event) => {
@@ -226,17 +255,16 @@ export class StateView {
         this.tip.textContent = "";
       });
       canvas.addEventListener("click", (event) => {
-        const { token, row, ofLayers } = heatmaps.cell(event);
-        if (ofLayers && row !== this.layer) this.change(row);
+        const { of, token, places } = heatmaps.cell(event);
+        if (of === "layers" && places[0] !== this.layer) this.change(places[0]);
         this.select(token);
       });
     }
     on("magnitude", "keydown", (event) => this.#key(event));
     on("text", "keydown", (event) => this.#key(event));
-    text.element.addEventListener("click", (event) => {
-      const span = event.target.closest("span[data-token]");
-      if (span) this.select(Number(span.dataset.token));
-    });
+    const token = (event) => event.target.closest("span[data-token]")?.dataset.token;
+    on("text", "click", (event) => this.select(Number(token(event) ?? -1)));
+    on("text", "mouseover", (event) => this.#tellShare(Number(token(event) ?? -1)));
     new ResizeObserver(() => this.measure()).observe(heatmaps.scroll);
     const dark = new MutationObserver(() => this.measure());
     dark.observe(document.body, { attributeFilter: ["class"] });
@@ -250,7 +278,7 @@ export class StateView {
     event.preventDefault();
     if (zoom) {
       this.find("zoom").valueAsNumber += zoom;
-      this.heatmaps.show();
+      this.heatmaps.zoomed();
     } else {
       const last = this.pieces.length - 1;
       this.select(Math.min(last, Math.max(0, (this.selected ?? last) + step)));

@@ -1,3 +1,5 @@
+import { plain } from "./words.js";
+
 /** The text of a run, one span a token. What a model wrote is only ever set as textContent. */
 export class TokenText {
   /** @param {HTMLElement} element */
@@ -23,6 +25,7 @@ export class TokenText {
       span.textContent = text;
       span.dataset.token = this.spans.length + i;
       span.classList.toggle("prompt", prompt);
+      span.classList.toggle("isolated", plain(text) !== text);
       span.classList.toggle("reset", resets.has(this.spans.length + i));
       return span;
     });
@@ -44,24 +47,26 @@ export class TokenText {
     this.selected?.classList.remove("selected");
     this.selected = this.spans[token];
     this.selected?.classList.add("selected");
-    this.selected?.scrollIntoView({ block: "nearest" });
+    if (!this.selected) return;
+    const { element } = this; // which alone scrolls: the page would leave the pictures
+    const top = this.selected.offsetTop;
+    const bottom = top + this.selected.offsetHeight - element.clientHeight;
+    element.scrollTop = Math.max(bottom, Math.min(top, element.scrollTop));
   }
 
   /**
    * Show what the state holds of every token.
-   * @param {{magnitude: number[], full: number[]}} row The products of |a| and Re(q Πa k).
+   * @param {import("./words.js").Row} row
    */
-  explain({ magnitude, full }) {
+  explain({ mean, best, full }) {
     const most = Math.max(...full.map(Math.abs), 1e-9);
     this.spans.forEach((span, token) => {
-      const kept = magnitude[token] ?? 0;
       const share = (full[token] ?? 0) / most;
       const line = `rgba(${share > 0 ? "18,165,148" : "142,78,198"},${Math.abs(share).toFixed(3)})`;
-      span.style.background = kept ? `rgba(252,137,97,${(0.75 * kept).toFixed(3)})` : "";
+      const orange = (share) => `rgba(252,137,97,${(0.75 * (share ?? 0)).toFixed(3)})`;
+      span.style.background = orange(mean[token]);
+      span.style.setProperty("--best", `rgba(232,89,12,${(best[token] ?? 0).toFixed(3)})`);
       span.style.setProperty("--full", share ? line : "transparent");
-      span.title = kept
-        ? `kept ${(100 * kept).toFixed(1)}%, Re(q Πa k) ${full[token].toPrecision(3)}`
-        : "";
     });
   }
 }

@@ -28,6 +28,7 @@ def save(page, name):
     page.tab.locator("#save-name textarea, #save-name input").fill(name)
     page.tab.locator("#save").click()
     page.tab.wait_for_function("n => document.querySelector('#saved input').value === n", arg=name)
+    page.tab.get_by_text(f"messages as '{name}' in kept.").wait_for()
     page.settings()
 
 
@@ -110,6 +111,8 @@ def test_a_saved_conversation_goes_on(page):
     choose(page, "a", "data-controlled transitions")
     assert page.said("bot") == answer
     assert page.view("run") is None
+    assert "begins with the next answer" in page.view("heatmaps.hint")
+    assert "begins with the next answer" in page.tab.locator("#chat-view .tip").inner_text()
     page.set_tokens(8)
     page.ask("and now")
     page.finished()
@@ -144,9 +147,10 @@ def test_a_saved_conversation_goes_on_in_another_session(page, new_page):
 
 
 def test_retry_and_undo_go_back(page):
-    for text in ("one", "two < three"):
-        page.ask(text)
-        page.finished()
+    page.ask("one")
+    tokens, run = page.finished(), page.view("run")
+    page.ask("two < three")
+    page.finished()
     first, last = page.said("bot")
     before = page.view("run")
     page.tab.get_by_label("Retry").last.click()
@@ -159,6 +163,13 @@ def test_retry_and_undo_go_back(page):
     page.shows(1)
     assert page.said("bot") == [first]
     assert page.tab.locator("#chat-box textarea").input_value() == "two < three"
+    page.tab.wait_for_function(
+        "n => document.querySelector('#chat-view .gl').view.pieces.length === n", arg=tokens
+    )
+    assert page.view("run") == run  # the view goes back too
+    page.tab.get_by_label("Undo").last.click()
+    page.shows(0)
+    page.tab.wait_for_function("!document.querySelector('#chat-view .gl').view.run")
 
 
 def test_an_edited_message_is_sent_and_shown_as_it_was_typed(page):

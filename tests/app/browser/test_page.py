@@ -1,6 +1,7 @@
 """Tabs, visitors and looks, in the real app."""
 
 import json
+import re
 import urllib.request
 
 import pytest
@@ -18,6 +19,11 @@ CONTRAST = """element => {
   return (a + 0.05) / (b + 0.05);
 }"""
 BEGUN = "document.querySelector('#chat-view .gl').view.have > 20"
+DARK = (
+    "Math.max(...getComputedStyle(document.querySelector('gradio-app'))"
+    ".backgroundColor.match(/\\d+/g)) < 64"
+)
+WHERE = "'#' + document.activeElement.closest('[id^=chat-box], #settings')?.id"
 READ = [
     "#chat [data-testid=user] .chatbot",
     "#chat [data-testid=bot] .chatbot",
@@ -93,14 +99,75 @@ def test_a_closed_tab_frees_the_engine(server, new_page, page):
     assert [seen(server.url, run)["done"] for run in runs] == [True] * 4  # before their ends
 
 
-def test_a_reload_begins_anew(page):
-    page.set_tokens(1024)
+def test_a_reload_keeps_chat_view_settings_and_theme(page, new_page):
+    page.set("#system textarea", "Be brief.")
+    page.set_tokens(40)
+    page.tab.locator("#dark").click()
     page.ask("before the reload")
-    page.reload()
-    page.set_tokens(8)
-    page.ask("after")
+    tokens = page.finished()
+    answer, run = page.said("bot"), page.view("run")
+    page.reopen()
+    page.shows(1)
+    assert page.said("bot") == answer
+    assert page.finished() == tokens
+    assert page.view("run") == run
+    assert page.tab.evaluate(DARK)
+    assert page.tab.locator("#system textarea").input_value() == "Be brief."
+    page.ask("after")  # its state goes on, with the settings
     page.finished()
-    assert page.tab.locator("#chat [data-testid=user]").count() == 1
+    now, whole = page.read()
+    assert now < 60 < tokens < whole
+    assert page.said("bot")[0] == answer[0]
+    other = new_page(context=page.tab.context)  # nobody's chat is shown to another tab
+    assert other.said() == []
+    assert other.tab.locator("#system textarea").input_value() == ""
+    assert other.tab.evaluate(DARK)
+    page.tab.locator("#clear").click()
+    page.shows(0)
+    page.reopen()
+    page.set_tokens(8)
+    page.ask("anew")
+    page.finished()
+    assert page.said() == ["anew"]
+
+
+def test_a_reload_within_an_answer_keeps_what_was_written(page):
+    page.set_tokens(1024)
+    page.choose("slow")
+    page.ask("before the reload")
+    page.tab.wait_for_function(BEGUN)
+    run = page.view("run")
+    page.reopen()
+    page.shows(1)
+    assert page.finished() < 1024
+    assert page.view("run") == run
+    assert page.said("bot")[0]
+
+
+def test_a_link_s_preview_names_the_project(server):
+    with urllib.request.urlopen(server.url) as answer:
+        text = answer.read().decode()
+    assert re.findall(r'og:title" content="(.*?)"', text) == ["GateLoop"]
+    head = text.partition("<script")[0]
+    assert "Gradio" not in head
+    assert "gradio.app" not in head
+
+
+def test_tab_reaches_what_is_in_sight_and_buttons_have_names(page):
+    for name in ("Settings", "Light or dark", "Send", "Stop"):
+        button = page.tab.get_by_role("button", name=name, exact=True)
+        assert button.count() == 1, name
+        assert button.is_visible()
+    page.tab.locator("#model input").focus()
+    reached = []
+    for _ in range(30):
+        page.tab.keyboard.press("Tab")
+        reached.append(page.tab.evaluate(WHERE))
+    assert "#chat-box" in reached
+    assert "#settings" not in reached
+    page.settings()
+    page.tab.locator("#settings textarea").first.focus()
+    assert page.tab.evaluate(WHERE) == "#settings"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -109,13 +176,11 @@ def test_the_page_is_light_or_dark_and_can_be_read(new_page, scheme):
     page.set_tokens(48)
     page.ask("look")
     page.finished()
-    ground = "getComputedStyle(document.querySelector('gradio-app')).backgroundColor"
-    dark = f"Math.max(...{ground}.match(/\\d+/g)) < 64"
-    assert page.tab.evaluate(dark) == (scheme == "dark")
+    assert page.tab.evaluate(DARK) == (scheme == "dark")
     for selector in READ:
         assert page.tab.locator(selector).first.evaluate(CONTRAST) >= 4.5, selector
     page.tab.locator("#dark").click()
-    page.tab.wait_for_function(f"({dark}) === {str(scheme == 'light').lower()}")
+    page.tab.wait_for_function(f"({DARK}) === {str(scheme == 'light').lower()}")
 
 
 def test_a_phone_shows_everything_in_one_column(new_page):

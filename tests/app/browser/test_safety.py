@@ -80,11 +80,30 @@ def test_files_are_not_served(server, file):
 
 
 def test_too_long_a_text_is_refused_by_the_server(page):
-    page.tab.locator("#chat-box textarea").evaluate("e => { e.maxLength = 10 ** 6 }")
-    page.tab.locator("#chat-box textarea").fill("x" * 20_000)
-    page.tab.locator("#chat-box textarea").press("Enter")
+    box = page.tab.locator("#chat-box textarea")
+    box.fill("x" * 20_000)
+    box.press("Enter")
     page.tab.get_by_text("characters, at most").wait_for()
     assert page.view("run") is None
+    assert len(box.input_value()) == 20_000  # nothing was cut
+
+
+def test_a_mark_of_direction_turns_nothing_that_follows(page):
+    page.set_tokens(8)
+    page.ask("ab\u202ecdefgh")
+    page.finished()
+    texts = [piece["text"] for piece in page.view("pieces")]
+    turned = texts.index("\u202e")
+    assert texts[turned + 1 : turned + 7] == list("cdefgh")
+    spans = page.tab.locator("#chat-view .text span")
+    places = [spans.nth(turned + i).bounding_box()["x"] for i in range(1, 7)]
+    assert places == sorted(places)
+    for index in (turned, turned + 1):
+        spans.nth(index).dispatch_event("click")
+        page.tab.wait_for_function(
+            f"document.querySelector('#chat-view .gl').view.row?.mean.length === {index + 1}"
+        )
+        assert "\u202e" not in page.tab.locator("#chat-view .memory").inner_text()
 
 
 def test_only_a_run_s_own_arrays_can_be_downloaded(page):

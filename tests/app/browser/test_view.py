@@ -1,7 +1,9 @@
 """The state view: its columns, and what a hover, a click and the controls do."""
 
+import base64
 import json
 import re
+from io import BytesIO
 
 import numpy as np
 import pytest
@@ -50,6 +52,26 @@ COLOURS = """([x, y, token, row]) => {
   const pixel = (of, x, y) => [...of.getContext('2d').getImageData(x, y, 1, 1).data];
   return [pixel(canvas, x, y), pixel(gl.view.heatmaps.pictures[0].canvas, token, row)];
 }"""
+# Colours in the canvas of magnitudes that its picture has not, below the marks of resets.
+FOREIGN_COLOURS = """() => {
+  const { pictures, canvases } = document.querySelector('#chat-view .gl').view.heatmaps;
+  const colours = (canvas, top) => {
+    const size = [canvas.width, canvas.height - top];
+    const bytes = canvas.getContext('2d').getImageData(0, top, ...size).data;
+    return new Set(new Uint32Array(bytes.buffer));
+  };
+  const held = colours(pictures[0].canvas, 0);
+  return [...colours(canvases[0], 6)].filter(colour => !held.has(colour)).length;
+}"""
+INK_IS_THE_TEXT_S = """() => {
+  const gl = document.querySelector('#chat-view .gl'), canvas = gl.querySelector('.histogram');
+  const ratio = devicePixelRatio, at = [1, (canvas.clientHeight - 16) * ratio];
+  const [r, g, b] = canvas.getContext('2d').getImageData(...at, 1, 1).data;
+  const text = getComputedStyle(gl).color.match(/\\d+/g).map(Number);
+  return [r, g, b].every((value, i) => Math.abs(value - text[i]) < 8);
+}"""
+CANVASES = """() => ['magnitude', 'phase', 'layers'].map(name =>
+  document.querySelector(`#chat-view .${name}`).toDataURL().split(',')[1])"""
 QUESTIONS = re.compile("/component_server")  # of the view
 
 
@@ -100,8 +122,11 @@ def test_an_answer_streams_with_a_column_for_every_token(page):
     tokens = page.finished()
     written = [piece for piece in page.view("pieces") if not piece["prompt"]]
     assert len(written) == 1024 < tokens
+    page.painted()
+    bins = -(-tokens // 2)  # there are fewer pixels than tokens
     for picture, rows in enumerate((page.channels, page.channels, page.layers)):
-        assert page.tab.evaluate(COLUMNS, picture) == [tokens, tokens, rows]
+        assert page.tab.evaluate(COLUMNS, picture) == [bins, bins, rows]
+    assert "means of 2 tokens" in page.tab.locator("#chat-view .stack").inner_text()
     status = page.tab.locator("#chat-status").inner_text()
     for figure in ("first token", "prefill", "decode", "state", "memory"):
         assert figure in status
@@ -142,9 +167,10 @@ def test_a_click_draws_what_is_remembered_and_the_likeliest_tokens(page):
     token.click()
     page.tab.wait_for_function("document.querySelector('#chat-view .gl').view.row")
     row = page.view("row")
-    assert len(row["magnitude"]) == len(row["full"]) == last + 1
-    assert row["magnitude"][-1] == 1
-    assert row["magnitude"] == sorted(row["magnitude"])
+    assert {len(row[name]) for name in ("mean", "best", "channel", "full")} == {last + 1}
+    for share in (row["mean"], row["best"]):
+        assert share[-1] == 1
+        assert share == sorted(share)
     chances = [chance for _, chance in row["candidates"]]
     assert chances == sorted(chances, reverse=True)
     assert 0 < sum(chances) <= 1.001
@@ -152,8 +178,107 @@ def test_a_click_draws_what_is_remembered_and_the_likeliest_tokens(page):
     assert "252, 137, 97" in token.evaluate("e => getComputedStyle(e).backgroundColor")
     token.press("ArrowLeft")
     page.tab.wait_for_function(
-        f"document.querySelector('#chat-view .gl').view.row?.magnitude.length === {last}"
+        f"document.querySelector('#chat-view .gl').view.row?.mean.length === {last}"
     )
+
+
+def test_a_word_says_what_is_left_on_average_and_in_its_best_channel(page, arrays):
+    page.ask("which of it is left")
+    tokens = page.finished()
+    page.tab.locator("#chat-view .text span").nth(tokens - 1).dispatch_event("click")
+    page.tab.wait_for_function("document.querySelector('#chat-view .gl').view.row")
+    earlier = tokens - 3
+    left = arrays(page)["magnitude"][0, earlier + 1 :].prod(0)
+    page.tab.locator("#chat-view .text span").nth(earlier).dispatch_event("mouseover")
+    said = page.tab.locator("#chat-view .share").inner_text()
+    mean, best = re.search(r"(\S+)% is left on average .*, (\S+)% in the best", said).groups()
+    assert float(mean) == pytest.approx(100 * left.mean(), abs=0.6)
+    assert float(best) == pytest.approx(100 * left.max(), abs=0.6)
+    assert f"channel {left.argmax()}." in said
+    line = page.tab.locator("#chat-view .text span").nth(earlier)
+    alpha = float(line.evaluate("e => e.style.getPropertyValue('--best')").split(",")[-1][:-1])
+    assert alpha == pytest.approx(left.max(), abs=0.01)  # seen, whatever the mean has become
+
+
+def test_a_turn_loads_only_what_is_new(page):
+    page.ask("the first message")
+    first = page.finished()
+    columns, texts = [], []
+
+    def count(route):
+        answer = route.fetch()
+        if isinstance(sent := answer.json(), dict) and "columns" in sent:
+            columns.append(len(base64.b64decode(sent["columns"])) // (2 * page.channels))
+            texts.extend(sent["pieces"])
+        route.fulfill(response=answer)
+
+    page.tab.route(QUESTIONS, count)
+    page.ask("the second")
+    tokens = page.finished()
+    page.tab.unroute(QUESTIONS)
+    assert tokens - first <= sum(columns) <= tokens - first + 1  # the last text may have grown
+    assert len(texts) == sum(columns)
+    shown = page.tab.locator("#chat-view .text").evaluate("e => e.textContent")
+    assert "the first message" in shown
+    page.painted()
+    for layer in (0, 2):  # the other one was not asked for before
+        page.tab.select_option("#chat-view .layer", index=layer)
+        page.tab.wait_for_function(has(tokens))
+        page.painted()
+        assert page.tab.evaluate(COLUMNS, 0) == [tokens, tokens, page.channels]
+
+
+def test_channels_do_not_bleed_into_each_other(page):
+    page.set_tokens(24)
+    page.choose("slow")  # more channels than pixels
+    page.ask("colours")
+    page.finished()
+    page.painted()
+    assert page.view("heatmaps.pictures[0].row") == 2
+    assert page.tab.evaluate(FOREIGN_COLOURS) == 0
+    assert "means of 2 channels" in page.tab.locator("#chat-view .stack").inner_text()
+    page.tab.locator("#chat-view .magnitude").hover(position={"x": 40, "y": 20})
+    assert "mean of channels " in page.tab.locator("#chat-view .tip").inner_text()
+
+
+def test_keys_zoom_in_and_out(page):
+    page.set_tokens(24)
+    page.ask("zoom")
+    page.finished()
+    widths = []
+    for key in ("+", "+", "+", "-"):
+        page.tab.locator("#chat-view .magnitude").press(key)
+        widths.append(page.view("heatmaps.shown.width"))
+    assert widths[0] < widths[1] < widths[2]
+    assert widths[3] == widths[1]
+
+
+def test_a_theme_changes_the_histogram_s_ink(page):
+    page.set_tokens(8)
+    page.ask("ink")
+    page.finished()
+    for _ in range(2):
+        page.tab.locator("#dark").click()
+        page.tab.wait_for_function(INK_IS_THE_TEXT_S)
+
+
+def test_hover_and_click_stay_in_sight_on_a_small_screen(new_page):
+    page = new_page(viewport={"width": 1280, "height": 720})
+    page.set_tokens(300)
+    page.ask("small")
+    page.finished()
+    picture = page.tab.locator("#chat-view .magnitude")
+    picture.hover(position={"x": 100, "y": 100})
+    tip = page.tab.locator("#chat-view .tip")
+    assert tip.inner_text().startswith("token ")
+    box = tip.bounding_box()
+    assert 0 <= box["y"] < box["y"] + box["height"] <= 720
+    for x in (5, 300, 600):
+        picture.click(position={"x": x, "y": 100})
+        assert page.tab.evaluate("scrollY") == 0
+    chosen = page.tab.locator("#chat-view .text span.selected").bounding_box()
+    text = page.tab.locator("#chat-view .text").bounding_box()
+    assert text["y"] <= chosen["y"] <= text["y"] + text["height"] - 10  # it scrolls itself
 
 
 def test_switching_layers_while_it_runs_loses_no_column(page):
@@ -169,7 +294,7 @@ def test_switching_layers_while_it_runs_loses_no_column(page):
 
 
 @pytest.mark.parametrize(
-    ("zoom", "scroll", "tokens"), [(0, 0, 60), (0, 0, 500), (8, 0, 60), (8, 203, 200)]
+    ("zoom", "scroll", "tokens"), [(0, 0, 60), (0, 0, 500), (3, 0, 60), (3, 203, 200)]
 )
 def test_painting_what_is_new_gives_what_painting_all_gives(page, zoom, scroll, tokens):
     page.set_tokens(1024)
@@ -199,7 +324,7 @@ def test_painting_what_is_new_gives_what_painting_all_gives(page, zoom, scroll, 
 
 
 def test_hover_names_the_token_under_the_pointer_when_zoomed_and_scrolled(page):
-    zoom, left, rows = 16, 323, page.channels
+    zoom, width, left, rows = 8, 48, 323, page.channels
     page.ask("zoom")
     page.finished()
     page.tab.evaluate(ZOOM, zoom)
@@ -208,7 +333,7 @@ def test_hover_names_the_token_under_the_pointer_when_zoomed_and_scrolled(page):
     canvas = page.tab.locator("#chat-view .magnitude")
     box, pieces = canvas.bounding_box(), page.view("pieces")
     for x, row in ((3, 5), (100, 40), (250, 2)):  # below the marks
-        token, y = int((left + x) / zoom), int(box["height"] * (row + 0.5) / rows)
+        token, y = int((left + x) / width), int(box["height"] * (row + 0.5) / rows)
         canvas.hover(position={"x": x, "y": y})
         tip = page.tab.locator("#chat-view .tip").inner_text()
         text = json.dumps(pieces[token]["text"], ensure_ascii=False)
@@ -309,21 +434,43 @@ def test_the_text_is_complete_when_a_run_ends_within_a_character(page, arrays):
     assert page.said("bot") == ["\ufffd" * 5]
 
 
-def test_the_picture_is_what_the_canvases_show(page, download):
+def test_the_picture_has_what_the_canvases_show_with_axes_legends_and_text(page, download):
     page.ask("picture")
     page.finished()
-    sizes = page.tab.evaluate(
-        "['magnitude', 'phase', 'layers'].map(name => document.querySelector("
-        "`#chat-view .${name}`)).map(canvas => [canvas.width, canvas.height])"
-    )
+    page.painted()
+    shown = [Image.open(BytesIO(base64.b64decode(png))) for png in page.tab.evaluate(CANVASES)]
     with Image.open(download(page, "png")[0]) as picture:
-        pixels = np.asarray(picture.convert("RGB"))
-    gap, top = 8, 0
-    assert pixels.shape[:2] == (sum(height + gap for _, height in sizes) - gap, sizes[0][0])
-    for _, height in sizes:
-        band = pixels[top : top + height]
-        assert len(np.unique(band.reshape(-1, 3), axis=0)) > 20
-        top += height + gap
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    ground = pixels[0, 0]
+    left, top, gap, line = 64, 14, 14, 20
+    width = shown[0].width
+    assert pixels.shape[1] == left + width + gap
+    written = [pixels[top : top + line]]  # the title
+    top += line
+    for canvas in shown:
+        held = np.asarray(canvas.convert("RGBA")).astype(int)
+        band = pixels[top + line : top + line + canvas.height, left : left + width]
+        opaque = held[..., 3] == 255
+        assert (band[opaque] == held[opaque][:, :3]).all()
+        written += [pixels[top : top + line, left:]]  # caption and legend
+        written += [pixels[top + line : top + line + canvas.height, :left]]  # numbers of rows
+        top += line + canvas.height + gap
+    written += [pixels[top - gap : top + line, left:], pixels[top + 2 * line :]]  # tokens, text
+    for part in written:
+        assert (part != ground).any(2).sum() > 20
+
+
+def test_downloads_are_named_after_model_and_prompt(page, download):
+    page.set_tokens(8)
+    page.ask("What does `str.split` do, in ../..?")
+    page.finished()
+    for kind, name in (
+        ("npz", "a-What-does-str-split-do-in"),
+        ("png", "a-What-does-str-split-do-in-layer-1"),
+    ):
+        with page.tab.expect_download() as got:
+            page.tab.locator(f"#chat-view .{kind}").click()
+        assert got.value.suggested_filename == f"{name}.{kind}"
 
 
 def test_the_arrays_are_of_this_run(page, arrays):

@@ -175,6 +175,50 @@ def test_a_wrong_value_is_a_line_for_the_visitor(handlers, name, value):
 def test_an_empty_message_is_refused(handlers):
     with pytest.raises(gr.Error, match="Type a message"):
         asyncio.run(last(handlers.chat("  ", [], new_session(), "tiny", "", **VALUES)))
+    with pytest.raises(gr.Error, match="Type the beginning"):
+        asyncio.run(last(handlers.complete("\n", new_session(), "tiny", **VALUES)))
+    both = handlers.compare("", new_session(), "tiny", "fixed", False, **VALUES)
+    with pytest.raises(gr.Error, match="Type a prompt"):
+        asyncio.run(last(both))
+
+
+def test_a_page_that_is_loaded_again_gets_its_chat(handlers):
+    me = new_session()
+    _, history, _, _, _ = asyncio.run(last(handlers.chat("hello", [], me, "tiny", "", **VALUES)))
+    session, kept, messages, _, view, _ = handlers.resume(me, new_session())
+    assert (session, kept, messages) == (me, me, history)
+    assert handlers.engine.recorded.get(view["run"]).text == history[1]["content"]
+    handlers.forget(me)  # the page before it
+    assert handlers.resume(me, new_session())[2] == history
+    assert handlers.engine.states.prefixes(me, *_key(handlers, history))
+    handlers.clear(me)
+    assert handlers.resume(me, new_session())[2] == []
+    for _ in range(3):
+        handlers.forget(me)
+    session, kept, messages, *_ = handlers.resume(me, "new")
+    assert (session, kept, messages) == (gr.skip(), "new", gr.skip())
+    assert not handlers.engine.states.prefixes(me, *_key(handlers, history))
+
+
+def _key(handlers, history):
+    pairs = tuple((message["role"], message["content"]) for message in history)
+    return handlers.engine.models.fingerprint("tiny"), pairs
+
+
+def test_undo_shows_the_view_of_what_is_left(handlers):
+    me = new_session()
+
+    def say(text, history):
+        return asyncio.run(last(handlers.chat(text, history, me, "tiny", "", **VALUES)))[1]
+
+    first = say("one", [])
+    say("two", first)
+    left, _, view, _ = handlers.undo(first, me, "tiny", "")
+    assert left == first
+    assert handlers.engine.recorded.get(view["run"]).text == first[1]["content"]
+    assert handlers.undo([], me, "tiny", "")[2] is None
+    for model in ("fixed", "none"):  # another model has read nothing of it
+        assert "next answer" in handlers.undo(first, me, model, "")[2]["hint"]
 
 
 def test_changes_pass_only_what_is_new():

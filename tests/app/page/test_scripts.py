@@ -1,12 +1,17 @@
 """The page's scripts: what one imports another exports, and a browser never runs an old one."""
 
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 from mlx_gateloop.app.page import scripts
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+NODE = shutil.which("node")
+MODULES = Path(__file__).parent / "modules"
 EXPORT = re.compile(r"^export (?:const|function|class) (\w+)", re.MULTILINE)
 IMPORT = re.compile(r'^import \{ (.+) \} from "\./(\w+)\.js";$', re.MULTILINE)
 
@@ -42,3 +47,12 @@ def test_scripts_are_served_as_modules_and_checked_each_time():
     again = client.get("/scripts/state_view.js", headers={"if-none-match": answer.headers["etag"]})
     assert again.status_code == 304
     assert client.get("/scripts/%2e%2e/layout.py").status_code == 404
+
+
+@pytest.mark.skipif(NODE is None, reason="there is no node on this machine")
+@pytest.mark.parametrize("module", [file.name[:-8] for file in sorted(MODULES.glob("*.test.js"))])
+def test_modules(module):
+    done = subprocess.run(
+        [NODE, "--test", MODULES / f"{module}.test.js"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout

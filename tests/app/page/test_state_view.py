@@ -19,7 +19,7 @@ LONG = 2 * state_view.MOST_COLUMNS + 500
 def served(engine):
     """The functions that the server offers to the page, by name."""
     component = state_view.state_view(engine.recorded, "view")
-    return {name: getattr(component, name) for name in ("columns", "row", "arrays")}
+    return {name: getattr(component, name) for name in ("columns", "row", "arrays", "shared")}
 
 
 @pytest.fixture
@@ -86,7 +86,10 @@ def test_an_ordinary_question_is_answered_whole(ask, engine, finished):
     assert [piece["text"] for piece in answer["pieces"]] == [p.text for p in run.pieces[2:]]
     assert answer["done"]
     row = ask("row", run.id, 1, 5)
-    assert len(row["magnitude"]) == len(row["full"]) == 6
+    assert {len(row[name]) for name in ("mean", "best", "channel", "full")} == {6}
+    left = run.trace.left(1, 5)
+    assert row["best"] == pytest.approx(left.max(1), abs=1e-4)
+    assert row["channel"] == left.argmax(1).tolist()
     assert len(row["candidates"]) == 8
 
 
@@ -145,7 +148,7 @@ def test_rows_and_files_are_made_one_at_a_time_beside_the_loop(served, run, monk
         calls.append(arguments)
         assert go_on.wait(120)
         working.discard(threading.current_thread())
-        return {"magnitude": []}
+        return {"mean": []}
 
     monkeypatch.setattr(state_view, "_row", slow)
     state_view._slow.cache_clear()
@@ -173,15 +176,23 @@ def test_a_file_is_written_once_and_few_are_kept(ask, run, engine, monkeypatch, 
     saved = []
     save = Trace.save
     monkeypatch.setattr(Trace, "save", lambda *a: (saved.append(a), save(*a)))
+    run.prompt = "What does `str.split` do?\n" * 9
+    file = tmp_path / run.id / "tiny-What-does-str-split-do-What-does-str-split.npz"
     address = ask("arrays", run.id)
-    assert ask("arrays", run.id) == address == f"/gradio_api/file={tmp_path}/{run.id}-all.npz"
+    assert ask("arrays", run.id) == address == f"/gradio_api/file={file}"
     assert len(saved) == 1
-    with np.load(tmp_path / f"{run.id}-all.npz") as arrays:
+    with np.load(file) as arrays:
         assert arrays["magnitude"].shape == (2, LONG, 3)
     run.done = False  # while it runs, what there is
     for tokens in range(LONG - 6, LONG):
         run.trace.truncate(tokens)
-        assert ask("arrays", run.id).endswith(f"-{tokens}.npz")
+        assert ask("arrays", run.id).endswith(f"-{tokens}-tokens.npz")
+        assert len(list(tmp_path.rglob("*.npz"))) == 1  # a run has one
+    for number in range(state_view.KEPT_ARRAYS + 2):
+        other = Run("tiny", prompt=f"../{number}")
+        other.trace = run.trace
+        engine.recorded.put(other)
+        assert ask("arrays", other.id).startswith(f"/gradio_api/file={tmp_path}/{other.id}/tiny-")
     assert len(list(tmp_path.iterdir())) == state_view.KEPT_ARRAYS
 
 
@@ -194,4 +205,26 @@ def test_a_full_disk_is_no_traceback(ask, run, monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(Trace, "save", full)
     assert ask("arrays", run.id) is None
     assert "No space left on device" in caplog.text
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.rglob("*.npz*"))
+
+
+def test_runs_of_a_conversation_share_their_beginning(ask, chat, run):
+    first, second = chat.say("one"), chat.say("two")
+    assert ask("shared", second.id, first.id) == len(first.pieces)
+    assert ask("shared", first.id, second.id) == len(first.pieces)
+    assert ask("shared", run.id, first.id) == 0
+    for request in ([], [first.id], [first.id, "unknown"], [first.id, 1], [None, None]):
+        assert ask("shared", *request) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "prompt", "name"),
+    [
+        ("models/mine", "What's *this*?", "mine-What-s-this"),
+        ("demo", "", "demo"),
+        ("..", "\u202e/../é_x", "é-x"),
+        ("..", "", "gateloop"),
+    ],
+)
+def test_a_file_is_named_after_model_and_prompt(model, prompt, name):
+    assert state_view.file_name(Run(model, prompt=prompt)) == name

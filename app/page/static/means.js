@@ -1,0 +1,62 @@
+/** Means over tokens and channels that share a pixel. */
+const angles = Float64Array.from({ length: 256 }, (_, code) => (code / 255 - 0.5) * 2 * Math.PI);
+const COS = angles.map(Math.cos);
+const SIN = angles.map(Math.sin);
+
+/** Items of an array in groups of neighbours. @param {any[]} items @param {number} size */
+export const grouped = (items, size) =>
+  Array.from({ length: Math.ceil(items.length / size) }, (_, i) =>
+    items.slice(i * size, (i + 1) * size),
+  );
+
+/**
+ * The mean code of some places at the tokens from `from` to `to`. Codes of magnitudes are a
+ * logarithmic scale of half-lives, whose geometric mean this is.
+ * @param {{data: Uint8Array, size: number}} records
+ * @param {number[]} places In a record.
+ */
+export function meanCode({ data, size }, from, to, places) {
+  if (to - from === 1 && places.length === 1) return data[from * size + places[0]];
+  let sum = 0;
+  for (let token = from; token < to; token++)
+    for (const place of places) sum += data[token * size + place];
+  return Math.round(sum / ((to - from) * places.length));
+}
+
+/** As `meanCode`, of phases: the direction of the sum of their unit vectors. */
+export function meanPhase({ data, size }, from, to, places) {
+  if (to - from === 1 && places.length === 1) return data[from * size + places[0]];
+  let [x, y] = [0, 0];
+  for (let token = from; token < to; token++)
+    for (const place of places) {
+      const code = data[token * size + place];
+      x += COS[code];
+      y += SIN[code];
+    }
+  return Math.round((Math.atan2(y, x) / (2 * Math.PI) + 0.5) * 255);
+}
+
+/**
+ * Points of the line of means of records, with the least and the greatest of the tokens that a
+ * point stands for.
+ * @param {{data: Uint8Array, size: number}} records
+ * @param {number} from The first token.
+ * @param {number} end The token after the last.
+ * @param {number} bin Tokens of a point; bins begin at multiples of it.
+ */
+export function meanLine({ data, size }, from, end, bin) {
+  const points = [];
+  for (let start = Math.floor(from / bin) * bin; start < end; start += bin) {
+    const stop = Math.min(start + bin, end);
+    let [low, sum, high] = [255, 0, 0];
+    for (let token = start; token < stop; token++) {
+      let mean = 0;
+      for (let i = 0; i < size; i++) mean += data[token * size + i] / size;
+      sum += mean;
+      low = Math.min(low, mean);
+      high = Math.max(high, mean);
+    }
+    points.push({ at: (start + stop) / 2, mean: sum / (stop - start), low, high });
+  }
+  return points;
+}

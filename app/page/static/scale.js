@@ -1,0 +1,38 @@
+/** Sizes of tokens and channels in the pictures, in CSS pixels where nothing else is said. */
+const WIDEST = 48; // of a token at the largest zoom
+const WIDEST_OF_ALL = 16; // where all tokens are in sight
+const ROOM = 48; // tokens that a run has room for when it begins
+const GROWTH = 1.3; // of that room, each time it is full
+const LINE = 3; // of a token, from which on a line through every token can be read
+const BIN = 4; // of the bins of a line otherwise
+
+/** The largest value of the zoom; 0 shows all tokens. */
+export const MOST_ZOOM = 8;
+
+/**
+ * The width of a token, greater with every step of the zoom.
+ * @param {{zoom: number, width: number, count: number, done: boolean}} shown
+ *     The zoom, the width of the picture, the number of tokens, and true if no more will come.
+ */
+export function perToken({ zoom, width, count, done }) {
+  const times = Math.ceil(Math.log(Math.max(count / ROOM, 1)) / Math.log(GROWTH));
+  const all = Math.min(WIDEST_OF_ALL, width / (done ? Math.max(count, 1) : ROOM * GROWTH ** times));
+  return all * (WIDEST / all) ** (zoom / MOST_ZOOM);
+}
+
+/** How many neighbours share a pixel. @param {number} pixels Of the screen, for each. */
+export const sharing = (pixels) => Math.max(1, Math.ceil(1 / pixels - 1e-9));
+
+/** How many tokens a point of a line stands for. @param {number} width Of a token. */
+export const lineBin = (width) => (width >= LINE ? 1 : Math.ceil(BIN / width));
+
+/** Round numbers from `first` up to `end`, `most` at most. */
+export function ticks(first, end, most) {
+  const least = Math.max(1, (end - first) / most);
+  const power = 10 ** Math.floor(Math.log10(least));
+  const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= least);
+  const start = Math.ceil(first / step);
+  return Array.from({ length: Math.max(0, Math.ceil(end / step) - start) }, (_, i) =>
+    Math.round((start + i) * step),
+  );
+}

@@ -1,0 +1,60 @@
+"""Chats as their pages show them, so that a page that is loaded again goes on with its own."""
+
+import threading
+import weakref
+from collections import Counter, OrderedDict
+
+from ..generation.run import Run
+
+History = list[dict[str, str]]
+
+
+class Visits:
+    """Chats by the secret of their session; a browser's tab has nothing of a chat but the secret.
+
+    Args:
+        most: Chats to keep, those used last.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._chats: OrderedDict[str, tuple[History, weakref.ref[Run] | None]] = OrderedDict()
+        self._returns: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def put(self, session: str, messages: History, run: Run | None = None) -> None:
+        """Keep a chat.
+
+        Args:
+            session: Its secret.
+            messages: As the page shows them.
+            run: The one that answers the visitor's last message, or has answered it.
+        """
+        with self._lock:
+            self._chats[session] = messages, None if run is None else weakref.ref(run)
+            self._chats.move_to_end(session)
+            while len(self._chats) > self._most:
+                self._returns.pop(self._chats.popitem(last=False)[0], None)
+
+    def resume(self, session: str) -> tuple[History, Run | None] | None:
+        """Return the messages and the run of a chat for a page that is loaded again, if kept."""
+        with self._lock:
+            if session not in self._chats:
+                return None
+            self._returns[session] += 1
+            messages, kept = self._chats[session]
+        run = kept() if kept else None
+        if run is not None and run.text:  # it may have written more than the page has shown
+            asked = messages[:-1] if messages[-1]["role"] == "assistant" else messages
+            messages = [*asked, {"role": "assistant", "content": run.text}]
+        return messages, run
+
+    def leave(self, session: str) -> bool:
+        """Drop a chat with its last page; returns False if another page goes on with it."""
+        with self._lock:
+            if self._returns[session] > 0:
+                self._returns[session] -= 1
+                return False
+            del self._returns[session]
+            self._chats.pop(session, None)
+            return True

@@ -1,0 +1,44 @@
+import assert from "node:assert";
+import { test } from "node:test";
+import { lineBin, MOST_ZOOM, perToken, sharing, ticks } from "../../../../app/page/static/scale.js";
+
+const zooms = Array.from({ length: MOST_ZOOM + 1 }, (_, zoom) => zoom);
+
+test("every step of the zoom makes tokens wider, however long the answer is", () => {
+  for (const count of [1, 47, 300, 1000, 8000])
+    for (const done of [false, true]) {
+      const widths = zooms.map((zoom) => perToken({ zoom, width: 695, count, done }));
+      for (const zoom of zooms.slice(1)) assert.ok(widths[zoom] > 1.1 * widths[zoom - 1]);
+    }
+});
+
+test("without zoom all tokens fit", () => {
+  for (const count of [1, 47, 300, 8000]) {
+    const width = perToken({ zoom: 0, width: 695, count, done: true });
+    assert.ok(width * count <= 695.001);
+    assert.ok(width <= 16);
+  }
+});
+
+test("a growing run is scaled in steps", () => {
+  const width = (count) => perToken({ zoom: 0, width: 695, count, done: false });
+  const widths = new Set(Array.from({ length: 1000 }, (_, count) => width(count)));
+  assert.ok(widths.size < 15);
+  for (let count = 1; count < 1000; count++) assert.ok(width(count) * count <= 695.001);
+});
+
+test("a pixel is shared by as few neighbours as it takes", () => {
+  assert.deepEqual([2, 1, 0.99, 0.5, 0.4, 1 / 3].map(sharing), [1, 1, 2, 2, 3, 3]);
+});
+
+test("a line has a point every few pixels", () => {
+  assert.deepEqual([16, 3].map(lineBin), [1, 1]);
+  for (const width of [2.9, 1, 0.1]) assert.ok(lineBin(width) * width >= 4);
+});
+
+test("an axis has a few round numbers", () => {
+  assert.deepEqual(ticks(0, 47, 10), [0, 5, 10, 15, 20, 25, 30, 35, 40, 45]);
+  assert.deepEqual(ticks(203, 260, 3), [220, 240]);
+  assert.deepEqual(ticks(0, 3, 10), [0, 1, 2]);
+  assert.deepEqual(ticks(0, 0, 10), []);
+});
