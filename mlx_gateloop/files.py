@@ -1,24 +1,31 @@
-"""The one way a file or a directory is written: whole or not at all."""
+"""Files and directories that are whole or not there, and directories that one process holds."""
 
+import fcntl
+import hashlib
+import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import numpy as np
 
 from mlx_gateloop.errors import InputError, one_line
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], keep: Path | None = None) -> Iterator[Path]:
     """Yield a path beside `path` to write to; after the block it takes `path`'s place.
 
-    If the block raises, what was at `path` stays and what was written goes.
+    If the block raises, what was at `path` stays and what was written goes. A killed process
+    leaves what it had written; `sweep` deletes that.
 
     Args:
         path: The file; its directory must exist. The yielded path has the same suffix, by which
             several writers choose a format.
+        keep: The name that the replaced file takes; None deletes it.
 
     Raises:
         OSError: The file cannot be put in its place.
@@ -28,7 +35,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     partial = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
         yield partial
+        flush(partial)
+        if keep is not None and path.exists():
+            path.replace(keep)
         partial.replace(path)
+        flush(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -83,3 +94,70 @@ def _replace(target: Path, new: Path, old: Path) -> None:
         if old.exists() and not target.exists():
             old.rename(target)
         raise
+
+
+def left_in(directory: Path) -> list[Path]:
+    """The files that killed processes left of `replacing`, or that others are writing now."""
+    return list(directory.glob(".*-" + "[0-9a-f]" * 8 + "*"))
+
+
+def sweep(directory: Path) -> None:
+    """Delete what killed processes left of `replacing` in a directory that is `locked`."""
+    for partial in left_in(directory):
+        partial.unlink()
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or a directory's list of names, would survive a loss of power.
+
+    Raises:
+        OSError: The file cannot be written to the disk.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():  # some network file systems cannot do this for a directory
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def flush_tree(directory: Path) -> None:
+    """`flush` a directory and all that is in it."""
+    for path in (*directory.rglob("*"), directory):
+        flush(path)
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold a directory that no other process, and no other thread, can hold in the meantime.
+
+    The kernel locks the directory itself: no lock file, nothing for a crash to leave behind, and
+    the lock stays when the directory is renamed.
+
+    Args:
+        directory: An existing directory.
+
+    Raises:
+        InputError: Another process holds it.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            advice = "wait until it ends, or give another directory"
+            raise InputError(f"{directory}: another process is writing there; {advice}") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def checksum(arrays: Iterable[tuple[str, np.ndarray]], *texts: str) -> str:
+    """SHA-256 of texts and of named arrays: their names, dtypes, shapes and values, in order."""
+    digest = hashlib.sha256(json.dumps(texts).encode())
+    for name, array in arrays:
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -17,10 +17,12 @@ from safetensors import SafetensorError, safe_open
 from mlx_gateloop._register import install
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line, shown
+from mlx_gateloop.files import flush, flush_tree
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import stop_token_ids
 
 LOG = logging.getLogger(__name__)
+SAVING = ".saving"  # the folder in a model directory where `save` writes
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -150,7 +152,7 @@ def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:
         InputError: It cannot be written, for example because the disk is full.
     """
     target = Path(path)
-    building = target / ".saving"
+    building = target / SAVING
     is_new = not target.exists()
     try:
         shutil.rmtree(building, ignore_errors=True)  # left by a save that was killed
@@ -196,9 +198,11 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 def _move(building: Path, target: Path) -> None:
     """Rename every file into place; a rename cannot run out of space."""
     new = sorted(building.iterdir())
+    flush_tree(building)
     for file in new:
         file.replace(target / file.name)
     # Shards and the chat template of an older model would be loaded together with the new files.
     for old in (*target.glob("model*.safetensors*"), *target.glob("chat_template.jinja")):
         if old.name not in {file.name for file in new}:
             old.unlink()
+    flush(target)

@@ -20,10 +20,10 @@ from mlx_gateloop.evaluate import evaluate_task
 from mlx_gateloop.experiments.presets import Experiment
 from mlx_gateloop.experiments.report import write_report
 from mlx_gateloop.experiments.resets import mean_magnitudes
-from mlx_gateloop.files import replacing
+from mlx_gateloop.files import left_in, locked, replacing, sweep
 from mlx_gateloop.io import load_model
 from mlx_gateloop.train import Interrupted, TrainConfig, train
-from mlx_gateloop.train.checkpoint import read_header
+from mlx_gateloop.train.checkpoint import read_newest
 from mlx_gateloop.train.source import TaskSource
 from mlx_gateloop.train.start import num_parameters
 
@@ -57,7 +57,21 @@ def run_experiment(
     }
     for config in configs.values():  # report a run that cannot be trained before training any
         config.total_steps(TaskSource(config, task).batches.per_epoch)
-    whole = _claim(out, experiment, resume)
+    whole = _compare(out, experiment, resume)
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        sweep(out)
+        whole.save(out / "experiment.json")
+        _run(configs, whole, task, out, command)
+
+
+def _run(
+    configs: dict[tuple[int, str], TrainConfig],
+    whole: Experiment,
+    task: Task,
+    out: Path,
+    command: str,
+) -> None:
     stop = False
     try:
         for number, ((seed, model), config) in enumerate(configs.items(), 1):
@@ -87,15 +101,15 @@ def _train(config: TrainConfig, task: Task, directory: Path, labels: dict[str, o
         finished = True
         return result.stop_requested
     finally:
-        if (directory / LAST).exists():  # otherwise training failed before there was a model
+        if (directory / LAST).parent.exists():  # otherwise training failed before there was a model
             steps = config.total_steps(TaskSource(config, task).batches.per_epoch)
             record = labels | {"finished": finished, "total_steps": steps} | _test(directory, task)
             with replacing(directory / "test.json") as partial:
                 partial.write_text(json.dumps(record) + "\n", encoding="utf-8")
 
 
-def _claim(out: Path, experiment: Experiment, resume: bool) -> Experiment:
-    """Create the directory of a new experiment, or check that it holds this one.
+def _compare(out: Path, experiment: Experiment, resume: bool) -> Experiment:
+    """Check that the directory of a new experiment is free, or that a resumed one is this.
 
     Returns:
         The experiment, with the seeds and models that the directory already has.
@@ -114,10 +128,8 @@ def _claim(out: Path, experiment: Experiment, resume: bool) -> Experiment:
                 )
         models = tuple(dict.fromkeys((*saved.models, *experiment.models)))
         experiment = replace(experiment, models=models, seeds=max(saved.seeds, experiment.seeds))
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif out.exists() and (not out.is_dir() or set(out.iterdir()) - set(left_in(out))):
         raise InputError(f"{out}: already holds something; choose a new directory, or --resume")
-    out.mkdir(parents=True, exist_ok=True)
-    experiment.save(file)
     return experiment
 
 
@@ -131,7 +143,7 @@ def _compared(experiment: Experiment) -> dict[str, object]:
 def _is_finished(directory: Path) -> bool:
     try:
         result = json.loads((directory / "test.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return False
     return bool(result["finished"])
 
@@ -140,7 +152,7 @@ def _test(directory: Path, task: Task) -> dict[str, object]:
     """Test the best weights of a run (by validation loss)."""
     model, test = load_model(directory), task.test
     score = evaluate_task(model, test, batch_size=32)
-    progress, _ = read_header(directory / LAST)
+    _, progress, _ = read_newest(directory / LAST)
     spans = test.span.max() + 1
     return {
         "parameters": num_parameters(model),

@@ -1,6 +1,7 @@
-"""Checkpoints: one file with all of a run's state, restored exactly."""
+"""Checkpoints: one file with all of a run's state, restored exactly, and the one before it."""
 
 import json
+import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import cast
@@ -8,15 +9,17 @@ from typing import cast
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
+import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 from safetensors import SafetensorError, safe_open
 
-from mlx_gateloop.errors import InputError
-from mlx_gateloop.files import replacing
+from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.files import checksum, replacing
 from mlx_gateloop.train.loss_scale import INITIAL
 from mlx_gateloop.train.step import assign
 
-FORMAT = "mlx_gateloop training checkpoint 1"
+FORMAT = "mlx_gateloop training checkpoint 2"
+WITHOUT_CHECKSUM = "mlx_gateloop training checkpoint 1"
 
 
 @dataclass
@@ -60,7 +63,8 @@ def save_checkpoint(
     """Write weights, optimizer, random state and progress to `path`, atomically.
 
     Args:
-        path: the file; a previous one stays until the new one is complete.
+        path: the file. A previous one stays until the new one is complete, and then takes the
+            name `previous(path)`.
         model: the model, with float32 weights.
         optimizer: its optimizer.
         progress: how far the run is.
@@ -70,36 +74,80 @@ def save_checkpoint(
         InputError: the file cannot be written (full disk, permissions); the previous one is kept.
     """
     state = _state(model, optimizer)
-    metadata = {"format": FORMAT, "progress": json.dumps(asdict(progress)), "run": json.dumps(run)}
+    texts = json.dumps(asdict(progress)), json.dumps(run)
+    arrays = ((name, np.asarray(state[name])) for name in sorted(state))
+    metadata = {"format": FORMAT, "progress": texts[0], "run": texts[1]}
+    metadata["sha256"] = checksum(arrays, *texts)
     try:
-        with replacing(path) as partial:
+        with replacing(path, keep=previous(path)) as partial:
             mx.save_safetensors(str(partial), state, metadata)
     except (OSError, RuntimeError) as error:  # MLX reports a full disk as RuntimeError
-        reason = " ".join(str(error).split())
-        kept = "the previous one is kept" if path.exists() else "free some space and start again"
-        raise InputError(f"{path}: checkpoint not saved ({reason}); {kept}") from error
+        is_kept = path.exists() or previous(path).exists()
+        kept = "the previous one is kept" if is_kept else "free some space and start again"
+        raise InputError(f"{path}: checkpoint not saved ({one_line(error)}); {kept}") from error
+
+
+def previous(path: Path) -> Path:
+    """The place of the checkpoint before the one at `path`."""
+    return path.with_name("previous.safetensors")
+
+
+def read_newest(path: Path) -> tuple[Path, Progress, dict[str, object]]:
+    """Read the header of a run's last checkpoint, or of the one before if the last is damaged.
+
+    Returns:
+        The path of the checkpoint to resume, its progress, and the identity of the run.
+
+    Raises:
+        InputError: there is no checkpoint that can be used.
+    """
+    try:
+        return path, *read_header(path)
+    except InputError as error:
+        before = previous(path)
+        if not before.exists():
+            raise
+        problem = str(error) if path.exists() else f"{path}: missing"
+        try:
+            progress, run = read_header(before)
+        except InputError as other:
+            raise InputError(f"{problem}; {other}; start a new run in another directory") from None
+        print(
+            f"{problem}; continuing from {before.name}, step {progress.step}",
+            file=sys.stderr,
+        )
+        return before, progress, run
 
 
 def read_header(path: Path) -> tuple[Progress, dict[str, object]]:
-    """Read the progress and identity of a checkpoint, after checking that its file is complete.
+    """Read the progress and identity of a checkpoint, after checking that its file is whole.
 
     Raises:
-        InputError: no file, a truncated one, or another program's.
+        InputError: no file, a damaged one, or another program's.
     """
     try:
         with safe_open(path, "numpy") as file:
             metadata = file.metadata() or {}
+            if metadata.get("format") not in (FORMAT, WITHOUT_CHECKSUM):
+                raise InputError(f"{path}: not a training checkpoint of this program")
+            texts = metadata["progress"], metadata["run"]
+            if metadata["format"] == FORMAT:
+                names = sorted(file.keys())
+                found = checksum(((name, file.get_tensor(name)) for name in names), *texts)
+                if found != metadata["sha256"]:
+                    raise InputError(f"{path}: damaged (its checksum is another)")
+        return Progress(**json.loads(texts[0])), json.loads(texts[1])
     except FileNotFoundError:
         raise InputError(f"{path}: no checkpoint to resume; start without --resume") from None
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: truncated or not a safetensors file ({error})") from None
-    if metadata.get("format") != FORMAT:
-        raise InputError(f"{path}: not a training checkpoint of this program")
-    return Progress(**json.loads(metadata["progress"])), json.loads(metadata["run"])
+        reason = one_line(error)
+        raise InputError(f"{path}: truncated or not a safetensors file ({reason})") from None
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: damaged ({one_line(error)})") from None
 
 
 def restore(path: Path, model: nn.Module, optimizer: optim.Optimizer) -> None:
-    """Put a checkpoint's weights, optimizer state and random state in place.
+    """Put the weights, optimizer state and random state of a file that was checked in place.
 
     Raises:
         InputError: the arrays are not those of this model and optimizer.

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,8 +15,9 @@ from tqdm import tqdm
 
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.files import flush
 from mlx_gateloop.plots.figures import training_curves
-from mlx_gateloop.train.checkpoint import Progress, read_header, restore, save_checkpoint
+from mlx_gateloop.train.checkpoint import Progress, read_newest, restore, save_checkpoint
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.train.loss_scale import next_scale
@@ -78,9 +79,9 @@ def train(
         InputError: unusable data, configuration or directory, or a full disk.
         Interrupted: Ctrl-C; the state is saved.
     """
-    with large_cache():
+    with large_cache(), ExitStack() as held:
         try:
-            return Run(config, data, Output(Path(out), resume), resume).train()
+            return Run(config, data, Output(Path(out), resume, held), resume).train()
         except OSError as error:  # checkpoints and models raise InputError
             advice = "what was saved is kept; give another --out or free space there"
             raise InputError(f"{out}: {error.strerror or error}; {advice}") from error
@@ -91,21 +92,23 @@ class Run:
 
     def __init__(self, config: TrainConfig, data: str | Task, output: Output, resume: bool) -> None:
         self.config, self.output = config, output
-        progress, identity = read_header(output.checkpoint) if resume else (Progress(), None)
+        checkpoint, progress, identity = output.checkpoint, Progress(), None
+        if resume:
+            checkpoint, progress, identity = read_newest(checkpoint)
         self.progress = progress
 
         self.source = make_source(config, data, output.directory if resume else None)
         self.steps = config.total_steps(self.source.batches.per_epoch)
         self.identity = {"config": config.to_dict(), "data": {"sha256": self.source.sha256}}
         if identity is not None:
-            _require_same_run(identity, self.identity, output.checkpoint)
+            _require_same_run(identity, self.identity, checkpoint)
 
         self.dtype = getattr(mx, config.dtype)
         self.is_scaled = self.dtype == mx.float16  # the others have float32's range
         self.model, self.optimizer = make_model(config, self.source.vocab_size, self.steps)
         if resume:
-            restore(output.checkpoint, self.model, self.optimizer)
-            output.rewind(progress.step)
+            restore(checkpoint, self.model, self.optimizer)
+            output.rewind(checkpoint, progress.step)
         else:
             with output.start(config.to_dict()):
                 self._save_model()
@@ -268,6 +271,7 @@ class Run:
             self.model.update(full)
 
     def _save_checkpoint(self) -> None:
+        flush(self.output.log)  # a resumed run goes on after these lines
         save_checkpoint(
             self.output.checkpoint, self.model, self.optimizer, self.progress, self.identity
         )

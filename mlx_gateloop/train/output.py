@@ -7,6 +7,7 @@ OUT/ is a model directory for every mlx_lm command, with the run's own files bes
                                                           until the first validation
     config.yaml                                           the resolved training configuration
     checkpoints/last.safetensors                          the complete state at the last checkpoint
+    checkpoints/previous.safetensors                      the one before, if the last is damaged
     log.jsonl                                             one record per interval and validation
     curves.png                                            the log, drawn when the run ends
 """
@@ -14,14 +15,15 @@ OUT/ is a model directory for every mlx_lm command, with the run's own files bes
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from math import isfinite
 from pathlib import Path
 
 import yaml
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.files import replacing
+from mlx_gateloop.files import flush, flush_tree, locked, replacing, sweep
+from mlx_gateloop.io import SAVING
 
 
 class Output:
@@ -29,18 +31,27 @@ class Output:
 
     Args:
         directory: OUT.
-        resume: whether the run continues there.
+        resume: True if the run continues there.
+        held: keeps other runs out of the directory until it is closed.
 
     Raises:
-        InputError: a new run in a directory that holds anything, or no directory to resume.
+        InputError: a new run in a directory that holds anything, or another run is writing there.
     """
 
-    def __init__(self, directory: Path, resume: bool) -> None:
+    def __init__(self, directory: Path, resume: bool, held: ExitStack) -> None:
         self._use(directory)
+        self._held = held
         if directory.exists() and not directory.is_dir():
             raise InputError(f"{directory}: not a directory")
-        if not resume and directory.exists() and any(directory.iterdir()):
-            if self.checkpoint.exists():
+        if not resume:
+            self._require_new()
+        elif directory.exists():
+            held.enter_context(locked(directory))
+
+    def _require_new(self) -> None:
+        directory = self.directory
+        if directory.exists() and any(directory.iterdir()):
+            if self.checkpoint.parent.exists():
                 raise InputError(
                     f"{directory}: already holds another run; choose a new directory, or --resume"
                 )
@@ -62,23 +73,37 @@ class Output:
         """
         final = self.directory
         staging = final.with_name(f".{final.name}.starting")
-        shutil.rmtree(staging, ignore_errors=True)
-        self._use(staging)
+        staging.mkdir(parents=True, exist_ok=True)
+        self._held.enter_context(locked(staging))  # and so `final`, which it becomes
         try:
-            self.checkpoint.parent.mkdir(parents=True)
+            self._require_new()
+            for left in staging.iterdir():  # by a process that was killed
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            self._use(staging)
+            self.checkpoint.parent.mkdir()
             self.config.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
             self.log.touch()
             yield
+            flush_tree(staging)
             staging.replace(final)
+            flush(final.parent)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
             self._use(final)
 
-    def rewind(self, step: int) -> None:
-        """Delete what a killed process left after its last checkpoint, at `step`."""
-        for partial in self.checkpoint.parent.glob(f".{self.checkpoint.stem}-*"):
-            partial.unlink()
-        lines = self.log.read_text().splitlines() if self.log.exists() else []
+    def rewind(self, checkpoint: Path, step: int) -> None:
+        """Delete what a killed process left after a checkpoint, which becomes the last one.
+
+        Args:
+            checkpoint: its file, the last one or the one before.
+            step: its step.
+        """
+        checkpoint.replace(self.checkpoint)  # a damaged one must not become the one before
+        shutil.rmtree(self.directory / SAVING, ignore_errors=True)
+        for directory in (self.directory, self.checkpoint.parent):
+            sweep(directory)
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        lines = text.splitlines()
         kept = [line for line in lines if _is_upto(step, line)]
         with replacing(self.log) as partial:
             partial.write_text("".join(f"{line}\n" for line in kept))
@@ -93,5 +118,5 @@ class Output:
 def _is_upto(step: int, line: str) -> bool:
     try:
         return int(json.loads(line)["step"]) <= step
-    except json.JSONDecodeError:  # the process was killed while it wrote the line
+    except (KeyError, TypeError, ValueError):  # the process was killed while it wrote the line
         return False

@@ -100,6 +100,8 @@ def prepare_text(config: TrainConfig, source: str, saved: Path | None) -> Text:
         tokenizer = _make_tokenizer(config.tokenizer, corpus.train)
     else:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(saved)
+        for key in ("is_local", "local_files_only"):  # or they would be saved with it
+            tokenizer.init_kwargs.pop(key, None)
     _set_chat_template(tokenizer, [*corpus.train, *corpus.validation])
     return Text(
         tokenizer,

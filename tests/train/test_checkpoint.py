@@ -1,6 +1,8 @@
+import contextlib
 import errno
 import json
 import os
+import stat
 from pathlib import Path
 
 import mlx.core as mx
@@ -10,7 +12,13 @@ from mlx.utils import tree_flatten
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.lm import Model, ModelArgs
-from mlx_gateloop.train.checkpoint import Progress, read_header, restore, save_checkpoint
+from mlx_gateloop.train.checkpoint import (
+    Progress,
+    read_header,
+    read_newest,
+    restore,
+    save_checkpoint,
+)
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.optimizer import make_optimizer
 
@@ -61,7 +69,8 @@ def test_a_checkpoint_from_before_loss_scaling(tmp_path):
     arrays, metadata = mx.load(str(path), return_metadata=True)
     old = json.loads(metadata["progress"])
     del old["loss_scale"], old["steps_at_scale"]
-    mx.save_safetensors(str(path), arrays, metadata | {"progress": json.dumps(old)})
+    first = {"progress": json.dumps(old), "format": "mlx_gateloop training checkpoint 1"}
+    mx.save_safetensors(str(path), arrays, metadata | first)
     assert read_header(path)[0] == PROGRESS
     restore(path, model, optimizer)
 
@@ -97,23 +106,29 @@ def test_another_architecture_leaves_the_model_alone(tmp_path):
     assert mx.array_equal(model.lm_head.weight, before)
 
 
-@pytest.mark.parametrize("where", ["mlx.core.save_safetensors", "pathlib.Path.replace"])
+@pytest.mark.parametrize("where", ["mlx.core.save_safetensors", "pathlib.Path.replace", "os.fsync"])
 def test_full_disk_keeps_the_old_checkpoint(tmp_path, monkeypatch, where):
     path = tmp_path / "last.safetensors"
     model, optimizer = parts(seed=0)
     save_checkpoint(path, model, optimizer, PROGRESS, RUN)
-    before = path.read_bytes()
+    before, replace = path.read_bytes(), Path.replace
 
     def full(*args):
-        Path(args[0]).write_bytes(b"half")
+        if args[0] == path:  # this one only gets another name
+            return replace(*args)
+        if where != "os.fsync":
+            Path(args[0]).write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(where, full)
     with pytest.raises(InputError, match=r"No space left.*previous one is kept") as caught:
         save_checkpoint(path, model, optimizer, Progress(step=8), RUN)
     assert "\n" not in str(caught.value)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
+    monkeypatch.undo()
+    kept, progress, _ = read_newest(path)
+    assert progress == PROGRESS
+    assert kept.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [kept]
 
 
 def test_a_write_that_really_fails_keeps_the_old_checkpoint(tmp_path):
@@ -134,3 +149,55 @@ def test_a_write_that_really_fails_keeps_the_old_checkpoint(tmp_path):
         signal.signal(signal.SIGXFSZ, ignored)
     assert read_header(path)[0] == PROGRESS
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_every_flipped_bit_is_noticed_or_changes_nothing(tmp_path):
+    path = tmp_path / "last.safetensors"
+    save_checkpoint(path, *parts(seed=0, hidden_size=1), PROGRESS, RUN)
+    content = path.read_bytes()
+    header = 8 + int.from_bytes(content[:8], "little")
+    random = np.random.default_rng(0)
+    for position in (*range(header), *random.integers(header, len(content), 500)):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << int(random.integers(8))
+        path.write_bytes(flipped)
+        with contextlib.suppress(InputError):
+            assert read_header(path) == (PROGRESS, RUN)
+            assert position < header
+
+
+def test_a_checkpoint_of_the_first_format_has_no_checksum(tmp_path):
+    path = tmp_path / "last.safetensors"
+    model, optimizer = parts(seed=1)
+    save_checkpoint(path, model, optimizer, PROGRESS, RUN)
+    arrays, metadata = mx.load(str(path), return_metadata=True)
+    del metadata["sha256"]
+    mx.save_safetensors(str(path), arrays, metadata)
+    with pytest.raises(InputError, match="damaged"):
+        read_header(path)
+    metadata["format"] = "mlx_gateloop training checkpoint 1"
+    mx.save_safetensors(str(path), arrays, metadata)
+    assert read_header(path) == (PROGRESS, RUN)
+    other, other_optimizer = parts(seed=2)
+    restore(path, other, other_optimizer)
+    assert mx.array_equal(other.lm_head.weight, model.lm_head.weight)
+
+
+def test_the_content_is_on_the_disk_before_the_names(tmp_path, monkeypatch):
+    path = tmp_path / "last.safetensors"
+    model, optimizer = parts(seed=0)
+    save_checkpoint(path, model, optimizer, PROGRESS, RUN)
+    events, fsync, replace = [], os.fsync, Path.replace
+
+    def sync(descriptor):
+        events.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "content")
+        fsync(descriptor)
+
+    def rename(source, target):
+        events.append(target.name)
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(Path, "replace", rename)
+    save_checkpoint(path, model, optimizer, PROGRESS, RUN)
+    assert events == ["content", "previous.safetensors", "last.safetensors", "directory"]

@@ -21,7 +21,7 @@ from mlx_gateloop.data import Batches
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.evaluate import evaluate
 from mlx_gateloop.train import Interrupted, TrainConfig, train
-from mlx_gateloop.train.checkpoint import read_header
+from mlx_gateloop.train.checkpoint import read_header, read_newest
 from mlx_gateloop.train.loop import MOST_SKIPPED_IN_A_ROW
 from mlx_gateloop.train.loss_scale import INITIAL
 
@@ -94,7 +94,8 @@ def test_learns_more_than_letter_frequencies(tmp_path):
 def test_output_directory_is_a_model_with_its_run(tmp_path, text_file, tiny):
     out = tmp_path / "out"
     result = train(tiny(dtype="bfloat16"), str(text_file), out)
-    assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["last.safetensors"]
+    checkpoints = {path.name for path in (out / "checkpoints").iterdir()}
+    assert checkpoints == {"last.safetensors", "previous.safetensors"}
     assert (out / "curves.png").read_bytes()[:4] == b"\x89PNG"
     assert TrainConfig.load(out / "config.yaml") == tiny(dtype="bfloat16")
     assert read_header(out / "checkpoints" / "last.safetensors")[0].step == 12
@@ -224,7 +225,7 @@ def test_killed_and_resumed_is_the_uninterrupted_run(tmp_path, text_file, tiny, 
         child.kill()
         child.wait()
     assert child.returncode == -signal.SIGKILL
-    killed_at = read_header(out / "checkpoints" / "last.safetensors")[0].step
+    killed_at = read_newest(out / "checkpoints" / "last.safetensors")[1].step
     assert 0 < killed_at < config.steps
     if moment == "save 4":
         assert killed_at == 6
@@ -233,7 +234,8 @@ def test_killed_and_resumed_is_the_uninterrupted_run(tmp_path, text_file, tiny, 
     train(config, str(text_file), out, resume=True)
     train(config, str(text_file), tmp_path / "straight")
     assert_same_run(tmp_path / "straight", out)
-    assert [path.name for path in (out / "checkpoints").iterdir()] == ["last.safetensors"]
+    checkpoints = {path.name for path in (out / "checkpoints").iterdir()}
+    assert checkpoints == {"last.safetensors", "previous.safetensors"}
 
 
 def test_killed_before_the_first_checkpoint_leaves_nothing_in_the_way(tmp_path, text_file, tiny):
@@ -278,9 +280,10 @@ def test_a_directory_with_a_run_is_left_alone(tmp_path, text_file, tiny):
     other.write_text(text_file.read_text()[::-1])
     fails("differs in its data", text=other)
     checkpoint = out / "checkpoints" / "last.safetensors"
-    checkpoint.write_bytes(before[checkpoint][:-100])
+    for name in ("last", "previous"):
+        checkpoint.with_stem(name).write_bytes(before[checkpoint][:-100])
     before = snapshot(out)
-    fails("truncated")
+    fails(r"last.safetensors: truncated.*previous.safetensors: truncated.*another directory")
 
 
 def test_resume_needs_a_checkpoint(tmp_path, text_file, tiny):
