@@ -6,23 +6,31 @@ import signal
 import socket
 import threading
 from argparse import Namespace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import gradio as gr
+from gradio import http_server
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp
 
 from mlx_gateloop.errors import InputError
 
 from . import security
+from .connections import Server
 from .conversations.folder import ConversationFolder
 from .generation.engine import Engine
 from .generation.models import Models
+from .guard import Guard
 from .page import scripts
 from .page.handlers import Handlers
 from .page.layout import build
 from .page.state_view import download_folder
+from .stream_parts import StreamParts
 
 EMBEDDED = Path(__file__).parent / "embedded_models"
+MOST_SESSIONS = 512  # tabs that the server knows; each takes 120 kB and its chat
 PORTS = range(7860, 7960)  # tried where none is given; the first is Gradio's
 # The system's: a web font would be a request to another server.
 FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
@@ -72,6 +80,12 @@ def _launch(
     page: gr.Blocks, arguments: Namespace, host: str, port: int, auth: tuple[str, str] | None
 ) -> None:
     files = download_folder()
+
+    def guarded(app: ASGIApp) -> ASGIApp:
+        app = Guard(StreamParts(app), files)
+        return TrustedHostMiddleware(app, security.allowed_hosts(host, arguments.share))
+
+    http_server.Server = partial(Server, guarded=guarded)  # type: ignore[assignment, misc]
     page.launch(
         server_name=security.in_address(host),
         server_port=port,
@@ -79,10 +93,9 @@ def _launch(
         auth=auth,
         inbrowser=arguments.open,
         mcp_server=arguments.mcp,
-        app_kwargs={
-            "middleware": security.middleware(host, arguments.share, files),
-            "routes": [scripts.route()],
-        },
+        state_session_capacity=MOST_SESSIONS,
+        head=f'<script src="{scripts.URL}/stream_parts.js"></script>',
+        app_kwargs={"routes": [scripts.route()]},
         allowed_paths=[str(files)],
         enable_monitoring=False,
         run_history=False,

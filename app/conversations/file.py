@@ -10,9 +10,12 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.files import replacing
 
 from ..generation.models import Models
+from ..generation.run import Limits
 from ..generation.states import ROLES, START, Boundary, Message, StateCache, as_messages
 
 MOST_BYTES = 256 * 2**20  # of a file
+MOST_MESSAGES = Limits().messages + 1  # the last one is an answer
+MOST_CHARACTERS = 4 * Limits().conversation_characters  # with what templates add
 
 
 class _Mark(BaseModel):
@@ -38,9 +41,9 @@ class Header(BaseModel):
     format: str = Field(pattern="^gateloop-conversation-1$")
     model: str
     fingerprint: str
-    messages: list[list[str]] = Field(min_length=1)
+    messages: list[list[str]] = Field(min_length=1, max_length=MOST_MESSAGES)
     text: str
-    marks: list[_Mark]
+    marks: list[_Mark] = Field(max_length=MOST_MESSAGES)
 
 
 def save(
@@ -72,13 +75,13 @@ def save(
     content = _encode(model, fingerprint, pairs, boundaries)
     if len(content) > most_bytes:
         need = f"{len(content) / 2**20:.1f} MB, {most_bytes / 2**20:.1f} MB are left"
-        raise InputError(f"{path}: not saved: needs {need}; delete saved conversations")
+        raise InputError(f"{path.stem}: not saved: needs {need}; delete saved conversations")
     try:
         with replacing(path) as new:
             new.touch(0o600)  # other users of this machine cannot read it
             new.write_bytes(content)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise InputError(f"{path.stem}: cannot be written: {error.strerror or error}") from error
 
 
 def load(path: Path, models: Models, states: StateCache) -> tuple[str, str, list[dict[str, str]]]:
@@ -99,14 +102,14 @@ def load(path: Path, models: Models, states: StateCache) -> tuple[str, str, list
     info = models.info(header.model)
     if models.fingerprint(header.model) != header.fingerprint:
         raise InputError(
-            f"{path}: the model {header.model!r} has changed since; the saved states do not fit it"
+            f"{path.stem}: the model {header.model!r} has changed since; the states do not fit it"
         )
     for boundary in boundaries:
         shapes = {state.shape for state in boundary.states}
         if len(boundary.states) != info.layers or shapes != {info.state_shape}:
-            raise InputError(f"{path}: damaged: its states are not of {header.model!r}")
+            raise InputError(f"{path.stem}: damaged: its states are not of {header.model!r}")
         if max(boundary.ids) >= info.vocab_size:
-            raise InputError(f"{path}: damaged: token ids")
+            raise InputError(f"{path.stem}: damaged: token ids")
     conversation = secrets.token_urlsafe(16)
     for boundary in boundaries:
         states.put(conversation, header.fingerprint, boundary)
@@ -124,21 +127,19 @@ def read(path: Path) -> tuple[Header, list[Boundary]]:
 
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path}: larger than {MOST_BYTES >> 20} MB, not a conversation")
+            raise InputError(f"{path.stem}: larger than {MOST_BYTES >> 20} MB, not a conversation")
         with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
+            header = Header.model_validate_json((file.metadata() or {}).get("conversation", ""))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, TypeError, KeyError) as error:
-        raise InputError(f"{path}: not a readable conversation file") from error
-    try:
-        header = Header.model_validate_json(metadata.get("conversation", ""))
         return header, _boundaries(header, arrays)
+    except (OSError, SafetensorError, TypeError, KeyError) as error:
+        raise InputError(f"{path.stem}: not a readable conversation file") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "header"
-        raise InputError(f"{path}: not a conversation: {where}: {first['msg']}") from error
+        raise InputError(f"{path.stem}: not a conversation: {where}: {first['msg']}") from error
     except _DamagedError as error:
-        raise InputError(f"{path}: damaged: {error}") from None
+        raise InputError(f"{path.stem}: damaged: {error}") from None
 
 
 def _encode(
@@ -186,6 +187,8 @@ def _boundaries(header: Header, arrays: dict[str, np.ndarray]) -> list[Boundary]
 
     good = all(len(message) == 2 and message[0] in ROLES for message in header.messages)
     check(good, "a message is not role and text")
+    characters = len(header.text) + sum(len(text) for _, text in header.messages)
+    check(characters <= MOST_CHARACTERS, f"more than {MOST_CHARACTERS} characters")
     messages = tuple((role, text) for role, text in header.messages)
     ids = arrays.pop("ids", np.zeros(0))
     check(ids.dtype == np.int64 and ids.ndim == 1 and bool((ids >= 0).all()), "token ids")

@@ -55,13 +55,16 @@ class ConversationFolder:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 taken = path.is_symlink() or path.exists()
             except OSError as error:
-                raise InputError(f"{self.folder}: cannot be written: {error.strerror}") from error
+                raise InputError(
+                    f"{self.folder.name}: cannot be written: {error.strerror}"
+                ) from error
             if taken:
                 raise InputError(f"{name} is there already; choose another name.")
             files = self._files()
             if len(files) >= self._most:
+                where = self.folder.name
                 raise InputError(
-                    f"{self._most} conversations are saved already; delete some of {self.folder}"
+                    f"{self._most} conversations are saved; delete some of the folder {where}"
                 )
             room = max(0, self._most_bytes - sum(size for _, size in files))
             most = min(room, file.MOST_BYTES)

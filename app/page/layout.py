@@ -62,10 +62,17 @@ class Controls:
     values: dict[str, Component]
 
 
+class Page(gr.Blocks):
+    """A page of Gradio's without its heartbeat, a stream that every tab would keep open."""
+
+    def get_config_file(self) -> Any:
+        return {**super().get_config_file(), "connect_heartbeat": False}
+
+
 def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
     """Build the page on one engine."""
     name_the_project()
-    page = gr.Blocks(
+    page = Page(
         title="GateLoop", fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)
     )
     with page:

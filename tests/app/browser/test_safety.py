@@ -11,6 +11,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 from gradio_client import Client
+from mlx_gateloop.app import guard
 from mlx_gateloop.app.__main__ import main
 
 HOSTILE = [
@@ -68,7 +69,7 @@ def test_uploads_and_large_requests_are_refused(server):
     assert upload.status == 403
     connection = http.client.HTTPConnection(server.url.split("/")[2], timeout=120)
     connection.putrequest("POST", "/gradio_api/queue/join")
-    connection.putheader("Content-Length", "2000001")
+    connection.putheader("Content-Length", str(guard.MOST_BYTES + 1))
     connection.endheaders()  # the answer comes before the body
     assert connection.getresponse().status == 413
     connection.close()

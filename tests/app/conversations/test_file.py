@@ -74,6 +74,7 @@ def test_where_a_file_cannot_be_written_nothing_is_left(chat, tmp_path, monkeypa
         with pytest.raises(InputError) as error:
             save(chat, path, **options)
         assert "\n" not in str(error.value)
+        assert str(tmp_path) not in str(error.value)
         assert [path.name for path in tmp_path.iterdir()] == ["old"]
         assert old.read_text() == "old"
         return str(error.value)
@@ -130,6 +131,12 @@ MARK = {"messages": 1, "characters": 5, "tokens": 5, "unread": 1}
         (change_header(format="other"), "not a conversation: format"),
         (change_header(messages=[["user"]]), "damaged: a message is not role and text"),
         (change_header(messages="x"), "not a conversation: messages"),
+        (
+            change_header(messages=[["user", ""]] * 50_000),
+            "not a conversation: messages: List should have at most 401 items",
+        ),
+        (change_header(messages=[["user", "x" * 2_000_000]]), "damaged: more than 1600000 char"),
+        (change_header(marks=[MARK] * 402), "not a conversation: marks: List should have at most"),
         (change_header(more=1), "not a conversation: more"),
         (change_header(marks=[]), "damaged: states.0"),
         (change_header(messages=[]), "not a conversation: messages"),
@@ -161,12 +168,13 @@ def test_damaged_and_forged_files_are_refused_in_one_line(chat, tmp_path, change
         load(chat.engine, path)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+    assert str(tmp_path) not in str(error.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"\xff" * 9, b"PK\x03\x04"])
 def test_other_files_are_refused(engine, tmp_path, content):
     (tmp_path / "chat").write_bytes(content)
-    with pytest.raises(InputError, match="not a readable conversation file"):
+    with pytest.raises(InputError, match=r"^chat: not a readable conversation file$"):
         load(engine, tmp_path / "chat")
     with pytest.raises(InputError, match="not a readable conversation file"):
         load(engine, tmp_path)

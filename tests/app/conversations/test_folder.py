@@ -85,7 +85,7 @@ def test_files_and_bytes_are_limited(engine, folder):
     few.save("a", "c", "tiny", CHAT)
     few.save("b", "c", "tiny", CHAT)
     assert refused(few.save, "c", "c", "tiny", CHAT) == (
-        f"2 conversations are saved already; delete some of {folder}"
+        f"2 conversations are saved; delete some of the folder {folder.name}"
     )
     size = (folder / "a.safetensors").stat().st_size
     small = ConversationFolder(folder, engine.models, engine.states, most_bytes=3 * size)

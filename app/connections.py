@@ -1,0 +1,115 @@
+"""uvicorn's server with limits: of connections, of the time of a request, and of the log."""
+
+import asyncio
+import logging
+import resource
+import sys
+from collections.abc import Callable
+from typing import ClassVar
+
+from gradio import http_server
+from starlette.types import ASGIApp
+from uvicorn import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from . import guard
+
+REQUEST_SECONDS = 10  # for the next request of a connection, and for a reader to go on reading
+MOST_CONNECTIONS = 512
+BACKLOG = 32  # connections accepted at once
+OTHER_FILES = 64  # that the process opens besides connections; 18 were counted
+LOGGERS = ("asyncio", "uvicorn.error", guard.__name__)  # what a client can make them write
+MOST_LOGGED = 100  # different errors
+
+
+class Connection(H11Protocol):
+    """A connection of uvicorn that ends when its client keeps it waiting.
+
+    At the limit a new connection takes the place of the one that has waited longest for its client.
+    """
+
+    _waiting: ClassVar[dict["Connection", asyncio.TimerHandle]] = {}  # of all, the longest first
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+        if len(self.connections) > most_connections():
+            longest = next(iter(self._waiting))
+            longest._stop()
+            longest.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop()
+
+    def _watch(self) -> None:
+        """Start or stop the time that the client has."""
+        works = self.cycle is not None and not self.cycle.response_complete
+        if works and not self.flow.write_paused:
+            self._stop()
+        elif self not in self._waiting and not self.transport.is_closing():
+            self._waiting[self] = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
+
+    def _stop(self) -> None:
+        timer = self._waiting.pop(self, None)
+        if timer is not None:
+            timer.cancel()
+
+
+def most_connections() -> int:
+    """Return the most connections at once, so that the process can always open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # a closed connection has its file for two more rounds of the event loop
+    room = sys.maxsize if soft < 0 else soft - OTHER_FILES - 3 * BACKLOG
+    return max(BACKLOG, min(MOST_CONNECTIONS, room))
+
+
+class FirstOfEach(logging.Filter):
+    """Lets an error through once: the log stays short however often someone provokes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[object] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        place = record.exc_info[2] if record.exc_info else None
+        while place is not None and place.tb_next is not None:
+            place = place.tb_next
+        where = place and (place.tb_frame.f_code.co_filename, place.tb_lineno)
+        key = record.name, str(record.msg).partition("\n")[0], where
+        new = key not in self._seen and len(self._seen) < MOST_LOGGED
+        if new:
+            self._seen.add(key)
+        return new
+
+
+class Server(http_server.Server):
+    """Gradio's server with the options that Gradio does not pass on to uvicorn.
+
+    Args:
+        config: Gradio's, of uvicorn.
+        guarded: Puts a guard around the app.
+    """
+
+    def __init__(self, config: Config, guarded: Callable[[ASGIApp], ASGIApp]) -> None:
+        config.http, config.ws, config.backlog = Connection, "none", BACKLOG
+        config.app = guarded(config.app)  # type: ignore[arg-type]
+        for name in LOGGERS:
+            logging.getLogger(name).addFilter(FirstOfEach())
+        super().__init__(config)

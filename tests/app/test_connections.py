@@ -1,0 +1,130 @@
+"""Connections that are closed, over real sockets."""
+
+import asyncio
+import socket
+import threading
+import time
+
+import pytest
+from mlx_gateloop.app import connections
+from starlette.responses import PlainTextResponse
+from uvicorn import Config, Server
+
+PATIENCE = 60  # seconds; a busy machine may need many of them
+HALF = b"GET / HTTP/1.1\r\nHost: x\r\n"
+WHOLE = HALF + b"\r\n"
+LARGE = 64 * 2**20
+
+
+@pytest.fixture
+def go_on():
+    return threading.Event()
+
+
+@pytest.fixture
+def connect(go_on):
+    """Connects to a server with these limits; its app answers "/slow" when it may go on."""
+    sockets = []
+
+    async def app(scope, receive, send):
+        if scope["path"] == "/slow":
+            while not go_on.is_set():
+                await asyncio.sleep(0.01)
+        content = "x" * LARGE if scope["path"] == "/large" else "fine"
+        await PlainTextResponse(content)(scope, receive, send)
+
+    config = Config(app, port=0, http=connections.Connection, ws="none", log_level="error")
+    config.lifespan = "off"
+    server = Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    address = server.servers[0].sockets[0].getsockname()
+
+    def connect(sent=b""):
+        sockets.append(socket.create_connection(address, timeout=PATIENCE))
+        sockets[-1].sendall(sent)
+        return sockets[-1]
+
+    connect.server = server
+    yield connect
+    go_on.set()
+    for each in sockets:
+        each.close()
+    server.should_exit = True
+    thread.join()
+
+
+def received(connection):
+    """All that comes until the server closes the connection."""
+    content = b""
+    try:
+        while news := connection.recv(2**20):
+            content += news
+    except ConnectionResetError:
+        pass
+    return content
+
+
+def test_idle_and_half_sent_connections_are_closed(connect, monkeypatch):
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
+    idle, half = connect(), connect(HALF)
+    again = connect(WHOLE)
+    assert again.recv(4096).endswith(b"fine")
+    again.sendall(HALF)  # which ends uvicorn's own wait
+    assert received(idle) == received(half) == received(again) == b""
+
+
+def test_a_byte_now_and_then_does_not_keep_a_connection(connect, monkeypatch):
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
+    slow = connect(HALF)
+
+    def drip():
+        for _ in range(PATIENCE * 100):
+            slow.sendall(b"x")
+            time.sleep(0.01)
+
+    with pytest.raises(OSError):
+        drip()
+
+
+def test_an_answer_that_nobody_reads_is_given_up(connect, monkeypatch):
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
+    reader = connect(HALF.replace(b"/", b"/large", 1) + b"\r\n")
+    state = connect.server.server_state
+    while not state.total_requests and not state.connections:  # it has not been accepted yet
+        time.sleep(0.01)
+    while state.connections:
+        time.sleep(0.01)
+    assert len(received(reader)) < LARGE
+
+
+def test_a_connection_that_works_is_kept(connect, go_on, monkeypatch):
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
+    working = connect(HALF.replace(b"/", b"/slow", 1) + b"\r\n")
+    assert received(connect()) == b""  # the time is over for an idle one
+    assert received(connect()) == b""
+    go_on.set()
+    assert working.recv(4096).endswith(b"fine")
+
+
+def test_at_the_limit_the_longest_idle_connection_gives_way(connect, go_on, monkeypatch):
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 1000)
+    monkeypatch.setattr(connections, "most_connections", lambda: 4)
+    working = connect(HALF.replace(b"/", b"/slow", 1) + b"\r\n")
+    while not connect.server.server_state.tasks:
+        time.sleep(0.01)
+    idle = [connect() for _ in range(12)]
+    for connection in idle[:9]:
+        assert received(connection) == b""
+    assert connect(WHOLE).recv(4096).endswith(b"fine")
+    assert connect(WHOLE).recv(4096).endswith(b"fine")
+    go_on.set()
+    assert working.recv(4096).endswith(b"fine")
+
+
+@pytest.mark.parametrize(("files", "most"), [(256, 96), (1024, 512), (64, 32), (-1, 512)])
+def test_there_is_always_room_for_files(files, most, monkeypatch):
+    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (files, files))
+    assert connections.most_connections() == most
