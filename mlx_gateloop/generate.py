@@ -10,6 +10,8 @@ import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError
 
+MOST_TOKENS = 10**9  # of an answer: weeks
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -106,7 +108,7 @@ def stream(
         tokenizer: mlx-lm's tokenizer, as `load` returns it.
         prompt: Text to continue, or chat messages (`role`, `content`) to answer.
         sampling: How tokens are drawn.
-        max_tokens: Tokens at most, at least 1.
+        max_tokens: Tokens at most, 1 to `MOST_TOKENS`.
         stop: Strings that end the text and are not part of it; see `until`.
         speed: Filled in with counts and rates.
 
@@ -115,8 +117,8 @@ def stream(
     """
     from mlx_lm import stream_generate
 
-    if max_tokens < 1:
-        raise InputError(f"max_tokens: expected at least 1, got {max_tokens}")
+    if not 1 <= max_tokens <= MOST_TOKENS:
+        raise InputError(f"max_tokens: expected 1 to {MOST_TOKENS:,}, got {max_tokens:,}")
     draw, processors = sampler(sampling, model.args.vocab_size)
     responses = stream_generate(
         model,

@@ -1,6 +1,8 @@
 """The commands as a user runs them: what is printed, what is written, which exit code comes."""
 
+import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -209,6 +211,35 @@ def test_bad_input_to_train(work, capsys, changes, message):
         (["generate", "--model", "text.txt"], "text.txt"),
         (["generate", "--model", "m" * 300], "m" * 300),
         (["generate", "--model", "model", "--prompt", "\udcff"], "--prompt: not UTF-8"),
+        (
+            ["generate", "--model", "model", "--prompt", "a\ud800"],
+            "--prompt: not UTF-8 text (at byte 1",
+        ),
+        (["generate", "--model", "model", "--stop", "\udcff"], "--stop: not UTF-8 text (at byte 0"),
+        (["generate", "--model", "model", "--system", "\ud800"], "--system: not UTF-8 text"),
+        (["generate", "--model", "model", "--stop", ""], "a stop string must not be empty"),
+        (
+            ["generate", "--model", "model", "--max-tokens", "9" * 30],
+            "max_tokens: expected 1 to 1,0",
+        ),
+        (["generate", "--model", "model", "--seed", "9" * 30], "seed: expected a number in"),
+        (
+            ["generate", "--model", "model", "--temperature", "inf"],
+            "temperature: expected a number",
+        ),
+        (["generate", "--model", "pipe"], "pipe"),
+        (["generate", "--model", "a\0b"], "no such model directory"),
+        (["eval", "--model", "model", "--data", "pipe"], "pipe: not a regular file"),
+        (["eval", "--model", "model", "--data", "/dev/zero"], "/dev/zero: not a regular file"),
+        (["eval", "--model", "model", "--data", "pipes"], "no .txt, .md, .text, .jsonl file"),
+        (["eval", "--model", "model", "--data", "binary"], "binary: not UTF-8 text (byte 0x80"),
+        (["eval", "--model", "model", "--data", "deep.jsonl"], "deep.jsonl:1: expected"),
+        (["eval", "--model", "model", "--data", "model"], "model: no .txt"),
+        (["eval", "--model", "model", "--data", "a\0b"], "no such file or folder"),
+        (
+            ["figures", "--model", "model", "--text", "pipe", "--out", "x"],
+            "pipe: not a regular file",
+        ),
         (["eval", "--model", "model", "--data", "text.txt", "--split", "test"], "no test part"),
         (["bench", "--quick", "--out", "text.txt"], "text.txt"),
         (["mlx-lm", "generate", "--model", "./missing"], "no such model directory"),
@@ -236,7 +267,12 @@ def test_bad_input_to_train(work, capsys, changes, message):
         (["induction", "--resume", "--out", "x"], "no experiment to resume"),
     ],
 )
-def test_bad_input_to_the_others(model, capsys, argv, message):
+def test_bad_input_to_the_others(model, work, capsys, argv, message):
+    (work / "binary").write_bytes(bytes(range(256)))
+    (work / "deep.jsonl").write_text("[" * 200_000)
+    (work / "pipes").mkdir()
+    for pipe in ("pipe", "pipes/a.txt"):
+        os.mkfifo(work / pipe)
     assert message in fails(capsys, *argv)
 
 
@@ -299,6 +335,41 @@ def test_eval_counts_the_bytes_of_whole_windows(work, capsys):
     size = len((words + signs).encode()) - 3 * signs_left_out
     nats = float(printed["loss"].split()[0]) * count
     assert float(printed["bits per byte"]) == pytest.approx(nats / log(2) / size, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--prompt", "a\0b"],
+        ["--prompt", ""],
+        ["--prompt", "\0", "--stop", "\0"],
+        ["--prompt", "a", "--top-k", "9" * 30],
+        ["--prompt", "a", "--temperature", "1e-320"],
+        ["--prompt", "a", "--temperature", "1e300"],
+        ["--prompt", "a", "--top-p", "1e-300"],
+        ["--prompt", "a", "--min-p", "1e-320"],
+        ["--prompt", "a", "--repetition-penalty", "1e-320"],
+        ["--prompt", "a", "--repetition-penalty", "1e300"],
+        ["--prompt", "a", "--seed", str(2**64 - 1)],
+    ],
+)
+def test_odd_but_possible_requests_are_answered(model, capsys, options):
+    assert main(["generate", "--model", "model", "--max-tokens", "3", *options]) == 0
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_long_prompt_from_a_pipe_is_read(model, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello world. " * 20_000)))
+    assert main(["generate", "--model", "model", "--prompt", "-", "--max-tokens", "1"]) == 0
+    assert capsys.readouterr().err.startswith("prompt: 260000 tokens")
+    monkeypatch.setattr(sys, "stdin", None)  # as Python has it where the shell says <&-
+    assert "standard input is closed" in fails(capsys, "generate", "--model", "m", "--prompt", "-")
+
+
+def test_eval_takes_a_batch_larger_than_the_text(model, capsys):
+    argv = ["eval", "--model", "model", "--data", "text.txt", "--context", "9999999999999999999999"]
+    assert main([*argv, "--batch-size", "1" + "0" * 30]) == 0
+    assert f"{len(TEXT):,}" in capsys.readouterr().out
 
 
 def test_eval_carries_no_softmax(work, capsys):

@@ -1,7 +1,6 @@
 """`gateloop generate`."""
 
 import argparse
-import os
 import sys
 
 from mlx_gateloop.commands.parser import add_model
@@ -48,14 +47,16 @@ def _generate(arguments: argparse.Namespace) -> None:
         arguments.repetition_penalty,
         arguments.seed,
     )
-    text = _prompt(arguments.prompt)
+    text = _utf_8("--prompt", _read_prompt() if arguments.prompt == "-" else arguments.prompt)
+    system = None if arguments.system is None else _utf_8("--system", arguments.system)
+    stop = [_utf_8("--stop", text) for text in arguments.stop]
     model, tokenizer = load(arguments.model)
     prompt: str | list[dict[str, str]] = text
     if tokenizer.has_chat_template and not arguments.raw:
         prompt = [{"role": "user", "content": text}]
-        if arguments.system is not None:
-            prompt.insert(0, {"role": "system", "content": arguments.system})
-    elif arguments.system is not None:
+        if system is not None:
+            prompt.insert(0, {"role": "system", "content": system})
+    elif system is not None:
         reason = "leave out --raw" if arguments.raw else "this model has no chat template"
         raise InputError(f"--system: {reason}")
     speed = Speed()
@@ -65,7 +66,7 @@ def _generate(arguments: argparse.Namespace) -> None:
         prompt,
         sampling,
         max_tokens=arguments.max_tokens,
-        stop=arguments.stop,
+        stop=stop,
         speed=speed,
     )
     is_empty = True
@@ -83,9 +84,18 @@ def _generate(arguments: argparse.Namespace) -> None:
     )
 
 
-def _prompt(argument: str) -> str:
-    data = sys.stdin.buffer.read() if argument == "-" else os.fsencode(argument)
+def _read_prompt() -> bytes:
+    if sys.stdin is None:
+        raise InputError(
+            "--prompt -: standard input is closed; give the text there, or as --prompt"
+        )
+    return sys.stdin.buffer.read()
+
+
+def _utf_8(option: str, text: str | bytes) -> str:
+    """Check that a text is UTF-8; Python makes surrogates of other bytes in arguments."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"--prompt: not UTF-8 text (at byte {error.start})") from None
+        raise InputError(f"{option}: not UTF-8 text (at byte {error.start})") from None

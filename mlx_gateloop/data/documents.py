@@ -45,8 +45,10 @@ def read_text(path: Path) -> str:
     """Read a file's text unchanged, but without a byte order mark.
 
     Raises:
-        InputError: It cannot be read, or is not UTF-8.
+        InputError: It is not a regular file, cannot be read, or is not UTF-8.
     """
+    if path.exists() and not path.is_file():  # a pipe or a device may never end
+        raise InputError(f"{path}: not a regular file; give a text file")
     try:
         return path.read_bytes().decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:

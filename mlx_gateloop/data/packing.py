@@ -148,7 +148,7 @@ def in_order(
 
     Args:
         tokens: `[N]` integers.
-        batch_size: Windows per batch.
+        batch_size: Windows per batch; cut to their number.
         length: Tokens per window.
         stride: Tokens from one window's start to the next, up to `length`: windows overlap, and
             in each but the first only the last `stride` targets count. None is `length`.
@@ -160,6 +160,7 @@ def in_order(
     stride = length if stride is None else stride
     count = len(tokens) - 1
     windows = 1 + max(0, -(-(count - length) // stride)) if count > 0 else 0
+    batch_size = min(batch_size, windows) or 1
     for first in range(0, windows, batch_size):
         starts = stride * np.arange(first, first + batch_size)[:, None]
         stream = tokens.take(starts + np.arange(length + 1), mode="clip").astype(np.int32)
