@@ -32,7 +32,8 @@ def projection(cls: type[nn.Linear], inputs: int, outputs: int, bias: bool) -> n
     """Make a Linear with normal weights of variance 1 / inputs (LeCun) and zero bias.
 
     It keeps the unit variance of a normed input. The transition starts as sigmoid and phase of a
-    standard normal: |a| spread about 1/2, no phase preferred. flax's Dense truncates the normal.
+    standard normal: |a| spread about 1/2, no phase preferred. flax's Dense truncates the normal;
+    this does not.
     """
     linear = cls(inputs, outputs, bias=bias)
     linear.weight = mx.random.normal((outputs, inputs), scale=inputs**-0.5)

@@ -60,7 +60,7 @@ def cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
 
     Args:
         logits: `[..., V]`, real.
-        targets: Integers `[...]` in 0 .. V - 1.
+        targets: Integers `[...]` of any type, in 0 .. V - 1.
 
     Returns:
         float32 `[...]`. The extension gives NaN for a target outside the vocabulary.
@@ -75,10 +75,8 @@ def cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
     logits = logits.astype(mx.float32)
     if native is None or logits.size == 0:
         return nn.losses.cross_entropy(logits, targets)
-    if targets.dtype != mx.int32:  # a cast could wrap a wrong target into the vocabulary
-        inside = (targets >= 0) & (targets < logits.shape[-1])
-        targets = mx.where(inside, targets, -1).astype(mx.int32)
-    loss: mx.array = native.cross_entropy(logits, targets)
+    # uint64 beyond int64 becomes negative, which is as wrong
+    loss: mx.array = native.cross_entropy(logits, targets.astype(mx.int64))
     return loss
 
 

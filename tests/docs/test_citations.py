@@ -65,16 +65,19 @@ def cited(line: str) -> set[tuple[str, str]]:
     return found
 
 
-def citations() -> list[tuple[str, tuple[str, str], str]]:
-    """The place, number and surroundings of every citation of this paper."""
-    files = [
+def files() -> list[Path]:
+    return [
         file
         for place in PLACES
         for file in ([ROOT / place] if place.endswith(".md") else sorted((ROOT / place).rglob("*")))
         if file.suffix in SUFFIXES and file != Path(__file__) and "results" not in file.parts
     ]
+
+
+def citations() -> list[tuple[str, tuple[str, str], str]]:
+    """The place, number and surroundings of every citation of this paper."""
     found = []
-    for file in files:
+    for file in files():
         lines = file.read_text().splitlines()
         for n, line in enumerate(lines):
             if "arXiv" in "".join(lines[max(0, n - 1) : n + 1]):  # of another paper
@@ -106,3 +109,14 @@ def test_every_citation_stands_beside_what_has_that_number():
         if not re.search(ABOUT.get(number, r"(?!)"), near, re.IGNORECASE)
     ]
     assert wrong == []
+
+
+def test_our_reading_of_the_papers_125m_is_called_a_conjecture():
+    together = [
+        (str(file.relative_to(ROOT)), paragraph)
+        for file in files()
+        for paragraph in file.read_text().split("\n\n")
+        if '"125M"' in paragraph and re.search("123.6M|123[,_]627[,_]217", paragraph)
+    ]
+    assert len(together) >= 4
+    assert [file for file, paragraph in together if "conjecture" not in paragraph] == []

@@ -16,7 +16,7 @@ def parameters(model):
     return tree_flatten(model.parameters(), destination={})
 
 
-# Parameter counts: the paper's "125M" is the second reading.
+# Parameter counts: the paper's "125M" is, by our conjecture, the second reading.
 @pytest.mark.parametrize(
     ("preset", "count", "millions"),
     [

@@ -1,5 +1,6 @@
 """Activations, norm and loss against float64, and against MLX's own."""
 
+import io
 import math
 
 import mlx.core as mx
@@ -46,6 +47,19 @@ def test_a_few_units_in_the_last_place(name):
         derivative = mx.grad(lambda x: function(x).sum())(x)
         # gelu' and silu' cross zero as sums of terms of 1/4: no nearer than these are rounded
         assert units(derivative, slope, 0 if name == "sigmoid" else 0.25) < 5
+
+
+@needs_native
+def test_silu_is_exact_where_the_sigmoid_is_subnormal():
+    """At -91 the sigmoid has 18 bits left, and 91 times it is a normal number again."""
+    x = np.linspace(-110, -60, 5001).astype(np.float32)
+    wide = x.astype(np.float64)
+    e = np.exp(wide)
+    with mx.stream(mx.cpu):
+        assert units(pointwise.silu(mx.array(x)), wide * e) < 4
+        assert units(pointwise.sigmoid(mx.array(x)), e) < 4
+        slope = mx.grad(lambda x: pointwise.silu(x).sum())(mx.array(x))
+        assert units(slope, e * (1 + wide)) < 5
 
 
 @pytest.mark.parametrize("name", MLX)
@@ -141,6 +155,38 @@ def test_layer_norm_under_transformations():
     assert error(curvature(layer_norm), as_numpy(curvature(plain_layer_norm))) < 1e-4
 
 
+@needs_native
+def test_a_mapped_layer_norm_is_one_operation():
+    """Not one for each element of the mapped axis, 64 here, of weights or of their gradient."""
+    keys = mx.random.split(mx.random.key(9), 3)
+    x, weight = (mx.random.normal((64, 5, 8), key=key) for key in keys[:2])
+    bias = mx.random.normal((8,), key=keys[2])
+
+    def slopes(f, argnums):
+        return mx.grad(lambda x, w, b: f(x, w, b).square().sum(), argnums)
+
+    def mapped(f, axes):
+        return mx.vmap(slopes(f, (0, 1, 2)), in_axes=axes)
+
+    with mx.stream(mx.cpu):
+        for w, axis in ((weight[0, 0], None), (weight[:, 0], 0)):
+            got = mapped(layer_norm, (0, axis, None))(x, w, bias)
+            graph = io.StringIO()
+            mx.export_to_dot(graph, *got)
+            assert graph.getvalue().count("GateLoopLayerNorm") <= 4
+            want = mapped(plain_layer_norm, (0, axis, None))(x, w, bias)
+            for g, expected in zip(got, want, strict=True):
+                assert error(g, as_numpy(expected)) < 1e-5
+        twice = mx.vmap(mx.vmap(layer_norm, in_axes=(0, 0, None)), in_axes=(0, 0, None))
+        assert error(twice(x, weight, bias), as_numpy(plain_layer_norm(x, weight, bias))) < 1e-5
+        rows = mx.vmap(mx.vmap(layer_norm, in_axes=(0, 0, None)), in_axes=(0, None, None))
+        assert (
+            error(rows(x, weight[0], bias), as_numpy(plain_layer_norm(x, weight[0], bias))) < 1e-5
+        )
+        none = mx.vmap(slopes(layer_norm, 1), in_axes=(0, None, None))(x[:0], bias, bias)
+        assert none.shape == (0, 8)
+
+
 def plain_layer_norm(x, weight, bias):
     rest = x - x.mean(-1, keepdims=True)
     return rest * mx.rsqrt(rest.square().mean(-1, keepdims=True) + 1e-5) * weight + bias
@@ -188,6 +234,32 @@ def test_cross_entropy_under_transformations():
     assert error(curvature(pointwise.cross_entropy), as_numpy(curvature(mlx))) < 1e-5
 
 
+INTEGERS = [getattr(mx, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
+
+
+@pytest.mark.parametrize("has_native", [True, False])
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_targets_of_any_integer_type(dtype, has_native, monkeypatch):
+    """More classes than an 8-bit type counts, as in a vocabulary."""
+    if not has_native:
+        monkeypatch.setattr(pointwise, "_native", lambda: None)
+    logits = mx.random.normal((7, 40_000), key=mx.random.key(9))
+    targets = mx.array([0, 3, 17, 5, 126, 127, 2])
+
+    def slope(targets):
+        return mx.grad(lambda x: pointwise.cross_entropy(x, targets).sum())(logits)
+
+    want = pointwise.cross_entropy(logits, targets)
+    assert mx.array_equal(pointwise.cross_entropy(logits, targets.astype(dtype)), want)
+    assert mx.array_equal(slope(targets.astype(dtype)), slope(targets))
+
+
+def test_the_likeliest_class_as_target():
+    logits = mx.random.normal((4, 300), key=mx.random.key(9))
+    losses = pointwise.cross_entropy(logits, mx.argmax(logits, axis=-1))
+    assert error(losses, as_numpy(mx.logsumexp(logits, axis=-1) - logits.max(-1))) < 1e-6
+
+
 @needs_native
 def test_a_target_outside_the_vocabulary_gives_nan_there_alone():
     with mx.stream(mx.cpu):
@@ -196,6 +268,10 @@ def test_a_target_outside_the_vocabulary_gives_nan_there_alone():
             assert mx.isnan(losses).tolist() == [False, True, True]
         far = mx.array([2**32, -(2**32)], mx.int64)
         assert mx.isnan(pointwise.cross_entropy(mx.zeros((2, 4)), far)).all()
+        for dtype in (np.uint8, np.uint16, np.uint32, np.uint64):
+            most = mx.array(np.array([np.iinfo(dtype).max, 1], dtype))
+            losses = pointwise.cross_entropy(mx.zeros((2, 4)), most)
+            assert mx.isnan(losses).tolist() == [True, False]
 
 
 def test_targets_that_do_not_fit_are_named():

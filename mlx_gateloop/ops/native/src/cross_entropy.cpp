@@ -1,6 +1,7 @@
 #include "cross_entropy.h"
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 #include "parallel.h"
@@ -27,7 +28,7 @@ GATELOOP_MULTIVERSION void gradient(int V, const float* x, float log_sum, float 
   for (int i = 0; i < V; ++i) dx[i] = scale * expf(x[i] - log_sum);
 }
 
-bool valid(int target, int V) { return target >= 0 && target < V; }
+bool valid(int64_t target, int V) { return target >= 0 && target < V; }
 
 // The targets as one-hot vectors of the logits' shape.
 mx::array one_hot(const mx::array& targets, int V, mx::Stream s) {
@@ -52,7 +53,7 @@ std::vector<mx::Shape> CrossEntropy::output_shapes(const Arrays& inputs) {
 
 Work CrossEntropy::work(const Arrays& inputs, Arrays& outputs) {
   return [N = inputs[1].size(), V = inputs[0].shape(-1), x = inputs[0].data<float>(),
-          targets = inputs[1].data<int>(), loss = outputs[0].data<float>(),
+          targets = inputs[1].data<int64_t>(), loss = outputs[0].data<float>(),
           log_sum = outputs[1].data<float>()] {
     split(N, N * V, [&](size_t first, size_t last) {
       for (size_t n = first; n < last; ++n) {
@@ -88,7 +89,7 @@ std::vector<mx::Shape> CrossEntropyGradient::output_shapes(const Arrays& inputs)
 
 Work CrossEntropyGradient::work(const Arrays& inputs, Arrays& outputs) {
   return [N = inputs[1].size(), V = inputs[0].shape(-1), x = inputs[0].data<float>(),
-          targets = inputs[1].data<int>(), log_sum = inputs[2].data<float>(),
+          targets = inputs[1].data<int64_t>(), log_sum = inputs[2].data<float>(),
           dloss = inputs[3].data<float>(), dx = outputs[0].data<float>()] {
     split(N, N * V, [&](size_t first, size_t last) {
       for (size_t n = first; n < last; ++n) {

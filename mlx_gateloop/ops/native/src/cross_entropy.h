@@ -9,7 +9,7 @@ struct NoOptions {
   bool operator==(const NoOptions&) const = default;
 };
 
-// Inputs: logits [..., V] float32 and targets [...] int32. Outputs [...]: log sum exp(logits) minus
+// Inputs: logits [..., V] float32 and targets [...] int64. Outputs [...]: log sum exp(logits) minus
 // the target's logit, and log sum exp(logits) for the gradient. A target outside 0..V-1 gives NaN.
 class CrossEntropy : public CpuPrimitive<CrossEntropy, NoOptions> {
  public:

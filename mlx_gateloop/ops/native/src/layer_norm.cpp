@@ -1,5 +1,6 @@
 #include "layer_norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "parallel.h"
@@ -8,6 +9,15 @@
 namespace gateloop {
 
 namespace {
+
+// The rows of x: groups of rows that share their weights.
+struct Sizes {
+  int D;
+  size_t groups, rows;  // of a group
+
+  Sizes(const mx::array& x, const mx::array& weight)
+      : D(x.shape(-1)), groups(weight.size() / D), rows(groups ? x.size() / D / groups : 0) {}
+};
 
 // Rows summed together for weight and bias, so that the order of additions, and the result, does
 // not depend on the number of threads.
@@ -62,28 +72,19 @@ GATELOOP_MULTIVERSION void backward(size_t rows, int D, float eps, const float* 
 
 void check_shapes(const mx::array& x, const Arrays& parameters) {
   require(x.ndim() >= 1 && x.shape(-1) > 0, "layer_norm: x is [..., D]");
-  for (auto& p : parameters)
-    require(p.shape() == mx::Shape{x.shape(-1)}, "layer_norm: weight and bias are [D]");
+  for (auto& p : parameters) {
+    bool fits = p.ndim() >= 1 && p.ndim() <= x.ndim() && p.shape(-1) == x.shape(-1) &&
+                p.shape() == parameters[0].shape() &&
+                std::equal(p.shape().begin(), p.shape().end() - 1, x.shape().begin());
+    require(fits, "layer_norm: weight and bias are [D], with the mapped axes of x before");
+  }
 }
 
-// One call per element of the mapped axis: the weights, and so their gradients, differ there.
-template <class Primitive>
-Arrays unrolled(const Arrays& inputs, const std::vector<int>& axes, float eps, mx::Stream s) {
-  int size = 0;
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (axes[i] >= 0) size = inputs[i].shape(axes[i]);
-  std::vector<Arrays> outputs;
-  for (int v = 0; v < size; ++v) {
-    Arrays one;
-    for (size_t i = 0; i < inputs.size(); ++i)
-      one.push_back(axes[i] >= 0 ? mx::take(inputs[i], v, axes[i], s) : inputs[i]);
-    auto made = Primitive::make(one, eps, s);
-    outputs.resize(made.size());
-    for (size_t i = 0; i < made.size(); ++i) outputs[i].push_back(made[i]);
-  }
-  Arrays stacked;
-  for (auto& parts : outputs) stacked.push_back(mx::stack(parts, 0, s));
-  return stacked;
+// Weights [..., D] with the axes of length 1 that let them multiply x.
+mx::array spread(const mx::array& weight, const mx::array& x, mx::Stream s) {
+  std::vector<int> axes;
+  for (size_t i = weight.ndim() - 1; i + 1 < x.ndim(); ++i) axes.push_back(i);
+  return mx::expand_dims(weight, axes, s);
 }
 
 }  // namespace
@@ -94,11 +95,16 @@ std::vector<mx::Shape> LayerNorm::output_shapes(const Arrays& inputs) {
 }
 
 Work LayerNorm::work(const Arrays& inputs, Arrays& outputs) {
-  int D = inputs[0].shape(-1);
-  size_t N = inputs[0].size() / D;
-  return [=, in = data_of(inputs), y = outputs[0].data<float>(), eps = options] {
+  return [sizes = Sizes(inputs[0], inputs[1]), in = data_of(inputs), y = outputs[0].data<float>(),
+          eps = options] {
+    size_t D = sizes.D, N = sizes.groups * sizes.rows;
     split(N, N * D, [&](size_t first, size_t last) {
-      forward(last - first, D, eps, in[0] + first * D, in[1], in[2], y + first * D);
+      while (first < last) {  // the thread's rows, one group at a time
+        size_t group = first / sizes.rows, end = std::min(last, (group + 1) * sizes.rows);
+        forward(end - first, D, eps, in[0] + first * D, in[1] + group * D, in[2] + group * D,
+                y + first * D);
+        first = end;
+      }
     });
   };
 }
@@ -112,8 +118,8 @@ Arrays LayerNorm::vjp(const Arrays& primals, const Arrays& cotangents,
 
 std::pair<Arrays, std::vector<int>> LayerNorm::vmap(const Arrays& inputs,
                                                     const std::vector<int>& axes) {
-  if (axes[1] >= 0 || axes[2] >= 0)
-    return {unrolled<LayerNorm>(inputs, axes, options, stream()), {0}};
+  bool shared = axes[1] < 0 && axes[2] < 0 && inputs[1].ndim() == 1;
+  if (!shared) return {make(mapped_first(inputs, axes), options, stream()), {0}};
   auto x = mx::moveaxis(inputs[0], axes[0], 0, stream());
   return {make({x, inputs[1], inputs[2]}, options, stream()), {0}};
 }
@@ -123,7 +129,7 @@ Arrays LayerNorm::composed(const Arrays& inputs, float eps, mx::Stream s) {
   auto rest = mx::subtract(x, mx::mean(x, -1, true, s), s);
   auto variance = mx::mean(mx::square(rest, s), -1, true, s);
   auto y = mx::multiply(rest, mx::rsqrt(mx::add(variance, mx::array(eps), s), s), s);
-  return {mx::add(mx::multiply(y, inputs[1], s), inputs[2], s)};
+  return {mx::add(mx::multiply(y, spread(inputs[1], x, s), s), spread(inputs[2], x, s), s)};
 }
 
 std::vector<mx::Shape> LayerNormGradient::output_shapes(const Arrays& inputs) {
@@ -133,28 +139,31 @@ std::vector<mx::Shape> LayerNormGradient::output_shapes(const Arrays& inputs) {
 }
 
 Work LayerNormGradient::work(const Arrays& inputs, Arrays& outputs) {
-  int D = inputs[0].shape(-1);
-  size_t N = inputs[0].size() / D, blocks = (N + kRows - 1) / kRows;
-  return [=, in = data_of(inputs), out = data_of(outputs), eps = options] {
-    std::vector<float> sums(blocks * 2 * D);
-    split(blocks, N * D, [&](size_t first, size_t last) {
+  return [sizes = Sizes(inputs[0], inputs[1]), in = data_of(inputs), out = data_of(outputs),
+          eps = options] {
+    size_t D = sizes.D, blocks = (sizes.rows + kRows - 1) / kRows;  // of a group
+    std::vector<float> sums(sizes.groups * blocks * 2 * D);
+    split(sizes.groups * blocks, sizes.groups * sizes.rows * D, [&](size_t first, size_t last) {
       for (size_t block = first; block < last; ++block) {
-        size_t o = block * kRows * D, rows = std::min(kRows, N - block * kRows);
+        size_t group = block / blocks, row = block % blocks * kRows;
+        size_t o = (group * sizes.rows + row) * D, rows = std::min(kRows, sizes.rows - row);
         float* sum = sums.data() + block * 2 * D;
-        backward(rows, D, eps, in[0] + o, in[1], in[2] + o, out[0] + o, sum, sum + D);
+        backward(rows, D, eps, in[0] + o, in[1] + group * D, in[2] + o, out[0] + o, sum, sum + D);
       }
     });
-    for (int part = 0; part < 2; ++part) {
-      std::fill_n(out[1 + part], D, 0.0f);
-      for (size_t block = 0; block < blocks; ++block)
-        for (int j = 0; j < D; ++j) out[1 + part][j] += sums[(block * 2 + part) * D + j];
-    }
+    for (size_t group = 0; group < sizes.groups; ++group)
+      for (int part = 0; part < 2; ++part) {
+        float* total = out[1 + part] + group * D;
+        std::fill_n(total, D, 0.0f);
+        for (size_t block = group * blocks; block < (group + 1) * blocks; ++block)
+          for (size_t j = 0; j < D; ++j) total[j] += sums[(block * 2 + part) * D + j];
+      }
   };
 }
 
 std::pair<Arrays, std::vector<int>> LayerNormGradient::vmap(const Arrays& inputs,
                                                             const std::vector<int>& axes) {
-  return {unrolled<LayerNormGradient>(inputs, axes, options, stream()), {0, 0, 0}};
+  return {make(mapped_first(inputs, axes), options, stream()), {0, 0, 0}};
 }
 
 Arrays LayerNormGradient::composed(const Arrays& inputs, float eps, mx::Stream s) {

@@ -5,7 +5,8 @@
 
 namespace gateloop {
 
-// Inputs: x [..., D], weight and bias [D]. Output: y. The option is eps.
+// Inputs: x [..., D], weight and bias [D]. Output: y. The option is eps. Under vmap the weights get
+// the mapped axes, which are the first of x; in the gradient they always do.
 class LayerNorm : public CpuPrimitive<LayerNorm, float> {
  public:
   using CpuPrimitive::CpuPrimitive;

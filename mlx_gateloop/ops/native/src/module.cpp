@@ -65,7 +65,7 @@ mx::array checked_layer_norm(const mx::array& x, const mx::array& weight, const 
 
 mx::array checked_cross_entropy(const mx::array& logits, const mx::array& targets) {
   require_float32({logits}, "cross_entropy: logits are float32");
-  require(targets.dtype() == mx::int32, "cross_entropy: targets are int32");
+  require(targets.dtype() == mx::int64, "cross_entropy: targets are int64");
   return CrossEntropy::make({logits, targets}, {}, stream())[0];
 }
 

@@ -11,9 +11,20 @@ constexpr float kHalfRoot = 0.70710678f;          // 1 / sqrt(2), rounded to flo
 constexpr float kHalfRootRest = 1.21016175e-08f;  // and the remainder
 constexpr float kDensity = 0.39894228f;           // 1 / sqrt(2 pi)
 
+// The sigmoid as value times factor, both normal numbers: below -87 their product is not, but x
+// times it may be again.
+struct Scaled {
+  float value, factor;
+};
+
+GATELOOP_INLINE Scaled scaled_sigmoid(float x) {
+  float a = -fabsf(x), e = expf(a < -64 ? a + 32 : a);  // where 1 + e is 1 with and without the 32
+  return {(x >= 0 ? 1 : e) / (1 + e), x < -64 ? 1.2664165549e-14f : 1};  // exp(-32)
+}
+
 GATELOOP_INLINE float sigmoid(float x) {
-  float e = expf(-fabsf(x)), small = e / (1 + e);
-  return x >= 0 ? 1 / (1 + e) : small;
+  auto [value, factor] = scaled_sigmoid(x);
+  return value * factor;
 }
 
 // Beyond this bound Phi is 0 or 1 in float32, and an infinity has no remainder. NaN is kept.
@@ -42,7 +53,10 @@ GATELOOP_INLINE float weighted_density(float x) {
 template <Activation F>
 GATELOOP_INLINE float value(float x) {
   if constexpr (F == Activation::gelu) return x * normal(within_range(x));
-  if constexpr (F == Activation::silu) return x * sigmoid(x);
+  if constexpr (F == Activation::silu) {
+    auto [value, factor] = scaled_sigmoid(x);
+    return x * value * factor;
+  }
   return sigmoid(x);
 }
 
@@ -52,8 +66,9 @@ GATELOOP_INLINE float derivative(float x) {
     float near = within_range(x);
     return normal(near) + weighted_density(near);
   }
-  float s = sigmoid(x), rest = sigmoid(-x);
-  return F == Activation::silu ? s * (1 + x * rest) : s * rest;
+  auto [value, factor] = scaled_sigmoid(x);
+  float rest = sigmoid(-x);
+  return (F == Activation::silu ? value * (1 + x * rest) : value * rest) * factor;
 }
 
 template <Activation F>
