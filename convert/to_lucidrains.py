@@ -10,7 +10,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.errors import InputError, one_line
-from mlx_gateloop.files import replacing
+from mlx_gateloop.files import staged
 from mlx_gateloop.model.lm import Model, ModelArgs
 
 from .options import Options
@@ -76,17 +76,12 @@ def _read_args(checkpoint: Checkpoint) -> ModelArgs:
 
 
 def _write(tensors: dict[str, mx.array], path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as partial:
-            if path.suffix == ".safetensors":
-                mx.save_safetensors(str(partial), tensors, {"format": "pt"})
-            else:
-                torch = import_torch(path)
-                torch.save({name: _as_torch(array) for name, array in tensors.items()}, partial)
-    except (OSError, RuntimeError) as error:  # MLX reports a failed write as RuntimeError
-        advice = "free space there or give another output"
-        raise InputError(f"{path}: {one_line(error)}; {advice}") from error
+    with staged(path) as new:
+        if path.suffix == ".safetensors":
+            mx.save_safetensors(str(new), tensors, {"format": "pt"})
+        else:
+            torch = import_torch(path)
+            torch.save({name: _as_torch(array) for name, array in tensors.items()}, new)
 
 
 def _as_torch(array: mx.array) -> Any:  # torch has types, but is not always installed

@@ -1,10 +1,13 @@
 """Files and directories that are whole or not there, and directories that one process holds."""
 
+import ctypes
 import fcntl
 import hashlib
 import json
 import os
 import secrets
+import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -49,13 +52,14 @@ _STAGING = ".making-"  # the folder beside a target; no error names it
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """Yield a path beside the target; the directory made there replaces it after the block.
+    """Yield a path beside the target; the directory or file made there replaces it afterwards.
 
-    After an exception in the block, the target is as it was. Unlike `mlx_gateloop.save`, which
+    After an exception in the block, the target is as it was. What a killed process leaves, the
+    next one with the same target deletes. Unlike `mlx_gateloop.save`, which
     adds to a directory, this leaves nothing of an older one.
 
     Args:
-        target: A directory.
+        target: A directory or a file.
 
     Yields:
         A path of the same name that does not exist yet, in a new directory.
@@ -67,10 +71,17 @@ def staged(target: Path) -> Iterator[Path]:
     new = target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=_STAGING, dir=target.parent) as place:
+        prefix = f"{_STAGING}{target.name}-"
+        _delete_left(target, prefix)
+        with (
+            TemporaryDirectory(prefix=prefix, dir=target.parent) as place,
+            locked(Path(place)),
+        ):
             new = Path(place) / target.name
             yield new
+            flush_tree(new)
             _replace(target, new, Path(place) / "before")
+            flush(target.parent)
     except (OSError, RuntimeError) as error:  # MLX reports a failed write as RuntimeError
         reason = one_line(error).replace(str(new), str(target))
         if isinstance(error, OSError) and _STAGING in str(error.filename):
@@ -85,7 +96,27 @@ def staged(target: Path) -> Iterator[Path]:
                 directory.rmdir()
 
 
+def _delete_left(target: Path, prefix: str) -> None:
+    """Delete the folders of killed processes, after putting the target back if it is there."""
+    for place in target.parent.iterdir():
+        if place.name.startswith(prefix):
+            with suppress(InputError), locked(place):
+                if (place / "before").exists() and not target.exists():
+                    (place / "before").rename(target)
+                shutil.rmtree(place)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two paths in one step of the kernel; False if the file system cannot."""
+    libc, names = ctypes.CDLL(None), (os.fsencode(one), os.fsencode(other))
+    if sys.platform == "darwin":
+        return bool(libc.renamex_np(*names, 2) == 0)  # RENAME_SWAP
+    return bool(libc.renameat2(-100, names[0], -100, names[1], 2) == 0)  # RENAME_EXCHANGE
+
+
 def _replace(target: Path, new: Path, old: Path) -> None:
+    if target.exists() and _exchange(new, target):
+        return
     try:
         if target.exists():
             target.rename(old)
@@ -130,7 +161,7 @@ def flush_tree(directory: Path) -> None:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path, wait: bool = False) -> Iterator[None]:
     """Hold a directory that no other process, and no other thread, can hold in the meantime.
 
     The kernel locks the directory itself: no lock file, nothing for a crash to leave behind, and
@@ -138,14 +169,15 @@ def locked(directory: Path) -> Iterator[None]:
 
     Args:
         directory: An existing directory.
+        wait: Wait until nobody else holds it.
 
     Raises:
-        InputError: Another process holds it.
+        InputError: Another process holds it, and `wait` is false.
     """
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             advice = "wait until it ends, or give another directory"
             raise InputError(f"{directory}: another process is writing there; {advice}") from None

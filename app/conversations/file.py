@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.files import replacing
+from mlx_gateloop.files import checksum, replacing
 
 from ..generation.models import Models
 from ..generation.run import Limits
@@ -129,8 +129,13 @@ def read(path: Path) -> tuple[Header, list[Boundary]]:
         if path.stat().st_size > MOST_BYTES:
             raise InputError(f"{path.stem}: larger than {MOST_BYTES >> 20} MB, not a conversation")
         with safe_open(path, framework="numpy") as file:
-            header = Header.model_validate_json((file.metadata() or {}).get("conversation", ""))
+            metadata = file.metadata() or {}
+            text = metadata.get("conversation", "")
+            header = Header.model_validate_json(text)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        # Files of the first version have no checksum.
+        if metadata.get("sha256") not in (None, checksum(sorted(arrays.items()), text)):
+            raise InputError(f"{path.stem}: damaged: its checksum is another")
         return header, _boundaries(header, arrays)
     except (OSError, SafetensorError, TypeError, KeyError) as error:
         raise InputError(f"{path.stem}: not a readable conversation file") from error
@@ -171,7 +176,9 @@ def _encode(
     for layer in range(len(last.states)):
         arrays[f"states.{layer}"] = np.stack([b.states[layer] for b in prefixes])
     try:
-        return encode(arrays, {"conversation": header.model_dump_json()})
+        text = header.model_dump_json()
+        sha256 = checksum(sorted(arrays.items()), text)
+        return encode(arrays, {"conversation": text, "sha256": sha256})
     except ValueError:  # UTF-8 can't hold it
         raise InputError("messages: one holds half of a character; type it again") from None
 

@@ -1,10 +1,10 @@
 """A folder of saved conversations."""
 
 import re
-import threading
 from pathlib import Path
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.files import locked, sweep
 
 from ..generation.models import Models
 from ..generation.states import StateCache
@@ -35,7 +35,6 @@ class ConversationFolder:
     ) -> None:
         self.folder, self._models, self._states = folder, models, states
         self._most, self._most_bytes = most, most_bytes
-        self._saving = threading.Lock()
 
     def names(self) -> list[str]:
         """Return the names of the conversations, newest first."""
@@ -50,25 +49,33 @@ class ConversationFolder:
         if not messages:
             raise InputError("There is nothing to save yet.")
         path = self._path(name)
-        with self._saving:  # or two would take the same name, or the last room
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                taken = path.is_symlink() or path.exists()
-            except OSError as error:
-                raise InputError(
-                    f"{self.folder.name}: cannot be written: {error.strerror}"
-                ) from error
-            if taken:
-                raise InputError(f"{name} is there already; choose another name.")
-            files = self._files()
-            if len(files) >= self._most:
-                where = self.folder.name
-                raise InputError(
-                    f"{self._most} conversations are saved; delete some of the folder {where}"
-                )
-            room = max(0, self._most_bytes - sum(size for _, size in files))
-            most = min(room, file.MOST_BYTES)
-            file.save(path, session, model, messages, self._models, self._states, most)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # Or two would take the same name, or the last room.
+            with locked(self.folder, wait=True):
+                sweep(self.folder)
+                most = self._room(path)
+                file.save(path, session, model, messages, self._models, self._states, most)
+        except OSError as error:
+            message = f"{self.folder.name}: cannot be written: {error.strerror}"
+            raise InputError(message) from error
+
+    def _room(self, path: Path) -> int:
+        """The most bytes that a new conversation may have.
+
+        Raises:
+            InputError: Its name is taken, or there are too many.
+        """
+        if path.is_symlink() or path.exists():
+            raise InputError(f"{path.stem} is there already; choose another name.")
+        files = self._files()
+        if len(files) >= self._most:
+            where = self.folder.name
+            raise InputError(
+                f"{self._most} conversations are saved; delete some of the folder {where}"
+            )
+        room = max(0, self._most_bytes - sum(size for _, size in files))
+        return min(room, file.MOST_BYTES)
 
     def open(self, name: str) -> tuple[str, str, list[dict[str, str]]]:
         """Load a conversation; returns its new id, its model and its messages.

@@ -167,18 +167,6 @@ def test_a_directory_that_cannot_be_written(straight, text, tmp_path, where):
     same_arrays(last, straight / "checkpoints" / "last.safetensors")
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A directory with a file system of 1 MB of its own."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)]
-    if sys.platform != "linux" or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root can mount")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
 @pytest.mark.parametrize("free", [0, 16, 36, 60])
 def test_a_disk_that_is_full(straight, text, tmp_path, small_disk, free):
     """At the log, at the start, in the middle of a checkpoint, and of the model."""

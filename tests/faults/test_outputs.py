@@ -1,0 +1,151 @@
+"""Conversions and saved conversations: whole or as before, whatever stops them."""
+
+import contextlib
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers.checkpoints import contents
+from helpers.models import VARIANTS, save_tiny_model
+from mlx_gateloop.app.conversations.folder import ConversationFolder
+from mlx_gateloop.app.generation.models import Models
+from mlx_gateloop.app.generation.states import StateCache
+
+from mlx_gateloop import files
+from mlx_gateloop.cli import main
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.files import locked, staged
+
+CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+
+
+@pytest.fixture
+def target(tmp_path):
+    """A directory with an old file."""
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "old").write_text("old")
+    return target
+
+
+def make(target):
+    with staged(target) as new:
+        new.mkdir()
+        (new / "new").write_text("new")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_next_conversion_deletes_what_a_killed_one_left(target):
+    left = target.with_name(".making-out-abcdefgh")
+    (left / "out").mkdir(parents=True)
+    other = target.with_name(".making-out-ijklmnop")
+    other.mkdir()
+    with locked(other):  # by a conversion that goes on
+        make(target)
+    assert names(target.parent) == [other.name, "out"]
+    assert names(target) == ["new"]
+
+
+def test_a_directory_is_replaced_in_one_step(target, monkeypatch):
+    if not files._exchange(target, target):
+        pytest.skip("this file system cannot exchange two directories")
+    monkeypatch.setattr(Path, "rename", None)  # in two steps it would be missing between them
+    make(target)
+    assert names(target) == ["new"]
+    assert names(target.parent) == ["out"]
+
+
+def test_what_was_moved_away_comes_back(target):
+    """On file systems that cannot exchange two directories a kill may come between two renames."""
+    left = target.with_name(".making-out-abcdefgh")
+    left.mkdir()
+    target.rename(left / "before")
+
+    def fail():
+        with staged(target):
+            raise OSError("no space")
+
+    with pytest.raises(InputError):
+        fail()
+    assert (target / "old").read_text() == "old"
+    assert names(target.parent) == ["out"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A state dict of gateloop-transformer, and a model that is no longer wanted."""
+    folder = tmp_path_factory.mktemp("source")
+    for name, seed in (("ours", 0), ("old", 1)):
+        save_tiny_model(folder / name, seed, **VARIANTS["lucidrains"])
+    words = ["convert", str(folder / "ours"), str(folder / "weights.safetensors")]
+    assert main([*words, "--to", "lucidrains"]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("free", [0, 8, 16, 24])
+def test_a_conversion_to_a_full_disk(source, small_disk, capsys, free):
+    out = small_disk / "out"
+    shutil.copytree(source / "old", out)
+    before = contents(out)
+    filling = fill(small_disk, free)
+    words = ["convert", str(source / "weights.safetensors"), str(out), "--tokenizer", "bytes"]
+    assert main([*words, "--force"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [line for line in said if line.startswith("error: ")] == said[-1:]
+    assert contents(out) == before
+    assert names(small_disk) == ["others", "out"]
+    filling.unlink()
+    assert main([*words, "--force"]) == 0
+    assert contents(out) != before
+    assert names(small_disk) == ["out"]
+
+
+def fill(disk, free):
+    """Fill a disk up to some KB."""
+    filling = disk / "others"
+    with contextlib.suppress(OSError), filling.open("wb", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass
+    with filling.open("r+b") as file:
+        file.truncate(filling.stat().st_size - free * 1024)
+    return filling
+
+
+@pytest.fixture
+def conversations(source, tmp_path):
+    return ConversationFolder(tmp_path / "saved", Models([source]), StateCache(1, 1, 1))
+
+
+def test_a_conversation_on_a_full_disk(conversations, small_disk):
+    conversations.folder = small_disk
+    conversations.save("first", "c", "old", CHAT)
+    filling = fill(small_disk, 0)
+    with pytest.raises(InputError, match="No space left on device"):
+        conversations.save("second", "c", "old", CHAT)
+    filling.unlink()
+    assert names(small_disk) == ["first.safetensors"]
+
+
+def test_the_next_save_deletes_half_a_conversation(conversations):
+    conversations.folder.mkdir()
+    (conversations.folder / ".mine-0123abcd.safetensors").write_bytes(b"half")
+    conversations.save("mine", "c", "old", CHAT)
+    assert names(conversations.folder) == ["mine.safetensors"]
+
+
+def test_a_flipped_bit_in_a_conversation_is_noticed(conversations):
+    conversations.save("mine", "c", "old", CHAT)
+    path = conversations.folder / "mine.safetensors"
+    content = path.read_bytes()
+    for position in range(len(content)):
+        path.write_bytes(
+            content[:position] + bytes([content[position] ^ 4]) + content[position + 1 :]
+        )
+        with contextlib.suppress(InputError):
+            assert conversations.open("mine")[1:] == ("old", CHAT)
+    path.write_bytes(content.replace(b"hello", b"jello"))
+    with pytest.raises(InputError, match="damaged: its checksum is another"):
+        conversations.open("mine")
