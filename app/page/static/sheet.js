@@ -2,7 +2,7 @@ import { download } from "./downloads.js";
 import { ticks } from "./scale.js";
 import { plain } from "./words.js";
 
-const LEFT = 64; // CSS pixels, the axes of the rows
+const LEFT = 76; // CSS pixels, the axes of the rows
 const GAP = 14;
 const LINE = 20;
 const MOST_LINES = 30; // of text
@@ -37,7 +37,8 @@ class Sheet {
     const legend = caption.querySelector(".legend");
     const [low, high] = legend.querySelectorAll("i");
     const key = legend.querySelector("canvas");
-    this.write(caption.textContent.replace(legend.textContent, "").trim().replace(/\s+/g, " "));
+    const texts = [...caption.childNodes].filter((part) => part !== legend);
+    this.write(texts.map((part) => part.textContent.trim()).join(" "));
     this.write(high.textContent, this.width, "right");
     const right = this.width - context.measureText(high.textContent).width - 6;
     context.drawImage(key, LEFT + right - 90, this.y + 2, 90, 8);
@@ -63,7 +64,7 @@ class Sheet {
       this.y -= 6;
     }
     this.y += 6;
-    this.write("token", -6, "right");
+    this.write("token", -14, "right");
     this.y += LINE;
   }
 

@@ -17,7 +17,7 @@ export function percent(share) {
 /** What a pixel stands for. @param {{row: number, bin: number} | undefined} picture */
 export function sharedPixel({ row, bin } = { row: 1, bin: 1 }) {
   const counts = [row > 1 && `${row} channels`, bin > 1 && `${bin} tokens`].filter(Boolean);
-  return counts.length ? `means of ${counts.join(" and ")}` : "";
+  return counts.length ? `· means of ${counts.join(" and ")}` : "";
 }
 
 /**

@@ -24,6 +24,14 @@ DARK = (
     ".backgroundColor.match(/\\d+/g)) < 64"
 )
 WHERE = "'#' + document.activeElement.closest('[id^=chat-box], #settings')?.id"
+# The histogram's axis is drawn, in the ink of the theme when it was.
+INK_IS_THE_TEXT_S = """() => {
+  const gl = document.querySelector('#chat-view .gl'), canvas = gl.querySelector('.histogram');
+  const ratio = devicePixelRatio, at = [1, (canvas.clientHeight - 16) * ratio];
+  const [r, g, b] = canvas.getContext('2d').getImageData(...at, 1, 1).data;
+  const text = getComputedStyle(gl).color.match(/\\d+/g).map(Number);
+  return [r, g, b].every((value, i) => Math.abs(value - text[i]) < 8);
+}"""
 READ = [
     "#chat [data-testid=user] .chatbot",
     "#chat [data-testid=bot] .chatbot",
@@ -38,6 +46,9 @@ READ = [
     "#chat-view .text span.prompt",
     "#chat-box textarea",
     "#clear",
+    "#tabs button.selected",
+    "footer button",
+    ".label",
 ]
 
 
@@ -181,6 +192,7 @@ def test_the_page_is_light_or_dark_and_can_be_read(new_page, scheme):
         assert page.tab.locator(selector).first.evaluate(CONTRAST) >= 4.5, selector
     page.tab.locator("#dark").click()
     page.tab.wait_for_function(f"({DARK}) === {str(scheme == 'light').lower()}")
+    page.tab.wait_for_function(INK_IS_THE_TEXT_S)
 
 
 def test_a_phone_shows_everything_in_one_column(new_page):

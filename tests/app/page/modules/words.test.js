@@ -36,5 +36,5 @@ test("a mark of direction turns nothing that follows", () => {
 test("a pixel of several cells says so", () => {
   assert.equal(sharedPixel({ row: 1, bin: 1 }), "");
   assert.equal(sharedPixel(undefined), "");
-  assert.equal(sharedPixel({ row: 2, bin: 3 }), "means of 2 channels and 3 tokens");
+  assert.equal(sharedPixel({ row: 2, bin: 3 }), "· means of 2 channels and 3 tokens");
 });
