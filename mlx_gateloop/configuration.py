@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from mlx_gateloop.errors import InputError, one_line, shortened, shown
 
 T = TypeVar("T")
+MOST_JSON_BYTES = 4 * 2**20  # layers of a quantized model may have an entry each in config.json
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -53,15 +54,22 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
+    """Read a regular JSON file of at most 4 MB that holds an object.
 
     Raises:
         InputError: The file is unreadable, or something else.
     """
     try:
+        size = path.stat().st_size
+        if not path.is_file():  # reading a FIFO would not end
+            raise InputError(f"{path}: not a regular file")
+        if size > MOST_JSON_BYTES:
+            raise InputError(f"{path}: larger than {MOST_JSON_BYTES >> 20} MB")
         value = json.loads(path.read_bytes())
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not readable JSON: {one_line(error)}") from None
     if not isinstance(value, dict):

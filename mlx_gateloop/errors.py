@@ -12,13 +12,18 @@ class InputError(ValueError):
 
 def one_line(error: BaseException) -> str:
     """Shorten an exception's text to a part of a one-line message."""
-    return shortened(str(error)) or type(error).__name__
+    return shortened(str(error)[:10_000]) or type(error).__name__  # it may quote megabytes
 
 
 def shortened(text: str) -> str:
     """Put a text on one line of at most 200 characters."""
     text = " ".join(text.split())
     return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def is_panic(error: BaseException) -> bool:
+    """Tell if Rust code panicked, as tokenizers does; PyO3 makes that a BaseException."""
+    return type(error).__name__ == "PanicException"
 
 
 def shown(value: object) -> str:

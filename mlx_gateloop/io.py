@@ -5,6 +5,8 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,13 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
-from safetensors import SafetensorError, safe_open
 
 from mlx_gateloop._register import install
 from mlx_gateloop.configuration import read_json
-from mlx_gateloop.errors import InputError, one_line, shown
+from mlx_gateloop.errors import InputError, is_panic, one_line, shown
 from mlx_gateloop.files import flush, flush_tree
 from mlx_gateloop.model.lm import Model, ModelArgs
+from mlx_gateloop.model_files import check
 from mlx_gateloop.tokenizer import stop_token_ids
 
 LOG = logging.getLogger(__name__)
@@ -51,18 +53,44 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
         failure = "no such directory, and not loaded from the Hugging Face hub"
     else:
         raise InputError(f"{source}: no such model directory")
-    try:
+    with _refusing(source, failure):
         model, tokenizer = load_with_mlx_lm(source)
         tokenizer.decode(tokenizer.encode("a"))  # some files are read, and then of no use
+    return _usable(model, source), tokenizer
+
+
+def load_weights(directory: Path) -> Model:
+    """Load the model of a directory as `load` does, and leave its tokenizer alone.
+
+    Raises:
+        InputError: There is no usable model.
+    """
+    install()
+    from mlx_lm.utils import load_model as load_with_mlx_lm
+
+    _check_directory(directory)
+    with _refusing(str(directory), "cannot be loaded"):
+        model, _ = load_with_mlx_lm(directory)
+    return _usable(model, str(directory))
+
+
+@contextmanager
+def _refusing(source: str, failure: str) -> Iterator[None]:
+    """Turn every failure to load a model into an InputError."""
+    try:
+        yield
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
-    except Exception as error:  # tokenizers raises nothing narrower for a broken tokenizer.json
+    except BaseException as error:  # tokenizers raises nothing narrower, and panics
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         raise InputError(f"{source}: {failure}: {one_line(error)}") from error
+
+
+def _usable(model: nn.Module, source: str) -> Model:
     if not isinstance(model, Model):
         raise InputError(f"{source}: holds a {model.model_type!r} model, not 'gateloop'")
-    if mx.default_device().type == mx.cpu:
-        model = _in_float32(model, source)
-    return model, tokenizer
+    return _in_float32(model, source) if mx.default_device().type == mx.cpu else model
 
 
 def _in_float32(model: Model, source: str) -> Model:
@@ -97,23 +125,7 @@ def _check_directory(path: Path) -> None:
     if model_type != "gateloop":
         given = shown(model_type)
         raise InputError(f"{path}/config.json: model_type must be 'gateloop', got {given}")
-    _check_layers(config, path)
-
-
-def _check_layers(config: dict[str, Any], directory: Path) -> None:
-    """Refuse more layers than there are tensors, before a model of any size is built."""
-    layers, tensors = config.get("num_hidden_layers"), 0
-    try:
-        for file in directory.glob("model*.safetensors"):
-            with safe_open(file, "numpy") as opened:
-                tensors += len(opened.keys())
-    except (OSError, SafetensorError):
-        return  # who loads it says more
-    if isinstance(layers, int) and layers > tensors > 0:
-        raise InputError(
-            f"{directory}/config.json: num_hidden_layers is {shown(layers)}, "
-            f"but the weights are {tensors} tensors; get the model again"
-        )
+    check(path)
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
@@ -124,7 +136,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     """
     directory = Path(path)
     config = read_json(directory / "config.json")
-    _check_layers(config, directory)
+    check(directory)
     try:
         model = Model(ModelArgs.from_dict(config))
         model.load_weights(str(directory / "model.safetensors"))

@@ -11,7 +11,7 @@ from helpers.interpreter import python
 
 ROOT = Path(__file__).parent.parent
 LEAVES = {"configuration", "errors", "files", "tables"}
-LIBRARY = LEAVES | {"evaluate", "generate", "io", "model", "ops", "tokenizer"}
+LIBRARY = LEAVES | {"evaluate", "generate", "io", "model", "model_files", "ops", "tokenizer"}
 TOOLS = LIBRARY | {"data", "doctor", "plots", "train", "watch"}
 # A room is a folder or a module of the package; "" is its __init__.
 MAY_IMPORT = {
@@ -36,7 +36,8 @@ MAY_IMPORT = {
     "tokenizer": LEAVES,
     "generate": LEAVES,
     "evaluate": LEAVES | {"data", "model", "ops"},
-    "io": LEAVES | {"_register", "model", "tokenizer"},
+    "io": LEAVES | {"_register", "model", "model_files", "tokenizer"},
+    "model_files": LEAVES | {"model"},
     "doctor": LEAVES | {"extras", "ops"},
     "_register": {"model"},
     "__main__": {"cli"},

@@ -1,0 +1,82 @@
+"""Checks of a model directory before it is loaded: kinds and sizes of files, and of the model."""
+
+import os
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from safetensors import SafetensorError, safe_open
+
+from mlx_gateloop.configuration import read_json
+from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.model.lm import Model, ModelArgs
+
+TEXT_BYTES = 128 * 2**20  # of a file that is read whole; large tokenizers have 35 MB
+TEXT = {".json", ".jinja", ".model", ".txt", ".tiktoken"}
+WIDE, DEEP = 2**16, 100  # up to these a config.json costs little; the loader says what misfits
+PACKED = 16  # 2-bit weights in an element of 32 bits
+
+
+def check(directory: Path) -> None:
+    """Refuse a model directory that would block its reader, or fill the memory.
+
+    Only names and headers are read, and nothing of the model's size is made.
+
+    Raises:
+        InputError: Something is no file or folder, a file that is read whole is too large, the
+            weights are of a smaller model than config.json, or the model does not fit.
+    """
+    for file in sorted(directory.iterdir()):
+        if not (file.is_file() or file.is_dir()):
+            raise InputError(f"{file}: neither a file nor a folder; remove it")
+        if file.suffix in TEXT and file.is_file() and file.stat().st_size > TEXT_BYTES:
+            raise InputError(f"{file}: larger than {TEXT_BYTES >> 20} MB; get the model again")
+    weights = sorted(directory.glob("model*.safetensors"))  # mlx-lm reads these
+    _check_memory(directory, sum(file.stat().st_size for file in weights))
+    if weights:  # or the loader says what is missing
+        _check_shapes(directory, weights)
+
+
+def _check_shapes(directory: Path, weights: list[Path]) -> None:
+    path = directory / "config.json"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the loader warns
+        try:
+            args = ModelArgs.from_dict(read_json(path))
+        except InputError:  # the loader says what is wrong
+            return
+    shapes = [shape for file in weights for shape in _shapes(file)]
+    widths = (args.hidden_size, args.intermediate_size, args.width, args.vocab_size, args.outputs)
+    largest = PACKED * max((size for shape in shapes for size in shape), default=0)
+    if max(widths) > max(WIDE, largest):
+        reason = f"{max(widths)} is outside the supported range, that of its weights"
+        raise InputError(f"{path}: {reason}; get the model again")
+    # MLX makes no array before it is needed, so that one layer costs nothing.
+    parameters = dict(tree_flatten(Model(replace(args, num_hidden_layers=1)).parameters()))
+    layer = [p.size for name, p in parameters.items() if name.startswith("model.layers.")]
+    layers, more = args.num_hidden_layers, args.num_hidden_layers - 1
+    if layers > DEEP and len(parameters) + more * len(layer) > len(shapes):
+        raise InputError(
+            f"{path}: num_hidden_layers is {layers}, but the weights are {len(shapes)} tensors; "
+            "get the model again"
+        )
+    if mx.default_device().type == mx.cpu:  # there it becomes float32
+        elements = sum(p.size for p in parameters.values()) + more * sum(layer)
+        _check_memory(directory, 4 * elements)
+
+
+def _check_memory(directory: Path, nbytes: int) -> None:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if nbytes > memory:
+        size, most = f"{nbytes / 2**30:,.1f} GB", f"{memory / 2**30:,.1f} GB"
+        raise InputError(f"{directory}: takes {size}, this machine has {most}")
+
+
+def _shapes(path: Path) -> list[list[int]]:
+    try:
+        with safe_open(path, "numpy") as file:
+            return [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: cannot be loaded: {one_line(error)}") from error

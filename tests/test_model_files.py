@@ -1,0 +1,67 @@
+"""Directories that attack the loader: refused in one line, and nothing large is read or made."""
+
+import json
+import resource
+
+import pytest
+from helpers.hostile import FILES, save_hostile_model
+from helpers.models import save_tiny_model
+
+import mlx_gateloop as gl
+from mlx_gateloop import cli
+from mlx_gateloop.configuration import read_json
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.model_files import check
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_hostile_files_are_refused(tmp_path, kind):
+    path = save_hostile_model(tmp_path / "model", kind)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError) as error:
+        gl.load(path)
+    assert str(error.value).startswith(str(path))
+    assert "\n" not in str(error.value)
+    assert len(str(error.value).replace(str(path), "")) < 300
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+
+
+@pytest.mark.parametrize("command", [["generate"], ["eval", "--data", "."]])
+def test_commands_refuse_them_too(tmp_path, capsys, command):
+    path = save_hostile_model(tmp_path / "model", "many layers")
+    assert cli.main([*command, "--model", str(path)]) == 2
+    assert "num_hidden_layers is 3000000" in capsys.readouterr().err
+
+
+def test_a_model_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
+    path = save_tiny_model(tmp_path / "model")
+    check(path)
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 5_000}.get)
+    with pytest.raises(InputError, match=r"takes 0\.0 GB, this machine has 0\.0 GB"):
+        check(path)
+
+
+def test_a_tokenizer_that_panics_is_one_line(tmp_path, monkeypatch):
+    class PanicException(BaseException):  # as PyO3 makes it
+        pass
+
+    def panic(*arguments, **options):
+        raise PanicException("called `Option::unwrap()`\non a `None` value")
+
+    path = save_tiny_model(tmp_path / "model")
+    monkeypatch.setattr("mlx_lm.utils._load_tokenizer", panic)
+    with pytest.raises(InputError, match="cannot be loaded: called `Option::unwrap"):
+        gl.load(path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{", '{"a": 1' + "0" * 5_000 + "}"])
+def test_json_that_cannot_be_used(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(InputError):
+        read_json(tmp_path / "config.json")
+
+
+def test_json_has_a_largest_size(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"a": "x" * 2**22}))
+    with pytest.raises(InputError, match="larger than 4 MB"):
+        read_json(tmp_path / "config.json")
