@@ -54,7 +54,7 @@ def serve(arguments: Namespace) -> None:
     if arguments.mcp and auth:
         raise InputError("--mcp: Gradio asks for no password there; leave out --mcp or --auth")
     port = _free_port(host, arguments.port)
-    models = Models([EMBEDDED, *arguments.models], arguments.allow_hub)
+    models = Models([EMBEDDED, *arguments.models], arguments.allow_hub, trusted=EMBEDDED)
     first = arguments.model or next(iter(models.names()), None)
     if first is None:
         raise InputError("no model: give a folder of model directories with --models DIR")

@@ -11,6 +11,7 @@ import numpy as np
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
 
+from .isolation import Steps
 from .models import LoadedModel
 from .reader import Reader
 from .run import Limits, Run, Token
@@ -33,7 +34,7 @@ class Request:
 
 
 class Decoder:
-    """Fills a run in; every step reads a chunk of the prompt or writes a token.
+    """Fills a run in, step by step: a step reads a chunk of the prompt or writes a token.
 
     Args:
         run: Receives pieces, trace and figures.
@@ -41,53 +42,94 @@ class Decoder:
         request: What to generate.
         states: Cached states to go on from and to add to.
         limits: Of the server.
-
-    Raises:
-        InputError: The model cannot take the prompt.
     """
 
     def __init__(
         self, run: Run, loaded: LoadedModel, request: Request, states: StateCache, limits: Limits
     ) -> None:
-        self.run, self.loaded, self.request, self.states = run, loaded, request, states
+        self.run, self.loaded, self.request = run, loaded, request
+        self.states, self.limits = states, limits
         self.begun = self.first = time.perf_counter()
-        self.text, start = _prompt(loaded, request, states)
-        new = loaded.tokenizer.encode(self.text[len(start.text) :], add_special_tokens=False)
-        self.ids = [*start.ids, *new] or [loaded.tokenizer.eos_token_id]  # a text starts after it
-        fresh = self.ids[len(start.ids) - start.unread :]
-        if len(fresh) > limits.input_tokens:
-            most = f"at most {limits.input_tokens} can be read at once"
-            raise InputError(f"prompt: {len(fresh)} new tokens, {most}; send a shorter text")
-        self.reader = Reader(loaded.model, start, run, request.record, limits)
-        self.unread = fresh[:-1]  # the answer begins with reading the last one
-        run.stats.waiting_seconds = self.begun - run.submitted
-        run.stats.prompt_tokens, run.stats.prompt_tokens_read = len(self.ids), len(fresh)
-        run.pieces += _as_pieces(loaded, fresh)
-        self.sampler = Sampler(request.sampling, loaded.model.args.outputs, self.ids)
-        self.detokenizer = loaded.tokenizer.detokenizer
         self.answer: list[int] = []
-        self.following: Drawn | None = None  # the next token, already being computed
 
-    def step(self) -> bool:
-        """Read a chunk of the prompt or write a token; returns whether there is more to do."""
-        if self.following is None and self.run.stopped:
-            return False
-        if self.unread:
-            self._read_chunk()
-            return True
-        if self.following is None:
-            self._cache_state(self._messages(), self.text, self.ids, unread=1)
-            self.following = self._draw(mx.array(self.ids[-1:]))
-        if self.run.stopped or len(self.answer) >= self.request.max_tokens:
+    def steps(self) -> Steps[None]:
+        """Generate; yields after every step, and while the tokenizer works.
+
+        Raises:
+            InputError: The model cannot take the prompt.
+        """
+        fresh, self.reader = yield from self._begin()
+        unread = fresh[:-1]  # the answer begins with reading the last one
+        while unread and not self.run.stopped:
+            self._read(mx.array(unread[:CHUNK]))
+            unread = unread[CHUNK:]
+            yield
+        if self.run.stopped:
+            return
+        self._cache_state(self._messages(), self.text, self.ids, unread=1)
+        drawn = self._draw(mx.array(self.ids[-1:]))
+        while not self.run.stopped and len(self.answer) < self.request.max_tokens:
+            following = yield from self._write(drawn)
+            if following is None:
+                break
+            drawn = following
+            yield
+        else:
             mx.eval(self.reader.pending())  # the last token of the answer has been read too
             self.reader.take()
-            self._finish()
-            return False
-        return self._write_token(self.following)
+        yield from self._finish()
 
-    def _read_chunk(self) -> None:
-        chunk, self.unread = self.unread[:CHUNK], self.unread[CHUNK:]
-        self.reader.read(mx.array(chunk))
+    def _begin(self) -> Steps[tuple[list[int], Reader]]:
+        """Return the tokens to read, and the reader in the state before them."""
+        run, call = self.run, self.loaded.tokenizer.call
+        empty, self.stops = yield from call("special_ids")
+        self.text, typed, start = yield from self._prompt()
+        new = yield from call("encode", self.text[len(start.text) :], typed)
+        self.ids = [*start.ids, *new] or [empty]  # a text starts after this one
+        fresh = self.ids[len(start.ids) - start.unread :]
+        self._check(fresh)
+        reader = Reader(self.loaded.model, start, run, self.request.record, self.limits)
+        run.stats.waiting_seconds = self.begun - run.submitted
+        run.stats.prompt_tokens, run.stats.prompt_tokens_read = len(self.ids), len(fresh)
+        texts = yield from call("pieces", fresh)
+        run.pieces += [Token(*piece, "prompt") for piece in zip(texts, fresh, strict=True)]
+        sampling, args = self.request.sampling, self.loaded.model.args
+        self.sampler = Sampler(sampling, args.outputs, self.ids)
+        return fresh, reader
+
+    def _prompt(self) -> Steps[tuple[str, list[int] | None, Boundary]]:
+        """Return the whole text, the latest cached state on the way, and what is typed after it.
+
+        That is: positions inside special tokens that somebody has typed, or None for all.
+        """
+        request, loaded = self.request, self.loaded
+        if isinstance(request.prompt, str):
+            return request.prompt, None, START
+        text, typed = yield from loaded.tokenizer.call("render", request.prompt)
+        if request.conversation is None:
+            return text, typed, START
+        found = self.states.prefixes(request.conversation, loaded.fingerprint, request.prompt, text)
+        start = found[-1] if found else START
+        known = len(start.text)
+        return text, [position - known for position in typed if position >= known], start
+
+    def _check(self, fresh: list[int]) -> None:
+        most, vocabulary = self.limits.input_tokens, self.loaded.model.args.vocab_size
+        if len(fresh) > most:
+            raise InputError(
+                f"prompt: {len(fresh)} new tokens, at most {most} can be read at once; "
+                "send a shorter text"
+            )
+        if None in fresh:
+            raise InputError("prompt: empty, and the model has no token to begin with; type a word")
+        if max(fresh) >= vocabulary:
+            raise InputError(
+                f"model: its tokenizer makes token {max(fresh)}, it has {vocabulary}; "
+                "use another model"
+            )
+
+    def _read(self, chunk: mx.array) -> None:
+        self.reader.read(chunk)
         mx.eval(self.reader.pending())
         self.reader.take()
 
@@ -97,23 +139,24 @@ class Decoder:
         async_eval(drawn, self.reader.pending())
         return drawn
 
-    def _write_token(self, drawn: Drawn) -> bool:
+    def _write(self, drawn: Drawn) -> Steps[Drawn | None]:
+        """Add a token to the answer; returns the next one, or None after the last."""
         before = self.reader.layers()
         # The next step is on its way before this one's token is looked at.
-        self.following = self._draw(drawn.token)
+        following = self._draw(drawn.token)
         token = int(np.array(drawn.token)[0])
         self.reader.take()
         self._measure(sum(layer.nbytes for layer in before))
-        if token in self.loaded.tokenizer.eos_token_ids:
+        if token in self.stops:
             self.reader.undo(before)
-            self._finish()
-            return False
+            return None
+        ids, chances = drawn.candidates()
+        text, texts = yield from self.loaded.tokenizer.call("write", self.run.id, token, ids)
         self.answer.append(token)
         self.run.stats.tokens = len(self.answer)
-        self.detokenizer.add_token(token)
-        candidates = drawn.candidates(self.loaded)
-        self.run.pieces.append(Token(self.detokenizer.last_segment, token, "answer", candidates))
-        return True
+        candidates = tuple(zip(texts, chances, strict=True))
+        self.run.pieces.append(Token(text, token, "answer", candidates))
+        return following
 
     def _measure(self, state_bytes: int) -> None:
         now, stats = time.perf_counter(), self.run.stats
@@ -124,10 +167,10 @@ class Decoder:
         stats.prefill_tokens_per_second = stats.prompt_tokens_read / (now - self.begun)
         stats.state_bytes, stats.memory_bytes = state_bytes, mx.get_active_memory()
 
-    def _finish(self) -> None:
+    def _finish(self) -> Steps[None]:
         run = self.run
-        self.detokenizer.finalize()
-        if self.answer and (rest := self.detokenizer.last_segment):
+        rest = yield from self.loaded.tokenizer.call("end", run.id)
+        if rest:
             run.pieces[-1] = replace(run.pieces[-1], text=run.pieces[-1].text + rest)
         run.stats.memory_bytes = mx.get_active_memory()
         if self.answer:
@@ -146,31 +189,3 @@ class Decoder:
         states, run = self.reader.states(), weakref.ref(self.run)
         boundary = Boundary(messages, text, tuple(ids), unread, states, run, seen)
         self.states.put(self.request.conversation, self.loaded.fingerprint, boundary)
-
-
-def _prompt(loaded: LoadedModel, request: Request, states: StateCache) -> tuple[str, Boundary]:
-    """Return the whole text, and the cached state that has read the most of it."""
-    if isinstance(request.prompt, str):
-        return request.prompt, START
-    if not loaded.tokenizer.has_chat_template:
-        raise InputError("model: it has no chat template; use the Completion tab, or another model")
-    messages = [{"role": role, "content": text} for role, text in request.prompt]
-    try:
-        text = loaded.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False
-        )
-    except Exception as error:  # a template may refuse roles and orders with any exception
-        reason = " ".join(str(error).split())
-        raise InputError(f"messages: the chat template refuses them: {reason}") from error
-    if request.conversation is None:
-        return text, START
-    found = states.prefixes(request.conversation, loaded.fingerprint, request.prompt, text)
-    return text, found[-1] if found else START
-
-
-def _as_pieces(loaded: LoadedModel, ids: list[int]) -> list[Token]:
-    detokenizer, pieces = loaded.tokenizer.detokenizer, []
-    for token in ids:
-        detokenizer.add_token(token)
-        pieces.append(Token(detokenizer.last_segment, token, "prompt"))
-    return pieces

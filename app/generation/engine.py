@@ -1,37 +1,29 @@
-"""The engine: one thread that loads models and runs all MLX work, for everyone in turns."""
+"""The engine: a bounded queue, the worker that takes from it, and a watchdog over that."""
 
 import atexit
-import gc
 import logging
 import threading
+import time
 from collections import deque
-from dataclasses import dataclass
-
-import mlx.core as mx
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
 
-from .decoder import Decoder, Request
-from .models import LoadedModel, Models
+from .decoder import Request
+from .models import Models
 from .run import Limits, RecordedRuns, Run
 from .states import Message, StateCache, as_messages
+from .worker import SHUT_DOWN, STUCK, Job, Worker
 from .worker_pool import WorkerPool
 
 LOG = logging.getLogger(__name__)
-
-
-@dataclass(eq=False)
-class _Job:
-    run: Run
-    request: Request | None  # None: only load the model
-    decoder: Decoder | None = None  # from its first step to its last
+WATCH_SECONDS = 1.0  # between two looks at the worker
 
 
 class Engine:
     """Runs generations one step at a time, up to `limits.active` in turns; others wait in order.
 
-    MLX's streams belong to the thread that made them, so nothing else here touches MLX.
+    All MLX work is the worker's. A watchdog replaces one that has died or is stuck in a step.
 
     Args:
         models: The models to choose from.
@@ -45,12 +37,11 @@ class Engine:
         self.recorded = RecordedRuns(limits.runs, limits.trace_bytes)
         self._downloads = WorkerPool(threads=2, most=4)
         self._condition = threading.Condition()
-        self._waiting: deque[_Job] = deque()
-        self._active: list[_Job] = []
-        self._loaded: dict[str, LoadedModel] = {}
+        self._waiting: deque[Job] = deque()
         self._closing = False
-        self._thread = threading.Thread(target=self._serve, name="engine", daemon=True)
-        self._thread.start()
+        self._worker = Worker(self)
+        self._watchdog = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._watchdog.start()
         atexit.register(self.close)
 
     def submit(
@@ -99,12 +90,41 @@ class Engine:
         return self._enqueue(model, None)
 
     def close(self) -> None:
-        """Stop everything and end the thread."""
+        """Stop everything and end the threads."""
         with self._condition:
             self._closing = True
+            for job in self._waiting:
+                job.run.finish(SHUT_DOWN)
+            self._waiting.clear()
             self._condition.notify_all()
-        self._thread.join()
+        self._watchdog.join()
+        self._worker.join(self.limits.step_seconds)
         atexit.unregister(self.close)
+
+    def check_worker(self, now: float) -> None:
+        """Replace the worker if it has died or is stuck.
+
+        Args:
+            now: The time, of `time.monotonic`.
+        """
+        if not self._closing and not self._worker.is_well(now):
+            LOG.error("the engine's thread is stuck or dead; another one takes over")
+            self._worker.abandon(STUCK)
+            self._worker = Worker(self)
+
+    def next_jobs(self, active: list[Job]) -> list[Job] | None:
+        """Wait for work; returns the jobs to begin with, or None at the end."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._closing or self._waiting or active)
+            if self._closing:
+                return None
+            room = max(0, self.limits.active - len(active))
+            return [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
+
+    def needed(self) -> set[str]:
+        """Return the models of the jobs that wait."""
+        with self._condition:
+            return {job.run.model for job in self._waiting}
 
     def _check(self, prompt: str | tuple[Message, ...], max_tokens: int) -> None:
         limits = self.limits
@@ -126,11 +146,11 @@ class Engine:
         run = Run(model, self._cancelled)
         with self._condition:
             if self._closing:
-                raise InputError("the engine is shut down")
+                raise InputError(SHUT_DOWN)
             if len(self._waiting) >= self.limits.queue:
                 waiting = f"{len(self._waiting)} requests are waiting"
                 raise InputError(f"the server is busy, {waiting}; try again in a moment")
-            self._waiting.append(_Job(run, request))
+            self._waiting.append(Job(run, request))
             if request is not None and request.record:  # the others leave nothing to look at
                 self.recorded.put(run)
             self._condition.notify_all()
@@ -142,73 +162,8 @@ class Engine:
                 self._waiting.remove(job)
                 run.finish()
 
-    def _serve(self) -> None:
-        # On a CPU each new shape and each new temperature would be compiled, a second or more.
-        compiles = mx.default_device().type != mx.cpu
-        if not compiles:
-            mx.disable_compile()
-        try:
-            while self._next_jobs():
-                for job in list(self._active):
-                    self._advance(job)
-        finally:
-            for job in [*self._active, *self._waiting]:
-                job.run.finish("the engine is shut down")
-            self._active.clear()
-            self._waiting.clear()
-            self._loaded.clear()
-            self._free()
-            if not compiles:
-                mx.enable_compile()
-            mx.clear_streams()  # or the process may abort at its end
-
-    def _next_jobs(self) -> bool:
-        with self._condition:
-            self._condition.wait_for(lambda: self._closing or self._waiting or self._active)
-            while self._waiting and len(self._active) < self.limits.active:
-                self._active.append(self._waiting.popleft())
-            return not self._closing
-
-    def _advance(self, job: _Job) -> None:
-        error = None
-        try:
-            if self._step(job):
-                return
-        except InputError as problem:
-            error = str(problem)
-        except Exception:
-            LOG.exception("a run of %s failed", job.run.model)
-            error = "something went wrong inside; the server's log says what"
-        job.decoder = None  # it holds the model
-        with self._condition:
-            self._active.remove(job)
-        if not self._active:
-            mx.clear_cache()
-        self.recorded.evict()
-        job.run.finish(error)
-
-    def _step(self, job: _Job) -> bool:
-        """Load the job's model, or let its decoder step; returns whether there is more to do."""
-        if job.decoder is not None:
-            return job.decoder.step()
-        if job.run.stopped:
-            return False
-        loaded = self._load(job.run.model)
-        if job.request is None:
-            return False
-        job.decoder = Decoder(job.run, loaded, job.request, self.states, self.limits)
-        return True
-
-    def _load(self, name: str) -> LoadedModel:
-        if name not in self._loaded:
+    def _watch(self) -> None:
+        while not self._closing:
             with self._condition:
-                needed = {job.run.model for job in [*self._active, *self._waiting]}
-            for other in self._loaded.keys() - needed:  # first, so that there is room
-                del self._loaded[other]
-            self._free()
-            self._loaded[name] = self.models.load(name)
-        return self._loaded[name]
-
-    def _free(self) -> None:
-        gc.collect()
-        mx.clear_cache()
+                self._condition.wait_for(lambda: self._closing, WATCH_SECONDS)
+            self.check_worker(time.monotonic())

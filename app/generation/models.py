@@ -3,13 +3,17 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from mlx_gateloop.errors import InputError
-from mlx_gateloop.io import HUB_ID, load
-from mlx_gateloop.model.lm import ModelArgs
+from mlx_gateloop.configuration import read_json
+from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.io import HUB_ID, load_weights
+from mlx_gateloop.model.lm import Model, ModelArgs
+from mlx_gateloop.model_files import check
+
+from .isolation import Bounds, InProcess, Isolated
 
 SUMS = "SHA256SUMS"
 # The files that are read to load a model; none of them is code.
@@ -40,21 +44,14 @@ class LoadedModel:
     """A model in memory.
 
     Args:
-        model: A `Model`.
-        tokenizer: mlx-lm's.
+        model: The model.
+        tokenizer: Its tokenizer; one of a foreign model is in a process of its own.
         fingerprint: SHA-256 of the files that determine its output.
     """
 
-    model: Any
-    tokenizer: Any
+    model: Model
+    tokenizer: InProcess | Isolated
     fingerprint: str
-    _texts: dict[int, str] = field(default_factory=dict)
-
-    def text(self, token: int) -> str:
-        """Decode one token by itself."""
-        if token not in self._texts:
-            self._texts[token] = self.tokenizer.decode([token])
-        return self._texts[token]
 
 
 class Models:
@@ -63,14 +60,24 @@ class Models:
     Args:
         roots: Folders of model directories; one may itself be a model directory.
         allow_hub: True if "owner/name" may be downloaded from the Hugging Face hub.
+        trusted: A folder of models whose tokenizers and chat templates run in this process; those
+            of all others run in processes of their own, within bounds.
+        bounds: Of these.
 
     Raises:
         InputError: A root is no folder.
     """
 
-    def __init__(self, roots: Sequence[Path], allow_hub: bool = False) -> None:
+    def __init__(
+        self,
+        roots: Sequence[Path],
+        allow_hub: bool = False,
+        trusted: Path | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
         self.roots = [Path(root).resolve() for root in roots]
-        self.allow_hub = allow_hub
+        self.allow_hub, self.bounds = allow_hub, bounds or Bounds()
+        self.trusted = trusted and trusted.resolve()
         for root in self.roots:
             if not root.is_dir():
                 raise InputError(f"{root}: no such folder; give one that holds model directories")
@@ -86,11 +93,12 @@ class Models:
             InputError: There is no such model, or its config.json cannot be used.
         """
         path, _ = self._path(name)
-        config = _read_json(path / "config.json")
+        with _called(name, path):
+            config = read_json(path / "config.json")
         try:
             args = ModelArgs.from_dict(config)
         except InputError as error:
-            raise InputError(f"{name}: {error}") from error
+            raise InputError(f"{name}: {one_line(error)}") from error
         layers, channels, heads = args.num_hidden_layers, args.width, args.heads
         chats = (path / "chat_template.jinja").exists()
         return ModelInfo(layers, channels, args.vocab_size, heads, args.transition, chats)
@@ -111,12 +119,21 @@ class Models:
                 changed, it would run code of its own, or it has no state.
         """
         path, digests = self._checked(name)
-        model, tokenizer = load(path)
+        with _called(name, path):
+            model = load_weights(path)
         if model.args.mixer != "gate_loop":
             raise InputError(
                 f"{name}: {model.args.mixer} has no state to keep; `gateloop generate` runs it"
             )
+        if model.args.outputs > model.args.vocab_size:
+            raise InputError(f"{name}: draws tokens that it cannot read; not a model of text")
+        is_trusted = self.trusted is not None and path.is_relative_to(self.trusted)
+        tokenizer = InProcess(str(path)) if is_trusted else Isolated(str(path), self.bounds)
         return LoadedModel(model, tokenizer, _fingerprint(digests))
+
+    def key(self, name: str) -> str:
+        """Return what is the same for all names of a model, such as "demo" and "./demo"."""
+        return str(self._local(name) or name)
 
     def is_here(self, name: str) -> bool:
         """Return True if the model is in one of the folders."""
@@ -144,10 +161,14 @@ class Models:
         for file in path.rglob("*"):
             if not _inside(file, roots):
                 raise InputError(f"{name}/{file.relative_to(path)}: leads out of the models folder")
-        for config in ("config.json", "tokenizer_config.json"):
-            if (path / config).exists():
-                for key in _read_json(path / config).keys() & set(CODE_KEYS):
-                    raise InputError(f"{name}/{config}: {key} would run repository code; refused")
+        with _called(name, path):
+            for config in ("config.json", "tokenizer_config.json"):
+                if (path / config).exists():
+                    for key in read_json(path / config).keys() & set(CODE_KEYS):
+                        raise InputError(
+                            f"{name}/{config}: {key} would run repository code; refused"
+                        )
+            check(path)
         digests = {file.name: _sha256(file) for kind in LOADED for file in path.glob(kind)}
         if (path / SUMS).exists():
             _compare(name, path, digests)
@@ -207,18 +228,16 @@ def _snapshot(name: str, is_here: bool) -> Path:
         patterns = [*LOADED, SUMS]
         return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=is_here))
     except Exception as error:  # the network, the hub's answer, the disk
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{name}: cannot be fetched from the hub: {reason}") from error
+        raise InputError(f"{name}: cannot be fetched from the hub: {one_line(error)}") from error
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+@contextmanager
+def _called(name: str, path: Path) -> Iterator[None]:
+    """Name a model in errors as its user does, without the folders of this machine."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path.parent.name}/{path.name}: not readable as JSON") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path.parent.name}/{path.name}: expected a JSON object")
-    return value
+        yield
+    except InputError as error:
+        raise InputError(str(error).replace(str(path), name)) from error
 
 
 def _sha256(path: Path) -> str:

@@ -1,5 +1,6 @@
 """One generation as its reader sees it: tokens, trace and figures that grow while it runs."""
 
+import re
 import secrets
 import threading
 import time
@@ -9,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mlx_gateloop.watch.trace import Trace, total_bytes
+
+FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\"]+/)+")  # of an absolute path
+MOST_CHARACTERS = 300  # of an error
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class Limits:
         max_tokens: Generated in one run.
         queue: Runs that wait.
         active: Runs whose steps are taken in turns.
+        step_seconds: Of one step; a longer one is given up.
+        loading_seconds: Of a step that loads a model.
         runs: Finished runs kept to look at.
         trace_bytes: Of all kept traces together; one trace may take half of it.
         conversations: Whose states are cached.
@@ -37,6 +43,8 @@ class Limits:
     max_tokens: int = 1_024
     queue: int = 16
     active: int = 4
+    step_seconds: float = 120.0
+    loading_seconds: float = 900.0
     runs: int = 8
     trace_bytes: int = 256 * 2**20
     conversations: int = 32
@@ -132,9 +140,16 @@ class Run:
             self.on_cancel(self)
 
     def finish(self, error: str | None = None) -> None:
-        """Mark the end; for the engine."""
-        self.error = error
+        """Mark the end; for the engine. What is wrong comes from models too."""
+        self.error = error and public_line(error)
         self.done = True  # last, as others wait for it
+
+
+def public_line(message: str) -> str:
+    """Make a line for visitors: without the folders of this machine, and not too long."""
+    line = " ".join(message[:10_000].split())
+    line = FOLDERS.sub("", line)
+    return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 3]}..."
 
 
 class RecordedRuns:

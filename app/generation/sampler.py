@@ -7,8 +7,6 @@ import numpy as np
 
 from mlx_gateloop.generate import Sampling, sampler
 
-from .models import LoadedModel
-
 CANDIDATES = 8
 RECENT = 20  # tokens that the repetition penalty looks at: mlx-lm's default
 
@@ -20,11 +18,11 @@ class Drawn(NamedTuple):
     likeliest: mx.array
     log_probabilities: mx.array
 
-    def candidates(self, loaded: LoadedModel) -> tuple[tuple[str, float], ...]:
-        """Return texts and probabilities of the likeliest tokens, best first."""
+    def candidates(self) -> tuple[list[int], list[float]]:
+        """Return the likeliest tokens, best first, and their probabilities."""
         ids, logs = np.array(self.likeliest)[0], np.array(self.log_probabilities)[0]
         best = np.argsort(-logs, kind="stable")
-        return tuple((loaded.text(int(ids[i])), float(np.exp(logs[i]))) for i in best)
+        return ids[best].tolist(), np.exp(logs[best]).tolist()
 
 
 class Sampler:

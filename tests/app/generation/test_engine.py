@@ -171,7 +171,7 @@ def test_another_model_frees_the_old_one_unless_a_run_needs_it(engine, finished)
             models.append(weakref.ref(loaded.model))
             return loaded
 
-    engine.models = Watching(engine.models.roots)
+    engine.models = Watching(engine.models.roots, trusted=engine.models.trusted)
     finished(engine.prepare("tiny"))
     finished(ask(engine))
     finished(ask(engine, model="fixed"))
@@ -204,7 +204,8 @@ from pathlib import Path
 from mlx_gateloop.app.generation.engine import Engine
 from mlx_gateloop.app.generation.models import Models
 from mlx_gateloop.generate import Sampling
-engine = Engine(Models([Path({str(models_folder)!r})]))
+folder = Path({str(models_folder)!r})
+engine = Engine(Models([folder], trusted=folder))
 run = engine.submit("tiny", "x" * 40, Sampling(0), 1000)
 while len(run.pieces) <= 50:
     time.sleep(0.01)

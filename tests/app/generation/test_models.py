@@ -7,6 +7,8 @@ import socket
 from pathlib import Path
 
 import pytest
+from helpers.hostile import FILES, save_hostile_model
+from helpers.steps import result
 from mlx_gateloop.app.generation.models import Models
 
 import mlx_gateloop as gl
@@ -43,7 +45,7 @@ def edit(path, **changes):
 
 
 def test_names_and_shapes(folder, models_folder):
-    models = Models([folder, models_folder, folder / "tiny"])
+    models = Models([folder, models_folder, folder / "tiny"], trusted=folder)
     assert models.names() == ["tiny", "fixed"]
     info = models.info("fixed")
     assert (info.layers, info.channels, info.transition) == (2, 16, "fixed")
@@ -51,7 +53,8 @@ def test_names_and_shapes(folder, models_folder):
     loaded = models.load("tiny")
     assert loaded.model.args.hidden_size == 16
     assert loaded.fingerprint == models.fingerprint("tiny") != models.fingerprint("fixed")
-    assert loaded.text(72) == "H"
+    write = loaded.tokenizer.call("write", "answer", 72, [73])
+    assert result(write) == ("H", ["I"])
 
 
 def test_a_model_without_a_state_is_refused(folder):
@@ -145,9 +148,9 @@ def test_broken_models_are_named(folder):
     edit(folder / "tiny" / "config.json", hidden_size="wide")
     assert "hidden_size must be a valid integer" in refusal(models.info, "tiny")
     (folder / "tiny" / "config.json").write_text("[]")
-    assert refusal(models.info, "tiny") == "tiny/config.json: expected a JSON object"
+    assert refusal(models.info, "tiny") == "tiny/config.json: expected a JSON object, got list"
     (folder / "tiny" / "config.json").write_text("{")
-    assert refusal(models.load, "tiny") == "tiny/config.json: not readable as JSON"
+    assert refusal(models.load, "tiny").startswith("tiny/config.json: not readable JSON: Exp")
     assert "no such folder" in refusal(Models, [folder / "missing"])
     (folder / "empty").mkdir()
     assert "none, the models folders are empty" in refusal(Models([folder / "empty"]).info, "x")
@@ -197,3 +200,33 @@ def test_no_network_is_one_line(folder, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", refused)
     line = refusal(Models([folder], allow_hub=True).fetch, "owner/name")
     assert line == "owner/name: cannot be fetched from the hub: no network"
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_hostile_files_are_refused_before_they_are_read(tmp_path, kind):
+    name = save_hostile_model(tmp_path / "bad", kind).name
+    models = Models([tmp_path])
+    for ask in (models.load, models.fingerprint):
+        line = refusal(ask, name)
+        assert line.startswith("bad")
+        assert str(tmp_path) not in line
+        assert len(line) < 300
+
+
+def test_a_long_value_is_not_quoted_whole(folder):
+    edit(folder / "tiny" / "config.json", gate="x" * 1_000_000)
+    assert len(refusal(Models([folder]).info, "tiny")) < 300
+
+
+def test_a_model_that_draws_tokens_it_cannot_read_is_refused(folder):
+    tokenizer = byte_tokenizer()
+    args = gl.ModelArgs(vocab_size=300, num_outputs=400, hidden_size=8, num_hidden_layers=1)
+    gl.save(gl.Model(args), tokenizer, folder / "tiny")
+    assert "tiny: draws tokens that it cannot read" in refusal(Models([folder]).load, "tiny")
+
+
+def test_all_names_of_a_model_have_one_key(folder):
+    models = Models([folder])
+    aliases = ["tiny", "./tiny", "tiny/../tiny", str(folder / "tiny")]
+    assert len({models.key(name) for name in aliases}) == 1
+    assert models.key("owner/name") == "owner/name"

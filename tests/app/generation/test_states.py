@@ -43,10 +43,10 @@ def test_the_end_of_a_turn_is_not_in_the_state(chat, engine, model):
     class Ending(type(engine.models)):
         def load(self, name):
             loaded = super().load(name)
-            loaded.tokenizer._eos_token_ids = set(range(0, 256, 8))
+            loaded.tokenizer.tokenizer.stops = list(range(0, 256, 8))
             return loaded
 
-    engine.models = Ending(engine.models.roots)
+    engine.models = Ending(engine.models.roots, trusted=engine.models.trusted)
     runs = [chat.say("hello", seed, max_tokens=200) for seed in range(6)]
     lengths = [run.stats.tokens for run in runs]
     assert max(lengths) < 200

@@ -1,0 +1,184 @@
+"""A model's tokenizer and chat template, in which typed special tokens stay text."""
+
+import re
+from bisect import bisect_left
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+from mlx_gateloop.errors import InputError, is_panic, one_line
+
+from .states import Message
+
+MOST_CHARACTERS = 1_000_000  # that a template may write; a visitor's messages have 400,000
+MOST_OF_A_TOKEN = 4_096  # characters
+ANSWERS = 16  # written at the same time; the engine has fewer
+
+
+class ChatTokenizer:
+    """Turns messages into token ids, and tokens into text.
+
+    Everything it takes and returns can be written as JSON: it may run in another process.
+
+    Args:
+        path: The model's directory.
+
+    Raises:
+        InputError: There is no usable tokenizer.
+    """
+
+    def __init__(self, path: str) -> None:
+        from mlx_lm.utils import load_config, load_tokenizer
+
+        try:
+            stops = load_config(Path(path)).get("eos_token_id")
+            tokenizer: Any = load_tokenizer(Path(path), eos_token_ids=stops)
+            added = tokenizer.added_tokens_decoder.values()
+        except BaseException as error:  # tokenizers raises nothing narrower, and panics
+            raise _refused("model: its tokenizer cannot be loaded", error) from error
+        special = {token.content for token in added if token.special} - {""}
+        by_length = sorted(special, key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, by_length)) or "(?!)")
+        self._tokenizer = tokenizer
+        self.stops = sorted(tokenizer.eos_token_ids)
+        self._answers: dict[str, Any] = {}  # a detokenizer for each
+        self._texts: dict[int, str] = {}
+
+    def special_ids(self) -> tuple[int | None, list[int]]:
+        """Return the token that stands for an empty text, and those that end an answer."""
+        return self._tokenizer.eos_token_id, self.stops
+
+    def render(self, messages: list[Message]) -> tuple[str, list[int]]:
+        """Write messages as the chat template has them.
+
+        Returns:
+            The text, and for every special token in the messages a position inside it.
+
+        Raises:
+            InputError: There is no template, or it refuses the messages.
+        """
+        if not self._tokenizer.has_chat_template:
+            raise InputError(
+                "model: it has no chat template; use the Completion tab, or another model"
+            )
+        mark = _unused("".join(text for _, text in messages))
+        # Broken by the mark, the special tokens of a visitor are none to the template either.
+        marked = [
+            {"role": role, "content": self._special.sub(lambda m: _broken(m[0], mark), text)}
+            for role, text in messages
+        ]
+        try:
+            written = self._tokenizer.apply_chat_template(
+                marked, add_generation_prompt=True, tokenize=False
+            )
+        except BaseException as error:  # a template may refuse roles and orders with any exception
+            raise _refused("messages: the chat template refuses them", error) from error
+        if len(written) > MOST_CHARACTERS:
+            raise InputError(
+                f"messages: the chat template makes {len(written):,} characters of them, "
+                f"at most {MOST_CHARACTERS:,} are read"
+            )
+        first, *others = written.split(mark)
+        parts, positions, length = [first], [], len(first)
+        for part in others:
+            positions.append(length)
+            parts.append(part)
+            length += len(part)
+        return "".join(parts), positions
+
+    def encode(self, text: str, typed: list[int] | None) -> list[int]:
+        """Return the tokens of a text.
+
+        Args:
+            text: The text.
+            typed: Positions inside special tokens that are to be read as text; None for all.
+
+        Raises:
+            InputError: The tokenizer cannot read it.
+        """
+        if typed is None:
+            return self._ids(text, as_text=True)
+        return [
+            token
+            for as_text, parts in groupby(self._parts(text, typed), key=lambda part: part[1])
+            for token in self._ids("".join(part for part, _ in parts), as_text)
+        ]
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        """Return what each token adds to the text."""
+        detokenizer = self._tokenizer.detokenizer
+        return [_next_piece(detokenizer, token) for token in ids]
+
+    def write(self, answer: str, token: int, candidates: list[int]) -> tuple[str, list[str]]:
+        """Return what a token adds to an answer, and the texts of other tokens by themselves.
+
+        Args:
+            answer: Its id.
+            token: The next one.
+            candidates: Those that were the likeliest.
+        """
+        if answer not in self._answers:
+            while len(self._answers) >= ANSWERS:  # left by answers that failed
+                del self._answers[next(iter(self._answers))]
+            self._answers[answer] = self._tokenizer.detokenizer
+        return _next_piece(self._answers[answer], token), list(map(self._text, candidates))
+
+    def end(self, answer: str) -> str:
+        """Return what was held back of an answer: the beginning of a character."""
+        detokenizer = self._answers.pop(answer, None)
+        if detokenizer is None:  # an answer without a token
+            return ""
+        detokenizer.finalize()
+        return str(detokenizer.last_segment)
+
+    def _text(self, token: int) -> str:
+        if token not in self._texts:
+            self._texts[token] = self._tokenizer.decode([token])[:MOST_OF_A_TOKEN]
+        return self._texts[token]
+
+    def _ids(self, text: str, as_text: bool) -> list[int]:
+        try:
+            ids: list[int] = self._tokenizer.encode(
+                text, add_special_tokens=False, split_special_tokens=as_text
+            )
+        except BaseException as error:
+            raise _refused("text: the model's tokenizer cannot read it", error) from error
+        return ids
+
+    def _parts(self, text: str, typed: list[int]) -> list[tuple[str, bool]]:
+        """Cut the text at the template's special tokens, and note the parts with typed ones."""
+
+        def has_typed(begin: int, end: int) -> bool:
+            return bisect_left(typed, begin) < bisect_left(typed, end)
+
+        spans = [m.span() for m in self._special.finditer(text) if typed]
+        edges = [0, *(edge for span in spans if not has_typed(*span) for edge in span), len(text)]
+        return [(text[begin:end], has_typed(begin, end)) for begin, end in pairwise(edges)]
+
+
+def _next_piece(detokenizer: Any, token: int) -> str:
+    detokenizer.add_token(token)
+    piece: str = detokenizer.last_segment
+    if len(piece) > MOST_OF_A_TOKEN:
+        raise InputError(
+            f"model: a token has {len(piece):,} characters, at most {MOST_OF_A_TOKEN:,} are shown"
+        )
+    return piece
+
+
+def _unused(text: str) -> str:
+    """Return a character that the text has not; a text is shorter than this range."""
+    used = set(text)
+    return next(mark for mark in map(chr, range(0xE000, 0x110000)) if mark not in used)
+
+
+def _broken(special: str, mark: str) -> str:
+    at = min(1, len(special) - 1)
+    return special[:at] + mark + special[at:]
+
+
+def _refused(what: str, error: BaseException) -> InputError:
+    """Make the error of foreign code that failed; Ctrl-C and the like are raised again."""
+    if not isinstance(error, Exception) and not is_panic(error):
+        raise error
+    return InputError(f"{what}: {one_line(error)}")

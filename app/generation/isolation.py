@@ -1,0 +1,186 @@
+"""A tokenizer in a process of its own, which is ended when it takes too much time or memory."""
+
+import contextlib
+import json
+import math
+import multiprocessing
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mlx_gateloop.errors import InputError, one_line
+
+from .chat_tokenizer import ChatTokenizer
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]  # others take their turns wherever it yields
+MOST_REPLY = 64 * 2**20  # bytes; JSON of MOST_CHARACTERS, each escaped, and their tokens are less
+PATIENCE = 0.001  # seconds of the engine for a reply, which usually takes a tenth of this
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Limits of a tokenizer in a process of its own.
+
+    Args:
+        seconds: CPU time of one call.
+        loading_seconds: CPU time to load it.
+        memory: Bytes in addition to those of the modules that it needs.
+    """
+
+    seconds: int = 5
+    loading_seconds: int = 30
+    memory: int = 2 * 2**30
+
+
+class InProcess:
+    """Calls of a tokenizer in this process, in the form of `Isolated`."""
+
+    def __init__(self, path: str) -> None:
+        self.tokenizer = ChatTokenizer(path)
+
+    def call(self, method: str, *arguments: object) -> Steps[Any]:
+        """Return what the method returns."""
+        return getattr(self.tokenizer, method)(*arguments)
+        yield
+
+
+class Isolated:
+    """Calls of a tokenizer in a process of its own, started again after it had to be ended.
+
+    It belongs to one thread. Its process ends with it: it reads the end of the connection, or
+    reaches the limit of its CPU time.
+
+    Args:
+        path: The model's directory.
+        bounds: Limits of the process.
+    """
+
+    def __init__(self, path: str, bounds: Bounds) -> None:
+        self._path, self._bounds = path, bounds
+        self._child: _Child | None = None
+        self._busy = False
+
+    def call(self, method: str, *arguments: object) -> Steps[Any]:
+        """Return what the method of `ChatTokenizer` returns.
+
+        Raises:
+            InputError: As the method, or the process had to be ended.
+        """
+        while self._busy:  # with a call of another run
+            yield
+        self._busy = True
+        try:
+            if self._child is None:
+                self._child = yield from self._start()
+            what = "chat template" if method == "render" else "tokenizer"
+            message = json.dumps([method, *arguments]).encode()
+            reply = yield from self._ask(self._child, message, what, self._bounds.seconds)
+        finally:
+            self._busy = False
+        if "error" in reply:
+            raise InputError(reply["error"])
+        return reply["value"]
+
+    def _start(self) -> Steps["_Child"]:
+        here, there = multiprocessing.Pipe()
+        thread = ThreadPoolExecutor(1, "tokenizer")  # the first start imports modules, for seconds
+        started = thread.submit(_start_process, there, self._path, self._bounds)
+        thread.shutdown(wait=False)
+        while not wait([started], PATIENCE).done:
+            yield
+        there.close()
+        child = _Child(started.result(), here)
+        reply = yield from self._ask(child, None, "tokenizer", self._bounds.loading_seconds)
+        if "error" in reply:
+            raise InputError(reply["error"])
+        return child
+
+    def _ask(self, child: "_Child", message: bytes | None, what: str, seconds: int) -> Steps[Any]:
+        """Send a message and return the reply; the first reply, to no message, is to be loaded."""
+        end = time.monotonic() + 60 + 20 * seconds  # later only what does not even compute
+        try:
+            if message is not None:
+                child.connection.send_bytes(message)
+            while not child.connection.poll(PATIENCE):
+                if time.monotonic() > end:
+                    raise EOFError
+                yield
+            return json.loads(child.connection.recv_bytes(MOST_REPLY))
+        except (OSError, EOFError):
+            child.process.kill()
+            self._child = None
+            raise InputError(
+                f"model: its {what} was ended, it takes more than {seconds} seconds or "
+                f"{self._bounds.memory / 2**30:g} GB of memory; use another model"
+            ) from None
+
+
+@dataclass(frozen=True)
+class _Child:
+    process: BaseProcess
+    connection: Connection
+
+
+def _start_process(connection: Connection, path: str, bounds: Bounds) -> BaseProcess:
+    context = multiprocessing.get_context("forkserver")  # imports once, and forks for every model
+    context.set_forkserver_preload([__name__, "mlx_lm.utils"])
+    process = context.Process(target=_serve, args=(connection, path, bounds), daemon=True)
+    process.start()
+    return process
+
+
+def _serve(connection: Connection, path: str, bounds: Bounds) -> None:
+    """Load the tokenizer and answer calls until the other side has gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):  # a panic writes its message there
+        os.dup2(nothing, stream)
+    os.nice(5)  # the engine comes first
+    _limit(bounds.memory)
+    tokenizer: ChatTokenizer | None = None
+
+    def load() -> None:
+        nonlocal tokenizer
+        tokenizer = ChatTokenizer(path)
+
+    with contextlib.suppress(EOFError, OSError):
+        _limit_time(bounds.loading_seconds)
+        _answer(connection, load)
+        while True:
+            method, *arguments = json.loads(connection.recv_bytes())
+            _limit_time(bounds.seconds)
+            _answer(connection, getattr(tokenizer, method), *arguments)
+
+
+def _answer(connection: Connection, method: Callable[..., object], *arguments: object) -> None:
+    try:
+        reply = {"value": method(*arguments)}
+    except InputError as error:
+        reply = {"error": str(error)}
+    except BaseException as error:  # a tokenizer raises what it likes, panics included
+        reply = {"error": f"model: its tokenizer fails: {one_line(error)}"}
+    connection.send_bytes(json.dumps(reply).encode())
+
+
+def _limit(memory: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):  # macOS has no such file, and no limit that it keeps
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        most = pages * resource.getpagesize() + memory
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _limit_time(seconds: int) -> None:
+    """Let the system end this process after so many seconds of CPU time from now on."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    end = math.ceil(time.process_time()) + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (end, hard))

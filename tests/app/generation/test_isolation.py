@@ -1,0 +1,103 @@
+"""Tokenizers and templates of foreign models: bounded, ended, and started again."""
+
+import os
+
+import pytest
+from helpers.hostile import SLOW_TEXT, TEMPLATES, TOKENIZERS, save_hostile_model
+from helpers.models import save_tiny_model
+from helpers.steps import result
+from mlx_gateloop.app.generation.isolation import Bounds, Isolated
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.generate import Sampling
+
+BOUNDS = Bounds(seconds=1)
+HELLO = [{"role": "user", "content": "hello"}]
+GREEDY = Sampling(0)
+
+
+def test_a_foreign_model_answers_as_an_embedded_one(make_engine, make_chat):
+    here, apart = make_chat(make_engine()), make_chat(make_engine(bounds=Bounds()))
+    for text in ("hello", "naïve 🙂 </s>", "more"):
+        expected, found = here.say(text), apart.say(text)
+        assert found.pieces == expected.pieces
+        assert found.stats.prompt_tokens_read == expected.stats.prompt_tokens_read
+    assert found.begin > 0  # from the cached state
+
+
+@pytest.fixture
+def foreign(make_engine, tmp_path):
+    """An engine with the given hostile models and a good one, all foreign."""
+
+    def foreign(*kinds):
+        for kind in kinds:
+            save_hostile_model(tmp_path / kind, kind)
+        save_tiny_model(tmp_path / "good", chat=True, hidden_size=16, intermediate_size=32)
+        return make_engine(tmp_path, bounds=BOUNDS)
+
+    return foreign
+
+
+ENDED = {"nested loops", "long string", "power"}  # others end by themselves, with an error
+
+
+def check(engine, kinds, until, finished):
+    """All that is hostile fails in one line, and the good model answers meanwhile and after."""
+    prompt = [{"role": "user", "content": SLOW_TEXT}]
+    bad = [engine.submit(kind, prompt, GREEDY, 5) for kind in kinds]
+    assert finished(engine.submit("good", HELLO, GREEDY, 5)).text
+    for run in bad:
+        until(run)
+        assert run.error
+        assert "\n" not in run.error
+        assert len(run.error) <= 300
+        assert "/home" not in run.error
+        assert not run.pieces
+    assert finished(engine.submit("good", HELLO, GREEDY, 5)).text
+    return [run.error for run in bad]
+
+
+def test_hostile_templates_and_tokenizers_fail_in_one_line(foreign, until, finished):
+    kinds = ["power", "long error", "regex"]
+    power, long, regex = check(foreign(*kinds), kinds, until, finished)
+    assert power == (
+        "model: its chat template was ended, it takes more than 1 seconds or 2 GB of memory; "
+        "use another model"
+    )
+    assert long.startswith("messages: the chat template refuses them: key xxx")
+    assert "cannot read it" in regex
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TEMPLATES | TOKENIZERS)
+def test_every_kind_fails_in_one_line(foreign, until, finished, kind):
+    (line,) = check(foreign(kind), [kind], until, finished)
+    assert ("was ended" in line) == (kind in ENDED)
+
+
+def test_an_ended_process_is_started_again(tmp_path):
+    tokenizer = Isolated(str(save_tiny_model(tmp_path / "model", chat=True)), BOUNDS)
+    assert result(tokenizer.call("encode", "abc", None)) == [97, 98, 99]
+    os.kill(tokenizer._child.process.pid, 9)
+    tokenizer._child.process.join()
+    with pytest.raises(InputError, match="its tokenizer was ended"):
+        result(tokenizer.call("encode", "abc", None))
+    assert result(tokenizer.call("encode", "abc", None)) == [97, 98, 99]
+
+
+def test_its_process_ends_with_it(tmp_path):
+    tokenizer = Isolated(str(save_tiny_model(tmp_path / "model")), BOUNDS)
+    result(tokenizer.call("special_ids"))
+    process = tokenizer._child.process
+    del tokenizer
+    process.join()
+    assert process.exitcode == 0
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_one_line(tmp_path):
+    path = save_tiny_model(tmp_path / "model")
+    (path / "tokenizer.json").write_text("{")
+    tokenizer = Isolated(str(path), BOUNDS)
+    for _ in range(2):
+        with pytest.raises(InputError, match="model: its tokenizer cannot be loaded"):
+            result(tokenizer.call("special_ids"))
