@@ -64,7 +64,8 @@ def gate_loop(
     Returns:
         y in v's shape and dtype, and the state after the last step, float32, in h0's form. All
         arithmetic is float32; both are differentiable. Shapeless `mx.compile` works for the
-        max-headed "native" form only, as MLX's slices need fixed shapes.
+        max-headed "native" form only, as MLX's slices need fixed shapes; an array that the compiled
+        function captures, such as a loss's weight, must fit: MLX's own operations do not check it.
 
     Raises:
         ValueError: A shape, dtype or choice that does not fit, naming the argument.

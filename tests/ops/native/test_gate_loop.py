@@ -1,7 +1,10 @@
 """The C++ extension alone: fused gates, and derivatives written by hand."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
@@ -297,3 +300,22 @@ def test_a_wrong_call_raises_before_it_reads():
         native.linear_scan([x], [mx.zeros((1, 4, 3))], [])
     with pytest.raises(ValueError, match=r"targets \[...\]"):
         native.cross_entropy(x[0], mx.zeros((3,), mx.int64))
+
+
+def test_no_shapeless_call_reads_beyond_its_arrays():
+    program = [sys.executable, str(Path(__file__).with_name("shapeless.py")), "40", "1"]
+    child = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300)
+    assert child.returncode == 0, child.stdout[-500:] + child.stderr[-2000:]
+
+
+def test_a_captured_gradient_of_other_shapes_is_refused():
+    arrays, weight = [normal(2, 7, 5, key=i) for i in range(5)], normal(2, 7, 5, key=9)
+    mx.eval(weight)
+
+    def pulled(*xs):
+        return mx.vjp(lambda *xs: operator(*xs)[:1], list(xs), [weight])[1]
+
+    compiled = mx.compile(pulled, shapeless=True)
+    assert mx.array_equal(compiled(*arrays)[0], pulled(*arrays)[0])
+    with pytest.raises(ValueError, match="gradients of y and of the last state"):
+        mx.eval(compiled(*(normal(2, 7000, 500, key=i) for i in range(5))))

@@ -39,6 +39,12 @@ void check_shapes(const Arrays& inputs, const GateLoopOptions& o) {
           "gate_loop: mask is [B, L]");
 }
 
+// y, the last state and the saved states.
+std::vector<mx::Shape> output_shapes_for(const mx::array& q) {
+  int chunks = (q.shape(1) + kChunk - 1) / kChunk;
+  return {q.shape(), state_shape(q), {q.shape(0), chunks, 2, q.shape(2)}};
+}
+
 // Plane `i` of a state [B, 2, D].
 mx::array plane(const mx::array& state, int i, mx::Stream s) { return mx::take(state, i, 1, s); }
 
@@ -58,9 +64,7 @@ Arrays gates(const Arrays& in, const GateLoopOptions& o, mx::Stream s) {
 
 std::vector<mx::Shape> GateLoop::output_shapes(const Arrays& inputs) {
   check_shapes(inputs, options);
-  auto& q = inputs[0];
-  int chunks = (q.shape(1) + kChunk - 1) / kChunk;
-  return {q.shape(), state_shape(q), {q.shape(0), chunks, 2, q.shape(2)}};
+  return output_shapes_for(inputs[0]);
 }
 
 Work GateLoop::work(const Arrays& inputs, Arrays& outputs) {
@@ -107,12 +111,17 @@ Arrays GateLoop::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
   }
   Arrays last;
   for (auto& x : h) last.push_back(mx::take(x, o.reverse ? 0 : x.shape(1) - 1, 1, s));
-  auto saved = GateLoop(s, o).output_shapes(in)[2];
+  auto saved = output_shapes_for(in[0])[2];
   return {y, mx::stack(last, 1, s), mx::zeros(saved, s)};
 }
 
 std::vector<mx::Shape> GateLoopGradient::output_shapes(const Arrays& inputs) {
   check_shapes(inputs, options);
+  auto forward = output_shapes_for(inputs[0]);
+  const mx::Shape* expected[] = {&forward[2], &forward[0], &forward[1]};
+  for (int i = 0; i < 3; ++i)
+    require(inputs[options.end() + i].shape() == *expected[i],
+            "gate_loop: the gradients of y and of the last state have their shapes");
   std::vector<mx::Shape> shapes(options.h0(), inputs[0].shape());
   shapes.push_back(state_shape(inputs[0]));
   return shapes;

@@ -100,13 +100,14 @@ std::pair<T*, T*> planes(const std::vector<T*>& arrays, int& index, int count) {
   return {first, second};
 }
 
-// The first `sequences` inputs are [B, L, D], the others [B, D].
-void check_shapes(const Arrays& inputs, size_t sequences) {
+// All inputs are [B, L, D], but `count` of them [B, D] from `start` on.
+void check_shapes(const Arrays& inputs, size_t start, size_t count) {
   auto& shape = inputs[0].shape();
   require(shape.size() == 3, "linear_scan: planes are [B, L, D]");
   for (size_t i = 1; i < inputs.size(); ++i)
-    require(inputs[i].shape() == (i < sequences ? shape : mx::Shape{shape[0], shape[2]}),
-            "linear_scan: a and x have one shape [B, L, D], and h0 is [B, D]");
+    require(
+        inputs[i].shape() == (i - start < count ? mx::Shape{shape[0], shape[2]} : shape),
+        "linear_scan: a and x have one shape [B, L, D], h and its gradient too, and h0 is [B, D]");
 }
 
 mx::array first_step(const mx::array& x, bool reverse, mx::Stream s) {  // [B, L, D] -> [B, D]
@@ -125,7 +126,7 @@ mx::array previous(const mx::array& h, const mx::array& h0, bool reverse, mx::St
 }  // namespace
 
 std::vector<mx::Shape> Scan::output_shapes(const Arrays& inputs) {
-  check_shapes(inputs, options.planes_a() + options.planes_x());
+  check_shapes(inputs, options.planes_a() + options.planes_x(), options.state_planes());
   return std::vector<mx::Shape>(options.planes_h(), inputs[0].shape());
 }
 
@@ -135,7 +136,7 @@ Work Scan::work(const Arrays& inputs, Arrays& outputs) {
   auto out = data_of(outputs);
   auto [ar, ai] = planes(in, next, options.planes_a());
   auto [xr, xi] = planes(in, next, options.planes_x());
-  auto [sr, si] = planes(in, next, options.has_h0 ? options.planes_h() : 0);
+  auto [sr, si] = planes(in, next, options.state_planes());
   auto [hr, hi] = planes(out, next = 0, options.planes_h());
   return [=, options = options] {
     std::vector<float> zero(D);  // if there is no h0
@@ -148,6 +149,7 @@ Work Scan::work(const Arrays& inputs, Arrays& outputs) {
 }
 
 std::vector<mx::Shape> ScanGradient::output_shapes(const Arrays& inputs) {
+  check_shapes(inputs, options.planes_a() + options.planes_h(), options.state_planes());
   auto shape = inputs[0].shape();
   std::vector<mx::Shape> shapes(options.planes_a() + options.planes_x(), shape);
   shapes.insert(shapes.end(), options.planes_h(), mx::Shape{shape[0], shape[2]});
@@ -160,7 +162,7 @@ Work ScanGradient::work(const Arrays& inputs, Arrays& outputs) {
   auto out = data_of(outputs);
   auto [ar, ai] = planes(in, next, options.planes_a());
   auto [hr, hi] = planes(in, next, options.planes_h());
-  auto [sr, si] = planes(in, next, options.has_h0 ? options.planes_h() : 0);
+  auto [sr, si] = planes(in, next, options.state_planes());
   auto [dhr, dhi] = planes(in, next, options.planes_h());
   auto [dar, dai] = planes(out, next = 0, options.planes_a());
   auto [dxr, dxi] = planes(out, next, options.planes_x());
@@ -177,11 +179,14 @@ Work ScanGradient::work(const Arrays& inputs, Arrays& outputs) {
 }
 
 // The tangent of h obeys the same recurrence: dh_n = a_n dh_{n-1} + (da_n h_{n-1} + dx_n).
-Arrays Scan::jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) {
+Arrays Scan::jvp(const Arrays& inputs, const Arrays& tangents, const std::vector<int>& argnums) {
   auto s = stream();
-  Arrays t;
-  for (auto& x : primals) t.push_back(mx::zeros_like(x, s));
-  for (size_t i = 0; i < argnums.size(); ++i) t[argnums[i]] = tangents[i];
+  Arrays all = inputs;
+  for (auto& x : inputs) all.push_back(mx::zeros_like(x, s));
+  for (size_t i = 0; i < argnums.size(); ++i) all[inputs.size() + argnums[i]] = tangents[i];
+  all = SameShapes::of(all, s);
+  Arrays primals(all.begin(), all.begin() + inputs.size()),
+      t(all.begin() + inputs.size(), all.end());
   int n = options.planes_a(), x = n, start = n + options.planes_x();
   auto h = make(primals, options, s);
   auto nothing = mx::zeros_like(first_step(primals[0], options.reverse, s), s);
@@ -189,19 +194,19 @@ Arrays Scan::jvp(const Arrays& primals, const Arrays& tangents, const std::vecto
   for (int i = 0; i < n; ++i)
     before.push_back(
         previous(h[i], options.has_h0 ? primals[start + i] : nothing, options.reverse, s));
-  Arrays inputs(primals.begin(), primals.begin() + n);
+  Arrays scanned(primals.begin(), primals.begin() + n);
   auto real = mx::add(mx::multiply(t[0], before[0], s), t[x], s);
   if (n == 2) {
-    inputs.push_back(mx::subtract(real, mx::multiply(t[1], before[1], s), s));
+    scanned.push_back(mx::subtract(real, mx::multiply(t[1], before[1], s), s));
     auto imaginary = mx::add(mx::multiply(t[0], before[1], s), mx::multiply(t[1], before[0], s), s);
-    inputs.push_back(options.complex_x ? mx::add(imaginary, t[x + 1], s) : imaginary);
+    scanned.push_back(options.complex_x ? mx::add(imaginary, t[x + 1], s) : imaginary);
   } else {
-    inputs.push_back(real);
+    scanned.push_back(real);
   }
-  if (options.has_h0) inputs.insert(inputs.end(), t.begin() + start, t.end());
+  if (options.has_h0) scanned.insert(scanned.end(), t.begin() + start, t.end());
   auto both = options;
   both.complex_x = options.complex_a;  // da h has two planes even if x has one
-  return make(inputs, both, s);
+  return make(scanned, both, s);
 }
 
 Arrays Scan::vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums,
@@ -219,7 +224,7 @@ Arrays Scan::composed(const Arrays& inputs, ScanOptions options, mx::Stream stre
 }
 
 Arrays ScanGradient::composed(const Arrays& inputs, ScanOptions options, mx::Stream s) {
-  int n = options.planes_a(), start = 2 * n, dh = start + (options.has_h0 ? n : 0);
+  int n = options.planes_a(), start = 2 * n, dh = start + options.state_planes();
   bool reverse = options.reverse;
   auto nothing = mx::zeros_like(first_step(inputs[0], reverse, s), s);
   Arrays next, before;  // conj(a_{n+1}) and h_{n-1}

@@ -12,6 +12,7 @@ struct ScanOptions {
   int planes_a() const { return complex_a ? 2 : 1; }
   int planes_x() const { return complex_x ? 2 : 1; }
   int planes_h() const { return planes_a(); }
+  int state_planes() const { return has_h0 ? planes_h() : 0; }
 };
 
 // Inputs: the planes of a and x [B, L, D], and of h0 [B, D] if there is one. Outputs: the planes

@@ -13,6 +13,7 @@
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/mlx.h"
 #include "mlx/primitives.h"
+#include "same_shapes.h"
 
 namespace gateloop {
 
@@ -87,7 +88,7 @@ class CpuPrimitive : public mx::Primitive {
   // All inputs and outputs have the batch first; the new axis is folded into it.
   std::pair<Arrays, std::vector<int>> vmap(const Arrays& inputs,
                                            const std::vector<int>& axes) override {
-    auto folded = mapped_first(inputs, axes);
+    auto folded = SameShapes::of(mapped_first(inputs, axes), stream(), 2);
     mx::Shape axis{folded[0].shape(0), folded[0].shape(1)};
     for (auto& x : folded) x = mx::flatten(x, 0, 1, stream());
     auto outputs = make(folded, options, stream());
@@ -134,7 +135,7 @@ class CpuPrimitive : public mx::Primitive {
     return [=, options = options, stream = stream()](const Arrays& varying) {
       auto all = inputs;
       for (size_t i = 0; i < argnums.size(); ++i) all[argnums[i]] = varying[i];
-      return Self::composed(all, options, stream);
+      return Self::composed(SameShapes::of(all, stream), options, stream);
     };
   }
 };

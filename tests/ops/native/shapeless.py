@@ -1,0 +1,190 @@
+"""Every primitive and its derivatives in a shapeless compile, at shapes that were not traced.
+
+A call must raise, or give what it gives without mx.compile; where that raises, it must raise too.
+As reading beyond an array may end the process, this is a program of its own; its arguments are the
+number of cases and a seed.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import mlx.core as mx
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from mlx_gateloop.ops.native import extension
+
+native = extension()
+Sizes = dict[str, int]  # of the letters in a shape: B, L, D, and N for an axis of mx.vmap
+Function = Callable[..., list[mx.array]]
+
+
+class Call(NamedTuple):
+    """A function of float32 arrays, and of bool "m" or int64 "t" ones, of these shapes."""
+
+    name: str
+    function: Function
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def operator(form: int, is_complex: bool, has_h0: bool, has_mask: bool, reverse: bool) -> Call:
+    present = [True] * 4 + [is_complex, has_h0, has_mask]
+    shapes = ["BLD"] * 5 + ["B2D", "mBL"]
+
+    def function(*arrays: mx.array) -> list[mx.array]:
+        left = iter(arrays)
+        given = [next(left) if there else None for there in present]
+        return list(native.gate_loop(*given, form=form, reverse=reverse))
+
+    inputs = tuple(shape for shape, there in zip(shapes, present, strict=True) if there)
+    name = f"gate_loop{(form, is_complex, has_h0, has_mask, reverse)}"
+    return Call(name, function, inputs, ("BLD", "B2D"))
+
+
+def scan(planes_a: int, planes_x: int, has_h0: bool, reverse: bool) -> Call:
+    planes = max(planes_a, planes_x)
+
+    def function(*arrays: mx.array) -> list[mx.array]:
+        a, x = list(arrays[:planes_a]), list(arrays[planes_a : planes_a + planes_x])
+        h0 = list(arrays[planes_a + planes_x :])
+        return list(native.linear_scan(a, x, h0, reverse=reverse))
+
+    start = ("BD",) * planes if has_h0 else ()
+    name = f"linear_scan{(planes_a, planes_x, has_h0, reverse)}"
+    return Call(name, function, ("BLD",) * (planes_a + planes_x) + start, ("BLD",) * planes)
+
+
+def pointwise(name: str) -> Call:
+    return Call(name, lambda x: [getattr(native, name)(x)], ("BLD",), ("BLD",))
+
+
+# One array is weight and bias: the gradient would not read another bias.
+NORM = Call("layer_norm", lambda x, w: [native.layer_norm(x, w, w, 1e-5)], ("BLD", "D"), ("BLD",))
+LOSS = Call("cross_entropy", lambda *x: [native.cross_entropy(*x)], ("BLD", "tBL"), ("BL",))
+
+
+def is_float(shape: str) -> bool:
+    return shape[0] not in "mt"
+
+
+def gradient(call: Call) -> Call:
+    """The gradients of the float32 inputs, of the inputs and then those of the outputs."""
+    count = len(call.inputs)
+    varying = [i for i, shape in enumerate(call.inputs) if is_float(shape)]
+
+    def function(*arrays: mx.array) -> list[mx.array]:
+        def of_floats(*floats: mx.array) -> list[mx.array]:
+            inputs = list(arrays[:count])
+            for i, x in zip(varying, floats, strict=True):
+                inputs[i] = x
+            return call.function(*inputs)
+
+        return mx.vjp(of_floats, [arrays[i] for i in varying], list(arrays[count:]))[1]
+
+    outputs = tuple(call.inputs[i] for i in varying)
+    return Call(f"gradient of {call.name}", function, call.inputs + call.outputs, outputs)
+
+
+def tangent(call: Call) -> Call:
+    """The tangents of the outputs, of the inputs and then their tangents (of floats alone)."""
+    count = len(call.inputs)
+    varying = [i for i, shape in enumerate(call.inputs) if is_float(shape)]
+
+    def function(*arrays: mx.array) -> list[mx.array]:
+        def of_floats(*floats: mx.array) -> list[mx.array]:
+            inputs = list(arrays[:count])
+            for i, x in zip(varying, floats, strict=True):
+                inputs[i] = x
+            return call.function(*inputs)
+
+        return mx.jvp(of_floats, [arrays[i] for i in varying], list(arrays[count:]))[1]
+
+    tangents = tuple(call.inputs[i] for i in varying)
+    return Call(f"tangent of {call.name}", function, call.inputs + tangents, call.outputs)
+
+
+def mapped(call: Call) -> Call:
+    """The same under mx.vmap, the new axis first."""
+
+    def shape(old: str) -> str:
+        return old[0] + "N" + old[1:] if old[0] in "mt" else "N" + old
+
+    inputs, outputs = (tuple(map(shape, shapes)) for shapes in (call.inputs, call.outputs))
+    return Call(f"vmap of {call.name}", mx.vmap(call.function), inputs, outputs)
+
+
+FIRST = [lambda call: call, gradient, tangent, mapped]
+ORDERS = [lambda c, f=f, g=g: g(f(c)) for f in FIRST[:3] for g in FIRST]
+flags = partial(st.tuples, st.booleans(), st.booleans(), st.booleans())
+CALLS = st.one_of(
+    st.builds(operator, st.integers(0, 2), *[st.booleans()] * 4),
+    st.builds(scan, st.integers(1, 2), st.integers(1, 2), st.booleans(), st.booleans()),
+    st.sampled_from([*map(pointwise, ("gelu", "silu", "sigmoid")), NORM, LOSS]),
+)
+# No axis of one: in a shapeless compile MLX's own x.sum(-1) ends the process there.
+SMALL = st.sampled_from([2, 3, 5])
+SIZES = st.fixed_dictionaries(
+    {"B": SMALL, "L": st.sampled_from([2, 3, 40, 2000]), "D": st.sampled_from([2, 70]), "N": SMALL}
+)
+
+
+def array(shape: str, sizes: Sizes) -> mx.array:
+    """An array for a shape's letters and digits: normal numbers, True for "m", 0 for "t"."""
+    lengths = [sizes.get(c) or int(c) for c in shape if c not in "mt"]
+    if shape[0] == "t":
+        return mx.zeros(lengths, mx.int64)
+    if shape[0] == "m":
+        return mx.full(lengths, True)
+    return 0.5 * mx.random.normal(lengths, key=mx.random.key(1))
+
+
+def result(function: Function, arrays: list[mx.array]) -> list[mx.array] | None:
+    """The function's outputs; None if it raises, as it does for shapes that do not fit."""
+    try:
+        outputs = function(*arrays)
+        mx.eval(outputs)
+    except (ValueError, RuntimeError):
+        return None
+    return outputs
+
+
+def check(call: Call, order: Callable[[Call], Call], at: tuple[Sizes, ...], captured: int) -> None:
+    """Trace at the first sizes, call at the second; captured inputs (bits) keep the first."""
+    call = order(call)
+    print(call.name, *at, bin(captured), flush=True)  # if the process ends, this case ended it
+    kept = [bool(captured >> i & 1) for i in range(len(call.inputs))]
+    first, second = ([array(shape, sizes) for shape in call.inputs] for sizes in at)
+    mx.eval(first, second)
+
+    def function(*passed: mx.array) -> list[mx.array]:
+        left = iter(passed)
+        return list(
+            call.function(*(x if keep else next(left) for x, keep in zip(first, kept, strict=True)))
+        )
+
+    passed = [[x for x, keep in zip(xs, kept, strict=True) if not keep] for xs in (first, second)]
+    compiled = mx.compile(function, shapeless=True)
+    if not passed[0] or result(compiled, passed[0]) is None:
+        return
+    got, want = result(compiled, passed[1]), result(function, passed[1])
+    if got is None:
+        return
+    assert want is not None, "inputs that do not fit are taken"
+    for x, right in zip(got, want, strict=True):
+        assert x.shape == right.shape
+        assert mx.allclose(x, right, 1e-4, 1e-4)
+
+
+if __name__ == "__main__":
+    bounded = settings(
+        max_examples=int(sys.argv[1]),
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    captured = st.one_of(st.just(0), st.sampled_from([1 << i for i in range(12)]), st.integers(0))
+    cases = given(CALLS, st.sampled_from(ORDERS), st.tuples(SIZES, SIZES), captured)
+    seed(int(sys.argv[2]))(bounded(cases(check)))()
