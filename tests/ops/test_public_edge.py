@@ -1,0 +1,183 @@
+"""Anything at the operator's public edge: a ValueError that names the argument, or a right answer.
+
+Right is what all modes and backends agree on, of the right shape and dtype, whatever the values,
+layout and transformation of the arguments are.
+"""
+
+from functools import partial
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mlx_gateloop as gl
+from mlx_gateloop.ops.backends import BACKENDS
+
+FLOATS = [mx.float32, mx.float16, mx.bfloat16]
+OTHERS = [mx.int32, mx.uint8, mx.bool_, mx.complex64]
+PRESENT = [name for name, backend in BACKENDS.items() if backend.why_missing() is None]
+WAYS = [{"mode": mode} for mode in ("recurrent", "attention", "auto")]
+WAYS += [{"mode": "scan", "backend": backend} for backend in PRESENT]
+VALUES = [0.0, -0.0, 1.0, -1.0, 1e-45, 1e38, -1e38, np.inf, -np.inf, np.nan]
+bounded = partial(settings, deadline=None)
+sizes = st.integers(0, 4)
+
+
+def filled(draw, shape, dtype, special=False, scale=1.0):
+    """Normal numbers, in some cases with special values, in some not contiguous."""
+    x = np.random.default_rng(draw(st.integers(0, 99))).normal(size=shape) * scale
+    if special and x.size:
+        for value in draw(st.lists(st.sampled_from(VALUES), max_size=3)):
+            x.flat[draw(st.integers(0, x.size - 1))] = value
+    with np.errstate(all="ignore"):
+        array = mx.array(x.astype(np.float32))
+    if draw(st.booleans()):  # the axes in memory the other way round
+        array = mx.contiguous(array.T).T
+    return array.astype(dtype)
+
+
+@st.composite
+def cases(draw, special=False):
+    """q, k, v, gates and h0, a mask and the direction, of shapes that fit."""
+    batch, length, heads, keys, values = (draw(sizes) for _ in range(5))
+    length = draw(st.sampled_from([length, 1, 33]))
+    headed = draw(st.booleans())
+    inner, outer = ((heads, keys), (heads, values)) if headed else ((heads,), (heads,))
+    gates = (heads, draw(st.sampled_from([1, keys]))) if headed else inner
+    array = partial(filled, draw, special=special)
+    q, k, v = (
+        array((batch, length, *size), draw(st.sampled_from(FLOATS)))
+        for size in (inner, inner, outer)
+    )
+    first, second = (array((batch, length, *gates), draw(st.sampled_from(FLOATS))) for _ in "ab")
+    state = (batch, 2, *inner, *((values,) if headed else ()))
+    h0 = array(state, mx.float32) if draw(st.booleans()) else None
+    mask = filled(draw, (batch, length), mx.float32) > 0 if draw(st.booleans()) else None
+    form = draw(st.sampled_from(["sigmoid", "polar"]))
+    first = first if form == "sigmoid" else -mx.abs(first)
+    a = getattr(gl.Transition, form)(first, second if draw(st.booleans()) else None)
+    return (q, k, v, a, h0), {"mask": mask, "reverse": draw(st.booleans())}
+
+
+def close(got, want, tolerance=2e-4):
+    """Equal up to rounding, relative to the largest value; no NaN."""
+    got, want = (np.array(x.astype(mx.float32)) for x in (got, want))
+    return not want.size or np.abs(got - want).max() <= tolerance * max(1.0, np.abs(want).max())
+
+
+@bounded(max_examples=30)
+@given(cases())
+def test_all_ways_agree_at_any_shape_dtype_and_layout(case):
+    arguments, options = case
+    q, _, v, *_ = arguments
+    found = [gl.gate_loop(*arguments, **options, **way) for way in WAYS]
+    for y, h in found:
+        assert (y.shape, y.dtype, h.dtype) == (v.shape, v.dtype, mx.float32)
+        assert h.shape == (q.shape[0], 2, *q.shape[2:], *v.shape[3:])
+        assert close(y, found[0][0], 0.02 if v.dtype != mx.float32 else 2e-4)
+        assert close(h, found[0][1])
+    y = gl.gate_loop_softmax(*arguments[:4])
+    assert (y.shape, y.dtype) == (v.shape, v.dtype)
+    assert mx.isfinite(y).all()
+
+
+@bounded(max_examples=30)
+@given(cases(special=True))
+def test_special_values_end_nothing_and_stay_in_their_batch(case):
+    (q, k, v, a, h0), options = case
+    for way in WAYS:
+        y, h = gl.gate_loop(q, k, v, a, h0, **options, **way)
+        mx.eval(y, h)
+        if q.shape[0] < 2:
+            continue
+        first = slice(1)
+        alone = gl.Transition(a.form, a.first[first], None if a.second is None else a.second[first])
+        mask = None if options["mask"] is None else options["mask"][first]
+        rest = {"mask": mask, "reverse": options["reverse"]}
+        of_first = q[first], k[first], v[first], alone, None if h0 is None else h0[first]
+        y0, h0_ = gl.gate_loop(*of_first, **rest, **way)
+        for got, want in ((y[first], y0), (h[first], h0_)):
+            got, want = (np.array(x.astype(mx.float32)) for x in (got, want))
+            assert (np.isfinite(got) == np.isfinite(want)).all()
+
+
+def mapped(function):
+    """The function by way of mx.vmap, the first argument not mapped."""
+
+    def through(first, *rest):
+        axes = (None, *[0] * len(rest))
+        return [y[0] for y in mx.vmap(function, in_axes=axes)(first, *(x[None] for x in rest))]
+
+    return through
+
+
+TRANSFORMS = {"compile": mx.compile, "checkpoint": mx.checkpoint, "vmap": mapped}
+
+
+@pytest.mark.slow  # mx.compile runs a C++ compiler for each new graph
+@bounded(max_examples=25)
+@given(cases(), st.permutations(list(TRANSFORMS)), st.sampled_from(WAYS))
+def test_transformations_in_any_order_change_nothing(case, names, way):
+    (q, k, v, a, _), options = case
+    given = [q, k, v, a.first, *([] if a.second is None else [a.second])]
+
+    def gradients(*arrays):
+        def loss(*arrays):
+            transition = gl.Transition(a.form, *arrays[3:])
+            y, h = gl.gate_loop(*arrays[:3], transition, **options, **way)
+            return y.astype(mx.float32).sum() + h.sum()
+
+        return mx.grad(loss, argnums=tuple(range(len(given))))(*arrays)
+
+    want = gradients(*given)
+    function = gradients
+    for name in names:
+        function = TRANSFORMS[name](function)
+    for got, right in zip(function(*given), want, strict=True):
+        assert (got.shape, got.dtype) == (right.shape, right.dtype)
+        assert close(got, right, 0.05 if right.dtype != mx.float32 else 1e-3)
+
+
+shapes = st.lists(st.integers(0, 3), max_size=5).map(tuple)
+anything = st.one_of(
+    st.builds(mx.zeros, shapes, st.sampled_from(FLOATS + OTHERS)),
+    st.sampled_from([None, 1.5, "a", [1.0], np.ones((2, 3, 4), np.float32)]),
+)
+
+
+def raises_a_value_error_or_returns(function, *arguments, **options):
+    try:
+        mx.eval(function(*arguments, **options))
+    except ValueError as error:
+        message = str(error)
+        assert "\n" not in message
+        assert message.partition(":")[0] in {"q", "k", "v", "a", "x", "h0", "mask"}
+
+
+@bounded(max_examples=80)
+@given(st.lists(anything, min_size=6, max_size=6), st.booleans())
+def test_what_does_not_fit_is_named(arguments, fitting):
+    if fitting:  # all but one fit
+        arguments[:4] = [mx.zeros((2, 3, 4)) if i else x for i, x in enumerate(arguments[:4])]
+    *most, h0, mask = arguments
+    raises_a_value_error_or_returns(gl.gate_loop, *most, h0, mask=mask)
+    raises_a_value_error_or_returns(gl.gate_loop_softmax, *most)
+    raises_a_value_error_or_returns(gl.linear_scan, most[0], most[1], h0)
+
+
+@bounded(max_examples=30)
+@given(st.data())
+def test_scans_of_any_shape_and_dtype_agree(data):
+    shape = (*data.draw(st.tuples(sizes, st.sampled_from([0, 1, 2, 33]))), *data.draw(shapes)[:3])
+    dtypes = st.sampled_from([*FLOATS, mx.complex64])
+    a, x = (filled(data.draw, shape, data.draw(dtypes), scale=0.5) for _ in "ax")
+    h0 = filled(data.draw, shape[:1] + shape[2:], data.draw(dtypes))
+    h0 = data.draw(st.sampled_from([None, h0]))
+    reverse = data.draw(st.booleans())
+    found = [gl.linear_scan(a, x, h0, reverse=reverse, backend=name) for name in PRESENT]
+    is_complex = mx.complex64 in [z.dtype for z in (a, x, *([] if h0 is None else [h0]))]
+    for h in found:
+        assert (h.shape, h.dtype) == (x.shape, mx.complex64 if is_complex else x.dtype)
+        assert close(mx.abs(h - found[0]), mx.zeros(h.shape), 0.02)
