@@ -1,7 +1,6 @@
-"""uvicorn's server with limits: of connections, of the time of a request, and of the log."""
+"""uvicorn's server with limits: of connections, and of the time of a request."""
 
 import asyncio
-import logging
 import resource
 import sys
 from collections.abc import Callable
@@ -12,14 +11,10 @@ from starlette.types import ASGIApp
 from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from . import guard
-
 REQUEST_SECONDS = 10  # for the next request of a connection, and for a reader to go on reading
 MOST_CONNECTIONS = 512
 BACKLOG = 32  # connections accepted at once
 OTHER_FILES = 64  # that the process opens besides connections; 18 were counted
-LOGGERS = ("asyncio", "uvicorn.error", guard.__name__)  # what a client can make them write
-MOST_LOGGED = 100  # different errors
 
 
 class Connection(H11Protocol):
@@ -80,25 +75,6 @@ def most_connections() -> int:
     return max(BACKLOG, min(MOST_CONNECTIONS, room))
 
 
-class FirstOfEach(logging.Filter):
-    """Lets an error through once: the log stays short however often someone provokes it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: set[object] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        place = record.exc_info[2] if record.exc_info else None
-        while place is not None and place.tb_next is not None:
-            place = place.tb_next
-        where = place and (place.tb_frame.f_code.co_filename, place.tb_lineno)
-        key = record.name, str(record.msg).partition("\n")[0], where
-        new = key not in self._seen and len(self._seen) < MOST_LOGGED
-        if new:
-            self._seen.add(key)
-        return new
-
-
 class Server(http_server.Server):
     """Gradio's server with the options that Gradio does not pass on to uvicorn.
 
@@ -110,6 +86,4 @@ class Server(http_server.Server):
     def __init__(self, config: Config, guarded: Callable[[ASGIApp], ASGIApp]) -> None:
         config.http, config.ws, config.backlog = Connection, "none", BACKLOG
         config.app = guarded(config.app)  # type: ignore[arg-type]
-        for name in LOGGERS:
-            logging.getLogger(name).addFilter(FirstOfEach())
         super().__init__(config)

@@ -40,6 +40,7 @@ WITH_BODY = ("POST", "PUT", "PATCH")
 MOST_BYTES = 256 * 2**10  # of a request: four times a message of 16,000 characters of four bytes
 MOST_VALUES = 1_000  # in a request; the page sends 20
 BODY_SECONDS = 10  # for a body to arrive
+FAILED = "Something went wrong inside; the server's log says what."
 
 
 class Guard:
@@ -86,7 +87,7 @@ class Guard:
         except Exception:
             LOG.exception("a request failed")
             if not begun:
-                answer = PlainTextResponse("Something went wrong; the server's log says what.", 500)
+                answer = PlainTextResponse(FAILED, 500)
                 await answer(scope, receive, send_checked)
             elif not ended:
                 await send({"type": "http.response.body", "body": b""})

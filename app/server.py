@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from mlx_gateloop.errors import InputError
 
-from . import security
+from . import log, security
 from .connections import Server
 from .conversations.folder import ConversationFolder
 from .generation.engine import Engine
@@ -85,6 +85,7 @@ def _launch(
         app = Guard(StreamParts(app), files)
         return TrustedHostMiddleware(app, security.allowed_hosts(host, arguments.share))
 
+    log.keep_short()
     http_server.Server = partial(Server, guarded=guarded)  # type: ignore[assignment, misc]
     page.launch(
         server_name=security.in_address(host),

@@ -72,6 +72,18 @@ class Target:
     def post(self, path: str, value: object, **headers: str) -> int:
         return self.ask("POST", API + path, json.dumps(value).encode(), {**JSON, **headers})[0]
 
+    def generate(
+        self, text: str, model: str, chat: bool = False, headers: dict[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        """Ask for three tokens; returns the status and the events of the answer."""
+        body = json.dumps({"data": [text, model, chat, 3, 0, 1, 0, False]}).encode()
+        path, cookie = f"{API}/call/generate", headers or {}
+        status, content, _ = self.ask("POST", path, body, {**JSON, **cookie})
+        if status == 200:
+            event = json.loads(content)["event_id"]
+            status, content, _ = self.ask("GET", f"{path}/{event}", headers=cookie)
+        return status, content
+
     def socket(self, sent: bytes) -> socket.socket:
         connection = socket.create_connection(self.address, timeout=60)
         connection.sendall(sent)
@@ -151,17 +163,13 @@ def other_sites(target: Target) -> None:
 
 def hostile_models(target: Target) -> None:
     model = target.models[target.number() % len(target.models)]
-    data = [SLOW_TEXT, model, True, 3]
-    status, content, _ = target.ask(
-        "POST", f"{API}/call/generate", json.dumps({"data": data}).encode(), JSON
-    )
-    if status == 200:
-        target.ask("GET", f"{API}/call/generate/{json.loads(content)['event_id']}")
+    target.generate(SLOW_TEXT, model, chat=True)
 
 
 def many_requests(target: Target) -> None:
     """Joins of the queue whose answers nobody fetches."""
-    target.post("/call/generate", {"data": ["x", "", False, 1024]})
+    target.post("/call/generate", {"data": ["x", "good", False, 1024, 1, 1, 0, True]})
+    target.post("/call/generate", {"data": ["too few values"]})
 
 
 # Name, attack, threads, and if the app asks for a password.
@@ -205,12 +213,7 @@ class Client:
 
     def answer(self) -> None:
         """Get an answer of three tokens; not timed, as others may be before it in the queue."""
-        body = json.dumps({"data": ["abc", "good", False, 3]}).encode()
-        headers = {**JSON, **self.cookie}
-        status, content, _ = self.target.ask("POST", f"{API}/call/generate", body, headers)
-        if status == 200:
-            path = f"{API}/call/generate/{json.loads(content)['event_id']}"
-            status, content, _ = self.target.ask("GET", path, headers=self.cookie)
+        status, content = self.target.generate("abc", "good", headers=self.cookie)
         if status != 200 or b"event: complete" not in content:
             self.problems.append(f"no answer: {status} {content[:200]!r}")
 
