@@ -1,9 +1,10 @@
-"""Random use of the app in two pages: `python benchmarks/soak.py --minutes 30`.
+"""Random use of the app in five tabs of one browser: `python benchmarks/soak.py --minutes 30`.
 
-Every tab, saved conversations, edits, undo, retries, stops, reloads, layer and model switches,
-until the time or the number of actions is over. Ends with 1 if a page or the server reported an
-error, if an answer does not end in a minute, if the app does not answer at the end, or if the
-memory of the server in the last quarter of the time is a quarter above that in the second one.
+Every tab, saved conversations, edits, undo, retries, stops, reloads, layer and model switches, to
+models that attack too, until the time or the number of actions is over. Ends with 1 if a page or
+the server reported an error, if an answer does not end in a minute, if the app does not answer at
+the end, or if the memory of the server in the last quarter of the time is a quarter above that in
+the second one.
 """
 
 import argparse
@@ -20,9 +21,18 @@ from playwright.sync_api import Error
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from helpers.browser import Page, chromium, memory_mb, new_context, served, view
+from helpers.hostile import SLOW_TEXT, save_hostile_models
 
-QUESTIONS = ["What does `str.split` do?", "<b>${1}</b> & &amp;", "x" * 500, "How do I sort a list?"]
+QUESTIONS = [
+    "What does `str.split` do?",
+    "<b>${1}</b> & &amp;",
+    "x" * 500,
+    "How do I sort a list?",
+    SLOW_TEXT,
+]
 TEXTS = ["str.split(sep=None, maxsplit=-1)\n", "The following example shows", "é" * 200]
+TABS = 5
+MODEL = "demo"  # that ends well
 STUCK_SECONDS = 60
 SAVED = 20  # conversations that are saved at most
 # A run that waits or loads is not in its view yet, but in the status.
@@ -122,7 +132,7 @@ class Visitor:
         options.nth(self.random.randrange(options.count())).click()
 
     def save(self) -> bool:
-        if self.saved == SAVED // 2:
+        if self.saved == SAVED // TABS:
             return False
         self.saved += 1
         self._settings("#save-name textarea, #save-name input", f"{self.name} {self.saved}")
@@ -152,6 +162,7 @@ class Visitor:
             for name in ("chat", "complete", "compare"):
                 self.page.evaluate(CLICK, f"#{name}-stop")
             self._tab("Chat")
+            self.visit.choose(MODEL)
             self.clear()
             self.page.wait_for_timeout(2000)
             self.ask()
@@ -197,13 +208,15 @@ def main() -> int:
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
-        log, kept = Path(folder) / "log", Path(folder) / "kept"
-        with served(log, "--conversations", str(kept)) as server, chromium() as browser:
-            pages = [Page(new_context(browser), server.url) for _ in range(2)]
+        log, kept, hostile = (Path(folder) / name for name in ("log", "kept", "hostile"))
+        save_hostile_models(hostile)
+        options = ("--models", hostile, "--model", MODEL, "--conversations", kept)
+        with served(log, *options) as server, chromium() as browser:
+            context = new_context(browser)
+            pages = [Page(context, server.url) for _ in range(TABS)]
             for page in pages:
                 page.set_tokens(512)
-            named = zip(pages, ("one", "two"), strict=True)
-            visitors = [Visitor(page, chance, name) for page, name in named]
+            visitors = [Visitor(page, chance, str(n)) for n, page in enumerate(pages, 1)]
             began, done, memory = time.monotonic(), 0, []
             while time.monotonic() - began < 60 * arguments.minutes and done < arguments.actions:
                 chance.choice(visitors).act()

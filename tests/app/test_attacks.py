@@ -1,0 +1,23 @@
+"""The attacks of benchmarks/attack.py on a running app, in their short form."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "attack.py"
+
+
+@pytest.fixture(scope="module")
+def attack():
+    spec = importlib.util.spec_from_file_location("attack", SCRIPT)
+    module = sys.modules["attack"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["attack"]
+
+
+@pytest.mark.parametrize("locked", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_nobody_is_refused_while_others_attack(attack, tmp_path, locked):
+    assert attack.attack_app(tmp_path, 0.1, locked, most_ms=float("inf")) == []
