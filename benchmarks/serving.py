@@ -1,0 +1,64 @@
+"""Many clients of `gateloop mlx-lm server`: `python benchmarks/serving.py --requests 1000`.
+
+Completions and chats, streamed and whole, greedy, seeded and random, with prompts in the cache,
+long and malformed ones, and clients that leave. Every greedy and seeded answer is compared with
+that of a single run. Ends with 1 if one differs or is missing, if the server does not answer at the
+end, or if its memory in the last quarter of the requests is a quarter above that in the second one.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from helpers.llama import save_tiny_llama
+from helpers.mlx_lm_commands import saved
+from helpers.mlx_lm_server import Clients, Single, serving
+
+from mlx_gateloop.tables import name_value_lines
+
+
+def main() -> int:
+    """Run the requests; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", help="a directory, or `llama`; default: a tiny GateLoop model")
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "model"
+        if arguments.model is None:
+            saved(made, output_gate=True)
+        elif arguments.model == "llama":
+            save_tiny_llama(made)
+        else:
+            made = Path(arguments.model)
+        single = Single(made)
+        with serving(made, Path(folder) / "log") as server:
+            clients = Clients(server, single, arguments.seed)
+            began = time.perf_counter()
+            clients.run(arguments.requests, arguments.clients)
+            seconds = time.perf_counter() - began
+            healthy = server.is_healthy()
+    quarter = max(1, len(clients.memory) // 4)
+    second, last = (median(clients.memory[n * quarter :][:quarter]) for n in (1, 3))
+    kinds = ", ".join(f"{count} {kind}" for kind, count in clients.counts.most_common())
+    lines = {
+        "requests": kinds,
+        "wrong or missing": str(len(clients.wrong)),
+        "prompts in the cache": str(clients.cached),
+        "memory": f"{second / 1e6:.0f} MB in the second quarter, {last / 1e6:.0f} MB in the last",
+        "healthy at the end": str(healthy),
+        "seconds": f"{seconds:.0f}",
+    }
+    print(name_value_lines(lines))
+    print(*clients.wrong[:10], sep="\n")
+    return int(bool(clients.wrong) or not healthy or last > 1.25 * second)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,308 @@
+"""`gateloop mlx-lm server` as a process, and many clients of it: for tests and benchmarks."""
+
+import http.client
+import json
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm import load, stream_generate
+from mlx_lm.sample_utils import make_sampler
+
+START_SECONDS = 180
+ANSWER_SECONDS = 180
+ATTEMPTS = 10
+SYSTEM = "You answer questions about Python in a few words. " * 8
+WORDS = ("print", "str.split", "a list", "sorted()", "json", "3 plus 4", "pathlib", "é \N{SNOWMAN}")
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that has begun to answer."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
+
+    def post(self, path: str, body: Body | bytes) -> tuple[int, bytes]:
+        """Send a request and read the whole answer.
+
+        Python's http.server lets five connections wait, and Linux resets some of those beyond.
+        """
+        for _ in range(ATTEMPTS - 1):
+            with suppress(ConnectionResetError):
+                return self._post(path, body)
+        return self._post(path, body)
+
+    def _post(self, path: str, body: Body | bytes) -> tuple[int, bytes]:
+        connection = self.connect()
+        try:
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request("POST", path, data, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def is_healthy(self) -> bool:
+        connection = self.connect()
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def memory(self) -> int:
+        """Return the bytes of memory that the process has."""
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * 4096
+
+
+@contextmanager
+def serving(model: object, log: Path, *options: object) -> Iterator[Server]:
+    """Run the server on a free port until the block ends."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlx_gateloop", "mlx-lm", "server", "--model", model]
+    command += ["--port", port, *options]
+    with log.open("wb") as out:
+        process = subprocess.Popen(list(map(str, command)), stdout=out, stderr=out)
+    server = Server(process, port)
+    try:
+        end = time.monotonic() + START_SECONDS
+        while not server.is_healthy():
+            if process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"the server did not start: {log.read_text()}")
+            time.sleep(0.05)
+        yield server
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def text_of(answer: bytes) -> str:
+    """Join the text of an answer, streamed or not, of either endpoint."""
+    if answer.startswith(b"{"):
+        parts = [json.loads(answer)]
+    else:
+        lines = [line for line in answer.decode().split("\n") if line.startswith("data: {")]
+        parts = [json.loads(line.removeprefix("data: ")) for line in lines]
+        assert answer.endswith(b"data: [DONE]\n\n"), "the stream broke off"
+    texts = []
+    for choice in (part["choices"][0] for part in parts):
+        message = choice.get("message") or choice.get("delta") or {}
+        texts.append(choice.get("text") or message.get("content") or "")
+    return "".join(texts)
+
+
+class Single:
+    """Answers of the same model in this process, one request after another.
+
+    Args:
+        path: The model's directory.
+    """
+
+    def __init__(self, path: object) -> None:
+        self.model, self.tokenizer = load(str(path))
+        self.answer = cache(self._answer)
+
+    def __call__(self, body: Body) -> str:
+        """Return the text that the server must give to a request."""
+        if "messages" in body:
+            prompt = self.tokenizer.apply_chat_template(
+                body["messages"], add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+        else:
+            prompt = self.tokenizer.encode(body["prompt"])
+        return self.answer(tuple(prompt), body["max_tokens"], body["temperature"], body.get("seed"))
+
+    def _answer(self, prompt: tuple[int, ...], count: int, heat: float, seed: int | None) -> str:
+        if seed is not None:
+            mx.random.seed(seed)
+        sampler = make_sampler(heat)
+        parts = stream_generate(
+            self.model, self.tokenizer, list(prompt), max_tokens=count, sampler=sampler
+        )
+        return "".join(part.text for part in parts)
+
+
+class Clients:
+    """Requests of every kind, sent by many clients at once.
+
+    Args:
+        server: Answers them.
+        single: Knows the right answers.
+        seed: Of the requests.
+    """
+
+    def __init__(self, server: Server, single: Single, seed: int = 0) -> None:
+        self.server, self.single = server, single
+        self.chance = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.memory: list[int] = []  # after each answer
+        self.cached = 0  # answers, of those not streamed, whose prompt was in part in the cache
+
+    def run(self, requests: int, clients: int) -> None:
+        """Send requests and note every answer that is not the right one.
+
+        Args:
+            requests: How many in all.
+            clients: How many at once.
+        """
+        jobs = [self._job() for _ in range(requests)]
+        with ThreadPoolExecutor(clients) as pool:
+            for kind, problem in pool.map(_done, jobs):
+                self.counts[kind] += 1
+                self.memory.append(self.server.memory())
+                if problem:
+                    self.wrong.append(f"{kind}: {problem}")
+
+    def _job(self) -> Callable[[], tuple[str, str]]:
+        """Draw a request; what it must give is computed here, before the server is busy."""
+        kinds = {
+            self._exact: 50,
+            self._seeded: 10,
+            self._hot: 8,
+            self._long: 2,
+            self._leave: 20,
+            self._malformed: 10,
+        }
+        (kind,) = self.chance.choices(list(kinds), list(kinds.values()))
+        return kind()
+
+    def _body(self, **options: Any) -> tuple[str, Body]:
+        """A completion, or a conversation of one or two questions; half of them stream."""
+        one, two = self.chance.choices(WORDS, k=2)
+        body: Body = {"max_tokens": self.chance.choice((4, 12, 24)), "temperature": 0.0, **options}
+        body["stream"] = self.chance.random() < 0.5
+        if self.chance.random() < 0.4:
+            return "/v1/completions", {"prompt": f"The {one} example", **body}
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": one}]
+        if self.chance.random() < 0.5:
+            answer = self.single({**body, "messages": messages})
+            messages.append({"role": "assistant", "content": answer})
+            messages.append({"role": "user", "content": two})
+        return "/v1/chat/completions", {"messages": messages, **body}
+
+    def _check(self, kind: str, path: str, body: Body) -> Callable[[], tuple[str, str]]:
+        expected = self.single(body)
+
+        def job() -> tuple[str, str]:
+            status, answer = self.server.post(path, body)
+            if status != 200:
+                return kind, f"{status} {answer[:200]!r}"
+            text = text_of(answer)
+            if not body["stream"]:
+                details = json.loads(answer)["usage"]["prompt_tokens_details"]
+                self.cached += details["cached_tokens"] > 0
+            return kind, "" if text == expected else f"{text!r} for {expected!r} of {body}"
+
+        return job
+
+    def _exact(self) -> Callable[[], tuple[str, str]]:
+        path, body = self._body()
+        return self._check("streamed" if body["stream"] else "whole", path, body)
+
+    def _seeded(self) -> Callable[[], tuple[str, str]]:
+        path, body = self._body(temperature=1.0, seed=self.chance.randrange(5))
+        return self._check("seeded", path, body)
+
+    def _long(self) -> Callable[[], tuple[str, str]]:
+        body = {
+            "prompt": "A long text. " * 800,
+            "max_tokens": 2,
+            "temperature": 0.0,
+            "stream": False,
+        }
+        return self._check("of 10,000 characters", "/v1/completions", body)
+
+    def _hot(self) -> Callable[[], tuple[str, str]]:
+        path, body = self._body(temperature=1.0)
+
+        def job() -> tuple[str, str]:
+            status, answer = self.server.post(path, body)
+            if status == 200:
+                text_of(answer)
+            return "random", "" if status == 200 else f"{status} {answer[:200]!r}"
+
+        return job
+
+    def _leave(self) -> Callable[[], tuple[str, str]]:
+        path, body = self._body(max_tokens=200)
+        read = self.chance.choice((0, 1, 40, 400))
+
+        def job() -> tuple[str, str]:
+            connection = self.server.connect()
+            with suppress(OSError):
+                connection.request("POST", path, json.dumps(body))
+                if read:  # the others leave before the answer has begun
+                    connection.getresponse().read(read)
+            connection.close()
+            return "cancelled", ""
+
+        return job
+
+    def _malformed(self) -> Callable[[], tuple[str, str]]:
+        return partial(self.refuse, *self.chance.choice(MALFORMED))
+
+    def refuse(self, path: str, data: bytes) -> tuple[str, str]:
+        """Send a malformed request, which must be refused."""
+        try:
+            status, _ = self.server.post(path, data)
+        except (OSError, http.client.HTTPException):
+            return "malformed", ""  # closed without an answer
+        return "malformed", "" if 400 <= status < 500 else f"{status} to {data[:80]!r}"
+
+
+def _done(job: Callable[[], tuple[str, str]]) -> tuple[str, str]:
+    try:
+        return job()
+    except OSError as error:
+        return "unanswered", repr(error)
+
+
+def _bodies(*bodies: Body) -> list[tuple[str, bytes]]:
+    return [("/v1/completions", json.dumps(body).encode()) for body in bodies]
+
+
+# Requests that the server must refuse and survive.
+MALFORMED: Sequence[tuple[str, bytes]] = [
+    ("/v1/completions", b"{"),
+    ("/v1/completions", b"[]"),
+    ("/v1/completions", b"\xff\xfe"),
+    ("/v1/completions", b"[" * 100_000),
+    ("/v1/nothing", b"{}"),
+    ("/v1/chat/completions", b"{}"),
+    ("/v1/chat/completions", b'{"messages": [1]}'),
+    ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": [{"type": "x"}]}]}'),
+    *_bodies(
+        {},
+        {"prompt": 3},
+        {"prompt": "a", "max_tokens": 0},
+        {"prompt": "a", "max_tokens": "many"},
+        {"prompt": "a", "temperature": -1},
+        {"prompt": "a", "top_p": 2},
+        {"prompt": "a", "seed": "x"},
+        {"prompt": "a", "logit_bias": {"a": "b"}},
+        {"prompt": "a", "top_logprobs": 99},
+        {"prompt": "a", "stream": "yes"},
+    ),
+]
