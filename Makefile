@@ -5,12 +5,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo embedded screenshots test test-all test-install lint format biome docs bench \
+.PHONY: help demo embedded screenshots test test-all test-install faults lint format biome docs bench \
   requirements clean
 
 help:
 	@echo "make demo   chat with a small model in the browser, and watch what it remembers"
 	@echo "make test   the test suite; make test-all adds its long checks"
+	@echo "make faults   kill training, an experiment and a conversion 54 times each, and count the losses"
 	@echo "make test-install   the wheel in empty environments without a compiler"
 	@echo "make lint   ruff, mypy, clang-format and biome"
 	@echo "make docs   build these pages and the API reference into build/site"
@@ -39,6 +40,9 @@ test: .venv/installed-dev
 
 test-all: .venv/installed-dev
 	$(PYTEST)
+
+faults: .venv/installed-dev
+	$(BIN)/python tests/faults/kills.py --kills 54
 
 # The wheel in empty environments, where its commands run: takes minutes.
 test-install: .venv/bin/python

@@ -188,7 +188,8 @@ def _arrays(run: Run, trace: Trace) -> str | None:
             file.parent.mkdir()
             with replacing(file) as new:
                 trace.save(new, [piece.text for piece in run.pieces])
-        for old in sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime)[:-KEPT_ARRAYS]:
+        others = [path for path in folder.iterdir() if path != file.parent]  # whatever its time is
+        for old in sorted(others, key=lambda p: p.stat().st_mtime)[: 1 - KEPT_ARRAYS]:
             shutil.rmtree(old)
     except OSError as error:
         LOG.warning("transitions cannot be written for download: %s", error)

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import os
 import threading
 
 import numpy as np
@@ -193,6 +194,16 @@ def test_a_file_is_written_once_and_few_are_kept(ask, run, engine, monkeypatch, 
         other.trace = run.trace
         engine.recorded.put(other)
         assert ask("arrays", other.id).startswith(f"/gradio_api/file={tmp_path}/{other.id}/tiny-")
+    assert len(list(tmp_path.iterdir())) == state_view.KEPT_ARRAYS
+
+
+def test_a_clock_that_ran_ahead_costs_no_download(ask, run, monkeypatch, tmp_path):
+    monkeypatch.setattr(state_view, "download_folder", lambda: tmp_path)
+    for number in range(state_view.KEPT_ARRAYS):
+        (tmp_path / f"old{number}").mkdir()
+        os.utime(tmp_path / f"old{number}", (2**33, 2**33))
+    ask("arrays", run.id)
+    assert (tmp_path / run.id).exists()
     assert len(list(tmp_path.iterdir())) == state_view.KEPT_ARRAYS
 
 

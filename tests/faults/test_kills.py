@@ -1,0 +1,15 @@
+"""Commands that are killed and go on; `make faults` kills each of them 54 times."""
+
+import pytest
+from faults.kills import conversion, experiment, training
+
+
+@pytest.mark.parametrize(
+    ("command", "kills"),
+    [(training, 3), (conversion, 2), pytest.param(experiment, 6, marks=pytest.mark.slow)],
+)
+def test_a_killed_command_loses_nothing(nursery, tmp_path, command, kills):
+    figures = command(nursery, tmp_path, kills)
+    assert figures.kills >= kills
+    assert figures.writing, "the first kill leaves half a file"
+    assert figures.is_clean, str(figures)
