@@ -39,12 +39,35 @@ def make_step(
         dtype: dtype of the forward and backward pass.
 
     Returns:
-        `step(batches, number, scale) -> (loss, norm)`, with the step's number in the run, from 0,
+        `step(batches, position, scale) -> (loss, norm)`, with the step's place in the run, from 0,
         and a factor for the loss in its backward pass, see `train.loss_scale`. The loss is the mean
         in nats per target (negative targets are not counted; NaN if there are no others), the norm
         that of the gradient before clipping; if it is not finite, the update was skipped.
     """
-    state = [model.state, optimizer.state, mx.random.state]
+    gradients = _make_gradients(model, targets, dtype)
+    update = _make_update(model, optimizer, clip_norm)
+
+    def step(batches: Iterable[Batch], position: int, scale: float) -> tuple[float, float]:
+        total, asked, factor = mx.array(0.0), 0, mx.array(scale)
+        gradient: Tree = {}
+        for inputs, answers in batches:
+            part, new = gradients(mx.array(inputs), mx.array(answers), factor)
+            total = total + part
+            asked += np.count_nonzero(answers >= 0)
+            gradient = tree_map(mx.add, gradient, new) if gradient else new
+            mx.eval(total, gradient, mx.random.state)
+        norm = update(gradient, mx.array(position, mx.uint64), factor)
+        mx.eval(model.state, optimizer.state, norm)
+        return number(total / asked), number(norm)
+
+    return step
+
+
+def _make_gradients(
+    model: nn.Module, targets: float, dtype: mx.Dtype
+) -> Callable[[mx.array, mx.array, mx.array], tuple[mx.array, Tree]]:
+    """Build a batch's summed loss and its scaled gradient."""
+    state = [model.state, mx.random.state]
 
     def losses(parameters: Tree, inputs: mx.array, answers: mx.array, scale: mx.array) -> Any:
         model.update(lowered(model, parameters, dtype))
@@ -59,13 +82,22 @@ def make_step(
         model.update(parameters)
         return total, gradient
 
+    return gradients
+
+
+def _make_update(
+    model: nn.Module, optimizer: Optimizer, clip_norm: float
+) -> Callable[[Tree, mx.array, mx.array], mx.array]:
+    """Build the update by a scaled gradient; it returns the norm."""
+    state = [model.state, optimizer.state]
+
     @partial(mx.compile, inputs=state, outputs=state)
-    def update(gradient: Tree, number: mx.array, scale: mx.array) -> mx.array:
+    def update(gradient: Tree, position: mx.array, scale: mx.array) -> mx.array:
         clipped: Tree
         norm: mx.array
         gradient = tree_map(lambda leaf: leaf / scale, gradient)
         clipped, norm = optim.clip_grad_norm(gradient, clip_norm)
-        optimizer.schedule(number)
+        optimizer.schedule(position)
         before = tree_map(lambda leaf: leaf, [model.trainable_parameters(), optimizer.state])
         optimizer.update(model, clipped)
         after = [model.trainable_parameters(), optimizer.state]
@@ -75,20 +107,7 @@ def make_step(
         assign(optimizer.state, moments)
         return norm
 
-    def step(batches: Iterable[Batch], position: int, scale: float) -> tuple[float, float]:
-        total, asked, factor = mx.array(0.0), 0, mx.array(scale)
-        gradient: Tree = {}
-        for inputs, answers in batches:
-            part, new = gradients(mx.array(inputs), mx.array(answers), factor)
-            total = total + part
-            asked += np.count_nonzero(answers >= 0)
-            gradient = tree_map(mx.add, gradient, new) if gradient else new
-            mx.eval(total, gradient, mx.random.state)
-        norm = update(gradient, mx.array(position, mx.uint64), factor)
-        mx.eval(state, norm)
-        return number(total / asked), number(norm)
-
-    return step
+    return update
 
 
 def number(scalar: mx.array) -> float:

@@ -133,18 +133,16 @@ def test_ctrl_c_and_resume_is_the_uninterrupted_experiment(tmp_path, monkeypatch
 
 @pytest.mark.usefixtures("without_pictures")
 def test_ctrl_c_in_the_last_step_of_a_run(tmp_path, monkeypatch):
-    """It ends the experiment before the next run, if there is one."""
-    for step, runs in ((6, 1), (12, 2)):
-        out = tmp_path / str(step)
-        with monkeypatch.context() as patch:
-            press_ctrl_c(patch, SampleBatches, step)
-            if runs < 2:
-                with pytest.raises(Interrupted, match="continue with the same command"):
-                    run_experiment(tiny(), out)
-            else:
-                run_experiment(tiny(), out)
-        assert [r["steps"] for r in results(out)] == [6] * runs
-        assert [r["finished"] for r in results(out)] == [True] * runs
+    """It ends the experiment before its next run, and has no effect in the last one."""
+    experiment, out = tiny(seeds=1), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        press_ctrl_c(patch, SampleBatches, 6)
+        with pytest.raises(Interrupted, match="continue with the same command"):
+            run_experiment(experiment, out)
+    assert [(r["steps"], r["finished"]) for r in results(out)] == [(6, True)]
+    press_ctrl_c(monkeypatch, SampleBatches, 6)
+    run_experiment(experiment, out, resume=True)
+    assert [(r["steps"], r["finished"]) for r in results(out)] == 2 * [(6, True)]
 
 
 @pytest.mark.usefixtures("without_pictures")
