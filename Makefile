@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo embedded screenshots test test-all test-install faults lint format biome docs bench \
+.PHONY: help demo embedded screenshots test test-all test-install faults fuzz lint format biome docs bench \
   requirements clean
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo "make test   the test suite; make test-all adds its long checks"
 	@echo "make faults   kill training, an experiment and a conversion 54 times each, and count the losses"
 	@echo "make test-install   the wheel in empty environments without a compiler"
+	@echo "make fuzz   a minute of broken files for each reader; SECONDS=600, TARGETS=\"torch page\""
 	@echo "make lint   ruff, mypy, clang-format and biome"
 	@echo "make docs   build these pages and the API reference into build/site"
 	@echo "make bench  time our code beside the peers that are installed"
@@ -47,6 +48,11 @@ faults: .venv/installed-dev
 # The wheel in empty environments, where its commands run: takes minutes.
 test-install: .venv/bin/python
 	$(BIN)/python .ci/check_install.py
+
+# One process, of the lowest priority.
+SECONDS ?= 60
+fuzz: .venv/installed-dev
+	PYTHONPATH=tests nice -n 19 $(BIN)/python -m fuzz --seconds $(SECONDS) $(TARGETS)
 
 CPP := $(wildcard mlx_gateloop/ops/native/src/*.[ch]* tests/harness/cpu/*.[ch]*)
 

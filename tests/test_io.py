@@ -219,8 +219,13 @@ def test_more_layers_than_tensors_are_refused_before_a_model_is_built(saved):
     assert "num_hidden_layers is 1000000000, but the weights are" in message(saved)
     with pytest.raises(InputError, match="num_hidden_layers is 1000000000"):
         load_model(saved)
-    change_config(saved, num_hidden_layers=1, hidden_size=10**12)
-    with pytest.raises(InputError, match="outside the supported range"):
+
+
+@pytest.mark.parametrize("size", [2**31, 2**64])
+def test_sizes_that_mlx_cannot_count_are_refused(saved, size):
+    change_config(saved, hidden_size=size)
+    assert f"hidden_size must be less than 2147483648, got {size}" in message(saved)
+    with pytest.raises(InputError, match="hidden_size must be less than"):
         load_model(saved)
 
 

@@ -9,7 +9,7 @@ from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.errors import InputError
 
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-Count = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(gt=0, lt=2**31)]  # MLX counts in 32 bits
 Activation = Literal["identity", "tanh", "sigmoid"]
 GATED = ("data_controlled", "fixed")
 # The values of fields that shape gates, with all other transitions.

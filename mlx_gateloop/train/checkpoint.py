@@ -137,12 +137,14 @@ def read_header(path: Path) -> tuple[Progress, dict[str, object]]:
                 if found != metadata["sha256"]:
                     raise InputError(f"{path}: damaged (its checksum is another)")
         return Progress(**json.loads(texts[0])), json.loads(texts[1])
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError(f"{path}: no checkpoint to resume; start without --resume") from None
     except (SafetensorError, OSError) as error:
         reason = one_line(error)
         raise InputError(f"{path}: truncated or not a safetensors file ({reason})") from None
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: damaged ({one_line(error)})") from None
 
 

@@ -13,6 +13,7 @@ from mlx.utils import tree_flatten
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.train.checkpoint import (
+    WITHOUT_CHECKSUM,
     Progress,
     read_header,
     read_newest,
@@ -201,3 +202,13 @@ def test_the_content_is_on_the_disk_before_the_names(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "replace", rename)
     save_checkpoint(path, model, optimizer, PROGRESS, RUN)
     assert events == ["content", "previous.safetensors", "last.safetensors", "directory"]
+
+
+@pytest.mark.parametrize("progress", ["[" * 100_000, "9" * 5000, '{"walk": 3}', "3"])
+def test_metadata_that_is_no_progress_is_one_line(tmp_path, progress):
+    path = tmp_path / "last.safetensors"
+    metadata = {"format": WITHOUT_CHECKSUM, "progress": progress, "run": "{}"}
+    mx.save_safetensors(str(path), {"weight": mx.zeros(3)}, metadata)
+    with pytest.raises(InputError, match=r"last\.safetensors: damaged \(") as caught:
+        read_header(path)
+    assert "\n" not in str(caught.value)

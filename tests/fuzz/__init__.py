@@ -1,0 +1,1 @@
+"""Changed copies of good files, read by everything that reads files from elsewhere."""

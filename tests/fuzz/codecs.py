@@ -1,0 +1,79 @@
+"""Formats whose meaning can be changed: each pair reads a file's bytes to a tree and writes it."""
+
+import io
+import json
+import zipfile
+
+import msgpack
+import yaml
+from google.protobuf.json_format import MessageToDict, ParseDict
+from sentencepiece import sentencepiece_model_pb2 as sentencepiece
+
+from .mutate import Codec, Tree
+
+JSON: Codec = (json.loads, lambda tree: json.dumps(tree).encode(errors="surrogatepass"))
+YAML: Codec = (yaml.safe_load, lambda tree: yaml.safe_dump(tree).encode(errors="surrogatepass"))
+
+
+def _read_lines(data: bytes) -> Tree:
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def _write_lines(tree: Tree) -> bytes:
+    return "\n".join(map(json.dumps, tree)).encode()
+
+
+def _read_safetensors(data: bytes) -> Tree:
+    size = int.from_bytes(data[:8], "little")
+    return [json.loads(data[8 : 8 + size]), data[8 + size :]]
+
+
+def _write_safetensors(tree: Tree) -> bytes:
+    header = json.dumps(tree[0]).encode()
+    return len(header).to_bytes(8, "little") + header + tree[1]
+
+
+def _read_zip(data: bytes) -> Tree:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def _write_zip(tree: Tree) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, member in tree.items():
+            archive.writestr(name, member)
+    return file.getvalue()
+
+
+def _read_msgpack(data: bytes) -> Tree:
+    def extension(code: int, content: bytes) -> Tree:
+        return {"extension": code, "content": msgpack.unpackb(content, raw=True)}
+
+    return msgpack.unpackb(data, ext_hook=extension, strict_map_key=False)
+
+
+def _write_msgpack(tree: Tree) -> bytes:
+    def pack(tree: Tree) -> Tree:
+        if not isinstance(tree, dict):
+            return tree
+        if tree.keys() == {"extension", "content"}:
+            return msgpack.ExtType(tree["extension"], msgpack.packb(tree["content"]))
+        return {key: pack(value) for key, value in tree.items()}
+
+    return msgpack.packb(pack(tree))
+
+
+def _read_sentencepiece(data: bytes) -> Tree:
+    return MessageToDict(sentencepiece.ModelProto.FromString(data))
+
+
+def _write_sentencepiece(tree: Tree) -> bytes:
+    return ParseDict(tree, sentencepiece.ModelProto()).SerializeToString()
+
+
+LINES: Codec = (_read_lines, _write_lines)
+SAFETENSORS: Codec = (_read_safetensors, _write_safetensors)
+ZIP: Codec = (_read_zip, _write_zip)
+MSGPACK: Codec = (_read_msgpack, _write_msgpack)
+SENTENCEPIECE: Codec = (_read_sentencepiece, _write_sentencepiece)

@@ -1,0 +1,88 @@
+"""Changes of bytes and of trees, drawn from a random generator."""
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+Tree = Any  # dicts and lists of values; a text that is itself JSON is a tree too
+Codec = tuple[Callable[[bytes], Tree], Callable[[Tree], bytes]]
+
+BYTES = [
+    b"\0", b"\xff" * 8, b"\x7f" * 4, b"\xc3", b"\xed\xa0\x80", b"\r", b"\n\n", b'"', b"{", b"]",
+    b"9" * 5000, b"[" * 3000, b'{"a":' * 3000, b"&a [*a, *a]", b"2020-13-45", b"!!int x", b"- ? ",
+    b": ", b"!!python/object/apply:os.system ['touch ran']", b"{{ 9 }}", b"\xe2\x80\xa8",
+]  # fmt: skip
+
+
+VALUES: list[Tree] = [
+    None, True, False, 0, -1, 1, 2**31, 2**63, -(2**63), 2**64, 10**18, 0.5, 1e308, -0.0,
+    float("nan"), float("inf"), "", "x" * 1000, "a\nb", "\0", "../..", "/dev/zero", "{{ 1 / 0 }}",
+    [], {}, [[]], {"": None}, {"type": "x"}, [1, "a", None],
+]  # fmt: skip
+
+
+def change_bytes(data: bytes, chance: random.Random) -> bytes:
+    """Flip, overwrite, cut out, repeat, insert or cut off bytes at a random place."""
+    start = chance.randint(0, len(data))
+    stop = min(len(data), start + chance.choice((1, 2, 8, 64)))
+    middle = data[start:stop]
+    kind = chance.randrange(7)
+    if kind == 0 and middle:
+        return data[:start] + bytes([middle[0] ^ 1 << chance.randrange(8)]) + data[start + 1 :]
+    if kind == 1:
+        return data[:start] + chance.choice(BYTES) + data[stop:]
+    if kind == 2:
+        return data[:start] + data[stop:]
+    if kind == 3:
+        return data[:start] + middle * chance.choice((2, 50)) + data[stop:]
+    if kind == 4:
+        return data[:start] + chance.choice(BYTES) + data[start:]
+    if kind == 5:
+        return data[:start]
+    other = chance.randint(0, len(data))
+    return data[:start] + data[other : other + 64] + data[stop:]
+
+
+def change_tree(tree: Tree, chance: random.Random) -> Tree:
+    """Return a copy in which one node is replaced, removed, repeated or renamed."""
+    if isinstance(tree, (dict, list)) and tree and chance.random() < 0.9:
+        return _change_inside(tree, chance)
+    if isinstance(tree, bytes):
+        return change_bytes(tree, chance)
+    if isinstance(tree, str) and tree[:1] in ("{", "["):
+        return json.dumps(change_tree(json.loads(tree), chance))
+    if isinstance(tree, int) and not isinstance(tree, bool) and chance.random() < 0.5:
+        return chance.choice((tree + 1, tree - 1, -tree, tree * 2, tree * 10**6, float(tree)))
+    return chance.choice(VALUES)
+
+
+def _change_inside(tree: Tree, chance: random.Random) -> Tree:
+    copy = dict(tree) if isinstance(tree, dict) else list(tree)
+    key = chance.choice(list(copy)) if isinstance(copy, dict) else chance.randrange(len(copy))
+    kind = chance.randrange(12)
+    if kind == 0:
+        del copy[key]
+    elif kind == 1 and isinstance(copy, list):
+        copy[key:key] = [copy[key]] * chance.choice((1, 3))
+    elif kind == 1 and isinstance(key, str):
+        copy[change_bytes(key.encode(), chance).decode(errors="replace")] = copy.pop(key)
+    elif kind == 2:
+        copy[key] = [copy[key]]
+    else:
+        copy[key] = change_tree(copy[key], chance)
+    return copy
+
+
+def mutate(data: bytes, codec: Codec | None, chance: random.Random) -> bytes:
+    """Change the bytes of a file, or what they mean where `codec` reads and writes it."""
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        if codec is None or chance.random() < 0.4:
+            data = change_bytes(data, chance)
+            continue
+        read, write = codec
+        try:
+            data = write(change_tree(read(data), chance))
+        except Exception:  # an earlier change left nothing to read, or what cannot be written
+            data = change_bytes(data, chance)
+    return data

@@ -1,0 +1,404 @@
+"""Everything that reads a file from elsewhere, and the files that are changed."""
+
+import io
+import json
+import os
+import pickle
+import random
+import resource
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.optimizers as optim
+import msgpack
+import numpy as np
+import torch
+from helpers.models import save_tiny_model, tiny_model
+from mlx.utils import tree_flatten
+from mlx_gateloop.app.conversations import file as conversation_file
+from mlx_gateloop.app.generation.models import Models
+from mlx_gateloop.app.generation.states import StateCache
+from mlx_gateloop.convert.__main__ import main as convert
+from mlx_gateloop.convert.sources import SOURCES
+from mlx_gateloop.convert.sources.flax import nested
+from mlx_gateloop.convert.tokenizer import load_tokenizer
+from safetensors.numpy import save_file
+
+from mlx_gateloop import io as models
+from mlx_gateloop.data import encode, load_corpus
+from mlx_gateloop.data.next_byte import next_byte
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.model.lm import Model
+from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece
+from mlx_gateloop.train import TrainConfig, checkpoint
+from mlx_gateloop.train.config import OptimizerConfig
+from mlx_gateloop.train.optimizer import make_optimizer
+
+from . import codecs
+from .mutate import Codec, mutate
+from .page import Page
+
+ROOM = 128 * 2**20  # bytes that a reader may take beside twice the file: libraries, allocators
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader of files.
+
+    Args:
+        prepare: Fills an empty folder with good files; may return more contents of `file`.
+        file: The one of them that is changed.
+        codec: Reads and writes the meaning of the file; None changes bytes alone.
+        read: Reads the changed file, and raises InputError where it cannot be used.
+        close: Ends what `prepare` started.
+    """
+
+    prepare: Callable[[Path], object]
+    file: str
+    codec: Codec | None
+    read: Callable[[Path], object]
+    close: Callable[[Path], object] | None = None
+
+
+class Attempts:
+    """A target and a folder of its good files, for many changed ones.
+
+    Raises:
+        AssertionError: A file was left behind, too much memory taken, or an error was no line.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.target, self.name = TARGETS[name], name
+        self._place = tempfile.TemporaryDirectory(prefix="fuzz-")
+        self.folder = Path(self._place.name)
+        more = self.target.prepare(self.folder)
+        self.path = self.folder / self.target.file
+        self.seeds = [self.path.read_bytes(), *(more if isinstance(more, list) else [])]
+        self._files = self._listed()
+        self(self.seeds[0])  # what is imported now is no reader's memory
+
+    def __call__(self, data: bytes) -> None:
+        self.path.write_bytes(data)
+        before, here = _memory(), Path.cwd()
+        os.chdir(self.folder)  # a pickle that runs code writes here
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self.target.read(self.path)
+        except InputError as error:
+            said = str(error)
+        else:
+            said = "fine"
+        finally:
+            os.chdir(here)
+        assert len(said.splitlines()) == 1, f"not one line: {said[:2000]}"
+        assert len(said) < 2000, "an endless line"
+        assert _memory() - before < ROOM + 2 * len(data), f"took {_memory() - before:,} bytes"
+        assert self._listed() == self._files, "left a file behind"
+
+    def changed(self, chance: random.Random, data: bytes | None = None) -> bytes:
+        """Change a file: `data`, or one of the target's own."""
+        data = chance.choice(self.seeds) if data is None else data
+        return mutate(data, self.target.codec, chance)
+
+    def close(self) -> None:
+        if self.target.close is not None:
+            self.target.close(self.folder)
+        self._place.cleanup()
+
+    def _listed(self) -> set[Path]:
+        return set(self.folder.rglob("*"))
+
+
+def _memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+# --- configurations and models
+
+
+def _configuration(folder: Path) -> None:
+    configuration = TrainConfig(steps=5).to_dict()
+    configuration["model"] = {"preset": "demo", "hidden_size": 24, "dropout": 0.1}
+    (folder / "run.yaml").write_bytes(codecs.YAML[1](configuration))
+
+
+def _model(folder: Path) -> None:
+    save_tiny_model(folder, chat=True)
+    (folder / "special_tokens_map.json").write_text('{"eos_token": "</s>"}')
+
+
+def _load(path: Path) -> None:
+    tokenizer = models.load(path.parent)[1]
+    tokenizer.decode(tokenizer.encode("one text"))
+
+
+# --- texts
+
+
+def _jsonl(folder: Path) -> None:
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    lines: list[object] = [{"text": "one line"}, {"messages": turns}, {"text": "another"}]
+    (folder / "text.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+
+def _read_corpus(path: Path) -> None:
+    corpus = load_corpus(str(path))
+    tokenizer = byte_tokenizer()
+    for part in (corpus.train, corpus.validation):
+        encode([text[:1000] for text in part if isinstance(text, str)], tokenizer)
+
+
+def _parquet(folder: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    for part in ("train", "validation", "test"):
+        rows = pyarrow.table({"text": [" = Title = \n", "\n", f"the {part} part\n"] * 3})
+        parquet.write_table(rows, folder / f"{part}-00000.parquet")
+
+
+# --- tokenizers
+
+
+def _sentencepiece(folder: Path) -> None:
+    import sentencepiece
+
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["one text", "and another text"] * 3),
+        model_prefix=str(folder / "pieces"), model_type="bpe", vocab_size=275, minloglevel=2,
+        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
+        add_dummy_prefix=False, hard_vocab_limit=False,
+    )  # fmt: skip
+    (folder / "pieces.vocab").unlink()
+
+
+def _read_pieces(path: Path) -> None:
+    tokenizer = from_sentencepiece(path)
+    tokenizer.decode(tokenizer.encode("one text"))
+
+
+# --- converters
+
+
+LUCIDRAINS = {
+    "gate": "polar_abs", "transition_per": "head", "num_heads": 2, "norm": "rms",
+    "projection_bias": False, "head_bias": False,
+}  # fmt: skip
+FLAX = {
+    "gate": "real", "input_gate": "tied", "query_activation": "sigmoid", "mixing_size": 12,
+    "value_activation": "tanh", "state_activation": "tanh", "activation": "gelu_tanh",
+    "final_norm": False, "num_outputs": len(byte_tokenizer()),
+}  # fmt: skip
+
+
+def _weights(kind: str, **options: object) -> dict[str, np.ndarray]:
+    """A tiny model's weights under the names of a source."""
+    model = tiny_model(vocab_size=len(byte_tokenizer()), **options)
+    ours = dict(tree_flatten(model.parameters()))
+    found: dict[str, np.ndarray] = {}
+    for rule in SOURCES[kind].table(model.args):
+        arrays = rule.backward([ours[name] for name in rule.ours])
+        found |= {name: np.array(a) for name, a in zip(rule.source, arrays, strict=True)}
+    return found
+
+
+def _safetensors(folder: Path) -> None:
+    save_file(_weights("paper"), folder / "weights.safetensors")
+
+
+class _Runs:
+    """Unpickled, it would write a file."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch ran",)
+
+
+def _pickled(value: object) -> bytes:
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file.getvalue()
+
+
+def _torch(folder: Path) -> list[bytes]:
+    weights = _weights("lucidrains", **LUCIDRAINS)
+    state = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
+    torch.save({"model": state, "step": 3}, folder / "weights.pt")
+    cycle: dict[str, object] = {"a": torch.zeros(1)}
+    cycle["model"] = cycle
+    return [_pickled({"a": _Runs()}), _pickled(cycle), pickle.dumps({"a": _Runs()})]
+
+
+def _legacy(folder: Path) -> list[bytes]:
+    more, path = _torch(folder), folder / "weights.pt"
+    torch.save(torch.load(path), path, _use_new_zipfile_serialization=False)
+    return more
+
+
+def _msgpack(folder: Path) -> None:
+    def pack(tree: object) -> object:
+        if isinstance(tree, dict):
+            return {key: pack(value) for key, value in tree.items()}
+        array = np.asarray(tree)
+        content = (array.shape, array.dtype.name, array.tobytes())
+        return msgpack.ExtType(1, msgpack.packb(content))
+
+    tree = {"params": pack(nested(_weights("flax", **FLAX)))}
+    (folder / "weights.msgpack").write_bytes(msgpack.packb(tree))
+
+
+def _index(folder: Path) -> None:
+    weights = _weights("paper")
+    halves = [dict(list(weights.items())[start::2]) for start in (0, 1)]
+    names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    for name, half in zip(names, halves, strict=True):
+        save_file(half, folder / name)
+    where = {key: name for name, half in zip(names, halves, strict=True) for key in half}
+    index = {"metadata": {}, "weight_map": where}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def _settings(folder: Path) -> None:
+    _torch(folder)
+    (folder / "convert.yaml").write_text("ablate_complex: true\ntokenizer: bytes\n")
+
+
+def _convert(path: Path, *flags: str) -> None:
+    """Convert as the command does; an error is one line on stderr."""
+    source = path.with_name("weights.pt") if path.suffix == ".yaml" else path
+    out = path.parent / "out"
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as errors:
+        code = convert([str(source), str(out), "--tokenizer", "bytes", *flags])
+    if code == 2:
+        message = errors.getvalue().removesuffix("\n")
+        assert message.startswith("error: ")
+        raise InputError(message)
+    assert code == 0
+    shutil.rmtree(out)
+
+
+def _back(path: Path) -> None:
+    _convert(path.parent, "--to", "lucidrains")
+
+
+# --- conversations
+
+
+def _conversation(folder: Path) -> None:
+    _model(folder / "tiny")
+    path, fingerprint = folder / "chat", Models([folder]).fingerprint("tiny")
+    states = {f"states.{i}": np.zeros((1, 1, 2, 8), np.float32) for i in range(2)}
+    mark = {"messages": 1, "characters": 2, "tokens": 3, "unread": 1}
+    header = {
+        "format": "gateloop-conversation-1", "model": "tiny", "fingerprint": fingerprint,
+        "messages": [["user", "hello"], ["assistant", "hi"]], "text": "hello", "marks": [mark],
+    }  # fmt: skip
+    ids = np.arange(3, dtype=np.int64)
+    save_file({"ids": ids, **states}, path, {"conversation": json.dumps(header)})
+
+
+def _open(path: Path) -> None:
+    conversation_file.load(path, Models([path.parent]), StateCache(10, 10, 2**20))
+
+
+# --- a run's checkpoint, without the checksum that newer ones have
+
+
+def _trained() -> tuple[Model, optim.Optimizer]:
+    model = tiny_model()
+    optimizer = make_optimizer(OptimizerConfig(), steps=10)
+    optimizer.init(model.trainable_parameters())
+    return model, optimizer
+
+
+def _checkpoint(folder: Path) -> None:
+    path = folder / "last.safetensors"
+    checkpoint.save_checkpoint(path, *_trained(), checkpoint.Progress(step=3), {"seed": 1})
+    header, arrays = codecs.SAFETENSORS[0](path.read_bytes())
+    header["__metadata__"]["format"] = checkpoint.WITHOUT_CHECKSUM
+    path.write_bytes(codecs.SAFETENSORS[1]([header, arrays]))
+
+
+def _resume(path: Path) -> None:
+    path, progress, _ = checkpoint.read_newest(path)
+    checkpoint.restore(path, *_trained())
+    assert isinstance(progress.step, int)
+
+
+# --- the page
+
+_pages: dict[Path, Page] = {}
+
+
+def _page(folder: Path) -> list[bytes]:
+    page = _pages[folder] = Page(folder)
+    requests = page.requests()
+    (folder / "request.json").write_bytes(requests[4])
+    return requests
+
+
+TARGETS = {
+    "configuration": Target(_configuration, "run.yaml", codecs.YAML, TrainConfig.load),
+    "model-config": Target(
+        _model, "config.json", codecs.JSON, lambda path: models.load_model(path.parent)
+    ),
+    "model-weights": Target(
+        _model,
+        "model.safetensors",
+        codecs.SAFETENSORS,
+        lambda path: models.load_model(path.parent),
+    ),
+    "load-config": Target(_model, "config.json", codecs.JSON, _load),
+    "load-weights": Target(_model, "model.safetensors", codecs.SAFETENSORS, _load),
+    "load-tokenizer": Target(_model, "tokenizer.json", codecs.JSON, _load),
+    "load-tokenizer-config": Target(_model, "tokenizer_config.json", codecs.JSON, _load),
+    "load-special-tokens": Target(_model, "special_tokens_map.json", codecs.JSON, _load),
+    "load-generation-config": Target(_model, "generation_config.json", codecs.JSON, _load),
+    "load-template": Target(_model, "chat_template.jinja", None, _load),
+    "text": Target(
+        lambda folder: (folder / "text.txt").write_text("é\u2028 and more\n" * 9),
+        "text.txt",
+        None,
+        _read_corpus,
+    ),
+    "jsonl": Target(_jsonl, "text.jsonl", codecs.LINES, _read_corpus),
+    "parquet": Target(
+        _parquet, "train-00000.parquet", None, lambda path: _read_corpus(path.parent)
+    ),
+    "next-byte": Target(
+        lambda folder: (folder / "bytes").write_bytes(bytes(range(256)) * 3),
+        "bytes",
+        None,
+        lambda path: next_byte(str(path), length=8),
+    ),
+    "sentencepiece": Target(_sentencepiece, "pieces.model", codecs.SENTENCEPIECE, _read_pieces),
+    "converted-tokenizer": Target(
+        _model,
+        "tokenizer.json",
+        codecs.JSON,
+        lambda path: load_tokenizer(str(path), path.parent, 300),
+    ),
+    "safetensors": Target(_safetensors, "weights.safetensors", codecs.SAFETENSORS, _convert),
+    "torch": Target(_torch, "weights.pt", codecs.ZIP, _convert),
+    "torch-legacy": Target(_legacy, "weights.pt", None, _convert),
+    "msgpack": Target(_msgpack, "weights.msgpack", codecs.MSGPACK, _convert),
+    "index": Target(_index, "model.safetensors.index.json", codecs.JSON, _convert),
+    "settings": Target(_settings, "convert.yaml", codecs.YAML, _convert),
+    "to-lucidrains": Target(
+        lambda folder: save_tiny_model(folder, **LUCIDRAINS), "config.json", codecs.JSON, _back
+    ),
+    "conversation": Target(_conversation, "chat", codecs.SAFETENSORS, _open),
+    "checkpoint": Target(_checkpoint, "last.safetensors", codecs.SAFETENSORS, _resume),
+    "page": Target(
+        _page,
+        "request.json",
+        codecs.JSON,
+        lambda path: _pages[path.parent].read(path),
+        lambda folder: _pages.pop(folder).close(),
+    ),
+}
