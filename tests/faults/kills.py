@@ -116,7 +116,7 @@ class Kills:
         self._resume, self._mark, self._old = resume, mark, old
         self._random, self._said = random.Random(seed), folder / "said"
         self._straight = folder / "straight" / "out"
-        self._operations, self._writes, self._seconds = 0, 0, 0.0
+        self._operations, self._writes, self._seconds, self._attempts = 0, 0, 0.0, 0
         self.figures = Figures()
 
     def run(self, kills: int) -> Figures:
@@ -159,7 +159,7 @@ class Kills:
         """A moment in the first half of the command: inside a write, before one, or any."""
         if self.figures.kills >= kills:
             return {}
-        kind = self.figures.kills % 3
+        kind, self._attempts = self._attempts % 3, self._attempts + 1
         if kind == 2:
             return {"kill_after": self._random.uniform(0, self._seconds / 2)}
         most = (self._writes if kind == 0 else self._operations) // 2
