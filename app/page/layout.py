@@ -11,7 +11,7 @@ from ..conversations.folder import ConversationFolder
 from ..generation.run import Limits
 from . import scripts
 from .events import PRIVATE, QUICK, stream
-from .handlers import Handlers, described, new_session, status
+from .handlers import Handlers, complaint, described, new_session, status
 from .link_preview import name_the_project
 from .saved_panel import SavedPanel
 from .state_view import state_view
@@ -223,7 +223,12 @@ def _undo(history: History, event: gr.UndoData) -> tuple[Any, ...]:
 
 
 def _index(event: gr.RetryData | gr.EditData | gr.UndoData) -> int:
-    return event.index[0] if isinstance(event.index, tuple | list) else event.index
+    """The message's number, which a page may leave out or make up."""
+    index = getattr(event, "index", None)
+    first = index[0] if isinstance(index, tuple | list) and index else index
+    if type(first) is not int or first < 0:
+        raise complaint("Choose a message.")
+    return first
 
 
 def _completion(handlers: Handlers, controls: Controls) -> None:

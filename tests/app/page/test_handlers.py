@@ -2,8 +2,10 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
+from mlx_gateloop.app.page import layout
 from mlx_gateloop.app.page.handlers import Changes, Handlers, new_session, status
 
 gr = pytest.importorskip("gradio")
@@ -233,3 +235,11 @@ def test_the_figures_say_that_a_run_waited(engine, finished):
     run.stats.waiting_seconds = 2.34
     assert "waited <b>2.3 s</b>" in status(run)
     assert status(None) == '<div class="stats"><span>ready</span></div>'
+
+
+@pytest.mark.parametrize("handler", [layout._retry, layout._edit, layout._undo])
+@pytest.mark.parametrize("index", [None, "a", [], {}, -1, [-1], [None], True])
+def test_a_message_that_a_page_makes_up_is_refused(handler, index):
+    event = None if index is None else SimpleNamespace(index=index, value="x")
+    with pytest.raises(gr.Error, match="Choose a message"):
+        handler([{"role": "user", "content": "a"}], event)
