@@ -15,8 +15,8 @@ import sys
 sys.modules["uvloop"] = None
 def outside(event, arguments):
     if event in ("socket.connect", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname"):
-        address = arguments[0] if event.startswith("socket.get") else arguments[1]
-        host = address[0] if isinstance(address, tuple) else address  # a string: a Unix socket
+        address = arguments[:1] if event.startswith("socket.get") else arguments[1]
+        host = address[0] if isinstance(address, tuple) else None  # a Unix socket: this machine
         if host not in ("127.0.0.1", "::1", "localhost", None, ""):
             print("asked outside:", event, address, file=sys.stderr, flush=True)
 sys.addaudithook(outside)
