@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# Containers often set it: then each of the suite's many processes compiles the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo embedded screenshots test test-all test-install faults fuzz lint format biome docs bench \

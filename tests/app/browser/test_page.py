@@ -94,7 +94,9 @@ def test_two_visitors_at_once(page, new_page):
 
 
 def test_a_closed_tab_frees_the_engine(server, new_page, page):
-    busy = [new_page() for _ in range(4)]  # as many as the engine runs at once
+    first = new_page()
+    # as many as the engine runs at once
+    busy = [first, *(new_page(context=first.tab.context) for _ in range(3))]
     for visitor in busy:
         visitor.set_tokens(1024)
         visitor.choose("slow")
