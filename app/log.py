@@ -6,11 +6,8 @@ from gradio import queueing, routes
 
 LOG = logging.getLogger(__name__)
 # What a client can make them write; `__package__` is app or mlx_gateloop.app.
-LOGGERS = (
-    "asyncio",
-    "uvicorn.error",
-    *(f"{__package__}.{name}" for name in ("log", "guard", "generation.engine")),
-)
+OURS = ("log", "guard", "generation.engine", "generation.worker")
+LOGGERS = ("asyncio", "uvicorn.error", *(f"{__package__}.{name}" for name in OURS))
 MOST_ERRORS = 100  # different ones; each takes some 5 kB
 
 

@@ -1,9 +1,9 @@
 """Attacks on a running app, on loopback: `python benchmarks/attack.py --seconds 10`.
 
 Each attack runs for some seconds against an app with hostile models beside a good one, under
-`ulimit -n 256`. Meanwhile a well-behaved client asks for the page and for columns of a view, logs
-in where there is a password, and gets answers before and after. Ends with 1 if its median is 500 ms
-or more, if it was refused, if the app died, or if the log is 1 MB or larger.
+`ulimit -S -n 256`. Meanwhile a well-behaved client asks for the page and for columns of a view, and
+logs in where there is a password; it gets answers before and after. Ends with 1 if its median is
+500 ms or more, if it was refused, if the app died, or if the log is 1 MB or larger.
 """
 
 import argparse
@@ -25,9 +25,9 @@ from helpers.browser import Server
 from helpers.hostile import SLOW_TEXT, save_hostile_models
 from helpers.models import save_tiny_model
 
-# `ulimit -n 256`, which mlx-lm would raise while it is imported.
+# `ulimit -S -n 256`, which mlx-lm would raise while it is imported.
 FEW_FILES = """import resource
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 resource.setrlimit = lambda *_: None
 """
 MOST_MS, MOST_LOG = 500, 10**6
