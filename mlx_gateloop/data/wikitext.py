@@ -18,6 +18,7 @@ REPOSITORY, CONFIGURATION = "Salesforce/wikitext", "wikitext-103-raw-v1"
 # A part's name in the original release, and in the parquet files.
 PARTS = {"train": "train", "valid": "validation", "test": "test"}
 
+MOST_BYTES = 1 << 30  # of a file's text; WikiText-103's two files of training have half of that
 _BLANK_LINE = re.compile(r"^[^\S\n]*\n", re.MULTILINE)
 
 
@@ -76,11 +77,21 @@ def _documents(folder: Path, part: str) -> list[Document]:
 
 def _rows(path: Path) -> str:
     import pyarrow
-    from pyarrow import parquet
+    from pyarrow import compute, parquet
 
     try:
-        rows = parquet.read_table(path, columns=["text"])["text"].to_pylist()
+        # A dictionary stays one, so that a small file cannot repeat a line until memory is full.
+        rows = parquet.read_table(path, columns=["text"], read_dictionary=["text"])["text"]
+        if not pyarrow.types.is_dictionary(rows.type):
+            raise InputError(f"{path}: its column 'text' holds {rows.type}; give one of strings")
+        lengths = (
+            compute.take(compute.binary_length(chunk.dictionary), chunk.indices)
+            for chunk in rows.chunks
+        )
+        size = sum(compute.sum(length).as_py() or 0 for length in lengths)
     except (pyarrow.ArrowException, OSError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: not a parquet file of WikiText ({reason})") from error
-    return "".join(row for row in rows if row)
+    if size > MOST_BYTES:
+        raise InputError(f"{path}: {size:,} bytes of text; WikiText has less than {MOST_BYTES:,}")
+    return "".join(row for row in rows.to_pylist() if row)

@@ -1,3 +1,4 @@
+import numpy as np
 import pyarrow
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
@@ -91,3 +92,16 @@ def tiny_gpt2():
     )
     tokenizer.train_from_iterator([TEXT] * 3, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")
+
+
+def test_a_column_that_holds_no_strings_is_refused(tmp_path):
+    parquet.write_table(pyarrow.table({"text": [1, 2]}), tmp_path / "train-0.parquet")
+    with pytest.raises(InputError, match="'text' holds int64; give one of strings"):
+        wikitext.read_parts(tmp_path)
+
+
+def test_a_small_file_that_repeats_a_line_is_not_unfolded(tmp_path):
+    line = pyarrow.DictionaryArray.from_arrays(np.zeros(2_000_000, np.int32), ["x" * 1_000])
+    parquet.write_table(pyarrow.table({"text": line}), tmp_path / "train-0.parquet")
+    with pytest.raises(InputError, match=r"2,000,000,000 bytes of text; WikiText has less"):
+        wikitext.read_parts(tmp_path)
