@@ -100,10 +100,8 @@ def test_a_closed_tab_frees_the_engine(server, new_page, page):
     for visitor in busy:
         visitor.set_tokens(1024)
         visitor.choose("slow")
-        visitor.ask("long")
     for visitor in busy:
-        visitor.tab.wait_for_function(BEGUN)
-        assert visitor.view("have") < 512  # far from its end
+        visitor.ask("long")
     runs = [visitor.view("run") for visitor in busy]
     for visitor in busy:
         visitor.tab.close()
