@@ -170,7 +170,7 @@ def locked(start_server):
 def test_without_the_password_there_is_nothing(locked):
     front = request(locked.url).body.decode()
     assert "auth_required" in front
-    for word in ("A chat that shows", "chat-view", "What does `str.split` do?", "Temperature"):
+    for word in ("System prompt", "chat-view", "What does `str.split` do?", "Temperature"):
         assert word not in front
     answers = [
         request(f"{locked.url}{path}")

@@ -13,7 +13,7 @@ from mlx_gateloop.app.embedded_models.build.package import MOST_BYTES, sums, thi
 from mlx_gateloop.app.generation.models import SUMS, Models
 
 import mlx_gateloop as gl
-from mlx_gateloop import app
+from mlx_gateloop import app, files
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling, stream
 from mlx_gateloop.train import TrainConfig
@@ -168,15 +168,10 @@ def test_a_model_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     def refuse(*_):
         raise KeyboardInterrupt
 
-    rename = Path.rename
-
-    def put(path, target):
-        return refuse() if (path.name, target) == ("demo", out) else rename(path, target)
-
     monkeypatch.setattr(package, "gateloop", convert)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copytree", refuse)
-        patch.setattr(Path, "rename", put)
+        patch.setattr(files, "_exchange", refuse)
         with pytest.raises(KeyboardInterrupt):
             package.embed(run, out)
     assert before == {file.name: file.read_bytes() for file in [*out.iterdir()]}
