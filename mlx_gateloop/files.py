@@ -55,8 +55,8 @@ def staged(target: Path) -> Iterator[Path]:
     """Yield a path beside the target; the directory or file made there replaces it afterwards.
 
     After an exception in the block, the target is as it was. What a killed process leaves, the
-    next one with the same target deletes. Unlike `mlx_gateloop.save`, which
-    adds to a directory, this leaves nothing of an older one.
+    next one with the same target deletes. Unlike `mlx_gateloop.save`, which adds to a directory,
+    this leaves nothing of an older one.
 
     Args:
         target: A directory or a file.
@@ -71,12 +71,9 @@ def staged(target: Path) -> Iterator[Path]:
     new = target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _delete_left(target)
         prefix = f"{_STAGING}{target.name}-"
-        _delete_left(target, prefix)
-        with (
-            TemporaryDirectory(prefix=prefix, dir=target.parent) as place,
-            locked(Path(place)),
-        ):
+        with TemporaryDirectory(prefix=prefix, dir=target.parent) as place, locked(Path(place)):
             new = Path(place) / target.name
             yield new
             flush_tree(new)
@@ -96,11 +93,12 @@ def staged(target: Path) -> Iterator[Path]:
                 directory.rmdir()
 
 
-def _delete_left(target: Path, prefix: str) -> None:
+def _delete_left(target: Path) -> None:
     """Delete the folders of killed processes, after putting the target back if it is there."""
     for place in target.parent.iterdir():
-        if place.name.startswith(prefix):
-            with suppress(InputError), locked(place):
+        # The random end has no hyphen: "model" does not take the folders of "model-b".
+        if place.name.rpartition("-")[0] == f"{_STAGING}{target.name}":
+            with suppress(InputError, OSError), locked(place):  # in use, or another user's
                 if (place / "before").exists() and not target.exists():
                     (place / "before").rename(target)
                 shutil.rmtree(place)
@@ -146,6 +144,9 @@ def flush(path: Path) -> None:
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
+        if sys.platform == "darwin":  # fsync leaves the data in the drive's cache there
+            with suppress(OSError):  # not every file system can do this
+                fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
         os.fsync(descriptor)
     except OSError:
         if not path.is_dir():  # some network file systems cannot do this for a directory

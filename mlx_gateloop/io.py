@@ -26,6 +26,8 @@ from mlx_gateloop.tokenizer import stop_token_ids
 LOG = logging.getLogger(__name__)
 SAVING = ".saving"  # the folder in a model directory where `save` writes
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+# The files that are read to load a model; none of them is code.
+LOADED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 
 
 def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
@@ -46,17 +48,23 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
     install()
     from mlx_lm import load as load_with_mlx_lm
 
-    source, failure = os.fspath(path_or_hub_id), "cannot be loaded"
-    if Path(source).exists():
-        _check_directory(Path(source))
-    elif HUB_ID.fullmatch(source):
-        failure = "no such directory, and not loaded from the Hugging Face hub"
-    else:
-        raise InputError(f"{source}: no such model directory")
-    with _refusing(source, failure):
-        model, tokenizer = load_with_mlx_lm(source)
+    source = os.fspath(path_or_hub_id)
+    directory = Path(source) if Path(source).exists() else _fetch(source)
+    _check_directory(directory)
+    with _refusing(source, "cannot be loaded"):
+        model, tokenizer = load_with_mlx_lm(str(directory))
         tokenizer.decode(tokenizer.encode("a"))  # some files are read, and then of no use
     return _usable(model, source), tokenizer
+
+
+def _fetch(hub_id: str) -> Path:
+    """Download a model, unless it is in the cache; mlx-lm knows where from."""
+    if not HUB_ID.fullmatch(hub_id):
+        raise InputError(f"{hub_id}: no such model directory")
+    from mlx_lm.utils import snapshot_download
+
+    with _refusing(hub_id, "no such directory, and not loaded from the Hugging Face hub"):
+        return Path(snapshot_download(hub_id, allow_patterns=list(LOADED)))
 
 
 def load_weights(directory: Path) -> Model:

@@ -14,7 +14,7 @@ from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.model.lm import Model, ModelArgs
 
 TEXT_BYTES = 128 * 2**20  # of a file that is read whole; large tokenizers have 35 MB
-TEXT = {".json", ".jinja", ".model", ".txt", ".tiktoken"}
+TEXT = ("*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
 WIDE, DEEP = 2**16, 100  # up to these a config.json costs little; the loader says what misfits
 PACKED = 16  # 2-bit weights in an element of 32 bits
 
@@ -28,15 +28,23 @@ def check(directory: Path) -> None:
         InputError: Something is no file or folder, a file that is read whole is too large, the
             weights are of a smaller model than config.json, or the model does not fit.
     """
+    try:
+        _check_files(directory)
+        weights = sorted(directory.glob("model*.safetensors"))  # mlx-lm reads these
+        _check_memory(directory, sum(file.stat().st_size for file in weights))
+        if weights:  # or the loader says what is missing
+            _check_shapes(directory, weights)
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be loaded: {one_line(error)}") from error
+
+
+def _check_files(directory: Path) -> None:
     for file in sorted(directory.iterdir()):
-        if not (file.is_file() or file.is_dir()):
+        if file.exists() and not (file.is_file() or file.is_dir()):
             raise InputError(f"{file}: neither a file nor a folder; remove it")
-        if file.suffix in TEXT and file.is_file() and file.stat().st_size > TEXT_BYTES:
+        is_text = file.is_file() and any(map(file.match, TEXT))
+        if is_text and file.stat().st_size > TEXT_BYTES:
             raise InputError(f"{file}: larger than {TEXT_BYTES >> 20} MB; get the model again")
-    weights = sorted(directory.glob("model*.safetensors"))  # mlx-lm reads these
-    _check_memory(directory, sum(file.stat().st_size for file in weights))
-    if weights:  # or the loader says what is missing
-        _check_shapes(directory, weights)
 
 
 def _check_shapes(directory: Path, weights: list[Path]) -> None:
@@ -78,5 +86,5 @@ def _shapes(path: Path) -> list[list[int]]:
     try:
         with safe_open(path, "numpy") as file:
             return [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
+    except SafetensorError as error:
         raise InputError(f"{path}: cannot be loaded: {one_line(error)}") from error

@@ -41,6 +41,32 @@ def test_a_model_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch)
         check(path)
 
 
+def test_what_lies_beside_a_good_model_is_no_reason_to_refuse_it(tmp_path):
+    path = save_tiny_model(tmp_path / "model")
+    (path / ".#config.json").symlink_to("user@host.1234")  # as Emacs locks a file
+    with (path / "corpus.txt").open("wb") as corpus:
+        corpus.truncate(2**30)
+    for file in ("config.json", "model.safetensors"):  # as the cache of the hub
+        (path / file).rename(tmp_path / file)
+        (path / file).symlink_to(f"../{file}")
+    gl.load(path)
+
+
+def test_a_weights_file_that_leads_nowhere_is_one_line(tmp_path):
+    path = save_tiny_model(tmp_path / "model")
+    (path / "model.safetensors").unlink()
+    (path / "model.safetensors").symlink_to("../blobs/gone")
+    with pytest.raises(InputError, match=r"cannot be loaded: .*No such file or directory"):
+        gl.load(path)
+
+
+def test_a_model_of_the_hub_is_checked_before_it_is_loaded(tmp_path, monkeypatch):
+    path = save_hostile_model(tmp_path / "snapshot", "many layers")
+    monkeypatch.setattr("mlx_lm.utils.snapshot_download", lambda *_, **__: str(path))
+    with pytest.raises(InputError, match="num_hidden_layers is 3000000"):
+        gl.load("someone/gateloop")
+
+
 def test_a_tokenizer_that_panics_is_one_line(tmp_path, monkeypatch):
     class PanicException(BaseException):  # as PyO3 makes it
         pass

@@ -9,15 +9,13 @@ from pathlib import Path
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line
-from mlx_gateloop.io import HUB_ID, load_weights
+from mlx_gateloop.io import HUB_ID, LOADED, load_weights
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.model_files import check
 
 from .isolation import Bounds, InProcess, Isolated
 
 SUMS = "SHA256SUMS"
-# The files that are read to load a model; none of them is code.
-LOADED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 CODE_KEYS = ("model_file", "auto_map")  # of config.json and tokenizer_config.json
 
 

@@ -57,10 +57,6 @@ class Nursery:
         self._process.wait()
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 class Stops:
     """Counts of the operations on files below a directory; at one of them the process dies.
 

@@ -74,6 +74,15 @@ def test_what_was_moved_away_comes_back(target):
     assert names(target.parent) == ["out"]
 
 
+def test_a_conversion_leaves_the_old_model_of_a_longer_name(target):
+    left = target.with_name(".making-out-of-abcdefgh")
+    (left / "before").mkdir(parents=True)
+    shutil.rmtree(target)
+    make(target)
+    assert names(target.parent) == [left.name, "out"]
+    assert names(left) == ["before"]
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     """A state dict of gateloop-transformer, and a model that is no longer wanted."""
