@@ -3,6 +3,7 @@
 import json
 import resource
 
+import mlx_lm  # noqa: F401  (its import is not counted as memory of the loader)
 import pytest
 from helpers.hostile import FILES, save_hostile_model
 from helpers.models import save_tiny_model
