@@ -122,6 +122,12 @@ def test_importing_the_package_and_parsing_a_command_is_light(code):
     assert HEAVY.isdisjoint(python(code).split())
 
 
+def test_mlx_is_imported_at_first_use_and_names_are_looked_up_once():
+    code = "import sys, mlx_gateloop as gl; assert 'mlx.core' not in sys.modules; "
+    code += "[getattr(gl, name) for name in gl.__all__]; print(set(gl.__all__) <= vars(gl).keys())"
+    assert python(code) == "True"
+
+
 def test_watch_is_a_module_loaded_at_first_use():
     code = "import sys, mlx_gateloop as gl; assert 'mlx_gateloop.watch' not in sys.modules; "
     code += "print(gl.watch.recording.__name__, type(gl.watch).__name__)"

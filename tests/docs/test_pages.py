@@ -38,6 +38,14 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors(target), link
 
 
+def test_the_tests_that_a_page_names_exist():
+    page = (ROOT / "docs" / "robustness.md").read_text("utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page)
+    assert len(named) > 100
+    for file, test in named:
+        assert f"def {test}" in (ROOT / file).read_text("utf-8"), f"{file}::{test}"
+
+
 def test_pages_are_found():
     names = {path.relative_to(ROOT).as_posix() for path in PAGES}
     assert names >= {"README.md", "docs/architecture.md", "convert/README.md"}
