@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers.checkpoints import contents
+from helpers.disk import fill
 from helpers.models import VARIANTS, save_tiny_model
 from mlx_gateloop.app.conversations.folder import ConversationFolder
 from mlx_gateloop.app.generation.models import Models
@@ -110,17 +111,6 @@ def test_a_conversion_to_a_full_disk(source, small_disk, capsys, free):
     assert main([*words, "--force"]) == 0
     assert contents(out) != before
     assert names(small_disk) == ["out"]
-
-
-def fill(disk, free):
-    """Fill a disk up to some KB."""
-    filling = disk / "others"
-    with contextlib.suppress(OSError), filling.open("wb", buffering=0) as file:
-        while file.write(b"x" * 4096):
-            pass
-    with filling.open("r+b") as file:
-        file.truncate(filling.stat().st_size - free * 1024)
-    return filling
 
 
 @pytest.fixture

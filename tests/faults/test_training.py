@@ -11,6 +11,7 @@ import time
 from itertools import count
 
 import pytest
+from helpers.disk import fill
 from helpers.training import same_arrays
 
 from mlx_gateloop.cli import main
@@ -172,11 +173,7 @@ def test_a_disk_that_is_full(straight, text, tmp_path, small_disk, free):
     """At the log, at the start, in the middle of a checkpoint, and of the model."""
     out = small_disk / "out"
     last = stopped(straight, out)
-    filling = small_disk / "others"
-    with contextlib.suppress(OSError), filling.open("wb", buffering=0) as file:
-        while file.write(b"x" * 4096):
-            pass
-    os.truncate(filling, filling.stat().st_size - free * 1024)
+    filling = fill(small_disk, free)
     with pytest.raises(InputError, match=r"No space left on device|Unable to write") as caught:
         train(TINY, text, out, resume=True)
     assert "\n" not in str(caught.value)
