@@ -34,7 +34,7 @@ HEADERS = {
 OPEN = re.compile(
     r"/(config|theme\.css|favicon\.ico|login|logout|(assets|static|scripts)/.+"
     r"|gradio_api/(info|openapi\.json|app_id|startup-events|component_server|cancel|reset"
-    r"|queue/(join|data)|(run|call|mcp)/.+|file=.+))?/?"
+    r"|queue/(join|data)|(run|call)/.+|mcp(/.+)?|file=.+))?/?"
 )
 WITH_BODY = ("POST", "PUT", "PATCH")
 MOST_BYTES = 256 * 2**10  # of a request: four times a message of 16,000 characters of four bytes
@@ -103,7 +103,8 @@ class Guard:
         if not OPEN.fullmatch(path) or (is_file and not file.startswith(f"{self.files}{os.sep}")):
             raise HTTPException(403, "This is closed.")
         origin, host = headers.get("origin"), headers.get("host", "")
-        linked = path != "/" and headers.get("sec-fetch-site") == "cross-site"
+        site = headers.get("sec-fetch-site")  # another port of this machine is "same-site"
+        linked = path != "/" and site in ("cross-site", "same-site")
         if linked or (origin is not None and urlsplit(origin).netloc.lower() != host.lower()):
             raise HTTPException(403, "Another site may not ask this.")
 

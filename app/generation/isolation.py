@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -131,8 +132,11 @@ class _Child:
 
 
 def _start_process(connection: Connection, path: str, bounds: Bounds) -> BaseProcess:
-    context = multiprocessing.get_context("forkserver")  # imports once, and forks for every model
-    context.set_forkserver_preload([__name__, "mlx_lm.utils"])
+    if sys.platform == "darwin":  # no fork is safe where Metal has threads
+        context = multiprocessing.get_context("spawn")
+    else:  # imports once, and forks for every model
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__, "mlx_lm.utils"])
     process = context.Process(target=_serve, args=(connection, path, bounds), daemon=True)
     process.start()
     return process
@@ -175,12 +179,17 @@ def _limit(memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):  # macOS has no such file, and no limit that it keeps
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        most = pages * resource.getpagesize() + memory
+        most, _ = _allowed(resource.RLIMIT_AS, pages * resource.getpagesize() + memory)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _limit_time(seconds: int) -> None:
     """Let the system end this process after so many seconds of CPU time from now on."""
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     end = math.ceil(time.process_time()) + seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (end, hard))
+    resource.setrlimit(resource.RLIMIT_CPU, _allowed(resource.RLIMIT_CPU, end))
+
+
+def _allowed(kind: int, most: int) -> tuple[int, int]:
+    """Return a limit and the hard limit, which may be lower: the app itself can have limits."""
+    _, hard = resource.getrlimit(kind)
+    return most if hard == resource.RLIM_INFINITY else min(most, hard), hard

@@ -78,7 +78,8 @@ class Worker:
             ):
                 self._active += jobs
                 for job in list(self._active):
-                    self._advance(job)
+                    if not self._abandoned:
+                        self._advance(job)
         except BaseException:
             LOG.exception("the engine's thread failed")
             reason = FAILED

@@ -117,6 +117,11 @@ def test_only_what_is_needed_of_gradio_is_open(client):
     }
 
 
+@pytest.mark.parametrize("path", ["mcp", "mcp/", "mcp/schema", "mcp/sse", "mcp/messages/"])
+def test_programs_reach_the_model_context_protocol(client, path):
+    assert client.post(f"/gradio_api/{path}", json={}).text == "fine"
+
+
 def test_nobody_can_write_a_conversation_to_a_public_folder(client):
     for path in ("deep_link", "deep_link/"):
         assert client.get(f"/gradio_api/{path}?session_hash=x").status_code == 403
@@ -135,8 +140,9 @@ def test_another_site_may_not_ask(client, origin):
     assert client.post(CALL, json={}, headers={"origin": OURS}).text == "fine"
 
 
-def test_another_site_may_only_link_to_the_page(client):
-    linked = {"sec-fetch-site": "cross-site"}
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_another_site_may_only_link_to_the_page(client, site):
+    linked = {"sec-fetch-site": site}
     assert client.get("/", headers=linked).text == "fine"
     assert client.get("/logout", headers=linked).status_code == 403
     assert client.get("/logout", headers={"sec-fetch-site": "same-origin"}).text == "fine"

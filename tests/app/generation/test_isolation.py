@@ -6,6 +6,7 @@ import pytest
 from helpers.hostile import SLOW_TEXT, TEMPLATES, TOKENIZERS, save_hostile_model
 from helpers.models import save_tiny_model
 from helpers.steps import result
+from mlx_gateloop.app.generation import isolation
 from mlx_gateloop.app.generation.isolation import Bounds, Isolated
 
 from mlx_gateloop.errors import InputError
@@ -83,6 +84,15 @@ def test_an_ended_process_is_started_again(tmp_path):
     with pytest.raises(InputError, match="its tokenizer was ended"):
         result(tokenizer.call("encode", "abc", None))
     assert result(tokenizer.call("encode", "abc", None)) == [97, 98, 99]
+
+
+def test_limits_of_the_app_itself_are_kept(monkeypatch):
+    given = []
+    monkeypatch.setattr(isolation.resource, "getrlimit", lambda kind: (1, 2))
+    monkeypatch.setattr(isolation.resource, "setrlimit", lambda kind, limit: given.append(limit))
+    isolation._limit(2**30)
+    isolation._limit_time(1000)
+    assert given == [(0, 0), (2, 2), (2, 2)]
 
 
 def test_its_process_ends_with_it(tmp_path):
