@@ -11,6 +11,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 from gradio_client import Client
+from helpers.browser import new_context
 from mlx_gateloop.app import guard
 from mlx_gateloop.app.__main__ import main
 
@@ -196,8 +197,8 @@ def test_a_wrong_password_is_refused(locked, user, password):
     assert not answer.headers.get("set-cookie")
 
 
-def test_after_the_login_everything_works(locked, new_page):
-    context = new_page().tab.context
+def test_after_the_login_everything_works(locked, browser, new_page):
+    context = new_context(browser)
     tab = context.new_page()
     tab.goto(locked.url)
     tab.get_by_label("username").fill("me")

@@ -1,9 +1,27 @@
 """Many tabs of one browser, which has six connections for all of them."""
 
+import pytest
+
 TABS = 6  # one of them would wait for ever if each kept a connection
 BEGUN = "document.querySelector('#chat-view .gl').view.have > 20"
 
 
+def test_no_request_stays_open_while_an_answer_comes(page):
+    begun, over = set(), set()
+    page.tab.on("request", lambda request: begun.add(request))
+    page.tab.on("requestfinished", lambda request: over.add(request))
+    page.tab.on("requestfailed", lambda request: over.add(request))
+    page.reload()
+    page.set_tokens(1024)
+    page.choose("slow")
+    page.ask("a long one")
+    before = set(begun)
+    while not before <= over:
+        assert not page.view("done")
+        page.tab.wait_for_timeout(10)
+
+
+@pytest.mark.slow
 def test_many_tabs_of_one_browser_chat_stop_and_see_the_view(new_page):
     tabs = [new_page()]
     while len(tabs) < TABS:
