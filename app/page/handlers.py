@@ -36,6 +36,7 @@ class Handlers:
         self.first_model = first_model
         self.visits = Visits(engine.limits.conversations)
         self._running: dict[tuple[str, str], list[Run]] = {}  # by session and tab
+        self._instead: dict[str, tuple[object, ...]] = {}  # of an answer, by session
 
     async def chat(
         self, text: str, history: History, session: str, model: str, system: str, **values: object
@@ -64,11 +65,14 @@ class Handlers:
         try:
             run = await self._submit(model, with_system(system, history), session, values)
             view = Changes()
+            self._instead.pop(session, None)
             async for _ in self._follow((session, "chat"), [run]):
                 reply = [{"role": "assistant", "content": run.text}] if run.text else []
                 messages = [*history, *reply]
                 self.visits.put(session, messages, run)
                 yield messages, displayed(messages), view(shown(run)), status(run)
+            if (instead := self._instead.pop(session, None)) is not None:
+                yield instead
         except gr.Error:
             yield history, displayed(history), gr.skip(), status(None)
             raise
@@ -128,10 +132,12 @@ class Handlers:
             return shown(run)
         return NO_VIEW if messages else None
 
-    def clear(self, session: str) -> tuple[History, History, None, str]:
+    async def clear(self, session: str) -> tuple[History, History, None, str]:
         """Begin a new conversation: returns the empty history twice, no view and the status."""
+        shows: tuple[History, History, None, str] = ([], [], None, status(None))
+        self.replace(session, shows)
         self.visits.put(session, [])
-        return [], [], None, status(None)
+        return shows
 
     def resume(self, kept: str, session: str) -> tuple[object, ...]:
         """Go on with the chat of a page that was loaded again.
@@ -157,11 +163,25 @@ class Handlers:
             return
         for tab in ("chat", "complete", "compare"):
             self.stop(session, tab)
+        self._instead.pop(session, None)
         self.engine.states.forget(session)
 
     def stop(self, session: str, tab: str) -> None:
         """End a visitor's runs in a tab; what was written stays."""
         for run in self._running.get((session, tab), []):
+            run.cancel()
+
+    def replace(self, session: str, shows: tuple[object, ...]) -> None:
+        """End the answer of a visitor's chat, whose last update shows another chat.
+
+        A busy page may show an update of the answer later than what the other event returns.
+
+        Args:
+            session: The visitor's.
+            shows: The history twice, the view and the status.
+        """
+        for run in self._running.pop((session, "chat"), []):
+            self._instead[session] = shows
             run.cancel()
 
     async def prepare(self, model: str) -> AsyncIterator[str]:
@@ -226,7 +246,7 @@ class Handlers:
             for run in runs:
                 run.cancel()
             if self._running.get(where) is runs:
-                del self._running[where]
+                self._running.pop(where, None)  # another thread may have been faster
 
 
 class Changes:

@@ -185,19 +185,16 @@ def _chat(page: gr.Blocks, handlers: Handlers, controls: Controls, saved_panel: 
     who = {"session": controls.session, "model": controls.model, "system": controls.system}
     inputs = {"history": history, **who, **controls.values}
     shows = [history, chatbot, view, state]
-    running = [stream(box.submit, handlers.chat, {"text": box, **inputs}, [box, *shows])]
+    stream(box.submit, handlers.chat, {"text": box, **inputs}, [box, *shows])
     for event, change in ((chatbot.retry, _retry), (chatbot.edit, _edit)):
         changed = event(change, history, history, **QUICK)
-        running.append(stream(changed.then, handlers.answer, inputs, shows))
+        stream(changed.then, handlers.answer, inputs, shows)
     undone = chatbot.undo(_undo, history, [history, box], **QUICK)
     undone.then(handlers.undo, [history, *who.values()], shows, **QUICK)
     for event in (clear.click, chatbot.clear):
-        # cancelled, not stopped: a stopped answer would be shown once more
-        event(None, None, None, cancels=running, **QUICK).then(
-            handlers.clear, controls.session, shows, **QUICK
-        )
+        event(handlers.clear, controls.session, shows, **QUICK)
     stop.click(lambda session: handlers.stop(session, "chat"), controls.session, **QUICK)
-    opened = saved_panel.connect(list(who.values()), shows, running, kept)
+    opened = saved_panel.connect(list(who.values()), shows, handlers.replace, kept)
     resumed = page.load(
         handlers.resume,
         [kept, controls.session],

@@ -1,6 +1,7 @@
 """The controls for saved conversations."""
 
 import html
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import gradio as gr
 from mlx_gateloop.errors import InputError
 
 from ..conversations.folder import ConversationFolder
-from .events import PRIVATE, QUICK
+from .events import PRIVATE
 from .handlers import NO_VIEW, complaint, displayed, status, with_system
 from .visits import History, Visits
 
@@ -31,21 +32,28 @@ class SavedPanel:
             self._open = gr.Button("Go on from it", size="sm", elem_id="open")
 
     def connect(
-        self, who: list[Any], shows: list[Any], running: list[Any], kept: gr.Textbox
+        self, who: list[Any], shows: list[Any], replace: Callable[..., None], kept: gr.Textbox
     ) -> Any:
         """Connect the buttons; returns the event that follows an opened conversation.
 
         Args:
             who: The components of the session, the model and the system prompt.
             shows: Those of the history, the chat, the view and the status.
-            running: Events that end when another conversation is opened.
+            replace: Ends the answer of a session's chat and shows another chat.
             kept: The session that the tab keeps.
         """
         inputs = [self._name, *who, shows[0]]
         self._save.click(self.save, inputs, self._names, **PRIVATE)
         self._names.focus(self.choices, self._names, self._names, **PRIVATE)
-        cancelled = self._open.click(None, None, None, cancels=running, **QUICK)
-        return cancelled.then(self.open, self._names, [kept, *who, *shows], **PRIVATE)
+
+        def open_instead(name: str, session: str) -> tuple[Any, ...]:
+            opened = self.open(name)
+            replace(session, opened[-len(shows) :])
+            return opened
+
+        return self._open.click(
+            open_instead, [self._names, who[0]], [kept, *who, *shows], **PRIVATE
+        )
 
     def choices(self, name: str | None) -> Any:
         return gr.update(choices=self._folder.names(), value=name)

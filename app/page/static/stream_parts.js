@@ -37,7 +37,8 @@
           answer = null;
         } catch (error) {
           stop();
-          controller.error(error);
+          if (signal.aborted) controller.close(); // by Gradio, which has read what it wanted
+          else controller.error(error);
         }
       },
     });

@@ -193,13 +193,28 @@ def test_a_page_that_is_loaded_again_gets_its_chat(handlers):
     handlers.forget(me)  # the page before it
     assert handlers.resume(me, new_session())[2] == history
     assert handlers.engine.states.prefixes(me, *_key(handlers, history))
-    handlers.clear(me)
+    asyncio.run(handlers.clear(me))
     assert handlers.resume(me, new_session())[2] == []
     for _ in range(3):
         handlers.forget(me)
     session, kept, messages, *_ = handlers.resume(me, "new")
     assert (session, kept, messages) == (gr.skip(), "new", gr.skip())
     assert not handlers.engine.states.prefixes(me, *_key(handlers, history))
+
+
+def test_the_last_update_of_an_answer_shows_the_new_conversation(handlers):
+    me = new_session()
+
+    async def scene():
+        updates = handlers.chat(ENDLESS, [], me, "tiny", "", **LONG)
+        await anext(updates)
+        (run,) = handlers._running[(me, "chat")]
+        await handlers.clear(me)
+        assert run.stopped
+        return [update async for update in updates]
+
+    assert asyncio.run(scene()) == [(gr.skip(), [], [], None, status(None))]
+    assert handlers.resume(me, new_session())[2] == []
 
 
 def _key(handlers, history):
