@@ -183,6 +183,7 @@ export class StateView {
     this.find("share").textContent = POINT;
     if (!this.run || !(token >= 0 && token < this.pieces.length)) return;
     this.selected = this.heatmaps.selected = token;
+    this.text.update(recording); // a key may come before the frame that draws the token
     this.text.select(token);
     this.heatmaps.show();
     const row = await this.server.row([this.run, layer, token]).catch(() => null);

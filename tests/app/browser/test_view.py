@@ -7,6 +7,7 @@ from io import BytesIO
 
 import numpy as np
 import pytest
+from helpers.browser import view
 from PIL import Image
 
 from mlx_gateloop.watch.trace import HIGH, LOW
@@ -341,6 +342,15 @@ def test_the_view_waits_for_a_server_without_an_answer(page):
     assert not page.view("done")
     page.tab.unroute(QUESTIONS)
     assert page.finished() > 300
+
+
+def test_a_token_is_selected_before_it_is_drawn(page):
+    page.ask("soon")
+    page.finished()
+    page.painted()
+    page.tab.evaluate(f"{view()}.text.clear()")  # as before the frame that draws it
+    page.tab.evaluate(f"{view()}.select(3)")
+    assert page.tab.locator("#chat-view .selected").get_attribute("data-token") == "3"
 
 
 def test_keys_select_and_zoom_but_for_those_of_the_browser(page):
