@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[1]
 SHOWN = (
     *("*.md", "docs/**/*", "convert/**/*.md", "app/embedded_models/*/README.md"),
     *("benchmarks/results/**/*", "benchmarks/*.md", "configs/*", "mlx_gateloop/train/config.py"),
-    *("mlx_gateloop/model/*.py", "mlx_gateloop/ops/gpu/kernels.py"),
+    *("mlx_gateloop/model/*.py", "mlx_gateloop/ops/gpu/kernels.py", "app/*.py"),
+    "app/generation/run.py",
 )
 CODE = {".py": "python", ".yaml": "yaml"}  # shown as pages
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)

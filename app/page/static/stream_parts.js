@@ -37,8 +37,9 @@
           answer = null;
         } catch (error) {
           stop();
-          if (signal.aborted) controller.close(); // by Gradio, which has read what it wanted
-          else controller.error(error);
+          const wanted = !signal.aborted; // Gradio has not yet read all that it wants
+          if (wanted) controller.error(error);
+          else controller.close();
         }
       },
     });
