@@ -38,7 +38,7 @@ SAVED = 20  # conversations that are saved at most
 # A run that waits or loads is not in its view yet, but in the status.
 RUNNING = """() => ['chat', 'complete', 'left', 'right'].map(name =>
     [name, document.querySelector(`#${name}-status`), document.querySelector(`#${name}-view .gl`)])
-  .filter(([, status]) => status && !/done|stopped|ready/.test(status.textContent))
+  .filter(([, status]) => status && !/done|stopped|failed|ready/.test(status.textContent))
   .map(([name, , view]) => `${name} ${view?.view?.run ?? 'waits'}`)"""
 CLICK = "selector => { const e = document.querySelector(selector); e?.click(); return Boolean(e) }"
 
