@@ -166,8 +166,18 @@ def test_a_file_in_a_request_is_not_taken_wherever_it_is(client):
 def test_a_request_of_many_values_never_reaches_gradio(client):
     json_type = {"content-type": "application/json"}
     assert client.post(CALL, json={"data": [[]] * guard.MOST_VALUES}).status_code == 413
-    assert client.post(CALL, content="[" * 100_000, headers=json_type).status_code == 400
+    assert client.post(CALL, content="[" * 1_900, headers=json_type).status_code == 400
     assert client.post(CALL, json={"data": ["," * 16_000, *range(20)]}).text == "fine"
+
+
+def test_values_are_counted_before_they_are_made(client, monkeypatch):
+    json_type = {"content-type": "application/json"}
+    for lists in ("[" + "[]," * 80_000 + "0]", "[" * 100_000):
+        with monkeypatch.context() as patch:
+            patch.setattr(json, "loads", None)
+            assert client.post(CALL, content=lists, headers=json_type).status_code == 413
+    unended = '"' + '\\",' * 60_000 + "\\"
+    assert client.post(CALL, content=unended, headers=json_type).status_code == 400
 
 
 def test_an_error_that_anybody_can_provoke_is_answered(caplog):
