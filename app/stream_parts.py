@@ -13,9 +13,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PATH = "/gradio_api/queue/data"
 PART_SECONDS = 0.25  # that a request waits for something new
-# What follows at once belongs to the same part: between the end of an answer and that of its stream
-# the page would send a message into a stream that has ended.
-FOLLOWS_SECONDS = 0.02
 LEFT_SECONDS = 30  # without a request: the page is gone, or its machine sleeps
 MOST_STREAMS = 256
 
@@ -47,12 +44,12 @@ class StreamParts:
             if len(self._streams) >= MOST_STREAMS:
                 return Response("There are too many streams; try again in a moment.", 503)
             self._streams[id] = _Stream(self._app, scope)
-        stream = self._streams.get(id)
-        if stream is None:
-            return Response("There is no such stream.", 404)
         if part == "end":
             self._forget(id)
             return Response()
+        stream = self._streams.get(id)
+        if stream is None:
+            return Response("There is no such stream.", 404)
         stream.expect(self._forget, id)
         content = await stream.news()
         if stream.ended:
@@ -89,8 +86,6 @@ class _Stream:
         """Wait a moment for something new and return it; raises what Gradio raised at the end."""
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._changed.wait(), PART_SECONDS)
-        if self._content:
-            await asyncio.sleep(FOLLOWS_SECONDS)
         self._changed.clear()
         content, self._content = bytes(self._content), bytearray()
         if self._task.done() and not content:
