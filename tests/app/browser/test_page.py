@@ -24,6 +24,16 @@ DARK = (
     ".backgroundColor.match(/\\d+/g)) < 64"
 )
 WHERE = "'#' + document.activeElement.closest('[id^=chat-box], #settings')?.id"
+# What can still be reached in the settings when they have just closed.
+IN_SIGHT_ONCE_CLOSED = """async () => {
+  const settings = document.querySelector('#settings');
+  settings.querySelector('.toggle-button').click();
+  while (!settings.classList.contains('open')) await new Promise(requestAnimationFrame);
+  settings.querySelector('.toggle-button').click();
+  while (settings.classList.contains('open')) await new Promise(requestAnimationFrame);
+  const visible = (e) => e.checkVisibility({ visibilityProperty: true });
+  return [...settings.querySelectorAll('*')].filter(visible).map((e) => e.outerHTML);
+}"""
 # The histogram's axis is drawn, in the ink of the theme when it was.
 INK_IS_THE_TEXT_S = """() => {
   const gl = document.querySelector('#chat-view .gl'), canvas = gl.querySelector('.histogram');
@@ -164,6 +174,7 @@ def test_tab_reaches_what_is_in_sight_and_buttons_have_names(page):
         button = page.tab.get_by_role("button", name=name, exact=True)
         assert button.count() == 1, name
         assert button.is_visible()
+    assert page.tab.evaluate(IN_SIGHT_ONCE_CLOSED) == []
     page.tab.locator("#model input").focus()
     reached = []
     for _ in range(30):
