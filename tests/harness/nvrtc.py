@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from harness import toolchain
 
@@ -43,7 +44,8 @@ def compiled(source: str, architecture: str) -> Compiled:
     whole = (toolchain.HERE / "nvrtc.h").read_text() + source
     paths = [f"-I{_package(name)}/include" for name in PACKAGES]
     options = [f"--gpu-architecture={architecture}", "--ptxas-options=-v", "--std=c++17"]
-    options += ["-default-device", "--pch", *paths]  # NVIDIA's headers are parsed once
+    # NVIDIA's headers are parsed once
+    options += ["-default-device", "--pch", f"--pch-dir={_scratch().name}", *paths]
     arguments = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), whole.encode(), b"kernel.cu", 0, None, None)
     try:
@@ -65,6 +67,11 @@ def _package(name: str) -> Path | None:
     places = spec.submodule_search_locations if spec else None
     found = [Path(place) / name for place in places or [] if (Path(place) / name).is_dir()]
     return found[0] if found else None
+
+
+@cache
+def _scratch() -> TemporaryDirectory[str]:
+    return TemporaryDirectory()
 
 
 @cache
