@@ -19,7 +19,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_gateloop import extras
-from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.errors import InputError, one_line, shortened
 
 Tree = Mapping[str, Any]  # of trees and `Stored`; files may hold anything else beside them
 
@@ -184,7 +184,7 @@ class _TorchTree(Mapping[str, Any]):
 
         value = self._tree[key]
         if isinstance(value, torch.Tensor):
-            return _stored_torch(value.detach(), f"{self._path}: {key}")
+            return _stored_torch(value.detach(), f"{self._path}: {shortened(str(key))}")
         return _TorchTree(value, self._path) if isinstance(value, Mapping) else value
 
 

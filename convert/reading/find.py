@@ -13,7 +13,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from mlx_gateloop.errors import InputError, one_line, shown
+from mlx_gateloop.errors import InputError, one_line, shortened, shown
 from mlx_gateloop.io import HUB_ID
 
 from ..hub import download
@@ -62,7 +62,8 @@ class Checkpoint:
         for file in self.files:
             for name, stored in self._tensors(file).items():
                 if name in self._file_of:
-                    raise InputError(f"{file}: {name} is in {self._file_of[name].name} too")
+                    other = self._file_of[name].name
+                    raise InputError(f"{file}: {shortened(name)} is in {other} too")
                 self._file_of[name] = file
                 self.shapes[name], self.dtypes[name] = stored.shape, stored.dtype
         if not self.shapes:
@@ -79,7 +80,8 @@ class Checkpoint:
             array = self._tensors(file)[name].load()
             mx.eval(array)
         except (OSError, RuntimeError, ValueError) as error:
-            raise InputError(f"{file}: {name} cannot be read: {one_line(error)}") from None
+            what = f"{file}: {shortened(name)}"
+            raise InputError(f"{what} cannot be read: {one_line(error)}") from None
         return array
 
     @property
@@ -160,11 +162,12 @@ def _shards(index: Path) -> list[Path]:
         shards = [index.parent / name for name in sorted(names)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{index}: not an index of shards: {one_line(error)}") from None
+    beside = set(index.parent.iterdir())  # a name may be too long to ask for
     for shard in shards:
         if shard.parent != index.parent or shard.suffix not in READERS:
             raise InputError(f"{index}: {shown(shard.name)} is no file of weights beside it")
-        if not shard.exists():
-            raise InputError(f"{shard}: missing, but {index.name} names it; fetch it again")
+        if shard not in beside:
+            raise InputError(f"{index}: {shown(shard.name)} beside it is missing; fetch it again")
     return shards
 
 

@@ -91,10 +91,14 @@ def test_a_directory_with_an_index_is_read_shard_by_shard(tmp_path):
 
     (tmp_path / "model-1.safetensors").unlink()
     message = problem(lambda: find(str(tmp_path)))
-    assert "model-1.safetensors: missing" in message
-    for broken in ("[]", "{}", '{"weight_map": {"a": "../up.safetensors"}}', "nonsense"):
+    assert "'model-1.safetensors' beside it is missing" in message
+    shards = ("../up.safetensors", f"{'9' * 5000}.safetensors", "\0.safetensors")
+    named = [json.dumps({"weight_map": {"a": shard}}) for shard in shards]
+    for broken in ("[]", "{}", "nonsense", *named):
         index.write_text(broken)
-        assert "model.safetensors.index.json: " in problem(lambda: find(str(tmp_path)))
+        message = problem(lambda: find(str(tmp_path)))
+        assert "model.safetensors.index.json: " in message
+        assert len(message) < 1000
 
 
 def test_wrappers_and_prefixes_are_taken_off(tmp_path):
