@@ -8,6 +8,7 @@ from pathlib import Path
 # Tests run side by side: set before NumPy and PyTorch are imported.
 os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
 
+import pytest
 from hypothesis import settings
 
 # A shell starts background jobs (`make test &`) with Ctrl-C ignored, and every child inherits that.
@@ -22,3 +23,20 @@ if ROOT not in sys.path:
 # Machines are shared and MLX compiles on first use: how long an example takes proves nothing.
 settings.register_profile("patient", parent=settings.get_profile("default"), deadline=None)
 settings.load_profile("ci" if settings().derandomize else "patient")
+
+
+@pytest.hookimpl(trylast=True)  # once the slow ones are gone
+def pytest_collection_modifyitems(items):
+    """Begin each process's share with some of the browser's tests.
+
+    They take long and mostly wait, and the server and the tab that they share take seconds to
+    start: in a single process they are what is left at the end.
+    """
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    browser = [item for item in items if "browser" in item.path.parts]
+    others = [item for item in items if "browser" not in item.path.parts]
+
+    def share(items, i):
+        return items[len(items) * i // count : len(items) * (i + 1) // count]
+
+    items[:] = [item for i in range(count) for part in (browser, others) for item in share(part, i)]
