@@ -111,10 +111,12 @@ class Page:
         self.tab, self.url = context.new_page(), url
         self.problems: list[str] = []
         self._early = [url + path for path in EARLY_CANCEL]
+        self._events = False  # Gradio's, of which it has not read the end
         self.tab.on("pageerror", lambda error: self.problems.append(str(error)))
         self.tab.on("console", self._heard)
         self.tab.on("dialog", lambda dialog: self.problems.append(f"dialog: {dialog.message}"))
         self.tab.on("request", self._asked)
+        self.tab.on("response", self._answered)
         self.open()
 
     def open(self) -> None:
@@ -141,6 +143,18 @@ class Page:
     def _asked(self, request: Any) -> None:
         if not request.url.startswith((self.url, "data:", "blob:")):
             self.problems.append(f"outside: {request.url}")
+        self._events = self._events or "/queue/join" in request.url
+
+    def _answered(self, response: Any) -> None:
+        if response.headers.get("stream-part") == "last":
+            self._events = False
+
+    def settled(self) -> None:
+        """Wait until Gradio has read the end of all it was asked for, and has shown it."""
+        end = time.monotonic() + PATIENCE_MS / 1000
+        while self._events and time.monotonic() < end:
+            self.tab.wait_for_timeout(10)
+        self.painted()
 
     def has_view(self, name: str = "chat") -> None:
         """Wait until a state view is there."""
@@ -229,6 +243,7 @@ class Page:
         )
         status = f"document.querySelector('#{name}-status').innerText"
         self.tab.wait_for_function(f"/done|stopped/.test({status})")
+        self.settled()
         return self.view("pieces.length", name)
 
 
