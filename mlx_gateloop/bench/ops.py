@@ -122,7 +122,9 @@ def mlx_scans(planes: list[np.ndarray], cotangents: tuple[np.ndarray, ...]) -> C
     arrays, dh = _mlx(planes), _mlx(cotangents)
 
     def of(scan: Callable[..., Any], gradient: bool = True) -> Contender:
-        function = lambda ar, ai, xr, xi: scan((ar, ai), (xr, xi))  # noqa: E731
+        def function(ar: mx.array, ai: mx.array, xr: mx.array, xi: mx.array) -> Any:
+            return scan((ar, ai), (xr, xi))
+
         return mlx_contender(function, arrays, dh if gradient else None)
 
     return {

@@ -6,7 +6,7 @@ number of cases and a seed.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -70,39 +70,42 @@ def is_float(shape: str) -> bool:
     return shape[0] not in "mt"
 
 
+def varying(call: Call) -> list[int]:
+    """The places of the float inputs, which derivatives are of."""
+    return [i for i, shape in enumerate(call.inputs) if is_float(shape)]
+
+
+def of_floats(call: Call, inputs: Sequence[mx.array]) -> Callable[..., list[mx.array]]:
+    """The call as a function of its float inputs alone."""
+
+    def function(*floats: mx.array) -> list[mx.array]:
+        changed = dict(zip(varying(call), floats, strict=True))
+        return call.function(*(changed.get(i, x) for i, x in enumerate(inputs)))
+
+    return function
+
+
 def gradient(call: Call) -> Call:
     """The gradients of the float32 inputs, of the inputs and then those of the outputs."""
-    count = len(call.inputs)
-    varying = [i for i, shape in enumerate(call.inputs) if is_float(shape)]
+    count, places = len(call.inputs), varying(call)
 
     def function(*arrays: mx.array) -> list[mx.array]:
-        def of_floats(*floats: mx.array) -> list[mx.array]:
-            inputs = list(arrays[:count])
-            for i, x in zip(varying, floats, strict=True):
-                inputs[i] = x
-            return call.function(*inputs)
+        floats = [arrays[i] for i in places]
+        return mx.vjp(of_floats(call, arrays[:count]), floats, list(arrays[count:]))[1]
 
-        return mx.vjp(of_floats, [arrays[i] for i in varying], list(arrays[count:]))[1]
-
-    outputs = tuple(call.inputs[i] for i in varying)
+    outputs = tuple(call.inputs[i] for i in places)
     return Call(f"gradient of {call.name}", function, call.inputs + call.outputs, outputs)
 
 
 def tangent(call: Call) -> Call:
     """The tangents of the outputs, of the inputs and then their tangents (of floats alone)."""
-    count = len(call.inputs)
-    varying = [i for i, shape in enumerate(call.inputs) if is_float(shape)]
+    count, places = len(call.inputs), varying(call)
 
     def function(*arrays: mx.array) -> list[mx.array]:
-        def of_floats(*floats: mx.array) -> list[mx.array]:
-            inputs = list(arrays[:count])
-            for i, x in zip(varying, floats, strict=True):
-                inputs[i] = x
-            return call.function(*inputs)
+        floats = [arrays[i] for i in places]
+        return mx.jvp(of_floats(call, arrays[:count]), floats, list(arrays[count:]))[1]
 
-        return mx.jvp(of_floats, [arrays[i] for i in varying], list(arrays[count:]))[1]
-
-    tangents = tuple(call.inputs[i] for i in varying)
+    tangents = tuple(call.inputs[i] for i in places)
     return Call(f"tangent of {call.name}", function, call.inputs + tangents, call.outputs)
 
 
