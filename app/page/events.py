@@ -5,9 +5,10 @@ from typing import Any
 
 from gradio.components import Component
 
-PRIVATE: dict[str, Any] = {"api_visibility": "private"}
+# Gradio's own sign of progress may stay over a chat that was busy when the event ended.
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 # The engine has the queue; one of Gradio's before it would only hide how long that is.
-STREAM: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, **PRIVATE}
+STREAM: dict[str, Any] = {"concurrency_limit": None, **PRIVATE}
 QUICK: dict[str, Any] = {"queue": False, **PRIVATE}
 
 

@@ -18,6 +18,13 @@ def client(server):
     return Client(server.url, verbose=False)
 
 
+def test_no_event_of_the_page_puts_a_sign_of_progress_over_it(client):
+    events = [event for event in client.config["dependencies"] if event["backend_fn"]]
+    private = [event for event in events if event["api_visibility"] == "private"]
+    assert len(private) > 10
+    assert {event["show_progress"] for event in private} == {"hidden"}
+
+
 def test_programs_can_ask_too(client):
     def ask(**options):
         return client.predict(
