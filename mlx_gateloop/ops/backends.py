@@ -25,11 +25,13 @@ class Backend(NamedTuple):
         scan: h_n = a_n h_{n-1} + x_n; arguments and result as in `scan.linear_recurrence`.
         fused: The max-headed operator with its gates, called with `gate_loop`'s arguments q, k, v,
             a, h0, mask and reverse; None if there is none.
+        heads: The operator with heads, called in the same way, but its states have the planes of a.
         why_missing: Gives the reason in one line if this machine cannot use the backend, else None.
     """
 
     scan: Callable[..., Planes]
     fused: Callable[..., tuple[mx.array, mx.array]] | None
+    heads: Callable[..., tuple[mx.array, mx.array]] | None
     why_missing: Callable[[], str | None]
 
 
@@ -37,13 +39,16 @@ def _gpu(platform: str) -> Backend:
     return Backend(  # the kernels are built at the first call
         lambda *arguments: gpu.linear_recurrence(gpu.kernels(platform), *arguments),
         lambda *arguments: gpu.gate_loop(gpu.kernels(platform), *arguments),
+        None,
         partial(gpu.absence, platform),
     )
 
 
 BACKENDS = {
-    "ops": Backend(linear_recurrence, None, lambda: None),
-    "native": Backend(recurrence.linear_recurrence, recurrence.gate_loop, native.absence),
+    "ops": Backend(linear_recurrence, None, None, lambda: None),
+    "native": Backend(
+        recurrence.linear_recurrence, recurrence.gate_loop, recurrence.gate_loop, native.absence
+    ),
     "metal": _gpu("metal"),
     "cuda": _gpu("cuda"),
 }

@@ -56,15 +56,16 @@ def gate_loop(
             passes (step by step where one step fills a CPU: see `scan.py`); "attention", O(L^2);
             "auto", a single step for L = 1, else the scan.
         backend: The implementation of the scan: "ops", plain MLX; "native", the C++ extension for
-            CPUs; "metal" and "cuda", kernels for Apple's and NVIDIA's GPUs. The last three fuse the
-            gates of the max-headed form and have no `mx.vmap`, `mx.jvp` or second derivatives.
-            "auto" takes the one for MLX's default device; without it, or with a warning if a GPU
-            kernel does not compile, "ops".
+            CPUs, with fused gates; "metal" and "cuda", kernels for Apple's and NVIDIA's GPUs, which
+            fuse the gates of the max-headed form and have no `mx.vmap`, `mx.jvp` or second
+            derivatives. "auto" takes the one for MLX's default device; without it, or with a
+            warning if a GPU kernel does not compile, "ops".
 
     Returns:
         y in v's shape and dtype, and the state after the last step, float32, in h0's form. All
-        arithmetic is float32; both are differentiable. Shapeless `mx.compile` works for the
-        max-headed "native" form only, as MLX's slices need fixed shapes; an array that the compiled
+        arithmetic is float32; both are differentiable. Shapeless `mx.compile` works for
+        "native" only (with heads and real gates not with h0), as MLX's slices need fixed shapes; an
+        array that the compiled
         function captures, such as a loss's weight, must fit: MLX's own operations do not check it.
 
     Raises:
@@ -145,17 +146,19 @@ def _gate_loop(
     mode: Mode,
     backend: Backend,
 ) -> Result:
-    fused = backend.fused if q.ndim == 3 and q.size > 0 else None
+    fused = None
+    if q.size > 0 and v.size > 0:
+        fused = backend.fused if q.ndim == 3 else backend.heads
     if mode == "auto":  # only the native scan is as fast for one step as the step
         fused_step = fused and backend is BACKENDS["native"]
         mode = "recurrent" if q.shape[1] == 1 and not fused_step else "scan"
     if fused and mode == "scan":
-        y, last = fused(q, k, v, a, h0, mask, reverse)
+        y, last = _fused(fused, q, k, v, a, h0, mask, reverse)
         return y.astype(v.dtype), last
 
     shape, dtype = v.shape, v.dtype
     q, k, v = (x.astype(mx.float32) for x in (q, k, v))
-    gates = a.planes() if mask is None else _masked_gates(a, mask)
+    gates = _gates(a, mask)
     if mask is not None:
         q, k, v = (_where(mask, x) for x in (q, k, v))
     real, imaginary = _initial_state(q, v, h0)
@@ -167,6 +170,27 @@ def _gate_loop(
     if mask is not None:  # q is 0 there, but 0 times an overflowed state is not
         y = _where(mask, y)
     return y.astype(dtype), mx.stack(list(pl.widen(h, 2)), 1)
+
+
+def _fused(
+    operator: Callable[..., Result],
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    a: Transition,
+    h0: mx.array | None,
+    mask: mx.array | None,
+    reverse: bool,
+) -> Result:
+    """Run a backend's operator; with heads and real gates its states have no imaginary plane."""
+    if q.ndim == 3 or a.is_complex:
+        return operator(q, k, v, a, h0, mask, reverse)
+    y, last = operator(q, k, v, a, None if h0 is None else h0[:, :1], mask, reverse)
+    imaginary = mx.zeros_like(last)
+    if h0 is not None:  # real gates only scale it
+        plane = h0[:, 1].astype(mx.float32)
+        imaginary = (plane * _product(_gates(a, mask)[0], plane))[:, None]
+    return y, mx.concatenate([last, imaginary], 1)
 
 
 def _in_planes(
@@ -234,8 +258,10 @@ def _product(a: mx.array, state: mx.array) -> mx.array:
     return product if product.ndim == state.ndim else product[..., None]
 
 
-def _masked_gates(a: Transition, mask: mx.array) -> Planes:
+def _gates(a: Transition, mask: mx.array | None) -> Planes:
     """Return the transition's planes, 1 where the mask is False."""
+    if mask is None:
+        return a.planes()
     # What they are computed from is masked too: a NaN there times their gradient, 0, would be NaN.
     second = None if a.second is None else _where(mask, a.second)
     planes = Transition(a.form, _where(mask, a.first), second).planes()

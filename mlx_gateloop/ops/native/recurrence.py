@@ -16,10 +16,15 @@ def gate_loop(
     mask: mx.array | None,
     reverse: bool,
 ) -> tuple[mx.array, mx.array]:
-    """Run the max-headed operator with fused gates; all but h0 and mask are `[B, L, D]`."""
+    """Run the operator with fused gates; arguments as in `gate_loop`.
+
+    Returns:
+        y and the last state. With heads, h0 and the last state have the planes of a.
+    """
+    operator = extension().gate_loop if q.ndim == 3 else extension().gate_loop_heads
     inputs = (q, k, v, a.first, a.second, h0)
     planes = [None if x is None else x.astype(mx.float32) for x in inputs]
-    y, last = extension().gate_loop(*planes, mask, form=FORMS[a.form], reverse=bool(reverse))
+    y, last = operator(*planes, mask, form=FORMS[a.form], reverse=bool(reverse))
     return y, last
 
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from mlx_gateloop.ops.native import extension
 
 native = extension()
-Sizes = dict[str, int]  # of the letters in a shape: B, L, D, and N for an axis of mx.vmap
+# Of the letters in a shape: B, L, D or H, K and V, and N for an axis of mx.vmap.
+Sizes = dict[str, int]
 Function = Callable[..., list[mx.array]]
 
 
@@ -30,18 +31,26 @@ class Call(NamedTuple):
     outputs: tuple[str, ...]
 
 
-def operator(form: int, is_complex: bool, has_h0: bool, has_mask: bool, reverse: bool) -> Call:
+def operator(
+    form: int, is_complex: bool, has_h0: bool, has_mask: bool, reverse: bool, heads: str
+) -> Call:
+    """The operator; `heads` is the last axis of its transitions, empty if it is max-headed."""
     present = [True] * 4 + [is_complex, has_h0, has_mask]
-    shapes = ["BLD"] * 5 + ["B2D", "mBL"]
+    keys, values, gates, state = ["BLD"] * 3 + ["B2D"]
+    called = native.gate_loop
+    if heads:
+        keys, values, gates, state = "BLHK", "BLHV", "BLH" + heads, f"B{1 + is_complex}HKV"
+        called = native.gate_loop_heads
+    shapes = [keys, keys, values, gates, gates, state, "mBL"]
 
     def function(*arrays: mx.array) -> list[mx.array]:
         left = iter(arrays)
         given = [next(left) if there else None for there in present]
-        return list(native.gate_loop(*given, form=form, reverse=reverse))
+        return list(called(*given, form=form, reverse=reverse))
 
     inputs = tuple(shape for shape, there in zip(shapes, present, strict=True) if there)
-    name = f"gate_loop{(form, is_complex, has_h0, has_mask, reverse)}"
-    return Call(name, function, inputs, ("BLD", "B2D"))
+    name = f"gate_loop{(form, is_complex, has_h0, has_mask, reverse, heads)}"
+    return Call(name, function, inputs, (values, state))
 
 
 def scan(planes_a: int, planes_x: int, has_h0: bool, reverse: bool) -> Call:
@@ -123,14 +132,15 @@ FIRST = [lambda call: call, gradient, tangent, mapped]
 ORDERS = [lambda c, f=f, g=g: g(f(c)) for f in FIRST[:3] for g in FIRST]
 flags = partial(st.tuples, st.booleans(), st.booleans(), st.booleans())
 CALLS = st.one_of(
-    st.builds(operator, st.integers(0, 2), *[st.booleans()] * 4),
+    st.builds(operator, st.integers(0, 2), *[st.booleans()] * 4, st.sampled_from(["", "K", "1"])),
     st.builds(scan, st.integers(1, 2), st.integers(1, 2), st.booleans(), st.booleans()),
     st.sampled_from([*map(pointwise, ("gelu", "silu", "sigmoid")), NORM, LOSS]),
 )
 # No axis of one: in a shapeless compile MLX's own x.sum(-1) ends the process there.
 SMALL = st.sampled_from([2, 3, 5])
+LENGTH, WIDTH = st.sampled_from([2, 3, 40, 2000]), st.sampled_from([2, 70])
 SIZES = st.fixed_dictionaries(
-    {"B": SMALL, "L": st.sampled_from([2, 3, 40, 2000]), "D": st.sampled_from([2, 70]), "N": SMALL}
+    {"L": LENGTH, "D": WIDTH, **dict.fromkeys("BHKVN", SMALL)},
 )
 
 

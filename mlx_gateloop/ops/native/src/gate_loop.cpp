@@ -159,19 +159,7 @@ Work GateLoopGradient::work(const Arrays& inputs, Arrays& outputs) {
 
 // Differentiates the composed operator: second derivatives are rare, so they may be slow.
 Arrays GateLoopGradient::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
-  int dy = o.end() + 1;
-  Arrays primals(in.begin(), in.begin() + o.h0());
-  primals.push_back(o.has_h0 ? in[o.h0()] : mx::zeros(state_shape(in[0]), s));
-  auto with_h0 = o;
-  with_h0.has_h0 = true;
-  auto operator_ = [&](const Arrays& varying) {
-    auto all = varying;
-    if (o.has_mask) all.push_back(in[o.mask()]);
-    auto outputs = GateLoop::composed(all, with_h0, s);
-    outputs.pop_back();
-    return outputs;
-  };
-  return mx::vjp(operator_, primals, {in[dy], in[dy + 1]}).second;
+  return composed_gradient(GateLoop::composed, in, o, mx::zeros(state_shape(in[0]), s), s);
 }
 
 }  // namespace gateloop

@@ -2,12 +2,10 @@
 //   h_n = a_n h_{n-1} + k_n v_n,   y_n = Re(q_n h_n),   float32, all of q k v a [B, L, D].
 #pragma once
 
+#include "gates.h"
 #include "primitive.h"
 
 namespace gateloop {
-
-// a from `first` and `second`: sigmoid(gamma) exp(i theta), exp(log|a| + i arg a), re + i im.
-enum class Form { sigmoid, polar, cartesian };
 
 struct GateLoopOptions {
   Form form;
@@ -44,5 +42,24 @@ class GateLoopGradient : public CpuPrimitive<GateLoopGradient, GateLoopOptions> 
   Work work(const Arrays& inputs, Arrays& outputs);
   static Arrays composed(const Arrays& inputs, GateLoopOptions options, mx::Stream stream);
 };
+
+// The gradients that GateLoopGradient::composed returns, of `operator_` from these inputs, options
+// and stream to y, the last state and others; `zero` is the state without h0.
+template <class Operator>
+Arrays composed_gradient(const Operator& operator_, const Arrays& in, GateLoopOptions o,
+                         const mx::array& zero, mx::Stream s) {
+  int dy = o.end() + 1;
+  Arrays primals(in.begin(), in.begin() + o.h0());
+  primals.push_back(o.has_h0 ? in[o.h0()] : zero);
+  auto with_h0 = o;
+  with_h0.has_h0 = true;
+  auto outputs = [&](const Arrays& varying) {
+    auto all = varying;
+    if (o.has_mask) all.push_back(in[o.mask()]);
+    auto results = operator_(all, with_h0, s);
+    return Arrays{results[0], results[1]};
+  };
+  return mx::vjp(outputs, primals, {in[dy], in[dy + 1]}).second;
+}
 
 }  // namespace gateloop

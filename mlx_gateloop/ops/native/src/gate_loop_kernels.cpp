@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "gate_loop.h"
-#include "vector_math.h"
-
 namespace gateloop {
 
 namespace {
@@ -14,36 +11,6 @@ namespace {
 struct Rows {
   float re[kTile], im[kTile];
 };
-
-// a of one row, and 1 - |a| if the sigmoid's gradient needs it. There is no cancellation near
-// |a| = 1, where memory lasts longest: exp of a negative number, and no 1 - x of a rounded x.
-template <bool COMPLEX>
-GATELOOP_INLINE void gates(Form form, int n, const float* first, const float* second, Rows& a,
-                           float* rest) {
-  if (form == Form::cartesian) {
-    for (int j = 0; j < n; ++j) a.re[j] = first[j];
-    if (COMPLEX)
-      for (int j = 0; j < n; ++j) a.im[j] = second[j];
-    return;
-  }
-  float magnitude[kTile];
-  float* size = COMPLEX ? magnitude : a.re;
-  if (form == Form::sigmoid) {
-    for (int j = 0; j < n; ++j) size[j] = expf(-fabsf(first[j]));
-    for (int j = 0; j < n; ++j) {
-      float e = size[j], small = e / (1 + e), large = 1 - small;
-      bool positive = first[j] >= 0;
-      size[j] = positive ? large : small;
-      rest[j] = positive ? small : large;
-    }
-  } else {
-    for (int j = 0; j < n; ++j) size[j] = expf(first[j]);
-  }
-  if (COMPLEX) {  // two loops: a joint sincos would not be vectorized
-    for (int j = 0; j < n; ++j) a.re[j] = magnitude[j] * cosf(second[j]);
-    for (int j = 0; j < n; ++j) a.im[j] = magnitude[j] * sinf(second[j]);
-  }
-}
 
 // The state before the first step.
 GATELOOP_INLINE void load(int n, const float* state, int D, Rows& h) {
@@ -159,7 +126,7 @@ GATELOOP_MULTIVERSION void gate_loop_forward(const GateLoopSlab& s, int d0, int 
         zero(n, s.y + o);
         continue;
       }
-      gates<COMPLEX>(s.form, n, s.first + o, COMPLEX ? s.second + o : nullptr, a, rest);
+      gates<COMPLEX>(s.form, n, s.first + o, COMPLEX ? s.second + o : nullptr, a.re, a.im, rest);
       step<COMPLEX>(n, s.k + o, s.v + o, a, h);
       const float* q = s.q + o;
       float* y = s.y + o;
@@ -185,7 +152,7 @@ GATELOOP_MULTIVERSION void gate_loop_backward(const GateLoopSlab& s, const GateL
         if (!s.live(t)) continue;
         size_t o = s.row(t) * s.D + d;
         Rows& a = chunk->a[t - begin];
-        gates<COMPLEX>(s.form, n, s.first + o, COMPLEX ? s.second + o : nullptr, a,
+        gates<COMPLEX>(s.form, n, s.first + o, COMPLEX ? s.second + o : nullptr, a.re, a.im,
                        chunk->rest[t - begin]);
         copy(n, h, chunk->before[t - begin]);
         step<COMPLEX>(n, s.k + o, s.v + o, a, h);

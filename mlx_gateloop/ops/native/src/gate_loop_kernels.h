@@ -3,14 +3,12 @@
 
 #include <cstddef>
 
-namespace gateloop {
+#include "gates.h"
 
-enum class Form;
+namespace gateloop {
 
 // Steps between saved states; the gradient holds as many rows of gates and states at once.
 constexpr int kChunk = 32;
-// Channels per pass: their gates and states fit in the cache.
-constexpr int kTile = 512;
 
 // Pointers to batch 0, or to batch b after `of(b)`; null for absent inputs and outputs.
 struct GateLoopSlab {

@@ -7,6 +7,7 @@
 
 #include "cross_entropy.h"
 #include "gate_loop.h"
+#include "heads.h"
 #include "layer_norm.h"
 #include "linear_scan.h"
 #include "pointwise.h"
@@ -32,6 +33,7 @@ Arrays checked_scan(const Arrays& a, const Arrays& x, const Arrays& h0, bool rev
   return linear_scan(a, x, h0, reverse);
 }
 
+template <class Operator>
 std::pair<mx::array, mx::array> checked_gate_loop(const mx::array& q, const mx::array& k,
                                                   const mx::array& v, const mx::array& first,
                                                   const std::optional<mx::array>& second,
@@ -47,7 +49,7 @@ std::pair<mx::array, mx::array> checked_gate_loop(const mx::array& q, const mx::
   if (mask) inputs.push_back(*mask);
   GateLoopOptions options{Form(form), second.has_value(), h0.has_value(), mask.has_value(),
                           reverse};
-  auto outputs = GateLoop::make(inputs, options, stream());
+  auto outputs = Operator::make(inputs, options, stream());
   return {outputs[0], outputs[1]};
 }
 
@@ -76,9 +78,12 @@ NB_MODULE(_ext, m) {
   m.doc() = "CPU primitives of mlx_gateloop.";
   m.def("linear_scan", &gateloop::checked_scan, "a"_a, "x"_a, "h0"_a, nb::kw_only(),
         "reverse"_a = false, "Planes of h_n = a_n h_{n-1} + x_n along axis 1 of [B, L, D].");
-  m.def("gate_loop", &gateloop::checked_gate_loop, "q"_a, "k"_a, "v"_a, "first"_a,
-        "second"_a.none(), "h0"_a.none(), "mask"_a.none(), nb::kw_only(), "form"_a, "reverse"_a,
-        "y and the last state [B, 2, D] of the max-headed operator.");
+  m.def("gate_loop", &gateloop::checked_gate_loop<gateloop::GateLoop>, "q"_a, "k"_a, "v"_a,
+        "first"_a, "second"_a.none(), "h0"_a.none(), "mask"_a.none(), nb::kw_only(), "form"_a,
+        "reverse"_a, "y and the last state [B, 2, D] of the max-headed operator.");
+  m.def("gate_loop_heads", &gateloop::checked_gate_loop<gateloop::Heads>, "q"_a, "k"_a, "v"_a,
+        "first"_a, "second"_a.none(), "h0"_a.none(), "mask"_a.none(), nb::kw_only(), "form"_a,
+        "reverse"_a, "y and the last state [B, planes of a, H, K, V] of the operator with heads.");
   using gateloop::Activation;
   m.def("gelu", &gateloop::checked_pointwise<Activation::gelu>, "x"_a, "x Phi(x)");
   m.def("silu", &gateloop::checked_pointwise<Activation::silu>, "x"_a, "x sigmoid(x)");
