@@ -11,7 +11,7 @@ import tempfile
 from mlx_gateloop import __version__, extras
 from mlx_gateloop.commands import COMMANDS
 from mlx_gateloop.commands.parser import Formatter, Parser
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, shortened
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -78,8 +78,10 @@ def _users_error(error: Exception) -> str | None:
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror or error}"
+        name = str(error.filename or "")
+        if len(name) > 1000:  # one from a settings file
+            name = shortened(name)
+        return f"{name}: {error.strerror}" if name else f"{error.strerror or error}"
     if isinstance(error, MemoryError):
         return "this machine's memory is not enough; choose something smaller"
     if isinstance(error, ModuleNotFoundError):

@@ -138,6 +138,8 @@ def test_settings_come_from_flags_over_a_file_beside_the_weights(source, out, ca
     (source.parent / "weights.yaml").write_text("tokenizer: tokens\n")
     assert run(source, out, "--force") == 0
     assert "tokenizer: directory tokens" in capsys.readouterr().out
+    (source.parent / "weights.yaml").write_text(f"tokenizer: {'t' * 5000}")
+    assert "ttt...: File name too long" in refused(capsys, source, out, "--force")
     (source.parent / "weights.yaml").write_text("tokenizer: [")
     assert "weights.yaml: not readable YAML" in refused(capsys, source, out, "--force")
     (source.parent / "weights.yaml").write_text("- 1")
