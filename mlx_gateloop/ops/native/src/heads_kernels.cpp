@@ -12,6 +12,7 @@
 #include <new>
 
 #include "products.h"
+#include "vector_math.h"
 
 namespace gateloop {
 
@@ -110,6 +111,7 @@ struct Chunk {
   // A level's suffix (first halves) and prefix (second halves), and keys and queries times these.
   Rows decays{size_t(levels) * steps, size_t(W)}, weighed{size_t(levels) * steps, size_t(W)};
   Rows state{size_t(W), size_t(V)};
+  Rows transposed{size_t(std::max(W, V)), size_t(std::max(W, steps))};  // for `dots`
 
   float* level(const Rows& rows, int l) const {
     return rows + (levels > 1 ? size_t(l) * steps * W : 0);
@@ -175,7 +177,7 @@ GATELOOP_INLINE void inside(Chunk& c) {
   for (int n = 0; n < c.steps; ++n) {
     std::fill_n(c.suffix + n * W, K, 1.0f);
     if (COMPLEX) std::fill_n(c.suffix + n * W + K, K, 0.0f);
-    dots(1, 1, K, c.q + n * K, c.k + n * K, c.scores + n * c.steps + n, c.steps);
+    dots(1, 1, K, c.q + n * K, c.k + n * K, c.scores + n * c.steps + n, c.steps, c.transposed);
   }
   for (int half = 1, l = 0; half < c.steps; half *= 2, ++l) {
     float *decays = c.level(c.decays, l), *weighed = c.level(c.weighed, l);
@@ -192,7 +194,7 @@ GATELOOP_INLINE void inside(Chunk& c) {
         scale<COMPLEX, false>(K, c.prefix + (middle - 1) * W, c.prefix + n * W);
       }
       dots(half, half, W, weighed + middle * W, weighed + begin * W,
-           c.scores + middle * c.steps + begin, c.steps);
+           c.scores + middle * c.steps + begin, c.steps, c.transposed);
     }
   }
   for (int n = 0; n < c.steps; ++n) {
@@ -241,14 +243,14 @@ struct ChunkGradient {
 template <bool COMPLEX>
 GATELOOP_INLINE void outside_gradient(const Chunk& c, ChunkGradient& g) {
   int K = c.K, V = c.V, W = c.W;
-  multiply(c.steps, c.steps, V, {c.scores, 1, c.steps, Part::upper}, g.dy, g.dv);
-  multiply(c.steps, W, V, {c.keys, W, 1}, g.dstate, g.dv);
-  dots(c.steps, c.steps, V, g.dy, c.v, g.dscores, c.steps);
-  dots(c.steps, W, V, g.dy, c.state, g.dweighed, W);
+  multiply(c.steps, c.steps, V, {c.scores, 1, c.steps, Part::upper}, g.dy, g.dv, V);
+  multiply(c.steps, W, V, {c.keys, W, 1}, g.dstate, g.dv, V);
+  dots(c.steps, c.steps, V, g.dy, c.v, g.dscores, c.steps, c.transposed);
+  dots(c.steps, W, V, g.dy, c.state, g.dweighed, W, c.transposed);
   for (int n = 0; n < c.steps; ++n)
     weigh_gradient<COMPLEX>(K, kQuery, c.q + n * K, c.prefix + n * W, g.dweighed + n * W,
                             g.dq + n * K, g.dprefix + n * W);
-  dots(c.steps, W, V, c.v, g.dstate, g.dweighed, W);
+  dots(c.steps, W, V, c.v, g.dstate, g.dweighed, W, c.transposed);
   for (int n = 0; n < c.steps; ++n)
     weigh_gradient<COMPLEX>(K, kKey, c.k + n * K, c.suffix + n * W, g.dweighed + n * W,
                             g.dk + n * K, g.dsuffix + n * W);
@@ -296,8 +298,10 @@ GATELOOP_INLINE void inside_gradient(const Chunk& c, ChunkGradient& g, float* th
       int middle = begin + half, end = middle + half;
       halves_gradient<COMPLEX>(c, g, begin, half, decays, through);
       const float* dscores = g.dscores + middle * c.steps + begin;
-      multiply(half, half, W, {dscores, c.steps, 1}, weighed + begin * W, g.dweighed + middle * W);
-      multiply(half, half, W, {dscores, 1, c.steps}, weighed + middle * W, g.dweighed + begin * W);
+      multiply(half, half, W, {dscores, c.steps, 1}, weighed + begin * W, g.dweighed + middle * W,
+               W);
+      multiply(half, half, W, {dscores, 1, c.steps}, weighed + middle * W, g.dweighed + begin * W,
+               W);
       for (int n = begin; n < middle; ++n)
         weigh_gradient<COMPLEX>(K, kKey, c.k + n * K, decays + n * W, g.dweighed + n * W,
                                 g.dk + n * K, g.dsuffix + n * W);
@@ -400,10 +404,10 @@ GATELOOP_MULTIVERSION void heads_forward(const HeadSlab& s) {
     load<COMPLEX>(s, begin, c);
     inside<COMPLEX>(c);
     y.clear();
-    multiply(c.steps, c.steps, c.V, {c.scores, c.steps, 1, Part::lower}, c.v, y);
-    multiply(c.steps, c.W, c.V, {c.queries, c.W, 1}, c.state, y);
+    multiply(c.steps, c.steps, c.V, {c.scores, c.steps, 1, Part::lower}, c.v, y, c.V);
+    multiply(c.steps, c.W, c.V, {c.queries, c.W, 1}, c.state, y, c.V);
     decay_state<COMPLEX>(c, 1, c.state);
-    multiply(c.W, c.steps, c.V, {c.keys, 1, c.W}, c.v, c.state);
+    multiply(c.W, c.steps, c.V, {c.keys, 1, c.W}, c.v, c.state, c.V);
     for (int n = 0; n < std::min(c.steps, s.L - begin); ++n) {
       float* to = s.y + s.row(begin + n) * s.V;
       if (s.live(begin + n)) copy(s.V, y + n * c.V, to);
@@ -436,7 +440,7 @@ GATELOOP_MULTIVERSION void heads_backward(const HeadSlab& s, const HeadGradients
     inside_gradient<COMPLEX>(c, g, through);
     store_gradients<COMPLEX>(s, out, begin, c, g);
     decay_state<COMPLEX>(c, -1, g.dstate);
-    multiply(c.W, c.steps, c.V, {c.queries, 1, c.W}, g.dy, g.dstate);
+    multiply(c.W, c.steps, c.V, {c.queries, 1, c.W}, g.dy, g.dstate, c.V);
   }
   store_state(s, g.dstate, c.K, c.V, out.dh0, s.H * plane);
 }
