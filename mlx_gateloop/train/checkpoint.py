@@ -13,7 +13,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 from safetensors import SafetensorError, safe_open
 
-from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.errors import InputError, one_line, shortened, shown
 from mlx_gateloop.files import checksum, replacing
 from mlx_gateloop.train.loss_scale import INITIAL
 from mlx_gateloop.train.step import assign
@@ -160,8 +160,8 @@ def restore(path: Path, model: nn.Module, optimizer: optim.Optimizer) -> None:
     for key in sorted(expected.keys() | found.keys()):
         if expected.get(key) != found.get(key):
             raise InputError(
-                f"{path}: checkpoint of another architecture: {key} has shape "
-                f"{found.get(key)}, this model's has {expected.get(key)}"
+                f"{path}: checkpoint of another architecture: {shortened(key)} has shape "
+                f"{shown(found.get(key))}, this model's has {expected.get(key)}"
             )
     tree = tree_unflatten(list(loaded.items()))
     model.update(tree["model"])

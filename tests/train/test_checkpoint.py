@@ -107,6 +107,15 @@ def test_another_architecture_leaves_the_model_alone(tmp_path):
     assert mx.array_equal(model.lm_head.weight, before)
 
 
+def test_a_name_of_thousands_of_characters_is_shortened(tmp_path):
+    path = tmp_path / "last.safetensors"
+    save_checkpoint(path, *parts(seed=0), PROGRESS, RUN)
+    mx.save_safetensors(str(path), mx.load(str(path)) | {"model.\n" + "x" * 5000: mx.ones(1)})
+    with pytest.raises(InputError, match=r"another architecture: model\. x+\.\.\. has") as caught:
+        restore(path, *parts(seed=0))
+    assert len(str(caught.value)) < 1000
+
+
 @pytest.mark.parametrize("where", ["mlx.core.save_safetensors", "pathlib.Path.replace", "os.fsync"])
 def test_full_disk_keeps_the_old_checkpoint(tmp_path, monkeypatch, where):
     path = tmp_path / "last.safetensors"
