@@ -117,7 +117,7 @@ def test_any_sizes(batch, length, heads, keys, values, count, shared, reset):
         return [*operator(*arrays, backend=backend, mode="scan"), *slopes]
 
     for got, want in zip(results("native"), results("ops"), strict=True):
-        assert error(got, as_numpy(want)) < 1e-4  # both are rounded, and sums of a shared gate cancel
+        assert error(got, as_numpy(want)) < 1e-4  # sums over a shared gate cancel
 
 
 def test_more_keys_than_a_tile_of_gates():
