@@ -20,7 +20,8 @@ OTHER_FILES = 64  # that the process opens besides connections; 18 were counted
 class Connection(H11Protocol):
     """A connection of uvicorn that ends when its client keeps it waiting.
 
-    At the limit a new connection takes the place of the one that has waited longest for its client.
+    At the limit a new connection takes the place of the one that has waited longest for its client:
+    for the rest of a request first, or else for the client to read.
     """
 
     _waiting: ClassVar[dict["Connection", asyncio.TimerHandle]] = {}  # of all, the longest first
@@ -29,9 +30,10 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._watch()
         if len(self.connections) > most_connections():
-            longest = next(iter(self._waiting))
+            idle = (other for other in self._waiting if not other._works())
+            longest = next(idle, None) or next(iter(self._waiting))
             longest._stop()
-            longest.transport.abort()
+            longest._end()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -55,11 +57,26 @@ class Connection(H11Protocol):
 
     def _watch(self) -> None:
         """Start or stop the time that the client has."""
-        works = self.cycle is not None and not self.cycle.response_complete
-        if works and not self.flow.write_paused:
+        if self._works() and not self.flow.write_paused:
             self._stop()
         elif self not in self._waiting and not self.transport.is_closing():
-            self._waiting[self] = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
+            self._waiting[self] = self.loop.call_later(REQUEST_SECONDS, self._late)
+
+    def _works(self) -> bool:
+        """Tell if the app has a whole request and has not answered it."""
+        cycle = self.cycle
+        return cycle is not None and not cycle.more_body and not cycle.response_complete
+
+    def _late(self) -> None:
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.more_body:
+            self._end()  # for half a body the guard has a better answer
+
+    def _end(self) -> None:
+        """Close the connection; its client may still read an answer that was sent as a whole."""
+        if self.transport.get_write_buffer_size() > 0:
+            self.transport.abort()
+        else:
+            self.transport.close()
 
     def _stop(self) -> None:
         timer = self._waiting.pop(self, None)

@@ -124,6 +124,18 @@ def test_at_the_limit_the_longest_idle_connection_gives_way(connect, go_on, monk
     assert working.recv(4096).endswith(b"fine")
 
 
+def test_half_a_request_keeps_nobody_out(connect, monkeypatch):
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 1000)
+    monkeypatch.setattr(connections, "most_connections", lambda: 4)
+    half = b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+    for count in range(1, 5):
+        connect(half)
+        while len(connect.server.server_state.tasks) < count:
+            time.sleep(0.01)
+    for _ in range(3):
+        assert connect(WHOLE).recv(4096).endswith(b"fine")
+
+
 @pytest.mark.parametrize(("files", "most"), [(256, 96), (1024, 512), (64, 32), (-1, 512)])
 def test_there_is_always_room_for_files(files, most, monkeypatch):
     monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (files, files))
