@@ -120,9 +120,9 @@ def as_numpy(x: mx.array) -> np.ndarray:
     return np.array(x.astype(mx.float32) if x.dtype != mx.complex64 else x)
 
 
-def error(got: mx.array | np.ndarray, want: np.ndarray) -> float:
-    """The largest difference, relative to the largest value."""
+def error(got: mx.array | np.ndarray, want: np.ndarray, least: float = 1e-30) -> float:
+    """The largest difference, relative to the largest value, which counts as `least` or more."""
     got = as_numpy(got) if isinstance(got, mx.array) else got
     if want.size == 0:
         return 0.0 if got.size == 0 else np.inf
-    return float(np.abs(got.reshape(want.shape) - want).max() / max(np.abs(want).max(), 1e-30))
+    return float(np.abs(got.reshape(want.shape) - want).max() / max(np.abs(want).max(), least))

@@ -1,76 +1,23 @@
 """The fused operator of the GPU kernels beside the float64 loops of `reference`."""
 
-from dataclasses import replace
+from functools import partial
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from harness.platforms import PLATFORMS, kernels_of
-from helpers.reference import as_numpy, error, forward, gradients, random_case, to_planes
+from helpers import gated
+from helpers.reference import as_numpy, error, forward, random_case, to_planes
 
 from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.kernels import plan
 from mlx_gateloop.ops.transition import Transition
 
 pytestmark = pytest.mark.parametrize("platform", PLATFORMS)
-# A value's own rounding, half a step at most; a half type takes it from float32's.
-ROUNDING = {mx.float32: 1e-6, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8}
 
 
-def gated(case, form, dtype, shift=0.0, turn=1.0):
-    """The case with gates of that form, their one or two arrays, and the gradients by these."""
-    is_complex = np.iscomplexobj(case.a)
-    rng = np.random.default_rng(1)
-
-    def values(x):
-        return np.array(mx.array(x.astype(np.float32)).astype(dtype).astype(mx.float32), np.float64)
-
-    if form == "cartesian":
-        first, second = values(case.a.real), values(case.a.imag)
-        case = replace(case, a=first + 1j * second if is_complex else first)
-        by_first, by_second = (da := gradients(case)["a"]).real, da.imag
-    else:
-        first = values(rng.normal(size=case.a.shape) + shift)
-        first = first if form == "sigmoid" else -np.abs(first)
-        second = values(turn * rng.normal(size=case.a.shape))
-        size = 1 / (1 + np.exp(-first)) if form == "sigmoid" else np.exp(first)
-        case = replace(case, a=size * np.exp(1j * second) if is_complex else size)
-        by_log = gradients(case)["a"] * np.conj(case.a)
-        by_first, by_second = by_log.real * (1 - size if form == "sigmoid" else 1), by_log.imag
-    return (
-        (case, [first, second], [by_first, by_second])
-        if is_complex
-        else (case, [first], [by_first])
-    )
-
-
-def check(platform, case, form, dtype=mx.float32, gate_dtype=mx.float32, **options):
-    """y, the last state and every gradient agree with the reference to the dtype's rounding."""
-    case, gates, by_gates = gated(case, form, gate_dtype, **options)
-
-    def flat(x, dtype=mx.float32):
-        return mx.array(x[..., 0].astype(np.float32)).astype(dtype)
-
-    arrays = [flat(x, dtype) for x in (case.q, case.k, case.v)]
-    arrays += [flat(x, gate_dtype) for x in gates] + [to_planes(case.h0)[..., 0, 0]]
-    mask = None if case.mask.all() else mx.array(case.mask.copy())
-
-    def operator(q, k, v, *rest):
-        a = Transition(form, *rest[:-1])
-        return gpu.gate_loop(kernels_of(platform), q, k, v, a, rest[-1], mask, case.reverse)
-
-    cotangents = [flat(case.dy, dtype), to_planes(case.dh)[..., 0, 0]]
-    (y, h), found = mx.vjp(operator, arrays, cotangents)
-    want_y, want_h, _ = forward(case)
-    want = gradients(case)
-    assert y.dtype == dtype
-    assert error(y, want_y) <= ROUNDING[dtype]
-    assert error(h, as_numpy(to_planes(want_h))) <= 1e-6
-    wanted = [want["q"], want["k"], want["v"], *by_gates, as_numpy(to_planes(want["h0"]))]
-    for array, gradient, w in zip(arrays, found, wanted, strict=True):
-        assert gradient.dtype == array.dtype
-        assert error(gradient, w) <= max(2e-6, ROUNDING[array.dtype])
-    return y, h
+def check(platform, *arguments, **options):
+    return gated.check(partial(gpu.gate_loop, kernels_of(platform)), *arguments, **options)
 
 
 @pytest.mark.parametrize("is_complex", [True, False])
@@ -139,7 +86,7 @@ def test_resets_are_exact(platform):
 @pytest.mark.parametrize(("shift", "turn"), [(8, 0.001), (8, 1), (20, 0)])
 def test_a_memory_of_thousands_of_steps(platform, shift, turn):
     case = random_case(10, 4096, batch=1, heads=(4, 1, 1), resets=0)
-    case, gates, _ = gated(case, "sigmoid", mx.float32, shift=shift, turn=turn)
+    case, gates, _ = gated.with_gates(case, "sigmoid", mx.float32, shift=shift, turn=turn)
     q, k, v, gamma, theta = (
         mx.array(x[..., 0].astype(np.float32)) for x in (case.q, case.k, case.v, *gates)
     )

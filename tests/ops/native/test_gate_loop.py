@@ -2,27 +2,21 @@
 
 import subprocess
 import sys
-from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers import gated
 from helpers.memory import peak_memory
-from helpers.reference import (
-    as_numpy,
-    error,
-    forward,
-    gradients,
-    needs_native,
-    random_case,
-    to_planes,
-)
+from helpers.reference import as_numpy, error, needs_native, random_case
 
 import mlx_gateloop as gl
 
 pytestmark = needs_native
+FUSED = partial(gl.gate_loop, mode="scan", backend="native")
 SHAPE = (2, 37, 5)
 
 
@@ -40,44 +34,8 @@ def operator(q, k, v, gamma, theta, backend="native", **options):
     list(product(["sigmoid", "polar"], [True, False], [0.0, 0.3], [False, True])),
 )
 def test_fused_gates_and_their_gradients(form, is_complex, masked, reverse):
-    case = random_case(4, 70, masked=masked, reverse=reverse, resets=0)
-    rng = np.random.default_rng(1)
-    first = rng.normal(size=case.a.shape).astype(np.float32).astype(np.float64)
-    if form == "polar":
-        first = -np.abs(first)
-    theta = np.angle(case.a).astype(np.float32).astype(np.float64)
-    magnitude = 1 / (1 + np.exp(-first)) if form == "sigmoid" else np.exp(first)
-    case = replace(case, a=magnitude * (np.exp(1j * theta) if is_complex else 1))
-
-    want = gradients(case)
-    da = want["a"]
-    slope = 1 - magnitude if form == "sigmoid" else 1
-    wanted = [want["q"], want["k"], want["v"], slope * (da * np.conj(case.a)).real]
-    if is_complex:
-        wanted.append((da * np.conj(1j * case.a)).real)
-    wanted.append(as_numpy(to_planes(want["h0"])))
-
-    gates = [first, theta] if is_complex else [first]
-    arrays = [mx.array(x[..., 0].astype(np.float32)) for x in (case.q, case.k, case.v, *gates)]
-    arrays.append(to_planes(case.h0)[..., 0, 0])
-    dy, dh = mx.array(case.dy[..., 0].astype(np.float32)), to_planes(case.dh)[..., 0, 0]
-
-    def outputs(q, k, v, *rest):
-        a = getattr(gl.Transition, form)(*rest[:-1])
-        mask = None if case.mask.all() else mx.array(case.mask.copy())
-        return gl.gate_loop(q, k, v, a, rest[-1], mask=mask, reverse=reverse, backend="native")
-
-    def loss(*arrays):
-        y, h = outputs(*arrays)
-        return (y * dy).sum() + (h * dh).sum()
-
-    y, h = outputs(*arrays)
-    want_y, want_h, _ = forward(case)
-    assert error(y, want_y) < 1e-6
-    assert error(h, as_numpy(to_planes(want_h))) < 1e-6
-    got = mx.grad(loss, argnums=tuple(range(len(arrays))))(*arrays)
-    for g, w in zip(got, wanted, strict=True):
-        assert error(g, w) < 2e-6
+    case = random_case(4, 70, is_complex=is_complex, masked=masked, reverse=reverse)
+    gated.check(FUSED, case, form)
 
 
 @pytest.mark.parametrize("width", [1, 15, 33, 512, 513, 1100])

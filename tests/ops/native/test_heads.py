@@ -1,27 +1,20 @@
 """The operator with heads in the C++ extension: forms, sizes, chunks, threads and derivatives."""
 
-from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import mlx.core as mx
-import numpy as np
 import pytest
+from helpers import gated
 from helpers.memory import peak_memory
-from helpers.reference import (
-    as_numpy,
-    error,
-    forward,
-    gradients,
-    needs_native,
-    random_case,
-    to_planes,
-)
+from helpers.reference import as_numpy, error, needs_native, random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlx_gateloop as gl
 
 pytestmark = needs_native
+FUSED = partial(gl.gate_loop, mode="scan", backend="native")
 
 
 def normal(*shape, key=0):
@@ -47,77 +40,45 @@ def test_fused_gates_and_their_gradients(form, is_complex, one_gate_per_head, ma
         4,
         70,
         heads=(2, 5, 3),
+        is_complex=is_complex,
         one_gate_per_head=one_gate_per_head,
         masked=masked,
         reverse=reverse,
-        resets=0,
     )
-    first = np.random.default_rng(1).normal(size=case.a.shape).astype(np.float32).astype(np.float64)
-    if form == "polar":
-        first = -np.abs(first)
-    theta = np.angle(case.a).astype(np.float32).astype(np.float64)
-    magnitude = 1 / (1 + np.exp(-first)) if form == "sigmoid" else np.exp(first)
-    case = replace(case, a=magnitude * (np.exp(1j * theta) if is_complex else 1))
-
-    want = gradients(case)
-    slope = 1 - magnitude if form == "sigmoid" else 1
-    wanted = [want["q"], want["k"], want["v"], slope * (want["a"] * np.conj(case.a)).real]
-    if is_complex:
-        wanted.append((want["a"] * np.conj(1j * case.a)).real)
-    wanted.append(as_numpy(to_planes(want["h0"])))
-
-    gates = [first, theta] if is_complex else [first]
-    arrays = [mx.array(x.astype(np.float32)) for x in (case.q, case.k, case.v, *gates)]
-    arrays.append(to_planes(case.h0))
-    dy, dh = mx.array(case.dy.astype(np.float32)), to_planes(case.dh)
-
-    def outputs(q, k, v, *rest):
-        a = getattr(gl.Transition, form)(*rest[:-1])
-        mask = None if case.mask.all() else mx.array(case.mask.copy())
-        return gl.gate_loop(q, k, v, a, rest[-1], mask=mask, reverse=reverse, backend="native")
-
-    def loss(*arrays):
-        y, h = outputs(*arrays)
-        return (y * dy).sum() + (h * dh).sum()
-
-    y, h = outputs(*arrays)
-    want_y, want_h, _ = forward(case)
-    assert error(y, want_y) < 2e-6
-    assert error(h, as_numpy(to_planes(want_h))) < 2e-6
-    got = mx.grad(loss, argnums=tuple(range(len(arrays))))(*arrays)
-    for g, w in zip(got, wanted, strict=True):
-        assert error(g, w) < 4e-6
+    gated.check(FUSED, case, form)
 
 
 @settings(deadline=None, max_examples=25)
 @given(
-    batch=st.integers(1, 2),
+    seed=st.integers(0, 2**16),
     length=st.sampled_from([1, 2, 3, 7, 33, 63, 64, 65, 128, 130]),
+    batch=st.integers(1, 2),
     heads=st.integers(1, 3),
     keys=st.sampled_from([1, 3, 16, 17, 40]),
     values=st.sampled_from([1, 5, 32, 33, 48]),
-    count=st.sampled_from([4, 5]),
+    is_complex=st.booleans(),
     shared=st.booleans(),
-    reset=st.booleans(),
+    closed=st.sampled_from([0.0, 0.2]),
 )
-def test_any_sizes(batch, length, heads, keys, values, count, shared, reset):
-    arrays = arrays_of(batch, length, heads, keys, values, count=count)
-    if shared:
-        arrays[3:] = [x[..., :1] for x in arrays[3:]]
-    if reset:  # sigmoid(-200) is 0 in float32
-        arrays[3] = mx.where(mx.arange(length)[:, None, None] % 5 == 2, -200, arrays[3])
-    weight = normal(batch, length, heads, values, key=9)
+def test_any_sizes(seed, length, batch, heads, keys, values, is_complex, shared, closed):
+    case = random_case(
+        seed,
+        length,
+        batch=batch,
+        heads=(heads, keys, values),
+        is_complex=is_complex,
+        one_gate_per_head=shared,
+    )
+    size = (keys * values) ** 0.5  # of a sum over a whole state
+    gated.check(FUSED, case, "sigmoid", least=size, closed=closed)
 
-    def results(backend):
-        def loss(*xs):
-            y, h = operator(*xs, backend=backend, mode="scan")
-            return (y * weight).sum() + h.square().sum()
 
-        slopes = mx.grad(loss, argnums=tuple(range(count)))(*arrays)
-        return [*operator(*arrays, backend=backend, mode="scan"), *slopes]
-
-    for got, want in zip(results("native"), results("ops"), strict=True):
-        assert error(got, as_numpy(want)) < 1e-4  # sums over a shared gate cancel
+def test_one_key_and_one_value_are_a_channel():
+    q, k, v, gamma, theta = arrays_of(2, 70, 5, 1, 1)
+    y, h = operator(q, k, v, gamma, theta)
+    flat_y, flat_h = operator(*(x[..., 0] for x in (q, k, v, gamma, theta)))
+    assert error(y, as_numpy(flat_y)) < 1e-6
+    assert error(h, as_numpy(flat_h)) < 1e-6
 
 
 def test_more_keys_than_a_tile_of_gates():
