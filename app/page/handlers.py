@@ -3,7 +3,7 @@
 import asyncio
 import html
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import gradio as gr
 
@@ -63,10 +63,10 @@ class Handlers:
     ) -> AsyncIterator[tuple[object, ...]]:
         """Answer the last message: yields the history twice, the view and the status."""
         try:
-            run = await self._submit(model, with_system(system, history), session, values)
             view = Changes()
             self._instead.pop(session, None)
-            async for _ in self._follow((session, "chat"), [run]):
+            asked = [(model, with_system(system, history))]
+            async for (run,) in self._follow((session, "chat"), asked, values):
                 reply = [{"role": "assistant", "content": run.text}] if run.text else []
                 messages = [*history, *reply]
                 self.visits.put(session, messages, run)
@@ -83,9 +83,8 @@ class Handlers:
         """Continue a text: yields the whole text, the view and the status."""
         if not text.strip():
             raise complaint("Type the beginning of a text first.")
-        run = await self._submit(model, text, None, values)
         view = Changes()
-        async for _ in self._follow((session, "complete"), [run]):
+        async for (run,) in self._follow((session, "complete"), [(model, text)], values):
             yield text + run.text, view(shown(run)), status(run)
 
     async def compare(
@@ -95,16 +94,9 @@ class Handlers:
         if not text.strip():
             raise complaint("Type a prompt first.")
         prompt = [{"role": "user", "content": text}] if as_chat else text
-        runs: list[Run] = []
-        try:
-            for model in (left, right):
-                runs.append(await self._submit(model, prompt, None, values))
-        except BaseException:  # the visitor may have left
-            for run in runs:
-                run.cancel()
-            raise
-        views = [Changes() for _ in runs]
-        async for _ in self._follow((session, "compare"), runs):
+        asked = [(left, prompt), (right, prompt)]
+        views = [Changes() for _ in asked]
+        async for runs in self._follow((session, "compare"), asked, values):
             both = zip(runs, views, strict=True)
             yield tuple(part for r, view in both for part in (r.text, view(shown(r)), status(r)))
 
@@ -168,8 +160,11 @@ class Handlers:
 
     def stop(self, session: str, tab: str) -> None:
         """End a visitor's runs in a tab; what was written stays."""
-        for run in self._running.get((session, tab), []):
+        runs = self._running.get((session, tab), [])
+        for run in runs:
             run.cancel()
+        if not runs:  # their models are still fetched
+            self._running.pop((session, tab), None)
 
     def replace(self, session: str, shows: tuple[object, ...]) -> None:
         """End the answer of a visitor's chat, whose last update shows another chat.
@@ -180,9 +175,10 @@ class Handlers:
             session: The visitor's.
             shows: The history twice, the view and the status.
         """
-        for run in self._running.pop((session, "chat"), []):
+        if (session, "chat") in self._running:
             self._instead[session] = shows
-            run.cancel()
+            for run in self._running.pop((session, "chat")):
+                run.cancel()
 
     async def prepare(self, model: str) -> AsyncIterator[str]:
         """Load a model ahead of its first use: yields the text below the picker."""
@@ -204,48 +200,70 @@ class Handlers:
             raise complaint(run.error)
         yield described(info)
 
-    async def _submit(
-        self, model: str, prompt: str | History, conversation: str | None, values: dict[str, object]
+    def _submit(
+        self, model: str, prompt: str | History, where: tuple[str, str], values: dict[str, object]
     ) -> Run:
+        session, tab = where
         sampling = {k: v for k, v in values.items() if k not in ("max_tokens", "record")}
-        try:
-            await self.engine.fetch(model)
-            run = self.engine.submit(
-                model,
-                prompt,
-                request_values.sampling(**sampling),
-                request_values.whole("max_tokens", values["max_tokens"]),
-                bool(values["record"]),
-                conversation,
-            )
-        except InputError as error:
-            raise complaint(str(error)) from None
+        run = self.engine.submit(
+            model,
+            prompt,
+            request_values.sampling(**sampling),
+            request_values.whole("max_tokens", values["max_tokens"]),
+            bool(values["record"]),
+            session if tab == "chat" else None,
+        )
         run.prompt = prompt if isinstance(prompt, str) else prompt[-1]["content"]
         return run
 
-    async def _follow(self, where: tuple[str, str], runs: list[Run]) -> AsyncIterator[None]:
-        """Yield some times a second until all runs are done; leaving early ends them.
+    async def _follow(
+        self,
+        where: tuple[str, str],
+        asked: Sequence[tuple[str, str | History]],
+        values: dict[str, object],
+    ) -> AsyncIterator[list[Run]]:
+        """Run prompts; yields their runs some times a second until all are done.
 
-        A tab has one answer at a time: a newer one ends an older one, which is no longer shown.
+        Leaving early ends them. A tab has one answer at a time: a newer one ends an older one,
+        which is no longer shown, even if its models were still fetched.
+
+        Args:
+            where: The session and the tab.
+            asked: Models and their prompts.
+            values: Of the page's controls.
         """
         self.stop(*where)
+        runs: list[Run] = []
         self._running[where] = runs
+
+        def replaced() -> bool:
+            return self._running.get(where) is not runs
+
         try:
+            for model, _ in asked:
+                await self.engine.fetch(model)
+            if replaced():
+                return
+            for model, prompt in asked:
+                runs.append(self._submit(model, prompt, where, values))
             while True:
                 done = all(run.done for run in runs)  # asked first: the last yield shows the end
-                if self._running.get(where) is not runs:
+                if replaced():
                     return
-                yield
+                yield runs
                 if done:
                     break
                 await asyncio.sleep(1 / UPDATES_PER_SECOND)
             for run in runs:
                 if run.error:
                     raise complaint(run.error)
+        except InputError as error:
+            if not replaced():
+                raise complaint(str(error)) from None
         finally:
             for run in runs:
                 run.cancel()
-            if self._running.get(where) is runs:
+            if not replaced():
                 self._running.pop(where, None)  # another thread may have been faster
 
 

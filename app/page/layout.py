@@ -178,8 +178,8 @@ def _chat(page: gr.Blocks, handlers: Handlers, controls: Controls, saved_panel: 
             )
             box, stop = _prompt_box("chat", "Your message")
             gr.Examples([[example] for example in CHAT_EXAMPLES], box, label="Try")
-            state = gr.HTML(status(None), elem_id="chat-status")
             clear = gr.Button("New conversation", size="sm", elem_id="clear")
+            state = gr.HTML(status(None), elem_id="chat-status")
         with gr.Column(scale=6, min_width=320):
             view = state_view(handlers.engine.recorded, "chat-view")
     who = {"session": controls.session, "model": controls.model, "system": controls.system}

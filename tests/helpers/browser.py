@@ -152,7 +152,8 @@ class Page:
     def settled(self) -> None:
         """Wait until Gradio has read the end of all it was asked for, and has shown it."""
         end = time.monotonic() + PATIENCE_MS / 1000
-        while self._events and time.monotonic() < end:
+        while self._events:
+            assert time.monotonic() < end, "Gradio did not read the end of what it was asked for"
             self.tab.wait_for_timeout(10)
         self.painted()
 

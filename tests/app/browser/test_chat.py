@@ -81,6 +81,20 @@ def test_what_is_typed_during_a_run_stays(running):
     assert box.input_value() == "the next question"
 
 
+def test_no_button_moves_while_an_answer_comes(page):
+    def places():
+        return page.tab.evaluate(
+            "['#chat-stop', '#clear'].map(id => document.querySelector(id).getClientRects()[0].y)"
+        )
+
+    page.ask("hello")
+    page.finished()
+    after = places()  # the figures have come, in several lines
+    page.tab.locator("#clear").click()
+    page.shows(0)
+    assert places() == pytest.approx(after, abs=2)
+
+
 def test_a_new_conversation_during_a_run_leaves_nothing_of_the_old_one(running):
     running.tab.locator("#clear").click()
     running.shows(0)

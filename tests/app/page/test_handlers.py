@@ -8,6 +8,8 @@ import pytest
 from mlx_gateloop.app.page import layout
 from mlx_gateloop.app.page.handlers import Changes, Handlers, new_session, status
 
+from mlx_gateloop.errors import InputError
+
 gr = pytest.importorskip("gradio")
 SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 VALUES = {**SAMPLING, "max_tokens": 24, "seed": 1, "record": True}  # those of the page's controls
@@ -100,6 +102,40 @@ def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
     assert described == "2 layers of 16 channels, fixed transitions"
 
 
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("what", ["clear", "stop"])
+def test_an_answer_that_is_ended_while_its_model_is_fetched_does_not_come(
+    handlers, monkeypatch, what, fails
+):
+    me = new_session()
+
+    async def scene():
+        asked, go_on = asyncio.Event(), asyncio.Event()
+
+        async def fetch(model):
+            asked.set()
+            await go_on.wait()
+            if fails:
+                raise InputError("there is no such model")
+
+        monkeypatch.setattr(handlers.engine, "fetch", fetch)
+        updates = handlers.chat("hello", [], me, "tiny", "", **VALUES)
+        answer = asyncio.create_task(anext(updates, None))
+        await asked.wait()
+        if what == "clear":
+            await handlers.clear(me)
+        else:
+            handlers.stop(me, "chat")
+        go_on.set()
+        return await answer, [update async for update in updates]
+
+    first, rest = asyncio.run(scene())
+    assert first == (("", [], [], None, status(None)) if what == "clear" else None)
+    assert rest == []
+    assert not handlers._running
+    assert not handlers.engine.recorded
+
+
 def test_leaving_while_a_model_loads_takes_it_off_the_queue(handlers, monkeypatch):
     made = []
     enqueue = handlers.engine.prepare
@@ -155,13 +191,14 @@ def test_side_by_side_leaves_nothing_behind_if_one_is_refused(handlers, monkeypa
     made, submit = [], handlers.engine.submit
 
     def once(*arguments):
+        if made:
+            raise InputError("the queue is full")
         made.append(submit(*arguments))
-        monkeypatch.setattr(handlers.engine, "submit", submit)
         return made[-1]
 
     monkeypatch.setattr(handlers.engine, "submit", once)
-    with pytest.raises(gr.Error, match="there is no"):
-        asyncio.run(last(handlers.compare(ENDLESS, new_session(), "tiny", "none", False, **LONG)))
+    with pytest.raises(gr.Error, match="is full"):
+        asyncio.run(last(handlers.compare(ENDLESS, new_session(), "tiny", "fixed", False, **LONG)))
     assert made[0].stopped
 
 
