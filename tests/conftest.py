@@ -25,18 +25,10 @@ settings.register_profile("patient", parent=settings.get_profile("default"), dea
 settings.load_profile("ci" if settings().derandomize else "patient")
 
 
-@pytest.hookimpl(trylast=True)  # once the slow ones are gone
 def pytest_collection_modifyitems(items):
-    """Begin each process's share with some of the browser's tests.
+    """Begin with the browser's tests.
 
     They take long and mostly wait, and the server and the tab that they share take seconds to
-    start: in a single process they are what is left at the end.
+    start: the first of several processes runs them all, and the others take the rest.
     """
-    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
-    browser = [item for item in items if "browser" in item.path.parts]
-    others = [item for item in items if "browser" not in item.path.parts]
-
-    def share(items, i):
-        return items[len(items) * i // count : len(items) * (i + 1) // count]
-
-    items[:] = [item for i in range(count) for part in (browser, others) for item in share(part, i)]
+    items.sort(key=lambda item: "browser" not in item.path.parts)

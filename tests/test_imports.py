@@ -4,6 +4,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ MAY_IMPORT = {
     "experiments": TOOLS | {"bench"},
     "commands": TOOLS | {"bench", "experiments", "extras"},
     "cli": LEAVES | {"commands", "extras"},
+    "no_torch": set(),
     "app": TOOLS - {"train", "doctor"} | {"__main__", "extras"},
     "convert": LIBRARY | {"__main__", "commands", "extras"},
     "configuration": {"errors"},
@@ -40,7 +42,7 @@ MAY_IMPORT = {
     "model_files": LEAVES | {"model"},
     "doctor": LEAVES | {"extras", "ops"},
     "_register": {"model"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "no_torch"},
     "": {"_register", "io", "model", "ops", "watch"},
 }
 ONLY_IN = {"torch": {"convert", "bench"}, "gradio": {"app"}}  # bench times installed peers
@@ -120,6 +122,13 @@ HEAVY = {"mlx_lm", "transformers", "numpy", "matplotlib", "torch", "gradio", "ml
 def test_importing_the_package_and_parsing_a_command_is_light(code):
     code += "; import sys; print(*sorted(sys.modules))"
     assert HEAVY.isdisjoint(python(code).split())
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+def test_a_command_that_computes_with_mlx_alone_imports_no_pytorch():
+    code = "import sys; from mlx_gateloop.__main__ import main; main(['doctor']); "
+    code += "import mlx_lm.utils; print('transformers' in sys.modules, sys.modules['torch'])"
+    assert python(code).endswith("True None")
 
 
 def test_mlx_is_imported_at_first_use_and_names_are_looked_up_once():

@@ -136,7 +136,7 @@ def _start_process(connection: Connection, path: str, bounds: Bounds) -> BasePro
         context = multiprocessing.get_context("spawn")
     else:  # imports once, and forks for every model
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__, "mlx_lm.utils"])
+        context.set_forkserver_preload(["mlx_gateloop.no_torch", __name__, "mlx_lm.utils"])
     process = context.Process(target=_serve, args=(connection, path, bounds), daemon=True)
     process.start()
     return process

@@ -85,7 +85,7 @@ def server(start_server):
     return start_server()
 
 
-@pytest.fixture(scope="module")  # Playwright keeps an event loop running as long
+@pytest.fixture(scope="package")  # Playwright keeps an event loop running as long
 def browser():
     pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
     if CHROMIUM is None:
@@ -112,14 +112,14 @@ def new_page(browser, server):
     assert not [problem for page in pages for problem in page.problems]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def tab(browser, server):
     return Visitor(new_context(browser), server.url)
 
 
 @pytest.fixture
 def page(tab):
-    """A new visitor, in the module's tab: a new tab would load and compile the page again."""
+    """A new visitor, in the tab of all tests: a new tab would load and compile the page again."""
     tab.reload()
     tab.set_tokens(tab.tokens)
     yield tab
