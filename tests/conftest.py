@@ -8,7 +8,6 @@ from pathlib import Path
 # Tests run side by side: set before NumPy and PyTorch are imported.
 os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
 
-import pytest
 from hypothesis import settings
 
 # A shell starts background jobs (`make test &`) with Ctrl-C ignored, and every child inherits that.

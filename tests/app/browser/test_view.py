@@ -255,20 +255,14 @@ def test_hover_and_click_stay_in_sight_on_a_small_screen(new_page):
     assert text["y"] <= chosen["y"] <= text["y"] + text["height"] - 10  # it scrolls itself
 
 
-def test_switching_layers_while_it_runs_loses_no_column(page):
-    page.set_tokens(600)
-    page.ask("layers")
-    for layer in (2, 0, 3):
-        page.tab.select_option("#chat-view .layer", index=layer)
-        page.tab.wait_for_function(has(1))
-    tokens = page.finished()
-    assert page.view("layer") == 3
-    assert tokens > 600
-    assert page.tab.evaluate(COLUMNS, 0) == [tokens, tokens, page.channels]
-
-
 @pytest.mark.parametrize(
-    ("zoom", "scroll", "tokens"), [(0, 0, 60), (0, 0, 500), (3, 0, 60), (3, 203, 200)]
+    ("zoom", "scroll", "tokens"),
+    [
+        (0, 0, 60),
+        (3, 203, 200),
+        pytest.param(0, 0, 500, marks=pytest.mark.slow),
+        pytest.param(3, 0, 60, marks=pytest.mark.slow),
+    ],
 )
 def test_painting_what_is_new_gives_what_painting_all_gives(page, zoom, scroll, tokens):
     page.set_tokens(1024)
@@ -378,15 +372,17 @@ def test_resets_are_marked_whichever_layer_is_shown(page, arrays):
         assert page.tab.evaluate(SWITCH, layer) == page.tab.evaluate(MARKED) == expected
 
 
-def test_switching_layers_while_it_runs_keeps_the_marks(page, arrays):
-    page.set_tokens(1024)
+def test_switching_layers_while_it_runs_loses_no_column_and_no_mark(page, arrays):
+    page.set_tokens(600)
     page.ask("back and forth")
-    page.tab.wait_for_function("document.querySelector('#chat-view .gl').view.have > 60")
+    page.tab.wait_for_function(has(61))
     seen = []
-    for layer in (1, 0, 1, 0):
+    for layer in (2, 0, 1, 3):
         seen.append(page.tab.evaluate(SWITCH, layer))
         page.tab.wait_for_function(has(61))
     tokens = page.finished()
+    assert page.view("layer") == 3
+    assert page.tab.evaluate(COLUMNS, 0) == [tokens, tokens, page.channels]
     held = arrays(page)["magnitude"]
     assert page.tab.evaluate(MARKED) == resets(held)
     begun = [resets(held[:, :count]) for count in range(1, tokens + 1)]
@@ -394,7 +390,6 @@ def test_switching_layers_while_it_runs_keeps_the_marks(page, arrays):
 
 
 def test_sorted_channels_are_ordered_by_half_life(page, arrays):
-    page.set_tokens(400)
     page.tab.select_option("#chat-view .order", "sorted")
     page.ask("order")
     tokens = page.finished()
