@@ -4,6 +4,7 @@ import errno
 import json
 import resource
 import signal
+from io import StringIO
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -14,7 +15,7 @@ from mlx.utils import tree_flatten
 from mlx_lm import load as load_with_mlx_lm
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io import load, load_model, save
+from mlx_gateloop.io import load, load_model, load_weights, save
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tokenizer import byte_tokenizer, stop_token_ids
 
@@ -338,3 +339,11 @@ def test_load_model_says_what_is_wrong(tmp_path, tokenizer):
         (tmp_path / "model" / "config.json").write_text(config)
         with pytest.raises(InputError, match=f"model.*: .*{words}"):
             load_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize("load", [load, load_weights, load_model])
+def test_a_load_leaves_no_random_state_unevaluated(saved, load):
+    load(saved)  # whose initial weights would be kept, some 0.3 MB of a small model
+    graph = StringIO()
+    mx.export_to_dot(graph, *mx.random.state)
+    assert "label" not in graph.getvalue()

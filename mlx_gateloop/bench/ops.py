@@ -14,6 +14,7 @@ from mlx_gateloop.bench import floors, peers, plots
 from mlx_gateloop.bench.arithmetic import measure_pointwise, measure_products
 from mlx_gateloop.bench.blelloch import blelloch_scan, hillis_steele_scan, naive_loop
 from mlx_gateloop.bench.compare import compare
+from mlx_gateloop.bench.heads import measure_heads
 from mlx_gateloop.bench.machine import backends, present
 from mlx_gateloop.bench.measure import (
     Contender,
@@ -57,6 +58,9 @@ def measure(report: Report) -> None:
     length = 64 if quick else 1024
     measure_growth(report, "batch", "batch", batches, lambda batch: (batch, length, 128))
     measure_memory(report, 1024 if quick else 65536)
+    heads = [(1, 2048, 4, 64, 128), (1, 2048, 16, 64, 64), (1, 2048, 4, 256, 512)]
+    lengths = [256, 512] if quick else [4096, 65536]
+    measure_heads(report, [(1, 128, 2, 8, 16)] if quick else heads, lengths)
     measure_products(report)
     measure_pointwise(report)
 

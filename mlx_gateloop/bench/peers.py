@@ -43,7 +43,7 @@ def torch_device() -> str | None:
 
 def jax_scan(a: np.ndarray, x: np.ndarray, cotangent: np.ndarray) -> Contender:
     """Scan h_n = a_n h_{n-1} + x_n by jax.lax.associative_scan, compiled."""
-    return _jax_contender(_jax_states, [a, x], cotangent)
+    return jax_contender(_jax_states, [a, x], cotangent)
 
 
 def jax_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Contender:
@@ -56,7 +56,7 @@ def jax_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Contender:
         a = jax.lax.complex(size * jnp.cos(theta), size * jnp.sin(theta))
         return q * _jax_states(a, (k * v).astype(a.dtype)).real
 
-    return _jax_contender(gate_loop, arrays, cotangent)
+    return jax_contender(gate_loop, arrays, cotangent)
 
 
 def _jax_states(a: Any, x: Any) -> Any:
@@ -68,9 +68,7 @@ def _jax_states(a: Any, x: Any) -> Any:
     return jax.lax.associative_scan(combine, (a, x), axis=1)[1]
 
 
-def _jax_contender(
-    function: Function, arrays: list[np.ndarray], cotangent: np.ndarray
-) -> Contender:
+def jax_contender(function: Function, arrays: list[np.ndarray], cotangent: np.ndarray) -> Contender:
     import jax
 
     forward = jax.jit(function)
@@ -85,7 +83,7 @@ def _jax_contender(
 
 def torch_scan(a: np.ndarray, x: np.ndarray, cotangent: np.ndarray) -> Contender:
     """Scan h_n = a_n h_{n-1} + x_n by gateloop-transformer's code."""
-    return _torch_contender(_torch_states, [a, x], cotangent)
+    return torch_contender(_torch_states, [a, x], cotangent)
 
 
 def torch_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Contender:
@@ -96,7 +94,7 @@ def torch_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Contende
         a = torch.polar(gamma.sigmoid(), theta)
         return q * _torch_states(a, (k * v).to(a.dtype)).real
 
-    return _torch_contender(gate_loop, arrays, cotangent)
+    return torch_contender(gate_loop, arrays, cotangent)
 
 
 def _torch_states(a: Any, x: Any) -> Any:
@@ -109,7 +107,7 @@ def _torch_states(a: Any, x: Any) -> Any:
     return associative_scan(combine, (a, x))[1]
 
 
-def _torch_contender(
+def torch_contender(
     function: Function, arrays: list[np.ndarray], cotangent: np.ndarray
 ) -> Contender:
     import torch
