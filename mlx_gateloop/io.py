@@ -99,7 +99,7 @@ def _refusing(source: str, failure: str) -> Iterator[None]:
 def _usable(model: nn.Module, source: str) -> Model:
     if not isinstance(model, Model):
         raise InputError(f"{source}: holds a {model.model_type!r} model, not 'gateloop'")
-    _forget_initial_weights()
+    _evaluate_random_state()
     return _in_float32(model, source) if mx.default_device().type == mx.cpu else model
 
 
@@ -125,10 +125,10 @@ def _warn_once(message: str) -> None:
     LOG.warning(message)
 
 
-def _forget_initial_weights() -> None:
-    """Evaluate the random state: the initial weights, which nobody needs, hang on it unevaluated.
+def _evaluate_random_state() -> None:
+    """Evaluate the random state, whose keys were split for initial weights that nobody needs.
 
-    A program that loads many models would keep some 0.3 MB of each.
+    A program that loads many models would keep all these splits, some 0.3 MB a model.
     """
     mx.eval(mx.random.state)
 
@@ -167,7 +167,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         raise InputError(f"{directory}: {error}") from error
     except (OSError, ValueError, OverflowError, RuntimeError) as error:
         raise InputError(f"{directory}: cannot be loaded: {one_line(error)}") from error
-    _forget_initial_weights()
+    _evaluate_random_state()
     model.eval()
     return model
 

@@ -343,7 +343,7 @@ def test_load_model_says_what_is_wrong(tmp_path, tokenizer):
 
 @pytest.mark.parametrize("load", [load, load_weights, load_model])
 def test_a_load_leaves_no_random_state_unevaluated(saved, load):
-    load(saved)  # whose initial weights would be kept, some 0.3 MB of a small model
+    load(saved)
     graph = StringIO()
     mx.export_to_dot(graph, *mx.random.state)
     assert "label" not in graph.getvalue()

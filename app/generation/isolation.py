@@ -144,6 +144,8 @@ def _start_process(connection: Connection, path: str, bounds: Bounds) -> BasePro
 
 def _serve(connection: Connection, path: str, bounds: Bounds) -> None:
     """Load the tokenizer and answer calls until the other side has gone."""
+    import mlx_gateloop.no_torch  # noqa: F401  # on macOS nothing was imported before
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):  # a panic writes its message there

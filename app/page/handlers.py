@@ -175,10 +175,11 @@ class Handlers:
             session: The visitor's.
             shows: The history twice, the view and the status.
         """
-        if (session, "chat") in self._running:
+        runs = self._running.pop((session, "chat"), [])  # [] shows nothing yet, and will not
+        if runs or session in self._instead:
             self._instead[session] = shows
-            for run in self._running.pop((session, "chat")):
-                run.cancel()
+        for run in runs:
+            run.cancel()
 
     async def prepare(self, model: str) -> AsyncIterator[str]:
         """Load a model ahead of its first use: yields the text below the picker."""
@@ -224,8 +225,8 @@ class Handlers:
     ) -> AsyncIterator[list[Run]]:
         """Run prompts; yields their runs some times a second until all are done.
 
-        Leaving early ends them. A tab has one answer at a time: a newer one ends an older one,
-        which is no longer shown, even if its models were still fetched.
+        Leaving early ends them. A tab has one answer at a time: a newer one, even if it is refused
+        then, ends an older one, even if its models are still fetched; that is no longer shown.
 
         Args:
             where: The session and the tab.
@@ -242,8 +243,8 @@ class Handlers:
         try:
             for model, _ in asked:
                 await self.engine.fetch(model)
-            if replaced():
-                return
+                if replaced():
+                    return
             for model, prompt in asked:
                 runs.append(self._submit(model, prompt, where, values))
             while True:

@@ -193,7 +193,7 @@ def _chat(page: gr.Blocks, handlers: Handlers, controls: Controls, saved_panel: 
     undone.then(handlers.undo, [history, *who.values()], shows, **QUICK)
     for event in (clear.click, chatbot.clear):
         event(handlers.clear, controls.session, shows, **QUICK)
-    stop.click(lambda session: handlers.stop(session, "chat"), controls.session, **QUICK)
+    _connect_stop(stop, handlers, "chat", controls)
     opened = saved_panel.connect(list(who.values()), shows, handlers.replace, kept)
     resumed = page.load(
         handlers.resume,
@@ -204,6 +204,13 @@ def _chat(page: gr.Blocks, handlers: Handlers, controls: Controls, saved_panel: 
     )
     for event in (opened, resumed):
         event.then(None, kept, js=f"(s) => {{ {scripts.call('tab_memory', 'keepSession', 's')} }}")
+
+
+def _connect_stop(button: gr.Button, handlers: Handlers, tab: str, controls: Controls) -> None:
+    async def stop(session: str) -> None:  # in the event loop, as what it ends
+        handlers.stop(session, tab)
+
+    button.click(stop, controls.session, **QUICK)
 
 
 def _retry(history: History, event: gr.RetryData) -> History:
@@ -242,7 +249,7 @@ def _completion(handlers: Handlers, controls: Controls) -> None:
     who = {"session": controls.session, "model": controls.model}
     inputs = {"text": box, **who, **controls.values}
     stream(box.submit, handlers.complete, inputs, [output, view, state])
-    stop.click(lambda session: handlers.stop(session, "complete"), controls.session, **QUICK)
+    _connect_stop(stop, handlers, "complete", controls)
 
 
 def _side_by_side(handlers: Handlers, controls: Controls) -> None:
@@ -264,7 +271,7 @@ def _side_by_side(handlers: Handlers, controls: Controls) -> None:
     left, right = models
     inputs = {"session": controls.session, "left": left, "right": right, "as_chat": as_chat}
     stream(box.submit, handlers.compare, {"text": box, **inputs, **controls.values}, shows)
-    stop.click(lambda session: handlers.stop(session, "compare"), controls.session, **QUICK)
+    _connect_stop(stop, handlers, "compare", controls)
 
 
 def _prompt_box(name: str, placeholder: str, lines: int = 1) -> tuple[gr.Textbox, gr.Button]:

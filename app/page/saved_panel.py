@@ -1,5 +1,6 @@
 """The controls for saved conversations."""
 
+import asyncio
 import html
 from collections.abc import Callable
 from pathlib import Path
@@ -46,8 +47,8 @@ class SavedPanel:
         self._save.click(self.save, inputs, self._names, **PRIVATE)
         self._names.focus(self.choices, self._names, self._names, **PRIVATE)
 
-        def open_instead(name: str, session: str) -> tuple[Any, ...]:
-            opened = self.open(name)
+        async def open_instead(name: str, session: str) -> tuple[Any, ...]:
+            opened: tuple[Any, ...] = await asyncio.to_thread(self.open, name)
             replace(session, opened[-len(shows) :])
             return opened
 

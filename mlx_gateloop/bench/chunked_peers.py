@@ -12,8 +12,9 @@ import numpy as np
 
 from mlx_gateloop.bench.measure import Contender
 from mlx_gateloop.bench.peers import jax_contender, torch_contender
+from mlx_gateloop.ops.chunked import CHUNK
+from mlx_gateloop.ops.planes import multiply
 
-CHUNK = 64
 Array = Any  # of jax or torch
 Planes = tuple[Array, ...]
 
@@ -26,7 +27,7 @@ def jax_chunked(arrays: list[np.ndarray], cotangent: np.ndarray) -> Contender:
     def starts(total: Planes, added: Planes) -> Planes:
         def step(h: Planes, chunk: tuple[Planes, Planes]) -> tuple[Planes, Planes]:
             a, x = chunk
-            return tuple(p + y for p, y in zip(_multiply(a, h), x, strict=True)), h
+            return tuple(p + y for p, y in zip(multiply(a, h), x, strict=True)), h
 
         inputs = tuple(tuple(jnp.moveaxis(p, 1, 0) for p in planes) for planes in (total, added))
         zero = tuple(jnp.zeros_like(p[:, 0]) for p in added)
@@ -72,7 +73,7 @@ def torch_chunked(arrays: list[np.ndarray], cotangent: np.ndarray) -> Contender:
         before = []
         for n in range(added[0].shape[1]):
             before.append(h)
-            decayed = _multiply(tuple(p[:, n] for p in total), h)
+            decayed = multiply(tuple(p[:, n] for p in total), h)
             h = tuple(p + x[:, n] for p, x in zip(decayed, added, strict=True))
         return tuple(torch.stack(planes, 1) for planes in zip(*before, strict=True))
 
@@ -138,17 +139,11 @@ def _chunked(
         y = whole(y1, y2 + scores @ v1)
         through1 = tuple(p[..., -1:, :] for p in prefix1)
         through2 = tuple(p[..., -1:, :] for p in prefix2)
-        prefix = tuple(map(whole, prefix1, _multiply(through1, prefix2)))
-        suffix = tuple(map(whole, _multiply(suffix1, through2), suffix2))
+        prefix = tuple(map(whole, prefix1, multiply(through1, prefix2)))
+        suffix = tuple(map(whole, multiply(suffix1, through2), suffix2))
         half *= 2
     added = tuple(xp.swapaxes(p * k, -1, -2) @ v for p in suffix)
     total = tuple(p[..., -1, :, None] for p in prefix)
     before = starts(total, added)
     y = y + real_product(tuple(p * q for p in prefix), before)
     return xp.swapaxes(y, 2, 3).reshape(B, L, H, V)
-
-
-def _multiply(a: Planes, b: Planes) -> Planes:
-    if len(a) == 1:
-        return (a[0] * b[0],)
-    return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]

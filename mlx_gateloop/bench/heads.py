@@ -15,16 +15,17 @@ from mlx_gateloop.bench.machine import backends, present
 from mlx_gateloop.bench.measure import (
     Contender,
     megabytes,
+    mlx_arrays,
     mlx_contender,
     mlx_gradient,
     peak_bytes,
 )
 from mlx_gateloop.bench.report import Report
+from mlx_gateloop.ops.chunked import CHUNK
 from mlx_gateloop.tables import markdown_table
 
-CHUNK = 64
 PRODUCTS = "bare products, MLX"
-JAX, TORCH = "chunked form, jax", "chunked form, torch"
+JAX, TORCH = "our chunked form, jax", "our chunked form, torch"
 JAX_STEPS, TORCH_STEPS = "jax.lax.scan", "a loop of steps, torch"
 MAMBA = "mlx-lm's ssm_attn"
 
@@ -45,11 +46,13 @@ def measure_heads(report: Report, shapes: list[Shape], memory: list[int]) -> Non
         "a = sigmoid(gamma) (real) or sigmoid(gamma) exp(i theta) (complex), one for each key. The "
         "gradient is that of all arrays, given y's, and includes the forward pass. The bare "
         f"products are those of chunks of {CHUNK} steps: of queries and keys, of their scores and "
-        "values, of keys and values, and of queries and the carried state."
+        "values, of keys and values, and of queries and the carried state. Neither jax nor torch "
+        "has the operator: the chunked form is ours in their arrays, compiled by jax, eager in "
+        "torch."
     )
     for shape in shapes:
         for is_complex in (False, True):
-            result = compare(heads(shape, is_complex))
+            result = compare(contenders(shape, is_complex))
             kind = "complex" if is_complex else "real"
             report.add(f"### {shape} (B, L, H, K, V), {kind}\n\n{result.table}")
             if shape == shapes[0]:
@@ -72,33 +75,33 @@ def _targets(report: Report, result: Comparison, kind: str) -> None:
         report.target(f"heads, {kind}, {what}, over the bare products", over, 2.5, at_least=False)
 
 
-def heads(shape: Shape, is_complex: bool) -> Contenders:
+def contenders(shape: Shape, is_complex: bool) -> Contenders:
     """Our backends, the bare products and the peers, on the same arrays and cotangent."""
-    B, L, H, K, V = shape
-    *arrays, dy = _normal((B, L, H, K), (B, L, H, K), (B, L, H, V), *_gates(shape, is_complex))
-    ours = _mlx(arrays)
-    contenders = {
-        f"ours, {backend}": mlx_contender(partial(_operator, backend), ours, _mlx([dy]))
+    *arrays, dy = _normal(*_shapes(shape, is_complex))
+    ours = mlx_arrays(arrays)
+    result = {
+        f"ours, {backend}": mlx_contender(partial(_operator, backend), ours, mlx_arrays([dy]))
         for backend in backends()
     }
-    contenders[PRODUCTS] = bare_products(shape, is_complex)
+    result[PRODUCTS] = bare_products(shape, is_complex)
     if present("jax"):
-        contenders |= {
+        result |= {
             JAX: chunked_peers.jax_chunked(arrays, dy),
             JAX_STEPS: chunked_peers.jax_steps(arrays, dy),
         }
     if present("torch"):
-        contenders |= {
+        result |= {
             TORCH: chunked_peers.torch_chunked(arrays, dy),
             TORCH_STEPS: chunked_peers.torch_steps(arrays, dy),
         }
-    return contenders
+    return result
 
 
-def _gates(shape: Shape, is_complex: bool) -> list[tuple[int, ...]]:
-    """The shapes of the gates and of y."""
-    *keys, V = shape
-    return [*[tuple(keys)] * (2 if is_complex else 1), (*keys[:-1], V)]
+def _shapes(shape: Shape, is_complex: bool) -> list[tuple[int, ...]]:
+    """The shapes of q, k, v, the gates and y."""
+    *rows, V = shape
+    keys, values = tuple(rows), (*rows[:-1], V)
+    return [keys, keys, values, *[keys] * (2 if is_complex else 1), values]
 
 
 def _operator(backend: Any, *arrays: mx.array) -> list[mx.array]:
@@ -116,7 +119,7 @@ def bare_products(shape: Shape, is_complex: bool) -> Contender:
         transposed = k.swapaxes(-1, -2)
         return [q @ transposed @ v, transposed @ v, q @ state]
 
-    arrays = _mlx(_normal(*shapes))
+    arrays = mlx_arrays(_normal(*shapes))
     cotangents = [mx.random.normal(x.shape) for x in products(*arrays)]
     mx.eval(cotangents)
     return mlx_contender(products, arrays, cotangents)
@@ -127,7 +130,7 @@ def one_gate(shape: Shape) -> Contenders:
     from mlx_lm.models.ssm import ssm_attn
 
     B, L, H, K, V = shape
-    q, k, v, steps, dy = _mlx(
+    q, k, v, steps, dy = mlx_arrays(
         _normal((B, L, H, K), (B, L, H, K), (B, L, H, V), (B, L, H), (B, L, H, V))
     )
     zero, skipped = mx.zeros((H,)), mx.zeros((H,))
@@ -153,10 +156,7 @@ def measure_memory(report: Report, shape: Shape, lengths: list[int]) -> None:
     for length in lengths:
         sized = (1, length, 1, *shape[3:])
         for is_complex in (False, True):
-            B, L, H, K, V = sized
-            *arrays, dy = _mlx(
-                _normal((B, L, H, K), (B, L, H, K), (B, L, H, V), *_gates(sized, is_complex))
-            )
+            *arrays, dy = mlx_arrays(_normal(*_shapes(sized, is_complex)))
             kind = "complex" if is_complex else "real"
             for backend in backends():
                 run = mlx_gradient(partial(_operator, backend), arrays, [dy])
@@ -173,9 +173,3 @@ def measure_memory(report: Report, shape: Shape, lengths: list[int]) -> None:
 def _normal(*shapes: tuple[int, ...]) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
     return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
-
-
-def _mlx(arrays: list[np.ndarray]) -> list[mx.array]:
-    result = [mx.array(array) for array in arrays]
-    mx.eval(result)
-    return result

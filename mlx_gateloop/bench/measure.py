@@ -33,6 +33,13 @@ class Contender:
     is_mlx: bool = True
 
 
+def mlx_arrays(arrays: Sequence[Any]) -> list[mx.array]:
+    """Evaluate NumPy arrays as MLX's."""
+    result = [mx.array(array) for array in arrays]
+    mx.eval(result)
+    return result
+
+
 def mlx_run(function: Function, *arrays: object) -> Run:
     """Make a run of an MLX function, with its results evaluated."""
 

@@ -22,6 +22,7 @@ from mlx_gateloop.bench.measure import (
     median_times,
     megabytes,
     milliseconds,
+    mlx_arrays,
     mlx_contender,
     mlx_gradient,
     peak_bytes,
@@ -112,7 +113,7 @@ def scan_arrays(shape: Shape) -> list[np.ndarray]:
 
 
 def our_scans(planes: list[np.ndarray], cotangents: tuple[np.ndarray, ...]) -> Contenders:
-    arrays, dh = _mlx(planes), _mlx(cotangents)
+    arrays, dh = mlx_arrays(planes), mlx_arrays(cotangents)
 
     def scan(backend: str, ar: mx.array, ai: mx.array, xr: mx.array, xi: mx.array) -> object:
         zero = mx.zeros_like(xr[:, 0])
@@ -123,7 +124,7 @@ def our_scans(planes: list[np.ndarray], cotangents: tuple[np.ndarray, ...]) -> C
 
 def mlx_scans(planes: list[np.ndarray], cotangents: tuple[np.ndarray, ...]) -> Contenders:
     """Other scans in MLX operations; their gradients are autodiff's."""
-    arrays, dh = _mlx(planes), _mlx(cotangents)
+    arrays, dh = mlx_arrays(planes), mlx_arrays(cotangents)
 
     def of(scan: Callable[..., Any], gradient: bool = True) -> Contender:
         def function(ar: mx.array, ai: mx.array, xr: mx.array, xi: mx.array) -> Any:
@@ -183,7 +184,7 @@ def gate_loops(shape: Shape, torch: bool = True) -> Contenders:
     rng = np.random.default_rng(0)
     *arrays, dy = (rng.normal(size=shape).astype(np.float32) for _ in range(6))
     contenders = {
-        f"ours, {backend}": mlx_contender(_gate_loop(backend), _mlx(arrays), _mlx([dy]))
+        f"ours, {backend}": mlx_contender(_gate_loop(backend), mlx_arrays(arrays), mlx_arrays([dy]))
         for backend in backends()
     }
     if present("jax"):
@@ -254,9 +255,3 @@ def _gpu_bytes() -> int:
 
 def _milliseconds(times: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     return {kind: {n: s * 1e3 for n, s in group.items()} for kind, group in times.items()}
-
-
-def _mlx(arrays: Any) -> list[mx.array]:
-    result = [mx.array(array) for array in arrays]
-    mx.eval(result)
-    return result

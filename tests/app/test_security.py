@@ -4,8 +4,8 @@ import os
 
 import pytest
 from mlx_gateloop.app import security
-from mlx_gateloop.app.__main__ import main
 
+from mlx_gateloop.cli import main
 from mlx_gateloop.errors import InputError
 
 
@@ -53,7 +53,7 @@ def test_the_environment_cannot_open_the_app(monkeypatch):
 
 
 def test_bad_arguments_end_with_one_line(capsys):
-    assert main(["--host", "0.0.0.0"]) == 2
+    assert main(["app", "--host", "0.0.0.0"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: --host 0.0.0.0: ")
     assert error.count("\n") == 1

@@ -15,7 +15,13 @@ ROUNDING = {mx.float32: 1e-6, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8}
 
 
 def with_gates(
-    case: Case, form: str, dtype: mx.Dtype, shift: float = 0, turn: float = 1, closed: float = 0
+    case: Case,
+    form: str,
+    dtype: mx.Dtype,
+    shift: float = 0,
+    turn: float = 1,
+    closed: float = 0,
+    seed: int = 1,
 ) -> tuple[Case, Arrays, Arrays]:
     """The case with gates of that form, their one or two arrays, and the gradients by these.
 
@@ -26,9 +32,10 @@ def with_gates(
         shift: Added to the gates' normal values.
         turn: The standard deviation of the phases, in radians.
         closed: The share of the gates whose magnitude is 0 in float32.
+        seed: Of the new gates.
     """
     is_complex = np.iscomplexobj(case.a)
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
 
     def values(x: np.ndarray) -> np.ndarray:
         return np.array(mx.array(x.astype(np.float32)).astype(dtype).astype(mx.float32), np.float64)
@@ -56,7 +63,7 @@ def check(
     form: str,
     dtype: mx.Dtype = mx.float32,
     gate_dtype: mx.Dtype = mx.float32,
-    least: float = 1e-30,
+    cancels: bool = False,
     **options: float,
 ) -> tuple[mx.array, mx.array]:
     """Compare y, the last state and every gradient with the reference, to the dtype's rounding.
@@ -67,7 +74,8 @@ def check(
         form: The form of the `Transition`.
         dtype: Of q, k and v.
         gate_dtype: Of the gates.
-        least: As in `error`: inputs are of size 1, and a smaller result has cancelled.
+        cancels: True if all of a result may have cancelled: an error is then relative to the size
+            of a sum of as many products of size 1.
         options: As in `with_gates`.
 
     Returns:
@@ -91,13 +99,16 @@ def check(
         return list(operator(q, k, v, a, rest[-1], mask=mask, reverse=case.reverse))
 
     (y, h), found = mx.vjp(outputs, arrays, [array(case.dy, dtype), state(case.dh)])
+    K, V, shared = case.q.shape[-1], case.v.shape[-1], case.q.shape[-1] // case.a.shape[-1]
+    summed = [V, V, K, *[V * shared] * len(gates), 1]
+    least = [n**0.5 if cancels else 1e-30 for n in (K, *summed)]
     want_y, want_h, _ = forward(case)
     want = gradients(case)
     assert y.dtype == dtype
-    assert error(y, want_y, least) <= ROUNDING[dtype]
-    assert error(h, as_numpy(to_planes(want_h)), least) <= 1e-6
+    assert error(y, want_y, least[0]) <= ROUNDING[dtype]
+    assert error(h, as_numpy(to_planes(want_h)), least[-1]) <= 1e-6
     wanted = [want["q"], want["k"], want["v"], *by_gates, as_numpy(to_planes(want["h0"]))]
-    for x, gradient, w in zip(arrays, found, wanted, strict=True):
+    for x, gradient, w, size in zip(arrays, found, wanted, least[1:], strict=True):
         assert gradient.dtype == x.dtype
-        assert error(gradient, w, least) <= max(2e-6, ROUNDING[x.dtype])
+        assert error(gradient, w, size) <= max(2e-6, ROUNDING[x.dtype])
     return y, h

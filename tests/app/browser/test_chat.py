@@ -81,7 +81,7 @@ def test_what_is_typed_during_a_run_stays(running):
     assert box.input_value() == "the next question"
 
 
-def test_no_button_moves_while_an_answer_comes(page):
+def test_no_button_moves_for_the_figures_of_an_answer(page):
     def places():
         return page.tab.evaluate(
             "['#chat-stop', '#clear'].map(id => document.querySelector(id).getClientRects()[0].y)"
@@ -89,7 +89,7 @@ def test_no_button_moves_while_an_answer_comes(page):
 
     page.ask("hello")
     page.finished()
-    after = places()  # the figures have come, in several lines
+    after = places()  # below several lines of figures, if they were above
     page.tab.locator("#clear").click()
     page.shows(0)
     assert places() == pytest.approx(after, abs=2)

@@ -13,7 +13,8 @@ import pytest
 from gradio_client import Client
 from helpers.browser import new_context
 from mlx_gateloop.app import guard
-from mlx_gateloop.app.__main__ import main
+
+from mlx_gateloop.cli import main
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -219,7 +220,7 @@ def test_after_the_login_everything_works(locked, browser, new_page):
 
 @pytest.mark.parametrize("open_to_others", [["--share"], ["--host", "0.0.0.0"], ["--host", "::"]])
 def test_others_need_a_password(open_to_others, capsys):
-    assert main([*open_to_others, "--port", "1"]) == 2
+    assert main(["app", *open_to_others, "--port", "1"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert "--auth" in error
