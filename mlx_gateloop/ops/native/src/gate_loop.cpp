@@ -9,21 +9,8 @@ namespace gateloop {
 namespace {
 
 GateLoopSlab slab_of(const Arrays& inputs, const GateLoopOptions& options) {
-  auto data = [&](bool present, int index) {
-    return present ? inputs[index].data<float>() : nullptr;
-  };
-  GateLoopSlab slab{};
-  slab.L = inputs[0].shape(1);
+  GateLoopSlab slab{inputs_of(inputs, options)};
   slab.D = inputs[0].shape(2);
-  slab.form = options.form;
-  slab.reverse = options.reverse;
-  slab.q = data(true, 0);
-  slab.k = data(true, 1);
-  slab.v = data(true, 2);
-  slab.first = data(true, 3);
-  slab.second = data(options.complex_a, options.second());
-  slab.h0 = data(options.has_h0, options.h0());
-  slab.mask = options.has_mask ? inputs[options.mask()].data<bool>() : nullptr;
   return slab;
 }
 

@@ -18,6 +18,20 @@ struct GateLoopOptions {
   int end() const { return mask() + has_mask; }
 };
 
+inline OperatorInputs inputs_of(const Arrays& in, const GateLoopOptions& o) {
+  auto data = [&](bool present, int i) { return present ? in[i].data<float>() : nullptr; };
+  return {.L = in[0].shape(1),
+          .form = o.form,
+          .reverse = o.reverse,
+          .q = data(true, 0),
+          .k = data(true, 1),
+          .v = data(true, 2),
+          .first = data(true, 3),
+          .second = data(o.complex_a, o.second()),
+          .h0 = data(o.has_h0, o.h0()),
+          .mask = o.has_mask ? in[o.mask()].data<bool>() : nullptr};
+}
+
 // Inputs: q, k, v, first, second if a is complex, h0 and mask [B, L] if there are any.
 // Outputs: y; the last state; the states before every kChunk-th step, for the gradient to recompute
 // the others.

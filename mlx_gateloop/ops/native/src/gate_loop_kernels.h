@@ -11,12 +11,8 @@ namespace gateloop {
 constexpr int kChunk = 32;
 
 // Pointers to batch 0, or to batch b after `of(b)`; null for absent inputs and outputs.
-struct GateLoopSlab {
-  int L, D;
-  Form form;
-  bool reverse;
-  const float *q, *k, *v, *first, *second, *h0;
-  const bool* mask;
+struct GateLoopSlab : OperatorInputs {
+  int D;
   float *y, *last, *saved;
 
   int chunks() const { return (L + kChunk - 1) / kChunk; }

@@ -8,6 +8,15 @@ namespace gateloop {
 // a from `first` and `second`: sigmoid(gamma) exp(i theta), exp(log|a| + i arg a), re + i im.
 enum class Form { sigmoid, polar, cartesian };
 
+// The arrays that an operator reads, from batch 0 on; null for absent ones.
+struct OperatorInputs {
+  int L;
+  Form form;
+  bool reverse;
+  const float *q, *k, *v, *first, *second, *h0;
+  const bool* mask;
+};
+
 // Channels per pass of the kernels: their gates and states fit in the cache.
 constexpr int kTile = 512;
 

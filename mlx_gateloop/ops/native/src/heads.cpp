@@ -14,24 +14,13 @@ HeadSlab sizes_of(const Arrays& inputs, const GateLoopOptions& options) {
   slab.K = inputs[0].shape(3);
   slab.V = inputs[2].shape(3);
   slab.G = inputs[3].shape(3);
-  slab.form = options.form;
   slab.complex_a = options.complex_a;
-  slab.reverse = options.reverse;
   return slab;
 }
 
 HeadSlab slab_of(const Arrays& inputs, const GateLoopOptions& options) {
-  auto data = [&](bool present, int index) {
-    return present ? inputs[index].data<float>() : nullptr;
-  };
   auto slab = sizes_of(inputs, options);
-  slab.q = data(true, 0);
-  slab.k = data(true, 1);
-  slab.v = data(true, 2);
-  slab.first = data(true, 3);
-  slab.second = data(options.complex_a, options.second());
-  slab.h0 = data(options.has_h0, options.h0());
-  slab.mask = options.has_mask ? inputs[options.mask()].data<bool>() : nullptr;
+  static_cast<OperatorInputs&>(slab) = inputs_of(inputs, options);
   return slab;
 }
 

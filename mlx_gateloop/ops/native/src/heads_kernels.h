@@ -12,12 +12,9 @@ namespace gateloop {
 constexpr int kHeadChunk = 64;
 
 // Pointers to batch 0 and head 0, or to others after `of(b, h)`; null for absent arrays.
-struct HeadSlab {
-  int L, H, K, V, G;  // G: transitions in a head, K or 1
-  Form form;
-  bool complex_a, reverse;
-  const float *q, *k, *v, *first, *second, *h0;
-  const bool* mask;
+struct HeadSlab : OperatorInputs {
+  int H, K, V, G;  // G: transitions in a head, K or 1
+  bool complex_a;
   float *y, *last;
   float* saved;  // the states before all chunks but the first
 
