@@ -1,5 +1,6 @@
 """Settings that every test needs before anything else is imported."""
 
+import gc
 import os
 import signal
 import sys
@@ -22,6 +23,15 @@ if ROOT not in sys.path:
 # Machines are shared and MLX compiles on first use: how long an example takes proves nothing.
 settings.register_profile("patient", parent=settings.get_profile("default"), deadline=None)
 settings.load_profile("ci" if settings().derandomize else "patient")
+
+
+gc.disable()  # until all is imported
+
+
+def pytest_collection_finish():
+    """Let collections of garbage pass over what is imported, which took half of the tests' time."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items):
