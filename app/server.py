@@ -1,6 +1,7 @@
 """The server: puts models, engine and page together, and closes them together."""
 
 import errno
+import gc
 import shutil
 import signal
 import socket
@@ -67,6 +68,7 @@ def serve(arguments: Namespace) -> None:
         page.queue(max_size=engine.limits.queue, default_concurrency_limit=8, api_open=False)
         _launch(page, arguments, host, port, auth)
         print(f"GateLoop is at {page.local_url}  (Ctrl-C ends it)", flush=True)
+        gc.freeze()  # or each collection would look at all modules, and hold up every answer
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         threading.Event().wait()
     finally:
