@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "commands": TOOLS | {"bench", "experiments", "extras"},
     "cli": LEAVES | {"commands", "extras"},
     "no_torch": set(),
-    "app": TOOLS - {"train", "doctor"} | {"__main__", "extras"},
+    "app": TOOLS - {"train", "doctor"} | {"__main__", "extras", "no_torch"},
     "convert": LIBRARY | {"__main__", "commands", "extras"},
     "configuration": {"errors"},
     "errors": set(),
