@@ -1,4 +1,4 @@
-"""Compare two installed versions at the work of `gateloop bench model` and `bench train`.
+"""Compare two installed versions: the operator, and the work of `gateloop bench model` and `train`.
 
 python benchmarks/compare_versions.py ../before/.venv/bin/python .venv/bin/python
 
@@ -7,6 +7,7 @@ that a slow moment of the machine affects both. Prints medians, and the median r
 """
 
 import argparse
+import json
 import statistics
 import subprocess
 import tempfile
@@ -14,13 +15,27 @@ from pathlib import Path
 
 from mlx_gateloop.tables import markdown_table
 
-NAMES = ("prefill", "decode", "training step")
+SHAPES = {  # of q and v
+    "max-headed": [(1, 4096, 624)] * 2,
+    "heads of 64 x 128": [(1, 2048, 4, 64), (1, 2048, 4, 128)],
+    "heads of 256 x 512": [(1, 2048, 4, 256), (1, 2048, 4, 512)],
+}
+OPERATORS = {
+    f"{shape}, {gates} gates, {what}": (*SHAPES[shape], gates == "complex", what == "gradient")
+    for shape in SHAPES
+    for gates in ("real", "complex")
+    for what in ("forward", "gradient")
+}
+NAMES = (
+    "prefill", "decode", "decode, real gates", "training step", "training step, 4 heads", *OPERATORS
+)  # fmt: skip
 # Reads a name per line and answers with the seconds of that work, after running it once untimed.
 WORKER = """
-import sys, time
+import json, sys, time
 from functools import partial
 import mlx.core as mx
 import numpy as np
+import mlx_gateloop as gl
 from mlx_gateloop.bench import model, train, zoo
 from mlx_gateloop.bench.measure import CACHE_BYTES, mlx_run
 from mlx_gateloop.lm import Model, ModelArgs
@@ -30,12 +45,29 @@ tokens = np.random.default_rng(0).integers(0, zoo.VOCABULARY, (4, 1024))
 prompt = mx.array(tokens[:1])
 ours = zoo.mlx_models()["GateLoop (ours)"]
 sizes = {"hidden_size": 256, "num_hidden_layers": 4, "intermediate_size": 768}
-step = train._our_step(Model(ModelArgs(vocab_size=zoo.VOCABULARY, output_gate=True, **sizes)))
+def small(**options):
+    return Model(ModelArgs(vocab_size=zoo.VOCABULARY, output_gate=True, **sizes, **options))
+def training(**options):
+    step = train._our_step(small(**options))
+    return lambda: step([(tokens[:, :512], tokens[:, 1:513])])
+def operator(keys, values, is_complex, is_gradient):
+    shapes = [keys, keys, values, *[keys] * (1 + is_complex)]
+    arrays = [mx.random.normal(shape) for shape in shapes]
+    mx.eval(arrays)
+    def forward(q, k, v, *gates):
+        return gl.gate_loop(q, k, v, gl.Transition.sigmoid(*gates), mode="scan")[0]
+    def gradient(*arrays):
+        return mx.vjp(forward, list(arrays), [arrays[2]])[1]
+    return mlx_run(gradient if is_gradient else forward, *arrays)
 work = {
     "prefill": mlx_run(model._prefill, ours, prompt),
     "decode": partial(model._decode, ours, prompt[:, :16], 128),
-    "training step": lambda: step([(tokens[:, :512], tokens[:, 1:513])]),
+    "decode, real gates": partial(model._decode, small(gate="real"), prompt[:, :16], 128),
+    "training step": training(),
+    "training step, 4 heads": training(num_heads=4),
 }
+for name, shape in json.loads(sys.argv[1]).items():
+    work[name] = operator(*shape)
 for line in sys.stdin:
     run = work[line.strip()]
     run()
@@ -51,7 +83,7 @@ class Version:
     def __init__(self, python: str) -> None:
         # From an empty folder, so that the installed package is imported.
         self._process = subprocess.Popen(
-            [Path(python).absolute(), "-c", WORKER],
+            [Path(python).absolute(), "-c", WORKER, json.dumps(OPERATORS)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

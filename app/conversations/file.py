@@ -1,6 +1,7 @@
 """A conversation as one safetensors file: its messages, and the states to go on from."""
 
 import secrets
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,7 @@ def load(path: Path, models: Models, states: StateCache) -> tuple[str, str, list
         raise InputError(
             f"{path.stem}: the model {header.model!r} has changed since; the states do not fit it"
         )
+    boundaries = [_without_unused_planes(boundary, info.planes) for boundary in boundaries]
     for boundary in boundaries:
         shapes = {state.shape for state in boundary.states}
         if len(boundary.states) != info.layers or shapes != {info.state_shape}:
@@ -181,6 +183,12 @@ def _encode(
         return encode(arrays, {"conversation": text, "sha256": sha256})
     except ValueError:  # UTF-8 can't hold it
         raise InputError("messages: one holds half of a character; type it again") from None
+
+
+def _without_unused_planes(boundary: Boundary, planes: int) -> Boundary:
+    """Drop the imaginary planes of zeros that older files have beside real gates."""
+    states = (s[:, :planes] if s.shape[1:2] == (2,) else s for s in boundary.states)
+    return replace(boundary, states=tuple(states))
 
 
 class _DamagedError(Exception):

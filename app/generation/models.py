@@ -21,20 +21,24 @@ CODE_KEYS = ("model_file", "auto_map")  # of config.json and tokenizer_config.js
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Sizes and kind of a model, from its config.json; `chats` if it has a chat template."""
+    """Sizes and kind of a model, from its config.json; `chats` if it has a chat template.
+
+    `planes` of the states: real, and imaginary if the transition is complex.
+    """
 
     layers: int
     channels: int
     vocab_size: int
     heads: int
+    planes: int
     transition: str
     chats: bool
 
     @property
     def state_shape(self) -> tuple[int, ...]:
-        """Shape of one layer's state: real and imaginary plane."""
+        """Shape of one layer's state, `[1, planes, ...]`."""
         size = self.channels // self.heads
-        return (1, 2, self.channels) if size == 1 else (1, 2, self.heads, size, size)
+        return 1, self.planes, *([self.channels] if size == 1 else [self.heads, size, size])
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,9 +101,9 @@ class Models:
             args = ModelArgs.from_dict(config)
         except InputError as error:
             raise InputError(f"{name}: {one_line(error)}") from error
-        layers, channels, heads = args.num_hidden_layers, args.width, args.heads
         chats = (path / "chat_template.jinja").exists()
-        return ModelInfo(layers, channels, args.vocab_size, heads, args.transition, chats)
+        sizes = args.num_hidden_layers, args.width, args.vocab_size, args.heads, args.state_planes
+        return ModelInfo(*sizes, args.transition, chats)
 
     def fingerprint(self, name: str) -> str:
         """Compute the SHA-256 of the files that determine the model's output.

@@ -143,6 +143,12 @@ class LayerArgs:
         return None if self.mixer == "softmax" else self.width**2 // self.heads
 
     @property
+    def state_planes(self) -> int:
+        """The planes of a layer's state: real, and imaginary if a is complex."""
+        is_real = self.transition == "linear_attention" or self.gate == "real"
+        return 1 if is_real or self.ablation != "none" else 2
+
+    @property
     def projects_output(self) -> bool:
         if self.output_projection is None:
             return self.output_gate or self.width != self.hidden_size

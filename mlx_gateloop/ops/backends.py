@@ -24,8 +24,8 @@ class Backend(NamedTuple):
     Attributes:
         scan: h_n = a_n h_{n-1} + x_n; arguments and result as in `scan.linear_recurrence`.
         fused: The max-headed operator with its gates, called with `gate_loop`'s arguments q, k, v,
-            a, h0, mask and reverse; None if there is none.
-        heads: The operator with heads, called in the same way, but its states have the planes of a.
+            a, h0 with the planes of a, mask and reverse; None if there is none.
+        heads: The operator with heads, called in the same way; None if there is none.
         why_missing: Gives the reason in one line if this machine cannot use the backend, else None.
     """
 

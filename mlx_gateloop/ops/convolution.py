@@ -32,7 +32,7 @@ def convolve(
     a = a if isinstance(a, Transition) else Transition.of(a)
     check_convolve(q, k, v, a)
     shape, dtype = v.shape, v.dtype
-    state = (q.shape[0], 2, *q.shape[2:], *v.shape[3:])
+    state = (q.shape[0], 1 + a.is_complex, *q.shape[2:], *v.shape[3:])
     if q.size == 0 or v.size == 0:
         return v, mx.zeros(state)
     gates = tuple(mx.broadcast_to(plane, q.shape[2:]) for plane in a.planes())
@@ -45,7 +45,7 @@ def convolve(
     h = _causal_convolution(k[..., None] * v[..., None, :], filters[0][..., None])
     y = (q[..., None] * h).sum(-2)
     last = tuple(mx.einsum("lhk,blhk,blhv->bhkv", plane[::-1], k, v) for plane in filters)
-    return y.reshape(shape).astype(dtype), mx.stack(list(pl.widen(last, 2)), 1).reshape(state)
+    return y.reshape(shape).astype(dtype), mx.stack(list(last), 1).reshape(state)
 
 
 def powers(a: Planes, length: int) -> Planes:

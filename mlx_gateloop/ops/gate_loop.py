@@ -48,8 +48,9 @@ def gate_loop(
         v: Values, `[B, L, D]` or `[B, L, H, V]`.
         a: Transitions, `[B, L, D]`, or `[B, L, H, K]` or `[B, L, H, 1]`: a complex64 or real array,
             or a `Transition`. A real one keeps the state real and takes half the work.
-        h0: State before the first step, float32 `[B, 2, D]` or `[B, 2, H, K, V]`: real plane, then
-            imaginary plane. None is zero.
+        h0: State before the first step, float32 `[B, P, D]` or `[B, P, H, K, V]`: the real plane,
+            and if P = 2 the imaginary plane, which is 0 otherwise. Real a, with which y never
+            depends on it, drop it. None is zero.
         mask: Bool `[B, L]`; where False the step is the identity (a = 1, k v = 0) and y is 0.
         reverse: Run from the last step to the first.
         mode: "recurrent", step by step in O(L) (the specification); "scan", O(log L) dependent
@@ -62,11 +63,11 @@ def gate_loop(
             warning if a GPU kernel does not compile, "ops".
 
     Returns:
-        y in v's shape and dtype, and the state after the last step, float32, in h0's form. All
-        arithmetic is float32; both are differentiable. Shapeless `mx.compile` works for
-        "native" only (with heads and real gates not with h0), as MLX's slices need fixed shapes; an
-        array that the compiled
-        function captures, such as a loss's weight, must fit: MLX's own operations do not check it.
+        y in v's shape and dtype, and the state after the last step, float32, in h0's form, with
+        P = 2 for complex and P = 1 for real a. All arithmetic is float32; both are differentiable.
+        Shapeless `mx.compile` works for "native" only, as MLX's slices need fixed shapes; an array
+        that the compiled function captures, such as a loss's weight, must fit: MLX's own
+        operations do not check it.
 
     Raises:
         ValueError: A shape, dtype or choice that does not fit, naming the argument.
@@ -146,6 +147,9 @@ def _gate_loop(
     mode: Mode,
     backend: Backend,
 ) -> Result:
+    planes = 1 + a.is_complex
+    if h0 is not None:
+        h0 = _with_planes(h0.astype(mx.float32), planes)
     fused = None
     if q.size > 0 and v.size > 0:
         fused = backend.fused if q.ndim == 3 else backend.heads
@@ -153,7 +157,7 @@ def _gate_loop(
         fused_step = fused and backend is BACKENDS["native"]
         mode = "recurrent" if q.shape[1] == 1 and not fused_step else "scan"
     if fused and mode == "scan":
-        y, last = _fused(fused, q, k, v, a, h0, mask, reverse)
+        y, last = fused(q, k, v, a, h0, mask, reverse)
         return y.astype(v.dtype), last
 
     shape, dtype = v.shape, v.dtype
@@ -161,36 +165,14 @@ def _gate_loop(
     gates = _gates(a, mask)
     if mask is not None:
         q, k, v = (_where(mask, x) for x in (q, k, v))
-    real, imaginary = _initial_state(q, v, h0)
-    state = (real, imaginary)[: len(gates)]
+    if h0 is None:
+        h0 = mx.zeros((q.shape[0], planes, *q.shape[2:], *v.shape[3:]))
+    state = tuple(h0[:, i] for i in range(planes))
     y, h = _in_planes(q, k, v, gates, state, reverse, mode, backend.scan)
-    if len(h) == 1 and h0 is not None:  # real gates only scale the imaginary plane
-        h = (*h, imaginary * _product(gates[0], imaginary))
     y = y.reshape(shape)
     if mask is not None:  # q is 0 there, but 0 times an overflowed state is not
         y = _where(mask, y)
-    return y.astype(dtype), mx.stack(list(pl.widen(h, 2)), 1)
-
-
-def _fused(
-    operator: Callable[..., Result],
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    a: Transition,
-    h0: mx.array | None,
-    mask: mx.array | None,
-    reverse: bool,
-) -> Result:
-    """Run a backend's operator; with heads and real gates its states have no imaginary plane."""
-    if q.ndim == 3 or a.is_complex:
-        return operator(q, k, v, a, h0, mask, reverse)
-    y, last = operator(q, k, v, a, None if h0 is None else h0[:, :1], mask, reverse)
-    imaginary = mx.zeros_like(last)
-    if h0 is not None:  # real gates only scale it
-        plane = h0[:, 1].astype(mx.float32)
-        imaginary = (plane * _product(_gates(a, mask)[0], plane))[:, None]
-    return y, mx.concatenate([last, imaginary], 1)
+    return y.astype(dtype), mx.stack(list(h), 1)
 
 
 def _in_planes(
@@ -245,17 +227,11 @@ def _linear_scan(
     return h if count == 2 else h.astype(x.dtype)
 
 
-def _initial_state(k: mx.array, v: mx.array, h0: mx.array | None) -> Planes:
-    if h0 is None:
-        shape = (k.shape[0], *k.shape[2:], *(v.shape[3:]))
-        return mx.zeros(shape), mx.zeros(shape)
-    return h0[:, 0].astype(mx.float32), h0[:, 1].astype(mx.float32)
-
-
-def _product(a: mx.array, state: mx.array) -> mx.array:
-    """The product of a real transition over all steps, beside a state's plane."""
-    product = a.prod(axis=1)
-    return product if product.ndim == state.ndim else product[..., None]
+def _with_planes(h0: mx.array, count: int) -> mx.array:
+    """Return h0 with the planes of a: real gates need no imaginary one, and a missing one is 0."""
+    if h0.shape[1] == count:
+        return h0
+    return h0[:, :1] if count == 1 else mx.concatenate([h0, mx.zeros_like(h0)], 1)
 
 
 def _gates(a: Transition, mask: mx.array | None) -> Planes:

@@ -134,5 +134,5 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     """Compute |a| with the operator: one step from a state of 1 without input."""
     nothing = mx.zeros((1, 1, len(x)))
     gates = Transition.sigmoid(mx.array(x)[None, None])
-    _, state = gate_loop(nothing, nothing, nothing, gates, mx.ones((1, 2, len(x))))
+    _, state = gate_loop(nothing, nothing, nothing, gates, mx.ones((1, 1, len(x))))
     return np.array(state[0, 0])

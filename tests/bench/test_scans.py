@@ -31,7 +31,9 @@ def planes(shape: tuple[int, int, int]) -> tuple[list[np.ndarray], np.ndarray, n
 
 
 def test_the_loop_is_the_reference():
-    case = replace(random_case(0, 7, masked=0), q=np.ones((2, 7, 5, 1)), h0=np.zeros((2, 5, 1, 1)))
+    case = replace(
+        random_case(0, 7, masked=0), q=np.ones((2, 7, 5, 1)), h0=np.zeros((2, 5, 1, 1), complex)
+    )
     x = (case.k * case.v)[..., 0]
     assert error(states(case.a[..., 0], x).real, forward(case)[0][..., 0]) < 1e-15
 

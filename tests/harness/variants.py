@@ -49,7 +49,7 @@ def launch(
     variant, dtype, gate_dtype = case
     B, _, D = shape
     steps, gates = mx.zeros(shape, dtype), mx.zeros(shape, gate_dtype)
-    state = mx.zeros((B, parts, 2, D))
+    state = mx.zeros((B, parts, variant.planes, D))
     x = dict.fromkeys(("q", "k", "v", "dy", "dz"), steps) | {"first": gates, "second": gates}
     x |= {"mask": mx.ones(shape[:2], mx.bool_), "h0": state, "dh1": state}
     kernels, plan = Kernels(platform, factory), Plan(segments, parts)

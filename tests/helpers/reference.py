@@ -14,7 +14,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass
 class Case:
-    """Arrays `[B, L, H, K or V]`; a is complex128 or float64, h0 complex128 `[B, H, K, V]`."""
+    """Arrays `[B, L, H, K or V]`; a, h0 and dh `[B, H, K, V]` are complex128 or float64."""
 
     q: np.ndarray
     k: np.ndarray
@@ -57,21 +57,25 @@ def random_case(
     if is_complex:
         a = (a * np.exp(2j * rng.normal(size=gates))).astype(np.complex64).astype(np.complex128)
     state = (batch, H, K, V)
-    h0 = rng.normal(size=state) + 1j * rng.normal(size=state)
+
+    def normal() -> np.ndarray:
+        x = rng.normal(size=(*state, 2)).astype(np.float32).astype(np.float64) @ [1, 1j]
+        return x if is_complex else x.real
 
     def values(*shape: int) -> np.ndarray:
         rounded = mx.array(rng.normal(size=shape).astype(np.float32)).astype(dtype)
         return np.array(rounded.astype(mx.float32)).astype(np.float64)
 
+    h0 = normal()
     return Case(
         q=values(batch, length, H, K),
         k=values(batch, length, H, K),
         v=values(batch, length, H, V),
         a=a if is_complex else a.astype(np.float32).astype(np.float64),
-        h0=h0.astype(np.complex64).astype(np.complex128),
+        h0=h0,
         mask=rng.uniform(size=(batch, length)) >= masked,
         dy=values(batch, length, H, V),
-        dh=rng.normal(size=state) + 1j * rng.normal(size=state),
+        dh=normal(),
         reverse=reverse,
     )
 
@@ -80,7 +84,7 @@ def forward(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """y `[B, L, H, V]`, the last state, and the state before each step."""
     h = case.h0
     y = np.zeros(case.v.shape)
-    before = np.zeros((*case.q.shape, case.v.shape[-1]), np.complex128)
+    before = np.zeros((*case.q.shape, case.v.shape[-1]), h.dtype)
     for n in case.steps():
         before[:, n] = h
         stepped = case.a[:, n, ..., None] * h + case.k[:, n, ..., None] * case.v[:, n, :, None]
@@ -94,7 +98,7 @@ def gradients(case: Case) -> Arrays:
     """The gradient of sum(y dy) + sum(Re h Re dh + Im h Im dh), by the adjoint recurrence."""
     _, _, before = forward(case)
     result = {name: np.zeros_like(getattr(case, name)) for name in ("q", "k", "v", "a")}
-    G = case.dh.astype(np.complex128)
+    G = case.dh
     for n in reversed(case.steps()):
         live = case.mask[:, n, None, None, None]
         a, k, v = case.a[:, n, ..., None], case.k[:, n, ..., None], case.v[:, n, :, None]
@@ -112,8 +116,9 @@ def gradients(case: Case) -> Arrays:
 
 
 def to_planes(x: np.ndarray) -> mx.array:
-    """complex `[B, ...]` to the float32 state `[B, 2, ...]`."""
-    return mx.array(np.stack([x.real, x.imag], 1).astype(np.float32))
+    """A state `[B, ...]` as float32 planes: `[B, 2, ...]` if it is complex, else `[B, 1, ...]`."""
+    planes = [x.real, x.imag] if np.iscomplexobj(x) else [x]
+    return mx.array(np.stack(planes, 1).astype(np.float32))
 
 
 def as_numpy(x: mx.array) -> np.ndarray:

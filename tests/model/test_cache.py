@@ -85,7 +85,19 @@ def test_the_cache_does_not_grow(options):
     before = [c[0].shape for c in cache]
     model(tokens(50), cache)
     assert [c[0].shape for c in cache] == before
+    assert {shape[1] for shape in before} == {model.args.state_planes}
     assert {c[0].dtype for c in cache} == {mx.float32}
+
+
+@pytest.mark.parametrize("name", ["real", "real heads"])
+def test_an_imaginary_plane_of_zeros_is_dropped(name):  # as caches had that were saved earlier
+    model = tiny_model(**VARIANTS[name])
+    new, old = model.make_cache(), model.make_cache()
+    model(tokens(3), new)
+    for layer, other in zip(old, new, strict=True):
+        layer[0] = mx.concatenate([other[0], mx.zeros_like(other[0])], 1)
+    assert mx.array_equal(model(tokens(5), old), model(tokens(5), new))
+    assert [c[0].shape for c in old] == [c[0].shape for c in new]
 
 
 def test_a_quantized_cache_is_refused_in_one_line():

@@ -34,8 +34,8 @@ def run(layer):
 
     cache = [None]
     y = np.array(layer(x, None, cache)[0]).reshape(LENGTH, layer.args.heads, -1)
-    real, imaginary = np.array(cache[0][0], np.float64)
-    return linear("q"), linear("k"), linear("v"), y, real + 1j * imaginary
+    state = np.tensordot([1, 1j][: layer.args.state_planes], np.array(cache[0][0], np.float64), 1)
+    return linear("q"), linear("k"), linear("v"), y, state
 
 
 def constants(layer):

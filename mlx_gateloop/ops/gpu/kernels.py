@@ -53,10 +53,15 @@ class Variant:
     def absent(self) -> set[str]:
         """Names of arrays and gradients that this variant neither reads nor writes."""
         absent = {"q"} if self.planes_x else {"z"}
-        absent |= set() if self.is_complex else {"second", "z"}
+        absent |= set() if self.is_complex else {"second", "z", "Ai", "Hi"}
         absent |= {"v"} if self.planes_x == 1 else set()
         absent |= set() if self.masked else {"mask"}
         return absent | {f"d{name}" for name in absent}
+
+    @property
+    def planes(self) -> int:
+        """Planes of a state, P."""
+        return 1 + self.is_complex
 
 
 @dataclass(frozen=True)
@@ -104,27 +109,28 @@ class Kernels:
         return self._build("aggregate", *AGGREGATE)
 
     def forward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
-        """Compute y, z, the last state h1 `[B, 2, D]`, and the states at every `INTERVAL` steps.
+        """Compute y, z, the last state h1 `[B, P, D]`, and the states at every `INTERVAL` steps.
 
         Args:
             variant: The kind of kernel.
             plan: The division of work.
-            x: The inputs of `FORWARD` by name; h0 `[B, parts, 2, D]`.
+            x: The inputs of `FORWARD` by name; h0 `[B, parts, P, D]`.
         """
         B, L, D = x["first"].shape
         T, f32 = x["k"].dtype, mx.float32
-        saved = (B, -(-L // INTERVAL), 2, D)
-        shapes = {"y": (B, L, D), "z": (B, L, D), "h1": (B, 2, D), "states": saved}
+        P = variant.planes
+        saved = (B, -(-L // INTERVAL), P, D)
+        shapes = {"y": (B, L, D), "z": (B, L, D), "h1": (B, P, D), "states": saved}
         outputs = {name: (shape, T if name in "yz" else f32) for name, shape in shapes.items()}
         template = _template(variant, x, plan)
         return _launch(self._forward, FORWARD[0], variant, plan, x, outputs, template)
 
     def backward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
-        """Compute the gradients; `x` as the inputs of `BACKWARD`, dh1 `[B, parts, 2, D]`."""
+        """Compute the gradients; `x` as the inputs of `BACKWARD`, dh1 `[B, parts, P, D]`."""
         B, L, D = x["first"].shape
         T, gate = x["k"].dtype, x["first"].dtype
         dtypes = dict(zip(BACKWARD[1], [T, T, T, gate, gate, mx.float32], strict=True))
-        shapes = {name: (B, 2, D) if name == "dh0" else (B, L, D) for name in dtypes}
+        shapes = {name: (B, variant.planes, D) if name == "dh0" else (B, L, D) for name in dtypes}
         outputs = {name: (shapes[name], dtype) for name, dtype in dtypes.items()}
         template = _template(variant, x, plan)
         return _launch(self._backward, BACKWARD[0], variant, plan, x, outputs, template)

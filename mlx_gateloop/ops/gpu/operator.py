@@ -67,6 +67,8 @@ def gate_loop(
 ) -> tuple[mx.array, mx.array]:
     """Run the max-headed operator with fused gates; all but h0 and mask are `[B, L, D]`, not empty.
 
+    h0 and the last state are `[B, P, D]`, with P = 2 planes for complex gates and 1 for real ones.
+
     Raises:
         KernelError: A kernel does not compile.
     """
@@ -74,7 +76,7 @@ def gate_loop(
     q, k, v = _alike(q, k, v)
     gates = _alike(a.first) if a.second is None else _alike(a.first, a.second)
     variant = Variant(FORMS[a.form], a.is_complex, 0, mask is not None, reverse)
-    h0 = mx.zeros((B, 2, D)) if h0 is None else h0.astype(mx.float32)
+    h0 = mx.zeros((B, variant.planes, D)) if h0 is None else h0.astype(mx.float32)
     arrays = [q, k, v, *gates, *([] if mask is None else [mask]), h0]
     y, h1, _ = _run(kernels, variant, arrays)
     return y, h1
@@ -100,7 +102,7 @@ def linear_recurrence(
     B, L = shape[:2]
     planes = [plane.reshape(B, L, -1) for plane in (*x, *a)]
     start = [plane.reshape(B, -1) for plane in h0]
-    start += [mx.zeros_like(start[0])] * (2 - len(start))
+    start += [mx.zeros_like(start[0])] * (len(a) - len(start))
     variant = Variant(FORMS["cartesian"], len(a) == 2, len(x), False, reverse)
     h = _run(kernels, variant, [*planes, mx.stack(start, 1)])[: len(a)]
     return tuple(plane.reshape(shape) for plane in h)
@@ -137,7 +139,7 @@ def _failure(
     the error cannot be caught.
     """
     shape = (1, cut.parts * TILE, 8)  # MLX passes fewer than 8 numbers differently: another kernel
-    edge = mx.zeros((1, 2, 8))
+    edge = mx.zeros((1, variant.planes, 8))
     x = dict.fromkeys(("q", "k", "v", "dy", "dz"), mx.zeros(shape, dtype))
     x |= dict.fromkeys(("first", "second"), mx.zeros(shape, gate))
     x["mask"] = mx.zeros(shape[:2], mx.bool_)
@@ -200,7 +202,7 @@ def _operator(kernels: Kernels, variant: Variant) -> Callable[..., Any]:
 def _entries(
     kernels: Kernels, variant: Variant, cut: Plan, x: Arrays, edge: mx.array, adjoint: bool
 ) -> mx.array:
-    """Compute the states that enter each part, `[B, parts, 2, D]`; if `adjoint`, their gradients.
+    """Compute the states that enter each part, `[B, parts, P, D]`; if `adjoint`, their gradients.
 
     It takes two launches before the caller's: the effect of every piece, and a scan over pieces.
     """
@@ -209,16 +211,16 @@ def _entries(
     planes_x = variant.planes_x
     if adjoint:
         sources = ("dy", "dz") if planes_x else ("q", "dy")
-        planes_x = planes_x and 1 + variant.is_complex
+        planes_x = planes_x and variant.planes
         x = x | {"k": x[sources[0]], "v": x.get(sources[1], x["k"])}
     pieces = Variant(variant.form, variant.is_complex, planes_x, variant.masked, variant.reverse)
     done = kernels.aggregate(pieces, cut, x, adjoint)
     names = {"k": "Hr", "v": "Hi", "first": "Ar", "second": "Ai"}
-    scan = Variant(FORMS["cartesian"], True, planes_x=2, reverse=adjoint)
-    arrays = {name: done[of] for name, of in names.items()} | {"h0": edge[:, None]}
+    scan = Variant(FORMS["cartesian"], variant.is_complex, variant.planes, reverse=adjoint)
+    arrays = {name: done[of] for name, of in names.items() if of in done} | {"h0": edge[:, None]}
     after = kernels.forward(scan, Plan(cut.segments), arrays)
     S = cut.segments
     between = slice(S, None, S) if adjoint else slice(S - 1, -1, S)
-    inner = mx.stack([after["y"][:, between], after["z"][:, between]], 2)
+    inner = mx.stack([after[name][:, between] for name in "yz" if name in after], 2)
     outer = edge[:, None]
     return mx.concatenate([inner, outer] if adjoint else [outer, inner], 1)

@@ -16,11 +16,7 @@ def gate_loop(
     mask: mx.array | None,
     reverse: bool,
 ) -> tuple[mx.array, mx.array]:
-    """Run the operator with fused gates; arguments as in `gate_loop`.
-
-    Returns:
-        y and the last state. With heads, h0 and the last state have the planes of a.
-    """
+    """Run the operator with fused gates; arguments as in `Backend.fused`."""
     operator = extension().gate_loop if q.ndim == 3 else extension().gate_loop_heads
     inputs = (q, k, v, a.first, a.second, h0)
     planes = [None if x is None else x.astype(mx.float32) for x in inputs]

@@ -5,7 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers.models import save_tiny_model
 from mlx_gateloop.app.conversations import file
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from mlx_gateloop.errors import InputError
@@ -40,6 +42,27 @@ def test_a_saved_conversation_goes_on_elsewhere(chat, make_engine, tmp_path, mak
     del loaded.messages[3:]
     assert loaded.answer(seed=4).stats.prompt_tokens_read == 1  # retry works there too
     assert (tmp_path / "chat.safetensors").stat().st_size < 20_000
+
+
+def test_an_imaginary_plane_of_zeros_is_dropped(tmp_path, make_engine, make_chat):
+    """Files had one beside real gates until states had the planes of a."""
+    save_tiny_model(tmp_path / MODEL, chat=True, gate="real")
+    chat = make_chat(make_engine(tmp_path), "c")
+    chat.say("hello")
+    save(chat, tmp_path / "new")
+    with safe_open(tmp_path / "new", "numpy") as new:
+        text = new.metadata()["conversation"]
+        arrays = {name: new.get_tensor(name) for name in new.keys()}  # noqa: SIM118
+    for name, states in arrays.items():
+        if name != "ids":  # [boundaries, 1, planes, channels]
+            arrays[name] = np.concatenate([states, np.zeros_like(states)], 2)
+    save_file(arrays, tmp_path / "old", {"conversation": text})
+    engine = make_engine(tmp_path)
+    loaded = make_chat(engine, load(engine, tmp_path / "old")[0])
+    loaded.messages = [*chat.messages]
+    here, there = chat.say("more"), loaded.say("more")
+    assert here.text == there.text
+    assert here.stats.prompt_tokens_read == there.stats.prompt_tokens_read
 
 
 def test_a_file_has_all_messages_whatever_states_are_kept(chat, make_engine, tmp_path, make_chat):

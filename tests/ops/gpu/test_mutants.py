@@ -26,6 +26,11 @@ class Mutant:
     length: int = 139  # 3001: long enough to be cut into parts
     masked: bool = False
     reverse: bool = False
+    is_complex: bool = True
+
+    @property
+    def case(self):
+        return self.length, self.masked, self.reverse, self.is_complex
 
     def factory(self, header, source, **names):
         """A kernel of the mutated text."""
@@ -38,6 +43,7 @@ class Mutant:
 
 PARTS = {"length": 3001}
 MASK = {"masked": True}
+REAL = {"is_complex": False}
 BARRIER = "GL_BARRIER();"
 FIRST_BARRIER = "    GL_BARRIER();\n    GL_UNROLL"
 ROUND_BARRIER = "      GL_BARRIER();\n    }"
@@ -98,6 +104,14 @@ MUTANTS = {
     "every segment takes h0": Mutant("forward.inc", "if (seg == 0) carry =", "carry ="),
     "no segment takes dh1": Mutant("backward.inc", "if (seg == S - 1) carry", "if (false) carry"),
     "the tile's state is lost": Mutant("forward.inc", "carry = GL_GET(1, S - 1)", "carry = h"),
+    "the planes of a state change places": Mutant(
+        "position.inc", "x[(i) + D] = (z).im", "x[i] = 0"
+    ),
+    "the planes of a segment do": Mutant("position.inc", "[p][n][P - 1][s]", "[p][n][0][s]"),
+    "real gates have two planes": Mutant("position.inc", "= COMPLEX ? 2 : 1", "= 2", **REAL),
+    "real gates read the phase": Mutant(
+        "forward.inc", "COMPLEX ? float(second[i]) : 0.0f", "float(second[D + i])", **REAL
+    ),
     "index of the reverse": Mutant(
         "position.inc", "(REVERSE ? L - 1 : 0) * D", "(REVERSE ? L : 0) * D", reverse=True
     ),
@@ -120,23 +134,23 @@ MUTANTS = {
 }
 
 
-def outputs(operator, length, masked, reverse):
+def outputs(operator, length, masked, reverse, is_complex):
     """y, the last state and all gradients of an operator, for one case."""
     shape = (2, length, 37)
-    arrays = [mx.random.normal(shape, key=mx.random.key(i)) for i in range(5)]
+    arrays = [mx.random.normal(shape, key=mx.random.key(i)) for i in range(4 + is_complex)]
     arrays[3] = arrays[3] + (2 if length > 1000 else 0)
-    arrays.append(mx.random.normal((2, 2, 37), key=mx.random.key(5)))
+    arrays.append(mx.random.normal((2, 1 + is_complex, 37), key=mx.random.key(5)))
     mask = mx.random.uniform(shape=shape[:2], key=mx.random.key(6)) < 0.7 if masked else None
 
-    def run(q, k, v, gamma, theta, h0):
-        return operator(q, k, v, gl.Transition.sigmoid(gamma, theta), h0, mask, reverse)
+    def run(q, k, v, *rest):
+        return operator(q, k, v, gl.Transition.sigmoid(*rest[:-1]), rest[-1], mask, reverse)
 
-    cotangents = [arrays[0].sin(), arrays[5].cos()]
+    cotangents = [arrays[0].sin(), arrays[-1].cos()]
     outputs, gradients = mx.vjp(run, arrays, cotangents)
     return [*outputs, *gradients]
 
 
-def noticed(factory, length, masked, reverse):
+def noticed(factory, *case):
     """The fault found in the kernels of a factory, or None."""
 
     def observed(*arguments):
@@ -147,12 +161,12 @@ def noticed(factory, length, masked, reverse):
 
     try:
         with recorded() as launches:
-            found = outputs(observed, length, masked, reverse)
+            found = outputs(observed, *case)
     except RuntimeError as error:
         return str(error)
     if any(launch.unwritten.get("states") for launch in launches):
         return "states that nobody saved"
-    for got, want in zip(found, outputs(plain, length, masked, reverse), strict=True):
+    for got, want in zip(found, outputs(plain, *case), strict=True):
         wrong = (got - want).abs().max().item() / want.abs().max().item()
         if not wrong <= TOLERANCE:
             return f"an error of {wrong}"
@@ -162,10 +176,10 @@ def noticed(factory, length, masked, reverse):
 @pytest.mark.parametrize("name", MUTANTS)
 def test_every_fault_is_noticed(name):
     mutant = MUTANTS[name]
-    assert noticed(mutant.factory, mutant.length, mutant.masked, mutant.reverse)
+    assert noticed(mutant.factory, *mutant.case)
 
 
-CASES = {(m.length, m.masked, m.reverse) for m in MUTANTS.values()}
+CASES = {mutant.case for mutant in MUTANTS.values()}
 
 
 @pytest.mark.parametrize("case", sorted(CASES))

@@ -36,18 +36,20 @@ def test_every_array_is_moved_once(platform, dtype, masked, segments, case):
     variant, *arrays = CASES[case]
     variant = Variant(variant.form, variant.is_complex, variant.planes_x, masked)
     kernels, plan, elements = OBSERVED[platform], Plan(segments), math.prod(SHAPE)
-    steps, state = mx.ones(SHAPE, dtype), mx.zeros((SHAPE[0], 1, 2, SHAPE[2]))
+    steps, state = mx.ones(SHAPE, dtype), mx.zeros((SHAPE[0], 1, variant.planes, SHAPE[2]))
     x = dict.fromkeys(("q", "k", "v", "first", "second", "dy", "dz"), steps)
     x |= {"mask": mx.ones(SHAPE[:2], mx.bool_), "h0": state, "dh1": state}
     with recorded() as launches:
         states = kernels.forward(variant, plan, x)["states"]
         mx.eval(kernels.backward(variant, plan, x | {"states": states}))
     assert len(launches) == 2
-    for launch, count in zip(launches, arrays, strict=True):
+    for launch, count, rows in zip(launches, arrays, (2, 4), strict=True):
         each = moved(launch) / elements
         print(f"\n{launch.name}, {case}, {dtype}: {each:.2f} bytes for an element")
         least = count * dtype.size
-        assert least <= each <= least + 1 + masked  # each channel's thread reads the mask
+        # a plane of a state is saved every 32 steps; each channel's thread reads the mask
+        assert least <= each <= least + variant.planes / 4 + masked
+        assert launch.shared_bytes == 2 * rows * variant.planes * segments * 32 * 4
 
 
 def test_a_sequence_in_parts_reads_the_gates_and_the_source_twice():

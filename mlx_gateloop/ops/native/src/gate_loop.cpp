@@ -11,28 +11,32 @@ namespace {
 GateLoopSlab slab_of(const Arrays& inputs, const GateLoopOptions& options) {
   GateLoopSlab slab{inputs_of(inputs, options)};
   slab.D = inputs[0].shape(2);
+  slab.planes = options.planes();
   return slab;
 }
 
-mx::Shape state_shape(const mx::array& q) { return {q.shape(0), 2, q.shape(2)}; }
+mx::Shape state_shape(const mx::array& q, const GateLoopOptions& o) {
+  return {q.shape(0), o.planes(), q.shape(2)};
+}
 
 void check_shapes(const Arrays& inputs, const GateLoopOptions& o) {
   auto& q = inputs[0];
   require(q.ndim() == 3, "gate_loop: q is [B, L, D]");
   for (int i = 1; i < o.h0(); ++i)
     require(inputs[i].shape() == q.shape(), "gate_loop: q, k, v and a have one shape [B, L, D]");
-  require(!o.has_h0 || inputs[o.h0()].shape() == state_shape(q), "gate_loop: h0 is [B, 2, D]");
+  require(!o.has_h0 || inputs[o.h0()].shape() == state_shape(q, o),
+          "gate_loop: h0 is [B, planes of a, D]");
   require(!o.has_mask || inputs[o.mask()].shape() == mx::Shape{q.shape(0), q.shape(1)},
           "gate_loop: mask is [B, L]");
 }
 
 // y, the last state and the saved states.
-std::vector<mx::Shape> output_shapes_for(const mx::array& q) {
+std::vector<mx::Shape> output_shapes_for(const mx::array& q, const GateLoopOptions& o) {
   int chunks = (q.shape(1) + kChunk - 1) / kChunk;
-  return {q.shape(), state_shape(q), {q.shape(0), chunks, 2, q.shape(2)}};
+  return {q.shape(), state_shape(q, o), {q.shape(0), chunks, o.planes(), q.shape(2)}};
 }
 
-// Plane `i` of a state [B, 2, D].
+// Plane `i` of a state [B, planes, D].
 mx::array plane(const mx::array& state, int i, mx::Stream s) { return mx::take(state, i, 1, s); }
 
 // The planes of a in MLX operations.
@@ -51,7 +55,7 @@ Arrays gates(const Arrays& in, const GateLoopOptions& o, mx::Stream s) {
 
 std::vector<mx::Shape> GateLoop::output_shapes(const Arrays& inputs) {
   check_shapes(inputs, options);
-  return output_shapes_for(inputs[0]);
+  return output_shapes_for(inputs[0], options);
 }
 
 Work GateLoop::work(const Arrays& inputs, Arrays& outputs) {
@@ -83,34 +87,28 @@ Arrays GateLoop::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
     for (size_t i = 0; i < a.size(); ++i)
       a[i] = mx::where(live, a[i], mx::array(i ? 0.0f : 1.0f), s);
   }
-  auto start = o.has_h0 ? in[o.h0()] : mx::zeros(state_shape(in[0]), s);
+  auto start = o.has_h0 ? in[o.h0()] : mx::zeros(state_shape(in[0], o), s);
   Arrays inputs = a;
   inputs.push_back(x);
   for (size_t i = 0; i < a.size(); ++i) inputs.push_back(plane(start, i, s));
   auto h = Scan::make(inputs, {o.complex_a, false, true, o.reverse}, s);
   auto y = mx::multiply(in[0], h[0], s);
   if (o.has_mask) y = mx::where(live, y, mx::array(0.0f), s);
-  if (!o.complex_a) {  // real gates only scale the imaginary plane
-    auto none = mx::zeros_like(x, s);
-    auto imaginary =
-        Scan::make({a[0], none, plane(start, 1, s)}, {false, false, true, o.reverse}, s);
-    h.push_back(imaginary[0]);
-  }
   Arrays last;
   for (auto& x : h) last.push_back(mx::take(x, o.reverse ? 0 : x.shape(1) - 1, 1, s));
-  auto saved = output_shapes_for(in[0])[2];
+  auto saved = output_shapes_for(in[0], o)[2];
   return {y, mx::stack(last, 1, s), mx::zeros(saved, s)};
 }
 
 std::vector<mx::Shape> GateLoopGradient::output_shapes(const Arrays& inputs) {
   check_shapes(inputs, options);
-  auto forward = output_shapes_for(inputs[0]);
+  auto forward = output_shapes_for(inputs[0], options);
   const mx::Shape* expected[] = {&forward[2], &forward[0], &forward[1]};
   for (int i = 0; i < 3; ++i)
     require(inputs[options.end() + i].shape() == *expected[i],
             "gate_loop: the gradients of y and of the last state have their shapes");
   std::vector<mx::Shape> shapes(options.h0(), inputs[0].shape());
-  shapes.push_back(state_shape(inputs[0]));
+  shapes.push_back(state_shape(inputs[0], options));
   return shapes;
 }
 
@@ -146,7 +144,7 @@ Work GateLoopGradient::work(const Arrays& inputs, Arrays& outputs) {
 
 // Differentiates the composed operator: second derivatives are rare, so they may be slow.
 Arrays GateLoopGradient::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
-  return composed_gradient(GateLoop::composed, in, o, mx::zeros(state_shape(in[0]), s), s);
+  return composed_gradient(GateLoop::composed, in, o, mx::zeros(state_shape(in[0], o), s), s);
 }
 
 }  // namespace gateloop

@@ -1,5 +1,7 @@
 // The max-headed GateLoop operator with fused gates (paper, eq. 7 and 8):
-//   h_n = a_n h_{n-1} + k_n v_n,   y_n = Re(q_n h_n),   float32, all of q k v a [B, L, D].
+//   h_n = a_n h_{n-1} + k_n v_n,   y_n = Re(q_n h_n),   float32, all of q k v a [B, L, D], the
+//   state
+// [B, planes of a, D].
 #pragma once
 
 #include "gates.h"
@@ -11,7 +13,9 @@ struct GateLoopOptions {
   Form form;
   bool complex_a, has_h0, has_mask, reverse;
   bool operator==(const GateLoopOptions&) const = default;
-  // Positions of the optional inputs. The state is always [B, 2, D], real plane first.
+  // Planes of a and of the states: real, and imaginary if a is complex.
+  int planes() const { return 1 + complex_a; }
+  // Positions of the optional inputs.
   int second() const { return 4; }
   int h0() const { return complex_a ? 5 : 4; }
   int mask() const { return h0() + has_h0; }

@@ -12,7 +12,7 @@ constexpr int kChunk = 32;
 
 // Pointers to batch 0, or to batch b after `of(b)`; null for absent inputs and outputs.
 struct GateLoopSlab : OperatorInputs {
-  int D;
+  int D, planes;
   float *y, *last, *saved;
 
   int chunks() const { return (L + kChunk - 1) / kChunk; }
@@ -28,7 +28,8 @@ struct GateLoopGradients {
   GateLoopGradients of(int b, const GateLoopSlab& slab) const;
 };
 
-// Channels d0..d1 of one batch; COMPLEX: the transition has a phase (or an imaginary part).
+// Channels d0..d1 of one batch; COMPLEX: the transition has a phase (or an imaginary part), and the
+// states have two planes.
 template <bool COMPLEX>
 void gate_loop_forward(const GateLoopSlab& slab, int d0, int d1);
 template <bool COMPLEX>

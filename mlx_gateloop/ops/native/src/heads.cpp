@@ -99,16 +99,12 @@ Arrays Heads::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
   };
   Arrays inputs{channels(in[0], 4), channels(in[1], 4), channels(in[2], 3)};
   for (int i = 3; i < o.h0(); ++i) inputs.push_back(channels(in[i], 4));
-  if (o.has_h0) {
-    auto h0 = mx::reshape(in[o.h0()], {B, planes, D}, s);
-    inputs.push_back(planes == 2 ? h0 : mx::concatenate({h0, mx::zeros_like(h0, s)}, 1, s));
-  }
+  if (o.has_h0) inputs.push_back(mx::reshape(in[o.h0()], {B, planes, D}, s));
   if (o.has_mask) inputs.push_back(in[o.mask()]);
   auto outputs = GateLoop::composed(inputs, o, s);
   auto y = mx::sum(mx::reshape(outputs[0], {B, L, H, K, V}, s), 3, false, s);
-  auto last = mx::slice(outputs[1], {0, 0, 0}, {B, planes, D}, s);
   auto saved = output_shapes_for(in, o)[2];
-  return {y, mx::reshape(last, state, s), mx::zeros(saved, s)};
+  return {y, mx::reshape(outputs[1], state, s), mx::zeros(saved, s)};
 }
 
 std::vector<mx::Shape> HeadsGradient::output_shapes(const Arrays& inputs) {

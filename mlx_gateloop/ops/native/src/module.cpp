@@ -80,7 +80,7 @@ NB_MODULE(_ext, m) {
         "reverse"_a = false, "Planes of h_n = a_n h_{n-1} + x_n along axis 1 of [B, L, D].");
   m.def("gate_loop", &gateloop::checked_gate_loop<gateloop::GateLoop>, "q"_a, "k"_a, "v"_a,
         "first"_a, "second"_a.none(), "h0"_a.none(), "mask"_a.none(), nb::kw_only(), "form"_a,
-        "reverse"_a, "y and the last state [B, 2, D] of the max-headed operator.");
+        "reverse"_a, "y and the last state [B, planes of a, D] of the max-headed operator.");
   m.def("gate_loop_heads", &gateloop::checked_gate_loop<gateloop::Heads>, "q"_a, "k"_a, "v"_a,
         "first"_a, "second"_a.none(), "h0"_a.none(), "mask"_a.none(), nb::kw_only(), "form"_a,
         "reverse"_a, "y and the last state [B, planes of a, H, K, V] of the operator with heads.");
