@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_gateloop.ops.native import extension
+from mlx_gateloop.ops.native import FLOATS, extension
 
 
 def gelu(x: mx.array) -> mx.array:
@@ -82,10 +82,10 @@ def cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
 
 def _pointwise(name: str, otherwise: Callable[[mx.array], mx.array], x: mx.array) -> mx.array:
     native = _native()
-    if native is None or x.dtype not in (mx.float32, mx.float16, mx.bfloat16):
+    if native is None or x.dtype not in FLOATS:
         return otherwise(x)
-    y: mx.array = getattr(native, name)(x.astype(mx.float32))
-    return y.astype(x.dtype)
+    y: mx.array = getattr(native, name)(x)
+    return y
 
 
 def _native() -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 MLX_VERSION: str = mx.__version__  # type: ignore[attr-defined]  # the stubs lack it
+FLOATS = (mx.float32, mx.float16, mx.bfloat16)  # the types that the operator and activations read
 NOT_INSTALLED = "this is the source of the package, not an installed one"
 
 

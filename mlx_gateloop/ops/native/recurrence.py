@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.native import extension
+from mlx_gateloop.ops.native import FLOATS, extension
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.transition import FORMS, Transition
 
@@ -18,9 +18,9 @@ def gate_loop(
 ) -> tuple[mx.array, mx.array]:
     """Run the operator with fused gates; arguments as in `Backend.fused`."""
     operator = extension().gate_loop if q.ndim == 3 else extension().gate_loop_heads
-    inputs = (q, k, v, a.first, a.second, h0)
-    planes = [None if x is None else x.astype(mx.float32) for x in inputs]
-    y, last = operator(*planes, mask, form=FORMS[a.form], reverse=bool(reverse))
+    inputs = (q, k, v, a.first, a.second)
+    arrays = [x if x is None or x.dtype in FLOATS else x.astype(mx.float32) for x in inputs]
+    y, last = operator(*arrays, h0, mask, form=FORMS[a.form], reverse=bool(reverse))
     return y, last
 
 

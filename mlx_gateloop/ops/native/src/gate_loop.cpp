@@ -60,10 +60,9 @@ std::vector<mx::Shape> GateLoop::output_shapes(const Arrays& inputs) {
 
 Work GateLoop::work(const Arrays& inputs, Arrays& outputs) {
   auto slab = slab_of(inputs, options);
-  auto out = data_of(outputs);
-  slab.y = out[0];
-  slab.last = out[1];
-  slab.saved = out[2];
+  slab.y = sink_of(outputs[0]);
+  slab.last = outputs[1].data<float>();
+  slab.saved = outputs[2].data<float>();
   return [=, B = inputs[0].shape(0), complex_a = options.complex_a] {
     split_slabs(B, slab.L, slab.D, [&](int b, int d0, int d1) {
       (complex_a ? gate_loop_forward<true> : gate_loop_forward<false>)(slab.of(b), d0, d1);
@@ -73,12 +72,12 @@ Work GateLoop::work(const Arrays& inputs, Arrays& outputs) {
 
 Arrays GateLoop::vjp(const Arrays& primals, const Arrays& cotangents,
                      const std::vector<int>& argnums, const Arrays& outputs) {
-  Arrays inputs = primals;
-  inputs.insert(inputs.end(), {outputs[2], cotangents[0], cotangents[1]});
+  auto inputs = gradient_inputs(primals, cotangents, outputs, stream());
   return asked(primals, argnums, GateLoopGradient::make(inputs, options, stream()));
 }
 
-Arrays GateLoop::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
+Arrays GateLoop::composed(const Arrays& given, GateLoopOptions o, mx::Stream s) {
+  auto in = widened(given, s);
   auto a = gates(in, o, s);
   auto x = mx::multiply(in[1], in[2], s);
   auto live = o.has_mask ? mx::expand_dims(in[o.mask()], 2, s) : mx::array(true);
@@ -97,7 +96,7 @@ Arrays GateLoop::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
   Arrays last;
   for (auto& x : h) last.push_back(mx::take(x, o.reverse ? 0 : x.shape(1) - 1, 1, s));
   auto saved = output_shapes_for(in[0], o)[2];
-  return {y, mx::stack(last, 1, s), mx::zeros(saved, s)};
+  return {mx::astype(y, given[2].dtype(), s), mx::stack(last, 1, s), mx::zeros(saved, s)};
 }
 
 std::vector<mx::Shape> GateLoopGradient::output_shapes(const Arrays& inputs) {
@@ -122,18 +121,7 @@ void GateLoopGradient::allocate(const Arrays& inputs, Arrays& outputs) {
 
 Work GateLoopGradient::work(const Arrays& inputs, Arrays& outputs) {
   auto slab = slab_of(inputs, options);
-  auto in = data_of(Arrays(inputs.begin() + options.end(), inputs.end()));
-  auto out = data_of(outputs);
-  GateLoopGradients gradients{};
-  gradients.saved = in[0];
-  gradients.dy = in[1];
-  gradients.dlast = in[2];
-  gradients.dq = out[0];
-  gradients.dk = out[1];
-  gradients.dv = out[2];
-  gradients.dfirst = out[3];
-  gradients.dsecond = options.complex_a ? out[options.second()] : nullptr;
-  gradients.dh0 = out[options.h0()];
+  GateLoopGradients gradients{gradients_of(inputs, outputs, options)};
   return [=, B = inputs[0].shape(0), complex_a = options.complex_a] {
     split_slabs(B, slab.L, slab.D, [&](int b, int d0, int d1) {
       (complex_a ? gate_loop_backward<true>

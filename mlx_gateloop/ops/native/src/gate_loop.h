@@ -1,7 +1,7 @@
 // The max-headed GateLoop operator with fused gates (paper, eq. 7 and 8):
-//   h_n = a_n h_{n-1} + k_n v_n,   y_n = Re(q_n h_n),   float32, all of q k v a [B, L, D], the
-//   state
-// [B, planes of a, D].
+//   h_n = a_n h_{n-1} + k_n v_n,   y_n = Re(q_n h_n),
+// all of q k v a [B, L, D], float32, float16 or bfloat16 each; the state [B, planes of a, D] and
+// all arithmetic are float32.
 #pragma once
 
 #include "gates.h"
@@ -23,27 +23,55 @@ struct GateLoopOptions {
 };
 
 inline OperatorInputs inputs_of(const Arrays& in, const GateLoopOptions& o) {
-  auto data = [&](bool present, int i) { return present ? in[i].data<float>() : nullptr; };
   return {.L = in[0].shape(1),
           .form = o.form,
           .reverse = o.reverse,
-          .q = data(true, 0),
-          .k = data(true, 1),
-          .v = data(true, 2),
-          .first = data(true, 3),
-          .second = data(o.complex_a, o.second()),
-          .h0 = data(o.has_h0, o.h0()),
+          .q = source_of(in[0]),
+          .k = source_of(in[1]),
+          .v = source_of(in[2]),
+          .first = source_of(in[3]),
+          .second = o.complex_a ? source_of(in[o.second()]) : Source{},
+          .h0 = o.has_h0 ? in[o.h0()].data<float>() : nullptr,
           .mask = o.has_mask ? in[o.mask()].data<bool>() : nullptr};
 }
 
+// The gradients of q, k, v, first and second have their types; that of h0 is float32.
+inline std::vector<mx::Dtype> dtypes_of_gradients(const Arrays& in, const GateLoopOptions& o) {
+  std::vector<mx::Dtype> dtypes;
+  for (int i = 0; i < o.h0(); ++i) dtypes.push_back(in[i].dtype());
+  return dtypes;
+}
+
+// The inputs of a gradient: those of the operator, the saved states, the gradients of y, in its
+// type, and of the last state.
+inline Arrays gradient_inputs(Arrays inputs, const Arrays& cotangents, const Arrays& outputs,
+                              mx::Stream s) {
+  inputs.insert(inputs.end(), {outputs[2], mx::astype(cotangents[0], outputs[0].dtype(), s),
+                               mx::astype(cotangents[1], mx::float32, s)});
+  return inputs;
+}
+
+inline OperatorGradients gradients_of(const Arrays& in, Arrays& out, const GateLoopOptions& o) {
+  return {.saved = in[o.end()].data<float>(),
+          .dlast = in[o.end() + 2].data<float>(),
+          .dy = source_of(in[o.end() + 1]),
+          .dq = sink_of(out[0]),
+          .dk = sink_of(out[1]),
+          .dv = sink_of(out[2]),
+          .dfirst = sink_of(out[3]),
+          .dsecond = o.complex_a ? sink_of(out[o.second()]) : Sink{},
+          .dh0 = out[o.h0()].data<float>()};
+}
+
 // Inputs: q, k, v, first, second if a is complex, h0 and mask [B, L] if there are any.
-// Outputs: y; the last state; the states before every kChunk-th step, for the gradient to recompute
-// the others.
+// Outputs: y, of v's type; the last state; the states before every kChunk-th step, for the gradient
+// to recompute the others.
 class GateLoop : public CpuPrimitive<GateLoop, GateLoopOptions> {
  public:
   using CpuPrimitive::CpuPrimitive;
   static constexpr const char* kName = "GateLoop";
   std::vector<mx::Shape> output_shapes(const Arrays& inputs) override;
+  std::vector<mx::Dtype> output_dtypes(const Arrays& inputs) { return {inputs[2].dtype()}; }
   Work work(const Arrays& inputs, Arrays& outputs);
   Arrays vjp(const Arrays&, const Arrays&, const std::vector<int>&, const Arrays&) override;
   static Arrays composed(const Arrays& inputs, GateLoopOptions options, mx::Stream stream);
@@ -56,6 +84,9 @@ class GateLoopGradient : public CpuPrimitive<GateLoopGradient, GateLoopOptions> 
   using CpuPrimitive::CpuPrimitive;
   static constexpr const char* kName = "GateLoopGradient";
   std::vector<mx::Shape> output_shapes(const Arrays& inputs) override;
+  std::vector<mx::Dtype> output_dtypes(const Arrays& inputs) {
+    return dtypes_of_gradients(inputs, options);
+  }
   void allocate(const Arrays& inputs, Arrays& outputs);
   Work work(const Arrays& inputs, Arrays& outputs);
   static Arrays composed(const Arrays& inputs, GateLoopOptions options, mx::Stream stream);

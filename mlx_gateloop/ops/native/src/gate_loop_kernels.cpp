@@ -38,8 +38,6 @@ GATELOOP_INLINE void step(int n, const float* k, const float* v, const Rows& a, 
   }
 }
 
-void zero(int n, float* row) { std::fill_n(row, n, 0.0f); }
-
 // The values of a chunk's steps that the gradient needs: gates, the states before each step and
 // after the last one, and 1 - |a|.
 struct Chunk {
@@ -78,12 +76,12 @@ GATELOOP_INLINE void backward_step(Form form, int n, const float* q, const float
 GateLoopSlab GateLoopSlab::of(int b) const {
   GateLoopSlab slab = *this;
   size_t rows = size_t(b) * L * D, state = size_t(b) * planes * D;
-  for (const float** x : {&slab.q, &slab.k, &slab.v, &slab.first, &slab.second})
-    if (*x) *x += rows;
+  for (Source* x : {&slab.q, &slab.k, &slab.v, &slab.first, &slab.second})
+    if (*x) x->skip(rows);
   if (slab.h0) slab.h0 += state;
   if (slab.mask) slab.mask += size_t(b) * L;
   if (slab.y) {
-    slab.y += rows;
+    slab.y.skip(rows);
     slab.last += state;
     slab.saved += state * chunks();
   }
@@ -93,9 +91,9 @@ GateLoopSlab GateLoopSlab::of(int b) const {
 GateLoopGradients GateLoopGradients::of(int b, const GateLoopSlab& slab) const {
   GateLoopGradients g = *this;
   size_t rows = size_t(b) * slab.L * slab.D, state = size_t(b) * slab.planes * slab.D;
-  for (float** x : {&g.dq, &g.dk, &g.dv, &g.dfirst, &g.dsecond})
-    if (*x) *x += rows;
-  g.dy += rows;
+  for (Sink* x : {&g.dq, &g.dk, &g.dv, &g.dfirst, &g.dsecond})
+    if (*x) x->skip(rows);
+  g.dy.skip(rows);
   g.saved += state * slab.chunks();
   g.dlast += state;
   g.dh0 += state;
@@ -105,7 +103,7 @@ GateLoopGradients GateLoopGradients::of(int b, const GateLoopSlab& slab) const {
 template <bool COMPLEX>
 GATELOOP_MULTIVERSION void gate_loop_forward(const GateLoopSlab& s, int d0, int d1) {
   Rows a, h;
-  float rest[kTile];
+  float rest[kTile], one[kTile], other[kTile];  // two of the rows, where they are not float32
   for (int d = d0; d < d1; d += kTile) {
     int n = std::min(kTile, d1 - d);
     load<COMPLEX>(n, s.h0 ? s.h0 + d : nullptr, s.D, h);
@@ -114,15 +112,17 @@ GATELOOP_MULTIVERSION void gate_loop_forward(const GateLoopSlab& s, int d0, int 
       if (t % kChunk == 0)
         store<COMPLEX>(n, h, s.saved + size_t(t / kChunk) * s.planes * s.D + d, s.D);
       if (!s.live(t)) {
-        zero(n, s.y + o);
+        s.y.clear(o, n);
         continue;
       }
-      gates<COMPLEX>(s.form, n, s.first + o, COMPLEX ? s.second + o : nullptr, a.re, a.im, rest);
-      step<COMPLEX>(n, s.k + o, s.v + o, a, h, h);
-      const float* q = s.q + o;
-      float* y = s.y + o;
+      gates<COMPLEX>(s.form, n, s.first.read(o, n, one),
+                     COMPLEX ? s.second.read(o, n, other) : nullptr, a.re, a.im, rest);
+      step<COMPLEX>(n, s.k.read(o, n, one), s.v.read(o, n, other), a, h, h);
+      const float* q = s.q.read(o, n, one);
+      float* y = s.y.row(o, other);
 #pragma GCC ivdep
       for (int j = 0; j < n; ++j) y[j] = q[j] * h.re[j];
+      s.y.write(o, n, y);
     }
     store<COMPLEX>(n, h, s.last + d, s.D);
   }
@@ -133,6 +133,8 @@ GATELOOP_MULTIVERSION void gate_loop_backward(const GateLoopSlab& s, const GateL
                                               int d0, int d1) {
   auto chunk = std::make_unique_for_overwrite<Chunk>();
   Rows c;
+  float in[4][kTile], out[5][kTile];  // the rows that are not float32
+  const Sink sinks[] = {g.dq, g.dk, g.dv, g.dfirst, g.dsecond};
   for (int d = d0; d < d1; d += kTile) {
     int n = std::min(kTile, d1 - d);
     load<COMPLEX>(n, g.dlast + d, s.D, c);
@@ -147,27 +149,30 @@ GATELOOP_MULTIVERSION void gate_loop_backward(const GateLoopSlab& s, const GateL
           after = before;
           continue;
         }
-        gates<COMPLEX>(s.form, n, s.first + o, COMPLEX ? s.second + o : nullptr, a.re, a.im,
+        gates<COMPLEX>(s.form, n, s.first.read(o, n, in[0]),
+                       COMPLEX ? s.second.read(o, n, in[1]) : nullptr, a.re, a.im,
                        chunk->rest[row]);
-        step<COMPLEX>(n, s.k + o, s.v + o, a, before, after);
+        step<COMPLEX>(n, s.k.read(o, n, in[0]), s.v.read(o, n, in[1]), a, before, after);
       }
       for (int t = end - 1; t >= begin; --t) {
         size_t o = s.row(t) * s.D + d;
-        float* dsecond = COMPLEX ? g.dsecond + o : nullptr;
         if (!s.live(t)) {
-          for (float* row : {g.dq + o, g.dk + o, g.dv + o, g.dfirst + o}) zero(n, row);
-          if (COMPLEX) zero(n, dsecond);
+          for (int i = 0; i < 4 + COMPLEX; ++i) sinks[i].clear(o, n);
           continue;
         }
+        float* to[5];
+        for (int i = 0; i < 4 + COMPLEX; ++i) to[i] = sinks[i].row(o, out[i]);
         auto row = t - begin;
         auto run = [&](Form form) __attribute__((always_inline)) {
-          backward_step<COMPLEX>(form, n, s.q + o, s.k + o, s.v + o, g.dy + o, chunk->a[row],
-                                 chunk->h[row], chunk->rest[row], c, g.dq + o, g.dk + o, g.dv + o,
-                                 g.dfirst + o, dsecond);
+          backward_step<COMPLEX>(form, n, s.q.read(o, n, in[0]), s.k.read(o, n, in[1]),
+                                 s.v.read(o, n, in[2]), g.dy.read(o, n, in[3]), chunk->a[row],
+                                 chunk->h[row], chunk->rest[row], c, to[0], to[1], to[2], to[3],
+                                 to[4]);
         };
         if (s.form == Form::sigmoid) run(Form::sigmoid);
         else if (s.form == Form::polar) run(Form::polar);
         else run(Form::cartesian);
+        for (int i = 0; i < 4 + COMPLEX; ++i) sinks[i].write(o, n, to[i]);
       }
     }
     store<COMPLEX>(n, c, g.dh0 + d, s.D);

@@ -13,7 +13,8 @@ constexpr int kChunk = 32;
 // Pointers to batch 0, or to batch b after `of(b)`; null for absent inputs and outputs.
 struct GateLoopSlab : OperatorInputs {
   int D, planes;
-  float *y, *last, *saved;
+  Sink y;
+  float *last, *saved;
 
   int chunks() const { return (L + kChunk - 1) / kChunk; }
   size_t row(int step) const { return size_t(reverse ? L - 1 - step : step); }
@@ -21,10 +22,7 @@ struct GateLoopSlab : OperatorInputs {
   GateLoopSlab of(int b) const;
 };
 
-struct GateLoopGradients {
-  const float *saved, *dy, *dlast;
-  float *dq, *dk, *dv, *dfirst, *dsecond, *dh0;
-
+struct GateLoopGradients : OperatorGradients {
   GateLoopGradients of(int b, const GateLoopSlab& slab) const;
 };
 

@@ -1,20 +1,29 @@
 // The transition of one row from the form in which it is given, and its gradient.
 #pragma once
 
-#include "vector_math.h"
+#include "rows.h"
 
 namespace gateloop {
 
 // a from `first` and `second`: sigmoid(gamma) exp(i theta), exp(log|a| + i arg a), re + i im.
 enum class Form { sigmoid, polar, cartesian };
 
-// The arrays that an operator reads, from batch 0 on; null for absent ones.
+// The arrays that an operator reads, from batch 0 on; null for absent ones. h0 is float32.
 struct OperatorInputs {
   int L;
   Form form;
   bool reverse;
-  const float *q, *k, *v, *first, *second, *h0;
+  Source q, k, v, first, second;
+  const float* h0;
   const bool* mask;
+};
+
+// The arrays that an operator's gradient reads besides, and those that it writes.
+struct OperatorGradients {
+  const float *saved, *dlast;
+  Source dy;
+  Sink dq, dk, dv, dfirst, dsecond;
+  float* dh0;
 };
 
 // Channels per pass of the kernels: their gates and states fit in the cache.
@@ -51,21 +60,17 @@ GATELOOP_INLINE void gates(Form form, int n, const float* first, const float* se
   }
 }
 
-// The gradients by `first` and `second` from those by the planes of a.
+// The gradients by the planes of a, in place, become those by `first` and `second`.
 template <bool COMPLEX>
 GATELOOP_INLINE void gates_gradient(Form form, int n, const float* re, const float* im,
-                                    const float* rest, const float* dre, const float* dim,
-                                    float* dfirst, float* dsecond) {
+                                    const float* rest, float* dre, float* dim) {
+  if (form == Form::cartesian) return;
 #pragma GCC ivdep
   for (int j = 0; j < n; ++j) {
-    if (form == Form::cartesian) {
-      dfirst[j] = dre[j];
-      if (COMPLEX) dsecond[j] = dim[j];
-    } else {
-      float slope = form == Form::sigmoid ? rest[j] : 1;
-      dfirst[j] = slope * (COMPLEX ? dre[j] * re[j] + dim[j] * im[j] : dre[j] * re[j]);
-      if (COMPLEX) dsecond[j] = dim[j] * re[j] - dre[j] * im[j];
-    }
+    float slope = form == Form::sigmoid ? rest[j] : 1;
+    float dr = dre[j], di = COMPLEX ? dim[j] : 0;
+    dre[j] = slope * (COMPLEX ? dr * re[j] + di * im[j] : dr * re[j]);
+    if (COMPLEX) dim[j] = di * re[j] - dr * im[j];
   }
 }
 

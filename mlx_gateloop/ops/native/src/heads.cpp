@@ -70,10 +70,9 @@ std::vector<mx::Shape> Heads::output_shapes(const Arrays& inputs) {
 
 Work Heads::work(const Arrays& inputs, Arrays& outputs) {
   auto slab = slab_of(inputs, options);
-  auto out = data_of(outputs);
-  slab.y = out[0];
-  slab.last = out[1];
-  slab.saved = out[2];
+  slab.y = sink_of(outputs[0]);
+  slab.last = outputs[1].data<float>();
+  slab.saved = outputs[2].data<float>();
   return [=, B = inputs[0].shape(0)] {
     split_heads(B, slab, [&](int b, int h) {
       (slab.complex_a ? heads_forward<true> : heads_forward<false>)(slab.of(b, h));
@@ -83,8 +82,7 @@ Work Heads::work(const Arrays& inputs, Arrays& outputs) {
 
 Arrays Heads::vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums,
                   const Arrays& outputs) {
-  Arrays inputs = primals;
-  inputs.insert(inputs.end(), {outputs[2], cotangents[0], cotangents[1]});
+  auto inputs = gradient_inputs(primals, cotangents, outputs, stream());
   return asked(primals, argnums, HeadsGradient::make(inputs, options, stream()));
 }
 
@@ -122,17 +120,7 @@ std::vector<mx::Shape> HeadsGradient::output_shapes(const Arrays& inputs) {
 
 Work HeadsGradient::work(const Arrays& inputs, Arrays& outputs) {
   auto slab = slab_of(inputs, options);
-  auto in = data_of(Arrays(inputs.begin() + options.end(), inputs.end()));
-  auto out = data_of(outputs);
-  HeadGradients gradients{in[0],
-                          in[1],
-                          in[2],
-                          out[0],
-                          out[1],
-                          out[2],
-                          out[3],
-                          options.complex_a ? out[options.second()] : nullptr,
-                          out[options.h0()]};
+  HeadGradients gradients{gradients_of(inputs, outputs, options)};
   return [=, B = inputs[0].shape(0)] {
     split_heads(B, slab, [&](int b, int h) {
       (slab.complex_a ? heads_backward<true> : heads_backward<false>)(slab.of(b, h),

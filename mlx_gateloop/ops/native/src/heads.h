@@ -1,7 +1,7 @@
 // The GateLoop operator with heads and fused gates (paper, eq. 7 and 8):
-//   h_n = a_n h_{n-1} + k_n^T v_n,   y_n = Re(q_n h_n),   float32,
-// q and k [B, L, H, K], v [B, L, H, V], a [B, L, H, K] or [B, L, H, 1]. The state has the planes of
-// a: [B, 1 or 2, H, K, V].
+//   h_n = a_n h_{n-1} + k_n^T v_n,   y_n = Re(q_n h_n),
+// q and k [B, L, H, K], v [B, L, H, V], a [B, L, H, K] or [B, L, H, 1]. Types as in
+// gate_loop.h; the state is [B, planes of a, H, K, V].
 #pragma once
 
 #include "gate_loop.h"
@@ -15,6 +15,7 @@ class Heads : public CpuPrimitive<Heads, GateLoopOptions> {
   using CpuPrimitive::CpuPrimitive;
   static constexpr const char* kName = "GateLoopHeads";
   std::vector<mx::Shape> output_shapes(const Arrays& inputs) override;
+  std::vector<mx::Dtype> output_dtypes(const Arrays& inputs) { return {inputs[2].dtype()}; }
   Work work(const Arrays& inputs, Arrays& outputs);
   Arrays vjp(const Arrays&, const Arrays&, const std::vector<int>&, const Arrays&) override;
   static Arrays composed(const Arrays& inputs, GateLoopOptions options, mx::Stream stream);
@@ -27,6 +28,9 @@ class HeadsGradient : public CpuPrimitive<HeadsGradient, GateLoopOptions> {
   using CpuPrimitive::CpuPrimitive;
   static constexpr const char* kName = "GateLoopHeadsGradient";
   std::vector<mx::Shape> output_shapes(const Arrays& inputs) override;
+  std::vector<mx::Dtype> output_dtypes(const Arrays& inputs) {
+    return dtypes_of_gradients(inputs, options);
+  }
   Work work(const Arrays& inputs, Arrays& outputs);
   static Arrays composed(const Arrays& inputs, GateLoopOptions options, mx::Stream stream);
 };

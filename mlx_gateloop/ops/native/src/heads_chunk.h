@@ -100,11 +100,13 @@ struct Chunk {
 
 template <bool COMPLEX>
 GATELOOP_INLINE void load_gates(const HeadSlab& s, size_t row, int width, float* a, float* rest) {
-  const float* first = s.first + row * s.G;
-  const float* second = COMPLEX ? s.second + row * s.G : nullptr;
-  for (int j = 0; j < s.G; j += kTile)
-    gates<COMPLEX>(s.form, std::min(kTile, s.G - j), first + j, COMPLEX ? second + j : nullptr,
-                   a + j, COMPLEX ? a + width + j : nullptr, rest + j);
+  float one[kTile], other[kTile];
+  for (int j = 0; j < s.G; j += kTile) {
+    int n = std::min(kTile, s.G - j);
+    gates<COMPLEX>(s.form, n, s.first.read(row * s.G + j, n, one),
+                   COMPLEX ? s.second.read(row * s.G + j, n, other) : nullptr, a + j,
+                   COMPLEX ? a + width + j : nullptr, rest + j);
+  }
   if (s.G == s.K) return;
   std::fill_n(a, s.K, a[0]);
   if (COMPLEX) std::fill_n(a + width, s.K, a[width]);
@@ -124,9 +126,9 @@ GATELOOP_INLINE void load(const HeadSlab& s, int begin, Chunk& c) {
       continue;
     }
     size_t row = s.row(begin + n);
-    copy(s.K, s.q + row * s.K, q);
-    copy(s.K, s.k + row * s.K, k);
-    copy(s.V, s.v + row * s.V, v);
+    s.q.copy(row * s.K, s.K, q);
+    s.k.copy(row * s.K, s.K, k);
+    s.v.copy(row * s.V, s.V, v);
     load_gates<COMPLEX>(s, row, c.K, a, c.rest + n * c.K);
   }
 }

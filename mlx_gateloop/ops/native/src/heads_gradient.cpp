@@ -136,9 +136,10 @@ GATELOOP_INLINE void store_gates_gradient(const HeadSlab& s, const HeadGradients
   if (s.G == 1)
     for (int p = 0; p < s.planes(); ++p)
       for (int j = 1; j < s.K; ++j) da[p * width] += da[p * width + j];
-  gates_gradient<COMPLEX>(s.form, s.G, a, COMPLEX ? a + width : nullptr, rest, da,
-                          COMPLEX ? da + width : nullptr, out.dfirst + row * s.G,
-                          COMPLEX ? out.dsecond + row * s.G : nullptr);
+  float* di = COMPLEX ? da + width : nullptr;
+  gates_gradient<COMPLEX>(s.form, s.G, a, COMPLEX ? a + width : nullptr, rest, da, di);
+  out.dfirst.write(row * s.G, s.G, da);
+  if (COMPLEX) out.dsecond.write(row * s.G, s.G, di);
 }
 
 template <bool COMPLEX>
@@ -147,18 +148,18 @@ GATELOOP_INLINE void store_gradients(const HeadSlab& s, const HeadGradients& out
   for (int n = 0; n < std::min(c.steps, s.L - begin); ++n) {
     size_t row = s.row(begin + n);
     if (s.live(begin + n)) {
-      copy(s.K, g.dq + n * c.K, out.dq + row * s.K);
-      copy(s.K, g.dk + n * c.K, out.dk + row * s.K);
-      copy(s.V, g.dv + n * c.V, out.dv + row * s.V);
+      out.dq.write(row * s.K, s.K, g.dq + n * c.K);
+      out.dk.write(row * s.K, s.K, g.dk + n * c.K);
+      out.dv.write(row * s.V, s.V, g.dv + n * c.V);
       store_gates_gradient<COMPLEX>(s, out, c.a + n * c.W, c.rest + n * c.K, g.dprefix + n * c.W,
                                     row, c.K);
       continue;
     }
-    std::fill_n(out.dq + row * s.K, s.K, 0.0f);
-    std::fill_n(out.dk + row * s.K, s.K, 0.0f);
-    std::fill_n(out.dv + row * s.V, s.V, 0.0f);
-    std::fill_n(out.dfirst + row * s.G, s.G, 0.0f);
-    if (COMPLEX) std::fill_n(out.dsecond + row * s.G, s.G, 0.0f);
+    out.dq.clear(row * s.K, s.K);
+    out.dk.clear(row * s.K, s.K);
+    out.dv.clear(row * s.V, s.V);
+    out.dfirst.clear(row * s.G, s.G);
+    if (COMPLEX) out.dsecond.clear(row * s.G, s.G);
   }
 }
 
@@ -169,13 +170,13 @@ HeadGradients HeadGradients::of(int b, int h, const HeadSlab& s) const {
   size_t row = size_t(b) * s.L * s.H + h, plane = size_t(s.K) * s.V;
   size_t start = (size_t(b) * s.planes() * s.H + h) * plane;
   g.saved += (size_t(b) * s.H + h) * (s.chunks() - 1) * s.state();
-  g.dy += row * s.V;
+  g.dy.skip(row * s.V);
   g.dlast += start;
-  g.dq += row * s.K;
-  g.dk += row * s.K;
-  g.dv += row * s.V;
-  g.dfirst += row * s.G;
-  if (dsecond) g.dsecond += row * s.G;
+  g.dq.skip(row * s.K);
+  g.dk.skip(row * s.K);
+  g.dv.skip(row * s.V);
+  g.dfirst.skip(row * s.G);
+  if (dsecond) g.dsecond.skip(row * s.G);
   g.dh0 += start;
   return g;
 }
@@ -192,7 +193,7 @@ GATELOOP_MULTIVERSION void heads_backward(const HeadSlab& s, const HeadGradients
     load<COMPLEX>(s, begin, c);
     for (int n = 0; n < c.steps; ++n) {
       float* dy = g.dy + n * c.V;
-      if (s.live(begin + n)) copy(s.V, out.dy + s.row(begin + n) * s.V, dy);
+      if (s.live(begin + n)) out.dy.copy(s.row(begin + n) * s.V, s.V, dy);
       else std::fill_n(dy, s.V, 0.0f);
     }
     if (i) load_state(s, out.saved + (i - 1) * s.state(), plane, c.K, c.V, c.state);

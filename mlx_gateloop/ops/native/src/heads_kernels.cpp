@@ -8,15 +8,15 @@ HeadSlab HeadSlab::of(int b, int h) const {
   HeadSlab slab = *this;
   size_t row = size_t(b) * L * H + h, plane = size_t(K) * V;
   size_t start = (size_t(b) * planes() * H + h) * plane;
-  slab.q += row * K;
-  slab.k += row * K;
-  slab.v += row * V;
-  slab.first += row * G;
-  if (second) slab.second += row * G;
+  slab.q.skip(row * K);
+  slab.k.skip(row * K);
+  slab.v.skip(row * V);
+  slab.first.skip(row * G);
+  if (second) slab.second.skip(row * G);
   if (h0) slab.h0 += start;
   if (mask) slab.mask += size_t(b) * L;
   if (y) {
-    slab.y += row * V;
+    slab.y.skip(row * V);
     slab.last += start;
     slab.saved += (size_t(b) * H + h) * (chunks() - 1) * state();
   }
@@ -40,9 +40,9 @@ GATELOOP_MULTIVERSION void heads_forward(const HeadSlab& s) {
     decay_state<COMPLEX>(c, 1, c.state);
     multiply(c.W, c.steps, c.V, {c.keys, 1, c.W}, c.v, c.state, c.V);
     for (int n = 0; n < std::min(c.steps, s.L - begin); ++n) {
-      float* to = s.y + s.row(begin + n) * s.V;
-      if (s.live(begin + n)) copy(s.V, y + n * c.V, to);
-      else std::fill_n(to, s.V, 0.0f);
+      size_t to = s.row(begin + n) * s.V;
+      if (s.live(begin + n)) s.y.write(to, s.V, y + n * c.V);
+      else s.y.clear(to, s.V);
     }
   }
   store_state(s, c.state, c.K, c.V, s.last, s.H * plane);

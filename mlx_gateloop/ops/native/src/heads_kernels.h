@@ -15,7 +15,8 @@ constexpr int kHeadChunk = 64;
 struct HeadSlab : OperatorInputs {
   int H, K, V, G;  // G: transitions in a head, K or 1
   bool complex_a;
-  float *y, *last;
+  Sink y;
+  float* last;
   float* saved;  // the states before all chunks but the first
 
   int planes() const { return complex_a ? 2 : 1; }
@@ -27,10 +28,7 @@ struct HeadSlab : OperatorInputs {
   HeadSlab of(int b, int h) const;
 };
 
-struct HeadGradients {
-  const float *saved, *dy, *dlast;
-  float *dq, *dk, *dv, *dfirst, *dsecond, *dh0;
-
+struct HeadGradients : OperatorGradients {
   HeadGradients of(int b, int h, const HeadSlab& slab) const;
 };
 

@@ -43,8 +43,12 @@ std::pair<mx::array, mx::array> checked_gate_loop(const mx::array& q, const mx::
   require(form >= 0 && form <= 2, "gate_loop: form is 0 sigmoid, 1 polar or 2 cartesian");
   Arrays inputs{q, k, v, first};
   if (second) inputs.push_back(*second);
-  if (h0) inputs.push_back(*h0);
-  require_float32(inputs, "gate_loop: q, k, v, a and h0 are float32");
+  for (auto& x : inputs)
+    require(has_rows(x), "gate_loop: q, k, v and a are float32, float16 or bfloat16");
+  if (h0) {
+    require_float32({*h0}, "gate_loop: h0 is float32");
+    inputs.push_back(*h0);
+  }
   require(!mask || mask->dtype() == mx::bool_, "gate_loop: mask is bool");
   if (mask) inputs.push_back(*mask);
   GateLoopOptions options{Form(form), second.has_value(), h0.has_value(), mask.has_value(),
@@ -55,7 +59,7 @@ std::pair<mx::array, mx::array> checked_gate_loop(const mx::array& q, const mx::
 
 template <Activation F>
 mx::array checked_pointwise(const mx::array& x) {
-  require_float32({x}, "x is float32");
+  require(has_rows(x), "x is float32, float16 or bfloat16");
   return Pointwise::make({x}, F, stream())[0];
 }
 

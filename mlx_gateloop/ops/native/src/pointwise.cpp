@@ -71,16 +71,32 @@ GATELOOP_INLINE float derivative(float x) {
   return (F == Activation::silu ? value * (1 + x * rest) : value * rest) * factor;
 }
 
+constexpr size_t kRow = 512;  // numbers between float32 and their own type
+
 template <Activation F>
-GATELOOP_MULTIVERSION void forward(size_t n, const float* x, float* y) {
+GATELOOP_MULTIVERSION void forward(size_t begin, size_t end, Source x, Sink y) {
+  float in[kRow], out[kRow];
+  for (; begin < end; begin += kRow) {
+    int n = int(std::min(kRow, end - begin));
+    const float* from = x.read(begin, n, in);
+    float* to = y.row(begin, out);
 #pragma GCC ivdep
-  for (size_t i = 0; i < n; ++i) y[i] = value<F>(x[i]);
+    for (int i = 0; i < n; ++i) to[i] = value<F>(from[i]);
+    y.write(begin, n, to);
+  }
 }
 
 template <Activation F>
-GATELOOP_MULTIVERSION void backward(size_t n, const float* x, const float* dy, float* dx) {
+GATELOOP_MULTIVERSION void backward(size_t begin, size_t end, Source x, Source dy, Sink dx) {
+  float in[kRow], along[kRow], out[kRow];
+  for (; begin < end; begin += kRow) {
+    int n = int(std::min(kRow, end - begin));
+    const float *from = x.read(begin, n, in), *d = dy.read(begin, n, along);
+    float* to = dx.row(begin, out);
 #pragma GCC ivdep
-  for (size_t i = 0; i < n; ++i) dx[i] = dy[i] * derivative<F>(x[i]);
+    for (int i = 0; i < n; ++i) to[i] = d[i] * derivative<F>(from[i]);
+    dx.write(begin, n, to);
+  }
 }
 
 auto forward_for(Activation f) {
@@ -102,19 +118,21 @@ std::vector<mx::Shape> Pointwise::output_shapes(const Arrays& inputs) {
 }
 
 Work Pointwise::work(const Arrays& inputs, Arrays& outputs) {
-  return [n = inputs[0].size(), x = inputs[0].data<float>(), y = outputs[0].data<float>(),
+  return [n = inputs[0].size(), x = source_of(inputs[0]), y = sink_of(outputs[0]),
           run = forward_for(options)] {
-    split_flat(n, [&](size_t first, size_t last) { run(last - first, x + first, y + first); });
+    split_flat(n, [&](size_t first, size_t last) { run(first, last, x, y); });
   };
 }
 
 Arrays Pointwise::jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>&) {
-  return PointwiseGradient::make({primals[0], tangents[0]}, options, stream());
+  auto along = mx::astype(tangents[0], primals[0].dtype(), stream());
+  return PointwiseGradient::make({primals[0], along}, options, stream());
 }
 
 Arrays Pointwise::vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>&,
                       const Arrays&) {
-  return PointwiseGradient::make({primals[0], cotangents[0]}, options, stream());
+  auto dy = mx::astype(cotangents[0], primals[0].dtype(), stream());
+  return PointwiseGradient::make({primals[0], dy}, options, stream());
 }
 
 std::pair<Arrays, std::vector<int>> Pointwise::vmap(const Arrays& inputs,
@@ -133,11 +151,9 @@ std::vector<mx::Shape> PointwiseGradient::output_shapes(const Arrays& inputs) {
 }
 
 Work PointwiseGradient::work(const Arrays& inputs, Arrays& outputs) {
-  return [n = inputs[0].size(), x = inputs[0].data<float>(), dy = inputs[1].data<float>(),
-          dx = outputs[0].data<float>(), run = backward_for(options)] {
-    split_flat(n, [&](size_t first, size_t last) {
-      run(last - first, x + first, dy + first, dx + first);
-    });
+  return [n = inputs[0].size(), x = source_of(inputs[0]), dy = source_of(inputs[1]),
+          dx = sink_of(outputs[0]), run = backward_for(options)] {
+    split_flat(n, [&](size_t first, size_t last) { run(first, last, x, dy, dx); });
   };
 }
 
@@ -146,7 +162,8 @@ std::pair<Arrays, std::vector<int>> PointwiseGradient::vmap(const Arrays& inputs
   return {make(mapped_first(inputs, axes), options, stream()), {0}};
 }
 
-Arrays PointwiseGradient::composed(const Arrays& inputs, Activation function, mx::Stream s) {
+Arrays PointwiseGradient::composed(const Arrays& given, Activation function, mx::Stream s) {
+  auto inputs = widened(given, s);
   auto x = inputs[0];
   auto times = [&](const mx::array& a, const mx::array& b) { return mx::multiply(a, b, s); };
   auto one = mx::array(1.0f);
@@ -161,7 +178,7 @@ Arrays PointwiseGradient::composed(const Arrays& inputs, Activation function, mx
     if (function == Activation::sigmoid) return times(sigmoid, rest);
     return times(sigmoid, mx::add(one, times(x, rest), s));
   };
-  return {times(inputs[1], derivative())};
+  return {mx::astype(times(inputs[1], derivative()), given[0].dtype(), s)};
 }
 
 }  // namespace gateloop

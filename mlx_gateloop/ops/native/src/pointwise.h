@@ -1,4 +1,4 @@
-// Activation functions and their gradients, float32 arrays of any shape.
+// Activation functions and their gradients, arrays of float32, float16 or bfloat16 and any shape.
 #pragma once
 
 #include "primitive.h"
@@ -14,6 +14,7 @@ class Pointwise : public CpuPrimitive<Pointwise, Activation> {
   using CpuPrimitive::CpuPrimitive;
   static constexpr const char* kName = "GateLoopPointwise";
   std::vector<mx::Shape> output_shapes(const Arrays& inputs) override;
+  std::vector<mx::Dtype> output_dtypes(const Arrays& inputs) { return {inputs[0].dtype()}; }
   Work work(const Arrays& inputs, Arrays& outputs);
   Arrays jvp(const Arrays&, const Arrays&, const std::vector<int>&) override;
   Arrays vjp(const Arrays&, const Arrays&, const std::vector<int>&, const Arrays&) override;
@@ -27,6 +28,7 @@ class PointwiseGradient : public CpuPrimitive<PointwiseGradient, Activation> {
   using CpuPrimitive::CpuPrimitive;
   static constexpr const char* kName = "GateLoopPointwiseGradient";
   std::vector<mx::Shape> output_shapes(const Arrays& inputs) override;
+  std::vector<mx::Dtype> output_dtypes(const Arrays& inputs) { return {inputs[0].dtype()}; }
   Work work(const Arrays& inputs, Arrays& outputs);
   std::pair<Arrays, std::vector<int>> vmap(const Arrays&, const std::vector<int>&) override;
   static Arrays composed(const Arrays& inputs, Activation function, mx::Stream stream);

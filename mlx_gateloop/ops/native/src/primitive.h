@@ -1,5 +1,5 @@
-// The base of this extension's primitives: float32 in and out, CPU only, with derivatives of any
-// order from an equivalent composition of MLX operations.
+// The base of this extension's primitives: CPU only, with derivatives of any order from an
+// equivalent composition of MLX operations.
 #pragma once
 
 #include <functional>
@@ -13,6 +13,7 @@
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/mlx.h"
 #include "mlx/primitives.h"
+#include "rows.h"
 #include "same_shapes.h"
 
 namespace gateloop {
@@ -28,7 +29,7 @@ inline void require(bool good, const char* expected) {
 // `Self` has kName; output_shapes(inputs), which rejects inputs that do not match (in a shapeless
 // compile MLX calls it again for new shapes); work(inputs, outputs), which returns the function to
 // run when the data is ready; and composed(inputs, options, stream), the outputs in MLX operations.
-// Only float32 inputs have derivatives; masks and targets have none.
+// Only floating-point inputs have derivatives; masks and targets have none.
 template <class Self, class Options>
 class CpuPrimitive : public mx::Primitive {
  public:
@@ -39,9 +40,13 @@ class CpuPrimitive : public mx::Primitive {
     for (auto& x : inputs) x = mx::contiguous(x, false, stream);
     auto self = std::make_shared<Self>(stream, options);
     auto shapes = self->output_shapes(inputs);
-    std::vector<mx::Dtype> dtypes(shapes.size(), mx::float32);
+    auto dtypes = self->output_dtypes(inputs);
+    dtypes.resize(shapes.size(), mx::float32);
     return mx::array::make_arrays(std::move(shapes), dtypes, self, std::move(inputs));
   }
+
+  // Those of the first outputs; the others are float32.
+  std::vector<mx::Dtype> output_dtypes(const Arrays&) { return {}; }
 
   void eval_cpu(const Arrays& inputs, Arrays& outputs) override {
     static_cast<Self*>(this)->allocate(inputs, outputs);
@@ -124,7 +129,7 @@ class CpuPrimitive : public mx::Primitive {
   }
 
  private:
-  static bool varies(const mx::array& x) { return x.dtype() == mx::float32; }
+  static bool varies(const mx::array& x) { return mx::issubdtype(x.dtype(), mx::floating); }
   static Arrays pick(const Arrays& arrays, const std::vector<int>& argnums) {
     Arrays picked;
     for (int i : argnums) picked.push_back(arrays[i]);
@@ -140,7 +145,26 @@ class CpuPrimitive : public mx::Primitive {
   }
 };
 
-// Data pointers of the arrays.
+// Rows of float32, float16 or bfloat16 arrays.
+inline bool has_rows(const mx::array& x) {
+  return x.dtype() == mx::float32 || x.dtype() == mx::float16 || x.dtype() == mx::bfloat16;
+}
+inline Type type_of(const mx::array& x) {
+  return x.dtype() == mx::float32   ? Type::float32
+         : x.dtype() == mx::float16 ? Type::float16
+                                    : Type::bfloat16;
+}
+inline Source source_of(const mx::array& x) { return {x.data<void>(), type_of(x)}; }
+inline Sink sink_of(mx::array& x) { return {x.data<void>(), type_of(x)}; }
+
+// The arrays with all that are floating-point in float32, for compositions.
+inline Arrays widened(Arrays arrays, mx::Stream s) {
+  for (auto& x : arrays)
+    if (mx::issubdtype(x.dtype(), mx::floating)) x = mx::astype(x, mx::float32, s);
+  return arrays;
+}
+
+// Data pointers of float32 arrays.
 inline std::vector<float*> data_of(Arrays& arrays) {
   std::vector<float*> pointers;
   for (auto& x : arrays) pointers.push_back(x.data<float>());
