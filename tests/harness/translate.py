@@ -66,7 +66,9 @@ def cpu_source(
         f"{own}\n{undone}{parameters(call)}void custom_kernel({', '.join(formal)}) {{\n"
         f'#line 1 "{text.name}"\n{text.source}\n}}'
     )
-    body = _shared_memory(preprocess(body), KEYWORDS[platform], observed)
+    # orders to the compiler of the GPU, without instructions
+    body = re.sub(r'asm\("" : "\+\w"\(\w+\)\);', "", preprocess(body))
+    body = _shared_memory(body, KEYWORDS[platform], observed)
     return (
         f'#include "{platform}.h"\nnamespace {{\n{body}\n}}\n'
         'extern "C" void kernel(gpu::Array* arrays, const gpu::Position& position) {\n'

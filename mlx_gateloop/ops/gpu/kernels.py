@@ -1,8 +1,7 @@
 """Kernels composed from the text beside this file, and their launches."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import mlx.core as mx
@@ -13,8 +12,8 @@ Launch = Callable[..., list[mx.array]]  # a kernel of MLX
 
 WIDTH = 32  # channels of a threadgroup, one for each lane
 INTERVAL = 32  # steps between saved states; a tile starts at one of them
-STEPS = 4  # of a segment; with more the backward pass would not fit into 64 registers
-TILE = 64  # steps of the largest tile, 16 segments; parts of a sequence are whole tiles
+STEPS = 8  # of a segment at most; with more the backward pass would not fit into 128 registers
+TILE = 64  # steps of the largest tile; parts of a sequence are whole tiles
 # Processors of a common GPU of the platform; MLX does not report their number.
 CORES = {"metal": 32, "cuda": 132}
 # In shorter parts reading the gates and inputs twice costs more than it saves.
@@ -71,6 +70,11 @@ class Plan:
     segments: int
     parts: int = 1
 
+    @property
+    def steps(self) -> int:
+        """Steps of a segment."""
+        return min(STEPS, TILE // self.segments)
+
 
 def plan(platform: str, B: int, L: int, D: int) -> Plan:
     """Choose more segments for few threadgroups, and parts for very few with long sequences."""
@@ -95,18 +99,7 @@ class Kernels:
     def __init__(self, platform: str, factory: Callable[..., Launch]) -> None:
         self.platform = platform
         self.factory = factory
-
-    @cached_property
-    def _forward(self) -> Launch:
-        return self._build("forward", *FORWARD)
-
-    @cached_property
-    def _backward(self) -> Launch:
-        return self._build("backward", *BACKWARD)
-
-    @cached_property
-    def _aggregate(self) -> Launch:
-        return self._build("aggregate", *AGGREGATE)
+        self._built: dict[tuple[str, int], Launch] = {}
 
     def forward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
         """Compute y, z, the last state h1 `[B, P, D]`, and the states at every `INTERVAL` steps.
@@ -122,8 +115,7 @@ class Kernels:
         saved = (B, -(-L // INTERVAL), P, D)
         shapes = {"y": (B, L, D), "z": (B, L, D), "h1": (B, P, D), "states": saved}
         outputs = {name: (shape, T if name in "yz" else f32) for name, shape in shapes.items()}
-        template = _template(variant, x, plan)
-        return _launch(self._forward, FORWARD[0], variant, plan, x, outputs, template)
+        return self._launch("forward", FORWARD, variant, plan, x, outputs)
 
     def backward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
         """Compute the gradients; `x` as the inputs of `BACKWARD`, dh1 `[B, parts, P, D]`."""
@@ -132,8 +124,7 @@ class Kernels:
         dtypes = dict(zip(BACKWARD[1], [T, T, T, gate, gate, mx.float32], strict=True))
         shapes = {name: (B, variant.planes, D) if name == "dh0" else (B, L, D) for name in dtypes}
         outputs = {name: (shapes[name], dtype) for name, dtype in dtypes.items()}
-        template = _template(variant, x, plan)
-        return _launch(self._backward, BACKWARD[0], variant, plan, x, outputs, template)
+        return self._launch("backward", BACKWARD, variant, plan, x, outputs)
 
     def aggregate(
         self, variant: Variant, plan: Plan, x: Mapping[str, mx.array], adjoint: bool
@@ -142,20 +133,47 @@ class Kernels:
         B, _, D = x["first"].shape
         shape = (B, plan.parts * plan.segments, D)
         outputs = dict.fromkeys(AGGREGATE[1], (shape, mx.float32))
-        template = [*_template(variant, x, plan), ("ADJOINT", adjoint)]
-        return _launch(self._aggregate, AGGREGATE[0], variant, plan, x, outputs, template)
+        more: Template = [("ADJOINT", adjoint)]
+        return self._launch("aggregate", AGGREGATE, variant, plan, x, outputs, more)
 
-    def _build(self, name: str, inputs: list[str], outputs: list[str]) -> Launch:
+    def _launch(
+        self,
+        name: str,
+        arrays: tuple[list[str], list[str]],
+        variant: Variant,
+        plan: Plan,
+        x: Mapping[str, mx.array],
+        outputs: Mapping[str, tuple[tuple[int, ...], mx.Dtype]],
+        more: Sequence[tuple[str, mx.Dtype | int | bool]] = (),
+    ) -> Arrays:
+        B, _, D = x["first"].shape
+        absent = variant.absent
+        shapes = [(1,) if name in absent else shape for name, (shape, _) in outputs.items()]
+        found = self._kernel(name, arrays, plan.segments)(
+            inputs=[x["first"] if name in absent else x[name] for name in arrays[0]],
+            template=[*_template(variant, x, plan), *more],
+            # runs in x: CUDA takes at most 65,535 blocks in the other axes
+            grid=(WIDTH * B * plan.parts, plan.segments * -(-D // WIDTH), 1),
+            threadgroup=(WIDTH, plan.segments, 1),
+            output_shapes=shapes,
+            output_dtypes=[dtype for _, dtype in outputs.values()],
+        )
+        return {n: array for n, array in zip(outputs, found, strict=True) if n not in absent}
+
+    def _kernel(self, name: str, arrays: tuple[list[str], list[str]], segments: int) -> Launch:
         def text(*names: str) -> str:
             return "".join((Path(__file__).parent / name).read_text() for name in names)
 
-        return self.factory(
-            name=f"gateloop_{name}",
-            input_names=inputs,
-            output_names=outputs,
-            header=text(f"prelude.{self.platform}", "common.inc"),
-            source=text(f"entry.{self.platform}", "position.inc", f"{name}.inc"),
-        )
+        if (name, segments) not in self._built:
+            header = text(f"prelude.{self.platform}", "common.inc")
+            self._built[name, segments] = self.factory(
+                name=f"gateloop_{name}",
+                input_names=arrays[0],
+                output_names=arrays[1],
+                header=f"#define GL_SEGMENTS {segments}\n{header}",
+                source=text(f"entry.{self.platform}", "position.inc", f"{name}.inc"),
+            )
+        return self._built[name, segments]
 
 
 def _template(variant: Variant, x: Mapping[str, mx.array], plan: Plan) -> Template:
@@ -168,29 +186,6 @@ def _template(variant: Variant, x: Mapping[str, mx.array], plan: Plan) -> Templa
         ("MASKED", variant.masked),
         ("REVERSE", variant.reverse),
         ("S", plan.segments),
-        ("R", STEPS),
+        ("R", plan.steps),
         ("C", INTERVAL),
     ]
-
-
-def _launch(
-    kernel: Launch,
-    inputs: list[str],
-    variant: Variant,
-    plan: Plan,
-    x: Mapping[str, mx.array],
-    outputs: Mapping[str, tuple[tuple[int, ...], mx.Dtype]],
-    template: Template,
-) -> Arrays:
-    B, _, D = x["first"].shape
-    absent = variant.absent
-    arrays = kernel(
-        inputs=[x["first"] if name in absent else x[name] for name in inputs],
-        template=template,
-        # runs in x: CUDA takes at most 65,535 blocks in the other axes
-        grid=(WIDTH * B * plan.parts, plan.segments * -(-D // WIDTH), 1),
-        threadgroup=(WIDTH, plan.segments, 1),
-        output_shapes=[(1,) if name in absent else shape for name, (shape, _) in outputs.items()],
-        output_dtypes=[dtype for _, dtype in outputs.values()],
-    )
-    return {n: array for n, array in zip(outputs, arrays, strict=True) if n not in absent}

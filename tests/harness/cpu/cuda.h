@@ -38,6 +38,7 @@ GPU_LANE(__shfl_down_sync, uint, own_lane() + n < gpu::kLanes ? own_lane() + n :
 #define logf __builtin_logf
 #define sinf __builtin_sinf
 #define cosf __builtin_cosf
+#define __fdividef(x, y) ((x) / (y) * (1 + 0x1p-22f))  // 2 ulp
 #define sqrtf __builtin_sqrtf
 #define fmaf __builtin_fmaf
 inline void sincosf(float x, float* s, float* c) {

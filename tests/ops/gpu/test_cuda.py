@@ -28,7 +28,7 @@ def check(variant, architecture, segments):
         print(f"{compiled.registers} registers, {compiled.spilled_bytes} bytes spilled, ", end="")
         print(f"{compiled.shared_bytes} bytes shared")
         assert f".target sm_{architecture}" in compiled.ptx
-        assert compiled.registers <= 64  # the prelude demands it, at the price of what is spilled
+        assert compiled.registers <= 128  # the prelude demands it, at the price of what is spilled
         assert compiled.spilled_bytes == 0
         assert compiled.shared_bytes <= 32 * 1024
         waits = "aggregate" not in kernel.text.name

@@ -66,8 +66,8 @@ MUTANTS = {
     "fast sine and cosine": Mutant("prelude.metal", "metal::precise::sincos", "metal::sincos"),
     "idle lanes return early": Mutant(
         "position.inc",
-        "const bool writes = channel < D;",
-        "const bool writes = channel < D; if (!writes) return;",
+        "  const int first_step =",
+        "  if (channel >= D) return; const int first_step =",
     ),
     "one buffer for a round, forward": Mutant("forward.inc", ROUND_FLIP, "//"),
     "one buffer for a round, backward": Mutant("backward.inc", ROUND_FLIP, "//"),
@@ -83,18 +83,18 @@ MUTANTS = {
         "backward.inc", "G.im * by.re - G.re * by.im", "G.re * by.im - G.im * by.re"
     ),
     "slope of the sigmoid": Mutant("common.inc", "negative ? 1.0f - rest : rest", "rest"),
-    "lanes past the last channel write": Mutant("position.inc", "= channel < D;", "= true;"),
+    "lanes past the last channel write": Mutant("position.inc", "channel < D ? end : begin", "end"),
     "they read past it": Mutant("position.inc", "channel < D ? channel : D - 1", "channel"),
     "steps past the last are written": Mutant(
-        "backward.inc", "      if (writes && start + r < end) {", "      if (writes) {"
+        "backward.inc", "      if (start + r < stop) {", "      if (begin < stop) {"
     ),
     "last step is left out": Mutant(
         "forward.inc",
-        "      if (writes && start + r < end) {",
-        "      if (writes && start + r < end - 1) {",
+        "      if (start + r < stop) {",
+        "      if (start + r < stop - 1) {",
     ),
     "loads past the end": Mutant(
-        "forward.inc", "start + r < end ? start + r : end - 1", "start + r"
+        "forward.inc", "on = start + r < end && GL", "on = start < end && GL"
     ),
     "first step of a tile": Mutant("forward.inc", "tile + seg * R", "tile + seg * R + 1"),
     "too few states saved": Mutant("forward.inc", "start % C == 0", "start % (2 * C) == 0"),
@@ -113,22 +113,24 @@ MUTANTS = {
         "forward.inc", "COMPLEX ? float(second[i]) : 0.0f", "float(second[D + i])", **REAL
     ),
     "index of the reverse": Mutant(
-        "position.inc", "(REVERSE ? L - 1 : 0) * D", "(REVERSE ? L : 0) * D", reverse=True
+        "position.inc", "REVERSE ? L - 1 : 0", "REVERSE ? L : 0", reverse=True
     ),
     "reverse goes forward": Mutant("position.inc", "REVERSE ? -D : D", "D", reverse=True),
     "mask is not reversed": Mutant(
         "position.inc", "(REVERSE ? L - 1 - (t) : (t))", "(t)", reverse=True, **MASK
     ),
-    "mask of y": Mutant("forward.inc", "live >> r & 1 ? o[r] * h.re : 0.0f", "o[r] * h.re", **MASK),
     "mask of a gate": Mutant("backward.inc", "on ? turning : 0.0f", "turning", **MASK),
     "mask of the recurrence": Mutant(
-        "forward.inc",
-        "live >> r & 1 ? gl_gate_of<FORM, COMPLEX>(f[r], s[r]).a : gl_one()",
-        "gl_gate_of<FORM, COMPLEX>(f[r], s[r]).a",
-        **MASK,
+        "forward.inc", "on ? float(first[i]) : gl_identity<FORM>()", "float(first[i])", **MASK
     ),
+    "mask of the recurrence, backward": Mutant(
+        "backward.inc", "on ? float(first[i]) : gl_identity<FORM>()", "float(first[i])", **MASK
+    ),
+    "identity that is none": Mutant("common.inc", "200.0f", "2.0f", **MASK),
     "gates before instead of after": Mutant("backward.inc", "GL_GET(2, seg", "GL_GET(0, seg"),
-    "order of an adjoint part": Mutant("aggregate.inc", "low + high - 1 - n", "n", **PARTS),
+    "order of an adjoint part": Mutant(
+        "aggregate.inc", "low + high - 1 - (tile + r)", "tile + r", **PARTS
+    ),
     "last state of the first part": Mutant("forward.inc", "&& end == L", "&& begin == 0", **PARTS),
     "h0 of the last part": Mutant("backward.inc", "&& begin == 0", "&& end == L", **PARTS),
 }
