@@ -7,7 +7,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo embedded screenshots test test-all test-install faults fuzz lint format biome docs bench \
+.PHONY: help demo embedded screenshots test test-all test-install faults fuzz kernels lint format biome docs bench \
   requirements clean
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make faults   kill training, an experiment and a conversion 54 times each, and count the losses"
 	@echo "make test-install   the wheel in empty environments without a compiler"
 	@echo "make fuzz   a minute of broken files for each reader; SECONDS=600, TARGETS=\"torch page\""
+	@echo "make kernels   count the GPU kernels' instructions: benchmarks/results/kernels.md"
 	@echo "make lint   ruff, mypy, clang-format and biome"
 	@echo "make docs   build these pages and the API reference into build/site"
 	@echo "make bench  time our code beside the peers that are installed"
@@ -50,6 +51,10 @@ faults: .venv/installed-dev
 # The wheel in empty environments, where its commands run: takes minutes.
 test-install: .venv/bin/python
 	$(BIN)/python .ci/check_install.py
+
+# What the GPU kernels cost, counted without a GPU.
+kernels: .venv/installed-dev
+	PYTHONPATH=tests $(BIN)/python -m harness.instructions
 
 # One process, of the lowest priority.
 SECONDS ?= 60

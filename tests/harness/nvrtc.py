@@ -19,10 +19,11 @@ PACKAGES = {  # directories, and what pip calls them
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel's PTX, and what its machine code takes: registers of a thread, bytes of a block,
+    """A kernel's PTX and machine code, and what it takes: registers of a thread, bytes of a block,
     bytes that a thread stores and loads for want of registers."""
 
     ptx: str
+    cubin: bytes
     registers: int
     shared_bytes: int
     spilled_bytes: int
@@ -34,6 +35,7 @@ def absence() -> str | None:
     return f"not installed: {', '.join(missing)}" if missing else None
 
 
+@cache
 def compiled(source: str, architecture: str) -> Compiled:
     """A composed CUDA source of one kernel, compiled for an architecture as "sm_90".
 
@@ -54,12 +56,13 @@ def compiled(source: str, architecture: str) -> Compiled:
         if failed:
             raise RuntimeError(f"a CUDA kernel does not compile:\n{log[:4000]}")
         ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
+        cubin = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
     (registers,) = re.findall(r"Used (\d+) registers", log)
     (stored, loaded) = re.findall(r"(\d+) bytes spill", log)
     shared = re.findall(r"(\d+) bytes smem", log) or [0]
-    return Compiled(ptx, int(registers), int(shared[0]), int(stored) + int(loaded))
+    return Compiled(ptx, cubin, int(registers), int(shared[0]), int(stored) + int(loaded))
 
 
 def _package(name: str) -> Path | None:
@@ -82,9 +85,20 @@ def _library() -> ctypes.CDLL:
     return ctypes.CDLL(str(next(directory.glob("libnvrtc.so.*"))))
 
 
+def version() -> str:
+    """The compiler's version, as "12.9"."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return f"{major.value}.{minor.value}"
+
+
 def _text(size_of, get, program) -> str:
+    return _bytes(size_of, get, program).rstrip(b"\0").decode()
+
+
+def _bytes(size_of, get, program) -> bytes:
     size = ctypes.c_size_t()
     size_of(program, ctypes.byref(size))
-    text = ctypes.create_string_buffer(size.value)
-    get(program, text)
-    return text.value.decode()
+    found = ctypes.create_string_buffer(size.value)
+    get(program, found)
+    return found.raw

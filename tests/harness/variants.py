@@ -42,7 +42,7 @@ def launch(
     factory: Callable[..., Any],
     case: tuple,
     shape: tuple,
-    segments: int = 16,
+    segments: int = 8,
     parts: int = 1,
 ) -> None:
     """Calls the three kernels of a variant once."""
@@ -59,7 +59,7 @@ def launch(
 
 
 def composed(
-    platform: str, make: Callable[..., Kernel], case: tuple, shape: tuple, segments: int = 16
+    platform: str, make: Callable[..., Kernel], case: tuple, shape: tuple, segments: int = 8
 ) -> list[tuple[Kernel, Call]]:
     """The three kernels of a variant with the types they are called with."""
     found = []

@@ -1,0 +1,78 @@
+"""Counts the machine instructions that a CUDA kernel issues for an element."""
+
+import re
+import subprocess
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+PACKAGE = "nvidia-cuda-nvdisasm"
+LABEL = re.compile(r"(\.L_x_\d+):")
+INSTRUCTION = re.compile(r"\s*/\*[0-9a-f]+\*/\s+(@!?U?P\w+\s+)?([A-Z0-9_.]+)(.*);")
+# Code with these is part of every step; a detour for rare numbers has none of them.
+EVERY_STEP = ("MUFU", "STG", "LDS", "STS")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction; `target` is the index of the one that a branch leads to."""
+
+    name: str
+    guarded: bool
+    target: int | None = None
+
+
+def absence() -> str | None:
+    """Why nothing can be counted, in one line; None if it can."""
+    return None if _disassembler() else f"not installed: {PACKAGE}"
+
+
+def each_tile(cubin: bytes) -> list[str]:
+    """The names of the instructions that a thread issues for a tile: the largest loop.
+
+    Detours are left out: division by subnormal numbers, sine and cosine of huge ones.
+    """
+    code = _disassembled(cubin)
+    loops = [(at.target, n + 1) for n, at in enumerate(code) if _is_behind(at, n)]
+    begin, end = max(loops, key=lambda loop: loop[1] - loop[0])
+    rare: set[int] = set()
+    for n in range(begin, end):
+        at = code[n]
+        if at.guarded and at.target is not None and at.target > n:
+            passed = code[n + 1 : at.target]
+            calls = any(i.name.startswith("CALL") for i in passed)
+            inner = any(n < low and high <= at.target for low, high in loops)
+            if (calls or inner) and not any(i.name.startswith(EVERY_STEP) for i in passed):
+                rare |= set(range(n + 1, at.target))
+    return [code[n].name for n in range(begin, end) if n not in rare]
+
+
+def _is_behind(at: Instruction, n: int) -> bool:
+    return at.target is not None and at.target <= n
+
+
+def _disassembled(cubin: bytes) -> list[Instruction]:
+    with NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(_disassembler()), "-c", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = text.splitlines()
+    labels, count = {}, 0
+    for line in lines:
+        if label := LABEL.match(line):
+            labels[label[1]] = count
+        count += bool(INSTRUCTION.match(line))
+    found = []
+    for guard, name, operands in (m.groups() for m in map(INSTRUCTION.match, lines) if m):
+        target = re.search(r"\.L_x_\d+", operands) if name.startswith("BRA") else None
+        found.append(Instruction(name, bool(guard), labels[target[0]] if target else None))
+    return found
+
+
+def _disassembler() -> Path | None:
+    try:
+        return next(Path(f.locate()) for f in files(PACKAGE) or [] if f.name == "nvdisasm")
+    except (PackageNotFoundError, StopIteration):
+        return None
