@@ -1,4 +1,4 @@
-"""Compare two installed versions: the operator, and the work of `gateloop bench model` and `train`.
+"""Compare two installed versions: prefill, decoding, training steps and the operator.
 
 python benchmarks/compare_versions.py ../before/.venv/bin/python .venv/bin/python
 
@@ -36,9 +36,12 @@ from functools import partial
 import mlx.core as mx
 import numpy as np
 import mlx_gateloop as gl
-from mlx_gateloop.bench import model, train, zoo
+import mlx.nn as nn
+import mlx.optimizers as optim
+from mlx_gateloop.bench import model, zoo
 from mlx_gateloop.bench.measure import CACHE_BYTES, mlx_run
 from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.ops.pointwise import cross_entropy
 
 mx.set_cache_limit(CACHE_BYTES)
 tokens = np.random.default_rng(0).integers(0, zoo.VOCABULARY, (4, 1024))
@@ -48,8 +51,14 @@ sizes = {"hidden_size": 256, "num_hidden_layers": 4, "intermediate_size": 768}
 def small(**options):
     return Model(ModelArgs(vocab_size=zoo.VOCABULARY, output_gate=True, **sizes, **options))
 def training(**options):
-    step = train._our_step(small(**options))
-    return lambda: step([(tokens[:, :512], tokens[:, 1:513])])
+    network, optimizer = small(**options), optim.AdamW(1e-4)
+    inputs, targets = mx.array(tokens[:, :512]), mx.array(tokens[:, 1:513])
+    compute = nn.value_and_grad(network, lambda: cross_entropy(network(inputs), targets).mean())
+    def step():
+        loss, gradients = compute()
+        optimizer.update(network, gradients)
+        mx.eval(loss, network.state, optimizer.state)
+    return step
 def operator(keys, values, is_complex, is_gradient):
     shapes = [keys, keys, values, *[keys] * (1 + is_complex)]
     arrays = [mx.random.normal(shape) for shape in shapes]
