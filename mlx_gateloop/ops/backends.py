@@ -10,6 +10,7 @@ import mlx.core as mx
 from mlx_gateloop.ops import native
 from mlx_gateloop.ops.checks import check_choice
 from mlx_gateloop.ops.gpu import operator as gpu
+from mlx_gateloop.ops.gpu.first_use import KernelError
 from mlx_gateloop.ops.native import recurrence
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.scan import linear_recurrence
@@ -81,7 +82,7 @@ def run_on(name: str, function: Callable[[Backend], T]) -> T:
     backend = choose(name)
     try:
         return function(backend)
-    except gpu.KernelError as error:
+    except KernelError as error:
         if name != "auto":
             raise
         _warn_once(str(error))

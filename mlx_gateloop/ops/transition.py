@@ -8,7 +8,8 @@ import mlx.core as mx
 from mlx_gateloop.ops import planes as pl
 from mlx_gateloop.ops.planes import Planes
 
-FORMS = {"sigmoid": 0, "polar": 1, "cartesian": 2}  # their numbers in the kernels
+Form = Literal["sigmoid", "polar", "cartesian"]
+FORMS: dict[Form, int] = {"sigmoid": 0, "polar": 1, "cartesian": 2}  # their numbers in the kernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +20,7 @@ class Transition:
     according to `form`. `second` is None for a real transition, which takes half the work.
     """
 
-    form: Literal["sigmoid", "polar", "cartesian"]
+    form: Form
     first: mx.array
     second: mx.array | None = None
 

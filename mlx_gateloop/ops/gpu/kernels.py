@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import mlx.core as mx
@@ -11,6 +12,7 @@ Template = list[tuple[str, mx.Dtype | int | bool]]
 Launch = Callable[..., list[mx.array]]  # a kernel of MLX
 
 WIDTH = 32  # channels of a threadgroup, one for each lane
+SEGMENTS = (16, 8, 4)  # of a tile; a GPU may allow fewer than the 512 threads that 16 take
 INTERVAL = 32  # steps between saved states; a tile starts at one of them
 STEPS = 8  # of a segment at most; with more the backward pass would not fit into 128 registers
 TILE = 64  # steps of the largest tile; parts of a sequence are whole tiles
@@ -19,7 +21,7 @@ CORES = {"metal": 32, "cuda": 132}
 # In shorter parts reading the gates and inputs twice costs more than it saves.
 SHORTEST_PART = 512
 
-# Arrays in the order of the kernels' parameters. A launch passes `first` for an input that its
+# Arrays in the order of the kernels' parameters. A launch passes a few zeros for an input that its
 # variant does not read, and a single number for an output that it does not write.
 FORWARD = (["q", "k", "v", "first", "second", "mask", "h0"], ["y", "z", "h1", "states"])
 BACKWARD = (
@@ -99,6 +101,8 @@ class Kernels:
     def __init__(self, platform: str, factory: Callable[..., Launch]) -> None:
         self.platform = platform
         self.factory = factory
+        self.compiled: set[tuple[object, ...]] = set()  # names and constants: a kernel each
+        self.seconds = 0.0  # that their first runs took
         self._built: dict[tuple[str, int], Launch] = {}
 
     def forward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
@@ -148,10 +152,12 @@ class Kernels:
     ) -> Arrays:
         B, _, D = x["first"].shape
         absent = variant.absent
+        template = [*_template(variant, x, plan), *more]
+        self.compiled.add((name, *(value for _, value in template)))
         shapes = [(1,) if name in absent else shape for name, (shape, _) in outputs.items()]
         found = self._kernel(name, arrays, plan.segments)(
-            inputs=[x["first"] if name in absent else x[name] for name in arrays[0]],
-            template=[*_template(variant, x, plan), *more],
+            inputs=[_placeholder() if name in absent else x[name] for name in arrays[0]],
+            template=template,
             # runs in x: CUDA takes at most 65,535 blocks in the other axes
             grid=(WIDTH * B * plan.parts, plan.segments * -(-D // WIDTH), 1),
             threadgroup=(WIDTH, plan.segments, 1),
@@ -174,6 +180,11 @@ class Kernels:
                 source=text(f"entry.{self.platform}", "position.inc", f"{name}.inc"),
             )
         return self._built[name, segments]
+
+
+@cache
+def _placeholder() -> mx.array:
+    return mx.array([0.0] * 8)  # fewer numbers would be of another type on Metal
 
 
 def _template(variant: Variant, x: Mapping[str, mx.array], plan: Plan) -> Template:

@@ -1,5 +1,6 @@
 """The operator and its scan by the GPU kernels, differentiable; results as in `gate_loop`."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -7,26 +8,16 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.gpu.kernels import (
-    BACKWARD,
-    FORWARD,
-    TILE,
-    Arrays,
-    Kernels,
-    Plan,
-    Variant,
-    plan,
-)
+from mlx_gateloop.ops.gpu.first_use import KernelError, plan
+from mlx_gateloop.ops.gpu.kernels import BACKWARD, FORWARD, Kernels, Variant
+from mlx_gateloop.ops.gpu.parts import entries
+from mlx_gateloop.ops.gpu.plain import plain_gradients
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.transition import FORMS, Transition
 
 CUDA_BUILDS = ("mlx-cuda-12", "mlx-cuda-13")
 NAMES = {"metal": "Apple", "cuda": "NVIDIA"}
 TYPES = (mx.float32, mx.float16, mx.bfloat16)
-
-
-class KernelError(RuntimeError):
-    """A kernel does not compile or does not run on this GPU."""
 
 
 def absence(platform: str) -> str | None:
@@ -115,43 +106,12 @@ def _alike(*arrays: mx.array) -> tuple[mx.array, ...]:
 
 def _run(kernels: Kernels, variant: Variant, arrays: Sequence[mx.array]) -> Planes:
     """Return y, z if there is one, the last state and the saved states."""
-    names = [name for name in FORWARD[0] if name not in variant.absent]
-    x = dict(zip(names, arrays, strict=True))
-    shape = x["first"].shape
-    cut = plan(kernels.platform, *shape)
-    cut = Plan(cut.segments, min(cut.parts, 2))
-    failure = _failure(kernels, variant, cut, x["k"].dtype, x["first"].dtype)
-    if (shape[1] + TILE) * shape[2] >= 2**31:  # they count to the end of the last tile
-        failure = "the kernels count the numbers of a sequence in 31 bits; cut it"
-    if failure:
-        raise KernelError(failure)
     return tuple(_operator(kernels, variant)(*arrays))
 
 
 @cache
-def _failure(
-    kernels: Kernels, variant: Variant, cut: Plan, dtype: mx.Dtype, gate: mx.Dtype
-) -> str | None:
-    """Run a variant's kernels on a few numbers; returns the error if one fails, else None.
-
-    The gradient's kernels run too: later they would compile in the user's own evaluation, where
-    the error cannot be caught.
-    """
-    shape = (1, cut.parts * TILE, 8)  # MLX passes fewer than 8 numbers differently: another kernel
-    edge = mx.zeros((1, variant.planes, 8))
-    x = dict.fromkeys(("q", "k", "v", "dy", "dz"), mx.zeros(shape, dtype))
-    x |= dict.fromkeys(("first", "second"), mx.zeros(shape, gate))
-    x["mask"] = mx.zeros(shape[:2], mx.bool_)
-    try:
-        x["h0"] = _entries(kernels, variant, cut, x, edge, adjoint=False)
-        x["dh1"] = _entries(kernels, variant, cut, x, edge, adjoint=True)
-        outputs = kernels.forward(variant, cut, x)
-        mx.eval(outputs, kernels.backward(variant, cut, x | {"states": outputs["states"]}))
-    except (RuntimeError, ValueError) as error:  # MLX raises ValueError for oversized threadgroups
-        lines = str(error).splitlines() or ["no reason given"]
-        what = next((line for line in lines if "error:" in line), lines[0])
-        return f"a {kernels.platform} kernel fails: {what.strip()}"
-    return None
+def _warn_once(message: str) -> None:
+    warnings.warn(message, stacklevel=4)
 
 
 @cache
@@ -168,14 +128,14 @@ def _operator(kernels: Kernels, variant: Variant) -> Callable[..., Any]:
 
     def forward(*arrays: mx.array) -> Planes:
         x = dict(zip(names, arrays, strict=True))
-        cut = plan(kernels.platform, *x["first"].shape)
-        h0 = _entries(kernels, variant, cut, x, x["h0"], adjoint=False)
+        cut = plan(kernels, "forward", variant, x)
+        h0 = entries(kernels, variant, cut, x, x["h0"], adjoint=False)
         return tuple(kernels.forward(variant, cut, x | {"h0": h0}).values())
 
     def backward(*arrays: mx.array) -> Planes:
         x = dict(zip(kept + cotangents, arrays, strict=True))
-        cut = plan(kernels.platform, *x["first"].shape)
-        dh1 = _entries(kernels, variant, cut, x, x["dh1"], adjoint=True)
+        cut = plan(kernels, "backward", variant, x)
+        dh1 = entries(kernels, variant, cut, x, x["dh1"], adjoint=True)
         return tuple(kernels.backward(variant, cut, x | {"dh1": dh1}).values())
 
     operator = mx.custom_function(forward)
@@ -185,7 +145,11 @@ def _operator(kernels: Kernels, variant: Variant) -> Callable[..., Any]:
     def operator_vjp(arrays: Planes, cotangents: Planes, outputs: Planes) -> Planes:
         *given, _ = cotangents  # the saved states have none
         primals = dict(zip(names, arrays, strict=True))
-        found: Any = gradient(*(primals[name] for name in kept), outputs[-1], *given)
+        try:
+            found: Any = gradient(*(primals[name] for name in kept), outputs[-1], *given)
+        except KernelError as error:
+            _warn_once(f"mlx_gateloop computes the gradient in plain MLX: {error}")
+            found = plain_gradients(variant, primals, given)
         by_name = dict(zip(gradients, found, strict=True))
         if variant.masked:
             by_name["dmask"] = mx.zeros_like(primals["mask"])
@@ -196,30 +160,3 @@ def _operator(kernels: Kernels, variant: Variant) -> Callable[..., Any]:
         raise NotImplementedError("second derivatives: only backend='ops' and 'native' have them")
 
     return operator
-
-
-def _entries(
-    kernels: Kernels, variant: Variant, cut: Plan, x: Arrays, edge: mx.array, adjoint: bool
-) -> mx.array:
-    """Compute the states that enter each part, `[B, parts, P, D]`; if `adjoint`, their gradients.
-
-    It takes two launches before the caller's: the effect of every piece, and a scan over pieces.
-    """
-    if cut.parts == 1:
-        return edge[:, None]
-    planes_x = variant.planes_x
-    if adjoint:
-        sources = ("dy", "dz") if planes_x else ("q", "dy")
-        planes_x = planes_x and variant.planes
-        x = x | {"k": x[sources[0]], "v": x.get(sources[1], x["k"])}
-    pieces = Variant(variant.form, variant.is_complex, planes_x, variant.masked, variant.reverse)
-    done = kernels.aggregate(pieces, cut, x, adjoint)
-    names = {"k": "Hr", "v": "Hi", "first": "Ar", "second": "Ai"}
-    scan = Variant(FORMS["cartesian"], variant.is_complex, variant.planes, reverse=adjoint)
-    arrays = {name: done[of] for name, of in names.items() if of in done} | {"h0": edge[:, None]}
-    after = kernels.forward(scan, Plan(cut.segments), arrays)
-    S = cut.segments
-    between = slice(S, None, S) if adjoint else slice(S - 1, -1, S)
-    inner = mx.stack([after[name][:, between] for name in "yz" if name in after], 2)
-    outer = edge[:, None]
-    return mx.concatenate([inner, outer] if adjoint else [outer, inner], 1)

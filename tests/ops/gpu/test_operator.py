@@ -137,7 +137,10 @@ def test_kernels_are_built_when_they_are_used_and_once(plain):
     assert plain == []
     operator(*ARRAYS)
     operator(*ARRAYS)
-    assert sorted(plain) == ["gateloop_backward", "gateloop_forward"]
+    assert plain == ["gateloop_forward"]
+    gradient(*ARRAYS)
+    gradient(*ARRAYS)
+    assert plain == ["gateloop_forward", "gateloop_backward"]
 
 
 def test_outputs_and_gradients_go_through(plain):
@@ -229,7 +232,7 @@ def test_a_kernel_that_does_not_compile_gives_way_with_one_warning(monkeypatch):
     assert_close([states], [gl.linear_scan(ARRAYS[0], ARRAYS[1], backend="ops")])
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ["gateloop_forward", "gateloop_aggregate"])
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError])
 def test_whichever_kernel_fails_is_found_before_the_first_launch(monkeypatch, name, kind):
     machine(monkeypatch, broken_kernel(kind("too many threads"), [name]))

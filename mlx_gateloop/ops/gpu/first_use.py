@@ -1,0 +1,113 @@
+"""The first use of a kernel: MLX compiles it, and the GPU may refuse it."""
+
+import sys
+import time
+from functools import cache
+from typing import Literal
+
+import mlx.core as mx
+
+from mlx_gateloop.ops.gpu.kernels import INTERVAL, SEGMENTS, TILE, Arrays, Kernels, Plan, Variant
+from mlx_gateloop.ops.gpu.kernels import plan as wanted_plan
+from mlx_gateloop.ops.gpu.parts import entries
+
+Pass = Literal["forward", "backward"]
+
+# Of MLX's errors those that a kernel will raise again: it does not compile (Metal, CUDA), or a
+# threadgroup is too large for it. Others, such as a lack of memory, may pass.
+REFUSALS = (
+    "Unable to build metal library",
+    "Unable to load",
+    "Thread group size",
+    "Failed to compile kernel",
+    "Failed to load compiled",
+    "too many resources requested",
+)
+NOTABLE = 2.0  # seconds of compilation that a user is told of
+
+
+class KernelError(RuntimeError):
+    """A kernel does not compile or does not run on this GPU."""
+
+
+def plan(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Plan:
+    """Divide the work of a pass, into as many segments as this GPU takes.
+
+    Raises:
+        KernelError: It takes the kernel with no number of segments.
+    """
+    B, L, D = x["first"].shape
+    if (L + TILE) * D >= 2**31:  # they count to the end of the last tile
+        raise KernelError("the kernels count the numbers of a sequence in 31 bits; cut it")
+    cut = wanted_plan(kernels.platform, B, L, D)
+    found = _accepted(kernels, name, variant, cut.segments, cut.parts > 1, _types(x))
+    if isinstance(found, str):
+        raise KernelError(f"a {kernels.platform} kernel fails: {found}")
+    return Plan(found, cut.parts)
+
+
+def _types(x: Arrays) -> tuple[mx.Dtype, mx.Dtype]:
+    return x["k"].dtype, x["first"].dtype
+
+
+@cache
+def _accepted(
+    kernels: Kernels,
+    name: Pass,
+    variant: Variant,
+    most: int,
+    in_parts: bool,
+    types: tuple[mx.Dtype, mx.Dtype],
+) -> int | str:
+    """Return the segments, at most `most`, with which a pass runs, or the reason why none do.
+
+    An error that may pass is raised, and so not remembered.
+    """
+    first_reason = ""
+    for segments in (s for s in SEGMENTS if s <= most):
+        begin = time.perf_counter()
+        try:
+            _run(kernels, name, variant, Plan(segments, 1 + in_parts), types)
+        except (RuntimeError, ValueError) as error:
+            lines = str(error).splitlines() or ["no reason given"]
+            reason = next((line for line in lines if "error:" in line), lines[0]).strip()
+            if not any(refusal in str(error) for refusal in REFUSALS):
+                raise KernelError(f"a {kernels.platform} kernel fails: {reason}") from error
+            first_reason = first_reason or reason
+        else:
+            _tell(kernels, time.perf_counter() - begin)
+            return segments
+    return first_reason
+
+
+def _run(
+    kernels: Kernels,
+    name: Pass,
+    variant: Variant,
+    cut: Plan,
+    types: tuple[mx.Dtype, mx.Dtype],
+) -> None:
+    """Run the kernels of a pass on a few zeros: in a user's evaluation errors cannot be caught."""
+    shape = (1, cut.parts * TILE, 8)  # MLX passes fewer than 8 numbers differently: another kernel
+    P = variant.planes
+    x = dict.fromkeys(("q", "k", "v", "dy", "dz"), mx.zeros(shape, types[0]))
+    x |= dict.fromkeys(("first", "second"), mx.zeros(shape, types[1]))
+    x |= {"mask": mx.zeros(shape[:2], mx.bool_)}
+    x |= {"states": mx.zeros((1, shape[1] // INTERVAL, P, 8))}
+    edges = entries(kernels, variant, cut, x, mx.zeros((1, P, 8)), name == "backward")
+    if name == "forward":
+        mx.eval(kernels.forward(variant, cut, x | {"h0": edges}))
+    else:
+        mx.eval(kernels.backward(variant, cut, x | {"dh1": edges}))
+
+
+def _tell(kernels: Kernels, seconds: float) -> None:
+    """Say once that kernels take long to compile."""
+    before = kernels.seconds
+    kernels.seconds += seconds
+    if before < NOTABLE <= kernels.seconds:
+        print(
+            f"mlx_gateloop: MLX compiled {len(kernels.compiled)} GPU kernels in "
+            f"{kernels.seconds:.1f} s, as it does in every process (docs/backends.md)",
+            file=sys.stderr,
+        )
