@@ -15,9 +15,11 @@ import mlx.core as mx
 
 from mlx_gateloop import extras
 from mlx_gateloop.ops.backends import BACKENDS
+from mlx_gateloop.ops.gpu.plans import device, stored
 from mlx_gateloop.ops.native import MLX_VERSION, NOT_INSTALLED, absence
 
 GET_COMPILER = "sudo apt install g++"
+GPUS = ("metal", "cuda")
 
 
 def blas_in_use() -> str:
@@ -50,7 +52,8 @@ def report() -> str:
         *((f"[{name}]", _extra(absent)) for name, absent in extras.missing().items()),
         ("ops", "present"),
         ("native", f"absent: {reason}" if reason else f"present, built with {built.COMPILER}"),
-        *((name, _presence(BACKENDS[name].why_missing())) for name in ("metal", "cuda")),
+        *((name, _presence(BACKENDS[name].why_missing())) for name in GPUS),
+        *_tuning(),
         ("BLAS", blas_in_use()),
     ]
     lines = [f"{name:12}{text}" for name, text in rows]
@@ -85,6 +88,15 @@ def _cure() -> list[str]:
     if hook and hook.no_blas == hook.OTHER_NUMPY:
         return [f"{pip} --force-reinstall --no-deps --only-binary :all: numpy"]
     return []
+
+
+def _tuning() -> list[tuple[str, str]]:
+    """Describe how the kernels divide their work, where there is a GPU."""
+    if all(BACKENDS[name].why_missing() for name in GPUS):
+        return []
+    return [
+        ("tuning", str(stored(device()) or "none; gateloop bench ops --tune measures this GPU"))
+    ]
 
 
 def _presence(reason: str | None) -> str:

@@ -4,5 +4,6 @@ torch and jax are imported only where they are timed, and left out if they are n
 """
 
 from mlx_gateloop.bench.report import REPORTS, write_report
+from mlx_gateloop.bench.tune import tune_this_gpu
 
-__all__ = ["REPORTS", "write_report"]
+__all__ = ["REPORTS", "tune_this_gpu", "write_report"]

@@ -7,7 +7,8 @@ import mlx.core as mx
 import pytest
 
 from harness import Call, Kernel
-from mlx_gateloop.ops.gpu.kernels import Kernels, Plan, Variant
+from mlx_gateloop.ops.gpu.kernels import Kernels, Variant
+from mlx_gateloop.ops.gpu.plans import Plan
 
 SMALL = (1, 3, 2)  # inputs of fewer than 8 numbers are another kernel on Metal
 VARIANTS = [

@@ -3,15 +3,13 @@
 import sys
 import time
 from functools import cache
-from typing import Literal
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.gpu.kernels import INTERVAL, SEGMENTS, TILE, Arrays, Kernels, Plan, Variant
-from mlx_gateloop.ops.gpu.kernels import plan as wanted_plan
-from mlx_gateloop.ops.gpu.parts import entries
-
-Pass = Literal["forward", "backward"]
+from mlx_gateloop.ops.gpu import plans
+from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Variant
+from mlx_gateloop.ops.gpu.parts import run
+from mlx_gateloop.ops.gpu.plans import SEGMENTS, TILE, Pass, Plan
 
 # Of MLX's errors those that a kernel will raise again: it does not compile (Metal, CUDA), or a
 # threadgroup is too large for it. Others, such as a lack of memory, may pass.
@@ -39,7 +37,7 @@ def plan(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Plan:
     B, L, D = x["first"].shape
     if (L + TILE) * D >= 2**31:  # they count to the end of the last tile
         raise KernelError("the kernels count the numbers of a sequence in 31 bits; cut it")
-    cut = wanted_plan(kernels.platform, B, L, D)
+    cut = plans.plan(kernels.tuning, plans.kind(name, x["k"].dtype), B, L, D)
     found = _accepted(kernels, name, variant, cut.segments, cut.parts > 1, _types(x))
     if isinstance(found, str):
         raise KernelError(f"a {kernels.platform} kernel fails: {found}")
@@ -67,7 +65,7 @@ def _accepted(
     for segments in (s for s in SEGMENTS if s <= most):
         begin = time.perf_counter()
         try:
-            _run(kernels, name, variant, Plan(segments, 1 + in_parts), types)
+            _try(kernels, name, variant, Plan(segments, 1 + in_parts), types)
         except (RuntimeError, ValueError) as error:
             lines = str(error).splitlines() or ["no reason given"]
             reason = next((line for line in lines if "error:" in line), lines[0]).strip()
@@ -80,7 +78,7 @@ def _accepted(
     return first_reason
 
 
-def _run(
+def _try(
     kernels: Kernels,
     name: Pass,
     variant: Variant,
@@ -94,11 +92,7 @@ def _run(
     x |= dict.fromkeys(("first", "second"), mx.zeros(shape, types[1]))
     x |= {"mask": mx.zeros(shape[:2], mx.bool_)}
     x |= {"states": mx.zeros((1, shape[1] // INTERVAL, P, 8))}
-    edges = entries(kernels, variant, cut, x, mx.zeros((1, P, 8)), name == "backward")
-    if name == "forward":
-        mx.eval(kernels.forward(variant, cut, x | {"h0": edges}))
-    else:
-        mx.eval(kernels.backward(variant, cut, x | {"dh1": edges}))
+    mx.eval(run(kernels, name, variant, cut, x, mx.zeros((1, P, 8))))
 
 
 def _tell(kernels: Kernels, seconds: float) -> None:

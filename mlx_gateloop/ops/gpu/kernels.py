@@ -7,19 +7,13 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from mlx_gateloop.ops.gpu.plans import DEFAULTS, WIDTH, Plan, Tuning
+
 Arrays = dict[str, mx.array]
 Template = list[tuple[str, mx.Dtype | int | bool]]
 Launch = Callable[..., list[mx.array]]  # a kernel of MLX
 
-WIDTH = 32  # channels of a threadgroup, one for each lane
-SEGMENTS = (16, 8, 4)  # of a tile; a GPU may allow fewer than the 512 threads that 16 take
 INTERVAL = 32  # steps between saved states; a tile starts at one of them
-STEPS = 8  # of a segment at most; with more the backward pass would not fit into 128 registers
-TILE = 64  # steps of the largest tile; parts of a sequence are whole tiles
-# Processors of a common GPU of the platform; MLX does not report their number.
-CORES = {"metal": 32, "cuda": 132}
-# In shorter parts reading the gates and inputs twice costs more than it saves.
-SHORTEST_PART = 512
 
 # Arrays in the order of the kernels' parameters. A launch passes a few zeros for an input that its
 # variant does not read, and a single number for an output that it does not write.
@@ -65,42 +59,21 @@ class Variant:
         return 1 + self.is_complex
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The division of work: segments per tile, and parts of a sequence in parallel."""
-
-    segments: int
-    parts: int = 1
-
-    @property
-    def steps(self) -> int:
-        """Steps of a segment."""
-        return min(STEPS, TILE // self.segments)
-
-
-def plan(platform: str, B: int, L: int, D: int) -> Plan:
-    """Choose more segments for few threadgroups, and parts for very few with long sequences."""
-    groups, cores = B * -(-D // WIDTH), CORES[platform]
-    if groups >= 2 * cores:
-        return Plan(8)
-    parts = min(2 * cores // groups, L // SHORTEST_PART)
-    if parts < 4:  # two passes over the inputs take nearly twice as long as one
-        return Plan(16)
-    tiles = -(-L // TILE)
-    return Plan(16, -(-tiles // -(-tiles // parts)))  # no part without steps
-
-
 class Kernels:
     """The kernels of a platform, built at first use.
 
     Args:
         platform: "metal" or "cuda", for the prelude and entry.
         factory: `mx.fast.metal_kernel`, `mx.fast.cuda_kernel`, or another with their signature.
+        tuning: Of the device; None for the platform's.
     """
 
-    def __init__(self, platform: str, factory: Callable[..., Launch]) -> None:
+    def __init__(
+        self, platform: str, factory: Callable[..., Launch], tuning: Tuning | None = None
+    ) -> None:
         self.platform = platform
         self.factory = factory
+        self.tuning = tuning or DEFAULTS[platform]
         self.compiled: set[tuple[object, ...]] = set()  # names and constants: a kernel each
         self.seconds = 0.0  # that their first runs took
         self._built: dict[tuple[str, int], Launch] = {}

@@ -10,8 +10,9 @@ import mlx.core as mx
 
 from mlx_gateloop.ops.gpu.first_use import KernelError, plan
 from mlx_gateloop.ops.gpu.kernels import BACKWARD, FORWARD, Kernels, Variant
-from mlx_gateloop.ops.gpu.parts import entries
+from mlx_gateloop.ops.gpu.parts import run
 from mlx_gateloop.ops.gpu.plain import plain_gradients
+from mlx_gateloop.ops.gpu.plans import device, stored
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.transition import FORMS, Transition
 
@@ -41,8 +42,8 @@ def _is_installed(package: str) -> bool:
 
 @cache
 def kernels(platform: str) -> Kernels:
-    """Build the platform's kernels with MLX."""
-    return Kernels(platform, getattr(mx.fast, f"{platform}_kernel"))
+    """Build the platform's kernels with MLX, tuned to this device if it was measured."""
+    return Kernels(platform, getattr(mx.fast, f"{platform}_kernel"), stored(device()))
 
 
 def gate_loop(
@@ -129,14 +130,12 @@ def _operator(kernels: Kernels, variant: Variant) -> Callable[..., Any]:
     def forward(*arrays: mx.array) -> Planes:
         x = dict(zip(names, arrays, strict=True))
         cut = plan(kernels, "forward", variant, x)
-        h0 = entries(kernels, variant, cut, x, x["h0"], adjoint=False)
-        return tuple(kernels.forward(variant, cut, x | {"h0": h0}).values())
+        return tuple(run(kernels, "forward", variant, cut, x, x["h0"]).values())
 
     def backward(*arrays: mx.array) -> Planes:
         x = dict(zip(kept + cotangents, arrays, strict=True))
         cut = plan(kernels, "backward", variant, x)
-        dh1 = entries(kernels, variant, cut, x, x["dh1"], adjoint=True)
-        return tuple(kernels.backward(variant, cut, x | {"dh1": dh1}).values())
+        return tuple(run(kernels, "backward", variant, cut, x, x["dh1"]).values())
 
     operator = mx.custom_function(forward)
     gradient = mx.custom_function(backward)

@@ -2,24 +2,27 @@
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.gpu.kernels import Arrays, Kernels, Plan, Variant
+from mlx_gateloop.ops.gpu.kernels import Arrays, Kernels, Variant
+from mlx_gateloop.ops.gpu.plans import Pass, Plan
 from mlx_gateloop.ops.transition import FORMS
 
 
-def entries(
+def run(
+    kernels: Kernels, name: Pass, variant: Variant, cut: Plan, x: Arrays, edge: mx.array
+) -> Arrays:
+    """Run a pass; `edge` `[B, P, D]` is the state before the first step, or dh1."""
+    edges = _entries(kernels, variant, cut, x, edge, name == "backward")
+    if name == "forward":
+        return kernels.forward(variant, cut, x | {"h0": edges})
+    return kernels.backward(variant, cut, x | {"dh1": edges})
+
+
+def _entries(
     kernels: Kernels, variant: Variant, cut: Plan, x: Arrays, edge: mx.array, adjoint: bool
 ) -> mx.array:
     """Compute the states that enter each part, `[B, parts, P, D]`; if `adjoint`, their gradients.
 
     It takes two launches before the caller's: the effect of every piece, and a scan over pieces.
-
-    Args:
-        kernels: The platform's kernels.
-        variant: The caller's variant.
-        cut: The caller's division of work.
-        x: The caller's inputs by name.
-        edge: The state before the first step; if `adjoint`, the gradient after the last.
-        adjoint: Go backwards, with the source of the gradient.
     """
     if cut.parts == 1:
         return edge[:, None]

@@ -10,7 +10,7 @@ from helpers import gated
 from helpers.reference import as_numpy, error, forward, random_case, to_planes
 
 from mlx_gateloop.ops.gpu import operator as gpu
-from mlx_gateloop.ops.gpu.kernels import plan
+from mlx_gateloop.ops.gpu.plans import DEFAULTS, plan
 from mlx_gateloop.ops.transition import Transition
 
 pytestmark = pytest.mark.parametrize("platform", PLATFORMS)
@@ -53,7 +53,7 @@ def test_shapes_at_the_edges_of_tiles(platform, batch, length, width):
 @pytest.mark.parametrize(("masked", "reverse"), [(0.0, False), (0.3, True)])
 def test_a_long_sequence_in_parts(platform, is_complex, masked, reverse):
     length = 3001
-    parts = plan(platform[0], 1, length, 5).parts
+    parts = plan(DEFAULTS[platform[0]], "forward 32", 1, length, 5).parts
     assert parts > 1
     assert length % parts
     options = {"masked": masked, "reverse": reverse, "is_complex": is_complex}
@@ -63,7 +63,9 @@ def test_a_long_sequence_in_parts(platform, is_complex, masked, reverse):
 
 def test_a_large_batch(platform):
     batch = 264
-    assert plan(platform[0], batch, 70, 1).segments < plan(platform[0], 1, 70, 1).segments
+    tuning = DEFAULTS[platform[0]]
+    many, few = (plan(tuning, "forward 32", groups, 70, 1) for groups in (batch, 1))
+    assert many.segments < few.segments
     check(platform, random_case(8, 70, batch=batch, heads=(1, 1, 1)), "sigmoid")
 
 

@@ -8,7 +8,7 @@ from helpers.reference import error
 
 from mlx_gateloop.ops import planes as pl
 from mlx_gateloop.ops.gpu import operator as gpu
-from mlx_gateloop.ops.gpu.kernels import plan
+from mlx_gateloop.ops.gpu.plans import DEFAULTS, plan
 
 
 def states(a, x, h0, reverse):
@@ -41,7 +41,7 @@ def planes(x, count):
 def test_states_and_gradients(platform, planes_a, planes_x, shape, reverse):
     count = max(planes_a, planes_x)
     if shape[1] > 1000:
-        assert plan(platform[0], 1, shape[1], shape[2]).parts > 1
+        assert plan(DEFAULTS[platform[0]], "forward 32", 1, shape[1], shape[2]).parts > 1
     rng = np.random.default_rng(0)
 
     def values(shape, count):

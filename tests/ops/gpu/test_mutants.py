@@ -9,7 +9,8 @@ from harness import metal_kernel, recorded
 
 import mlx_gateloop as gl
 from mlx_gateloop.ops.gpu import operator as gpu
-from mlx_gateloop.ops.gpu.kernels import Kernels, plan
+from mlx_gateloop.ops.gpu.kernels import Kernels
+from mlx_gateloop.ops.gpu.plans import DEFAULTS, plan
 
 DIRECTORY = Path(gpu.__file__).parent
 TOLERANCE = 1e-5
@@ -190,7 +191,7 @@ def test_the_kernels_themselves_pass(case):
 
 
 def test_long_sequences_are_cut_into_parts():
-    assert plan("metal", 2, PARTS["length"], 37).parts > 1
+    assert plan(DEFAULTS["metal"], "forward 32", 2, PARTS["length"], 37).parts > 1
 
 
 def test_a_text_that_is_gone_is_reported():

@@ -8,7 +8,8 @@ import pytest
 import mlx_gateloop as gl
 from mlx_gateloop.ops import backends
 from mlx_gateloop.ops.gpu import operator as gpu
-from mlx_gateloop.ops.gpu.kernels import CORES, INTERVAL, TILE, Kernels, Plan, plan
+from mlx_gateloop.ops.gpu.kernels import INTERVAL, Kernels
+from mlx_gateloop.ops.gpu.plans import DEFAULTS, TILE, Plan, plan
 
 SHAPE = (2, 40, 3)
 
@@ -115,18 +116,18 @@ def assert_close(found, wanted):
         assert mx.allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("platform", CORES)
+@pytest.mark.parametrize("platform", DEFAULTS)
 @pytest.mark.parametrize("B", [1, 3, 100])
 @pytest.mark.parametrize("D", [1, 33, 1000])
 @pytest.mark.parametrize("L", [1, 64, 2000, 2048, 30001])
 def test_plans(platform, B, D, L):
-    cut, groups = plan(platform, B, L, D), B * -(-D // 32)
+    cut, groups = plan(DEFAULTS[platform], "forward 32", B, L, D), B * -(-D // 32)
     assert cut.segments in (8, 16)
     tiles = -(-L // TILE)
     each = -(-tiles // cut.parts)  # tiles of a part, as the kernels count them
     assert (cut.parts - 1) * each < tiles  # the last part has steps
-    assert groups * cut.parts <= max(2 * CORES[platform], groups)
-    if groups >= 2 * CORES[platform]:
+    assert groups * cut.parts <= max(2 * DEFAULTS[platform].cores, groups)
+    if groups >= 2 * DEFAULTS[platform].cores:
         assert cut == Plan(8)
     if cut.parts > 1:
         assert each * TILE >= 512
@@ -237,7 +238,7 @@ def test_a_kernel_that_does_not_compile_gives_way_with_one_warning(monkeypatch):
 def test_whichever_kernel_fails_is_found_before_the_first_launch(monkeypatch, name, kind):
     machine(monkeypatch, broken_kernel(kind("too many threads"), [name]))
     length = 4096 if name == "gateloop_aggregate" else 40
-    assert (plan("metal", 1, length, 3).parts > 1) == (length > 40)
+    assert (plan(DEFAULTS["metal"], "forward 32", 1, length, 3).parts > 1) == (length > 40)
     q = mx.zeros((1, length, 3))
     with pytest.raises(gpu.KernelError, match="too many threads"):
         operator(q, q, q, q, q)

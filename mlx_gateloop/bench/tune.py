@@ -1,0 +1,148 @@
+"""`gateloop bench ops --tune`: the best division of the kernels' work on this GPU, measured."""
+
+import itertools
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+
+import mlx.core as mx
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.files import replacing
+from mlx_gateloop.ops.backends import BACKENDS
+from mlx_gateloop.ops.gpu import operator as gpu
+from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Variant
+from mlx_gateloop.ops.gpu.parts import run
+from mlx_gateloop.ops.gpu.plans import (
+    SEGMENTS,
+    Pass,
+    Plan,
+    Tuning,
+    device,
+    kind,
+    plan,
+    tunings_file,
+)
+from mlx_gateloop.ops.transition import FORMS
+
+Shape = tuple[int, int, int]
+PASSES: tuple[Pass, ...] = ("forward", "backward")
+DTYPES = (mx.float32, mx.bfloat16)
+GROUPS = [n << i for i in range(1, 9) for n in (2, 3)]  # 4, 6, 8, 12, 16 ... 768
+PARTS = (256, 512, 1024, 2048, 2**31 - 1)  # the last: never
+WORTH = 0.97  # of the default's time: smaller gains are noise
+HARDLY_MORE = 1.3
+TURNS, BUDGET = 7, 0.4  # a measurement ends after this many seconds
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is timed: a pass with complex sigmoid gates in float32, and q, k and v of `dtype`."""
+
+    name: Pass
+    dtype: mx.Dtype
+    shape: Shape
+    plan: Plan
+
+
+Seconds = Callable[[Work], float]  # infinite where the GPU refuses
+
+
+def tune(seconds: Seconds, default: Tuning) -> Tuning:
+    """Find the best tuning of a device by timing it."""
+    plenty = _plenty(seconds)
+    works = list(itertools.product(PASSES, DTYPES))
+    small, large = (max(1, plenty // 4), 2048, 32), (2 * plenty, 512, 32)
+    few = {kind(*work): _segments(seconds, *work, small, 16) for work in works}
+    many = {kind(*work): _segments(seconds, *work, large, 8) for work in works}
+    tuning = Tuning(max(1, plenty // 2), few, many, default.shortest_part)
+    return replace(tuning, shortest_part=_shortest_part(seconds, tuning))
+
+
+def _plenty(seconds: Seconds) -> int:
+    """Find the most threadgroups that take hardly more time than a few."""
+    times = {B: seconds(Work("forward", mx.float32, (B, 512, 32), Plan(8))) for B in GROUPS}
+    return max(B for B in GROUPS if times[B] <= HARDLY_MORE * times[GROUPS[0]])
+
+
+def _segments(seconds: Seconds, name: Pass, dtype: mx.Dtype, shape: Shape, usual: int) -> int:
+    return _best({s: seconds(Work(name, dtype, shape, Plan(s))) for s in SEGMENTS}, usual)
+
+
+def _shortest_part(seconds: Seconds, tuning: Tuning) -> int:
+    shape, work = (1, 32768, 32), kind("forward", mx.float32)
+    times = {}
+    for steps in PARTS:
+        cut = plan(replace(tuning, shortest_part=steps), work, *shape)
+        times[steps] = seconds(Work("forward", mx.float32, shape, cut))
+    return _best(times, tuning.shortest_part)
+
+
+def _best(times: dict[int, float], usual: int) -> int:
+    fastest = min(times, key=lambda choice: times[choice])
+    return fastest if times[fastest] < WORTH * times[usual] else usual
+
+
+def tune_this_gpu() -> str:
+    """Measure this machine's GPU, keep the tuning and describe it.
+
+    Raises:
+        InputError: There is no GPU.
+    """
+    reasons = {name: BACKENDS[name].why_missing() for name in ("metal", "cuda")}
+    platform = next((name for name, reason in reasons.items() if reason is None), None)
+    if platform is None:
+        listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise InputError(f"--tune measures the kernels of a GPU ({listed})")
+    kernels = gpu.kernels(platform)
+    kernels.tuning = tune(stopwatch(kernels), kernels.tuning)
+    keep(device(), kernels.tuning)
+    return f"{device()}: {kernels.tuning}\nkept in {tunings_file()}"
+
+
+def keep(device: str, tuning: Tuning) -> None:
+    """Add a device's tuning to the file of tunings."""
+    path = tunings_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError):
+        known = {}
+    known = known if isinstance(known, dict) else {}
+    with replacing(path) as partial:
+        partial.write_text(json.dumps(known | {device: asdict(tuning)}, indent=2) + "\n")
+
+
+def stopwatch(kernels: Kernels) -> Seconds:
+    """Time work on the kernels of a device: the median of some turns after the first."""
+    variant = Variant(FORMS["sigmoid"], True)
+
+    def seconds(work: Work) -> float:
+        x, edge = _arrays(work.dtype, work.shape)
+        samples: list[float] = []
+        try:
+            mx.eval(run(kernels, work.name, variant, work.plan, x, edge))
+            while len(samples) < TURNS and sum(samples) < BUDGET:
+                begin = time.perf_counter()
+                mx.eval(run(kernels, work.name, variant, work.plan, x, edge))
+                samples.append(time.perf_counter() - begin)
+        except (RuntimeError, ValueError):  # this GPU refuses so many segments
+            return math.inf
+        return statistics.median(samples)
+
+    return seconds
+
+
+@lru_cache(1)
+def _arrays(dtype: mx.Dtype, shape: Shape) -> tuple[Arrays, mx.array]:
+    B, L, D = shape
+    x = {name: mx.random.normal(shape).astype(dtype) for name in ("q", "k", "v", "dy")}
+    x |= {name: mx.random.normal(shape) for name in ("first", "second")}
+    x["states"] = mx.random.normal((B, -(-L // INTERVAL), 2, D))
+    edge = mx.random.normal((B, 2, D))
+    mx.eval(x, edge)
+    return x, edge

@@ -1,0 +1,179 @@
+"""The tuning of the kernels on a device whose timings are known."""
+
+import json
+import math
+from dataclasses import replace
+
+import mlx.core as mx
+import pytest
+from harness import metal_kernel
+from helpers import gated
+from helpers.reference import random_case
+
+from mlx_gateloop import doctor
+from mlx_gateloop.bench import tune
+from mlx_gateloop.cli import main
+from mlx_gateloop.ops import backends
+from mlx_gateloop.ops.gpu import operator as gpu
+from mlx_gateloop.ops.gpu import plans
+from mlx_gateloop.ops.gpu.kernels import Kernels
+from mlx_gateloop.ops.gpu.plans import DEFAULTS, SEGMENTS, Tuning
+
+DEFAULT = DEFAULTS["metal"]
+
+
+class Device:
+    """A GPU that runs `slots` threadgroups at a time, each step in a time that S decides."""
+
+    def __init__(self, slots, cost=lambda name, bits, S: 1.0, launch=0.0):
+        self.slots, self.cost, self.launch, self.works = slots, cost, launch, []
+
+    def __call__(self, work):
+        self.works.append(work)
+        B, L, D = work.shape
+        parts = work.plan.parts
+        waves = math.ceil(B * D // 32 * parts / self.slots)
+        cost = self.cost(work.name, 8 * work.dtype.size, work.plan.segments)
+        passes = 1 if parts == 1 else 2
+        return waves * L / parts * cost * passes + self.launch * (parts > 1)
+
+
+@pytest.mark.parametrize("slots", [8, 14, 40, 80, 264])
+def test_the_crossing_is_found(slots):
+    tuning = tune.tune(Device(slots), DEFAULT)
+    assert 0.6 * slots <= 2 * tuning.cores <= slots
+
+
+def test_each_pass_type_and_size_has_its_own_segments():
+    def cost(name, bits, S):
+        if name == "backward":
+            return {16: 3.0, 8: 2.0, 4: 1.0}[S]
+        return abs(S - 8) + 1.0 if bits == 32 else 1.0 / S
+
+    tuning = tune.tune(Device(40, cost), DEFAULT)
+    assert tuning.few == {"forward 32": 8, "forward 16": 16, "backward 32": 4, "backward 16": 4}
+    assert tuning.many == tuning.few
+
+
+def test_small_differences_and_refused_segments_change_nothing():
+    noise = {16: 1.0, 8: 1.02, 4: 0.99}
+    tuning = tune.tune(Device(40, lambda _, __, S: noise[S]), DEFAULT)
+    assert set(tuning.few.values()) == {16}
+    assert set(tuning.many.values()) == {8}
+    refused = tune.tune(Device(40, lambda _, __, S: math.inf if S == 16 else 1.0), DEFAULT)
+    assert 16 not in refused.few.values()
+
+
+def test_parts_are_used_where_they_pay():
+    def parts(launch):
+        tuning = tune.tune(Device(80, launch=launch), DEFAULT)
+        return plans.plan(tuning, "forward 32", 1, 32768, 32).parts
+
+    assert parts(0.0) > 30
+    assert parts(1e9) == 1
+
+
+def test_the_measurement_is_short():
+    device = Device(40)
+    tune.tune(device, DEFAULT)
+    assert len(device.works) <= 48  # of 0.4 s at most, but for what is compiled
+    compiled = {(w.name, w.dtype, w.plan.segments, w.plan.parts > 1) for w in device.works}
+    assert len(compiled) <= 14
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setattr(plans.Path, "home", lambda: tmp_path)
+    return tmp_path
+
+
+def test_a_tuning_is_kept_for_its_device_and_version(home):
+    tuning = Tuning(7, {"forward 32": 4}, {"forward 32": 16}, 1024)
+    assert plans.stored("M9, MLX 1") is None
+    tune.keep("M9, MLX 1", tuning)
+    tune.keep("M9, MLX 2", replace(tuning, cores=9))
+    assert plans.stored("M9, MLX 1") == tuning
+    assert plans.stored("M9, MLX 2").cores == 9
+    assert plans.stored("M9, MLX 3") is None
+    assert plans.plan(tuning, "forward 32", 1, 100, 1) == plans.Plan(4)
+    assert plans.plan(tuning, "forward 32", 14, 100, 1) == plans.Plan(16)
+    assert plans.plan(tuning, "backward 32", 1, 100, 1) == plans.Plan(16)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        "no JSON",
+        "[]",
+        '{"M9": 3}',
+        '{"M9": {}}',
+        '{"M9": {"cores": 0}}',
+        '{"M9": {"cores": "7"}}',
+        '{"M9": {"cores": 7, "shortest_part": 1}}',
+        '{"M9": {"cores": 7, "few": {"forward 32": 5}, "many": {"forward 32": 8}}}',
+        '{"M9": {"cores": 7, "few": {"forward 32": 8}}}',
+        '{"M9": {"cores": 7, "color": 1}}',
+    ],
+)
+def test_a_file_that_is_broken_is_as_none(home, found):
+    path = plans.tunings_file()
+    path.parent.mkdir(parents=True)
+    path.write_text(found)
+    assert plans.stored("M9") is None
+    tune.keep("M9", Tuning(7))
+    assert json.loads(path.read_text())["M9"]["cores"] == 7
+
+
+@pytest.mark.parametrize("segments", SEGMENTS)
+def test_results_are_those_of_every_tuning(segments):
+    named = {plans.kind(name, mx.float32): segments for name in tune.PASSES}
+    for cores, length in ((1, 70), (64, 1030)):
+        tuning = Tuning(cores, named, named, shortest_part=128)
+        kernels = Kernels("metal", metal_kernel, tuning)
+        case = random_case(4, length, batch=1, heads=(3, 1, 1))
+
+        def operator(*arguments, kernels=kernels, **options):
+            return gpu.gate_loop(kernels, *arguments, **options)
+
+        gated.check(operator, case, "sigmoid", shift=3)
+
+
+def test_the_stopwatch_runs_what_it_is_given():
+    launched = []
+
+    def factory(name, **text):
+        kernel = metal_kernel(name=name, **text)
+
+        def call(template, **options):
+            launched.append((name, dict(template)["S"]))
+            if dict(template)["S"] == 4:
+                raise ValueError("Thread group size")
+            return kernel(template=template, **options)
+
+        return call
+
+    seconds = tune.stopwatch(Kernels("metal", factory))
+    work = tune.Work("backward", mx.bfloat16, (1, 64, 3), plans.Plan(8))
+    assert 0 < seconds(work) < math.inf
+    assert set(launched) == {("gateloop_backward", 8)}
+    assert seconds(replace(work, plan=plans.Plan(4))) == math.inf
+
+
+def test_without_a_gpu_the_command_says_so(capsys, monkeypatch):
+    for name in ("metal", "cuda"):
+        entry = backends.BACKENDS[name]._replace(why_missing=lambda: "no such GPU")
+        monkeypatch.setitem(backends.BACKENDS, name, entry)
+    assert main(["bench", "ops", "--tune"]) == 2
+    assert "--tune measures the kernels of a GPU (metal: no such GPU" in capsys.readouterr().err
+    assert main(["bench", "model", "--tune"]) == 2
+    assert "--tune is for bench ops" in capsys.readouterr().err
+    assert "tuning" not in doctor.report()
+
+
+def test_doctor_shows_the_tuning(home, monkeypatch):
+    entry = backends.BACKENDS["metal"]._replace(why_missing=lambda: None)
+    monkeypatch.setitem(backends.BACKENDS, "metal", entry)
+    assert "tuning      none; gateloop bench ops --tune" in doctor.report()
+    tune.keep(plans.device(), Tuning(7, {"forward 32": 4}, {"forward 32": 8}))
+    row = "tuning      7 cores, parts from 512 steps; segments forward 32 bits 4 or 8"
+    assert row in doctor.report()
