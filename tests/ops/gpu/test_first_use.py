@@ -53,12 +53,6 @@ def above(limit, name, error):
     return lambda called, segments: error if called == name and segments > limit else None
 
 
-@pytest.fixture(autouse=True)
-def _new():
-    gpu._warn_once.cache_clear()
-    backends._warn_once.cache_clear()
-
-
 @pytest.mark.parametrize("error", [COMPILER, TOO_LARGE], ids=["compiler", "threads"])
 @pytest.mark.parametrize("limit", [8, 4])
 @pytest.mark.parametrize("name", PASSES)
