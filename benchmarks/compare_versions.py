@@ -111,10 +111,11 @@ def main() -> None:
     parser.add_argument("before", help="a Python with the one version installed")
     parser.add_argument("after", help="a Python with the other")
     parser.add_argument("--turns", type=int, default=15, help="of each work (default: 15)")
+    parser.add_argument("--only", default="", help="works with this text in their names")
     arguments = parser.parse_args()
     versions = [Version(python) for python in (arguments.before, arguments.after)]
     rows = []
-    for name in NAMES:
+    for name in (name for name in NAMES if arguments.only in name):
         turns = [[version.seconds(name) for version in versions] for _ in range(arguments.turns)]
         before, after = (statistics.median(times) * 1e3 for times in zip(*turns, strict=True))
         ratio = statistics.median(new / old for old, new in turns)

@@ -72,6 +72,19 @@ def test_any_sizes(seed, length, batch, heads, keys, values, is_complex, shared,
     gated.check(FUSED, case, "sigmoid", cancels=True, closed=closed, seed=seed)
 
 
+@pytest.mark.parametrize("is_complex", [True, False])
+@pytest.mark.parametrize("masked", [0.0, 0.5])
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_single_step(is_complex, masked, shared):
+    options = {"is_complex": is_complex, "one_gate_per_head": shared, "masked": masked}
+    gated.check(FUSED, random_case(4, 1, batch=4, heads=(3, 17, 40), **options), "sigmoid")
+    arrays = arrays_of(2, 1, 3, 9, 17, count=4 + is_complex)
+    without, last = operator(*arrays)
+    same, state = operator(*arrays, h0=mx.zeros_like(last))
+    assert mx.array_equal(without, same)
+    assert mx.array_equal(last, state)
+
+
 def test_one_key_and_one_value_are_a_channel():
     q, k, v, gamma, theta = arrays_of(2, 70, 5, 1, 1)
     y, h = operator(q, k, v, gamma, theta)

@@ -52,12 +52,17 @@ std::vector<mx::Shape> output_shapes_for(const Arrays& inputs, const GateLoopOpt
       inputs[2].shape(), state_shape(inputs, o), {B, s.H, s.chunks() - 1, s.planes(), s.K, s.V}};
 }
 
-// Calls `part` on the slab of each head of each batch.
+// Calls `part(b, h, heads)` so that all heads of all batches are covered.
 template <class Part>
 void split_heads(int B, const HeadSlab& slab, const Part& part) {
   size_t count = size_t(B) * slab.H;
   split(count, count * slab.L * slab.K * slab.V, [&](size_t first, size_t last) {
-    for (size_t i = first; i < last; ++i) part(int(i / slab.H), int(i % slab.H));
+    while (first < last) {  // the thread's heads, one batch at a time
+      int b = int(first / slab.H), h = int(first % slab.H);
+      int heads = int(std::min<size_t>(slab.H - h, last - first));
+      part(b, h, heads);
+      first += heads;
+    }
   });
 }
 
@@ -74,8 +79,8 @@ Work Heads::work(const Arrays& inputs, Arrays& outputs) {
   slab.last = outputs[1].data<float>();
   slab.saved = outputs[2].data<float>();
   return [=, B = inputs[0].shape(0)] {
-    split_heads(B, slab, [&](int b, int h) {
-      (slab.complex_a ? heads_forward<true> : heads_forward<false>)(slab.of(b, h));
+    split_heads(B, slab, [&](int b, int h, int heads) {
+      (slab.complex_a ? heads_forward<true> : heads_forward<false>)(slab.of(b, h), heads);
     });
   };
 }
@@ -122,9 +127,9 @@ Work HeadsGradient::work(const Arrays& inputs, Arrays& outputs) {
   auto slab = slab_of(inputs, options);
   HeadGradients gradients{gradients_of(inputs, outputs, options)};
   return [=, B = inputs[0].shape(0)] {
-    split_heads(B, slab, [&](int b, int h) {
-      (slab.complex_a ? heads_backward<true> : heads_backward<false>)(slab.of(b, h),
-                                                                      gradients.of(b, h, slab));
+    split_heads(B, slab, [&](int b, int h, int heads) {
+      (slab.complex_a ? heads_backward<true>
+                      : heads_backward<false>)(slab.of(b, h), gradients.of(b, h, slab), heads);
     });
   };
 }

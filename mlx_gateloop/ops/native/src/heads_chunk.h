@@ -77,7 +77,8 @@ struct Chunk {
         K(padded(s.K)),
         V(padded(s.V)),
         W(s.planes() * K),
-        levels(keeps_levels ? std::bit_width(unsigned(steps)) : 1) {}
+        levels(keeps_levels ? std::bit_width(unsigned(steps)) : 1),
+        transposed(std::max(W, V), keeps_levels || steps > 1 ? std::max(W, steps) : 0) {}
 
   int steps, K, V, W;  // W: the K of all planes
   int levels;
@@ -90,8 +91,7 @@ struct Chunk {
   Rows queries{size_t(steps), size_t(W)}, keys{size_t(steps), size_t(W)};
   // A level's suffix (first halves) and prefix (second halves), and keys and queries times these.
   Rows decays{size_t(levels) * steps, size_t(W)}, weighed{size_t(levels) * steps, size_t(W)};
-  Rows state{size_t(W), size_t(V)};
-  Rows transposed{size_t(std::max(W, V)), size_t(std::max(W, steps))};  // for `dots`
+  Rows transposed;  // for `dots`
 
   float* level(const Rows& rows, int l) const {
     return rows + (levels > 1 ? size_t(l) * steps * W : 0);
@@ -150,6 +150,28 @@ GATELOOP_INLINE void store_state(const HeadSlab& s, const float* from, int K, in
     for (int j = 0; j < s.K; ++j)
       copy(s.V, from + size_t(p * K + j) * V, to + p * stride + size_t(j) * s.V);
 }
+
+// The states of several heads, carried along the chunks; from null they are zero.
+class States {
+ public:
+  States(const HeadSlab& s, const Chunk& c, int heads, const float* from)
+      : s(s), c(c), heads(heads), rows(size_t(heads) * c.W, c.V) {
+    for (int h = 0; from && h < heads; ++h)
+      load_state(s, from + h * plane, s.H * plane, c.K, c.V, (*this)[h]);
+  }
+  float* operator[](int h) const { return rows + size_t(h) * c.W * c.V; }
+  void store(float* to) const {
+    for (int h = 0; h < heads; ++h)
+      store_state(s, (*this)[h], c.K, c.V, to + h * plane, s.H * plane);
+  }
+
+ private:
+  const HeadSlab& s;
+  const Chunk& c;
+  int heads;
+  size_t plane = size_t(s.K) * s.V;
+  Rows rows;
+};
 
 // Scores, and the decays from the chunk's start and to its end.
 template <bool COMPLEX>

@@ -37,9 +37,10 @@ struct ChunkGradient {
         dprefix(c.steps, c.W),
         dsuffix(c.steps, c.W),
         dweighed(c.steps, c.W),
-        dstate(c.W, c.V) {}
+        state(c.W, c.V),
+        through(1, c.W) {}
 
-  Rows dq, dk, dv, dy, dscores, dprefix, dsuffix, dweighed, dstate;
+  Rows dq, dk, dv, dy, dscores, dprefix, dsuffix, dweighed, state, through;
 
   void clear() {
     for (Rows* rows : {&dq, &dk, &dv, &dprefix, &dsuffix}) rows->clear();
@@ -48,22 +49,22 @@ struct ChunkGradient {
 
 // Through the states before and after the chunk and the values.
 template <bool COMPLEX>
-GATELOOP_INLINE void outside_gradient(const Chunk& c, ChunkGradient& g) {
+GATELOOP_INLINE void outside_gradient(const Chunk& c, ChunkGradient& g, const float* dstate) {
   int K = c.K, V = c.V, W = c.W;
   multiply(c.steps, c.steps, V, {c.scores, 1, c.steps, Part::upper}, g.dy, g.dv, V);
-  multiply(c.steps, W, V, {c.keys, W, 1}, g.dstate, g.dv, V);
+  multiply(c.steps, W, V, {c.keys, W, 1}, dstate, g.dv, V);
   dots(c.steps, c.steps, V, g.dy, c.v, g.dscores, c.steps, c.transposed);
-  dots(c.steps, W, V, g.dy, c.state, g.dweighed, W, c.transposed);
+  dots(c.steps, W, V, g.dy, g.state, g.dweighed, W, c.transposed);
   for (int n = 0; n < c.steps; ++n)
     weigh_gradient<COMPLEX>(K, kQuery, c.q + n * K, c.prefix + n * W, g.dweighed + n * W,
                             g.dq + n * K, g.dprefix + n * W);
-  dots(c.steps, W, V, c.v, g.dstate, g.dweighed, W, c.transposed);
+  dots(c.steps, W, V, c.v, dstate, g.dweighed, W, c.transposed);
   for (int n = 0; n < c.steps; ++n)
     weigh_gradient<COMPLEX>(K, kKey, c.k + n * K, c.suffix + n * W, g.dweighed + n * W,
                             g.dk + n * K, g.dsuffix + n * W);
   float* dtotal = g.dprefix + (c.steps - 1) * W;
   for (int j = 0; j < K; ++j) {
-    const float *h = c.state + j * V, *hi = h + K * V, *d = g.dstate + j * V, *di = d + K * V;
+    const float *h = g.state + j * V, *hi = h + K * V, *d = dstate + j * V, *di = d + K * V;
     float re = 0, im = 0;
 #pragma omp simd reduction(+ : re, im)
     for (int x = 0; x < V; ++x) {
@@ -78,10 +79,11 @@ GATELOOP_INLINE void outside_gradient(const Chunk& c, ChunkGradient& g) {
 // Through the decays of a block, back to those of its halves.
 template <bool COMPLEX>
 GATELOOP_INLINE void halves_gradient(const Chunk& c, ChunkGradient& g, int begin, int half,
-                                     const float* decays, float* through) {
+                                     const float* decays) {
   int K = c.K, W = c.W, middle = begin + half, end = middle + half;
   const float* second = decays + (end - 1) * W;
   float *dfirst = g.dprefix + (middle - 1) * W, *dsecond = g.dprefix + (end - 1) * W;
+  float* through = g.through;
   copy(W, decays + begin * W, through);  // the first half's product: its first step times the rest
   scale<COMPLEX, false>(K, c.a + begin * W, through);
   for (int n = middle; n < end; ++n) {
@@ -96,14 +98,14 @@ GATELOOP_INLINE void halves_gradient(const Chunk& c, ChunkGradient& g, int begin
 
 // Through the scores; at last g.dprefix is the gradient of a.
 template <bool COMPLEX>
-GATELOOP_INLINE void inside_gradient(const Chunk& c, ChunkGradient& g, float* through) {
+GATELOOP_INLINE void inside_gradient(const Chunk& c, ChunkGradient& g) {
   int K = c.K, W = c.W, half = c.steps / 2;
   for (int l = std::bit_width(unsigned(half)) - 1; half >= 1; half /= 2, --l) {
     const float *decays = c.level(c.decays, l), *weighed = c.level(c.weighed, l);
     g.dweighed.clear();
     for (int begin = 0; begin < c.steps; begin += 2 * half) {
       int middle = begin + half, end = middle + half;
-      halves_gradient<COMPLEX>(c, g, begin, half, decays, through);
+      halves_gradient<COMPLEX>(c, g, begin, half, decays);
       const float* dscores = g.dscores + middle * c.steps + begin;
       multiply(half, half, W, {dscores, c.steps, 1}, weighed + begin * W, g.dweighed + middle * W,
                W);
@@ -182,34 +184,39 @@ HeadGradients HeadGradients::of(int b, int h, const HeadSlab& s) const {
 }
 
 template <bool COMPLEX>
-GATELOOP_MULTIVERSION void heads_backward(const HeadSlab& s, const HeadGradients& out) {
-  Chunk c(s, true);
-  ChunkGradient g(c);
-  Rows through(1, c.W);
+GATELOOP_INLINE void chunk_backward(const HeadSlab& s, const HeadGradients& out, int i, Chunk& c,
+                                    ChunkGradient& g, float* dstate) {
+  int begin = i * c.steps;
   size_t plane = size_t(s.K) * s.V;
-  load_state(s, out.dlast, s.H * plane, c.K, c.V, g.dstate);
-  for (int i = s.chunks() - 1; i >= 0; --i) {
-    int begin = i * c.steps;
-    load<COMPLEX>(s, begin, c);
-    for (int n = 0; n < c.steps; ++n) {
-      float* dy = g.dy + n * c.V;
-      if (s.live(begin + n)) out.dy.copy(s.row(begin + n) * s.V, s.V, dy);
-      else std::fill_n(dy, s.V, 0.0f);
-    }
-    if (i) load_state(s, out.saved + (i - 1) * s.state(), plane, c.K, c.V, c.state);
-    else load_state(s, s.h0, s.H * plane, c.K, c.V, c.state);
-    inside<COMPLEX>(c);
-    g.clear();
-    outside_gradient<COMPLEX>(c, g);
-    inside_gradient<COMPLEX>(c, g, through);
-    store_gradients<COMPLEX>(s, out, begin, c, g);
-    decay_state<COMPLEX>(c, -1, g.dstate);
-    multiply(c.W, c.steps, c.V, {c.queries, 1, c.W}, g.dy, g.dstate, c.V);
+  load<COMPLEX>(s, begin, c);
+  for (int n = 0; n < c.steps; ++n) {
+    float* dy = g.dy + n * c.V;
+    if (s.live(begin + n)) out.dy.copy(s.row(begin + n) * s.V, s.V, dy);
+    else std::fill_n(dy, s.V, 0.0f);
   }
-  store_state(s, g.dstate, c.K, c.V, out.dh0, s.H * plane);
+  if (i) load_state(s, out.saved + (i - 1) * s.state(), plane, c.K, c.V, g.state);
+  else load_state(s, s.h0, s.H * plane, c.K, c.V, g.state);
+  inside<COMPLEX>(c);
+  g.clear();
+  outside_gradient<COMPLEX>(c, g, dstate);
+  inside_gradient<COMPLEX>(c, g);
+  store_gradients<COMPLEX>(s, out, begin, c, g);
+  decay_state<COMPLEX>(c, -1, dstate);
+  multiply(c.W, c.steps, c.V, {c.queries, 1, c.W}, g.dy, dstate, c.V);
 }
 
-template void heads_backward<true>(const HeadSlab&, const HeadGradients&);
-template void heads_backward<false>(const HeadSlab&, const HeadGradients&);
+template <bool COMPLEX>
+GATELOOP_MULTIVERSION void heads_backward(const HeadSlab& s, const HeadGradients& out, int heads) {
+  Chunk c(s, true);
+  ChunkGradient g(c);
+  States dstates(s, c, heads, out.dlast);
+  for (int i = s.chunks() - 1; i >= 0; --i)
+    for (int h = 0; h < heads; ++h)
+      chunk_backward<COMPLEX>(s.of(0, h), out.of(0, h, s), i, c, g, dstates[h]);
+  dstates.store(out.dh0);
+}
+
+template void heads_backward<true>(const HeadSlab&, const HeadGradients&, int);
+template void heads_backward<false>(const HeadSlab&, const HeadGradients&, int);
 
 }  // namespace gateloop

@@ -1,4 +1,4 @@
-// The GateLoop operator with heads, and its gradient, on one head of one batch.
+// The GateLoop operator with heads, and its gradient, on heads of one batch.
 #pragma once
 
 #include <bit>
@@ -32,9 +32,10 @@ struct HeadGradients : OperatorGradients {
   HeadGradients of(int b, int h, const HeadSlab& slab) const;
 };
 
+// The slab's head and those after it, chunk by chunk: their rows are next to each other in memory.
 template <bool COMPLEX>
-void heads_forward(const HeadSlab& slab);
+void heads_forward(const HeadSlab& slab, int heads);
 template <bool COMPLEX>
-void heads_backward(const HeadSlab& slab, const HeadGradients& out);
+void heads_backward(const HeadSlab& slab, const HeadGradients& out, int heads);
 
 }  // namespace gateloop
