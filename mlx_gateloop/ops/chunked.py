@@ -2,34 +2,41 @@
 
 The states `[B, L, H, K, V]` are never formed. Inside a chunk, y_n sums over m the score
 Re(sum_k q_n k_m a_{m+1} ... a_n) times v_m. Split a block in two halves: for m in the first and n
-in the second half the decay factors at the boundary,
+in the second half the decay factors at the middle,
 
-    a_{m+1} ... a_n = (a_{m+1} ... a_boundary) (a_{boundary+1} ... a_n),
+    a_{m+1} ... a_n = (a_{m+1} ... a_middle) (a_{middle+1} ... a_n),
 
 so all scores between the halves are one matrix product of q times prefix products with k times
-suffix products. Doubling the blocks from one step to the chunk covers every pair. Products only:
-no quotient and no logarithm, so underflow and resets (a = 0) need no special case.
+suffix products. Doubling the blocks from one step to the chunk covers every pair (`blocks.py`).
+Products only: no quotient and no logarithm, so underflow and resets (a = 0) need no special case.
+
+The gradient keeps the states before each chunk and computes the rest again: between the chunks a
+scan backwards, and inside them the blocks from the chunk down to single steps. Both passes take a
+group of chunks after another, so that only one group's intermediate arrays are in memory.
+
+Keys and states are conjugate here: Re(x h) is then a sum of products of planes, without signs.
 """
 
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.planes import Planes, multiply
-from mlx_gateloop.ops.scan import linear_recurrence, previous
+from mlx_gateloop.ops.blocks import Blocks, all_blocks, gradients, of_gates, scores, sum_of
+from mlx_gateloop.ops.planes import Planes, conjugate
+from mlx_gateloop.ops.scan import step
 
 CHUNK = 64  # steps; the carried states take L / CHUNK of the memory that all states would
+# Floats in a group's keys and values, or in its states. On a CPU its arrays stay in the caches;
+# with fewer, MLX's time for each operation counts, which weighs more on a GPU (not measured there).
+GROUP, GROUP_ON_GPU = 1 << 19, 1 << 22
 
 
 def chunked_gate_loop(
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    a: Planes,
-    h0: Planes,
-    scan: Callable[[Planes, Planes, Planes], Planes] = linear_recurrence,
+    q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes
 ) -> tuple[mx.array, Planes]:
-    """Compute all outputs and the last state.
+    """Compute all outputs and the last state, with a hand-written gradient.
 
     Args:
         q: Queries `[B, L, H, K]`, float32, as are all arrays.
@@ -37,28 +44,72 @@ def chunked_gate_loop(
         v: Values `[B, L, H, V]`.
         a: Transition planes `[B, L, H, K]` or `[B, L, H, 1]`.
         h0: State planes `[B, H, K, V]`, as many as a has.
-        scan: The scan over the chunks.
 
     Returns:
         y `[B, L, H, V]` and the planes of the last state.
     """
-    B, L, H, V = v.shape
-    chunk = min(CHUNK, 1 << (L - 1).bit_length())
-    q, k, v = (_chunks(x, chunk, 0) for x in (q, k, v))
-    a = tuple(_chunks(plane, chunk, 1 - i) for i, plane in enumerate(a))
-    y, prefix, suffix = _inside(q, k, v, a)
+    y, *states = _differentiable(len(a))(q, k, v, *a, *h0)
+    return y, tuple(states[: len(a)])
 
-    # The scan over each chunk's decayed sum of k^T v and its product gives the carried states.
-    transposed = v.swapaxes(-1, -2)
-    added = tuple((transposed @ (plane * k)).swapaxes(-1, -2) for plane in suffix)
-    shape = added[0].shape
-    total = tuple(mx.broadcast_to(plane[..., -1, :, None], shape) for plane in prefix)
-    ends = scan(total, added, h0)
-    starts = previous(ends, h0, reverse=False)
-    y = y + _real_product(tuple(plane * q for plane in prefix), starts)
-    # [B, chunks, H, chunk, V] -> [B, L, H, V]
-    y = y.swapaxes(2, 3).reshape(B, -1, H, V)[:, :L]
-    return y, tuple(plane[:, -1] for plane in ends)
+
+@cache
+def _differentiable(planes: int) -> Callable[..., Any]:
+    @mx.custom_function
+    def outputs_and_states(*arrays: mx.array) -> Planes:
+        x, a, h = arrays[:3], arrays[3 : 3 + planes], conjugate(arrays[3 + planes :])
+        y: list[mx.array] = []
+        starts: Planes = ()
+        for group in _groups(x, planes):
+            y_part, before, h = _forward(*_part(x, a, group, y[-1:]), h)
+            y.append(y_part)
+            starts += before
+        return _whole(y, arrays[0].shape[1]), *conjugate(h), *starts
+
+    @outputs_and_states.vjp
+    def gradient(arrays: Planes, cotangents: Planes, results: Planes) -> Planes:
+        dy, *rest = cotangents
+        x, a = (*arrays[:3], dy), tuple(arrays[3 : 3 + planes])
+        D, dstarts = conjugate(tuple(rest[:planes])), tuple(rest[planes:])
+        starts = tuple(results[1 + planes :])
+        parts: list[Planes] = []
+        for i, group in reversed(list(enumerate(_groups(x, planes)))):
+            of_group = slice(i * planes, (i + 1) * planes)
+            arguments = _part(x, a, group, parts[-1] if parts else ())
+            part, D = _backward(*arguments, starts[of_group], dstarts[of_group], D)
+            parts.append(part)
+        whole = (_whole(p[::-1], dy.shape[1]) for p in zip(*parts, strict=True))
+        return *whole, *conjugate(D)
+
+    return outputs_and_states
+
+
+def _chunk(length: int) -> int:
+    return min(CHUNK, 1 << (length - 1).bit_length())
+
+
+def _groups(x: Planes, planes: int) -> list[slice]:
+    """Split the steps into groups of chunks."""
+    B, L, H, K = x[1].shape
+    V, chunk = x[2].shape[-1], _chunk(L)
+    floats = B * H * planes * max(chunk * (K + V), K * V)
+    group = GROUP if mx.default_device().type == mx.cpu else GROUP_ON_GPU
+    steps = chunk * max(1, group // floats)
+    return [slice(start, min(start + steps, L)) for start in range(0, L, steps)]
+
+
+def _part(
+    x: Planes, a: Planes, group: slice, done: Planes | list[mx.array]
+) -> tuple[Planes, Planes]:
+    """Cut a group's chunks out of inputs and transitions, to be computed after `done`."""
+    zero = mx.array(0.0)
+    if done:  # MLX computes in the order of dependence, and `mx.depends` has no vmap
+        firsts = mx.stack([plane[(0,) * plane.ndim] for plane in done])
+        zero = mx.isnan(firsts).any().astype(mx.float32) * 0
+    chunk = _chunk(x[0].shape[1])
+    return (
+        tuple(_chunks(plane[:, group], chunk, 0) + zero for plane in x),
+        tuple(_chunks(plane[:, group], chunk, 1 - i) + zero for i, plane in enumerate(a)),
+    )
 
 
 def _chunks(x: mx.array, chunk: int, identity: int) -> mx.array:
@@ -70,47 +121,72 @@ def _chunks(x: mx.array, chunk: int, identity: int) -> mx.array:
     return x.reshape(B, -1, chunk, H, size).swapaxes(2, 3)
 
 
-def _inside(q: mx.array, k: mx.array, v: mx.array, a: Planes) -> tuple[mx.array, Planes, Planes]:
-    """Compute the outputs within each chunk, and the products over it.
+def _whole(parts: Planes | list[mx.array], length: int) -> mx.array:
+    """Join the groups' chunks: the inverse of `_chunks`."""
+    # [B, chunks, H, chunk, size] -> [B, L, H, size]
+    x = mx.concatenate([part.swapaxes(2, 3) for part in parts], 1)
+    return x.reshape(x.shape[0], -1, *x.shape[3:])[:, :length]
 
-    Returns:
-        y without the carried state; the products of a from the chunk's start through each step;
-        the products from after each step through the chunk's end.
+
+def _forward(x: Planes, a: Planes, h: Planes) -> tuple[mx.array, Planes, Planes]:
+    """Compute the outputs, the states before each chunk `[B, chunks, H, K, V]`, and the last."""
+    q, k, v = x
+    levels = all_blocks(q, k, a)
+    queries, keys, totals = levels[-1]
+    added = tuple(plane.swapaxes(-1, -2) @ v for plane in keys)
+    starts, h = _carry(conjugate(totals), added, h, reverse=False)
+    y = (x @ h for x, h in zip(queries, starts, strict=True))
+    return sum_of([scores(q, k, levels) @ v, *y]), starts, h
+
+
+def _backward(
+    x: Planes, a: Planes, starts: Planes, dstarts: Planes, D: Planes
+) -> tuple[Planes, Planes]:
+    """Compute the gradients of q, k, v and a, and that of the state before the group.
+
+    Args:
+        x: Chunks of q, k, v and of the gradient of y.
+        a: Chunks of the transitions.
+        starts: States before each chunk.
+        dstarts: Their gradient where they are results: zero but in second derivatives.
+        D: Gradient of the state after the group.
     """
-    steps = q.shape[-2]
-    y = (q * k).sum(-1, keepdims=True) * v
-    prefix, suffix = a, tuple(mx.full(a[0].shape, 1.0 - i) for i in range(len(a)))
-    half = 1
-    while half < steps:
-        (_, q2), (k1, _), (v1, _) = (_halves(x, half) for x in (q, k, v))
-        prefix1, prefix2 = zip(*(_halves(plane, half) for plane in prefix), strict=True)
-        suffix1, suffix2 = zip(*(_halves(plane, half) for plane in suffix), strict=True)
-        keys = tuple((plane * k1).swapaxes(-1, -2) for plane in suffix1)
-        scores = _real_product(tuple(plane * q2 for plane in prefix2), keys)
-        y1, y2 = _halves(y, half)
-        y = _whole(y1, y2 + scores @ v1)
-        through1 = tuple(plane[..., -1:, :] for plane in prefix1)
-        through2 = tuple(plane[..., -1:, :] for plane in prefix2)
-        prefix = tuple(map(_whole, prefix1, multiply(through1, prefix2)))
-        suffix = tuple(map(_whole, multiply(suffix1, through2), suffix2))
-        half *= 2
-    return y, prefix, suffix
+    q, k, v, dy = x
+    levels = all_blocks(q, k, a)
+    queries, keys, totals = levels[-1]
+    # The gradient by the state before a chunk, along every path:
+    # D_c = dstarts_c + queries_c^T dy_c + total_c D_{c+1}
+    added = tuple(d + p.swapaxes(-1, -2) @ dy for d, p in zip(dstarts, queries, strict=True))
+    after, D = _carry(totals, added, D, reverse=True)
+    dv = (x @ g for x, g in zip(keys, after, strict=True))
+    last = Blocks(
+        tuple(dy @ plane.swapaxes(-1, -2) for plane in starts),
+        tuple(v @ plane.swapaxes(-1, -2) for plane in after),
+        of_gates(_by_totals(starts, after), a),
+    )
+    dq, dk, da = gradients(q, k, a, levels, dy @ v.swapaxes(-1, -2), last)
+    return (dq, dk, sum_of([scores(q, k, levels).swapaxes(-1, -2) @ dy, *dv]), *da), D
 
 
-def _halves(x: mx.array, half: int) -> tuple[mx.array, mx.array]:
-    """Split every block in halves: [..., steps, size] -> twice [..., blocks, half, size]."""
-    x = x.reshape(*x.shape[:-2], -1, 2, half, x.shape[-1])
-    return x[..., 0, :, :], x[..., 1, :, :]
+def _carry(totals: Planes, added: Planes, h: Planes, reverse: bool) -> tuple[Planes, Planes]:
+    """Return the states before each chunk, in the order of the scan, and that after the last."""
+    before: list[Planes] = []
+    for chunk in range(added[0].shape[1])[:: -1 if reverse else 1]:
+        before.append(h)
+        # [B, chunks, H, 1, K or 1] -> [B, H, K or 1, 1]
+        total = tuple(plane[:, chunk].swapaxes(-1, -2) for plane in totals)
+        h = step(total, tuple(plane[:, chunk] for plane in added), h)
+    stacked = zip(*(before[::-1] if reverse else before), strict=True)
+    return tuple(mx.stack(list(planes), 1) for planes in stacked), h
 
 
-def _whole(first: mx.array, second: mx.array) -> mx.array:
-    x = mx.concatenate([first, second], axis=-2)
-    # [..., blocks, 2 half, size] -> [..., steps, size]
-    return x.reshape(*x.shape[:-3], -1, x.shape[-1])
+def _by_totals(starts: Planes, after: Planes) -> Planes:
+    """Return the gradient of the products over chunks: the sum of starts conj(after) over V."""
 
+    def dot(x: mx.array, y: mx.array) -> mx.array:  # a matrix product stores no x y
+        return (x[..., None, :] @ y[..., None])[..., 0, 0][..., None, :]
 
-def _real_product(a: Planes, b: Planes) -> mx.array:
-    """Return Re(a @ b), as one matrix product over concatenated planes."""
-    if len(a) == 1:
-        return a[0] @ b[0]
-    return mx.concatenate([a[0], -a[1]], axis=-1) @ mx.concatenate(list(b), axis=-2)
+    real = sum_of(dot(x, y) for x, y in zip(starts, after, strict=True))
+    if len(starts) == 1:
+        return (real,)
+    return real, dot(starts[1], after[0]) - dot(starts[0], after[1])

@@ -198,7 +198,7 @@ def _in_planes(
         q, k, v = (x[:, ::-1] for x in (q, k, v))
         a = tuple(plane[:, ::-1] for plane in a)
     if mode == "scan":
-        y, h = chunked_gate_loop(q, k, v, a, h0, scan)
+        y, h = chunked_gate_loop(q, k, v, a, h0)
     else:
         y, h = (recurrent if mode == "recurrent" else attention)(q, k, v, a, h0)
     return (y[:, ::-1] if reverse else y), tuple(plane.reshape(state) for plane in h)

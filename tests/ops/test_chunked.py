@@ -1,0 +1,169 @@
+"""The gradient of heads, written by hand: against float64, its memory, and its own derivative."""
+
+from dataclasses import replace
+from unittest import mock
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from helpers.memory import peak_memory
+from helpers.reference import Case, as_numpy, error, gradients, random_case
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_gateloop.ops import chunked
+from mlx_gateloop.ops.chunked import chunked_gate_loop
+
+NAMES = ("q", "k", "v", "a", "h0")
+
+
+def planes(x: np.ndarray, count: int) -> list[mx.array]:
+    return [mx.array(part.astype(np.float32)) for part in (x.real, x.imag)[:count]]
+
+
+def arrays_of(case: Case) -> list[mx.array]:
+    count = 2 if np.iscomplexobj(case.a) else 1
+    return [p for n in NAMES for p in planes(getattr(case, n), count if n in ("a", "h0") else 1)]
+
+
+def gradient(case: Case, arrays: list[mx.array]) -> list[mx.array]:
+    """Gradients of q, k, v, a and h0 by the loss that `reference.gradients` has."""
+    count = (len(arrays) - 3) // 2
+    dy, *dh = planes(case.dy, 1) + planes(case.dh, count)
+
+    def loss(arrays: list[mx.array]) -> mx.array:
+        q, k, v, *rest = arrays
+        y, h = chunked_gate_loop(q, k, v, tuple(rest[:count]), tuple(rest[count:]))
+        ends = sum(((p * d).sum() for p, d in zip(h, dh, strict=True)), mx.array(0.0))
+        return (y * dy).sum() + ends
+
+    return mx.grad(loss)(arrays)
+
+
+def wanted(case: Case) -> list[np.ndarray]:
+    found, count = gradients(case), 2 if np.iscomplexobj(case.a) else 1
+    parts = [(found[n].real, found[n].imag)[: count if n in ("a", "h0") else 1] for n in NAMES]
+    return [part for pair in parts for part in pair]
+
+
+def real(case: Case) -> Case:
+    """The case as the operator computes it for real gates, on one plane of states."""
+    return case if np.iscomplexobj(case.a) else replace(case, h0=case.h0.real, dh=case.dh.real)
+
+
+@given(
+    seed=st.integers(0, 99),
+    length=st.one_of(st.integers(1, 9), st.sampled_from([63, 64, 65, 127, 128, 129, 200])),
+    heads=st.tuples(st.integers(1, 2), st.integers(1, 5), st.integers(1, 5)),
+    is_complex=st.booleans(),
+    one_gate_per_head=st.booleans(),
+    resets=st.sampled_from([0.0, 0.3, 1.0]),
+    group=st.sampled_from([1, chunked.GROUP]),
+)
+@settings(max_examples=25)
+def test_any_size_any_resets(seed, length, heads, is_complex, one_gate_per_head, resets, group):
+    case = real(
+        random_case(
+            seed,
+            length,
+            heads=heads,
+            is_complex=is_complex,
+            one_gate_per_head=one_gate_per_head,
+            resets=resets,
+        )
+    )
+    with mock.patch.object(chunked, "GROUP", group):
+        found = gradient(case, arrays_of(case))
+    for got, want in zip(found, wanted(case), strict=True):
+        assert error(got, want) < 4e-6
+
+
+@pytest.mark.parametrize("is_complex", [True, False], ids=["complex", "real"])
+def test_a_reset_has_the_gradient_that_a_tiny_gate_has(is_complex):
+    """No gate is divided by: at a = 0 the gradient is exact, and not NaN nor 0."""
+    case = real(random_case(3, 130, heads=(1, 3, 4), is_complex=is_complex, resets=0.0))
+    case.a[:, ::7] = 0
+    got, want = gradient(case, arrays_of(case)), wanted(case)
+    at_resets = (slice(None), slice(None, None, 7))
+    assert np.abs(want[3][at_resets]).max() > 0.1
+    assert error(got[3][at_resets], want[3][at_resets]) < 4e-6
+
+
+@pytest.mark.parametrize("one_gate_per_head", [True, False], ids=["a head", "a channel"])
+@pytest.mark.parametrize("is_complex", [True, False], ids=["complex", "real"])
+def test_the_derivative_of_the_gradient(is_complex, one_gate_per_head):
+    """Along a direction, against differences of the float64 gradient."""
+    case = real(
+        random_case(
+            5, 70, heads=(1, 2, 3), is_complex=is_complex, one_gate_per_head=one_gate_per_head
+        )
+    )
+    rng, step = np.random.default_rng(1), 1e-6
+    weights = [rng.normal(size=w.shape) for w in wanted(case)]
+    directions = {n: rng.normal(size=getattr(case, n).shape) for n in NAMES}
+
+    def dot(sign: int) -> float:
+        moved = {n: getattr(case, n) + sign * step * d for n, d in directions.items()}
+        pairs = zip(wanted(replace(case, **moved)), weights, strict=True)
+        return float(sum((g * w).sum() for g, w in pairs))
+
+    def weighted(arrays: list[mx.array]) -> mx.array:
+        pairs = zip(gradient(case, arrays), weights, strict=True)
+        return sum(((g * mx.array(w.astype(np.float32))).sum() for g, w in pairs), mx.array(0.0))
+
+    second = mx.grad(weighted)(arrays_of(case))
+    moved = [p for n in NAMES for p in planes(directions[n], 1) + _nothing(case, n, directions[n])]
+    along = sum((as_numpy(s) * as_numpy(m)).sum() for s, m in zip(second, moved, strict=True))
+    assert along == pytest.approx((dot(1) - dot(-1)) / (2 * step), rel=1e-4)
+
+
+def _nothing(case: Case, name: str, like: np.ndarray) -> list[mx.array]:
+    has_imaginary_plane = name in ("a", "h0") and np.iscomplexobj(case.a)
+    return [mx.zeros(like.shape)] if has_imaginary_plane else []
+
+
+@pytest.mark.parametrize("is_complex", [True, False], ids=["complex", "real"])
+def test_groups_change_no_number_and_no_transformation(is_complex):
+    case = real(random_case(7, 200, heads=(2, 3, 4), is_complex=is_complex))
+    arrays = arrays_of(case)
+    count = (len(arrays) - 3) // 2
+    pairs = [mx.stack([x, 0.5 * x]) for x in arrays]
+
+    def forward(*xs: mx.array) -> list[mx.array]:
+        y, h = chunked_gate_loop(*xs[:3], xs[3 : 3 + count], xs[3 + count :])
+        return [y, *h]
+
+    def all_of_them() -> list[mx.array]:
+        def gradients(*xs: mx.array) -> list[mx.array]:
+            return gradient(case, list(xs))
+
+        found = [*forward(*arrays), *mx.jvp(forward, arrays, arrays)[1]]
+        found += [*mx.vmap(forward)(*pairs), *mx.vmap(gradients)(*pairs)]
+        return [*found, *mx.compile(gradients)(*arrays)]
+
+    one = all_of_them()
+    with mock.patch.object(chunked, "GROUP", 1):
+        several = all_of_them()
+    for got, want in zip(several, one, strict=True):
+        assert error(got, as_numpy(want)) < 1e-6
+
+
+@pytest.mark.parametrize("gates", [1, 2], ids=["real", "complex"])
+def test_memory_of_the_gradient_is_that_of_its_arrays_and_a_state_a_chunk(gates):
+    K, V = 32, 64
+
+    def loss(q, k, v, *rest):
+        y, _ = chunked_gate_loop(q, k, v, rest[:gates], rest[gates:-1])
+        return (y * rest[-1]).sum()
+
+    def peak(length):
+        xs = [mx.random.normal((1, length, 1, n)) for n in (K, K, V)]
+        xs += [mx.random.uniform(-0.7, 0.7, (1, length, 1, K)) for _ in range(gates)]
+        xs += [mx.zeros((1, 1, K, V)) for _ in range(gates)]
+        xs.append(mx.random.normal((1, length, 1, V)))
+        return peak_memory(mx.grad(loss, argnums=tuple(range(3 + 2 * gates))), *xs)
+
+    with mock.patch.object(chunked, "GROUP", 1 << 15):
+        short, long = peak(1024), peak(4096)
+    assert long < 4 * 4096 * (2 * (2 * K + 2 * V) + gates * K * V // chunked.CHUNK)
+    assert long < 4.2 * short
