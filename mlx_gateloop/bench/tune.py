@@ -5,9 +5,10 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from typing import TypeVar
 
 import mlx.core as mx
 
@@ -19,6 +20,7 @@ from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Variant
 from mlx_gateloop.ops.gpu.parts import run
 from mlx_gateloop.ops.gpu.plans import (
     SEGMENTS,
+    Join,
     Pass,
     Plan,
     Tuning,
@@ -29,6 +31,7 @@ from mlx_gateloop.ops.gpu.plans import (
 )
 from mlx_gateloop.ops.transition import FORMS
 
+Choice = TypeVar("Choice")
 Shape = tuple[int, int, int]
 PASSES: tuple[Pass, ...] = ("forward", "backward")
 DTYPES = (mx.float32, mx.bfloat16)
@@ -57,8 +60,8 @@ def tune(seconds: Seconds, default: Tuning) -> Tuning:
     plenty = _plenty(seconds)
     works = list(itertools.product(PASSES, DTYPES))
     small, large = (max(1, plenty // 4), 2048, 32), (2 * plenty, 512, 32)
-    few = {kind(*work): _segments(seconds, *work, small, 16) for work in works}
-    many = {kind(*work): _segments(seconds, *work, large, 8) for work in works}
+    few = {kind(*work): _join(seconds, *work, small, (16, False)) for work in works}
+    many = {kind(*work): _join(seconds, *work, large, (8, False)) for work in works}
     tuning = Tuning(max(1, plenty // 2), few, many, default.shortest_part)
     return replace(tuning, shortest_part=_shortest_part(seconds, tuning))
 
@@ -69,8 +72,12 @@ def _plenty(seconds: Seconds) -> int:
     return max(B for B in GROUPS if times[B] <= HARDLY_MORE * times[GROUPS[0]])
 
 
-def _segments(seconds: Seconds, name: Pass, dtype: mx.Dtype, shape: Shape, usual: int) -> int:
-    return _best({s: seconds(Work(name, dtype, shape, Plan(s))) for s in SEGMENTS}, usual)
+def _join(seconds: Seconds, name: Pass, dtype: mx.Dtype, shape: Shape, usual: Join) -> Join:
+    times = {
+        (segments, fold): seconds(Work(name, dtype, shape, Plan(segments, fold=fold)))
+        for segments, fold in itertools.product(SEGMENTS, (False, True))
+    }
+    return _best(times, usual)
 
 
 def _shortest_part(seconds: Seconds, tuning: Tuning) -> int:
@@ -82,7 +89,7 @@ def _shortest_part(seconds: Seconds, tuning: Tuning) -> int:
     return _best(times, tuning.shortest_part)
 
 
-def _best(times: dict[int, float], usual: int) -> int:
+def _best(times: Mapping[Choice, float], usual: Choice) -> Choice:
     fastest = min(times, key=lambda choice: times[choice])
     return fastest if times[fastest] < WORTH * times[usual] else usual
 

@@ -25,8 +25,9 @@ DEFAULT = DEFAULTS["metal"]
 class Device:
     """A GPU that runs `slots` threadgroups at a time, each step in a time that S decides."""
 
-    def __init__(self, slots, cost=lambda name, bits, S: 1.0, launch=0.0):
-        self.slots, self.cost, self.launch, self.works = slots, cost, launch, []
+    def __init__(self, slots, cost=lambda name, bits, S: 1.0, launch=0.0, folded=1.0):
+        self.slots, self.cost, self.launch, self.folded = slots, cost, launch, folded
+        self.works = []
 
     def __call__(self, work):
         self.works.append(work)
@@ -34,8 +35,8 @@ class Device:
         parts = work.plan.parts
         waves = math.ceil(B * D // 32 * parts / self.slots)
         cost = self.cost(work.name, 8 * work.dtype.size, work.plan.segments)
-        passes = 1 if parts == 1 else 2
-        return waves * L / parts * cost * passes + self.launch * (parts > 1)
+        cost *= (1 if parts == 1 else 2) * (self.folded if work.plan.fold else 1)
+        return waves * L / parts * cost + self.launch * (parts > 1)
 
 
 @pytest.mark.parametrize("slots", [8, 14, 40, 80, 264])
@@ -51,17 +52,19 @@ def test_each_pass_type_and_size_has_its_own_segments():
         return abs(S - 8) + 1.0 if bits == 32 else 1.0 / S
 
     tuning = tune.tune(Device(40, cost), DEFAULT)
-    assert tuning.few == {"forward 32": 8, "forward 16": 16, "backward 32": 4, "backward 16": 4}
-    assert tuning.many == tuning.few
+    segments = {"forward 32": 8, "forward 16": 16, "backward 32": 4, "backward 16": 4}
+    assert tuning.few == tuning.many == {kind: (S, False) for kind, S in segments.items()}
+    folded = tune.tune(Device(40, cost, folded=0.9), DEFAULT)
+    assert folded.few == {kind: (S, True) for kind, S in segments.items()}
 
 
 def test_small_differences_and_refused_segments_change_nothing():
     noise = {16: 1.0, 8: 1.02, 4: 0.99}
     tuning = tune.tune(Device(40, lambda _, __, S: noise[S]), DEFAULT)
-    assert set(tuning.few.values()) == {16}
-    assert set(tuning.many.values()) == {8}
+    assert set(tuning.few.values()) == {(16, False)}
+    assert set(tuning.many.values()) == {(8, False)}
     refused = tune.tune(Device(40, lambda _, __, S: math.inf if S == 16 else 1.0), DEFAULT)
-    assert 16 not in refused.few.values()
+    assert set(refused.few.values()) <= {(8, False), (4, False)}
 
 
 def test_parts_are_used_where_they_pay():
@@ -76,9 +79,9 @@ def test_parts_are_used_where_they_pay():
 def test_the_measurement_is_short():
     device = Device(40)
     tune.tune(device, DEFAULT)
-    assert len(device.works) <= 48  # of 0.4 s at most, but for what is compiled
-    compiled = {(w.name, w.dtype, w.plan.segments, w.plan.parts > 1) for w in device.works}
-    assert len(compiled) <= 14
+    assert len(device.works) <= 70  # of 0.4 s at most, but for what is compiled
+    compiled = {(w.name, w.dtype, replace(w.plan, parts=1)) for w in device.works}
+    assert len(compiled) <= 24  # and two more for parts: 40 s on CUDA
 
 
 @pytest.fixture
@@ -88,14 +91,14 @@ def home(tmp_path, monkeypatch):
 
 
 def test_a_tuning_is_kept_for_its_device_and_version(home):
-    tuning = Tuning(7, {"forward 32": 4}, {"forward 32": 16}, 1024)
+    tuning = Tuning(7, {"forward 32": (4, True)}, {"forward 32": (16, False)}, 1024)
     assert plans.stored("M9, MLX 1") is None
     tune.keep("M9, MLX 1", tuning)
     tune.keep("M9, MLX 2", replace(tuning, cores=9))
     assert plans.stored("M9, MLX 1") == tuning
     assert plans.stored("M9, MLX 2").cores == 9
     assert plans.stored("M9, MLX 3") is None
-    assert plans.plan(tuning, "forward 32", 1, 100, 1) == plans.Plan(4)
+    assert plans.plan(tuning, "forward 32", 1, 100, 1) == plans.Plan(4, fold=True)
     assert plans.plan(tuning, "forward 32", 14, 100, 1) == plans.Plan(16)
     assert plans.plan(tuning, "backward 32", 1, 100, 1) == plans.Plan(16)
 
@@ -107,12 +110,15 @@ def test_a_tuning_is_kept_for_its_device_and_version(home):
         "[]",
         '{"M9": 3}',
         '{"M9": {}}',
-        '{"M9": {"cores": 0}}',
-        '{"M9": {"cores": "7"}}',
-        '{"M9": {"cores": 7, "shortest_part": 1}}',
-        '{"M9": {"cores": 7, "few": {"forward 32": 5}, "many": {"forward 32": 8}}}',
-        '{"M9": {"cores": 7, "few": {"forward 32": 8}}}',
-        '{"M9": {"cores": 7, "color": 1}}',
+        '{"M9": {"cores": 0, "few": {}, "many": {}}}',
+        '{"M9": {"cores": "7", "few": {}, "many": {}}}',
+        '{"M9": {"cores": 7, "few": {}, "many": {}, "shortest_part": 1}}',
+        '{"M9": {"cores": 7, "few": {"a": [5, true]}, "many": {"a": [8, true]}}}',
+        '{"M9": {"cores": 7, "few": {"a": [8, 1]}, "many": {"a": [8, true]}}}',
+        '{"M9": {"cores": 7, "few": {"a": [8]}, "many": {"a": [8, true]}}}',
+        '{"M9": {"cores": 7, "few": {"a": [8, true]}, "many": {}}}',
+        '{"M9": {"cores": 7, "few": [], "many": []}}',
+        '{"M9": {"cores": 7, "few": {}, "many": {}, "color": 1}}',
     ],
 )
 def test_a_file_that_is_broken_is_as_none(home, found):
@@ -124,9 +130,10 @@ def test_a_file_that_is_broken_is_as_none(home, found):
     assert json.loads(path.read_text())["M9"]["cores"] == 7
 
 
+@pytest.mark.parametrize("fold", [False, True])
 @pytest.mark.parametrize("segments", SEGMENTS)
-def test_results_are_those_of_every_tuning(segments):
-    named = {plans.kind(name, mx.float32): segments for name in tune.PASSES}
+def test_results_are_those_of_every_tuning(segments, fold):
+    named = {plans.kind(name, mx.float32): (segments, fold) for name in tune.PASSES}
     for cores, length in ((1, 70), (64, 1030)):
         tuning = Tuning(cores, named, named, shortest_part=128)
         kernels = Kernels("metal", metal_kernel, tuning)
@@ -174,6 +181,6 @@ def test_doctor_shows_the_tuning(home, monkeypatch):
     entry = backends.BACKENDS["metal"]._replace(why_missing=lambda: None)
     monkeypatch.setitem(backends.BACKENDS, "metal", entry)
     assert "tuning      none; gateloop bench ops --tune" in doctor.report()
-    tune.keep(plans.device(), Tuning(7, {"forward 32": 4}, {"forward 32": 8}))
-    row = "tuning      7 cores, parts from 512 steps; segments forward 32 bits 4 or 8"
+    tune.keep(plans.device(), Tuning(7, {"forward 32": (4, True)}, {"forward 32": (8, False)}))
+    row = "tuning      7 cores, parts from 512 steps; segments forward 32 bits 4 folded or 8"
     assert row in doctor.report()

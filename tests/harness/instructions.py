@@ -8,55 +8,60 @@ from typing import Any
 from harness import cuda_kernel, nvrtc, sass
 from harness import recorded as watch
 from harness.variants import VARIANTS, composed, launch
+from mlx_gateloop.ops.gpu.plans import Plan
+
+Key = tuple[str, str, str, str, str]  # kernel, variant, S, R, join
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "kernels.md"
 ARCHITECTURE = "sm_90"
 WHOLE = (1, 128, 32)  # no lane and no step is idle
-SEGMENTS = (8, 16)
+PLANS = (Plan(8), Plan(16), Plan(8, fold=True))
 HEAD = """# The kernels, counted
 
 NVIDIA's compiler makes this of each kernel for {architecture}: `make kernels`, NVRTC {version}.
 Instructions are those that a thread issues for an element, on the common path; bytes those that an
 element moves at L = 128; barriers those of a tile of S R steps; registers those of a thread;
-shared bytes those of a threadgroup.
+shared those bytes of a threadgroup. The segments of a tile are joined by Hillis and Steele's scan,
+or by a fold, of whose part a thread takes half on average.
 
-| kernel | variant | S | R | instructions | bytes | barriers | registers | spilled | shared bytes |
-|---|---|---|---|---|---|---|---|---|---|
+| kernel | variant | S | R | join | instructions | bytes | barriers | registers | spilled | shared |
+|---|---|---|---|---|---|---|---|---|---|---|
 """
 
 
-def counted(case: Any, segments: int) -> Iterator[tuple[str, list[str], int, nvrtc.Compiled]]:
-    """The kernels of a variant: name, instructions of a tile, steps of a segment, the rest."""
-    for kernel, call in composed("cuda", cuda_kernel, case.values[0], WHOLE, segments):
+def counted(case: Any, plan: Plan) -> Iterator[tuple[Key, list[str], int, nvrtc.Compiled]]:
+    """The kernels of a variant: the row's first cells, instructions of a tile, steps, the rest."""
+    for kernel, call in composed("cuda", cuda_kernel, case.values[0], WHOLE, plan):
         compiled = nvrtc.compiled(kernel.composed(call), ARCHITECTURE)
-        name = kernel.text.name.removeprefix("gateloop_")
-        yield name, sass.each_tile(compiled.cubin), dict(call.template)["R"], compiled
+        name, join = kernel.text.name.removeprefix("gateloop_"), "fold" if plan.fold else "scan"
+        key = name, str(case.id), str(plan.segments), str(plan.steps), join
+        yield key, sass.each_tile(compiled.cubin), plan.steps, compiled
 
 
-def rows(case: Any, segments: int) -> Iterator[tuple[object, ...]]:
+def rows(case: Any, plan: Plan) -> Iterator[tuple[object, ...]]:
     """The rows of a variant in the table."""
     with watch() as launches:
-        launch("cuda", cuda_kernel, case.values[0], WHOLE, segments)
-    kernels = counted(case, segments)
-    for (name, tile, steps, found), done in zip(kernels, launches, strict=True):
+        launch("cuda", cuda_kernel, case.values[0], WHOLE, plan)
+    kernels = counted(case, plan)
+    for (key, tile, steps, found), done in zip(kernels, launches, strict=True):
         moved = sum((*done.read.values(), *done.written.values())) / prod(WHOLE)
         barriers = sum(instruction.startswith("BAR") for instruction in tile)
         per_element = f"{len(tile) / steps:.1f}", f"{moved:.2f}"
         rest = barriers, found.registers, found.spilled_bytes, found.shared_bytes
-        yield name, case.id, segments, steps, *per_element, *rest
+        yield *key, *per_element, *rest
 
 
-def recorded() -> dict[tuple[str, str, int], float] | None:
-    """The instructions of a kernel, variant and S in the table; None if of another compiler."""
+def recorded() -> dict[Key, float] | None:
+    """The instructions by a row's first cells; None if they are of another compiler."""
     text = TABLE.read_text()
     if f"NVRTC {nvrtc.version()}.\n" not in text:
         return None
     lines = text.partition("|---|")[2].splitlines()[1:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {(row[0], row[1], int(row[2])): float(row[4]) for row in cells}
+    return {(row[0], row[1], row[2], row[3], row[4]): float(row[5]) for row in cells}
 
 
 if __name__ == "__main__":
-    every = [row for case in VARIANTS for segments in SEGMENTS for row in rows(case, segments)]
+    every = [row for case in VARIANTS for plan in PLANS for row in rows(case, plan)]
     table = "".join(f"| {' | '.join(map(str, row))} |\n" for row in every)
     TABLE.write_text(HEAD.format(version=nvrtc.version(), architecture=ARCHITECTURE) + table)

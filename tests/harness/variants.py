@@ -10,6 +10,7 @@ from harness import Call, Kernel
 from mlx_gateloop.ops.gpu.kernels import Kernels, Variant
 from mlx_gateloop.ops.gpu.plans import Plan
 
+MANY = Plan(8)  # where there are many threadgroups
 SMALL = (1, 3, 2)  # inputs of fewer than 8 numbers are another kernel on Metal
 VARIANTS = [
     pytest.param((Variant(0, True), mx.float32, mx.float32), id="sigmoid"),
@@ -43,24 +44,23 @@ def launch(
     factory: Callable[..., Any],
     case: tuple,
     shape: tuple,
-    segments: int = 8,
-    parts: int = 1,
+    plan: Plan = MANY,
 ) -> None:
     """Calls the three kernels of a variant once."""
     variant, dtype, gate_dtype = case
     B, _, D = shape
     steps, gates = mx.zeros(shape, dtype), mx.zeros(shape, gate_dtype)
-    state = mx.zeros((B, parts, variant.planes, D))
+    state = mx.zeros((B, plan.parts, variant.planes, D))
     x = dict.fromkeys(("q", "k", "v", "dy", "dz"), steps) | {"first": gates, "second": gates}
     x |= {"mask": mx.ones(shape[:2], mx.bool_), "h0": state, "dh1": state}
-    kernels, plan = Kernels(platform, factory), Plan(segments, parts)
+    kernels = Kernels(platform, factory)
     states = kernels.forward(variant, plan, x)["states"]
     kernels.backward(variant, plan, x | {"states": states})
     kernels.aggregate(variant, plan, x, adjoint=True)
 
 
 def composed(
-    platform: str, make: Callable[..., Kernel], case: tuple, shape: tuple, segments: int = 8
+    platform: str, make: Callable[..., Kernel], case: tuple, shape: tuple, plan: Plan = MANY
 ) -> list[tuple[Kernel, Call]]:
     """The three kernels of a variant with the types they are called with."""
     found = []
@@ -73,5 +73,5 @@ def composed(
 
         return composing(see)
 
-    launch(platform, factory, case, shape, segments)
+    launch(platform, factory, case, shape, plan)
     return found

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from dataclasses import replace
 from functools import cache
 
 import mlx.core as mx
@@ -38,14 +39,11 @@ def plan(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Plan:
     if (L + TILE) * D >= 2**31:  # they count to the end of the last tile
         raise KernelError("the kernels count the numbers of a sequence in 31 bits; cut it")
     cut = plans.plan(kernels.tuning, plans.kind(name, x["k"].dtype), B, L, D)
-    found = _accepted(kernels, name, variant, cut.segments, cut.parts > 1, _types(x))
+    types = x["k"].dtype, x["first"].dtype
+    found = _accepted(kernels, name, variant, replace(cut, parts=min(cut.parts, 2)), types)
     if isinstance(found, str):
         raise KernelError(f"a {kernels.platform} kernel fails: {found}")
-    return Plan(found, cut.parts)
-
-
-def _types(x: Arrays) -> tuple[mx.Dtype, mx.Dtype]:
-    return x["k"].dtype, x["first"].dtype
+    return replace(cut, segments=found)
 
 
 @cache
@@ -53,19 +51,18 @@ def _accepted(
     kernels: Kernels,
     name: Pass,
     variant: Variant,
-    most: int,
-    in_parts: bool,
+    wanted: Plan,
     types: tuple[mx.Dtype, mx.Dtype],
 ) -> int | str:
-    """Return the segments, at most `most`, with which a pass runs, or the reason why none do.
+    """Return the segments, at most the wanted, with which a pass runs, or why there are none.
 
     An error that may pass is raised, and so not remembered.
     """
     first_reason = ""
-    for segments in (s for s in SEGMENTS if s <= most):
+    for segments in (s for s in SEGMENTS if s <= wanted.segments):
         begin = time.perf_counter()
         try:
-            _try(kernels, name, variant, Plan(segments, 1 + in_parts), types)
+            _try(kernels, name, variant, replace(wanted, segments=segments), types)
         except (RuntimeError, ValueError) as error:
             lines = str(error).splitlines() or ["no reason given"]
             reason = next((line for line in lines if "error:" in line), lines[0]).strip()

@@ -172,4 +172,5 @@ def _template(variant: Variant, x: Mapping[str, mx.array], plan: Plan) -> Templa
         ("S", plan.segments),
         ("R", plan.steps),
         ("C", INTERVAL),
+        ("FOLD", plan.fold),
     ]

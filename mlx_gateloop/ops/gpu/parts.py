@@ -1,5 +1,7 @@
 """Sequences in parts that run side by side: the states that enter each."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 
 from mlx_gateloop.ops.gpu.kernels import Arrays, Kernels, Variant
@@ -36,7 +38,7 @@ def _entries(
     names = {"k": "Hr", "v": "Hi", "first": "Ar", "second": "Ai"}
     scan = Variant(FORMS["cartesian"], variant.is_complex, variant.planes, reverse=adjoint)
     arrays = {name: done[of] for name, of in names.items() if of in done} | {"h0": edge[:, None]}
-    after = kernels.forward(scan, Plan(cut.segments), arrays)
+    after = kernels.forward(scan, replace(cut, parts=1), arrays)
     S = cut.segments
     between = slice(S, None, S) if adjoint else slice(S - 1, -1, S)
     inner = mx.stack([after[name][:, between] for name in "yz" if name in after], 2)

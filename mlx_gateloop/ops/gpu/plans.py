@@ -12,6 +12,7 @@ import mlx.core as mx
 from mlx_gateloop.ops.native import MLX_VERSION
 
 Pass = Literal["forward", "backward"]
+Join = tuple[int, bool]  # segments, and `fold`
 
 WIDTH = 32  # channels of a threadgroup, one for each lane
 SEGMENTS = (16, 8, 4)  # of a tile; a GPU may allow fewer than the 512 threads that 16 take
@@ -21,10 +22,18 @@ TILE = 64  # steps of the largest tile; parts of a sequence are whole tiles
 
 @dataclass(frozen=True)
 class Plan:
-    """The division of work: segments per tile, and parts of a sequence in parallel."""
+    """The division of work.
+
+    Args:
+        segments: Of a tile.
+        parts: Of a sequence, in parallel.
+        fold: Each thread joins the segments before its own one after another; else they are
+            joined by Hillis and Steele's scan, in log2(segments) rounds.
+    """
 
     segments: int
     parts: int = 1
+    fold: bool = False
 
     @property
     def steps(self) -> int:
@@ -38,22 +47,25 @@ class Tuning:
 
     Args:
         cores: Processors; MLX does not report their number. Twice as many threadgroups are plenty.
-        few: Segments where there are fewer threadgroups than that, by `kind`; 16 if not named.
-        many: Segments where there are as many; 8 if not named.
+        few: Segments and fold where there are fewer threadgroups than that, by `kind`; 16 and
+            False if not named.
+        many: The same where there are as many; 8 and False if not named.
         shortest_part: Steps. In shorter parts reading the gates and inputs twice costs more than
             working side by side saves.
     """
 
     cores: int
-    few: Mapping[str, int] = field(default_factory=dict)
-    many: Mapping[str, int] = field(default_factory=dict)
+    few: Mapping[str, Join] = field(default_factory=dict)
+    many: Mapping[str, Join] = field(default_factory=dict)
     shortest_part: int = 512
 
     def __str__(self) -> str:
-        segments = (f"{k} bits {self.few[k]} or {self.many[k]}" for k in self.few)
-        listed = "; ".join(["segments " + ", ".join(segments)] if self.few else [])
+        def shown(join: Join) -> str:
+            return f"{join[0]}{' folded' if join[1] else ''}"
+
         start = f"{self.cores} cores, parts from {self.shortest_part} steps"
-        return "; ".join(filter(None, [start, listed]))
+        each = (f"{k} bits {shown(self.few[k])} or {shown(self.many[k])}" for k in self.few)
+        return f"{start}; segments {', '.join(each)}" if self.few else start
 
 
 DEFAULTS = {"metal": Tuning(32), "cuda": Tuning(132)}  # those of a common GPU of the platform
@@ -68,13 +80,14 @@ def plan(tuning: Tuning, kind: str, B: int, L: int, D: int) -> Plan:
     """Choose more segments for few threadgroups, and parts for very few with long sequences."""
     groups, plenty = B * -(-D // WIDTH), 2 * tuning.cores
     if groups >= plenty:
-        return Plan(tuning.many.get(kind, 8))
-    few = tuning.few.get(kind, 16)
+        segments, fold = tuning.many.get(kind, (8, False))
+        return Plan(segments, fold=fold)
+    segments, fold = tuning.few.get(kind, (16, False))
     parts = min(plenty // groups, L // tuning.shortest_part)
     if parts < 4:  # two passes over the inputs take nearly twice as long as one
-        return Plan(few)
+        return Plan(segments, fold=fold)
     tiles = -(-L // TILE)
-    return Plan(few, -(-tiles // -(-tiles // parts)))  # no part without steps
+    return Plan(segments, -(-tiles // -(-tiles // parts)), fold)  # no part without steps
 
 
 def device() -> str:
@@ -92,16 +105,22 @@ def stored(device: str) -> Tuning | None:
     """Read the tuning of a device; None if there is none that can be used."""
     try:
         return _checked(json.loads(tunings_file().read_text())[device])
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError):  # a cache may be anything
+    except Exception:  # a cache may be anything; then it is measured anew
         return None
 
 
 def _checked(found: Any) -> Tuning:
-    tuning = Tuning(**found)
-    segments = [*dict(tuning.few).values(), *dict(tuning.many).values()]
-    numbers = [tuning.cores, tuning.shortest_part, *segments]
-    if not all(type(n) is int for n in numbers) or tuning.few.keys() != tuning.many.keys():
+    few, many = (
+        {str(kind): (segments, fold) for kind, (segments, fold) in found[name].items()}
+        for name in ("few", "many")
+    )
+    tuning = Tuning(**found | {"few": few, "many": many})
+    joins = [*few.values(), *many.values()]
+    numbers = [tuning.cores, tuning.shortest_part, *(segments for segments, _ in joins)]
+    if any(type(n) is not int for n in numbers) or any(type(fold) is not bool for _, fold in joins):
         raise TypeError
-    if tuning.cores < 1 or tuning.shortest_part < TILE or not {*segments} <= {*SEGMENTS}:
+    if not {segments for segments, _ in joins} <= {*SEGMENTS} or few.keys() != many.keys():
+        raise ValueError
+    if tuning.cores < 1 or tuning.shortest_part < TILE:
         raise ValueError
     return tuning

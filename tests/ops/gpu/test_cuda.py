@@ -4,6 +4,8 @@ import pytest
 from harness import cuda_kernel, instructions, nvrtc, sass
 from harness.variants import VARIANTS, composed, slow
 
+from mlx_gateloop.ops.gpu.plans import Plan
+
 pytestmark = pytest.mark.skipif(
     nvrtc.absence() is not None, reason=f"no compiler for CUDA: {nvrtc.absence()}"
 )
@@ -12,32 +14,37 @@ SHAPE = (2, 100, 40)
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_kernels(variant):
-    check(variant, "90", 8)
+    check(variant, "90", Plan(8))
 
 
-@pytest.mark.parametrize(("architecture", "segments"), [("80", 8), ("90", 16), ("90", 4)])
+@pytest.mark.parametrize(
+    ("architecture", "plan"),
+    [("80", Plan(8)), *(("90", plan) for plan in (Plan(16), Plan(4), Plan(8, fold=True)))],
+    ids=str,
+)
 @pytest.mark.parametrize("variant", [VARIANTS[0], *map(slow, VARIANTS[1:])])
-def test_another_architecture_and_other_segments(variant, architecture, segments):
-    check(variant, architecture, segments)
+def test_another_architecture_and_other_plans(variant, architecture, plan):
+    check(variant, architecture, plan)
 
 
 @pytest.mark.skipif(sass.absence() is not None, reason=f"no disassembler: {sass.absence()}")
-@pytest.mark.parametrize("segments", instructions.SEGMENTS)
+@pytest.mark.parametrize("plan", instructions.PLANS, ids=str)
 @pytest.mark.parametrize("name", ["sigmoid", "real", "scan"])
-def test_no_kernel_takes_more_instructions_than_were_counted(name, segments):
+def test_no_kernel_takes_more_instructions_than_were_counted(name, plan):
     table = instructions.recorded()
     if table is None:
         pytest.skip(f"{instructions.TABLE.name} is of another compiler than {nvrtc.version()}")
     (case,) = (case for case in VARIANTS if case.id == name)
-    for kernel, tile, steps, _ in instructions.counted(case, segments):
-        known = table[kernel, name, segments]
-        assert len(tile) / steps <= 1.05 * known, "if it must be so, `make kernels` counts again"
+    for key, tile, steps, _ in instructions.counted(case, plan):
+        assert len(tile) / steps <= 1.05 * table[key], (
+            "if it must be so, `make kernels` counts again"
+        )
 
 
-def check(variant, architecture, segments):
-    for kernel, call in composed("cuda", cuda_kernel, variant, SHAPE, segments):
+def check(variant, architecture, plan):
+    for kernel, call in composed("cuda", cuda_kernel, variant, SHAPE, plan):
         compiled = nvrtc.compiled(kernel.composed(call), f"sm_{architecture}")
-        print(f"\nsm_{architecture} {kernel.text.name} {variant[0]}, {segments} segments: ", end="")
+        print(f"\nsm_{architecture} {kernel.text.name} {variant[0]}, {plan}: ", end="")
         print(f"{compiled.registers} registers, {compiled.spilled_bytes} bytes spilled, ", end="")
         print(f"{compiled.shared_bytes} bytes shared")
         assert f".target sm_{architecture}" in compiled.ptx

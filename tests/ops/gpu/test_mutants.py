@@ -1,6 +1,6 @@
 """Kernels with one fault each: every one is noticed, by its values or by what it does."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -28,10 +28,11 @@ class Mutant:
     masked: bool = False
     reverse: bool = False
     is_complex: bool = True
+    fold: bool = False
 
     @property
     def case(self):
-        return self.length, self.masked, self.reverse, self.is_complex
+        return self.fold, self.length, self.masked, self.reverse, self.is_complex
 
     def factory(self, header, source, **names):
         """A kernel of the mutated text."""
@@ -45,17 +46,22 @@ class Mutant:
 PARTS = {"length": 3001}
 MASK = {"masked": True}
 REAL = {"is_complex": False}
+FOLD = {"fold": True}
 BARRIER = "GL_BARRIER();"
-FIRST_BARRIER = "    GL_BARRIER();\n    GL_UNROLL"
-ROUND_BARRIER = "      GL_BARRIER();\n    }"
+FIRST_BARRIER = "    GL_BARRIER();\n    {}"
+ROUND_BARRIER = "        GL_BARRIER();\n      }"
+BEFORE_H = FIRST_BARRIER.format("gl_complex h"), "    gl_complex h"
+BEFORE_FOLD = FIRST_BARRIER.format("if (FOLD)"), "    if (FOLD)"
 ROUND_FLIP = "p = 1 - p;  //"
 TILE_FLIP = "    p = 1 - p;\n"
 ROUNDS = "far < S; far *= 2"
 MUTANTS = {
-    "no barrier before the rounds, forward": Mutant("forward.inc", FIRST_BARRIER, "    GL_UNROLL"),
-    "the same, backward": Mutant("backward.inc", FIRST_BARRIER, "    GL_UNROLL"),
-    "no barrier in a round, forward": Mutant("forward.inc", ROUND_BARRIER, "    }"),
-    "no barrier in a round, backward": Mutant("backward.inc", ROUND_BARRIER, "    }"),
+    "no barrier before the rounds, forward": Mutant("forward.inc", *BEFORE_H),
+    "the same, backward": Mutant("backward.inc", *BEFORE_FOLD),
+    "no barrier before the fold, forward": Mutant("forward.inc", *BEFORE_H, **FOLD),
+    "the same fold, backward": Mutant("backward.inc", *BEFORE_FOLD, **FOLD),
+    "no barrier in a round, forward": Mutant("forward.inc", ROUND_BARRIER, "      }"),
+    "no barrier in a round, backward": Mutant("backward.inc", ROUND_BARRIER, "      }"),
     "barrier of some segments": Mutant(
         "forward.inc", BARRIER, "if (seg > 0) { GL_BARRIER(); }", count=2
     ),
@@ -101,7 +107,7 @@ MUTANTS = {
     "too few states saved": Mutant("forward.inc", "start % C == 0", "start % (2 * C) == 0"),
     "wrong state taken": Mutant("backward.inc", "+ tile / C)", "+ (tile + S * R - 1) / C)"),
     "state after, not before": Mutant("forward.inc", "GL_GET(1, seg - 1)", "GL_GET(1, seg)"),
-    "gradient before, not after": Mutant("backward.inc", "GL_GET(3, seg + 1)", "GL_GET(3, seg)"),
+    "gradient before, not after": Mutant("backward.inc", "GL_GET(2, seg + 1)", "GL_GET(2, seg)"),
     "every segment takes h0": Mutant("forward.inc", "if (seg == 0) carry =", "carry ="),
     "no segment takes dh1": Mutant("backward.inc", "if (seg == S - 1) carry", "if (false) carry"),
     "the tile's state is lost": Mutant("forward.inc", "carry = GL_GET(1, S - 1)", "carry = h"),
@@ -128,7 +134,21 @@ MUTANTS = {
         "backward.inc", "on ? float(first[i]) : gl_identity<FORM>()", "float(first[i])", **MASK
     ),
     "identity that is none": Mutant("common.inc", "200.0f", "2.0f", **MASK),
-    "gates before instead of after": Mutant("backward.inc", "GL_GET(2, seg", "GL_GET(0, seg"),
+    "gates before instead of after": Mutant(
+        "backward.inc", "GL_GET(ROWS - 1, seg", "GL_GET(0, seg"
+    ),
+    "the fold goes a segment too far, forward": Mutant(
+        "forward.inc", "n < seg", "n <= seg", **FOLD
+    ),
+    "the fold starts late, forward": Mutant("forward.inc", "int n = 1", "int n = 2", **FOLD),
+    "the first segment folds nothing": Mutant("forward.inc", " || seg == 0", "", **FOLD),
+    "the fold goes a segment too far, backward": Mutant(
+        "backward.inc", "n > seg", "n >= seg", **FOLD
+    ),
+    "the same of h": Mutant("backward.inc", "n < seg", "n <= seg", **FOLD),
+    "the last segment folds nothing": Mutant("backward.inc", " || seg == S - 1", "", **FOLD),
+    "one buffer for a folded tile, forward": Mutant("forward.inc", TILE_FLIP, "", **FOLD),
+    "one buffer for a folded tile, backward": Mutant("backward.inc", TILE_FLIP, "", **FOLD),
     "order of an adjoint part": Mutant(
         "aggregate.inc", "low + high - 1 - (tile + r)", "tile + r", **PARTS
     ),
@@ -153,11 +173,15 @@ def outputs(operator, length, masked, reverse, is_complex):
     return [*outputs, *gradients]
 
 
-def noticed(factory, *case):
+KINDS = ("forward 32", "backward 32")
+FOLDED = replace(DEFAULTS["metal"], few=dict.fromkeys(KINDS, (8, True)))
+
+
+def noticed(factory, fold, *case):
     """The fault found in the kernels of a factory, or None."""
 
     def observed(*arguments):
-        return gpu.gate_loop(Kernels("metal", factory), *arguments)
+        return gpu.gate_loop(Kernels("metal", factory, FOLDED if fold else None), *arguments)
 
     def plain(q, k, v, a, h0, mask, reverse):
         return gl.gate_loop(q, k, v, a, h0, mask=mask, reverse=reverse, backend="ops")

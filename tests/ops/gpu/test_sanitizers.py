@@ -24,10 +24,13 @@ RUN = """
 from functools import partial
 import harness
 from harness.variants import VARIANTS, launch
+from mlx_gateloop.ops.gpu.plans import Plan
 factory = partial(harness.{platform}_kernel, sanitized=True)
 for variant in VARIANTS:
     for shape in {shapes}:
-        launch("{platform}", factory, variant.values[0], shape, parts=-(-shape[1] // 64))
+        for fold in (False, True):
+            plan = Plan(8, -(-shape[1] // 64), fold)
+            launch("{platform}", factory, variant.values[0], shape, plan)
 print("clean")
 """
 RUN_BROKEN = """
