@@ -1,5 +1,6 @@
 """The server: puts models, engine and page together, and closes them together."""
 
+import ctypes
 import errno
 import gc
 import shutil
@@ -7,6 +8,7 @@ import signal
 import socket
 import threading
 from argparse import Namespace
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +34,7 @@ from .stream_parts import StreamParts
 
 EMBEDDED = Path(__file__).parent / "embedded_models"
 MOST_SESSIONS = 512  # tabs that the server knows; each takes 120 kB and its chat
+M_ARENA_MAX = -8  # of glibc's malloc.h
 PORTS = range(7860, 7960)  # tried where none is given; the first is Gradio's
 # The system's: a web font would be a request to another server.
 FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
@@ -47,6 +50,7 @@ def serve(arguments: Namespace) -> None:
     Raises:
         InputError: An argument cannot be used.
     """
+    share_arenas()
     host = arguments.host.strip("[]")
     auth = security.credentials(arguments.auth, host, arguments.share)
     if arguments.mcp and find_spec("mcp") is None:
@@ -76,6 +80,16 @@ def serve(arguments: Namespace) -> None:
             page.close(verbose=False)
         engine.close()
         shutil.rmtree(download_folder(), ignore_errors=True)
+
+
+def share_arenas() -> None:
+    """Let all threads take memory from the same two arenas, where glibc has them.
+
+    With an arena for each thread the memory that one gave back waits for that thread: after half
+    an hour of use 110 of 275 MB were in use.
+    """
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
 
 def _launch(

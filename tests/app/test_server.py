@@ -1,6 +1,9 @@
-"""The port of the server."""
+"""The port of the server, and its memory."""
 
+import platform
 import socket
+import subprocess
+import sys
 
 import pytest
 from mlx_gateloop.app import server
@@ -22,6 +25,29 @@ def test_a_busy_port_gives_way_to_the_next_one_unless_it_was_asked_for(monkeypat
         monkeypatch.setattr(server, "PORTS", range(port, port + 1))
         with pytest.raises(InputError, match="are all in use; give another one"):
             server._free_port("127.0.0.1", None)
+
+
+ARENAS = """
+import ctypes, threading
+from mlx_gateloop.app.server import share_arenas
+share_arenas()
+together = threading.Barrier(8)
+def take():
+    blocks = [ctypes.create_string_buffer(20_000) for _ in range(50)]
+    together.wait()
+threads = [threading.Thread(target=take) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+ctypes.CDLL(None).malloc_stats()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_threads_share_two_arenas():
+    child = subprocess.run(
+        [sys.executable, "-c", ARENAS], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert 1 <= child.stderr.count("Arena ") <= 2
 
 
 def test_a_foreign_address_is_named():
