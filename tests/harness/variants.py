@@ -50,13 +50,13 @@ def launch(
     variant, dtype, gate_dtype = case
     B, _, D = shape
     steps, gates = mx.zeros(shape, dtype), mx.zeros(shape, gate_dtype)
-    state = mx.zeros((B, plan.parts, variant.planes, D))
+    state = mx.zeros((B, variant.planes, D))
     x = dict.fromkeys(("q", "k", "v", "dy", "dz"), steps) | {"first": gates, "second": gates}
     x |= {"mask": mx.ones(shape[:2], mx.bool_), "h0": state, "dh1": state}
     kernels = Kernels(platform, factory)
+    x |= kernels.aggregate(variant, plan, x, adjoint=True)
     states = kernels.forward(variant, plan, x)["states"]
     kernels.backward(variant, plan, x | {"states": states})
-    kernels.aggregate(variant, plan, x, adjoint=True)
 
 
 def composed(

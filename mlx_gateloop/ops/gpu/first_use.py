@@ -89,7 +89,8 @@ def _try(
     x |= dict.fromkeys(("first", "second"), mx.zeros(shape, types[1]))
     x |= {"mask": mx.zeros(shape[:2], mx.bool_)}
     x |= {"states": mx.zeros((1, shape[1] // INTERVAL, P, 8))}
-    mx.eval(run(kernels, name, variant, cut, x, mx.zeros((1, P, 8))))
+    x |= dict.fromkeys(("h0", "dh1"), mx.zeros((1, P, 8)))
+    mx.eval(run(kernels, name, variant, cut, x))
 
 
 def _tell(kernels: Kernels, seconds: float) -> None:

@@ -17,12 +17,13 @@ INTERVAL = 32  # steps between saved states; a tile starts at one of them
 
 # Arrays in the order of the kernels' parameters. A launch passes a few zeros for an input that its
 # variant does not read, and a single number for an output that it does not write.
-FORWARD = (["q", "k", "v", "first", "second", "mask", "h0"], ["y", "z", "h1", "states"])
+PARTS = ["Ar", "Ai", "Hr", "Hi"]  # the effect of each part of a sequence
+FORWARD = (["q", "k", "v", "first", "second", "mask", "h0", *PARTS], ["y", "z", "h1", "states"])
 BACKWARD = (
-    ["q", "k", "v", "first", "second", "mask", "states", "dy", "dz", "dh1"],
+    ["q", "k", "v", "first", "second", "mask", "states", "dy", "dz", "dh1", *PARTS],
     ["dq", "dk", "dv", "dfirst", "dsecond", "dh0"],
 )
-AGGREGATE = (["k", "v", "first", "second", "mask"], ["Ar", "Ai", "Hr", "Hi"])
+AGGREGATE = (["k", "v", "first", "second", "mask"], PARTS)
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Kernels:
         Args:
             variant: The kind of kernel.
             plan: The division of work.
-            x: The inputs of `FORWARD` by name; h0 `[B, parts, P, D]`.
+            x: The inputs of `FORWARD` by name; h0 `[B, P, D]`, `PARTS` if there are several.
         """
         B, L, D = x["first"].shape
         T, f32 = x["k"].dtype, mx.float32
@@ -95,7 +96,7 @@ class Kernels:
         return self._launch("forward", FORWARD, variant, plan, x, outputs)
 
     def backward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
-        """Compute the gradients; `x` as the inputs of `BACKWARD`, dh1 `[B, parts, P, D]`."""
+        """Compute the gradients; `x` as the inputs of `BACKWARD`, dh1 `[B, P, D]`."""
         B, L, D = x["first"].shape
         T, gate = x["k"].dtype, x["first"].dtype
         dtypes = dict(zip(BACKWARD[1], [T, T, T, gate, gate, mx.float32], strict=True))
@@ -106,10 +107,9 @@ class Kernels:
     def aggregate(
         self, variant: Variant, plan: Plan, x: Mapping[str, mx.array], adjoint: bool
     ) -> Arrays:
-        """Compute the effect of each of the S pieces of each part: planes `[B, parts S, D]`."""
+        """Compute the effect of each part: `PARTS`, `[B, parts, D]`."""
         B, _, D = x["first"].shape
-        shape = (B, plan.parts * plan.segments, D)
-        outputs = dict.fromkeys(AGGREGATE[1], (shape, mx.float32))
+        outputs = dict.fromkeys(PARTS, ((B, plan.parts, D), mx.float32))
         more: Template = [("ADJOINT", adjoint)]
         return self._launch("aggregate", AGGREGATE, variant, plan, x, outputs, more)
 
@@ -129,7 +129,10 @@ class Kernels:
         self.compiled.add((name, *(value for _, value in template)))
         shapes = [(1,) if name in absent else shape for name, (shape, _) in outputs.items()]
         found = self._kernel(name, arrays, plan.segments)(
-            inputs=[_placeholder() if name in absent else x[name] for name in arrays[0]],
+            inputs=[
+                x[name] if name in x and name not in absent else _placeholder()
+                for name in arrays[0]
+            ],
             template=template,
             # runs in x: CUDA takes at most 65,535 blocks in the other axes
             grid=(WIDTH * B * plan.parts, plan.segments * -(-D // WIDTH), 1),

@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_gateloop.ops.gpu.first_use import KernelError, plan
-from mlx_gateloop.ops.gpu.kernels import BACKWARD, FORWARD, Kernels, Variant
+from mlx_gateloop.ops.gpu.kernels import BACKWARD, FORWARD, PARTS, Kernels, Variant
 from mlx_gateloop.ops.gpu.parts import run
 from mlx_gateloop.ops.gpu.plain import plain_gradients
 from mlx_gateloop.ops.gpu.plans import device, stored
@@ -121,7 +121,7 @@ def _operator(kernels: Kernels, variant: Variant) -> Callable[..., Any]:
 
     There are no rules for vmap and jvp: MLX would ask the kernels for theirs first.
     """
-    absent = variant.absent
+    absent = {*variant.absent, *PARTS}  # those are computed with each pass
     names = [name for name in FORWARD[0] if name not in absent]
     kept = [name for name in names if name != "h0"]  # read by the gradient, besides the states
     cotangents = [name for name in BACKWARD[0][6:] if name not in absent]
@@ -130,12 +130,12 @@ def _operator(kernels: Kernels, variant: Variant) -> Callable[..., Any]:
     def forward(*arrays: mx.array) -> Planes:
         x = dict(zip(names, arrays, strict=True))
         cut = plan(kernels, "forward", variant, x)
-        return tuple(run(kernels, "forward", variant, cut, x, x["h0"]).values())
+        return tuple(run(kernels, "forward", variant, cut, x).values())
 
     def backward(*arrays: mx.array) -> Planes:
         x = dict(zip(kept + cotangents, arrays, strict=True))
         cut = plan(kernels, "backward", variant, x)
-        return tuple(run(kernels, "backward", variant, cut, x, x["dh1"]).values())
+        return tuple(run(kernels, "backward", variant, cut, x).values())
 
     operator = mx.custom_function(forward)
     gradient = mx.custom_function(backward)

@@ -135,13 +135,13 @@ def test_a_pass_refused_whole_is_an_error_that_says_the_first_reason():
             forward(Machine(refuses))
 
 
-@pytest.mark.parametrize(("length", "most"), [(40, 1), (3001, 3)])
+@pytest.mark.parametrize(("length", "most"), [(40, 1), (3001, 2)])
 def test_inference_compiles_its_own_kernels_alone(length, most):
     arrays = [mx.random.normal((1, length, 3), key=mx.random.key(i)) for i in range(5)]
     machine = Machine()
     forward(machine, arrays)
     compiled = {(name, template) for name, _, template in machine.calls}
-    assert len(compiled) == len(machine.kernels.compiled) == most  # in parts: a scan for all, too
+    assert len(compiled) == len(machine.kernels.compiled) == most
     assert machine.segments("backward") == set()
 
 

@@ -33,12 +33,12 @@ def plain_kernel(name, input_names, output_names, **_):
         x = dict(zip(input_names, inputs, strict=True))
         primals = [x[n] for n in ("q", "k", "v", "first", "second")]
         if name.endswith("forward"):
-            y, h1 = operator(*primals, x["h0"][:, 0])
-            states = mx.broadcast_to(x["h0"][:, :1], output_shapes[3])
+            y, h1 = operator(*primals, x["h0"])
+            states = mx.broadcast_to(x["h0"][:, None], output_shapes[3])
             outputs = [y, mx.zeros(1), h1, states]
         else:
             primals.append(x["states"][:, 0])
-            *found, dh0 = mx.vjp(operator, primals, [x["dy"], x["dh1"][:, 0]])[1]
+            *found, dh0 = mx.vjp(operator, primals, [x["dy"], x["dh1"]])[1]
             outputs = [*found, dh0]
         assert [o.shape for o in outputs] == list(output_shapes)
         assert [o.dtype for o in outputs] == list(output_dtypes)
