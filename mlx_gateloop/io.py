@@ -26,7 +26,7 @@ from mlx_gateloop.tokenizer import stop_token_ids
 
 LOG = logging.getLogger(__name__)
 SAVING = ".saving"  # the folder in a model directory where `save` writes
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 # The files that are read to load a model; none of them is code.
 LOADED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 

@@ -190,7 +190,8 @@ def message(source):
 
 def test_missing_directories_are_named(tmp_path):
     assert message(tmp_path / "nothing") == f"{tmp_path}/nothing: no such model directory"
-    assert message("nothing") == "nothing: no such model directory"
+    for name in ("nothing", "./nothing", "../nothing", "a/b/c"):  # none can be a name of the hub
+        assert message(name) == f"{name}: no such model directory"
 
 
 def test_what_is_no_directory_here_is_asked_from_the_hub(monkeypatch):
