@@ -12,16 +12,10 @@ from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Variant
 from mlx_gateloop.ops.gpu.parts import run
 from mlx_gateloop.ops.gpu.plans import SEGMENTS, TILE, Pass, Plan
 
-# Of MLX's errors those that a kernel will raise again: it does not compile (Metal, CUDA), or a
-# threadgroup is too large for it. Others, such as a lack of memory, may pass.
-REFUSALS = (
-    "Unable to build metal library",
-    "Unable to load",
-    "Thread group size",
-    "Failed to compile kernel",
-    "Failed to load compiled",
-    "too many resources requested",
-)
+# A lack of the GPU's memory may pass, of which MLX's errors say this; the compilers' errors do not,
+# even if they are about the memory of a threadgroup.
+MAY_PASS = ("memory", "Memory", "allocate", "Resource limit")
+COMPILERS = ("Unable to build", "Unable to load", "Failed to compile", "Failed to load")
 NOTABLE = 2.0  # seconds of compilation that a user is told of
 
 
@@ -66,13 +60,17 @@ def _accepted(
         except (RuntimeError, ValueError) as error:
             lines = str(error).splitlines() or ["no reason given"]
             reason = next((line for line in lines if "error:" in line), lines[0]).strip()
-            if not any(refusal in str(error) for refusal in REFUSALS):
+            if _contains(error, MAY_PASS) and not _contains(error, COMPILERS):
                 raise KernelError(f"a {kernels.platform} kernel fails: {reason}") from error
             first_reason = first_reason or reason
         else:
             _tell(kernels, time.perf_counter() - begin)
             return segments
     return first_reason
+
+
+def _contains(error: Exception, texts: tuple[str, ...]) -> bool:
+    return any(text in str(error) for text in texts)
 
 
 def _try(
