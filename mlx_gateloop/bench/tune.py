@@ -107,6 +107,7 @@ def tune_this_gpu() -> str:
         raise InputError(f"--tune measures the kernels of a GPU ({listed})")
     kernels = gpu.kernels(platform)
     kernels.tuning = tune(stopwatch(kernels), kernels.tuning)
+    _arrays.cache_clear()
     keep(device(), kernels.tuning)
     return f"{device()}: {kernels.tuning}\nkept in {tunings_file()}"
 

@@ -136,7 +136,7 @@ MUTANTS = {
     ),
     "reverse goes forward": Mutant("position.inc", "REVERSE ? -D : D", "D", reverse=True),
     "mask is not reversed": Mutant(
-        "position.inc", "(REVERSE ? L - 1 - (t) : (t))", "(t)", reverse=True, **MASK
+        "position.inc", "[REVERSE ? -(t) : (t)]", "[t]", reverse=True, **MASK
     ),
     "mask of a gate": Mutant("backward.inc", "on ? turning : 0.0f", "turning", **MASK),
     "mask of the recurrence": Mutant(
