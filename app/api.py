@@ -9,7 +9,8 @@ import numpy as np
 from gradio.events import api
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.watch.trace import HIGH, LOW, Trace
+from mlx_gateloop.watch.measures import HIGH, LOW
+from mlx_gateloop.watch.trace import Trace
 
 from . import request_values
 from .generation.engine import Engine

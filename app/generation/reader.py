@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_gateloop.model.lm import Model
-from mlx_gateloop.watch import Recorder, Trace, recording
+from mlx_gateloop.watch import Recorder, Trace, recording_cache
 
 from .run import Limits, Run
 from .states import Boundary
@@ -36,7 +36,7 @@ class Reader:
                 trace = earlier.trace.branch(start.pieces)
                 run.begin = start.pieces  # first: the earlier answers are not this one's
                 run.pieces += earlier.pieces[: start.pieces]
-            self.caches, self.recorder = recording(model, trace, most)
+            self.caches, self.recorder = recording_cache(model, trace, most)
             run.trace = trace
         else:
             self.caches = model.make_cache()

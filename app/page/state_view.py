@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mlx_gateloop.files import replacing
-from mlx_gateloop.watch.trace import HIGH, LOW, Trace
+from mlx_gateloop.watch.measures import HIGH, LOW
+from mlx_gateloop.watch.trace import Trace
 
 from ..generation.run import RecordedRuns, Run
 from ..generation.worker_pool import WorkerPool

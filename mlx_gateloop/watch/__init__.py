@@ -1,6 +1,17 @@
 """The memory of a model: traces of its state transitions, and their recording."""
 
-from mlx_gateloop.watch.recorder import Recorder, recording, trace_of
+from mlx_gateloop.watch.endless import EndlessTrace
+from mlx_gateloop.watch.recorder import Recorder, recording_cache, trace_of
+from mlx_gateloop.watch.recordings import Recording, recording
 from mlx_gateloop.watch.trace import Trace, total_bytes
 
-__all__ = ["Recorder", "Trace", "recording", "total_bytes", "trace_of"]
+__all__ = [
+    "EndlessTrace",
+    "Recorder",
+    "Recording",
+    "Trace",
+    "recording",
+    "recording_cache",
+    "total_bytes",
+    "trace_of",
+]

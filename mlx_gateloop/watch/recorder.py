@@ -12,7 +12,9 @@ import numpy as np
 from mlx_gateloop.model.layers import Cache
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.ops import Transition
-from mlx_gateloop.watch.trace import PHASE, RATE, Trace
+from mlx_gateloop.watch.angles import rate_and_phase
+from mlx_gateloop.watch.measures import PHASE, RATE
+from mlx_gateloop.watch.trace import Trace
 
 Report = tuple[mx.array, mx.array, Transition]  # query, key and transition of a layer
 
@@ -59,7 +61,8 @@ class Recorder:
                     # The channels of a head may share one: [B, L, H, 1] -> [B, L, H, K].
                     values = np.broadcast_to(np.asarray(array), query.shape)
                     columns[plane, layer] = values.reshape(shape[2:])
-        _to_rate_and_phase(columns, reports[0][2].form)  # all layers have the same form
+        form = reports[0][2].form  # all layers have the same
+        columns[RATE], columns[PHASE] = rate_and_phase(form, columns[RATE], columns[PHASE])
         self.trace.append(columns)
 
     def drop(self) -> None:
@@ -67,7 +70,7 @@ class Recorder:
         self._steps.pop()
 
 
-def recording(
+def recording_cache(
     model: Model, trace: Trace | None = None, most: int | None = None
 ) -> tuple[list[Cache], Recorder]:
     """Make a cache of the model whose layers report to a recorder.
@@ -94,22 +97,9 @@ def trace_of(model: Model, tokens: np.ndarray) -> Trace:
     Returns:
         The trace, empty if the model has no state transitions.
     """
-    caches, recorder = recording(model)
+    caches, recorder = recording_cache(model)
     model(mx.array(tokens)[None], caches)
     if arrays := recorder.step():
         mx.eval(arrays)
         recorder.take()
     return recorder.trace
-
-
-def _to_rate_and_phase(columns: np.ndarray, form: str) -> None:
-    """Convert a `Transition`'s planes of this form to -log|a| and arg a in (-pi, pi], in place."""
-    first, second = columns[RATE], columns[PHASE]
-    if form == "cartesian":
-        with np.errstate(divide="ignore"):  # a = 0
-            rate, phase = -np.log(np.hypot(first, second)), np.arctan2(second, first)
-    else:
-        rate, phase = -first, second - 2 * np.pi * np.ceil(second / (2 * np.pi) - 0.5)
-    if form == "sigmoid":  # -log sigmoid, without overflow or cancellation
-        rate = np.maximum(rate, 0) + np.log1p(np.exp(-np.abs(first)))
-    columns[RATE], columns[PHASE] = rate, phase

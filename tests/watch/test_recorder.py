@@ -7,8 +7,8 @@ from helpers.models import tiny_model
 
 from mlx_gateloop.ops import Transition
 from mlx_gateloop.ops.attention import decay
-from mlx_gateloop.watch import Recorder, Trace, recording, trace_of
-from mlx_gateloop.watch.trace import RATE
+from mlx_gateloop.watch import Recorder, Trace, recording_cache, trace_of
+from mlx_gateloop.watch.measures import RATE
 
 LAYERS, CHANNELS = 2, 8
 
@@ -59,7 +59,7 @@ def transitions(made, tokens):
 )
 def test_the_record_is_the_layers_transition(options):
     made, tokens = model(**options), [1, 5, 2, 2, 7, 0, 10]
-    caches, recorder = recording(made)
+    caches, recorder = recording_cache(made)
     logits = read(made, tokens[:4], caches, recorder)
     read(made, tokens[4:5], caches, recorder)
     read(made, tokens[5:], caches, recorder)
@@ -76,7 +76,7 @@ def test_the_record_is_the_layers_transition(options):
 @pytest.mark.parametrize("options", [{}, {"num_heads": 2}])
 def test_remembered_is_surrogate_attention(options):
     made, tokens = model(**options), [3, 1, 4, 1, 5, 9, 2, 6]
-    caches, recorder = recording(made)
+    caches, recorder = recording_cache(made)
     read(made, tokens, caches, recorder)
     for layer, (q, k, a) in enumerate(transitions(made, tokens)):
         for n in range(len(tokens)):
@@ -90,7 +90,7 @@ def test_remembered_is_surrogate_attention(options):
 
 def test_remembered_agrees_with_the_operators_attention():
     made, tokens = model(), [3, 1, 4, 1, 5, 9, 2, 6]
-    caches, recorder = recording(made)
+    caches, recorder = recording_cache(made)
     read(made, tokens, caches, recorder)
     q, k, a = transitions(made, tokens)[0]
     planes = tuple(mx.array(p.astype(np.float32))[None, :, :, None] for p in (a.real, a.imag))
@@ -114,7 +114,7 @@ def test_extreme_gates_are_exact(extreme):
 
 def test_a_full_trace_takes_no_more_and_a_dropped_step_none():
     made = model()
-    caches, recorder = recording(made, most=3)
+    caches, recorder = recording_cache(made, most=3)
     read(made, [1, 2], caches, recorder)
     made(mx.array([[3]]), caches)
     recorder.step()

@@ -6,7 +6,8 @@ import pytest
 
 from mlx_gateloop.ops import Transition
 from mlx_gateloop.watch import Recorder, Trace, total_bytes
-from mlx_gateloop.watch.trace import BLOCK, HIGH, LOW
+from mlx_gateloop.watch.measures import HIGH, LOW
+from mlx_gateloop.watch.trace import BLOCK
 
 LAYERS, CHANNELS = 2, 8
 

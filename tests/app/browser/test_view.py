@@ -10,7 +10,7 @@ import pytest
 from helpers.browser import view
 from PIL import Image
 
-from mlx_gateloop.watch.trace import HIGH, LOW
+from mlx_gateloop.watch.measures import HIGH, LOW
 
 COLUMNS = """name => {
   const picture = document.querySelector('#chat-view .gl').view.heatmaps.pictures[name].canvas;

@@ -1,0 +1,166 @@
+"""A trace of any recurrent model, in constant memory however long the text is."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from threading import RLock
+
+import numpy as np
+
+from mlx_gateloop.watch.angles import wrapped
+from mlx_gateloop.watch.levels import Levels, Window
+from mlx_gateloop.watch.measures import PHASE, RATE, Measures
+from mlx_gateloop.watch.rows import full_row
+
+# Of the rows, to tokens as they are and to groups of 4, 16 and 64: with 256 MB, 100,000 tokens of
+# a 12-layer model with 624 complex channels are in groups of at most 64.
+SHARES = (2, 1, 1, 3)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """New tokens of one layer.
+
+    Args:
+        rate: -log|a|, float32 `[tokens, ...]`.
+        phase: arg a of the same shape; None for real transitions.
+        reads: Queries, keys and the rest that `full_row` takes, `[tokens, ...]` each, of the
+            last tokens at least.
+    """
+
+    rate: np.ndarray
+    phase: np.ndarray | None
+    reads: Mapping[str, np.ndarray]
+
+
+@dataclass
+class Layer:
+    """One recurrent layer and its storage.
+
+    Args:
+        name: Path in the model.
+        kind: Short name of the recurrence.
+        scale: What each state of a channel decays by, `[channels, states]`, times the rate.
+        erases: The delta rule.
+    """
+
+    name: str
+    kind: str
+    scale: np.ndarray | None = None
+    erases: bool = False
+    shape: tuple[int, ...] = ()  # of a token's rates
+    rate: Levels = field(init=False)
+    phase: Levels | None = field(init=False, default=None)
+    reads: dict[str, Window] = field(init=False, default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        stores = [self.rate, self.phase, *self.reads.values()]
+        return sum(store.nbytes for store in stores if store is not None)
+
+
+class EndlessTrace(Measures):
+    """Transitions of every recurrent layer: recent tokens whole, older ones in groups.
+
+    Of older tokens the sums of -log|a| over groups of 4, 16, 64 and more tokens are kept, so
+    products of |a| between groups stay exact; inside of a group all tokens get the same share.
+    Queries and keys are kept for the last tokens. One thread may append while others read.
+
+    Args:
+        layers: The recurrent layers.
+        most_bytes: Memory for all of it.
+        window: Tokens whose queries and keys are kept; fewer where a quarter of the memory does
+            not hold them.
+    """
+
+    full = False  # there is always room
+
+    def __init__(self, layers: Iterable[Layer], most_bytes: int, window: int) -> None:
+        self._layers, self.tokens = list(layers), 0
+        self._most_bytes, self._window = most_bytes, window
+        self._lock = RLock()
+
+    @property
+    def layers(self) -> int:  # type: ignore[override]
+        return len(self._layers)
+
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(layer.name for layer in self._layers)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Short names of the layers' recurrences."""
+        return tuple(layer.kind for layer in self._layers)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(layer.nbytes for layer in self._layers) if self.tokens else 0
+
+    def append(self, columns: list[Columns]) -> None:
+        """Add the same tokens to all layers."""
+        with self._lock:
+            if not self.tokens:
+                self._allocate(columns)
+            for layer, new in zip(self._layers, columns, strict=True):
+                layer.rate.append(new.rate.reshape(len(new.rate), -1))
+                if layer.phase is not None and new.phase is not None:
+                    layer.phase.append(new.phase.reshape(len(new.rate), -1))
+                for name, window in layer.reads.items():
+                    window.append(new.reads[name], len(new.rate))
+            self.tokens += len(columns[0].rate)
+
+    def without(self, name: str) -> None:
+        """Leave a layer out, which is no longer recorded."""
+        with self._lock:
+            self._layers = [layer for layer in self._layers if layer.name != name]
+
+    def _allocate(self, columns: list[Columns]) -> None:
+        reads = [{name: v.shape[1:] for name, v in new.reads.items()} for new in columns]
+        read_bytes = 8 * sum(int(np.prod(s)) for layer in reads for s in layer.values())
+        window = min(self._window, self._most_bytes // 4 // max(read_bytes, 1))
+        widths = [int(np.prod(new.rate.shape[1:])) for new in columns]
+        planes = [1 if new.phase is None else 2 for new in columns]
+        row_bytes = sum(p * (4 * width + 8) for p, width in zip(planes, widths, strict=True))
+        rows = (self._most_bytes - window * read_bytes) // row_bytes
+        sizes = [max(rows * share // sum(SHARES) // 8 * 8, 8) for share in SHARES]
+        window = min(window, sizes[0] // 2)  # so many are whole at any time
+        for layer, new, width, shapes in zip(self._layers, columns, widths, reads, strict=True):
+            layer.shape = new.rate.shape[1:]
+            layer.rate = Levels(width, sizes)
+            if new.phase is not None:
+                layer.phase = Levels(width, sizes, wrapped)
+            if window:
+                layer.reads = {name: Window(window, shape) for name, shape in shapes.items()}
+
+    def _read(self, what: int, layer: int, start: int, stop: int | None) -> np.ndarray:
+        with self._lock:
+            start, stop, _ = slice(start, stop).indices(self.tokens)
+            return self._rows(what, self._layers[layer], start, stop)
+
+    def _rows(self, what: int, layer: Layer, start: int, stop: int) -> np.ndarray:
+        store = {RATE: layer.rate, PHASE: layer.phase}[what] if self.tokens else None
+        scale = np.ones(1, np.float32) if layer.scale is None else layer.scale
+        width = int(np.prod(layer.shape[: 1 if layer.scale is not None else None]))
+        if store is None or start >= stop:
+            return np.zeros((max(stop - start, 0), width * scale.shape[-1]), np.float32)
+        rows = store.read(start, stop)
+        if layer.scale is not None and what == RATE:
+            rows = (rows[:, :, None] * scale).reshape(len(rows), -1)
+        return rows
+
+    def _full(self, layer: int, token: int) -> np.ndarray:
+        """Compute the full row of a token; NaN before the window of queries and keys."""
+        with self._lock:
+            of = self._layers[layer]
+            row = np.full(token + 1, np.nan, np.float32)
+            reads = {name: window.read(token + 1) for name, window in of.reads.items()}
+            near = min([self._window, token + 1, *map(len, reads.values())])
+            if not near or (not reads and of.kind != "gated channels"):
+                return row
+            reads = {name: values[-near:] for name, values in reads.items()}
+            first = token + 1 - near
+            shape = (near, *of.shape) if of.scale is None else (near, *of.scale.shape)
+            rate, phase = (self._rows(what, of, first, token + 1) for what in (RATE, PHASE))
+            rate, phase = (v.reshape(*shape, *[1] * (3 - len(shape))) for v in (rate, phase))
+            row[first:] = full_row(rate, None if of.phase is None else phase, reads, of.erases)
+            return row

@@ -1,0 +1,127 @@
+"""Rows for tokens in constant memory: recent ones whole, older ones summed in groups."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+GROUP = 4  # rows of a level that become one of the next
+
+Wrap = Callable[[np.ndarray], np.ndarray]
+
+
+class Levels:
+    """Sums over tokens: a row for each of the last tokens, then for 4, 16 and 64 of them.
+
+    A level that is full passes its older half on, four rows as one. The last has nowhere to pass
+    rows to and merges them in place, so its oldest rows grow: to 256 tokens, to 1,024, and on.
+
+    Args:
+        width: Values of a token.
+        sizes: Rows of each level, multiples of 8.
+        wrap: Applied to sums, as for angles.
+    """
+
+    def __init__(self, width: int, sizes: Sequence[int], wrap: Wrap | None = None) -> None:
+        self.width, self._wrap = width, wrap
+        self._rows = [np.empty((size, width), np.float32) for size in sizes]
+        self._tokens = [np.empty(size, np.int64) for size in sizes]  # that a row stands for
+        self._filled = [0] * len(sizes)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for arrays in (self._rows, self._tokens) for array in arrays)
+
+    def append(self, rows: np.ndarray) -> None:
+        """Add rows for new tokens, `[tokens, width]`."""
+        self._add(0, rows, np.ones(len(rows), np.int64))
+
+    def stored(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the stored rows that hold tokens from start to before stop, and their tokens.
+
+        Returns:
+            Sums `[rows, width]`, and how many tokens each stands for `[rows]`. A row that reaches
+            beyond start or stop is cut in proportion.
+        """
+        filled = list(zip(self._rows, self._tokens, self._filled, strict=True))[::-1]
+        tokens = np.concatenate([counts[:size] for _, counts, size in filled])
+        ends = tokens.cumsum()
+        first, last = np.searchsorted(ends, start, "right"), np.searchsorted(ends, stop) + 1
+        parts, before = [], 0
+        for rows, _, size in filled:
+            parts.append(rows[max(first - before, 0) : min(max(last - before, 0), size)])
+            before += size
+        kept = slice(first, last)
+        inside = np.minimum(ends[kept], stop) - np.maximum(ends[kept] - tokens[kept], start)
+        share = (inside / tokens[kept]).astype(np.float32)
+        return np.concatenate(parts) * share[:, None], inside
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return `[tokens, width]`; the tokens of a group share its sum evenly."""
+        rows, tokens = self.stored(start, stop)
+        even: np.ndarray = np.repeat(rows / tokens[:, None].astype(np.float32), tokens, 0)
+        return even
+
+    def _add(self, level: int, rows: np.ndarray, tokens: np.ndarray) -> None:
+        size = len(self._rows[level])
+        while len(rows):
+            if self._filled[level] == size:
+                self._pass_on(level)
+            at = self._filled[level]
+            room = min(size - at, len(rows))
+            self._rows[level][at : at + room] = rows[:room]
+            self._tokens[level][at : at + room] = tokens[:room]
+            self._filled[level] += room
+            rows, tokens = rows[room:], tokens[room:]
+
+    def _pass_on(self, level: int) -> None:
+        rows, tokens, filled = self._rows[level], self._tokens[level], self._filled[level]
+        half = filled // 2
+        merged = rows[:half].reshape(-1, GROUP, self.width).sum(1)
+        if self._wrap is not None:
+            merged = self._wrap(merged)
+        counts = tokens[:half].reshape(-1, GROUP).sum(1)
+        stay = 0
+        if level == len(self._rows) - 1:
+            stay = half // GROUP
+            rows[:stay], tokens[:stay] = merged, counts
+        self._filled[level] = stay + filled - half
+        for array in (rows, tokens):
+            array[stay : self._filled[level]] = array[half:filled].copy()
+        if not stay:
+            self._add(level + 1, merged, counts)
+
+
+class Window:
+    """Values of the last tokens.
+
+    Args:
+        size: Tokens to keep, at least.
+        shape: Of a token's values.
+    """
+
+    def __init__(self, size: int, shape: Sequence[int]) -> None:
+        self.size, self.tokens = size, 0  # tokens that came
+        self._held = np.empty((2 * size, *shape), np.float32)
+        self._filled = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._held.nbytes
+
+    def append(self, values: np.ndarray, tokens: int) -> None:
+        """Add new tokens: the values of the last ones `[...]`, at least of `size` or all."""
+        self.tokens += tokens
+        values = values[-self.size :]
+        if tokens > len(values):
+            self._filled = 0  # what is held does not reach up to these
+        if self._filled + len(values) > len(self._held):
+            keep = self.size - len(values)
+            self._held[:keep] = self._held[self._filled - keep : self._filled].copy()
+            self._filled = keep
+        self._held[self._filled : self._filled + len(values)] = values
+        self._filled += len(values)
+
+    def read(self, stop: int) -> np.ndarray:
+        """Return the values of at most `size` tokens that end before stop."""
+        end = self._filled - (self.tokens - stop)
+        return self._held[max(end - self.size, 0) : max(end, 0)]

@@ -1,0 +1,243 @@
+"""Recording of any recurrent model of mlx-lm, and of ours, while it generates."""
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from threading import RLock
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.watch.angles import rate_and_phase
+from mlx_gateloop.watch.attach import (
+    attach,
+    found,
+    is_attached,
+    others,
+    replace_class,
+    restore_class,
+)
+from mlx_gateloop.watch.endless import Columns, EndlessTrace, Layer
+from mlx_gateloop.watch.taps import Report
+
+Calls = dict[str, list["Call"]]  # of one forward pass, by layer
+BEHIND = 2  # forward passes that may still be computing
+async_eval: Callable[..., None] = mx.async_eval  # MLX declares no types for it
+
+
+@contextmanager
+def recording(
+    model: nn.Module, *, most_bytes: int = 256 << 20, window: int = 256
+) -> Iterator["Recording"]:
+    """Record the decays of every recurrent layer while a model generates.
+
+    It works around any use of the model with one sequence: mlx-lm's generate, stream_generate and
+    its servers, or calls of the model. What the model computes stays the same, bit for bit, and
+    after the block the model is as before.
+
+    Args:
+        model: A model that `mlx_lm.load` or `gl.load` returned.
+        most_bytes: Memory of the trace. Recent tokens are kept whole, older ones in groups.
+        window: Tokens whose queries and keys are kept, for `remembered`; 0 keeps decays only.
+
+    Yields:
+        A `Recording`; its `trace` may be read at any time, also after the block.
+
+    Raises:
+        InputError: The model is being recorded already.
+    """
+    modules = found(model)
+    if is_attached(model) or any(map(is_attached, modules.values())):
+        raise InputError("model: it is being recorded already; leave that recording first")
+    recorder = Recording(modules, others(model, modules), most_bytes, window)
+    owner = weakref.ref(recorder)  # a compiled function may keep the taps
+    try:
+        for name, module in modules.items():
+            attach(module, partial(_receive, owner, name), partial(_refuse, owner, name))
+        model_call = type(model).__call__
+
+        def call(self: nn.Module, *args: Any, **options: Any) -> Any:
+            with recorder.forward_pass(_tokens(*args)):
+                return model_call(self, *args, **options)
+
+        replace_class(model, {"__call__": call})
+        yield recorder
+    finally:
+        for module in [*modules.values(), model]:
+            if is_attached(module):
+                restore_class(module)
+        recorder.close()
+
+
+def _receive(owner: "weakref.ref[Recording]", name: str, report: Report | None) -> None:
+    if (recorder := owner()) is not None:
+        recorder.receive(name, report)
+
+
+def _refuse(owner: "weakref.ref[Recording]", name: str, reason: str) -> None:
+    if (recorder := owner()) is not None:
+        recorder.refuse(name, reason)
+
+
+class Recording:
+    """The trace of a model's recurrent layers, and reasons for those that are not in it.
+
+    Args:
+        modules: The recurrent modules, by path.
+        unwatched: Reasons why others are not watched.
+        most_bytes: Memory of the trace.
+        window: Tokens whose queries and keys are kept.
+    """
+
+    def __init__(
+        self,
+        modules: dict[str, nn.Module],
+        unwatched: dict[str, str],
+        most_bytes: int,
+        window: int,
+    ) -> None:
+        self._names = list(modules)
+        self._sizes = most_bytes, window
+        self._trace = EndlessTrace([], *self._sizes)
+        self._reasons = unwatched
+        self._pass: Calls = {}
+        self._passes: deque[Calls] = deque()
+        self._lock, self._open = RLock(), True
+
+    @property
+    def trace(self) -> EndlessTrace:
+        """All that the model has read until now."""
+        with self._lock:
+            while self._passes:
+                self._take()
+            return self._trace
+
+    @property
+    def unwatched(self) -> dict[str, str]:
+        """Lines "not watched: ..." for modules that are not in the trace, by path."""
+        return {path: f"not watched: {reason}" for path, reason in self._reasons.items()}
+
+    def receive(self, name: str, report: Report | None) -> None:
+        """Receive one call of a layer's recurrence."""
+        if report is None:
+            self.refuse(name, "no transition")
+        elif report.transition.shape[0] != 1:
+            self.refuse(name, f"a batch of {report.transition.shape[0]}; generate one at a time")
+        elif self._open and name in self._names:
+            self._pass.setdefault(name, []).append(Call(report, self._sizes[1]))
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Leave a layer out from now on."""
+        with self._lock:
+            if self._open and name in self._names:
+                self._names.remove(name)
+                self._trace.without(name)
+                self._reasons[name] = reason
+
+    @contextmanager
+    def forward_pass(self, tokens: int) -> Iterator[None]:
+        """Take one forward pass of the model over tokens; one that fails is left out."""
+        self._pass = {}
+        try:
+            yield
+        except BaseException:
+            self._pass = {}
+            raise
+        with self._lock:
+            reports, self._pass = self._pass, {}
+            self._check(reports, tokens)
+            if reports:
+                self._passes.append(reports)
+            while len(self._passes) > BEHIND:
+                self._take()
+
+    def close(self) -> None:
+        """End the recording."""
+        with self._lock:
+            if self._pass:  # layers were called without their model
+                self._check(self._pass, 0)
+                self._passes.append(self._pass)
+            _ = self.trace
+            self._open = False
+
+    def _check(self, reports: Calls, tokens: int) -> None:
+        """Begin to compute what was reported; leave layers out that did not report in full."""
+        seen = {name: sum(call.tokens for call in calls) for name, calls in reports.items()}
+        tokens = max([tokens, *seen.values()])
+        for name in list(self._names):
+            reason = None
+            if seen.get(name, 0) != tokens:
+                reason = f"{seen.get(name, 0)} of {tokens} tokens came; decoding may be compiled"
+            else:
+                try:
+                    async_eval([call.arrays for call in reports.get(name, [])])
+                except (RuntimeError, ValueError) as error:  # a tracer of mx.compile
+                    reason = one_line(error)
+            if reason is not None:
+                self.refuse(name, reason)
+                reports.pop(name, None)
+
+    def _take(self) -> None:
+        """Move the oldest pass into the trace."""
+        reports = self._passes.popleft()
+        calls = {name: reports[name] for name in self._names if name in reports}
+        if not calls:
+            return
+        if not self._trace.layers:
+            layers = [_layer(name, each[0]) for name, each in calls.items()]
+            self._trace = EndlessTrace(layers, *self._sizes)
+        self._trace.append([_columns(each) for each in calls.values()])
+
+
+def _tokens(tokens: Any = None, *_: Any) -> int:
+    """Count the tokens `[1, length]` that a model is called with, 0 where it takes others."""
+    return int(tokens.shape[1]) if isinstance(tokens, mx.array) and tokens.ndim == 2 else 0
+
+
+class Call:
+    """One call of a recurrence: its report as float32 arrays, not yet evaluated.
+
+    Args:
+        report: The report.
+        window: Queries, keys and the like are cut to the last tokens, this many.
+    """
+
+    def __init__(self, report: Report, window: int) -> None:
+        self.report, self.tokens = report, report.transition.shape[1]
+        u, w = report.moved or (None, None)
+        reads = {"query": report.query, "key": report.key, "gain": report.gain, "u": u, "w": w}
+        if self.tokens > window:  # contiguous: a slice alone would hold all of the prompt
+            reads = {
+                name: None if array is None else mx.contiguous(array[:, self.tokens - window :])
+                for name, array in reads.items()
+            }
+        planes = {"first": report.transition.first, "second": report.transition.second}
+        self.reads = [name for name, array in reads.items() if array is not None and window]
+        self.arrays = {
+            name: array.astype(mx.float32)
+            for name, array in {**planes, **reads}.items()
+            if array is not None and (window or name in planes)
+        }
+
+
+def _layer(name: str, call: Call) -> Layer:
+    report = call.report
+    scale = None if report.scale is None else np.array(report.scale.astype(mx.float32))
+    return Layer(name, report.kind, scale, report.erases)
+
+
+def _columns(calls: list[Call]) -> Columns:
+    """Join the calls of one pass; most recurrences are called once, Mamba's for each token."""
+    joined = {
+        name: np.concatenate([np.asarray(call.arrays[name])[0] for call in calls])
+        for name in calls[0].arrays
+    }
+    second = joined.get("second")
+    form, reads = calls[0].report.transition.form, calls[0].reads
+    rate, phase = rate_and_phase(form, joined["first"], np.zeros(1) if second is None else second)
+    return Columns(rate, None if second is None else phase, {name: joined[name] for name in reads})

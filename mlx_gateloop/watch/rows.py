@@ -1,0 +1,52 @@
+"""The full row: what is left of each earlier token as the query of one reads it."""
+
+import numpy as np
+
+
+def full_row(
+    rate: np.ndarray,
+    phase: np.ndarray | None,
+    reads: dict[str, np.ndarray],
+    erases: bool,
+) -> np.ndarray:
+    """Compute the weight with which each of the first tokens is in the output of the last.
+
+        y_n = sum_m (q_n A_n ... A_{m+1} . gain_m k_m) v_m
+
+    It goes backwards: w = q_n; the weight of m is w . gain_m k_m; then w becomes A_m^T w. A is the
+    diagonal of the decays, and with the delta rule that times I - gain k k^T.
+
+    Args:
+        rate: -log|a| `[tokens, heads, K or 1]`.
+        phase: arg a, of the same shape, or None.
+        reads: "query" and "key" `[tokens, groups, K]`, "gain" `[tokens, heads]`, and for RWKV "u"
+            and "w" `[tokens, heads, K]`; any may be missing.
+        erases: The delta rule.
+
+    Returns:
+        Summed over heads, float32 `[tokens]`.
+    """
+    heads = rate.shape[1]
+    one = np.ones((len(rate), heads, 1))
+    query, key = (_of_heads(reads.get(name, one), heads) for name in ("query", "key"))
+    key = key.astype(np.float64)
+    written = key * reads.get("gain", one[..., 0])[..., None]
+    decay = np.exp(-rate.astype(np.float64))
+    reader = query[-1].astype(np.float64)
+    if phase is not None:
+        decay, reader = decay * np.exp(1j * phase), reader.astype(np.complex128)
+    row = np.empty(len(rate), np.float32)
+    for m in range(len(rate) - 1, -1, -1):
+        row[m] = (reader * written[m]).real.sum()
+        if erases:
+            reader = reader - (reader * key[m]).sum(-1, keepdims=True) * written[m]
+        moved = (
+            reads["u"][m] * (reader * reads["w"][m]).sum(-1, keepdims=True) if "u" in reads else 0
+        )
+        reader = decay[m] * reader + moved
+    return row
+
+
+def _of_heads(values: np.ndarray, heads: int) -> np.ndarray:
+    """Repeat groups `[tokens, groups, K]` for the heads that share them."""
+    return np.repeat(values, heads // values.shape[1], 1)

@@ -1,0 +1,142 @@
+"""Reports of the recurrences in mlx-lm's models: transitions, and what is read and written.
+
+A tap takes the arguments of one call by name, after the call. It asks the module's own functions
+for the decays, so that it reports what the model used. mlx-lm's models bind their recurrences by
+name, so the names below are all that is known of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mlx_gateloop.ops import Transition
+
+Arguments = dict[str, Any]  # of a call, by name
+Names = dict[str, Any]  # of the module that defines the called function
+
+
+@dataclass(frozen=True)
+class Report:
+    """One call of a recurrence with one sequence, `[1, length, ...]`.
+
+        h_n = a_n h_{n-1} + gain_n key_n^T v_n,   y_n = query_n h_n
+
+    Args:
+        kind: Short name of the recurrence, for people.
+        transition: `[1, length, heads or channels]`, or `[1, length, heads, K]`.
+        query: `[1, length, groups, K]`; None where the output is the state.
+        key: Of the same shape.
+        gain: `[1, length, heads]`; None means 1.
+        scale: `[channels, K]`: a channel decays by its log|a| times each of these.
+        erases: True for the delta rule: a_n is followed by I - gain_n key_n key_n^T.
+        moved: Two arrays u and w `[1, length, heads, K]`: u_n w_n^T is added to the transition.
+    """
+
+    kind: str
+    transition: Transition
+    query: mx.array | None = None
+    key: mx.array | None = None
+    gain: mx.array | None = None
+    scale: mx.array | None = None
+    erases: bool = False
+    moved: tuple[mx.array, mx.array] | None = None
+
+    def masked(self, mask: Any) -> "Report":
+        """Make the steps of padding the identity: nothing written, nothing decayed."""
+        if not isinstance(mask, mx.array):
+            return self
+        first = self.transition.first
+        live = mask.reshape(*first.shape[:2], *[1] * (first.ndim - 2))
+        identity = 0.0 if self.transition.form == "polar" else 1.0
+        transition = replace(self.transition, first=mx.where(live, first, identity))
+        gain = mx.ones(first.shape[:3]) if self.gain is None else self.gain
+        gain = mx.where(mask[..., None], gain, 0.0)
+        return replace(self, transition=transition, gain=gain)
+
+
+def gated_delta(given: Arguments, names: Names, _: nn.Module) -> Report:
+    """Gated delta rule: h_n = h_{n-1} diag(g) (I - beta k k^T) + beta v k^T."""
+    gate = (given["A_log"], given["a"], given["dt_bias"])
+    bound = given.get("lower_bound")
+    g = names["compute_g"](*gate) if bound is None else names["compute_lower_bound_g"](*gate, bound)
+    beta = mx.sigmoid(given["b"]) * (2.0 if given.get("allow_neg_eigval") else 1.0)
+    report = Report("delta rule", Transition.of(g), given["q"], given["k"], beta, erases=True)
+    return report.masked(given.get("mask"))
+
+
+def ssm(given: Arguments, names: Names, _: nn.Module) -> Report:
+    """Mamba-2's state space: h_n = exp(-exp(A_log) dt) h_{n-1} + dt x B^T, a number a head."""
+    step = names["compute_dt"](given["dt"], given["dt_bias"], given["time_step_limit"])
+    log = -mx.exp(given["A_log"]).astype(step.dtype) * step
+    report = Report("state space", Transition.polar(log), given["C"], given["B"], step)
+    return report.masked(given.get("mask"))
+
+
+def rnn_scan(given: Arguments, _: Names, __: nn.Module) -> Report:
+    """RecurrentGemma's RG-LRU: h_n = a_n h_{n-1} + x_n, and h_n is the output."""
+    return Report("gated channels", Transition.of(given["a"]))
+
+
+def constant_slopes(given: Arguments, _: Names, __: nn.Module) -> Report:
+    """Bailing's linear attention: h_n = exp(g) h_{n-1} + k_n^T v_n, with a constant g a head."""
+    # [B, H, L, K] -> [B, L, H, K]
+    query, key = (given[name].swapaxes(1, 2) for name in ("q", "k"))
+    log = mx.broadcast_to(given["g"], query.shape[:3])
+    report = Report("constant slopes", Transition.polar(log), query * given["scale"], key)
+    return report.masked(given.get("mask"))
+
+
+def wkv7(given: Arguments, _: Names, __: nn.Module) -> Report:
+    """RWKV-7: h_n = h_{n-1} (diag(w) + a b^T) + v k^T."""
+    moved = given["a"], given["b"]
+    return Report("rwkv", Transition.of(given["w"]), given["r"], given["k"], moved=moved)
+
+
+def mamba(given: Arguments, names: Names, block: Any) -> Report:
+    """Mamba's state space: h_n = exp(delta A) h_{n-1} + delta x B^T, where A is [channels, states].
+
+    Delta is inside `ssm_step`, so its small projections are computed again.
+    """
+    x = given["x"] if given["x"].ndim == 3 else given["x"][:, None]  # one step -> [B, 1, D]
+    rank, states = block.time_step_rank, block.ssm_state_size
+    delta, B, C = mx.split(block.x_proj(x), [rank, rank + states], axis=-1)
+    if "dt_layernorm" in block:
+        delta, B, C = block.dt_layernorm(delta), block.b_layernorm(B), block.c_layernorm(C)
+    elif block.use_bcdt_rms:
+        eps = block.args.mixer_rms_eps
+        delta, B, C = (mx.fast.rms_norm(part, None, eps) for part in (delta, B, C))
+    delta = nn.softplus(block.dt_proj(delta))
+    transition = Transition.polar(-delta)
+    query, key = C[:, :, None], B[:, :, None]
+    return Report("selective scan", transition, query, key, delta, scale=-given["A"])
+
+
+def gate_loop(given: Arguments, _: Names, mixing: Any) -> Report | None:
+    """Our own layers, from the query, key and transition that they compute."""
+    if mixing.args.transition == "none":
+        return None
+    query, key, _v, transition = given["return"]
+    flat = (1, query.shape[1], -1, 1)  # [B, L, H, K] -> [B, L, H K, 1]
+    first, second = (
+        None if plane is None else mx.broadcast_to(plane, query.shape).reshape(flat[:3])
+        for plane in (transition.first, transition.second)
+    )
+    spread = replace(transition, first=first, second=second)
+    return Report("gate loop", spread, query.reshape(flat), key.reshape(flat))
+
+
+Tap = Callable[[Arguments, Names, Any], Report | None]
+FUNCTIONS: dict[str, Tap] = {  # as a module's class calls them
+    "gated_delta_update": gated_delta,
+    "ssm_update": ssm,
+    "rnn_scan": rnn_scan,
+    "recurrent_gla": constant_slopes,
+}
+METHODS: dict[str, Tap] = {  # of a module
+    "_wkv7": wkv7,
+    "ssm_step": mamba,
+    "_inputs": gate_loop,
+}

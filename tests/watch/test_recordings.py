@@ -1,0 +1,249 @@
+"""Recordings of mlx-lm's recurrent models: the model's own decays, and nothing else changes."""
+
+from copy import deepcopy
+from functools import partial
+from importlib import import_module
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from helpers.models import tiny_model
+from helpers.recurrent import CONFIGS, recurrent_model, spy
+from mlx_lm.generate import generate_step
+from mlx_lm.models.cache import ArraysCache, make_prompt_cache
+
+import mlx_gateloop as gl
+
+PROMPT, ANSWER = [5, 6, 7, 8, 9, 3, 1, 2, 4], 5
+KINDS = {
+    "delta rule": (
+        "qwen3_next",
+        "qwen3_5",
+        "olmo_hybrid",
+        "kimi_linear",
+        "kimi_k3",
+        "bailing_moe_v3",
+    ),
+    "state space": ("mamba2", "falcon_h1", "granitemoehybrid", "nemotron_h", "plamo2"),
+    "gated channels": ("recurrent_gemma",),
+    "rwkv": ("rwkv7",),
+    "selective scan": ("mamba", "falcon_mamba", "jamba"),
+    "constant slopes": ("bailing_moe_linear", "bailing_hybrid"),
+}  # fmt: skip
+TYPES = [(name, kind) for kind, names in KINDS.items() for name in names]
+
+
+def generate(model, cache=None):
+    """Tokens and log probabilities; the prompt is read in chunks of four tokens."""
+    cache = model.make_cache() if cache is None else cache
+    steps = generate_step(
+        mx.array(PROMPT), model, max_tokens=ANSWER, prompt_cache=cache, prefill_step_size=4
+    )
+    return [(token, np.array(chances)) for token, chances in steps]
+
+
+def same(left, right):
+    return all(a == b and np.array_equal(c, d) for (a, c), (b, d) in zip(left, right, strict=True))
+
+
+def parts(model):
+    return {path: (type(module), dict(vars(module))) for path, module in model.named_modules()}
+
+
+def test_every_type_is_tried():
+    assert {name for name, _ in TYPES} == CONFIGS.keys()
+
+
+@pytest.mark.parametrize(("name", "kind"), TYPES)
+def test_a_recording_is_what_the_layers_did(name, kind, monkeypatch):
+    model = recurrent_model(name)
+    plain, before = generate(model), parts(model)
+    calls = spy(monkeypatch, model)
+    with gl.watch.recording(model) as recorder:
+        watched = generate(model)
+    assert same(plain, watched)
+    assert parts(model) == before
+    trace = recorder.trace
+    assert trace.tokens == len(PROMPT) + ANSWER
+    assert set(trace.kinds) == {kind}
+    assert all(path in before for path in trace.names)
+    for layer, made in enumerate(calls(trace.layers)):
+        check(trace, layer, made)
+
+
+def check(trace, layer, calls):
+    """Decays, the state rebuilt from them, and the full row, against the calls in float64."""
+    joined = {
+        part: np.concatenate([getattr(call, part) for call in calls])
+        for part in ("decay", "matrix", "query", "key", "value")
+    }
+    decay, matrix = joined["decay"], joined["matrix"]
+    magnitude = trace.magnitude(layer)
+    assert magnitude == pytest.approx(decay.reshape(len(decay), -1), rel=1e-5)
+    # The recorded decays in place of the model's: the rest of A stays.
+    recorded = magnitude.reshape(decay.shape).astype(np.float64)
+    if trace.kinds[layer] == "rwkv":
+        size = decay.shape[2]
+        matrix = matrix + (recorded - decay)[..., None] * np.eye(size)
+    else:
+        matrix = matrix * (recorded / decay)[..., None]
+    state = np.zeros_like(calls[-1].state)
+    for a, key, value in zip(matrix, joined["key"], joined["value"], strict=True):
+        state = state @ a + value[:, :, None] * key[:, None]
+    assert np.abs(state - calls[-1].state).max() <= 1e-5 * np.abs(state).max()
+    for token in (0, 3, len(decay) - 1):
+        mean, full = trace.remembered(layer, token)
+        left, reader = np.ones(decay.shape[1:]), joined["query"][token][..., None]
+        for m in range(token, -1, -1):
+            assert mean[m] == pytest.approx(left.mean(), rel=1e-4)
+            expected = (joined["key"][m] * reader[..., 0]).sum()
+            assert full[m] == pytest.approx(expected, rel=1e-3, abs=1e-5)
+            left, reader = left * decay[m], joined["matrix"][m] @ reader
+
+
+@pytest.mark.parametrize("name", ["mamba2", "qwen3_5"])
+def test_left_padding_neither_decays_nor_writes(name):
+    model = recurrent_model(name)
+    padded = ArraysCache(size=2, left_padding=[3])
+    cache = [
+        deepcopy(padded) if isinstance(entry, ArraysCache) else entry
+        for entry in model.make_cache()
+    ]
+    with gl.watch.recording(model) as recorder:
+        model(mx.array([PROMPT]), cache)
+    trace = recorder.trace
+    assert (trace.magnitude(0)[:3] == 1).all()
+    assert (trace.magnitude(0)[3:] < 1).all()
+    assert (trace.remembered(0, 8)[1][:3] == 0).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"num_heads": 2}, {"gate": "real"}])
+def test_our_own_model_comes_through_the_same_door(options):
+    model = tiny_model(vocab_size=50, **options)
+    plain, before = generate(model), parts(model)
+    with gl.watch.recording(model) as recorder:
+        assert same(generate(model), plain)
+    assert parts(model) == before
+    tokens = PROMPT + [token for token, _ in plain]
+    expected = gl.watch.trace_of(model, np.array(tokens))
+    assert recorder.trace.names == expected.names
+    for layer in range(expected.layers):
+        for read in ("magnitude", "phase"):
+            found = getattr(recorder.trace, read)(layer)
+            assert found == pytest.approx(getattr(expected, read)(layer), abs=1e-5)
+        for found, whole in zip(
+            recorder.trace.remembered(layer, 9), expected.remembered(layer, 9), strict=True
+        ):
+            assert found == pytest.approx(whole, rel=1e-4, abs=1e-5)
+
+
+def test_two_models_of_a_type_are_recorded_at_once():
+    one, other = recurrent_model("mamba2"), recurrent_model("mamba2", seed=1)
+    bystander = recurrent_model("mamba2", seed=2)
+    with gl.watch.recording(one) as first, gl.watch.recording(other) as second:
+        for model in (one, bystander, other, one):
+            model(mx.array([PROMPT]), model.make_cache())
+    assert (first.trace.tokens, second.trace.tokens) == (18, 9)
+    with gl.watch.recording(other) as alone:
+        other(mx.array([PROMPT]), other.make_cache())
+    assert np.array_equal(alone.trace.magnitude(1), second.trace.magnitude(1))
+    assert np.array_equal(first.trace.magnitude(1, 0, 9), first.trace.magnitude(1, 9))
+
+
+def test_attention_is_named_and_not_watched():
+    model = recurrent_model("qwen3_5")
+    with gl.watch.recording(model) as recorder:
+        generate(model)
+    (path, reason), *more = recorder.unwatched.items()
+    assert path == "language_model.model.layers.3.self_attn"
+    assert reason.startswith("not watched: attention")
+    assert not more
+
+
+def test_a_model_without_recurrence_streams_and_has_an_empty_trace():
+    module = import_module("mlx_lm.models.llama")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 50}
+    more = {"model_type": "llama", "num_attention_heads": 2, "rms_norm_eps": 1e-5}
+    model = module.Model(module.ModelArgs.from_dict(sizes | more))
+    with gl.watch.recording(model) as recorder:
+        assert len(generate(model, make_prompt_cache(model))) == ANSWER
+    assert recorder.trace.layers == recorder.trace.tokens == 0
+    assert list(recorder.unwatched) == ["model.layers.0.self_attn"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(lambda f: lambda *a, **o: f(*a, **o), "KeyError"), (partial, "AttributeError")],
+)
+def test_an_mlx_lm_that_changed_is_not_watched_and_still_runs(change, reason, monkeypatch):
+    model = recurrent_model("mamba2")
+    module = import_module("mlx_lm.models.mamba2")
+    monkeypatch.setattr(module, "ssm_update", change(module.ssm_update))
+    plain = generate(model)
+    with gl.watch.recording(model) as recorder:
+        assert same(generate(model), plain)
+    assert recorder.trace.layers == 0
+    assert recorder.unwatched["backbone.layers.0.mixer"].startswith(f"not watched: {reason}")
+
+
+def test_a_batch_is_not_watched_and_still_runs():
+    model = recurrent_model("mamba2")
+    with gl.watch.recording(model) as recorder:
+        model(mx.array([PROMPT, PROMPT]), model.make_cache())
+    assert recorder.trace.layers == 0
+    assert all("a batch of 2" in reason for reason in recorder.unwatched.values())
+
+
+def test_compiled_layers_are_not_watched_and_keep_no_tap():
+    model = recurrent_model("mamba2")
+    layer = model.backbone.layers[1]
+    x = mx.random.normal((1, 1, 32))
+    with gl.watch.recording(model) as recorder:
+        compiled = mx.compile(lambda x: layer(x, None, None))
+        mx.eval(compiled(x))
+        model(mx.array([PROMPT]), model.make_cache())
+    assert recorder.trace.names == ("backbone.layers.0.mixer", "backbone.layers.1.mixer")
+    mx.eval(compiled(mx.random.normal((1, 2, 32))))
+    assert recorder.trace.tokens == len(PROMPT)
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+def test_layers_whose_decoding_is_compiled_are_not_watched(earlier, monkeypatch):
+    monkeypatch.setattr(mx.metal, "is_available", lambda: True)  # kimi_k3 compiles for it alone
+    model = recurrent_model("kimi_k3")
+    plain = generate(recurrent_model("kimi_k3"))
+    if earlier:
+        generate(model)
+    with gl.watch.recording(model) as recorder:
+        assert same(generate(model), plain)
+    assert recorder.trace.layers == 0
+    assert "compile" in recorder.unwatched["language_model.model.layers.0.self_attn"]
+    assert same(generate(model), plain)
+
+
+def test_a_pass_that_fails_and_an_error_in_the_block_leave_nothing():
+    model = recurrent_model("mamba2")
+    before, recorders = parts(model), []
+
+    def fail():
+        with gl.watch.recording(model) as recorder:
+            recorders.append(recorder)
+            with pytest.raises(TypeError):
+                model(mx.array([PROMPT]), [model.make_cache()[0], 7])
+            model(mx.array([PROMPT]), model.make_cache())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert parts(model) == before
+    assert recorders[0].trace.tokens == len(PROMPT)
+
+
+def test_a_model_is_recorded_once_at_a_time():
+    model = recurrent_model("mamba2")
+    refused = pytest.raises(ValueError, match="recorded already")
+    with gl.watch.recording(model), refused, gl.watch.recording(model):
+        pass
+    with gl.watch.recording(model) as recorder:
+        model(mx.array([PROMPT]), model.make_cache())
+    assert recorder.trace.tokens == len(PROMPT)
