@@ -1,7 +1,7 @@
 """The operator and its scan by the GPU kernels, differentiable; results as in `gate_loop`."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -69,7 +69,7 @@ def gate_loop(
     variant = Variant(FORMS[a.form], a.is_complex, 0, mask is not None, reverse)
     h0 = mx.zeros((B, variant.planes, D)) if h0 is None else h0.astype(mx.float32)
     arrays = [q, k, v, *gates, *([] if mask is None else [mask]), h0]
-    y, h1, _ = _run(kernels, variant, arrays)
+    y, h1, _ = _operator(kernels, variant)(*arrays)
     return y, h1
 
 
@@ -95,7 +95,7 @@ def linear_recurrence(
     start = [plane.reshape(B, -1) for plane in h0]
     start += [mx.zeros_like(start[0])] * (len(a) - len(start))
     variant = Variant(FORMS["cartesian"], len(a) == 2, len(x), False, reverse)
-    h = _run(kernels, variant, [*planes, mx.stack(start, 1)])[: len(a)]
+    h = _operator(kernels, variant)(*planes, mx.stack(start, 1))[: len(a)]
     return tuple(plane.reshape(shape) for plane in h)
 
 
@@ -103,11 +103,6 @@ def _alike(*arrays: mx.array) -> tuple[mx.array, ...]:
     """Cast the arrays to one dtype that the kernels support: their common one, else float32."""
     kept = len({x.dtype for x in arrays}) == 1 and arrays[0].dtype in TYPES
     return arrays if kept else tuple(x.astype(mx.float32) for x in arrays)
-
-
-def _run(kernels: Kernels, variant: Variant, arrays: Sequence[mx.array]) -> Planes:
-    """Return y, z if there is one, the last state and the saved states."""
-    return tuple(_operator(kernels, variant)(*arrays))
 
 
 @cache
@@ -118,6 +113,8 @@ def _warn_once(message: str) -> None:
 @cache
 def _operator(kernels: Kernels, variant: Variant) -> Callable[..., Any]:
     """Build the forward pass with its gradient; arrays as in `FORWARD`.
+
+    It returns y, z if there is one, the last state and the saved states.
 
     There are no rules for vmap and jvp: MLX would ask the kernels for theirs first.
     """
