@@ -15,9 +15,9 @@ from typing import Any
 import mlx.nn as nn
 
 from mlx_gateloop.errors import one_line
-from mlx_gateloop.watch.taps import FUNCTIONS, METHODS, Report, Tap
+from mlx_gateloop.watch.taps import FUNCTIONS, METHODS, Call, Tap
 
-Receive = Callable[[Report | None], None]
+Receive = Callable[[Call], None]
 Refuse = Callable[[str], None]
 KEEPS_ALL = {"attn", "self_attn", "attention"}
 
@@ -54,8 +54,8 @@ def attach(module: Any, receive: Receive, refuse: Refuse) -> None:
 
     Args:
         module: One that `found` returned.
-        receive: Called with a report after each call of the recurrence.
-        refuse: Called with the reason where a call can't be reported.
+        receive: Called after each call of the recurrence.
+        refuse: Called with the reason where a call cannot be received.
     """
     cls, methods = type(module), {}
     for name, tap in METHODS.items():
@@ -120,7 +120,8 @@ def _tapped(
             signature, names = described()
             bound = signature.bind(*args, **options)
             bound.apply_defaults()
-            receive(tap({**bound.arguments, "return": result}, names, module))
+            given = {**bound.arguments, "return": result if tap.prepare else None}
+            receive(Call(tap, given, names, module))
         except Exception as error:  # mlx-lm's internals may change; the model goes on
             refuse(f"{type(error).__name__}: {one_line(error)}")
         return result

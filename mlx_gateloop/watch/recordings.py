@@ -23,10 +23,11 @@ from mlx_gateloop.watch.attach import (
     restore_class,
 )
 from mlx_gateloop.watch.endless import Columns, EndlessTrace, Layer
-from mlx_gateloop.watch.taps import Report
+from mlx_gateloop.watch.taps import Call, Report, report_of
 
-Calls = dict[str, list["Call"]]  # of one forward pass, by layer
+Calls = dict[str, list[Call]]  # of one forward pass, by layer
 BEHIND = 2  # forward passes that may still be computing
+AT_ONCE = 32  # tokens that are moved into the trace together
 async_eval: Callable[..., None] = mx.async_eval  # MLX declares no types for it
 
 
@@ -74,9 +75,9 @@ def recording(
         recorder.close()
 
 
-def _receive(owner: "weakref.ref[Recording]", name: str, report: Report | None) -> None:
+def _receive(owner: "weakref.ref[Recording]", name: str, call: Call) -> None:
     if (recorder := owner()) is not None:
-        recorder.receive(name, report)
+        recorder.receive(name, call)
 
 
 def _refuse(owner: "weakref.ref[Recording]", name: str, reason: str) -> None:
@@ -113,8 +114,7 @@ class Recording:
     def trace(self) -> EndlessTrace:
         """All that the model has read until now."""
         with self._lock:
-            while self._passes:
-                self._take()
+            self._take(len(self._passes))
             return self._trace
 
     @property
@@ -122,14 +122,12 @@ class Recording:
         """Lines "not watched: ..." for modules that are not in the trace, by path."""
         return {path: f"not watched: {reason}" for path, reason in self._reasons.items()}
 
-    def receive(self, name: str, report: Report | None) -> None:
+    def receive(self, name: str, call: Call) -> None:
         """Receive one call of a layer's recurrence."""
-        if report is None:
-            self.refuse(name, "no transition")
-        elif report.transition.shape[0] != 1:
-            self.refuse(name, f"a batch of {report.transition.shape[0]}; generate one at a time")
+        if call.sequences != 1:
+            self.refuse(name, f"a batch of {call.sequences}; generate one at a time")
         elif self._open and name in self._names:
-            self._pass.setdefault(name, []).append(Call(report, self._sizes[1]))
+            self._pass.setdefault(name, []).append(call)
 
     def refuse(self, name: str, reason: str) -> None:
         """Leave a layer out from now on."""
@@ -149,12 +147,13 @@ class Recording:
             self._pass = {}
             raise
         with self._lock:
-            reports, self._pass = self._pass, {}
-            self._check(reports, tokens)
-            if reports:
-                self._passes.append(reports)
-            while len(self._passes) > BEHIND:
-                self._take()
+            calls, self._pass = self._pass, {}
+            self._check(calls, tokens)
+            if calls:
+                self._passes.append(calls)
+            done = list(self._passes)[:-BEHIND]
+            if sum(_length(calls) for calls in done) >= AT_ONCE:
+                self._take(len(done))
 
     def close(self) -> None:
         """End the recording."""
@@ -165,33 +164,40 @@ class Recording:
             _ = self.trace
             self._open = False
 
-    def _check(self, reports: Calls, tokens: int) -> None:
-        """Begin to compute what was reported; leave layers out that did not report in full."""
-        seen = {name: sum(call.tokens for call in calls) for name, calls in reports.items()}
+    def _check(self, calls: Calls, tokens: int) -> None:
+        """Leave layers out that were not called for all tokens of a pass."""
+        seen = {name: sum(call.tokens for call in of) for name, of in calls.items()}
         tokens = max([tokens, *seen.values()])
         for name in list(self._names):
-            reason = None
             if seen.get(name, 0) != tokens:
                 reason = f"{seen.get(name, 0)} of {tokens} tokens came; decoding may be compiled"
-            else:
-                try:
-                    async_eval([call.arrays for call in reports.get(name, [])])
-                except (RuntimeError, ValueError) as error:  # a tracer of mx.compile
-                    reason = one_line(error)
-            if reason is not None:
                 self.refuse(name, reason)
-                reports.pop(name, None)
+                calls.pop(name, None)
+        if made := [call.prepared for of in calls.values() for call in of if call.prepared]:
+            async_eval(made)
 
-    def _take(self) -> None:
-        """Move the oldest pass into the trace."""
-        reports = self._passes.popleft()
-        calls = {name: reports[name] for name in self._names if name in reports}
-        if not calls:
-            return
-        if not self._trace.layers:
-            layers = [_layer(name, each[0]) for name, each in calls.items()]
-            self._trace = EndlessTrace(layers, *self._sizes)
-        self._trace.append([_columns(each) for each in calls.values()])
+    def _take(self, passes: int) -> None:
+        """Move the oldest passes into the trace."""
+        taken = [self._passes.popleft() for _ in range(passes)]
+        columns, layers = [], []
+        for name in list(self._names):
+            calls = [call for each in taken for call in each.get(name, [])]
+            if not calls:
+                continue
+            try:
+                report = report_of(calls)
+                columns.append(_columns(report, self._sizes[1]))
+                layers.append(_layer(name, report))
+            except Exception as error:  # another mlx-lm's arguments, or tracers of mx.compile
+                self.refuse(name, f"{type(error).__name__}: {one_line(error)}")
+        if columns:
+            if not self._trace.layers:
+                self._trace = EndlessTrace(layers, *self._sizes)
+            self._trace.append(columns)
+
+
+def _length(calls: Calls) -> int:
+    return max(sum(call.tokens for call in of) for of in calls.values())
 
 
 def _tokens(tokens: Any = None, *_: Any) -> int:
@@ -199,45 +205,27 @@ def _tokens(tokens: Any = None, *_: Any) -> int:
     return int(tokens.shape[1]) if isinstance(tokens, mx.array) and tokens.ndim == 2 else 0
 
 
-class Call:
-    """One call of a recurrence: its report as float32 arrays, not yet evaluated.
-
-    Args:
-        report: The report.
-        window: Queries, keys and the like are cut to the last tokens, this many.
-    """
-
-    def __init__(self, report: Report, window: int) -> None:
-        self.report, self.tokens = report, report.transition.shape[1]
-        u, w = report.moved or (None, None)
-        reads = {"query": report.query, "key": report.key, "gain": report.gain, "u": u, "w": w}
-        if self.tokens > window:  # contiguous: a slice alone would hold all of the prompt
-            reads = {
-                name: None if array is None else mx.contiguous(array[:, self.tokens - window :])
-                for name, array in reads.items()
-            }
-        planes = {"first": report.transition.first, "second": report.transition.second}
-        self.reads = [name for name, array in reads.items() if array is not None and window]
-        self.arrays = {
-            name: array.astype(mx.float32)
-            for name, array in {**planes, **reads}.items()
-            if array is not None and (window or name in planes)
-        }
-
-
-def _layer(name: str, call: Call) -> Layer:
-    report = call.report
-    scale = None if report.scale is None else np.array(report.scale.astype(mx.float32))
+def _layer(name: str, report: Report) -> Layer:
+    scale = None if report.scale is None else _values(report.scale)
     return Layer(name, report.kind, scale, report.erases)
 
 
-def _columns(calls: list[Call]) -> Columns:
-    """Join the calls of one pass; most recurrences are called once, Mamba's for each token."""
-    joined = {
-        name: np.concatenate([np.asarray(call.arrays[name])[0] for call in calls])
-        for name in calls[0].arrays
+def _columns(report: Report, window: int) -> Columns:
+    """Compute a report; queries, keys and the like are cut to the last tokens, `window` of them."""
+    form, second = report.transition.form, report.transition.second
+    u, w = report.moved or (None, None)
+    reads = {"query": report.query, "key": report.key, "gain": report.gain, "u": u, "w": w}
+    start = max(report.transition.shape[1] - window, 0)
+    first = _values(report.transition.first)[0]
+    angle = np.zeros(1) if second is None else _values(second)[0]
+    rate, phase = rate_and_phase(form, first, angle)
+    cut = {
+        name: _values(array[:, start:])[0]
+        for name, array in reads.items()
+        if array is not None and window
     }
-    second = joined.get("second")
-    form, reads = calls[0].report.transition.form, calls[0].reads
-    rate, phase = rate_and_phase(form, joined["first"], np.zeros(1) if second is None else second)
-    return Columns(rate, None if second is None else phase, {name: joined[name] for name in reads})
+    return Columns(rate, None if second is None else phase, cut)
+
+
+def _values(array: mx.array) -> np.ndarray:
+    return np.array(array.astype(mx.float32))

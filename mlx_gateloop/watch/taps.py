@@ -1,8 +1,9 @@
 """Reports of the recurrences in mlx-lm's models: transitions, and what is read and written.
 
-A tap takes the arguments of one call by name, after the call. It asks the module's own functions
-for the decays, so that it reports what the model used. mlx-lm's models bind their recurrences by
-name, so the names below are all that is known of them.
+A tap takes the arguments of a call by name, after the call. It asks the module's own functions
+for the decays, so that it reports what the model used. That is done for many tokens at once: a
+call only keeps its arguments, which the model computes anyway. mlx-lm's models bind their
+recurrences by name, so the names below are all that is known of them.
 """
 
 from collections.abc import Callable
@@ -100,7 +101,7 @@ def mamba(given: Arguments, names: Names, block: Any) -> Report:
 
     Delta is inside `ssm_step`, so its small projections are computed again.
     """
-    x = given["x"] if given["x"].ndim == 3 else given["x"][:, None]  # one step -> [B, 1, D]
+    x = given["x"]
     rank, states = block.time_step_rank, block.ssm_state_size
     delta, B, C = mx.split(block.x_proj(x), [rank, rank + states], axis=-1)
     if "dt_layernorm" in block:
@@ -114,29 +115,98 @@ def mamba(given: Arguments, names: Names, block: Any) -> Report:
     return Report("selective scan", transition, query, key, delta, scale=-given["A"])
 
 
-def gate_loop(given: Arguments, _: Names, mixing: Any) -> Report | None:
+def gate_loop(given: Arguments, _: Names, __: nn.Module) -> Report:
     """Our own layers, from the query, key and transition that they compute."""
-    if mixing.args.transition == "none":
-        return None
-    query, key, _v, transition = given["return"]
-    flat = (1, query.shape[1], -1, 1)  # [B, L, H, K] -> [B, L, H K, 1]
+    transition = Transition(given["form"], given["first"], given["second"])
+    query, key = (given[name][..., None] for name in ("query", "key"))
+    return Report("gate loop", transition, query, key)
+
+
+def of_gate_loop(given: Arguments) -> Arguments:
+    """Spread a transition, which may be the same for all tokens or a head, over the channels."""
+    query, key, _, transition = given["return"]
+    if given["self"].args.transition == "none":
+        raise ValueError("no transition")
+    flat = (*query.shape[:2], -1)  # [B, L, H, K] -> [B, L, H K]
     first, second = (
-        None if plane is None else mx.broadcast_to(plane, query.shape).reshape(flat[:3])
+        None if plane is None else mx.broadcast_to(plane, query.shape).reshape(flat)
         for plane in (transition.first, transition.second)
     )
-    spread = replace(transition, first=first, second=second)
-    return Report("gate loop", spread, query.reshape(flat), key.reshape(flat))
+    arrays = {"query": query.reshape(flat), "key": key.reshape(flat)}
+    return arrays | {"first": first, "second": second, "form": transition.form}
 
 
-Tap = Callable[[Arguments, Names, Any], Report | None]
-FUNCTIONS: dict[str, Tap] = {  # as a module's class calls them
-    "gated_delta_update": gated_delta,
-    "ssm_update": ssm,
-    "rnn_scan": rnn_scan,
-    "recurrent_gla": constant_slopes,
+@dataclass(frozen=True)
+class Tap:
+    """One recurrence.
+
+    Args:
+        report: Makes a report of arguments in which the inputs are those of many tokens.
+        inputs: Names of the arguments `[1, length, ...]`, or `[1, ...]` of one token. The first is
+            never None.
+        axis: Of the inputs' length, but of the mask's.
+        prepare: Makes the inputs, where they are not arguments of the call.
+    """
+
+    report: Callable[[Arguments, Names, Any], Report]
+    inputs: tuple[str, ...]
+    axis: int = 1
+    prepare: Callable[[Arguments], Arguments] | None = None
+
+
+FUNCTIONS = {  # as a module's class calls them
+    "gated_delta_update": Tap(gated_delta, ("a", "b", "q", "k", "mask")),
+    "ssm_update": Tap(ssm, ("dt", "B", "C", "mask")),
+    "rnn_scan": Tap(rnn_scan, ("a",)),
+    "recurrent_gla": Tap(constant_slopes, ("q", "k", "mask"), axis=2),
 }
-METHODS: dict[str, Tap] = {  # of a module
-    "_wkv7": wkv7,
-    "ssm_step": mamba,
-    "_inputs": gate_loop,
+METHODS = {  # of a module
+    "_wkv7": Tap(wkv7, ("w", "r", "k", "a", "b")),
+    "ssm_step": Tap(mamba, ("x",)),
+    "_inputs": Tap(gate_loop, ("first", "second", "query", "key"), prepare=of_gate_loop),
 }
+
+
+class Call:
+    """One call of a recurrence; nothing of it is computed yet.
+
+    Args:
+        tap: The recurrence.
+        given: Arguments by name.
+        names: Of the module that defines the recurrence.
+        module: The module that called.
+    """
+
+    def __init__(self, tap: Tap, given: Arguments, names: Names, module: Any) -> None:
+        self.tap, self.names, self.module = tap, names, module
+        self.given = given if tap.prepare is None else tap.prepare(given)
+        first = self.given[tap.inputs[0]]
+        self.sequences = first.shape[0]
+        self.tokens = 1 if first.ndim == 2 else first.shape[tap.axis]  # [1, D] is of one step
+
+    @property
+    def prepared(self) -> list[mx.array]:
+        """Arrays that the model itself does not compute."""
+        arrays = [self.given[name] for name in self.tap.inputs if self.tap.prepare is not None]
+        return [array for array in arrays if array is not None]
+
+
+def report_of(calls: list[Call]) -> Report:
+    """Report calls of one recurrence that follow each other as one."""
+    last = calls[-1]
+    joined = {name: _joined(name, calls) for name in last.tap.inputs}
+    return last.tap.report({**last.given, **joined}, last.names, last.module)
+
+
+def _joined(name: str, calls: list[Call]) -> mx.array | None:
+    parts = [call.given.get(name) for call in calls]
+    if all(not isinstance(part, mx.array) for part in parts):
+        return None
+    if name == "mask":
+        full = [mx.ones((1, call.tokens), mx.bool_) for call in calls]
+        masked = [m if isinstance(m, mx.array) else f for m, f in zip(parts, full, strict=True)]
+        return mx.concatenate(masked, 1)
+    arrays = [part for part in parts if part is not None]
+    if arrays[0].ndim == 2:  # [1, D] of one step
+        return mx.stack(arrays, 1)
+    return mx.concatenate(arrays, calls[0].tap.axis) if len(arrays) > 1 else arrays[0]
