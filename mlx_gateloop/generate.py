@@ -48,13 +48,12 @@ class Sampling:
 
 
 def sampler(
-    sampling: Sampling, vocabulary: int
+    sampling: Sampling,
 ) -> tuple[Callable[[mx.array], mx.array], list[Callable[[mx.array, mx.array], mx.array]]]:
     """Make a sampler with random numbers of its own.
 
     Args:
         sampling: How the next token is drawn.
-        vocabulary: Size of the vocabulary.
 
     Returns:
         A function from log probabilities `[B, vocabulary]` to tokens `[B]`, and mlx-lm's functions
@@ -71,7 +70,7 @@ def sampler(
             logs = apply_top_p(logs, sampling.top_p)
         if sampling.min_p > 0:
             logs = apply_min_p(logs, sampling.min_p)
-        if 0 < sampling.top_k < vocabulary:
+        if 0 < sampling.top_k < logs.shape[-1]:
             logs = apply_top_k(logs, sampling.top_k)
         # mlx-lm's own sampler draws from the global state, which other streams use too.
         key = mx.random.key(seeds.getrandbits(64))
@@ -119,7 +118,7 @@ def stream(
 
     if not 1 <= max_tokens <= MOST_TOKENS:
         raise InputError(f"max_tokens: expected 1 to {MOST_TOKENS:,}, got {max_tokens:,}")
-    draw, processors = sampler(sampling, model.args.vocab_size)
+    draw, processors = sampler(sampling)
     responses = stream_generate(
         model,
         tokenizer,

@@ -21,7 +21,7 @@ from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, is_panic, one_line, shown
 from mlx_gateloop.files import flush, flush_tree
 from mlx_gateloop.model.lm import Model, ModelArgs
-from mlx_gateloop.model_files import check
+from mlx_gateloop.model_files import check, check_files
 from mlx_gateloop.tokenizer import stop_token_ids
 
 LOG = logging.getLogger(__name__)
@@ -46,16 +46,42 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
     Raises:
         InputError: There is no usable model.
     """
+    source = os.fspath(path_or_hub_id)
+    directory = _found(source)
+    _check_directory(directory)
+    model, tokenizer = _load(directory, source)
+    return _usable(model, source), tokenizer
+
+
+def load_any(path_or_hub_id: str | os.PathLike[str]) -> tuple[nn.Module, Any]:
+    """Load a model of any type that mlx-lm runs, and its tokenizer; ours as `load` does.
+
+    Raises:
+        InputError: There is no usable model, it is larger than the memory, or it brings code.
+    """
+    source = os.fspath(path_or_hub_id)
+    directory = _found(source)
+    config = read_json(directory / "config.json")
+    if config.get("model_type") == "gateloop":
+        return load(source)
+    if "model_file" in config:  # mlx-lm would run it
+        raise InputError(f"{directory}/config.json: model_file names code, which is not run here")
+    check_files(directory)
+    return _load(directory, source)
+
+
+def _found(source: str) -> Path:
+    return Path(source) if Path(source).exists() else _fetch(source)
+
+
+def _load(directory: Path, source: str) -> tuple[nn.Module, Any]:
     install()
     from mlx_lm import load as load_with_mlx_lm
 
-    source = os.fspath(path_or_hub_id)
-    directory = Path(source) if Path(source).exists() else _fetch(source)
-    _check_directory(directory)
     with _refusing(source, "cannot be loaded"):
         model, tokenizer = load_with_mlx_lm(str(directory))
         tokenizer.decode(tokenizer.encode("a"))  # some files are read, and then of no use
-    return _usable(model, source), tokenizer
+    return model, tokenizer
 
 
 def _fetch(hub_id: str) -> Path:

@@ -28,14 +28,30 @@ def check(directory: Path) -> None:
         InputError: Something is no file or folder, a file that is read whole is too large, the
             weights are of a smaller model than config.json, or the model does not fit.
     """
+    weights = check_files(directory)
     try:
-        _check_files(directory)
-        weights = sorted(directory.glob("model*.safetensors"))  # mlx-lm reads these
-        _check_memory(directory, sum(file.stat().st_size for file in weights))
         if weights:  # or the loader says what is missing
             _check_shapes(directory, weights)
     except OSError as error:
         raise InputError(f"{directory}: cannot be loaded: {one_line(error)}") from error
+
+
+def check_files(directory: Path) -> list[Path]:
+    """Refuse a directory of any model that would block its reader or does not fit into memory.
+
+    Returns:
+        The files of weights, which mlx-lm reads.
+
+    Raises:
+        InputError: Something is no file or folder, or is too large.
+    """
+    try:
+        _check_files(directory)
+        weights = sorted(directory.glob("model*.safetensors"))
+        _check_memory(directory, sum(file.stat().st_size for file in weights))
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be loaded: {one_line(error)}") from error
+    return weights
 
 
 def _check_files(directory: Path) -> None:

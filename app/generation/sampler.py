@@ -35,7 +35,7 @@ class Sampler:
     """
 
     def __init__(self, sampling: Sampling, vocabulary: int, ids: list[int]) -> None:
-        self._draw, self._processors = sampler(sampling, vocabulary)
+        self._draw, self._processors = sampler(sampling)
         self._recent = mx.array(ids[-RECENT:])
         self._candidates = min(CANDIDATES, vocabulary)
 

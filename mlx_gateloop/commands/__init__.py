@@ -11,6 +11,7 @@ from mlx_gateloop.commands.figures import add_figures
 from mlx_gateloop.commands.generate import add_generate
 from mlx_gateloop.commands.tools import add_bench, add_doctor, add_mlx_lm
 from mlx_gateloop.commands.train import add_train
+from mlx_gateloop.commands.watch import add_watch
 
 
 class Command(NamedTuple):
@@ -55,6 +56,12 @@ COMMANDS = {
         add_generate,
         "stream a continuation or an answer",
         'gateloop generate --model models/mine --prompt "Once upon a time"',
+    ),
+    "watch": Command(
+        add_watch,
+        "stream a continuation, and record what the recurrent layers of any model of mlx-lm keep",
+        'gateloop watch --model models/mine --prompt "Once upon a time" --out watched',
+        "train",
     ),
     "app": Command(
         _add_app,

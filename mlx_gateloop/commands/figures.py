@@ -61,19 +61,22 @@ def _figures(arguments: argparse.Namespace) -> None:
 
 
 def _of_text(model_name: str, path: Path, length: int) -> Iterator[Drawing]:
-    import numpy as np
+    import mlx.core as mx
+    from mlx_lm.models.cache import make_prompt_cache
 
-    from mlx_gateloop import load
     from mlx_gateloop.data.documents import read_text
+    from mlx_gateloop.io import load_any
     from mlx_gateloop.plots import figures
-    from mlx_gateloop.watch import trace_of
+    from mlx_gateloop.watch import recording
 
     text = read_text(path)
-    model, tokenizer = load(model_name)
+    model, tokenizer = load_any(model_name)
     tokens = tokenizer.encode(text[: 64 * length], add_special_tokens=False)[:length]
     if not tokens:
         raise InputError(f"{path}: holds no text; give a file with some")
-    trace = trace_of(model, np.array(tokens))
+    with recording(model, window=0) as recorder:
+        model(mx.array([tokens]), make_prompt_cache(model))
+    trace = recorder.trace
     if trace.tokens:
         yield "transitions", partial(figures.transitions, trace, trace.resets().tolist())
 

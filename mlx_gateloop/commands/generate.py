@@ -2,12 +2,22 @@
 
 import argparse
 import sys
+from typing import TYPE_CHECKING, Any
 
 from mlx_gateloop.commands.parser import add_model
 from mlx_gateloop.errors import InputError
 
+if TYPE_CHECKING:
+    from mlx_gateloop.generate import Sampling
+
 
 def add_generate(command: argparse.ArgumentParser) -> None:
+    add_generation(command)
+    command.set_defaults(run=_generate)
+
+
+def add_generation(command: argparse.ArgumentParser) -> None:
+    """Add the model, the prompt and how its continuation is drawn."""
     add = command.add_argument
     add_model(command)
     add(
@@ -32,14 +42,29 @@ def add_generate(command: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="end before this text; may be repeated, and the first to be complete ends it",
     )
-    command.set_defaults(run=_generate)
 
 
 def _generate(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
-    from mlx_gateloop.generate import Sampling, Speed, stream
 
-    sampling = Sampling(
+    check_texts(arguments)
+    print_generated(arguments, *load(arguments.model))
+
+
+def check_texts(arguments: argparse.Namespace) -> None:
+    """Check what `add_generation` added, and read a prompt from standard input."""
+    _sampling(arguments)
+    prompt = _read_prompt() if arguments.prompt == "-" else arguments.prompt
+    arguments.prompt = _utf_8("--prompt", prompt)
+    if arguments.system is not None:
+        arguments.system = _utf_8("--system", arguments.system)
+    arguments.stop = [_utf_8("--stop", text) for text in arguments.stop]
+
+
+def _sampling(arguments: argparse.Namespace) -> "Sampling":
+    from mlx_gateloop.generate import Sampling
+
+    return Sampling(
         arguments.temperature,
         arguments.top_p,
         arguments.top_k,
@@ -47,10 +72,13 @@ def _generate(arguments: argparse.Namespace) -> None:
         arguments.repetition_penalty,
         arguments.seed,
     )
-    text = _utf_8("--prompt", _read_prompt() if arguments.prompt == "-" else arguments.prompt)
-    system = None if arguments.system is None else _utf_8("--system", arguments.system)
-    stop = [_utf_8("--stop", text) for text in arguments.stop]
-    model, tokenizer = load(arguments.model)
+
+
+def print_generated(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> None:
+    """Print a continuation as it comes, and its speed."""
+    from mlx_gateloop.generate import Speed, stream
+
+    text, system = arguments.prompt, arguments.system
     prompt: str | list[dict[str, str]] = text
     if tokenizer.has_chat_template and not arguments.raw:
         prompt = [{"role": "user", "content": text}]
@@ -64,9 +92,9 @@ def _generate(arguments: argparse.Namespace) -> None:
         model,
         tokenizer,
         prompt,
-        sampling,
+        _sampling(arguments),
         max_tokens=arguments.max_tokens,
-        stop=stop,
+        stop=arguments.stop,
         speed=speed,
     )
     is_empty = True

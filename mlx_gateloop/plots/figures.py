@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlx_gateloop.plots.style import add_grid, add_legend, line_style, new_figure, save_png
-from mlx_gateloop.watch.trace import Trace
+from mlx_gateloop.watch.measures import Measures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,7 +90,7 @@ def accuracy_over_span(
     save_png(figure, png_path)
 
 
-def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
+def transitions(trace: Measures, marks: Sequence[int], png_path: Path) -> None:
     """Draw the state transitions of one sequence: a row per layer, channels from top to bottom.
 
     The last row shows averages over channels: the mean of |a|, and the direction of the mean of

@@ -63,7 +63,7 @@ def recording(
         model_call = type(model).__call__
 
         def call(self: nn.Module, *args: Any, **options: Any) -> Any:
-            with recorder.forward_pass(_tokens(*args)):
+            with recorder.forward_pass(*args[:1]):
                 return model_call(self, *args, **options)
 
         replace_class(model, {"__call__": call})
@@ -107,7 +107,8 @@ class Recording:
         self._trace = EndlessTrace([], *self._sizes)
         self._reasons = unwatched
         self._pass: Calls = {}
-        self._passes: deque[Calls] = deque()
+        self._passes: deque[tuple[mx.array, Calls]] = deque()
+        self._tokens: list[np.ndarray] = []
         self._lock, self._open = RLock(), True
 
     @property
@@ -116,6 +117,13 @@ class Recording:
         with self._lock:
             self._take(len(self._passes))
             return self._trace
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """Ids of the tokens that the model has read, integers `[tokens]`."""
+        with self._lock:
+            self._take(len(self._passes))
+            return np.concatenate([np.zeros(0, np.int32), *self._tokens])
 
     @property
     def unwatched(self) -> dict[str, str]:
@@ -138,8 +146,8 @@ class Recording:
                 self._reasons[name] = reason
 
     @contextmanager
-    def forward_pass(self, tokens: int) -> Iterator[None]:
-        """Take one forward pass of the model over tokens; one that fails is left out."""
+    def forward_pass(self, tokens: mx.array | None = None) -> Iterator[None]:
+        """Take one forward pass of the model over tokens `[1, length]`; not one that fails."""
         self._pass = {}
         try:
             yield
@@ -148,11 +156,13 @@ class Recording:
             raise
         with self._lock:
             calls, self._pass = self._pass, {}
-            self._check(calls, tokens)
+            if not isinstance(tokens, mx.array) or tokens.ndim != 2:
+                tokens = mx.zeros((1, 0), mx.int32)  # it is called with something else
+            self._check(calls, tokens.shape[1])
             if calls:
-                self._passes.append(calls)
+                self._passes.append((tokens, calls))
             done = list(self._passes)[:-BEHIND]
-            if sum(_length(calls) for calls in done) >= AT_ONCE:
+            if sum(_length(calls) for _, calls in done) >= AT_ONCE:
                 self._take(len(done))
 
     def close(self) -> None:
@@ -160,7 +170,7 @@ class Recording:
         with self._lock:
             if self._pass:  # layers were called without their model
                 self._check(self._pass, 0)
-                self._passes.append(self._pass)
+                self._passes.append((mx.zeros((1, 0), mx.int32), self._pass))
             _ = self.trace
             self._open = False
 
@@ -179,9 +189,10 @@ class Recording:
     def _take(self, passes: int) -> None:
         """Move the oldest passes into the trace."""
         taken = [self._passes.popleft() for _ in range(passes)]
+        self._tokens += [np.array(tokens)[0] for tokens, _ in taken]
         columns, layers = [], []
         for name in list(self._names):
-            calls = [call for each in taken for call in each.get(name, [])]
+            calls = [call for _, each in taken for call in each.get(name, [])]
             if not calls:
                 continue
             try:
@@ -198,11 +209,6 @@ class Recording:
 
 def _length(calls: Calls) -> int:
     return max(sum(call.tokens for call in of) for of in calls.values())
-
-
-def _tokens(tokens: Any = None, *_: Any) -> int:
-    """Count the tokens `[1, length]` that a model is called with, 0 where it takes others."""
-    return int(tokens.shape[1]) if isinstance(tokens, mx.array) and tokens.ndim == 2 else 0
 
 
 def _layer(name: str, report: Report) -> Layer:

@@ -102,11 +102,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
 MODULES = {"falcon_mamba": "mamba"}
 
 
-def recurrent_model(name: str, seed: int = 0) -> Any:
+def recurrent_model(name: str, seed: int = 0, **sizes: Any) -> Any:
     """A random model of this type: no weight is zero, so that every gate depends on its input."""
     module = import_module(f"mlx_lm.models.{MODULES.get(name, name)}")
     mx.random.seed(seed)
-    model = module.Model(module.ModelArgs.from_dict({"model_type": name} | CONFIGS[name]))
+    model = module.Model(module.ModelArgs.from_dict({"model_type": name} | CONFIGS[name] | sizes))
     key = iter(mx.random.split(mx.random.key(seed), 1000))
     floats = (mx.float32, mx.float16, mx.bfloat16)
     model.update(

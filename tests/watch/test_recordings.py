@@ -65,6 +65,7 @@ def test_a_recording_is_what_the_layers_did(name, kind, monkeypatch):
     assert parts(model) == before
     trace = recorder.trace
     assert trace.tokens == len(PROMPT) + ANSWER
+    assert recorder.tokens.tolist() == PROMPT + [token for token, _ in plain]
     assert set(trace.kinds) == {kind}
     assert all(path in before for path in trace.names)
     for layer, made in enumerate(calls(trace.layers)):

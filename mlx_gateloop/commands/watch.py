@@ -1,0 +1,40 @@
+"""`gateloop watch`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from mlx_gateloop.commands.generate import add_generation, check_texts, print_generated
+from mlx_gateloop.errors import InputError
+
+
+def add_watch(command: argparse.ArgumentParser) -> None:
+    add_generation(command)
+    add = command.add_argument
+    add("--out", type=Path, required=True, metavar="DIR", help="folder for trace and picture")
+    add("--memory", type=int, default=256, metavar="MB", help="of the recording, at most")
+    command.set_defaults(run=_watch)
+
+
+def _watch(arguments: argparse.Namespace) -> None:
+    from mlx_gateloop.io import load_any
+    from mlx_gateloop.plots.figures import transitions
+    from mlx_gateloop.watch import recording
+
+    if arguments.memory < 1:
+        raise InputError(f"--memory: expected at least 1, got {arguments.memory}")
+    check_texts(arguments)
+    model, tokenizer = load_any(arguments.model)
+    with recording(model, most_bytes=arguments.memory << 20) as recorder:
+        print_generated(arguments, model, tokenizer)
+    for path, reason in recorder.unwatched.items():
+        print(f"{path}: {reason}", file=sys.stderr)
+    trace = recorder.trace
+    if not trace.tokens:
+        print("this model has no recurrent layer to watch: no files are written", file=sys.stderr)
+        return
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    texts = [tokenizer.decode([token]) for token in recorder.tokens.tolist()]
+    trace.save(arguments.out / "trace.npz", texts)
+    transitions(trace, trace.resets().tolist(), arguments.out / "transitions.png")
+    print(arguments.out / "trace.npz", arguments.out / "transitions.png", sep="\n")

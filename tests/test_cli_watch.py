@@ -1,0 +1,80 @@
+"""`gateloop watch`, and `gateloop figures` of models that others made."""
+
+import json
+from dataclasses import asdict
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from helpers.models import save_tiny_model
+from helpers.recurrent import recurrent_model
+from mlx.utils import tree_flatten
+
+from mlx_gateloop.__main__ import main
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    """A random falcon_h1 with a tokenizer and a chat template."""
+    monkeypatch.chdir(tmp_path)
+    ours = save_tiny_model(tmp_path / "model")
+    vocabulary = json.loads((ours / "config.json").read_text())["vocab_size"]
+    made = recurrent_model("falcon_h1", vocab_size=vocabulary)
+    weights = dict(tree_flatten(made.parameters()))
+    mx.save_safetensors(str(ours / "model.safetensors"), weights, {"format": "mlx"})
+    (ours / "config.json").write_text(json.dumps(asdict(made.args)))
+    return ours
+
+
+def test_watch_streams_and_leaves_trace_and_picture(model, capsys):
+    options = ["--temperature", "0", "--max-tokens", "8"]
+    argv = ["watch", "--model", "model", "--prompt", "1 plus", *options, "--out", "seen"]
+    assert main(argv) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[-2:] == ["seen/trace.npz", "seen/transitions.png"]
+    assert "self_attn: not watched: attention" in shown.err
+    assert (model.parent / "seen" / "transitions.png").read_bytes()[:4] == b"\x89PNG"
+    with np.load("seen/trace.npz") as trace:
+        layers, tokens, channels = trace["magnitude"].shape
+        assert (layers, channels) == (2, 4)
+        assert trace["names"].tolist() == [f"model.layers.{n}.mamba" for n in range(2)]
+        assert tokens == len(trace["texts"])
+        assert "1 plus" in "".join(trace["texts"])
+        assert ((trace["magnitude"] > 0) & (trace["magnitude"] < 1)).all()
+
+
+def test_figures_of_anothers_model(model, capsys):
+    (model.parent / "text.txt").write_text("1 plus 1 is 2. " * 9)
+    assert main(["figures", "--model", "model", "--text", "text.txt", "--out", "pictures"]) == 0
+    assert "pictures/transitions.png" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "nothing"}, "cannot be loaded"),
+        ({"model_file": "evil.py"}, "model_file names code"),
+    ],
+)
+def test_models_that_cannot_be_watched(change, message, model, capsys):
+    config = json.loads((model / "config.json").read_text()) | change
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "evil.py").write_text("1 / 0")
+    assert main(["watch", "--model", "model", "--out", "x"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_a_model_larger_than_the_memory_is_not_loaded(model, capsys):
+    with (model / "model.safetensors").open("r+b") as file:
+        file.truncate(2**42)  # sparse
+    assert main(["watch", "--model", "model", "--out", "x"]) == 2
+    assert "GB" in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_recurrent_streams(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_tiny_model(tmp_path / "model", mixer="softmax", transition="none", num_heads=2)
+    assert main(["watch", "--model", "model", "--max-tokens", "3", "--out", "x"]) == 0
+    assert "no recurrent layer" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
