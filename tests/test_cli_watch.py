@@ -28,13 +28,13 @@ def model(tmp_path, monkeypatch):
 
 def test_watch_streams_and_leaves_trace_and_picture(model, capsys):
     options = ["--temperature", "0", "--max-tokens", "8"]
-    argv = ["watch", "--model", "model", "--prompt", "1 plus", *options, "--out", "seen"]
+    argv = ["watch", "--model", "model", "--prompt", "1 plus", *options]
     assert main(argv) == 0
     shown = capsys.readouterr()
-    assert shown.out.splitlines()[-2:] == ["seen/trace.npz", "seen/transitions.png"]
+    assert shown.out.splitlines()[-2:] == ["watched/trace.npz", "watched/transitions.png"]
     assert "self_attn: not watched: attention" in shown.err
-    assert (model.parent / "seen" / "transitions.png").read_bytes()[:4] == b"\x89PNG"
-    with np.load("seen/trace.npz") as trace:
+    assert (model.parent / "watched" / "transitions.png").read_bytes()[:4] == b"\x89PNG"
+    with np.load("watched/trace.npz") as trace:
         layers, tokens, channels = trace["magnitude"].shape
         assert (layers, channels) == (2, 4)
         assert trace["names"].tolist() == [f"model.layers.{n}.mamba" for n in range(2)]

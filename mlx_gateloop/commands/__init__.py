@@ -60,7 +60,7 @@ COMMANDS = {
     "watch": Command(
         add_watch,
         "stream a continuation, and record what the recurrent layers of any model of mlx-lm keep",
-        'gateloop watch --model models/mine --prompt "Once upon a time" --out watched',
+        'gateloop watch --model models/mine --prompt "Once upon a time"',
         "train",
     ),
     "app": Command(

@@ -11,7 +11,7 @@ from mlx_gateloop.errors import InputError
 def add_watch(command: argparse.ArgumentParser) -> None:
     add_generation(command)
     add = command.add_argument
-    add("--out", type=Path, required=True, metavar="DIR", help="folder for trace and picture")
+    add("--out", type=Path, default=Path("watched"), metavar="DIR", help="folder for the files")
     add("--memory", type=int, default=256, metavar="MB", help="of the recording, at most")
     command.set_defaults(run=_watch)
 
