@@ -137,16 +137,18 @@ class EndlessTrace(Measures):
             start, stop, _ = slice(start, stop).indices(self.tokens)
             return self._rows(what, self._layers[layer], start, stop)
 
+    def _stored(self, layer: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        with self._lock:
+            of = self._layers[layer]
+            rows, tokens = of.rate.stored(start, stop)
+            return _of_states(rows, of), tokens
+
     def _rows(self, what: int, layer: Layer, start: int, stop: int) -> np.ndarray:
         store = {RATE: layer.rate, PHASE: layer.phase}[what] if self.tokens else None
-        scale = np.ones(1, np.float32) if layer.scale is None else layer.scale
-        width = int(np.prod(layer.shape[: 1 if layer.scale is not None else None]))
-        if store is None or start >= stop:
-            return np.zeros((max(stop - start, 0), width * scale.shape[-1]), np.float32)
-        rows = store.read(start, stop)
-        if layer.scale is not None and what == RATE:
-            rows = (rows[:, :, None] * scale).reshape(len(rows), -1)
-        return rows
+        if store is not None and start < stop:
+            return _of_states(store.read(start, stop), layer)
+        channels = int(np.prod(layer.shape)) if layer.scale is None else layer.scale.size
+        return np.zeros((max(stop - start, 0), channels), np.float32)
 
     def _full(self, layer: int, token: int) -> np.ndarray:
         """Compute the full row of a token; NaN before the window of queries and keys."""
@@ -164,3 +166,11 @@ class EndlessTrace(Measures):
             rate, phase = (v.reshape(*shape, *[1] * (3 - len(shape))) for v in (rate, phase))
             row[first:] = full_row(rate, None if of.phase is None else phase, reads, of.erases)
             return row
+
+
+def _of_states(rates: np.ndarray, layer: Layer) -> np.ndarray:
+    """Spread the rates of channels `[rows, channels]` over their states."""
+    if layer.scale is None:
+        return rates
+    states: np.ndarray = rates[:, :, None] * layer.scale
+    return states.reshape(len(rates), layer.scale.size)

@@ -29,6 +29,11 @@ class Measures:
         """Return RATE or PHASE of a layer, float32 `[tokens, channels]`."""
         raise NotImplementedError
 
+    def _stored(self, layer: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return sums of RATE as they are stored, and the tokens that each stands for."""
+        rates = self._read(RATE, layer, start, stop)
+        return rates, np.ones(len(rates), np.int64)
+
     def _full(self, layer: int, token: int) -> np.ndarray:
         """Return the surrogate attention of a token, float32 `[token + 1]`."""
         raise NotImplementedError
@@ -107,13 +112,12 @@ class Measures:
         Returns:
             Both, float32 `[token + 1]`, for m = 0 to n.
         """
-        mean, since = np.ones(token + 1, np.float32), np.zeros(1)
-        for stop in range(token + 1, 1, -CHUNK):
-            start = max(stop - CHUNK, 1)
-            rates = self._read(RATE, layer, start, stop)[::-1].astype(np.float64)
-            sums = since + rates.cumsum(0)
-            mean[start - 1 : stop - 1] = np.exp(-sums).mean(1)[::-1]
-            since = sums[-1]
+        rows, tokens = self._stored(layer, 1, token + 1)
+        since = rows[::-1].astype(np.float64).cumsum(0)[::-1]
+        means = np.append(np.exp(-since).mean(1), 1.0)
+        held = np.append(0, tokens.cumsum())  # the tokens whose means these are
+        logs = np.log(np.maximum(means, np.finfo(np.float64).tiny))
+        mean = np.exp(np.interp(np.arange(token + 1), held, logs)).astype(np.float32)
         return mean, self._full(layer, token)
 
     def left(self, layer: int, token: int) -> np.ndarray:

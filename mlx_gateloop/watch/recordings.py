@@ -175,7 +175,7 @@ class Recording:
             self._open = False
 
     def _check(self, calls: Calls, tokens: int) -> None:
-        """Leave layers out that were not called for all tokens of a pass."""
+        """Begin to compute calls; leave layers out that were not called for all tokens."""
         seen = {name: sum(call.tokens for call in of) for name, of in calls.items()}
         tokens = max([tokens, *seen.values()])
         for name in list(self._names):
@@ -183,8 +183,12 @@ class Recording:
                 reason = f"{seen.get(name, 0)} of {tokens} tokens came; decoding may be compiled"
                 self.refuse(name, reason)
                 calls.pop(name, None)
-        if made := [call.prepared for of in calls.values() for call in of if call.prepared]:
-            async_eval(made)
+        for name, of in list(calls.items()):
+            try:  # in the model's own thread; a prompt's last queries are needed by nobody else
+                async_eval([call.arrays for call in of])
+            except (RuntimeError, ValueError) as error:  # tracers of mx.compile
+                self.refuse(name, one_line(error))
+                del calls[name]
 
     def _take(self, passes: int) -> None:
         """Move the oldest passes into the trace."""
@@ -199,7 +203,7 @@ class Recording:
                 report = report_of(calls)
                 columns.append(_columns(report, self._sizes[1]))
                 layers.append(_layer(name, report))
-            except Exception as error:  # another mlx-lm's arguments, or tracers of mx.compile
+            except Exception as error:  # the arguments are another mlx-lm's
                 self.refuse(name, f"{type(error).__name__}: {one_line(error)}")
         if columns:
             if not self._trace.layers:

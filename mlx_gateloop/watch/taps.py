@@ -144,31 +144,36 @@ class Tap:
         report: Makes a report of arguments in which the inputs are those of many tokens.
         inputs: Names of the arguments `[1, length, ...]`, or `[1, ...]` of one token. The first is
             never None.
+        constants: Names of the others that it takes.
         axis: Of the inputs' length, but of the mask's.
         prepare: Makes the inputs, where they are not arguments of the call.
     """
 
     report: Callable[[Arguments, Names, Any], Report]
     inputs: tuple[str, ...]
+    constants: tuple[str, ...] = ()
     axis: int = 1
     prepare: Callable[[Arguments], Arguments] | None = None
 
 
+GATE = ("A_log", "dt_bias")
 FUNCTIONS = {  # as a module's class calls them
-    "gated_delta_update": Tap(gated_delta, ("a", "b", "q", "k", "mask")),
-    "ssm_update": Tap(ssm, ("dt", "B", "C", "mask")),
+    "gated_delta_update": Tap(
+        gated_delta, ("a", "b", "q", "k", "mask"), (*GATE, "lower_bound", "allow_neg_eigval")
+    ),
+    "ssm_update": Tap(ssm, ("dt", "B", "C", "mask"), (*GATE, "time_step_limit")),
     "rnn_scan": Tap(rnn_scan, ("a",)),
-    "recurrent_gla": Tap(constant_slopes, ("q", "k", "mask"), axis=2),
+    "recurrent_gla": Tap(constant_slopes, ("q", "k", "mask"), ("g", "scale"), axis=2),
 }
 METHODS = {  # of a module
     "_wkv7": Tap(wkv7, ("w", "r", "k", "a", "b")),
-    "ssm_step": Tap(mamba, ("x",)),
-    "_inputs": Tap(gate_loop, ("first", "second", "query", "key"), prepare=of_gate_loop),
+    "ssm_step": Tap(mamba, ("x",), ("A",)),
+    "_inputs": Tap(gate_loop, ("first", "second", "query", "key"), ("form",), prepare=of_gate_loop),
 }
 
 
 class Call:
-    """One call of a recurrence; nothing of it is computed yet.
+    """One call of a recurrence; its report is not computed yet.
 
     Args:
         tap: The recurrence.
@@ -179,16 +184,16 @@ class Call:
 
     def __init__(self, tap: Tap, given: Arguments, names: Names, module: Any) -> None:
         self.tap, self.names, self.module = tap, names, module
-        self.given = given if tap.prepare is None else tap.prepare(given)
+        given = given if tap.prepare is None else tap.prepare(given)
+        kept = tap.inputs + tap.constants  # and not the state, which is large
+        self.given = {name: given[name] for name in kept if name in given}
         first = self.given[tap.inputs[0]]
         self.sequences = first.shape[0]
         self.tokens = 1 if first.ndim == 2 else first.shape[tap.axis]  # [1, D] is of one step
 
     @property
-    def prepared(self) -> list[mx.array]:
-        """Arrays that the model itself does not compute."""
-        arrays = [self.given[name] for name in self.tap.inputs if self.tap.prepare is not None]
-        return [array for array in arrays if array is not None]
+    def arrays(self) -> list[mx.array]:
+        return [value for value in self.given.values() if isinstance(value, mx.array)]
 
 
 def report_of(calls: list[Call]) -> Report:

@@ -1,5 +1,6 @@
 """Recordings of mlx-lm's recurrent models: the model's own decays, and nothing else changes."""
 
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from functools import partial
 from importlib import import_module
@@ -149,6 +150,17 @@ def test_two_models_of_a_type_are_recorded_at_once():
         other(mx.array([PROMPT]), other.make_cache())
     assert np.array_equal(alone.trace.magnitude(1), second.trace.magnitude(1))
     assert np.array_equal(first.trace.magnitude(1, 0, 9), first.trace.magnitude(1, 9))
+
+
+def test_a_recording_is_read_in_another_thread_than_the_models():
+    model = recurrent_model("mamba2")
+    with gl.watch.recording(model) as alone:
+        plain = generate(model)
+    with gl.watch.recording(model) as recorder, ThreadPoolExecutor(1) as pool:
+        seen = pool.submit(generate, model).result()
+        during = recorder.trace.magnitude(1)
+    assert same(seen, plain)
+    assert np.array_equal(during, alone.trace.magnitude(1))
 
 
 def test_attention_is_named_and_not_watched():
