@@ -105,7 +105,7 @@ def load(path: Path, models: Models, states: StateCache) -> tuple[str, str, list
         raise InputError(
             f"{path.stem}: the model {header.model!r} has changed since; the states do not fit it"
         )
-    boundaries = [_without_unused_planes(boundary, info.planes) for boundary in boundaries]
+    boundaries = [_with_planes(boundary, info.planes) for boundary in boundaries]
     for boundary in boundaries:
         shapes = {state.shape for state in boundary.states}
         if len(boundary.states) != info.layers or shapes != {info.state_shape}:
@@ -185,9 +185,9 @@ def _encode(
         raise InputError("messages: one holds half of a character; type it again") from None
 
 
-def _without_unused_planes(boundary: Boundary, planes: int) -> Boundary:
-    """Drop the imaginary planes of zeros that older files have beside real gates."""
-    states = (s[:, :planes] if s.shape[1:2] == (2,) else s for s in boundary.states)
+def _with_planes(boundary: Boundary, planes: int) -> Boundary:
+    """Drop the imaginary planes that older files have beside real gates, which ignore them."""
+    states = (s[:, :planes].copy() if s.shape[1:2] == (2,) else s for s in boundary.states)
     return replace(boundary, states=tuple(states))
 
 

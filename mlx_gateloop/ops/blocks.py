@@ -100,7 +100,7 @@ def _of_halves(level: Blocks, dscores: mx.array, d: Blocks) -> Blocks:
     size = dscores.shape[-1]
     is_second = mx.arange(size) >= size // 2
     # The scores of both halves with themselves belong to shorter blocks.
-    dscores = dscores * (is_second[:, None] & ~is_second).astype(mx.float32)
+    dscores = mx.where(is_second[:, None] & ~is_second, dscores, 0)
     dqueries, dkeys = (_pairs(x, totals) for x in (d.queries, d.keys))
     of_queries, of_keys = (conjugate(x) for x in _factors(totals))
     total1, total2 = (conjugate(_every_other(totals, i)) for i in (0, 1))

@@ -101,15 +101,15 @@ def _part(
     x: Planes, a: Planes, group: slice, done: Planes | list[mx.array]
 ) -> tuple[Planes, Planes]:
     """Cut a group's chunks out of inputs and transitions, to be computed after `done`."""
-    zero = mx.array(0.0)
-    if done:  # MLX computes in the order of dependence, and `mx.depends` has no vmap
-        firsts = mx.stack([plane[(0,) * plane.ndim] for plane in done])
-        zero = mx.isnan(firsts).any().astype(mx.float32) * 0
     chunk = _chunk(x[0].shape[1])
-    return (
-        tuple(_chunks(plane[:, group], chunk, 0) + zero for plane in x),
-        tuple(_chunks(plane[:, group], chunk, 1 - i) + zero for i, plane in enumerate(a)),
-    )
+    x = tuple(_chunks(plane[:, group], chunk, 0) for plane in x)
+    a = tuple(_chunks(plane[:, group], chunk, 1 - i) for i, plane in enumerate(a))
+    if not done:
+        return x, a
+    # MLX computes in the order of dependence, and `mx.depends` has no vmap.
+    firsts = mx.stack([plane[(0,) * plane.ndim] for plane in done])
+    zero = mx.isnan(firsts).any().astype(mx.float32) * 0
+    return tuple(plane + zero for plane in x), tuple(plane + zero for plane in a)
 
 
 def _chunks(x: mx.array, chunk: int, identity: int) -> mx.array:
@@ -136,7 +136,10 @@ def _forward(x: Planes, a: Planes, h: Planes) -> tuple[mx.array, Planes, Planes]
     added = tuple(plane.swapaxes(-1, -2) @ v for plane in keys)
     starts, h = _carry(conjugate(totals), added, h, reverse=False)
     y = (x @ h for x, h in zip(queries, starts, strict=True))
-    return sum_of([scores(q, k, levels) @ v, *y]), starts, h
+    # The zeros above the diagonal times an infinity would be NaN before its step.
+    finite = mx.isfinite(v)
+    after = mx.cumsum(mx.where(finite, 0.0, mx.nan), axis=3)
+    return sum_of([scores(q, k, levels) @ mx.where(finite, v, 0), after, *y]), starts, h
 
 
 def _backward(

@@ -49,8 +49,8 @@ def gate_loop(
         a: Transitions, `[B, L, D]`, or `[B, L, H, K]` or `[B, L, H, 1]`: a complex64 or real array,
             or a `Transition`. A real one keeps the state real and takes half the work.
         h0: State before the first step, float32 `[B, P, D]` or `[B, P, H, K, V]`: the real plane,
-            and if P = 2 the imaginary plane, which is 0 otherwise. Real a, with which y never
-            depends on it, drop it. None is zero.
+            and if P = 2 the imaginary plane. That is 0 if P = 1, and ignored with real a, since y
+            does not depend on it. None is zero.
         mask: Bool `[B, L]`; where False the step is the identity (a = 1, k v = 0) and y is 0.
         reverse: Run from the last step to the first.
         mode: "recurrent", step by step in O(L) (the specification); "scan", O(log L) dependent
@@ -65,9 +65,9 @@ def gate_loop(
     Returns:
         y in v's shape and dtype, and the state after the last step, float32, in h0's form, with
         P = 2 for complex and P = 1 for real a. All arithmetic is float32; both are differentiable.
-        Shapeless `mx.compile` works for "native" only, as MLX's slices need fixed shapes; an array
-        that the compiled function captures, such as a loss's weight, must fit: MLX's own
-        operations do not check it.
+        Shapeless `mx.compile` works for "native" only, and with real a for h0 with P = 1, as MLX's
+        slices need fixed shapes; an array that the compiled function captures, such as a loss's
+        weight, must fit: MLX's own operations do not check it.
 
     Raises:
         ValueError: A shape, dtype or choice that does not fit, naming the argument.

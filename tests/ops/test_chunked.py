@@ -46,11 +46,6 @@ def wanted(case: Case) -> list[np.ndarray]:
     return [part for pair in parts for part in pair]
 
 
-def real(case: Case) -> Case:
-    """The case as the operator computes it for real gates, on one plane of states."""
-    return case if np.iscomplexobj(case.a) else replace(case, h0=case.h0.real, dh=case.dh.real)
-
-
 @given(
     seed=st.integers(0, 99),
     length=st.one_of(st.integers(1, 9), st.sampled_from([63, 64, 65, 127, 128, 129, 200])),
@@ -62,15 +57,13 @@ def real(case: Case) -> Case:
 )
 @settings(max_examples=25)
 def test_any_size_any_resets(seed, length, heads, is_complex, one_gate_per_head, resets, group):
-    case = real(
-        random_case(
-            seed,
-            length,
-            heads=heads,
-            is_complex=is_complex,
-            one_gate_per_head=one_gate_per_head,
-            resets=resets,
-        )
+    case = random_case(
+        seed,
+        length,
+        heads=heads,
+        is_complex=is_complex,
+        one_gate_per_head=one_gate_per_head,
+        resets=resets,
     )
     with mock.patch.object(chunked, "GROUP", group):
         found = gradient(case, arrays_of(case))
@@ -81,7 +74,7 @@ def test_any_size_any_resets(seed, length, heads, is_complex, one_gate_per_head,
 @pytest.mark.parametrize("is_complex", [True, False], ids=["complex", "real"])
 def test_a_reset_has_the_gradient_that_a_tiny_gate_has(is_complex):
     """No gate is divided by: at a = 0 the gradient is exact, and not NaN nor 0."""
-    case = real(random_case(3, 130, heads=(1, 3, 4), is_complex=is_complex, resets=0.0))
+    case = random_case(3, 130, heads=(1, 3, 4), is_complex=is_complex, resets=0.0)
     case.a[:, ::7] = 0
     got, want = gradient(case, arrays_of(case)), wanted(case)
     at_resets = (slice(None), slice(None, None, 7))
@@ -93,10 +86,8 @@ def test_a_reset_has_the_gradient_that_a_tiny_gate_has(is_complex):
 @pytest.mark.parametrize("is_complex", [True, False], ids=["complex", "real"])
 def test_the_derivative_of_the_gradient(is_complex, one_gate_per_head):
     """Along a direction, against differences of the float64 gradient."""
-    case = real(
-        random_case(
-            5, 70, heads=(1, 2, 3), is_complex=is_complex, one_gate_per_head=one_gate_per_head
-        )
+    case = random_case(
+        5, 70, heads=(1, 2, 3), is_complex=is_complex, one_gate_per_head=one_gate_per_head
     )
     rng, step = np.random.default_rng(1), 1e-6
     weights = [rng.normal(size=w.shape) for w in wanted(case)]
@@ -124,7 +115,7 @@ def _nothing(case: Case, name: str, like: np.ndarray) -> list[mx.array]:
 
 @pytest.mark.parametrize("is_complex", [True, False], ids=["complex", "real"])
 def test_groups_change_no_number_and_no_transformation(is_complex):
-    case = real(random_case(7, 200, heads=(2, 3, 4), is_complex=is_complex))
+    case = random_case(7, 200, heads=(2, 3, 4), is_complex=is_complex)
     arrays = arrays_of(case)
     count = (len(arrays) - 3) // 2
     pairs = [mx.stack([x, 0.5 * x]) for x in arrays]

@@ -336,6 +336,18 @@ def test_states_have_the_planes_of_the_transition(is_complex, mode, heads):
 
 
 @pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS)
+@pytest.mark.parametrize("mode", ["recurrent", "scan", NATIVE, "auto"])
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_no_output_depends_on_a_later_step(poison, mode, heads):
+    q, k, v, *rest = arguments(random_case(5, 70, heads=heads))
+    clean, _ = run(case := random_case(5, 70, heads=heads), [q, k, v, *rest], mode)
+    at = (mx.arange(70) == 37).reshape(1, 70, *[1] * (v.ndim - 2))
+    for changed in ([q, k, mx.where(at, poison, v)], [q, mx.where(at, poison, k), v]):
+        y, _ = run(case, [*changed, *rest], mode)
+        assert mx.array_equal(y[:, :37], clean[:, :37])
+
+
+@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS)
 @pytest.mark.parametrize("mode", MODES)
 def test_only_masked_steps_are_the_identity(mode, heads):
     case = random_case(23, 3, heads=heads, masked=1.0)

@@ -236,6 +236,30 @@ def test_derivatives_of_the_scan(is_complex, reverse):
     assert moved[0].item() == pytest.approx(first, rel=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(5, 4), (5, 2, 3)], ids=["max-headed", "heads"])
+@pytest.mark.parametrize("has_h0", [True, False])
+@pytest.mark.parametrize("is_complex", [True, False])
+def test_derivatives_of_composed_derivatives_under_vmap(is_complex, has_h0, shape):
+    x, t = (normal(3, 1, *shape, key=i) for i in range(2))
+    state = (1, 1 + is_complex, *shape[1:], *shape[2:])
+    h0 = normal(*state, key=2) if has_h0 else None
+
+    def loss(x, backend):
+        a = gl.Transition.sigmoid(x, x if is_complex else None)
+        return gl.gate_loop(x, x, x, a, h0, mode="scan", backend=backend)[0].square().sum()
+
+    def along(x, t, backend):
+        return mx.jvp(lambda x: mx.grad(loss)(x, backend), [x], [t])[1][0]
+
+    def second(x, backend):
+        return mx.grad(lambda x: mx.grad(loss)(x, backend).sum())(x)
+
+    got = mx.vmap(lambda x, t: along(x, t, "native"))(x, t)
+    assert error(got, np.stack([along(*pair, "ops") for pair in zip(x, t, strict=True)])) < 1e-5
+    got = mx.vmap(lambda x: second(x, "native"))(x)
+    assert error(got, np.stack([second(one, "ops") for one in x])) < 1e-5
+
+
 def test_memory_of_the_gradient_is_five_planes():
     length, width = 65536, 64
     *arrays, weight = [normal(1, length, width, key=i) for i in range(6)]

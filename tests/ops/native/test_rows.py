@@ -80,4 +80,17 @@ def test_second_derivatives(dtype, heads):
     assert got.dtype == dtype
     assert error(got, as_numpy(want)) < 0.05  # both round their first derivative
     moved = mx.vmap(lambda x: slope(x, "native"))(mx.stack([x, 2 * x]))
-    assert error(moved[0], as_numpy(slope(x, "native"))) < 1e-6
+    for got, one in zip(moved, (x, 2 * x), strict=True):
+        assert error(got, as_numpy(slope(one, "native"))) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_keys_are_summed_in_float32_along_a_tangent_too(dtype):
+    q, v = mx.ones((1, 1, 1, 256)).astype(dtype), mx.ones((1, 1, 1, 1)).astype(dtype)
+    k = mx.where(mx.arange(256) % 2 == 0, 256, -255).astype(dtype).reshape(q.shape)  # cancels
+
+    def outputs(v):
+        return [gl.gate_loop(q, k, v, mx.zeros((1, 1, 1, 1)), mode="scan", backend="native")[0]]
+
+    (y,), (moved,) = mx.jvp(outputs, [v], [v])
+    assert y.item() == moved.item() == k.astype(mx.float32).sum().item()

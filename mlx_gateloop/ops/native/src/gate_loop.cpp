@@ -114,7 +114,7 @@ std::vector<mx::Shape> GateLoopGradient::output_shapes(const Arrays& inputs) {
 // This allocates five arrays of the inputs' size, while y and the loss's intermediate results may
 // still wait for their last use. If these are large, finishing the pending work first frees them.
 void GateLoopGradient::allocate(const Arrays& inputs, Arrays& outputs) {
-  constexpr size_t kLarge = 1 << 22;  // 16 MB per plane
+  constexpr size_t kLarge = 1 << 22;  // 16 MB per float32 plane
   if (inputs[0].size() >= kLarge) mx::synchronize(stream());
   CpuPrimitive::allocate(inputs, outputs);
 }

@@ -8,28 +8,28 @@ namespace gateloop {
 namespace {
 
 // A row of complex numbers, for one tile of channels; without COMPLEX nothing reads or writes `im`.
-struct Rows {
+struct Row {
   float re[kTile], im[kTile];
 };
 
 // Copy the planes of a state [planes, D], zero if there is none.
 template <bool COMPLEX>
-GATELOOP_INLINE void load(int n, const float* state, int D, Rows& h) {
+GATELOOP_INLINE void load(int n, const float* state, int D, Row& h) {
   for (int j = 0; j < n; ++j) h.re[j] = state ? state[j] : 0;
   if (COMPLEX)
     for (int j = 0; j < n; ++j) h.im[j] = state ? state[D + j] : 0;
 }
 
 template <bool COMPLEX>
-GATELOOP_INLINE void store(int n, const Rows& h, float* state, int D) {
+GATELOOP_INLINE void store(int n, const Row& h, float* state, int D) {
   std::copy_n(h.re, n, state);
   if (COMPLEX) std::copy_n(h.im, n, state + D);
 }
 
 // h = a h + k v; it may be in place.
 template <bool COMPLEX>
-GATELOOP_INLINE void step(int n, const float* k, const float* v, const Rows& a, const Rows& before,
-                          Rows& h) {
+GATELOOP_INLINE void step(int n, const float* k, const float* v, const Row& a, const Row& before,
+                          Row& h) {
 #pragma GCC ivdep
   for (int j = 0; j < n; ++j) {
     float re = before.re[j], im = COMPLEX ? before.im[j] : 0;
@@ -41,7 +41,7 @@ GATELOOP_INLINE void step(int n, const float* k, const float* v, const Rows& a, 
 // The values of a chunk's steps that the gradient needs: gates, the states before each step and
 // after the last one, and 1 - |a|.
 struct Chunk {
-  Rows a[kChunk], h[kChunk + 1];
+  Row a[kChunk], h[kChunk + 1];
   float rest[kChunk][kTile];
 };
 
@@ -50,8 +50,8 @@ struct Chunk {
 //   dlog|a| = Re(G conj(u)),  dgamma = (1 - |a|) dlog|a|,  dtheta = Im(G conj(u)).
 template <bool COMPLEX>
 GATELOOP_INLINE void backward_step(Form form, int n, const float* q, const float* k, const float* v,
-                                   const float* dy, const Rows& a, const Rows& before,
-                                   const float* rest, Rows& c, float* dq, float* dk, float* dv,
+                                   const float* dy, const Row& a, const Row& before,
+                                   const float* rest, Row& c, float* dq, float* dk, float* dv,
                                    float* dfirst, float* dsecond) {
 #pragma GCC ivdep
   for (int j = 0; j < n; ++j) {
@@ -102,7 +102,7 @@ GateLoopGradients GateLoopGradients::of(int b, const GateLoopSlab& slab) const {
 
 template <bool COMPLEX>
 GATELOOP_MULTIVERSION void gate_loop_forward(const GateLoopSlab& s, int d0, int d1) {
-  Rows a, h;
+  Row a, h;
   float rest[kTile], one[kTile], other[kTile];  // two of the rows, where they are not float32
   for (int d = d0; d < d1; d += kTile) {
     int n = std::min(kTile, d1 - d);
@@ -132,7 +132,7 @@ template <bool COMPLEX>
 GATELOOP_MULTIVERSION void gate_loop_backward(const GateLoopSlab& s, const GateLoopGradients& g,
                                               int d0, int d1) {
   auto chunk = std::make_unique_for_overwrite<Chunk>();
-  Rows c;
+  Row c;
   float in[4][kTile], out[5][kTile];  // the rows that are not float32
   const Sink sinks[] = {g.dq, g.dk, g.dv, g.dfirst, g.dsecond};
   for (int d = d0; d < d1; d += kTile) {
@@ -144,9 +144,10 @@ GATELOOP_MULTIVERSION void gate_loop_backward(const GateLoopSlab& s, const GateL
       for (int t = begin; t < end; ++t) {
         size_t o = s.row(t) * s.D + d;
         int row = t - begin;
-        Rows &a = chunk->a[row], &before = chunk->h[row], &after = chunk->h[row + 1];
+        Row &a = chunk->a[row], &before = chunk->h[row], &after = chunk->h[row + 1];
         if (!s.live(t)) {
-          after = before;
+          std::copy_n(before.re, n, after.re);
+          if (COMPLEX) std::copy_n(before.im, n, after.im);
           continue;
         }
         gates<COMPLEX>(s.form, n, s.first.read(o, n, in[0]),

@@ -92,7 +92,8 @@ Arrays Heads::vjp(const Arrays& primals, const Arrays& cotangents, const std::ve
 }
 
 // The max-headed operator with a channel for each number of the state.
-Arrays Heads::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
+Arrays Heads::composed(const Arrays& given, GateLoopOptions o, mx::Stream s) {
+  auto in = widened(given, s);  // before the sum over K
   auto state = state_shape(in, o);
   int B = state[0], planes = state[1], H = state[2], K = state[3], V = state[4];
   int L = in[0].shape(1), D = H * K * V;
@@ -107,7 +108,8 @@ Arrays Heads::composed(const Arrays& in, GateLoopOptions o, mx::Stream s) {
   auto outputs = GateLoop::composed(inputs, o, s);
   auto y = mx::sum(mx::reshape(outputs[0], {B, L, H, K, V}, s), 3, false, s);
   auto saved = output_shapes_for(in, o)[2];
-  return {y, mx::reshape(outputs[1], state, s), mx::zeros(saved, s)};
+  return {mx::astype(y, given[2].dtype(), s), mx::reshape(outputs[1], state, s),
+          mx::zeros(saved, s)};
 }
 
 std::vector<mx::Shape> HeadsGradient::output_shapes(const Arrays& inputs) {

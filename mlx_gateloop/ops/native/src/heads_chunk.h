@@ -77,7 +77,7 @@ struct Chunk {
         K(padded(s.K)),
         V(padded(s.V)),
         W(s.planes() * K),
-        levels(keeps_levels ? std::bit_width(unsigned(steps)) : 1),
+        levels(keeps_levels ? std::max(1, int(std::bit_width(unsigned(steps))) - 1) : 1),
         transposed(std::max(W, V), keeps_levels || steps > 1 ? std::max(W, steps) : 0) {}
 
   int steps, K, V, W;  // W: the K of all planes

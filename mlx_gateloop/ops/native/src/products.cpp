@@ -30,9 +30,9 @@ GATELOOP_INLINE void multiply_tile(int begin, int end, const float* a, int row, 
 }
 
 template <int ROWS>
-GATELOOP_INLINE void multiply_rows(int i, int inner, int width, Left a, const float* b, float* c,
-                                   int stride) {
-  int begin = a.part == Part::upper ? i : 0, end = a.part == Part::lower ? i + ROWS : inner, x = 0;
+GATELOOP_INLINE void multiply_rows(int i, int begin, int end, int width, Left a, const float* b,
+                                   float* c, int stride) {
+  int x = 0;
   const float* rows = a.data + i * a.row;
   c += i * stride;
   for (; x + 2 * kLanes <= width; x += 2 * kLanes)
@@ -79,9 +79,19 @@ GATELOOP_INLINE void transpose(int rows, int columns, const float* from, float* 
 
 GATELOOP_MULTIVERSION void multiply(int rows, int inner, int width, Left a, const float* b,
                                     float* c, int stride) {
+  bool lower = a.part == Part::lower, upper = a.part == Part::upper;
+  auto row = [&](int i, int begin, int end) __attribute__((always_inline)) {
+    if (begin < end) multiply_rows<1>(i, begin, end, width, a, b, c, stride);
+  };
   int i = 0;
-  for (; i + 4 <= rows; i += 4) multiply_rows<4>(i, inner, width, a, b, c, stride);
-  for (; i < rows; ++i) multiply_rows<1>(i, inner, width, a, b, c, stride);
+  for (; i + 4 <= rows; i += 4) {
+    multiply_rows<4>(i, upper ? i + 3 : 0, lower ? i + 1 : inner, width, a, b, c, stride);
+    // The triangle beside the diagonal: no zero is multiplied, as 0 times infinity is NaN.
+    for (int r = 0; r < 3 && (lower || upper); ++r)
+      if (lower) row(i + r + 1, i + 1, i + r + 2);
+      else row(i + r, i + r, i + 3);
+  }
+  for (; i < rows; ++i) row(i, upper ? i : 0, lower ? i + 1 : inner);
 }
 
 GATELOOP_MULTIVERSION void dots(int rows, int columns, int inner, const float* a, const float* b,

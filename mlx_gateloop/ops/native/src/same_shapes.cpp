@@ -40,7 +40,20 @@ Arrays SameShapes::vjp(const Arrays&, const Arrays& cotangents, const std::vecto
 
 std::pair<Arrays, std::vector<int>> SameShapes::vmap(const Arrays& inputs,
                                                      const std::vector<int>& mapped) {
-  return {of(inputs, stream()), mapped};
+  auto same = of(inputs, stream());
+  auto axes = mapped;
+  int size = 0;
+  for (size_t i = 0; i < same.size(); ++i)
+    if (mapped[i] >= 0) size = same[i].shape(mapped[i]);
+  // MLX's rules take a result without the new axis for one with it: every result gets it.
+  for (size_t i = 0; i < same.size(); ++i) {
+    if (mapped[i] >= 0) continue;
+    auto shape = same[i].shape();
+    shape.insert(shape.begin(), size);
+    same[i] = mx::broadcast_to(same[i], shape, stream());
+    axes[i] = 0;
+  }
+  return {same, axes};
 }
 
 SameShapes::Shapes SameShapes::output_shapes(const Arrays& inputs) {
