@@ -117,10 +117,9 @@ def _tapped(
     def call(*args: Any, **options: Any) -> Any:
         result = original(*args, **options)
         try:
-            signature, names = described()
-            bound = signature.bind(*args, **options)
-            bound.apply_defaults()
-            given = {**bound.arguments, "return": result if tap.prepare else None}
+            parameters, defaults, names = described()
+            given = defaults | dict(zip(parameters, args, strict=False)) | options
+            given["return"] = result if tap.prepare else None
             receive(Call(tap, given, names, module))
         except Exception as error:  # mlx-lm's internals may change; the model goes on
             refuse(f"{type(error).__name__}: {one_line(error)}")
@@ -129,8 +128,17 @@ def _tapped(
     return call
 
 
-def _described(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
-    return inspect.signature(function), inspect.unwrap(function).__globals__
+def _described(
+    function: Callable[..., Any],
+) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
+    """Return a function's positional parameters, its defaults and its module's names.
+
+    `inspect.Signature.bind` would take as long as a small operation of MLX.
+    """
+    every = inspect.signature(function).parameters.values()
+    positional = [p.name for p in every if p.kind is p.POSITIONAL_OR_KEYWORD]
+    defaults = {p.name: p.default for p in every if p.default is not p.empty}
+    return positional, defaults, inspect.unwrap(function).__globals__
 
 
 def _natural(path: str) -> list[tuple[int, str]]:

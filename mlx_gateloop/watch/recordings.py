@@ -3,7 +3,7 @@
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from threading import RLock
 from typing import Any
@@ -109,6 +109,7 @@ class Recording:
         self._pass: Calls = {}
         self._passes: deque[tuple[mx.array, Calls]] = deque()
         self._tokens: list[np.ndarray] = []
+        self._waiting = 0  # tokens of passes since some were taken
         self._lock, self._open = RLock(), True
 
     @property
@@ -158,12 +159,18 @@ class Recording:
             calls, self._pass = self._pass, {}
             if not isinstance(tokens, mx.array) or tokens.ndim != 2:
                 tokens = mx.zeros((1, 0), mx.int32)  # it is called with something else
-            self._check(calls, tokens.shape[1])
-            if calls:
-                self._passes.append((tokens, calls))
-            done = list(self._passes)[:-BEHIND]
-            if sum(_length(calls) for _, calls in done) >= AT_ONCE:
-                self._take(len(done))
+            length = self._check(calls, tokens.shape[1])
+            if not calls:
+                return
+            self._passes.append((tokens, calls))
+            self._waiting += length
+            if length > 1:
+                self._compute(calls)
+            if len(self._passes) > BEHIND:
+                self._compute(self._passes[-1 - BEHIND][1])
+            if self._waiting >= AT_ONCE and len(self._passes) > BEHIND:
+                self._take(len(self._passes) - BEHIND)
+                self._waiting = 0
 
     def close(self) -> None:
         """End the recording."""
@@ -174,8 +181,8 @@ class Recording:
             _ = self.trace
             self._open = False
 
-    def _check(self, calls: Calls, tokens: int) -> None:
-        """Begin to compute calls; leave layers out that were not called for all tokens."""
+    def _check(self, calls: Calls, tokens: int) -> int:
+        """Leave layers out that were not called for all tokens of a pass; returns how many."""
         seen = {name: sum(call.tokens for call in of) for name, of in calls.items()}
         tokens = max([tokens, *seen.values()])
         for name in list(self._names):
@@ -183,10 +190,22 @@ class Recording:
                 reason = f"{seen.get(name, 0)} of {tokens} tokens came; decoding may be compiled"
                 self.refuse(name, reason)
                 calls.pop(name, None)
-        for name, of in list(calls.items()):
-            try:  # in the model's own thread; a prompt's last queries are needed by nobody else
-                async_eval([call.arrays for call in of])
-            except (RuntimeError, ValueError) as error:  # tracers of mx.compile
+        return tokens
+
+    def _compute(self, calls: Calls) -> None:
+        """Begin to compute in the model's own thread what the model itself has not.
+
+        That is little: the last layer's queries of a prompt, which nobody reads, and no array of a
+        step of decoding. Those are asked for later only, as asking takes time itself.
+        """
+        arrays = {name: [call.arrays for call in of] for name, of in calls.items()}
+        with suppress(RuntimeError, ValueError):
+            async_eval(list(arrays.values()))
+            return
+        for name, of in arrays.items():  # some are tracers of mx.compile
+            try:
+                async_eval(of)
+            except (RuntimeError, ValueError) as error:
                 self.refuse(name, one_line(error))
                 del calls[name]
 
@@ -209,10 +228,6 @@ class Recording:
             if not self._trace.layers:
                 self._trace = EndlessTrace(layers, *self._sizes)
             self._trace.append(columns)
-
-
-def _length(calls: Calls) -> int:
-    return max(sum(call.tokens for call in of) for of in calls.values())
 
 
 def _layer(name: str, report: Report) -> Layer:

@@ -106,6 +106,8 @@ def mamba(given: Arguments, names: Names, block: Any) -> Report:
     delta, B, C = mx.split(block.x_proj(x), [rank, rank + states], axis=-1)
     if "dt_layernorm" in block:
         delta, B, C = block.dt_layernorm(delta), block.b_layernorm(B), block.c_layernorm(C)
+    elif hasattr(block, "mixer_norm"):  # mlx-lm 0.31 norms twice
+        delta, B, C = (block.mixer_norm(block.mixer_norm(part)) for part in (delta, B, C))
     elif block.use_bcdt_rms:
         eps = block.args.mixer_rms_eps
         delta, B, C = (mx.fast.rms_norm(part, None, eps) for part in (delta, B, C))
