@@ -80,6 +80,7 @@ for name, shape in json.loads(sys.argv[1]).items():
 for line in sys.stdin:
     run = work[line.strip()]
     run()
+    time.sleep(0.1)  # until the threads of OpenBLAS, the other process's too, no longer spin
     began = time.perf_counter()
     run()
     print(time.perf_counter() - began, flush=True)
@@ -90,13 +91,14 @@ class Version:
     """A process of one version that measures on request."""
 
     def __init__(self, python: str) -> None:
-        # From an empty folder, so that the installed package is imported.
+        # From an empty folder, so that the installed packages are imported.
+        self._folder = tempfile.TemporaryDirectory()
         self._process = subprocess.Popen(
             [Path(python).absolute(), "-c", WORKER, json.dumps(OPERATORS)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=tempfile.gettempdir(),
+            cwd=self._folder.name,
         )
 
     def seconds(self, name: str) -> float:
