@@ -79,8 +79,8 @@ for name, shape in json.loads(sys.argv[1]).items():
     work[name] = operator(*shape)
 for line in sys.stdin:
     run = work[line.strip()]
+    time.sleep(0.1)  # until the other process's threads of OpenBLAS no longer spin
     run()
-    time.sleep(0.1)  # until the threads of OpenBLAS, the other process's too, no longer spin
     began = time.perf_counter()
     run()
     print(time.perf_counter() - began, flush=True)
