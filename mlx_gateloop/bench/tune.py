@@ -44,7 +44,7 @@ TURNS, BUDGET = 7, 0.4  # a measurement ends after this many seconds
 
 @dataclass(frozen=True)
 class Work:
-    """What is timed: a pass with complex sigmoid gates in float32, and q, k and v of `dtype`."""
+    """Timed work: a pass with complex sigmoid gates in float32, and q, k and v of `dtype`."""
 
     name: Pass
     dtype: mx.Dtype

@@ -30,7 +30,7 @@ class Compiled:
 
 
 def absence() -> str | None:
-    """Why nothing can be compiled, in one line; None if it can."""
+    """Return the reason in one line if nothing can be compiled, else None."""
     missing = [package for name, package in PACKAGES.items() if not _package(name)]
     return f"not installed: {', '.join(missing)}" if missing else None
 

@@ -24,7 +24,7 @@ class Instruction:
 
 
 def absence() -> str | None:
-    """Why nothing can be counted, in one line; None if it can."""
+    """Return the reason in one line if nothing can be counted, else None."""
     return None if _disassembler() else f"not installed: {PACKAGE}"
 
 

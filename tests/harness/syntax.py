@@ -14,7 +14,7 @@ OPTIONS += ("-Wno-implicit-int-conversion", "-Wno-shorten-64-to-32", "-Wno-unuse
 
 
 def absence() -> str | None:
-    """Why nothing can be checked, in one line; None if it can."""
+    """Return the reason in one line if nothing can be checked, else None."""
     return toolchain.no_compiler() if find_spec("clang") else "libclang is not installed"
 
 

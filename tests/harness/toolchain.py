@@ -19,14 +19,14 @@ SANITIZE = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefi
 
 
 def absence() -> str | None:
-    """Why kernels cannot be run on this CPU, in one line; None if they can."""
+    """Return the reason in one line if kernels cannot be run on this CPU, else None."""
     if sys.platform != "linux":
         return "the harness switches fibers as Linux does"
     return no_compiler()
 
 
 def no_compiler() -> str | None:
-    """Why there is no C++ compiler, in one line; None if there is one that works."""
+    """Return the reason in one line if no C++ compiler works, else None."""
     if compiler() is None:
         return f"no C++ compiler was found: {' or '.join(_compilers())}"
     return None if _works() else f"{compiler()} compiles nothing"

@@ -43,7 +43,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What the best division of work depends on, of one device.
+    """The figures of one device that the best division of work depends on.
 
     Args:
         cores: Processors; MLX does not report their number. Twice as many threadgroups are plenty.
