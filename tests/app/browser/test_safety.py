@@ -121,7 +121,7 @@ def test_only_a_run_s_own_arrays_can_be_downloaded(page):
     answer = request(url)
     assert answer.status == 200
     with np.load(BytesIO(answer.body)) as arrays:
-        assert set(arrays) == {"magnitude", "phase", "averages", "texts"}
+        assert set(arrays) == {"magnitude", "phase", "averages", "names", "texts"}
     for other in ("", "/", "/another.npz", "/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd"):
         assert request(folder + other).status in (403, 404), other
 

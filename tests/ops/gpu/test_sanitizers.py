@@ -63,7 +63,8 @@ def run(program):
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("platform", ["metal", "cuda"])
+# Their text is the same but for a few lines.
+@pytest.mark.parametrize("platform", ["metal", pytest.param("cuda", marks=pytest.mark.slow)])
 def test_the_kernels(platform):
     done = run(RUN.format(platform=platform, shapes=SHAPES))
     assert (done.returncode, done.stdout) == (0, "clean\n"), done.stderr
