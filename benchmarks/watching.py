@@ -1,0 +1,73 @@
+"""Cost of a recording: `python benchmarks/watching.py`.
+
+Decodes with and without a recording in turns, on a random model of Falcon-H1's type with its depth
+and number of heads, all else tiny. Then appends 100,000 tokens of 12 layers with 624 complex
+channels, 32 at a time as a recorder does, and asks what the last token remembers.
+"""
+
+import statistics
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+import mlx_gateloop as gl
+from mlx_gateloop.watch.endless import Columns, EndlessTrace, Layer
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from helpers.recurrent import recurrent_model
+
+TURNS, DECODED, WARMUP = 9, 104, 8
+TOKENS, LAYERS, CHANNELS, AT_ONCE = 100_000, 12, 624, 32
+
+
+def decoding(model: Any, recording: Any) -> float:
+    """Return the mean milliseconds of a token: a recording computes decays of 32 at once."""
+    cache, times = model.make_cache(), []
+    with recording:
+        for _ in range(DECODED):
+            began = time.perf_counter()
+            mx.eval(model(mx.array([[1]]), cache))
+            times.append(time.perf_counter() - began)
+    return statistics.mean(times[WARMUP:]) * 1e3
+
+
+def decode() -> None:
+    sizes = {"num_hidden_layers": 36, "mamba_n_heads": 24, "mamba_d_ssm": 192}
+    model = recurrent_model("falcon_h1", **sizes)
+    turns = [
+        (decoding(model, nullcontext()), decoding(model, gl.watch.recording(model)))
+        for _ in range(TURNS)
+    ]
+    plain, watched = (statistics.median(times) for times in zip(*turns, strict=True))
+    more = statistics.median(b - a for a, b in turns)
+    print(f"a token: {plain:.1f} ms, recorded {watched:.1f} ms; {more:+.1f} ms in the median turn")
+
+
+def append() -> None:
+    rng = np.random.default_rng(0)
+    rate = rng.exponential(size=(AT_ONCE, CHANNELS)).astype(np.float32)
+    phase, read = rng.normal(size=(2, AT_ONCE, CHANNELS)).astype(np.float32)
+    reads = dict.fromkeys(("query", "key"), read[:, :, None])
+    names = (f"layers.{layer}" for layer in range(LAYERS))
+    trace = EndlessTrace([Layer(name, "gate loop") for name in names], 256 << 20, window=256)
+    began = time.process_time()
+    for _ in range(TOKENS // AT_ONCE):
+        trace.append([Columns(rate, phase, reads)] * LAYERS)
+    appended = time.process_time()
+    trace.remembered(0, trace.tokens - 1)
+    asked = time.process_time()
+    trace.columns(0, trace.tokens - 1024)
+    drawn = time.process_time()
+    print(f"{trace.tokens:,} tokens in {trace.nbytes / 2**20:.0f} MiB")
+    print(f"a token appended: {(appended - began) / trace.tokens * 1e6:.0f} µs of the processor")
+    print(f"remembered of the last: {asked - appended:.2f} s, 1,024 columns: {drawn - asked:.3f} s")
+
+
+if __name__ == "__main__":
+    decode()
+    append()
