@@ -20,7 +20,8 @@ PRESET_HELP = {
 def add_experiment(command: argparse.ArgumentParser) -> None:
     add, name = command.add_argument, command.prog.split()[-1]
     if name == "text":
-        add("--text", type=Path, required=True, metavar="FILE", help="any text of 5 KB or more")
+        help_text = "any text of 5 KB or more, or `python-source`: Python's standard library"
+        add("--text", required=True, metavar="FILE", help=help_text)
     add("--preset", default="small", metavar="NAME", help=PRESET_HELP[name])
     add(
         "--out",
@@ -59,7 +60,8 @@ def _experiment(arguments: argparse.Namespace) -> None:
         raise InputError(f"--preset {arguments.preset}: no such preset; choose {', '.join(named)}")
     chosen = settings(arguments.set, "task.length=128")
     if arguments.name == "text":
-        chosen["task.file"] = str(arguments.text.resolve())
+        is_named = arguments.text == "python-source"
+        chosen["task.file"] = arguments.text if is_named else str(Path(arguments.text).resolve())
     experiment = named[arguments.preset].changed_by(
         chosen,
         seeds=arguments.seeds,

@@ -31,7 +31,8 @@ def add_train(command: argparse.ArgumentParser) -> None:
         default="pydoc",
         metavar="PATH",
         help="a text file, a folder, a .jsonl file, a folder with WikiText-103, or one of `pydoc` "
-        "(Python's documentation) and `wikitext-103` (from the Hugging Face hub)",
+        "(Python's documentation), `python-source` (its standard library) and `wikitext-103` (from "
+        "the Hugging Face hub)",
     )
     add("--out", type=Path, metavar="DIR", help="the new model directory")
     add("--resume", action="store_true", help="continue the run in DIR, bit for bit")

@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mlx_gateloop.data import pydocs, wikitext
+from mlx_gateloop.data import pydocs, python_source, wikitext
 from mlx_gateloop.data.documents import Document, read_documents
 from mlx_gateloop.errors import InputError
+
+TEST_FRACTION = 0.05  # of the files of `python-source`
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,9 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
     Args:
         source: A text file, a `.jsonl` file (a line is {"text": ...} or {"messages": [...]}), a
             folder of such files (`.txt`, `.md`, `.text`, `.jsonl`, subfolders too), a folder with
-            WikiText files, or a name: `pydoc` (Python's own documentation, no network needed) or
-            `wikitext-103` (from the Hugging Face hub).
+            WikiText files, or a name: `pydoc` (Python's own documentation) or `python-source`
+            (its standard library), which need no network, or `wikitext-103` (from the Hugging
+            Face hub).
         validation_fraction: Of the documents, between 0 and 1.
 
     Raises:
@@ -50,6 +53,10 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
         for group, held in zip(groups, held_out, strict=True):
             parts[held].extend(group)
         return Corpus(*parts)
+    if source == "python-source":
+        kept = split(list(python_source.documents()), TEST_FRACTION)
+        corpus = split(kept.train, validation_fraction)
+        return Corpus(corpus.train, corpus.validation, kept.validation)
     if source == "wikitext-103":
         return Corpus(*wikitext.read_parts(wikitext.download()))
     if wikitext.is_wikitext(Path(source)):
@@ -59,7 +66,7 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
 
 def load_documents(source: str) -> list[Document]:
     """Read all documents of a corpus, whichever part they belong to; see `load_corpus`."""
-    if source in ("pydoc", "wikitext-103") or wikitext.is_wikitext(Path(source)):
+    if source in ("pydoc", "python-source", "wikitext-103") or wikitext.is_wikitext(Path(source)):
         corpus = load_corpus(source)
         return [*corpus.train, *corpus.validation, *corpus.test]
     return read_documents(source)

@@ -11,6 +11,7 @@ from mlx_gateloop.errors import InputError
 Document: TypeAlias = str | list[dict[str, str]]
 
 SUFFIXES = (".txt", ".md", ".text", ".jsonl")
+NAMED = "`pydoc`, `python-source` or `wikitext-103`"  # corpora, for messages
 
 
 def read_documents(source: str) -> list[Document]:
@@ -20,7 +21,7 @@ def read_documents(source: str) -> list[Document]:
         InputError: The source is missing, empty, unreadable or malformed.
     """
     if not source:
-        raise InputError("the data has an empty name; give a path, `pydoc` or `wikitext-103`")
+        raise InputError(f"the data has an empty name; give a path, {NAMED}")
     documents = [document for file in _files(Path(source)) for document in _read(file)]
     if not documents:
         raise InputError(f"{source}: it holds no text; give a file or folder with some")
@@ -61,7 +62,7 @@ def read_text(path: Path) -> str:
 def _files(path: Path) -> list[Path]:
     """The file itself, or the text files of a folder sorted by name."""
     if not path.exists():
-        raise InputError(f"{path}: no such file or folder; give a path, `pydoc` or `wikitext-103`")
+        raise InputError(f"{path}: no such file or folder; give a path, {NAMED}")
     if not path.is_dir():
         return [path]
     files = [

@@ -27,6 +27,9 @@ class Samples:
     def __len__(self) -> int:
         return len(self.inputs)
 
+    def __getitem__(self, rows: slice) -> "Samples":
+        return Samples(self.inputs[rows], self.targets[rows], self.span[rows])
+
     @property
     def asked(self) -> np.ndarray:
         """The mask of scored positions, bool `[N, L]`."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_gateloop.data import Corpus, load_corpus, num_bytes
+from mlx_gateloop.data import Corpus, load_corpus, load_documents, num_bytes
 from mlx_gateloop.errors import InputError
 
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
@@ -109,3 +109,15 @@ def test_pydoc_by_name():
     corpus = load_corpus("pydoc", 0.02)
     assert num_bytes(corpus.train) > 50 * num_bytes(corpus.validation) / 3
     assert any(isinstance(document, list) for document in corpus.validation)
+
+
+def test_python_source_by_name():
+    corpus = load_corpus("python-source", 0.1)
+    parts = corpus.train, corpus.validation, corpus.test
+    kept = 0.95 * 0.9, 0.95 * 0.1, 0.05
+    count = sum(map(len, parts))
+    for part, share in zip(parts, kept, strict=True):
+        assert abs(len(part) - share * count) <= 2  # whole files
+    assert sorted(document for part in parts for document in part) == sorted(
+        load_documents("python-source")
+    )

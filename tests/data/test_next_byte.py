@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from mlx_gateloop.data.corpus import load_corpus
 from mlx_gateloop.data.next_byte import next_byte
 from mlx_gateloop.errors import InputError
 
@@ -34,3 +35,13 @@ def test_a_file_that_does_not_do(tmp_path, content, message):
         file.write_bytes(content)
     with pytest.raises(InputError, match=message):
         next_byte(str(file), length=16)
+
+
+def test_the_parts_of_python_source_are_those_of_the_corpus():
+    corpus, task = load_corpus("python-source", 0.05), next_byte("python-source", length=256)
+    parts = {"train": task.training, "validation": task.validation, "test": task.test}
+    for name, samples in parts.items():
+        text = "".join(getattr(corpus, name)).encode()
+        assert len(samples) == (len(text) - 1) // 256
+        assert bytes(samples.inputs[:9].ravel().tolist()) == text[: 9 * 256]
+        assert bytes(samples.targets[-1].tolist()) == text[: len(samples) * 256 + 1][-256:]
