@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mlx_gateloop.watch.trace import Trace, total_bytes
+from mlx_gateloop.watch import Trace, total_bytes
 
 FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\"]+/)+")  # of an absolute path
 MOST_CHARACTERS = 300  # of an error

@@ -1,9 +1,10 @@
 """The memory of a model: traces of its state transitions, and their recording."""
 
 from mlx_gateloop.watch.endless import EndlessTrace
+from mlx_gateloop.watch.measures import total_bytes
 from mlx_gateloop.watch.recorder import Recorder, recording_cache, trace_of
 from mlx_gateloop.watch.recordings import Recording, recording
-from mlx_gateloop.watch.trace import Trace, total_bytes
+from mlx_gateloop.watch.trace import Trace
 
 __all__ = [
     "EndlessTrace",

@@ -1,4 +1,4 @@
-"""Taps on the modules of one model, for a while.
+"""Taps on the modules of one model, which report to one recording at a time.
 
 A module gets a subclass of its own class. There the methods that call a recurrence are the same
 code with other globals, in which the recurrence's name is the tap's. So neither mlx-lm's modules
@@ -8,21 +8,119 @@ nor other models of the same type change, and the arithmetic is the model's own.
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial, wraps
 from types import FunctionType
-from typing import Any
+from typing import Any, Protocol
 
+import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_gateloop.errors import one_line
+from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.watch.taps import FUNCTIONS, METHODS, Call, Tap
 
-Receive = Callable[[Call], None]
-Refuse = Callable[[str], None]
 KEEPS_ALL = {"attn", "self_attn", "attention"}
 
 
-def found(model: nn.Module) -> dict[str, nn.Module]:
+class Recorder(Protocol):
+    """Receives what the layers of a model do, by their paths."""
+
+    def receive(self, name: str, call: Call) -> None:
+        """Receive one call of a layer's recurrence."""
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Leave a layer out from now on."""
+
+    def forward_pass(self, tokens: mx.array | None = None) -> AbstractContextManager[None]:
+        """Take one forward pass of the model over tokens `[1, length]`."""
+
+
+class Tapped:
+    """A model with taps; without a recorder they do nothing.
+
+    Args:
+        model: A model that `mlx_lm.load` or `gl.load` returned.
+
+    Raises:
+        InputError: It has taps already.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = _found(model)
+        if any(map(_is_attached, [model, *modules.values()])):
+            raise InputError("model: it is being recorded already; leave that recording first")
+        self.names, self.unwatched = list(modules), _others(model, modules)
+        self.recorder: Recorder | None = None
+        self._modules: list[Any] = [*modules.values(), model]
+        try:
+            for name, module in modules.items():
+                _replace_class(module, self._methods(name, module))
+            _replace_class(model, {"__call__": self._call(type(model).__call__)})
+        except BaseException:
+            self.detach()
+            raise
+
+    @contextmanager
+    def to(self, recorder: Recorder) -> Iterator[None]:
+        """Let a recorder receive what the model does in the block."""
+        before, self.recorder = self.recorder, recorder
+        try:
+            yield
+        finally:
+            self.recorder = before
+
+    def detach(self) -> None:
+        """Make the model as it was before."""
+        for module in filter(_is_attached, self._modules):
+            object.__setattr__(module, "__class__", type(module)._watched)
+        self._modules = []  # a compiled function may keep the taps
+
+    def _call(self, model_call: Callable[..., Any]) -> Callable[..., Any]:
+        def call(model: nn.Module, *args: Any, **options: Any) -> Any:
+            if self.recorder is None:
+                return model_call(model, *args, **options)
+            with self.recorder.forward_pass(*args[:1]):
+                return model_call(model, *args, **options)
+
+        return call
+
+    def _methods(self, name: str, module: Any) -> dict[str, Any]:
+        """Make the methods of a module that tell the recorder."""
+        cls, methods = type(module), {}
+        for method_name, tap in METHODS.items():
+            if (method := getattr(cls, method_name, None)) is not None:
+                methods[method_name] = self._tapped(method, tap, name, module)
+        for method_name, method in _calling(cls):
+            names, tapped = dict(method.__globals__), {}
+            for function in FUNCTIONS.keys() & set(method.__code__.co_names):
+                tapped[function] = self._tapped(names[function], FUNCTIONS[function], name, module)
+            methods[method_name] = _with_globals(method, names | tapped)
+        return methods
+
+    def _tapped(
+        self, original: Callable[..., Any], tap: Tap, name: str, module: Any
+    ) -> Callable[..., Any]:
+        """Wrap a recurrence: its result is as without, and a report that fails is a refusal."""
+        described = cache(partial(_described, original))
+
+        @wraps(original)
+        def call(*args: Any, **options: Any) -> Any:
+            result = original(*args, **options)
+            if (recorder := self.recorder) is None:
+                return result
+            try:
+                parameters, defaults, names = described()
+                given = defaults | dict(zip(parameters, args, strict=False)) | options
+                given["return"] = result if tap.prepare else None
+                recorder.receive(name, Call(tap, given, names, module))
+            except Exception as error:  # mlx-lm's internals may change; the model goes on
+                recorder.refuse(name, f"{type(error).__name__}: {one_line(error)}")
+            return result
+
+        return call
+
+
+def _found(model: nn.Module) -> dict[str, nn.Module]:
     """Find the modules with a known recurrence, in the order of their paths."""
     known: dict[type, bool] = {}
     modules = {}
@@ -33,7 +131,7 @@ def found(model: nn.Module) -> dict[str, nn.Module]:
     return {path: modules[path] for path in sorted(modules, key=_natural)}
 
 
-def others(model: nn.Module, watched: dict[str, nn.Module]) -> dict[str, str]:
+def _others(model: nn.Module, watched: dict[str, nn.Module]) -> dict[str, str]:
     """Say of the attention modules and the other layers of a model why they are not watched."""
     reasons: dict[str, str] = {}
     modules = dict(model.named_modules())
@@ -49,40 +147,14 @@ def others(model: nn.Module, watched: dict[str, nn.Module]) -> dict[str, str]:
     return {path: reasons[path] for path in sorted(reasons, key=_natural)}
 
 
-def attach(module: Any, receive: Receive, refuse: Refuse) -> None:
-    """Tap a module's recurrence.
-
-    Args:
-        module: One that `found` returned.
-        receive: Called after each call of the recurrence.
-        refuse: Called with the reason where a call cannot be received.
-    """
-    cls, methods = type(module), {}
-    for name, tap in METHODS.items():
-        if (method := getattr(cls, name, None)) is not None:
-            methods[name] = _tapped(method, tap, module, receive, refuse)
-    for name, method in _calling(cls):
-        names, tapped = dict(method.__globals__), {}
-        for function in FUNCTIONS.keys() & set(method.__code__.co_names):
-            tapped[function] = _tapped(
-                names[function], FUNCTIONS[function], module, receive, refuse
-            )
-        methods[name] = _with_globals(method, names | tapped)
-    replace_class(module, methods)
-
-
-def replace_class(module: Any, methods: dict[str, Any]) -> None:
-    """Give a module a subclass of its class with other methods; `restore_class` undoes it."""
+def _replace_class(module: Any, methods: dict[str, Any]) -> None:
+    """Give a module a subclass of its class with other methods."""
     cls = type(module)
     own = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_watched": cls}
     object.__setattr__(module, "__class__", type(cls.__name__, (cls,), own | methods))
 
 
-def restore_class(module: Any) -> None:
-    object.__setattr__(module, "__class__", type(module)._watched)
-
-
-def is_attached(module: Any) -> bool:
+def _is_attached(module: Any) -> bool:
     return "_watched" in vars(type(module))
 
 
@@ -105,27 +177,6 @@ def _with_globals(method: FunctionType, names: dict[str, Any]) -> FunctionType:
     )
     copy.__kwdefaults__ = method.__kwdefaults__
     return copy
-
-
-def _tapped(
-    original: Callable[..., Any], tap: Tap, module: Any, receive: Receive, refuse: Refuse
-) -> Callable[..., Any]:
-    """Wrap a recurrence: its result is as without, and a report that fails is a refusal."""
-    described = cache(partial(_described, original))
-
-    @wraps(original)
-    def call(*args: Any, **options: Any) -> Any:
-        result = original(*args, **options)
-        try:
-            parameters, defaults, names = described()
-            given = defaults | dict(zip(parameters, args, strict=False)) | options
-            given["return"] = result if tap.prepare else None
-            receive(Call(tap, given, names, module))
-        except Exception as error:  # mlx-lm's internals may change; the model goes on
-            refuse(f"{type(error).__name__}: {one_line(error)}")
-        return result
-
-    return call
 
 
 def _described(

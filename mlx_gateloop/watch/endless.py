@@ -1,7 +1,7 @@
 """A trace of any recurrent model, in constant memory however long the text is."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import RLock
 
 import numpy as np
@@ -53,9 +53,20 @@ class Layer:
     reads: dict[str, Window] = field(init=False, default_factory=dict)
 
     @property
-    def nbytes(self) -> int:
-        stores = [self.rate, self.phase, *self.reads.values()]
-        return sum(store.nbytes for store in stores if store is not None)
+    def channels(self) -> int:
+        return int(np.prod(self.shape)) if self.scale is None else self.scale.size
+
+    @property
+    def stores(self) -> list[Levels | Window]:
+        return [store for store in (self.rate, self.phase, *self.reads.values()) if store]
+
+    def first(self, tokens: int) -> "Layer":
+        """Copy what is kept of the first tokens."""
+        copy = replace(self)
+        copy.rate = self.rate.first(tokens)
+        copy.phase = self.phase and self.phase.first(tokens)
+        copy.reads = {name: window.first(tokens) for name, window in self.reads.items()}
+        return copy
 
 
 class EndlessTrace(Measures):
@@ -93,14 +104,40 @@ class EndlessTrace(Measures):
         return tuple(layer.kind for layer in self._layers)
 
     @property
+    def channels(self) -> tuple[int, ...]:
+        """Channels of each layer."""
+        return tuple(layer.channels for layer in self._layers)
+
+    @property
+    def is_real(self) -> tuple[bool, ...]:
+        """True for each layer whose transitions have no phase."""
+        return tuple(layer.phase is None for layer in self._layers)
+
+    @property
     def nbytes(self) -> int:
-        return sum(layer.nbytes for layer in self._layers) if self.tokens else 0
+        return sum(part.nbytes for part in self.parts)
+
+    @property
+    def parts(self) -> list[Levels | Window]:
+        return [store for layer in self._layers for store in layer.stores] if self.tokens else []
+
+    def branch(self, tokens: int) -> "EndlessTrace":
+        """Make another trace with the same first tokens.
+
+        Both share their memory until the second of them goes on.
+        """
+        with self._lock:
+            other = EndlessTrace(self._layers, self._most_bytes, self._window)
+            other.tokens, other._lock = tokens, self._lock
+            return other
 
     def append(self, columns: list[Columns]) -> None:
         """Add the same tokens to all layers."""
         with self._lock:
             if not self.tokens:
                 self._allocate(columns)
+            elif self._layers[0].rate.tokens != self.tokens:  # another branch has gone on
+                self._layers = [layer.first(self.tokens) for layer in self._layers]
             for layer, new in zip(self._layers, columns, strict=True):
                 layer.rate.append(new.rate.reshape(len(new.rate), -1))
                 if layer.phase is not None and new.phase is not None:
@@ -124,6 +161,7 @@ class EndlessTrace(Measures):
         rows = (self._most_bytes - window * read_bytes) // row_bytes
         sizes = [max(rows * share // sum(SHARES) // 8 * 8, 8) for share in SHARES]
         window = min(window, sizes[0] // 2)  # so many are whole at any time
+        self._layers = [replace(layer) for layer in self._layers]  # a branch may have the others
         for layer, new, width, shapes in zip(self._layers, columns, widths, reads, strict=True):
             layer.shape = new.rate.shape[1:]
             layer.rate = Levels(width, sizes)
@@ -147,8 +185,7 @@ class EndlessTrace(Measures):
         store = {RATE: layer.rate, PHASE: layer.phase}[what] if self.tokens else None
         if store is not None and start < stop:
             return _of_states(store.read(start, stop), layer)
-        channels = int(np.prod(layer.shape)) if layer.scale is None else layer.scale.size
-        return np.zeros((max(stop - start, 0), channels), np.float32)
+        return np.zeros((max(stop - start, 0), layer.channels), np.float32)
 
     def _full(self, layer: int, token: int) -> np.ndarray:
         """Compute the full row of a token; NaN before the window of queries and keys."""

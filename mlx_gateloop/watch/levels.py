@@ -22,18 +22,36 @@ class Levels:
     """
 
     def __init__(self, width: int, sizes: Sequence[int], wrap: Wrap | None = None) -> None:
-        self.width, self._wrap = width, wrap
+        self.width, self.tokens, self._wrap = width, 0, wrap
+        # Pages that nobody has written to take no memory.
         self._rows = [np.empty((size, width), np.float32) for size in sizes]
         self._tokens = [np.empty(size, np.int64) for size in sizes]  # that a row stands for
         self._filled = [0] * len(sizes)
+        self._used = [0] * len(sizes)  # rows that were ever written
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for arrays in (self._rows, self._tokens) for array in arrays)
+        return sum(self._used) * (4 * self.width + 8)
 
     def append(self, rows: np.ndarray) -> None:
         """Add rows for new tokens, `[tokens, width]`."""
         self._add(0, rows, np.ones(len(rows), np.int64))
+        self.tokens += len(rows)
+
+    def first(self, tokens: int) -> "Levels":
+        """Copy the rows of the first tokens; one that reaches beyond is cut in proportion."""
+        copy = Levels(self.width, [len(rows) for rows in self._rows], self._wrap)
+        copy.tokens = left = tokens
+        for level in reversed(range(len(self._rows))):
+            counts = self._tokens[level][: self._filled[level]]
+            inside = np.clip(left - (counts.cumsum() - counts), 0, counts)
+            size = int(np.count_nonzero(inside))
+            share = (inside[:size] / counts[:size]).astype(np.float32)
+            copy._rows[level][:size] = self._rows[level][:size] * share[:, None]
+            copy._tokens[level][:size] = inside[:size]
+            copy._filled[level] = copy._used[level] = size
+            left -= int(inside.sum())
+        return copy
 
     def stored(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the stored rows that hold tokens from start to before stop, and their tokens.
@@ -71,6 +89,7 @@ class Levels:
             self._rows[level][at : at + room] = rows[:room]
             self._tokens[level][at : at + room] = tokens[:room]
             self._filled[level] += room
+            self._used[level] = max(self._used[level], self._filled[level])
             rows, tokens = rows[room:], tokens[room:]
 
     def _pass_on(self, level: int) -> None:
@@ -102,11 +121,19 @@ class Window:
     def __init__(self, size: int, shape: Sequence[int]) -> None:
         self.size, self.tokens = size, 0  # tokens that came
         self._held = np.empty((2 * size, *shape), np.float32)
-        self._filled = 0
+        self._filled = self._used = 0
 
     @property
     def nbytes(self) -> int:
-        return self._held.nbytes
+        return self._held[: self._used].nbytes
+
+    def first(self, tokens: int) -> "Window":
+        """Copy what is held of the first tokens."""
+        copy = Window(self.size, self._held.shape[1:])
+        copy.tokens = tokens
+        copy._filled = copy._used = max(self._filled - (self.tokens - tokens), 0)
+        copy._held[: copy._filled] = self._held[: copy._filled]
+        return copy
 
     def append(self, values: np.ndarray, tokens: int) -> None:
         """Add new tokens: the values of the last ones `[...]`, at least of `size` or all."""
@@ -120,6 +147,7 @@ class Window:
             self._filled = keep
         self._held[self._filled : self._filled + len(values)] = values
         self._filled += len(values)
+        self._used = max(self._used, self._filled)
 
     def read(self, stop: int) -> np.ndarray:
         """Return the values of at most `size` tokens that end before stop."""

@@ -1,7 +1,8 @@
 """Measures of memory on the state transitions of a sequence."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +19,17 @@ RATE, PHASE, QUERY, KEY = range(4)
 class Measures:
     """A sequence's transitions in each layer, however they are stored, and what follows from them.
 
-    A storage gives `layers`, `names` (paths of the layers in their model), `tokens` and `_read`.
+    A storage gives `layers`, `names` (paths of the layers in their model), `tokens`, `parts` (what
+    takes its memory, and may belong to several) and `_read`.
     """
 
     layers: int
     tokens: int
     names: tuple[str, ...]
+
+    @property
+    def parts(self) -> Sequence[Any]:
+        raise NotImplementedError
 
     def _read(self, what: int, layer: int, start: int, stop: int | None) -> np.ndarray:
         """Return RATE or PHASE of a layer, float32 `[tokens, channels]`."""
@@ -88,13 +94,11 @@ class Measures:
         """
         tokens = self.tokens if stop is None else stop  # read once: another thread may append
         forgets, remembering = np.zeros(tokens, np.int64), 0
-        for layer in range(self.layers):
-            parts = [(at, min(at + CHUNK, tokens)) for at in range(0, tokens, CHUNK)]
-            total = sum(self._read(RATE, layer, *part).sum(0, dtype=np.float64) for part in parts)
-            remembers = np.atleast_1d(total <= -np.log(KEPT) * tokens) & (tokens > 0)
-            for at, until in parts:
-                rate = self._read(RATE, layer, at, until)
-                forgets[at:until] += (rate[:, remembers] > -np.log(KEPT)).sum(1)
+        for layer in range(self.layers if tokens else 0):
+            rows, counts = self._stored(layer, 0, tokens)
+            remembers = rows.sum(0, dtype=np.float64) <= -np.log(KEPT) * tokens
+            each = rows[:, remembers] > -np.log(KEPT) * counts[:, None]
+            forgets += np.repeat(each.sum(1), counts)
             remembering += int(remembers.sum())
         return np.flatnonzero(forgets >= max(1, SHARE * remembering))
 
@@ -112,13 +116,18 @@ class Measures:
         Returns:
             Both, float32 `[token + 1]`, for m = 0 to n.
         """
-        rows, tokens = self._stored(layer, 1, token + 1)
-        since = rows[::-1].astype(np.float64).cumsum(0)[::-1]
-        means = np.append(np.exp(-since).mean(1), 1.0)
-        held = np.append(0, tokens.cumsum())  # the tokens whose means these are
-        logs = np.log(np.maximum(means, np.finfo(np.float64).tiny))
-        mean = np.exp(np.interp(np.arange(token + 1), held, logs)).astype(np.float32)
-        return mean, self._full(layer, token)
+        since, held = self._since_stored(layer, token)
+        return _between(np.exp(-since).mean(1), held), self._full(layer, token)
+
+    def best(self, layer: int, token: int) -> tuple[np.ndarray, np.ndarray]:
+        """Find the channel that holds most of each earlier token at this one; see `left`.
+
+        Returns:
+            The shares float32 and the channels int64, `[token + 1]` each, for m = 0 to n.
+        """
+        since, held = self._since_stored(layer, token)
+        channels = since.argmin(1)[np.searchsorted(held, np.arange(token + 1))]
+        return _between(np.exp(-since.min(1)), held), channels
 
     def left(self, layer: int, token: int) -> np.ndarray:
         """Compute the share of each earlier token that each channel still holds at this one.
@@ -140,6 +149,13 @@ class Measures:
         values = self._read(what, layer, 1, token + 1).astype(np.float64)
         sums = values[::-1].cumsum(0)[::-1]
         return np.concatenate([sums, np.zeros((1, values.shape[1]))])
+
+    def _since_stored(self, layer: int, token: int) -> tuple[np.ndarray, np.ndarray]:
+        """Sum as `_since`, for the last token m of each stored row; and return these tokens."""
+        rows, tokens = self._stored(layer, 1, token + 1)
+        since = rows[::-1].astype(np.float64).cumsum(0)[::-1]
+        since = np.concatenate([since, np.zeros((1, rows.shape[1]))])
+        return since, np.append(0, tokens.cumsum())
 
     def save(self, path: str | os.PathLike[str], texts: Sequence[str] = ()) -> None:
         """Write an .npz file: magnitude and phase `[layers, tokens, channels]`, averages, texts.
@@ -168,3 +184,16 @@ class Measures:
         # An open file, as savez appends .npz to other names.
         with replacing(path) as partial, partial.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
+
+
+def total_bytes(traces: Iterable[Measures | None]) -> int:
+    """Sum the memory of traces; what branches share counts once."""
+    parts = {id(part): part.nbytes for trace in traces if trace for part in trace.parts}
+    return sum(parts.values())
+
+
+def _between(shares: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """Fill in the shares of all tokens to the last of those held, by the same factor a token."""
+    logs = np.log(np.maximum(shares, np.finfo(np.float64).tiny))
+    every: np.ndarray = np.exp(np.interp(np.arange(held[-1] + 1), held, logs)).astype(np.float32)
+    return every

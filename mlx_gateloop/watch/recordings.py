@@ -1,27 +1,17 @@
 """Recording of any recurrent model of mlx-lm, and of ours, while it generates."""
 
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from threading import RLock
-from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.errors import one_line
 from mlx_gateloop.watch.angles import rate_and_phase
-from mlx_gateloop.watch.attach import (
-    attach,
-    found,
-    is_attached,
-    others,
-    replace_class,
-    restore_class,
-)
+from mlx_gateloop.watch.attach import Tapped
 from mlx_gateloop.watch.endless import Columns, EndlessTrace, Layer
 from mlx_gateloop.watch.taps import Call, Report, report_of
 
@@ -52,60 +42,37 @@ def recording(
     Raises:
         InputError: The model is being recorded already.
     """
-    modules = found(model)
-    if is_attached(model) or any(map(is_attached, modules.values())):
-        raise InputError("model: it is being recorded already; leave that recording first")
-    recorder = Recording(modules, others(model, modules), most_bytes, window)
-    owner = weakref.ref(recorder)  # a compiled function may keep the taps
+    tapped = Tapped(model)
+    recorder = Recording(tapped, most_bytes, window)
     try:
-        for name, module in modules.items():
-            attach(module, partial(_receive, owner, name), partial(_refuse, owner, name))
-        model_call = type(model).__call__
-
-        def call(self: nn.Module, *args: Any, **options: Any) -> Any:
-            with recorder.forward_pass(*args[:1]):
-                return model_call(self, *args, **options)
-
-        replace_class(model, {"__call__": call})
-        yield recorder
+        with tapped.to(recorder):
+            yield recorder
     finally:
-        for module in [*modules.values(), model]:
-            if is_attached(module):
-                restore_class(module)
+        tapped.detach()
         recorder.close()
-
-
-def _receive(owner: "weakref.ref[Recording]", name: str, call: Call) -> None:
-    if (recorder := owner()) is not None:
-        recorder.receive(name, call)
-
-
-def _refuse(owner: "weakref.ref[Recording]", name: str, reason: str) -> None:
-    if (recorder := owner()) is not None:
-        recorder.refuse(name, reason)
 
 
 class Recording:
     """The trace of a model's recurrent layers, and reasons for those that are not in it.
 
     Args:
-        modules: The recurrent modules, by path.
-        unwatched: Reasons why others are not watched.
+        tapped: The model.
         most_bytes: Memory of the trace.
         window: Tokens whose queries and keys are kept.
+        trace: An earlier trace of the model, to go on with.
     """
 
     def __init__(
         self,
-        modules: dict[str, nn.Module],
-        unwatched: dict[str, str],
-        most_bytes: int,
-        window: int,
+        tapped: Tapped,
+        most_bytes: int = 256 << 20,
+        window: int = 256,
+        trace: EndlessTrace | None = None,
     ) -> None:
-        self._names = list(modules)
-        self._sizes = most_bytes, window
-        self._trace = EndlessTrace([], *self._sizes)
-        self._reasons = unwatched
+        self._trace = EndlessTrace([], most_bytes, window) if trace is None else trace
+        self._names = [n for n in tapped.names if trace is None or n in trace.names]
+        self._sizes, self._reasons = (most_bytes, window), dict(tapped.unwatched)
+        self._reasons |= dict.fromkeys(set(tapped.names) - set(self._names), "left out before")
         self._pass: Calls = {}
         self._passes: deque[tuple[mx.array, Calls]] = deque()
         self._tokens: list[np.ndarray] = []
@@ -115,21 +82,30 @@ class Recording:
     @property
     def trace(self) -> EndlessTrace:
         """All that the model has read until now."""
-        with self._lock:
-            self._take(len(self._passes))
-            return self._trace
+        return self.catch_up()
 
     @property
     def tokens(self) -> np.ndarray:
         """Ids of the tokens that the model has read, integers `[tokens]`."""
         with self._lock:
-            self._take(len(self._passes))
+            self.catch_up()
             return np.concatenate([np.zeros(0, np.int32), *self._tokens])
 
     @property
     def unwatched(self) -> dict[str, str]:
         """Lines "not watched: ..." for modules that are not in the trace, by path."""
         return {path: f"not watched: {reason}" for path, reason in self._reasons.items()}
+
+    def catch_up(self, behind: int = 0) -> EndlessTrace:
+        """Move all forward passes into the trace but the newest, `behind` of them."""
+        with self._lock:
+            self._take(max(len(self._passes) - behind, 0))
+            return self._trace
+
+    def drop(self) -> None:
+        """Forget the newest forward pass, whose state was dropped; it must not be taken yet."""
+        with self._lock:
+            self._passes.pop()
 
     def receive(self, name: str, call: Call) -> None:
         """Receive one call of a layer's recurrence."""
@@ -169,8 +145,7 @@ class Recording:
             if len(self._passes) > BEHIND:
                 self._compute(self._passes[-1 - BEHIND][1])
             if self._waiting >= AT_ONCE and len(self._passes) > BEHIND:
-                self._take(len(self._passes) - BEHIND)
-                self._waiting = 0
+                self.catch_up(BEHIND)
 
     def close(self) -> None:
         """End the recording."""
@@ -178,7 +153,7 @@ class Recording:
             if self._pass:  # layers were called without their model
                 self._check(self._pass, 0)
                 self._passes.append((mx.zeros((1, 0), mx.int32), self._pass))
-            _ = self.trace
+            self.catch_up()
             self._open = False
 
     def _check(self, calls: Calls, tokens: int) -> int:
@@ -211,6 +186,7 @@ class Recording:
 
     def _take(self, passes: int) -> None:
         """Move the oldest passes into the trace."""
+        self._waiting = 0
         taken = [self._passes.popleft() for _ in range(passes)]
         self._tokens += [np.array(tokens)[0] for tokens, _ in taken]
         columns, layers = [], []

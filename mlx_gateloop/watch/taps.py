@@ -17,6 +17,7 @@ from mlx_gateloop.ops import Transition
 
 Arguments = dict[str, Any]  # of a call, by name
 Names = dict[str, Any]  # of the module that defines the called function
+IDENTITY = {"polar": 0.0, "sigmoid": float("inf"), "cartesian": 1.0}  # |a| = 1 by a form's first
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,11 @@ class Report:
         """Make the steps of padding the identity: nothing written, nothing decayed."""
         if not isinstance(mask, mx.array):
             return self
-        first = self.transition.first
+        first, second = self.transition.first, self.transition.second
         live = mask.reshape(*first.shape[:2], *[1] * (first.ndim - 2))
-        identity = 0.0 if self.transition.form == "polar" else 1.0
-        transition = replace(self.transition, first=mx.where(live, first, identity))
+        first = mx.where(live, first, IDENTITY[self.transition.form])
+        second = None if second is None else mx.where(live, second, 0.0)
+        transition = replace(self.transition, first=first, second=second)
         gain = mx.ones(first.shape[:3]) if self.gain is None else self.gain
         gain = mx.where(mask[..., None], gain, 0.0)
         return replace(self, transition=transition, gain=gain)
@@ -121,7 +123,7 @@ def gate_loop(given: Arguments, _: Names, __: nn.Module) -> Report:
     """Our own layers, from the query, key and transition that they compute."""
     transition = Transition(given["form"], given["first"], given["second"])
     query, key = (given[name][..., None] for name in ("query", "key"))
-    return Report("gate loop", transition, query, key)
+    return Report("gate loop", transition, query, key).masked(given.get("mask"))
 
 
 def of_gate_loop(given: Arguments) -> Arguments:
@@ -135,6 +137,8 @@ def of_gate_loop(given: Arguments) -> Arguments:
         for plane in (transition.first, transition.second)
     )
     arrays = {"query": query.reshape(flat), "key": key.reshape(flat)}
+    if hasattr(given["cache"], "lengths"):  # not attention's, whose mask is one of pairs
+        arrays["mask"] = given["cache"].make_mask(query.shape[1])
     return arrays | {"first": first, "second": second, "form": transition.form}
 
 
@@ -170,7 +174,9 @@ FUNCTIONS = {  # as a module's class calls them
 METHODS = {  # of a module
     "_wkv7": Tap(wkv7, ("w", "r", "k", "a", "b")),
     "ssm_step": Tap(mamba, ("x",), ("A",)),
-    "_inputs": Tap(gate_loop, ("first", "second", "query", "key"), ("form",), prepare=of_gate_loop),
+    "_inputs": Tap(
+        gate_loop, ("first", "second", "query", "key", "mask"), ("form",), prepare=of_gate_loop
+    ),
 }
 
 

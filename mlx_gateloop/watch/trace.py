@@ -1,7 +1,5 @@
 """The state transitions of a sequence in NumPy arrays, every token whole."""
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from mlx_gateloop.watch.measures import KEY, PHASE, QUERY, RATE, Measures
@@ -24,6 +22,10 @@ class Trace(Measures):
         self.names = tuple(f"model.layers.{layer}.time_mixing" for layer in range(layers))
         self.full = False  # a recorder had more
         self._blocks: list[np.ndarray] = []  # float32 [4, layers, BLOCK, channels]
+
+    @property
+    def parts(self) -> list[np.ndarray]:
+        return self._blocks
 
     @property
     def bytes_per_token(self) -> int:
@@ -69,9 +71,3 @@ class Trace(Measures):
         if start >= stop:
             return np.zeros((0, self.channels), np.float32)
         return np.concatenate(blocks)[start - first * BLOCK : stop - first * BLOCK]
-
-
-def total_bytes(traces: Iterable[Trace | None]) -> int:
-    """Sum the memory of traces; blocks shared by branches count once."""
-    blocks = {id(block): block.nbytes for trace in traces if trace for block in trace._blocks}
-    return sum(blocks.values())

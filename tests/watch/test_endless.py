@@ -6,6 +6,7 @@ import pytest
 from mlx_gateloop.watch.angles import wrapped
 from mlx_gateloop.watch.endless import Columns, EndlessTrace, Layer
 from mlx_gateloop.watch.levels import Levels, Window
+from mlx_gateloop.watch.measures import total_bytes
 
 
 def filled(values, pieces, sizes=(16, 8, 8, 16), wrap=None):
@@ -54,7 +55,10 @@ def test_angles_are_wrapped_and_resets_stay():
 
 def test_memory_never_grows_however_long_the_text():
     levels, zeros = Levels(1, (16, 8, 8, 16)), np.zeros((10_000, 1), np.float32)
+    assert levels.nbytes == 0
+    levels.append(zeros)
     before = levels.nbytes
+    assert before == 48 * 12
     for _ in range(20):
         levels.append(zeros)
     assert levels.nbytes == before
@@ -100,6 +104,39 @@ def test_100_000_tokens_of_12_times_624_channels_fit_in_256_megabytes_in_groups_
     assert mean[edges] == pytest.approx(exact, rel=1e-4)
     assert np.isnan(full[:-256]).all()
     assert not np.isnan(full[-256:]).any()
+
+
+@pytest.mark.parametrize("at", [1, 700, 1990, 2000, 2900, 3000])
+def test_branches_share_their_beginning_and_then_go_their_own_ways(at):
+    trace, rates = trace_and_rates(3000, 100_000)
+    before, branch = trace.magnitude(0, 0, at), trace.branch(at)
+    assert total_bytes([trace, None, branch]) == trace.nbytes == branch.nbytes
+    assert np.array_equal(branch.magnitude(0), before)
+    more = rates[:50] + 1
+    reads = {name: np.ones((50, 8, 1), np.float32) for name in ("query", "key")}
+    branch.append([Columns(more, more, reads)])
+    other = trace.branch(at)
+    for one in (branch, other):
+        if one is other:
+            one.append([Columns(more, more, reads)])
+        assert one.tokens == at + 50
+        assert one.magnitude(0, at) == pytest.approx(np.exp(-more), rel=1e-6)
+        assert one.magnitude(0, max(at - 8, 0), at) == pytest.approx(before[-8:], rel=1e-6)
+        since = one.left(0, at + 49)[0]
+        exact = trace.left(0, at - 1)[0] * np.exp(-more.sum(0, dtype=float))
+        assert since == pytest.approx(exact, rel=1e-4)
+        assert np.isfinite(one.remembered(0, at + 49)[1][-32:]).all()
+    assert total_bytes([trace, branch, other]) > trace.nbytes
+    assert trace.tokens == 3000
+    if at < 3000:  # or the window, which both share, has gone on
+        assert np.isfinite(trace.remembered(0, 2999)[1][-16:]).all()
+
+
+def test_the_best_channel_is_that_of_what_is_left():
+    trace, _ = trace_and_rates(5000, 4 << 20)
+    left, (shares, channels) = trace.left(0, 4999), trace.best(0, 4999)
+    assert shares == pytest.approx(left.max(1), rel=1e-5)
+    assert np.array_equal(channels, left.argmax(1))
 
 
 def test_measures_of_a_long_trace_are_those_of_its_tokens():

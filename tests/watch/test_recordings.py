@@ -103,10 +103,17 @@ def check(trace, layer, calls):
             left, reader = left * decay[m], joined["matrix"][m] @ reader
 
 
-@pytest.mark.parametrize("name", ["mamba2", "qwen3_5"])
-def test_left_padding_neither_decays_nor_writes(name):
-    model = recurrent_model(name)
-    padded = ArraysCache(size=2, left_padding=[3])
+@pytest.mark.parametrize("made", [
+    partial(recurrent_model, "mamba2"),
+    partial(recurrent_model, "qwen3_5"),
+    partial(tiny_model, vocab_size=50),
+    partial(tiny_model, vocab_size=50, transition_per="head", num_heads=2),
+    partial(tiny_model, vocab_size=50, gate="real", transition="fixed"),
+    partial(tiny_model, vocab_size=50, transition="retnet", num_heads=2),
+])  # fmt: skip
+def test_left_padding_neither_decays_nor_writes(made):
+    model = made()
+    padded = ArraysCache(size=2, left_padding=[3])  # our layers use one
     cache = [
         deepcopy(padded) if isinstance(entry, ArraysCache) else entry
         for entry in model.make_cache()
@@ -116,6 +123,7 @@ def test_left_padding_neither_decays_nor_writes(name):
     trace = recorder.trace
     assert (trace.magnitude(0)[:3] == 1).all()
     assert (trace.magnitude(0)[3:] < 1).all()
+    assert (trace.phase(0)[:3] == 0).all()
     assert (trace.remembered(0, 8)[1][:3] == 0).all()
 
 
