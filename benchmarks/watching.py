@@ -2,7 +2,8 @@
 
 Decodes with and without a recording in turns, on a random model of Falcon-H1's type with its depth
 and number of heads, all else tiny. Then appends 100,000 tokens of 12 layers with 624 complex
-channels, 32 at a time as a recorder does, and asks what the last token remembers.
+channels, 32 at a time as a recorder does, and asks what the last token remembers. Last, all single
+tokens are left out of 200 of the demo model.
 """
 
 import statistics
@@ -23,6 +24,7 @@ from helpers.recurrent import recurrent_model
 
 TURNS, DECODED, WARMUP = 9, 104, 8
 TOKENS, LAYERS, CHANNELS, AT_ONCE = 100_000, 12, 624, 32
+LEFT_OUT = 200
 
 
 def decoding(model: Any, recording: Any) -> float:
@@ -68,6 +70,19 @@ def append() -> None:
     print(f"remembered of the last: {asked - appended:.2f} s, 1,024 columns: {drawn - asked:.3f} s")
 
 
+def leave_out() -> None:
+    model, _ = gl.load(str(Path(__file__).parents[1] / "app" / "embedded_models" / "demo"))
+    tokens, times = np.random.default_rng(0).integers(0, 4096, LEFT_OUT), []
+    for _ in range(TURNS):
+        began = time.perf_counter()
+        gl.watch.depends(model, tokens)
+        times.append(time.perf_counter() - began)
+    print(
+        f"depends, {LEFT_OUT} tokens: {statistics.median(times):.2f} s, at best {min(times):.2f} s"
+    )
+
+
 if __name__ == "__main__":
     decode()
     append()
+    leave_out()

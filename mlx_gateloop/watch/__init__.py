@@ -1,5 +1,6 @@
 """The memory of a model: traces of its state transitions, and their recording."""
 
+from mlx_gateloop.watch.dependence import depends, without
 from mlx_gateloop.watch.endless import EndlessTrace
 from mlx_gateloop.watch.measures import total_bytes
 from mlx_gateloop.watch.recorder import Recorder, recording_cache, trace_of
@@ -11,8 +12,10 @@ __all__ = [
     "Recorder",
     "Recording",
     "Trace",
+    "depends",
     "recording",
     "recording_cache",
     "total_bytes",
     "trace_of",
+    "without",
 ]

@@ -1,0 +1,242 @@
+"""Predictions without some of the tokens: exact, by reading the others again.
+
+A token is left out if its step is the identity in every layer: nothing is written and nothing
+decays. Layers without positions mix tokens through their states alone, so the others then read what
+they would in a text without it, and that text is what the model is given.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_map
+
+from mlx_gateloop.errors import InputError, shown
+from mlx_gateloop.model.layers import Cache
+from mlx_gateloop.model.lm import Model
+from mlx_gateloop.ops.pointwise import cross_entropy
+
+Tokens = mx.array | np.ndarray | Sequence[int]
+Places = Iterable[int]
+ROWS = 16  # texts that are read together: they share the state before the first left-out token
+LOGITS = 1 << 23  # numbers, of one forward pass; bounds the memory
+async_eval: Callable[..., None] = mx.async_eval  # MLX declares no types for it
+
+
+def depends(
+    model: nn.Module, tokens: Tokens, left_out: Sequence[Places] | None = None
+) -> np.ndarray:
+    """Compute what each prediction loses when earlier tokens are left out.
+
+        loss[m, n] = log p(t_{n+1} | t_0 ... t_n) - log p(t_{n+1} | the same without t_m)
+
+    It is zero for n < m. In [m, m], token m is the last one, and the prediction comes from its
+    embedding alone: its step reads nothing either. (Softmax mixing and mlx-lm's models read one
+    token from an empty state there.)
+
+    Args:
+        model: Ours, or a model of mlx-lm with recurrent layers only.
+        tokens: Integers `[tokens]`, at least one.
+        left_out: Tokens that are left out together, as those of a word, by their places; a row for
+            each. None means one token a row.
+
+    Returns:
+        Nats, float32 `[tokens, tokens - 1]`, or `[len(left_out), tokens - 1]`.
+
+    Raises:
+        ValueError: Tokens or places that do not exist, or a model in which no step can be left out
+            exactly.
+    """
+    ids = _checked_tokens(model, tokens)
+    groups = [np.array([m]) for m in range(len(ids))]
+    if left_out is not None:
+        if not isinstance(left_out, Sequence):
+            raise InputError(f"left_out: expected a list of places each, got {shown(left_out)}")
+        groups = [_checked_places(f"left_out[{i}]", g, len(ids)) for i, g in enumerate(left_out)]
+    if empty := [i for i, group in enumerate(groups) if not len(group)]:
+        raise InputError(f"left_out[{empty[0]}]: expected at least one place, got none")
+    losses = np.zeros((len(groups), len(ids) - 1), np.float32)
+    if not losses.size:
+        return losses
+    with _evaluating(model):
+        whole = _log_probabilities(model, ids)
+        alone = _log_probabilities_alone(model, ids)
+        parts = []
+        for rows, places, logits in predictions(model, ids, groups):
+            nats = cross_entropy(logits, mx.array(np.append(ids, 0)[places + 1]))
+            async_eval(nats)
+            parts.append((rows, places, nats))
+        for rows, places, nats in parts:
+            for row, at, surprise in zip(rows, places, np.array(nats), strict=True):
+                read = (at > groups[row][0]) & (at < len(ids) - 1)
+                losses[row, at[read]] = whole[at[read]] + surprise[read]
+    for row, group in enumerate(groups):
+        inside = group[group < len(ids) - 1]
+        losses[row, inside] = whole[inside] - alone[inside]
+    return losses
+
+
+def without(model: nn.Module, tokens: Tokens, left_out: Places) -> list[Cache]:
+    """Read a text without some of its tokens.
+
+    Args:
+        model: Ours, or a model of mlx-lm with recurrent layers only.
+        tokens: Integers `[tokens]`, at least one.
+        left_out: Places of the tokens that are not read.
+
+    Returns:
+        A cache that has read the rest, in which the step of each of these tokens is the identity.
+
+    Raises:
+        ValueError: Tokens or places that do not exist, or a model in which no step can be left out
+            exactly.
+    """
+    ids = _checked_tokens(model, tokens)
+    rest = np.delete(ids, _checked_places("left_out", left_out, len(ids)))
+    cache: list[Cache] = model.make_cache()
+    with _evaluating(model):
+        for _ in _chunks(model, rest[None], cache):
+            mx.eval([entry.state for entry in cache])
+    return cache
+
+
+def predictions(
+    model: nn.Module, ids: np.ndarray, groups: Sequence[np.ndarray]
+) -> Iterator[tuple[list[int], np.ndarray, mx.array]]:
+    """Read a text once for each group of its tokens, without them.
+
+    Texts whose first left-out tokens are near each other start from one state.
+
+    Yields:
+        Rows, as indices of groups; the places `[rows, steps]` of the tokens that were read, which
+        are `len(ids) - 1` behind the end; and the logits that followed, `[rows, steps, V]`.
+    """
+    end = len(ids) - 1  # the last token predicts nothing
+    order = sorted((r for r, g in enumerate(groups) if g[0] < end), key=lambda r: int(groups[r][0]))
+    cache, done = model.make_cache(), 0
+    for first in range(0, len(order), ROWS):
+        rows = order[first : first + ROWS]
+        start = int(groups[rows[0]][0])
+        for _ in _chunks(model, ids[None, done:start], cache):
+            async_eval([entry.state for entry in cache])
+        done = start
+        kept = [np.setdiff1d(np.arange(start, end), groups[row]) for row in rows]
+        places = np.full((len(rows), max(map(len, kept))), end)
+        for row, at in enumerate(kept):
+            places[row, : len(at)] = at
+        copies = _repeated(model, cache, len(rows))
+        for part, logits in _chunks(model, ids[places], copies):
+            yield rows, places[:, part], logits
+
+
+def _chunks(
+    model: nn.Module, ids: np.ndarray, cache: list[Cache]
+) -> Iterator[tuple[slice, mx.array]]:
+    """Read texts `[rows, tokens]` in parts of bounded memory; yields logits `[rows, steps, V]`."""
+    outputs = model(mx.zeros((1, 1), mx.int32), model.make_cache()).shape[-1]  # not evaluated
+    steps = max(1, LOGITS // (outputs * len(ids)))
+    for start in range(0, ids.shape[1], steps):
+        part = slice(start, start + steps)
+        yield part, model(mx.array(ids[:, part]), cache)
+
+
+def _log_probabilities(model: nn.Module, ids: np.ndarray) -> np.ndarray:
+    """Compute the log probability of every token after the first."""
+    cache = model.make_cache()
+    parts = [
+        np.array(-cross_entropy(logits, mx.array(ids[None, 1:][:, part])))[0]
+        for part, logits in _chunks(model, ids[None, :-1], cache)
+    ]
+    return np.concatenate(parts)
+
+
+def _log_probabilities_alone(model: nn.Module, ids: np.ndarray) -> np.ndarray:
+    """Compute the log probability of every token after the first from the one before alone."""
+    if isinstance(model, Model) and model.args.mixer == "gate_loop":
+        cache = model.make_cache()
+        for entry in cache:
+            entry.left_padding = mx.array([len(ids)])  # every step is masked: y = 0
+        logits = model(mx.array(ids[None, :-1]), cache)[0]
+    else:
+        logits = model(mx.array(ids[:-1, None]), model.make_cache())[:, 0]
+    return np.array(-cross_entropy(logits, mx.array(ids[1:])))
+
+
+def _repeated(model: nn.Module, cache: list[Cache], rows: int) -> list[Cache]:
+    """Copy a cache of one text for several."""
+
+    def repeat(value: Any) -> Any:
+        return mx.repeat(value, rows, 0) if isinstance(value, mx.array) else value
+
+    copies: list[Cache] = model.make_cache()
+    for copy, entry in zip(copies, cache, strict=True):
+        if not entry.empty():
+            copy.state = tree_map(repeat, entry.state)
+    return copies
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def _checked_tokens(model: nn.Module, tokens: Tokens) -> np.ndarray:
+    """Return the tokens of a model that can leave some out, int64 `[tokens]`."""
+    _check_model(model)
+    ids = _integers("tokens", tokens)
+    if not len(ids):
+        raise InputError("tokens: expected at least one, got none")
+    most = _vocabulary(model)
+    if most is not None and not 0 <= ids.min() <= ids.max() < most:
+        wrong = ids[(ids < 0) | (ids >= most)][0]
+        raise InputError(f"tokens: expected ids from 0 to {most - 1}, got {wrong}")
+    return ids
+
+
+def _check_model(model: nn.Module) -> None:
+    """Refuse layers that know places: without a token, the places of the others would change."""
+    from mlx_lm.models.cache import ArraysCache
+
+    if isinstance(model, Model):
+        return
+    cache = model.make_cache() if hasattr(model, "make_cache") else [None]
+    for layer, entry in enumerate(cache):
+        if type(entry) is not ArraysCache:  # a state of constant size, without a position
+            raise InputError(
+                f"model: layer {layer} is not recurrent, so no step can be left out exactly; "
+                "give a model with recurrent layers only"
+            )
+
+
+def _vocabulary(model: nn.Module) -> int | None:
+    args = getattr(model, "args", None)
+    return getattr(args, "vocab_size", None)
+
+
+def _checked_places(name: str, places: Places, tokens: int) -> np.ndarray:
+    """Return places, ascending and each once."""
+    at = np.unique(_integers(name, places))
+    if len(at) and not 0 <= at[0] <= at[-1] < tokens:
+        wrong = at[0] if at[0] < 0 else at[-1]
+        raise InputError(f"{name}: expected places from 0 to {tokens - 1}, got {wrong}")
+    return at
+
+
+def _integers(name: str, values: Any) -> np.ndarray:
+    try:
+        array = np.array(values if isinstance(values, mx.array) else list(values))
+    except (TypeError, ValueError, OverflowError):
+        array = np.array(None)
+    if array.size == 0 and array.ndim == 1:
+        return np.zeros(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InputError(f"{name}: expected integers in one dimension, got {shown(values)}")
+    return array.astype(np.int64)

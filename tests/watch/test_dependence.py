@@ -1,0 +1,226 @@
+"""Leaving tokens out of a text: the same as a mask in every layer, in every model that can."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from helpers.models import GROWING, SIZES, VARIANTS, tiny_model, tokens
+from helpers.recurrent import recurrent_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_lm.models.cache import ArraysCache
+
+import mlx_gateloop as gl
+from mlx_gateloop.model.gates import Gates
+from mlx_gateloop.ops import Transition
+from mlx_gateloop.watch import dependence
+
+RECURRENT = ("mamba2", "mamba", "falcon_mamba", "rwkv7")
+LENGTH = 37  # more than two blocks of rows
+
+
+def ids(length=LENGTH, seed=0):
+    return np.array(tokens(length, seed=seed))[0]
+
+
+def log_probabilities(model, text, hidden):
+    logits = (
+        model.lm_head(hidden) if "lm_head" in model else model.model.embed_tokens.as_linear(hidden)
+    )
+    logs = np.array(logits - mx.logsumexp(logits, -1, keepdims=True))[0]
+    return logs[np.arange(len(text) - 1), text[1:]].astype(np.float64)
+
+
+def masked(model, text, left_out):
+    """Log probabilities with a mask in every layer."""
+    mask = np.ones((1, len(text)), bool)
+    mask[0, list(left_out)] = False
+    if model.args.mixer == "softmax":
+        mask = np.tril(np.broadcast_to(mask[:, None, None], (1, 1, len(text), len(text))))
+    hidden = model.model.embed_tokens(mx.array(text)[None])
+    for layer in model.layers:
+        hidden = layer(hidden, mx.array(mask), None)
+    return log_probabilities(model, text, model.model.norm(hidden))
+
+
+def identity_at(left_out, transition):
+    """A layer's transitions, which are 1 at some tokens."""
+
+    def method(self, x):
+        log, phase = transition(self, x).logarithm()[:1], transition(self, x).logarithm()[1:]
+        live = mx.array(~np.isin(np.arange(x.shape[1]), left_out))
+        live = live.reshape(1, -1, *[1] * (log[0].ndim - 2))
+        return Transition.polar(*(mx.where(live, plane, 0) for plane in (*log, *phase)))
+
+    return method
+
+
+def relative(actual, expected):
+    return np.abs(actual - expected).max() / np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", VARIANTS | GROWING)
+def test_depends_is_a_masked_run_for_each_token(name, monkeypatch):
+    options = (VARIANTS | GROWING)[name]
+    model, text = tiny_model(**options), ids()
+    is_softmax = model.args.mixer == "softmax"
+    losses = gl.watch.depends(model, text)
+    assert losses.dtype == np.float32
+    assert losses.shape == (LENGTH, LENGTH - 1)
+    whole, expected = masked(model, text, []), np.zeros(losses.shape)
+    transition = Gates.transition
+    for m in range(LENGTH):
+        if is_softmax and model.args.transition != "none":
+            monkeypatch.setattr(Gates, "transition", identity_at([m], transition))
+        expected[m] = whole - masked(model, text, [m])
+    if is_softmax:  # at its own place a token is read alone
+        monkeypatch.undo()
+        for m in range(LENGTH - 1):
+            alone = log_probabilities(
+                model, text[[m, m + 1]], model.model(mx.array(text[None, m : m + 1]))
+            )
+            expected[m, m] = whole[m] - alone[0]
+    assert (losses[np.tri(LENGTH, LENGTH - 1, -1, bool)] == 0).all()
+    assert relative(losses, expected) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["paper", "heads", "lucidrains"])
+def test_tokens_of_a_word_are_left_out_together(name):
+    model, text = tiny_model(**VARIANTS[name]), ids()
+    groups = [[3, 4, 5], [0], [20, 9], [30], [8, 36], [36]]
+    losses = gl.watch.depends(model, text, groups)
+    whole = masked(model, text, [])
+    expected = np.stack([whole - masked(model, text, group) for group in groups])
+    assert relative(losses, expected) <= 1e-5
+    assert (losses[-1] == 0).all()  # nothing comes after it
+
+
+@pytest.mark.parametrize("name", ["paper", "heads", "linear attention", "softmax", "attention"])
+def test_without_is_the_state_of_a_masked_run(name):
+    model, text = tiny_model(**(VARIANTS | GROWING)[name]), ids()
+    left_out = [0, 4, 5, 17]
+    cache = gl.watch.without(model, text[:-1], left_out)
+    logs = np.array(model(mx.array(text[None, -1:]), cache))[0, 0]
+    rest = np.delete(text, left_out)
+    assert relative(logs, np.array(model(mx.array(rest[None])))[0, -1]) <= 1e-5
+    if name in VARIANTS:
+        x, mask = model.model.embed_tokens(mx.array(text[None, :-1])), np.ones(LENGTH - 1, bool)
+        mask[left_out] = False
+        states = model.make_cache()
+        for layer, state in zip(model.layers, states, strict=True):
+            x = layer(x, mx.array(mask[None]), state)
+        cache = gl.watch.without(model, text[:-1], left_out)
+        for mine, state in zip(cache, states, strict=True):
+            assert relative(np.array(mine[0]), np.array(state[0])) <= 1e-5
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_models_of_mlx_lm(name):
+    model, text = recurrent_model(name), np.random.default_rng(0).integers(0, 50, 21)
+
+    def of(logits, following):
+        logs = np.array(logits - mx.logsumexp(logits, -1, keepdims=True))
+        return logs[0, np.arange(len(following)), following]
+
+    losses = gl.watch.depends(model, text)
+    whole = of(model(mx.array(text[None, :-1])), text[1:])
+    expected = np.zeros(losses.shape)
+    for m in range(len(text) - 1):
+        rest = np.delete(text, m)
+        expected[m, m + 1 :] = (
+            whole - np.append(0, of(model(mx.array(rest[None])), np.append(rest[1:], 0))[:-1])
+        )[m + 1 :]
+        expected[m, m] = (
+            whole[m] - of(model(mx.array(text[None, m : m + 1])), text[m + 1 : m + 2])[0]
+        )
+    assert relative(losses, expected) <= 1e-4  # of random weights, whose losses are small
+    if name == "mamba2":  # mlx-lm's own mask of a first token
+        cache = model.make_cache()
+        for layer, entry in enumerate(cache):
+            cache[layer] = ArraysCache(len(entry.cache), left_padding=[1])
+        padded = of(model(mx.array(text[None, :-1]), cache), text[1:])
+        assert np.abs(losses[0, 1:] - (whole - padded)[1:]).max() <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["falcon_h1", "recurrent_gemma", "jamba"])
+def test_attention_beside_a_recurrence_is_refused(name):
+    for call in (gl.watch.depends, lambda *args: gl.watch.without(*args, [0])):
+        with pytest.raises(
+            ValueError, match=r"^model: layer \d is not recurrent.*exactly; [^\n]*$"
+        ):
+            call(recurrent_model(name), [1, 2, 3])
+
+
+@given(seed=st.integers(0, 99), length=st.integers(1, 24), data=st.data())
+@settings(max_examples=15, deadline=None)
+def test_laws(seed, length, data):
+    model, text = tiny_model(), ids(length, seed)
+    places = st.sets(st.integers(0, length - 1))
+    left_out = sorted(data.draw(places))
+    # Leaving tokens out is reading a text without them.
+    rest = np.delete(text, left_out)
+    cache, plain = gl.watch.without(model, text, left_out), model.make_cache()
+    if len(rest):
+        model(mx.array(rest[None]), plain)
+        assert np.abs(np.array(cache[0][0]) - np.array(plain[0][0])).max() <= 1e-5
+    else:
+        assert all(entry.empty() for entry in cache)
+    # What comes later does not change a prediction.
+    cut = data.draw(st.integers(1, length))
+    whole = gl.watch.depends(model, text)
+    assert (
+        np.abs(gl.watch.depends(model, text[:cut]) - whole[:cut, : cut - 1]).max(initial=0) <= 1e-5
+    )
+    # Each row is that of its group, in any order and however many there are.
+    order = data.draw(st.permutations(range(length)))
+    again = gl.watch.depends(model, text, [[m] for m in order])
+    assert np.abs(again - whole[order]).max(initial=0) <= 1e-5
+
+
+def test_parts_of_a_long_text_are_one(monkeypatch):
+    model, text = tiny_model(), ids()
+    whole = gl.watch.depends(model, text)
+    monkeypatch.setattr(dependence, "LOGITS", 3 * SIZES["vocab_size"] * dependence.ROWS)
+    assert np.abs(gl.watch.depends(model, text) - whole).max() <= 1e-5
+
+
+def test_dropout_is_off_and_comes_back():
+    model = tiny_model(dropout=0.5)
+    expected = gl.watch.depends(model, ids())
+    model.train()
+    assert np.array_equal(gl.watch.depends(model, ids()), expected)
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    ("text", "left_out", "message"),
+    [
+        ([], [], "tokens: expected at least one"),
+        ([[1, 2]], [0], "tokens: expected integers in one dimension"),
+        ([0.5], [0], "tokens: expected integers in one dimension"),
+        ("text", [0], "tokens: expected integers in one dimension"),
+        ([[1], [2, 3]], [0], "tokens: expected integers in one dimension"),
+        ([1, 17], [0], "tokens: expected ids from 0 to 16, got 17"),
+        ([1, -1], [0], "tokens: expected ids from 0 to 16, got -1"),
+        ([2**80], [0], "tokens: expected integers"),
+        ([1, 2], [2], "left_out.*: expected places from 0 to 1, got 2"),
+        ([1, 2], [-1], "left_out.*: expected places from 0 to 1, got -1"),
+        ([1, 2], [0.5], "left_out.*: expected integers in one dimension"),
+        ([1, 2], [True], "left_out.*: expected integers in one dimension"),
+        ([1, 2], [[0]], "left_out.*: expected integers in one dimension"),
+        ([1, 2], 1, "left_out.*: expected integers in one dimension"),
+    ],
+)
+def test_wrong_input_is_one_line(text, left_out, message):
+    model = tiny_model()
+    for call in (
+        lambda: gl.watch.without(model, text, left_out),
+        lambda: gl.watch.depends(model, text, [left_out]),
+    ):
+        with pytest.raises(ValueError, match=message) as refused:
+            call()
+        assert "\n" not in str(refused.value)
+
+
+def test_a_row_without_places_is_refused():
+    with pytest.raises(ValueError, match=r"left_out\[1\]: expected at least one"):
+        gl.watch.depends(tiny_model(), [1, 2, 3], [[0], []])
