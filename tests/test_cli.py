@@ -250,6 +250,8 @@ def test_bad_input_to_train(work, capsys, changes, message):
             ["memory-horizon", "--seeds", "0", "--out", "x"],
             "seeds: expected at least 1, got 0",
         ),
+        (["memory-horizon", "--jobs", "0", "--out", "x"], "--jobs 0: expected at least 1"),
+        (["text", "--text", "x", "--draws", "2", "--out", "x"], "text has one draw of the data"),
         (["memory-horizon", "--models", "a,fixed", "--out", "x"], "models: unknown 'a'; choose"),
         (["memory-horizon", "--set", "task.size=1", "--out", "x"], "unknown key task.size"),
         (["memory-horizon", "--set", "optimizer.x=1", "--out", "x"], "unknown key optimizer.x"),

@@ -11,7 +11,7 @@ import pytest
 from helpers.interpreter import python
 
 ROOT = Path(__file__).parent.parent
-LEAVES = {"configuration", "errors", "files", "tables"}
+LEAVES = {"configuration", "errors", "files", "interrupt", "tables"}
 LIBRARY = LEAVES | {"evaluate", "generate", "io", "model", "model_files", "ops", "tokenizer"}
 TOOLS = LIBRARY | {"data", "doctor", "plots", "train", "watch"}
 # A room is a folder or a module of the package; "" is its __init__.
@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "errors": set(),
     "extras": {"errors"},
     "files": {"errors"},
+    "interrupt": set(),
     "tables": set(),
     "tokenizer": LEAVES,
     "generate": LEAVES,

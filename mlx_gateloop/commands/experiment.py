@@ -9,8 +9,8 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.variants import VARIANTS
 
 PRESET_HELP = {
-    "memory-horizon": "small (the paper's function, a quarter of an hour), bar (a running sum, two "
-    "minutes) or paper (the paper's, hours)",
+    "memory-horizon": "small (the paper's function, half an hour), bar (a running sum, minutes) or "
+    "paper (the paper's, hours)",
     "recall": "small (minutes) or author (the sizes of the paper's author, hours)",
     "induction": "small (minutes)",
     "text": "small (minutes)",
@@ -32,6 +32,22 @@ def add_experiment(command: argparse.ArgumentParser) -> None:
     )
     add("--resume", action="store_true", help="continue the experiment in DIR, bit for bit")
     add("--seeds", type=int, metavar="N", help="train each model N times; default: the preset's")
+    add("--draws", type=int, metavar="N", help="draws of the data; seed n takes draw n modulo N")
+    add(
+        "--tune",
+        type=int,
+        default=0,
+        metavar="N",
+        help="first try N settings for each model, the same for all, and take the one with the "
+        "lowest validation loss; default: 0, the preset's settings",
+    )
+    add(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="train N models side by side, each in a process with one thread of the BLAS",
+    )
     add(
         "--models",
         metavar="NAME,NAME",
@@ -39,9 +55,9 @@ def add_experiment(command: argparse.ArgumentParser) -> None:
     )
     add(
         "--equal-parameters",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
         help="choose each model's width of channel mixing so that it has as many parameters as "
-        "data_controlled; otherwise all have the same width",
+        "data_controlled, or give all the same width; default: the preset's",
     )
     add_settings(
         command,
@@ -67,7 +83,11 @@ def _experiment(arguments: argparse.Namespace) -> None:
         seeds=arguments.seeds,
         models=None if arguments.models is None else arguments.models.split(","),
         equal_parameters=arguments.equal_parameters,
+        draws=arguments.draws,
+        trials=arguments.tune,
     )
+    if arguments.jobs < 1:
+        raise InputError(f"--jobs {arguments.jobs}: expected at least 1")
     command = shlex.join(["gateloop", *arguments.argv])
-    run_experiment(experiment, arguments.out, arguments.resume, command)
+    run_experiment(experiment, arguments.out, arguments.resume, command, arguments.jobs)
     print((arguments.out / "results.md").read_text(encoding="utf-8"))

@@ -85,7 +85,7 @@ def _of_experiment(directory: Path) -> Iterator[Drawing]:
     """The run's transitions over a test sample, and the accuracy of all runs of the experiment."""
     import numpy as np
 
-    from mlx_gateloop.experiments.presets import Experiment
+    from mlx_gateloop.experiments.experiment import Experiment
     from mlx_gateloop.experiments.report import counts_by_span, read_runs
     from mlx_gateloop.io import load_model
     from mlx_gateloop.plots import figures

@@ -1,6 +1,7 @@
 """The report of an experiment: results.json, results.md and figures."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -11,8 +12,11 @@ import numpy as np
 from mlx_gateloop.bench.machine import facts
 from mlx_gateloop.data import oracles
 from mlx_gateloop.data.task import Task
-from mlx_gateloop.experiments.presets import PRESETS, Experiment
+from mlx_gateloop.experiments.curves import log_paths, speed_of_learning
+from mlx_gateloop.experiments.experiment import Experiment
+from mlx_gateloop.experiments.presets import PRESETS, is_preset
 from mlx_gateloop.experiments.resets import FORGETS, KEEPS
+from mlx_gateloop.experiments.tuning import report_trials
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.files import replacing
 from mlx_gateloop.io import load_model
@@ -27,25 +31,25 @@ LABELS = {"softmax": "softmax without positions"}  # of models whose name needs 
 Runs = dict[str, list[dict[str, Any]]]
 
 
-def write_report(out: Path, experiment: Experiment, task: Task, command: str) -> None:
+def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], command: str) -> None:
     """Compare the runs in `out/runs`, finished or not; without runs, write nothing.
 
     Args:
         out: see `experiments.run`; gets results.json, results.md and the figures.
         experiment: the experiment.
-        task: its samples.
+        tasks: its samples, of each draw.
         command: the command line.
     """
     runs = read_runs(out)
     if not runs:
         return
-    marks = _oracles(task)
+    task, marks = tasks[0], _oracles(tasks)
     environment = facts(command)
     states = {
         model: experiment.config(task, model, 0).model_args(task.vocab_size).state_size
         for model in runs
     }
-    as_named = experiment.is_preset
+    as_named = is_preset(experiment)
     claims = CLAIMS.get((experiment.name, experiment.preset), {}) if as_named else {}
     planned = _preset_steps(experiment, task) if as_named else None
     text = [
@@ -53,17 +57,21 @@ def write_report(out: Path, experiment: Experiment, task: Task, command: str) ->
         markdown_table(["", ""], [*environment.items(), *_configuration(experiment)]),
         "## Test accuracy",
         "Weights with the lowest validation loss; mean and standard deviation over seeds. The "
-        "state size is in numbers, complex where the transitions are.",
+        f"draw of the data is that of the seed modulo {experiment.draws}. The state size is in "
+        "numbers, complex where the transitions are.",
         _accuracies(runs, states, claims, planned),
         *_gaps(runs),
         "Scores of simple strategies on the same test samples:",
         markdown_table(
             ["strategy", "accuracy"], [[name, f"{value:.3f}"] for name, value in marks.items()]
         ),
+        *report_trials(experiment, out),
         "## Accuracy over the required memory span",
         _by_span(runs),
+        "## Speed of learning",
+        speed_of_learning(out, runs),
         *_resets(runs),
-        *_draw(out, runs, task),
+        *_draw(out, runs, tasks),
     ]
     tree = {
         "experiment": asdict(experiment),
@@ -87,11 +95,20 @@ def read_runs(out: Path) -> Runs:
     return {model: results for model, results in runs.items() if results}
 
 
-def counts_by_span(runs: Runs) -> dict[str, list[tuple[list[int], list[int]]]]:
-    """The numbers of asked and of right answers of each run, by span."""
-    return {
+def counts_by_span(runs: Runs) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+    """The numbers of asked and of right answers of each run, by span; all of one length."""
+    counts = {
         model: [(result["asked_by_span"], result["right_by_span"]) for result in results]
         for model, results in runs.items()
+    }
+    longest = max(len(asked) for pairs in counts.values() for asked, _ in pairs)
+
+    def padded(count: list[int]) -> np.ndarray:
+        return np.pad(count, (0, longest - len(count)))
+
+    return {
+        model: [(padded(asked), padded(right)) for asked, right in pairs]
+        for model, pairs in counts.items()
     }
 
 
@@ -130,7 +147,17 @@ def _configuration(experiment: Experiment) -> list[tuple[str, str]]:
     ]
 
 
-def _oracles(task: Task) -> dict[str, float]:
+def _oracles(tasks: Sequence[Task]) -> dict[str, float]:
+    """The mean scores of the strategies over the draws that all have."""
+    each = [_scores(task) for task in tasks]
+    return {
+        name: float(np.mean([scores[name] for scores in each]))
+        for name in each[0]
+        if all(name in scores for scores in each)
+    }
+
+
+def _scores(task: Task) -> dict[str, float]:
     training, test = task.training, task.test
     marks = {"the commonest answer": oracles.majority(training, test)}
     marks["lookup of the last 6 inputs"] = oracles.last_inputs(training, test, 6)
@@ -185,7 +212,10 @@ def _steps(results: list[dict[str, Any]], planned: int | None) -> str:
 
 
 def _gaps(runs: Runs) -> list[str]:
-    """List the reference's lead over each other model, for the seeds that both have."""
+    """List the reference's lead over each other model, for the seeds that both have.
+
+    The interval is Student's, of the differences between runs of one seed and draw.
+    """
     lines = []
     by_seed = {m: {r["seed"]: r["accuracy"] for r in results} for m, results in runs.items()}
     reference = by_seed.pop(REFERENCE, {})
@@ -193,19 +223,29 @@ def _gaps(runs: Runs) -> list[str]:
         gaps = [reference[seed] - accuracies[seed] for seed in reference if seed in accuracies]
         if gaps:
             listed = ", ".join(f"{gap:+.3f}" for gap in gaps)
-            gap = mean_and_spread(gaps)
-            lines.append(f"- {REFERENCE} - {model}: **{gap}** (by seed: {listed})")
+            lines.append(
+                f"- {REFERENCE} - {model}: **{np.mean(gaps):.3f}**{interval(gaps)} "
+                f"(by seed: {listed})"
+            )
     return ["\n".join(lines)] if lines else []
+
+
+def interval(values: Sequence[float]) -> str:
+    """Format the 95% confidence interval of the mean, if there is more than one value."""
+    if len(values) < 2:
+        return ""
+    from scipy.special import stdtrit  # scipy.stats fails where torch is kept out of imports
+
+    half = stdtrit(len(values) - 1, 0.975) * np.std(values, ddof=1) / np.sqrt(len(values))
+    low, high = np.mean(values) - half, np.mean(values) + half
+    return f" (95%: {low:.3f} to {high:.3f})"
 
 
 def _by_span(runs: Runs) -> str:
     """Tabulate accuracy in spans 0, 1, 2, 3-4, 5-8, ...: right over asked, all seeds together."""
     header, rows = ["model"], []
-    for model, results in runs.items():
-        asked, right = (
-            np.sum([result[key] for result in results], axis=0)
-            for key in ("asked_by_span", "right_by_span")
-        )
+    for model, counts in counts_by_span(runs).items():
+        asked, right = np.sum(counts, axis=0)
         edges = [0, 1, *(2 ** np.arange(int(np.ceil(np.log2(max(len(asked), 2)))) + 1) + 1)]
         header, row = ["model"], [LABELS.get(model, model)]
         for low, high in pairwise(edges):
@@ -243,7 +283,7 @@ def _resets(runs: Runs) -> list[str]:
     return ["## State transitions at the marker", note, counts, markdown_table(header, rows)]
 
 
-def _draw(out: Path, runs: Runs, task: Task) -> list[str]:
+def _draw(out: Path, runs: Runs, tasks: Sequence[Task]) -> list[str]:
     """Draw the figures and return the Markdown that shows them."""
     drawn = ["## Figures"]
 
@@ -253,14 +293,14 @@ def _draw(out: Path, runs: Runs, task: Task) -> list[str]:
 
     counts = counts_by_span(runs)
     figures.accuracy_over_span(counts, show("accuracy-over-span.png", "Accuracy over span"))
-    logs = {
-        model: [out / "runs" / f"{model}-{r['seed']}" / "log.jsonl" for r in results]
-        for model, results in runs.items()
-    }
+    logs = log_paths(out, runs)
     figures.compared_curves(logs, show("training-curves.png", "Training curves"))
-    tokens = task.test.inputs[0]
-    marks = np.flatnonzero(tokens == task.marker).tolist()
+    accuracies = {model: [r["accuracy"] for r in results] for model, results in runs.items()}
+    figures.accuracies(accuracies, show("accuracies.png", "Test accuracy of all runs"))
     for model, results in runs.items():
+        task = tasks[results[0]["seed"] % len(tasks)]
+        tokens = task.test.inputs[0]
+        marks = np.flatnonzero(tokens == task.marker).tolist()
         trace = trace_of(load_model(out / "runs" / f"{model}-{results[0]['seed']}"), tokens)
         if trace.tokens:
             path = show(f"transitions-{model}.png", f"State transitions, {model}")

@@ -1,37 +1,34 @@
-"""Train and test every model of an experiment; an interrupted one can be resumed.
+"""Tune, train and test every model of an experiment; an interrupted one can be resumed.
 
 OUT/experiment.json                       the experiment
-OUT/runs/MODEL-SEED/                      a training run, see `train.output`
+OUT/trials/MODEL-NUMBER/                  a trial of settings, see `train.output`
+OUT/trials/MODEL-NUMBER/trial.json        its settings and validation loss
+OUT/runs/MODEL-SEED/                      a training run
 OUT/runs/MODEL-SEED/test.json             results of its best weights on the test samples
+OUT/logs/                                 what they printed, if they ran side by side
 OUT/results.{json,md}, OUT/*.png          the comparison, rewritten whenever the command ends
 """
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.evaluate import evaluate_task
-from mlx_gateloop.experiments.presets import Experiment
+from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.report import write_report
-from mlx_gateloop.experiments.resets import mean_magnitudes
-from mlx_gateloop.files import left_in, locked, replacing, sweep
-from mlx_gateloop.io import load_model
-from mlx_gateloop.train import Interrupted, TrainConfig, train
-from mlx_gateloop.train.checkpoint import read_newest
+from mlx_gateloop.experiments.runs import Run
+from mlx_gateloop.experiments.side_by_side import side_by_side
+from mlx_gateloop.experiments.tuning import best, trials
+from mlx_gateloop.files import left_in, locked, sweep
+from mlx_gateloop.interrupt import Interrupted
 from mlx_gateloop.train.source import TaskSource
-from mlx_gateloop.train.start import num_parameters
-
-LAST = Path("checkpoints") / "last.safetensors"
 
 
 def run_experiment(
-    experiment: Experiment, out: Path, resume: bool = False, command: str = ""
+    experiment: Experiment, out: Path, resume: bool = False, command: str = "", jobs: int = 1
 ) -> None:
     """Train all models of an experiment and write the comparison to a directory.
 
@@ -43,69 +40,74 @@ def run_experiment(
         out: the directory; new or empty unless resumed.
         resume: continue what `out` holds: finished runs stay, the others continue exactly.
         command: the command line, for the report.
+        jobs: runs side by side, each in a process of its own if there is more than one.
 
     Raises:
-        InputError: unusable settings or an unusable directory.
+        InputError: unusable settings, an unusable directory, or runs that failed.
         Interrupted: Ctrl-C; everything is saved, and the report covers it.
     """
-    task = experiment.make_task()
-    experiment = replace(experiment, data=task.fingerprint)
-    configs = {
-        (seed, model): experiment.config(task, model, seed)
-        for seed in range(experiment.seeds)
-        for model in experiment.models
-    }
-    for config in configs.values():  # report a run that cannot be trained before training any
-        config.total_steps(TaskSource(config, task).batches.per_epoch)
+    tasks = [experiment.make_task(draw) for draw in range(experiment.draws)]
+    experiment = replace(experiment, data=tuple(task.fingerprint for task in tasks))
+    # Report what cannot be trained before training any.
+    for run in (*trials(experiment, out), *_runs(experiment, out, tuned=False)):
+        task = tasks[0]
+        run.config(task).total_steps(TaskSource(run.config(task), task).batches.per_epoch)
     whole = _compare(out, experiment, resume)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
         sweep(out)
         whole.save(out / "experiment.json")
-        _run(configs, whole, task, out, command)
+        try:
+            stop = _train(trials(experiment, out), out / "logs" / "trials", jobs)
+            _train(_runs(experiment, out, tuned=True), out / "logs" / "runs", jobs, stop)
+        except Interrupted:
+            advice = "continue with the same command and --resume"
+            raise Interrupted(f"interrupted, saved in {out}; {advice}") from None
+        finally:
+            write_report(out, whole, tasks, command)
 
 
-def _run(
-    configs: dict[tuple[int, str], TrainConfig],
-    whole: Experiment,
-    task: Task,
-    out: Path,
-    command: str,
-) -> None:
-    stop = False
-    try:
-        for number, ((seed, model), config) in enumerate(configs.items(), 1):
-            directory = out / "runs" / f"{model}-{seed}"
-            if _is_finished(directory):
-                continue
-            if stop:
-                raise Interrupted
-            print(f"run {number} of {len(configs)}: {model}, seed {seed}", file=sys.stderr)
-            stop = _train(config, task, directory, {"model": model, "seed": seed})
-    except Interrupted:
-        advice = "continue with the same command and --resume"
-        raise Interrupted(f"interrupted, saved in {out}; {advice}") from None
-    finally:
-        write_report(out, whole, task, command)
+def _runs(experiment: Experiment, out: Path, tuned: bool) -> list[Run]:
+    """The runs, with the settings of the best trials if those are finished."""
+    chosen = {model: best(experiment, out, model) if tuned else {} for model in experiment.models}
+    return [
+        Run(
+            experiment,
+            model,
+            seed,
+            seed % experiment.draws,
+            out / "runs" / f"{model}-{seed}",
+            chosen[model],
+        )
+        for seed in range(experiment.seeds)
+        for model in experiment.models
+    ]
 
 
-def _train(config: TrainConfig, task: Task, directory: Path, labels: dict[str, object]) -> bool:
-    """Train a model, or resume its run, and test it, whether finished or interrupted.
+def _train(runs: Sequence[Run], logs: Path, jobs: int, stop: bool = False) -> bool:
+    """Train the runs that are not finished.
+
+    Args:
+        runs: The runs.
+        logs: The folder for what they print, if there is more than one job.
+        jobs: Runs side by side.
+        stop: True if Ctrl-C came already, in the last step of a run.
 
     Returns:
-        True if the run is finished and Ctrl-C came in its last step.
+        True if Ctrl-C came in the last step of the last run.
     """
-    finished = False
-    try:
-        result = train(config, task, directory, resume=directory.exists())
-        finished = True
-        return result.stop_requested
-    finally:
-        if (directory / LAST).parent.exists():  # otherwise training failed before there was a model
-            steps = config.total_steps(TaskSource(config, task).batches.per_epoch)
-            record = labels | {"finished": finished, "total_steps": steps} | _test(directory, task)
-            with replacing(directory / "test.json") as partial:
-                partial.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    left = [run for run in runs if not run.is_finished]
+    if left and stop:
+        raise Interrupted
+    if jobs > 1:
+        side_by_side({run.name: run.go for run in left}, jobs, logs)
+        return False
+    for number, run in enumerate(left, 1):
+        if stop:
+            raise Interrupted
+        print(f"{run.directory.parent.name} {number} of {len(left)}: {run.name}", file=sys.stderr)
+        stop = run.go()
+    return stop
 
 
 def _compare(out: Path, experiment: Experiment, resume: bool) -> Experiment:
@@ -138,30 +140,3 @@ def _compared(experiment: Experiment) -> dict[str, object]:
     values: dict[str, Any] = json.loads(json.dumps(asdict(experiment)))
     values["task"].pop("file", None)
     return {key: value for key, value in values.items() if key not in ("seeds", "models")}
-
-
-def _is_finished(directory: Path) -> bool:
-    try:
-        result = json.loads((directory / "test.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return False
-    return bool(result["finished"])
-
-
-def _test(directory: Path, task: Task) -> dict[str, object]:
-    """Test the best weights of a run (by validation loss)."""
-    model, test = load_model(directory), task.test
-    score = evaluate_task(model, test, batch_size=32)
-    _, progress, _ = read_newest(directory / LAST)
-    spans = test.span.max() + 1
-    return {
-        "parameters": num_parameters(model),
-        "intermediate_size": model.args.intermediate_size,
-        "steps": progress.step,
-        "seconds": progress.seconds + progress.recent_seconds,
-        "loss": score.loss_nats,
-        "accuracy": score.accuracy,
-        "asked_by_span": np.bincount(test.span[test.asked], minlength=spans).tolist(),
-        "right_by_span": np.bincount(test.span[score.right], minlength=spans).tolist(),
-        "magnitudes": None if task.marker is None else mean_magnitudes(model, test, task.marker),
-    }

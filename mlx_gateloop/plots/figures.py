@@ -11,6 +11,7 @@ from mlx_gateloop.plots.style import add_grid, add_legend, line_style, new_figur
 from mlx_gateloop.watch.measures import Measures
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TURNS = ("−π", "−π/2", "0", "π/2", "π")  # noqa: RUF001
@@ -40,29 +41,64 @@ def training_curves(log_path: Path, png_path: Path) -> None:
 
 
 def compared_curves(log_paths: Mapping[str, Sequence[Path]], png_path: Path) -> None:
-    """Draw training loss and validation accuracy over steps: a colour per model, a line per seed.
+    """Draw training loss and validation accuracy over steps: each model's mean, and its range.
 
     Args:
-        log_paths: Each model's logs.
+        log_paths: Each model's logs, of one run each.
         png_path: The picture; an existing file is replaced.
     """
     figure = new_figure(10, 4)
     loss_axes = figure.add_subplot(1, 2, 1, xlabel="step", ylabel="training loss (nats)")
     accuracy_axes = figure.add_subplot(1, 2, 2, xlabel="step", ylabel="validation accuracy")
     for number, (model, paths) in enumerate(log_paths.items()):
-        for seed, path in enumerate(paths):
-            records = _records(path)
-            style = line_style(number) | {"alpha": 0.8, "label": None if seed else model}
-            loss_axes.plot(*_series(records, "loss"), **style)
-            accuracy_axes.plot(*_series(records, "accuracy"), **style | {"label": None})
+        runs = [_records(path) for path in paths]
+        for axes, key in ((loss_axes, "loss"), (accuracy_axes, "accuracy")):
+            label = model if axes is loss_axes else None
+            _draw_range(axes, [_series(run, key) for run in runs], number, label)
     for axes in (loss_axes, accuracy_axes):
         add_grid(axes)
     add_legend(figure)
     save_png(figure, png_path)
 
 
+def _draw_range(
+    axes: "Axes",
+    runs: Sequence[tuple[Sequence[int], Sequence[float]]],
+    number: int,
+    label: str | None,
+) -> None:
+    """Draw the mean of runs over the steps that all have, and the range between them."""
+    known = [dict(zip(*run, strict=True)) for run in runs]
+    steps = sorted(set.intersection(*map(set, known)))
+    values = np.array([[run[step] for step in steps] for run in known])
+    (line,) = axes.plot(steps, values.mean(0), label=label, **line_style(number))
+    if len(runs) > 1:
+        low, high = values.min(0), values.max(0)
+        axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.2)
+
+
+def accuracies(values: Mapping[str, Sequence[float]], png_path: Path) -> None:
+    """Draw the accuracy of every run as a dot, and each model's mean as a line.
+
+    Args:
+        values: Each model's accuracies.
+        png_path: The picture; an existing file is replaced.
+    """
+    figure = new_figure(8, 0.4 * len(values) + 1.2)
+    axes = figure.add_subplot(xlabel="test accuracy")
+    for row, found in enumerate(values.values()):
+        colour = line_style(row)["color"]
+        axes.scatter(found, [row] * len(found), color=colour, alpha=0.6, zorder=2)
+        mean = float(np.mean(found))
+        axes.plot([mean, mean], [row - 0.3, row + 0.3], color=colour, linewidth=3, zorder=3)
+    axes.set_yticks(range(len(values)), list(values))
+    axes.invert_yaxis()  # the first model on top
+    add_grid(axes, "x")
+    save_png(figure, png_path)
+
+
 def accuracy_over_span(
-    counts: Mapping[str, Sequence[tuple[Sequence[int], Sequence[int]]]], png_path: Path
+    counts: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]], png_path: Path
 ) -> None:
     """Draw accuracy over the required memory span: the mean over seeds, and their range.
 
@@ -77,7 +113,7 @@ def accuracy_over_span(
         asked, right = (
             np.array([np.add.reduceat(run[which], edges) for run in runs]) for which in (0, 1)
         )
-        known = asked[0] >= FEWEST  # the samples are the same for all runs
+        known = (asked >= FEWEST).all(0)
         accuracy = right[:, known] / asked[:, known]
         centres = (edges + (np.append(edges[1:], len(runs[0][0])) - 1))[known] / 2
         (line,) = axes.plot(centres, accuracy.mean(0), label=model, **line_style(number))

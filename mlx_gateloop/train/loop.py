@@ -16,10 +16,10 @@ from tqdm import tqdm
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.files import flush
+from mlx_gateloop.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train.checkpoint import Progress, read_newest, restore, save_checkpoint
 from mlx_gateloop.train.config import TrainConfig
-from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.train.loss_scale import next_scale
 from mlx_gateloop.train.output import Output
 from mlx_gateloop.train.source import Score
@@ -35,6 +35,10 @@ from mlx_gateloop.train.start import (
 from mlx_gateloop.train.step import lowered, number
 
 MOST_SKIPPED_IN_A_ROW = 20
+
+
+class Diverged(InputError):
+    """A loss or gradient that is not finite."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +205,7 @@ class Run:
             f"step {progress.step}: skipped, its gradient is not finite{scale}", file=sys.stderr
         )
         if progress.skipped_in_a_row == MOST_SKIPPED_IN_A_ROW:
-            raise InputError(
+            raise Diverged(
                 f"{MOST_SKIPPED_IN_A_ROW} steps in a row up to step {progress.step} had a gradient "
                 "that is not finite; lower optimizer.learning_rate, or use dtype float32"
             )
@@ -235,7 +239,7 @@ class Run:
         with self._lowered_weights():
             result = self.source.evaluate(self.model)
             if not np.isfinite(result.loss_nats):
-                raise InputError(
+                raise Diverged(
                     f"the validation loss is not finite at step {progress.step}; lower "
                     "optimizer.learning_rate, or use dtype float32"
                 )

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from inspect import signature
 
@@ -5,8 +6,9 @@ import pytest
 
 from mlx_gateloop.data.recall import recall
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.experiments import presets
-from mlx_gateloop.experiments.presets import PRESETS, Experiment
+from mlx_gateloop.experiments import experiment as module
+from mlx_gateloop.experiments.experiment import Experiment
+from mlx_gateloop.experiments.presets import PRESETS, is_preset
 from mlx_gateloop.experiments.variants import VARIANTS
 from mlx_gateloop.model.lm import PRESETS as MODELS
 from mlx_gateloop.model.lm import Model
@@ -42,11 +44,11 @@ def test_paper_is_the_papers():
 
 def test_settings_go_where_they_belong():
     bar = PRESETS["memory-horizon"]["bar"]
-    changed = bar.changed_by({"task.length": 9, "epochs": 2, "model.gate": "real"}, seeds=5)
+    changed = bar.changed_by({"task.length": 9, "epochs": 2, "model.gate": "real"}, seeds=7)
     assert changed.task == bar.task | {"length": 9}
     assert (changed.train["epochs"], changed.train["model.gate"]) == (2, "real")
     assert "steps" not in changed.train
-    assert (changed.seeds, bar.seeds) == (5, 3)
+    assert (changed.seeds, bar.seeds) == (7, 5)
     assert changed.models == bar.models == ("data_controlled", "fixed")
     assert bar.changed_by(models=["fixed", "real_gates"]).models == ("fixed", "real_gates")
     assert bar.changed_by() == bar
@@ -56,6 +58,8 @@ def test_settings_go_where_they_belong():
     ("arguments", "words"),
     [
         ({"seeds": 0}, "seeds: expected at least 1, got 0"),
+        ({"draws": 0}, "draws: expected at least 1, got 0"),
+        ({"trials": -1}, "tune: expected at least 0, got -1"),
         ({"models": ["fixed", "fixe"]}, "models: unknown 'fixe'; choose data_controlled, fixed"),
         ({"models": [""]}, "models: unknown ''"),
         ({"models": ["fixed", "fixed"]}, "fixed is given more than once"),
@@ -95,8 +99,8 @@ def test_a_task_that_does_not_fit_in_memory(monkeypatch):
     def fail(**_):
         raise MemoryError
 
-    monkeypatch.setitem(presets.TASKS, "recall", fail)
-    monkeypatch.setattr(presets, "signature", lambda _: signature(recall))
+    monkeypatch.setitem(module.TASKS, "recall", fail)
+    monkeypatch.setattr(module, "signature", lambda _: signature(recall))
     with pytest.raises(InputError, match=r"do not fit in memory; lower task\.samples"):
         PRESETS["recall"]["small"].make_task()
 
@@ -113,7 +117,8 @@ def test_a_task_that_does_not_fit_in_memory(monkeypatch):
 )
 def test_a_preset_is_itself_however_long_it_is_trained(settings, equal, same):
     paper = PRESETS["memory-horizon"]["paper"]
-    assert paper.changed_by(settings, seeds=4, equal_parameters=equal).is_preset == same
+    changed = paper.changed_by(settings, seeds=4, equal_parameters=equal)
+    assert is_preset(changed) == same
 
 
 def test_a_saved_experiment_is_read_again(tmp_path):
@@ -124,16 +129,39 @@ def test_a_saved_experiment_is_read_again(tmp_path):
         Experiment.load(tmp_path / "missing.json")
 
 
+def test_an_experiment_saved_before_there_were_draws_and_trials(tmp_path):
+    file = tmp_path / "experiment.json"
+    bar = PRESETS["memory-horizon"]["bar"].changed_by(draws=1)
+    replace(bar, data=("abc",)).save(file)
+    saved = json.loads(file.read_text())
+    for key in ("draws", "trials"):
+        del saved[key]
+    for data, known in (("abc", ("abc",)), (None, ())):
+        file.write_text(json.dumps(saved | {"data": data}))
+        assert Experiment.load(file) == replace(bar, data=known)
+
+
+def test_every_draw_has_other_samples_and_the_first_is_the_tasks_own():
+    bar = PRESETS["memory-horizon"]["bar"]
+    first, other = bar.make_task(), bar.make_task(1)
+    assert first.fingerprint != other.fingerprint
+    later = bar.changed_by({"task.seed": 1}).make_task()
+    assert later.fingerprint == other.fingerprint
+    with pytest.raises(InputError, match="text has one draw of the data; leave --draws out"):
+        PRESETS["text"]["small"].changed_by(draws=2)
+
+
 def test_data_that_changed_is_refused():
     bar = PRESETS["memory-horizon"]["bar"].changed_by({"task.samples": 2, "task.held_out": 1})
-    assert replace(bar, data=bar.make_task().fingerprint).make_task()
+    known = replace(bar, data=(bar.make_task().fingerprint, "other"))
+    assert known.make_task()
     with pytest.raises(InputError, match="no longer the data of the experiment"):
-        replace(bar, data="other").make_task()
+        known.make_task(1)
 
 
 def test_models_of_equal_parameters_have_another_inner_width():
-    bar = PRESETS["memory-horizon"]["bar"]
-    equal = bar.changed_by(equal_parameters=True)
+    equal = PRESETS["memory-horizon"]["bar"]
+    bar = equal.changed_by(equal_parameters=False)
     task = bar.make_task()
 
     def size(experiment, model):

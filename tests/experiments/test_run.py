@@ -12,7 +12,8 @@ from helpers.training import press_ctrl_c, same_arrays
 from mlx_gateloop.cli import main
 from mlx_gateloop.data.task import SampleBatches
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.experiments.presets import PRESETS, Experiment
+from mlx_gateloop.experiments.experiment import Experiment
+from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.run import run_experiment
 from mlx_gateloop.train import Interrupted
 from mlx_gateloop.train.checkpoint import read_newest
@@ -31,7 +32,7 @@ TINY = {
     "log_every": 1,
 }
 FILES = {"experiment.json", "results.json", "results.md", "runs"}
-PICTURES = {"accuracy-over-span.png", "training-curves.png"}
+PICTURES = {"accuracies.png", "accuracy-over-span.png", "training-curves.png"}
 TRANSITIONS = {"transitions-data_controlled.png", "transitions-fixed.png"}
 CHILD = """
 import json, sys, time
@@ -145,6 +146,18 @@ def test_ctrl_c_in_the_last_step_of_a_run(tmp_path, monkeypatch):
     assert [(r["steps"], r["finished"]) for r in results(out)] == 2 * [(6, True)]
 
 
+@pytest.mark.slow  # tests of side_by_side are its short form
+def test_side_by_side_is_one_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    experiment = tiny().changed_by(trials=1, draws=2)
+    for jobs in (1, 3):
+        run_experiment(experiment, tmp_path / str(jobs), jobs=jobs)
+    assert results(tmp_path / "1") == results(tmp_path / "3")
+    for name in names(tmp_path / "1" / "runs"):
+        last = Path("runs", name, "checkpoints", "last.safetensors")
+        same_arrays(tmp_path / "1" / last, tmp_path / "3" / last)
+
+
 @pytest.mark.usefixtures("without_pictures")
 def test_killed_and_resumed_is_the_uninterrupted_experiment(tmp_path):
     settings = TINY | {"steps": 40}
@@ -224,7 +237,7 @@ def test_models_of_equal_parameters(tmp_path):
 
 @pytest.mark.usefixtures("without_pictures")
 def test_a_run_that_fails_leaves_the_report_of_the_others(tmp_path, monkeypatch):
-    from mlx_gateloop.experiments import run as module
+    from mlx_gateloop.experiments import runs as module
 
     original = module.train
 
@@ -248,7 +261,7 @@ def test_a_run_that_fails_before_its_first_checkpoint_says_why(tmp_path, monkeyp
         directory.mkdir(parents=True)
         raise InputError("the disk is full")
 
-    monkeypatch.setattr("mlx_gateloop.experiments.run.train", train)
+    monkeypatch.setattr("mlx_gateloop.experiments.runs.train", train)
     with pytest.raises(InputError, match="the disk is full"):
         run_experiment(tiny(seeds=1), tmp_path / "out")
 

@@ -59,16 +59,28 @@ def test_accuracy_over_span_is_right_over_asked(tmp_path, plotted):
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 
-def test_compared_curves_draw_every_seed(tmp_path, plotted):
-    log = tmp_path / "log.jsonl"
-    records = [{"step": 1, "loss": 2.5}, {"step": 1, "validation_loss": 2.0, "accuracy": 0.25}]
-    log.write_text("".join(json.dumps(record) + "\n" for record in records))
-    figures.compared_curves({"one": [log, log], "other": [log]}, tmp_path / "c.png")
-    assert len(plotted["one"]) == len(plotted["other"]) == 1  # named once
-    assert plotted["one"][0].tolist() == [[1], [2.5]]
-    losses, accuracies = [[1], [2.5]], [[1], [0.25]]
-    unnamed = [line.tolist() for line in plotted[None]]
-    assert unnamed == [accuracies, losses, accuracies, accuracies]
+def test_compared_curves_draw_means_over_the_steps_that_all_runs_have(tmp_path, plotted):
+    def log(name, *losses):
+        records = [{"step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
+        records += [{"step": 2, "validation_loss": 2.0, "accuracy": losses[0] / 10}]
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        return path
+
+    logs = {"one": [log("a", 2.5, 1.0), log("b", 3.5, 2.0, 0.5)], "other": [log("c", 3.0)]}
+    figures.compared_curves(logs, tmp_path / "c.png")
+    ((one,), (other,)) = plotted["one"], plotted["other"]  # named once
+    assert one.tolist() == [[1, 2], [3.0, 1.5]]
+    assert other.tolist() == [[1], [3.0]]
+    (first, second) = plotted[None]
+    np.testing.assert_allclose([first, second], [[[2], [0.3]], [[2], [0.3]]])
+
+
+def test_accuracies_have_a_row_for_each_model(tmp_path, plotted):
+    figures.accuracies({"one": [0.5, 0.7], "other": [0.2]}, tmp_path / "d.png")
+    (first, second) = plotted[None]
+    np.testing.assert_allclose([first, second], [[[0.6] * 2, [-0.3, 0.3]], [[0.2] * 2, [0.7, 1.3]]])
+    assert (tmp_path / "d.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_transitions_are_averaged_over_channels(tmp_path, plotted):

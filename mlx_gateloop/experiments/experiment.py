@@ -1,0 +1,218 @@
+"""An experiment: its task, its models, and how they are trained."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from mlx_gateloop.data.memory_horizon import memory_horizon
+from mlx_gateloop.data.next_byte import next_byte
+from mlx_gateloop.data.recall import induction, recall
+from mlx_gateloop.data.task import Task
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.experiments.sizes import equal_parameters
+from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
+from mlx_gateloop.files import replacing
+from mlx_gateloop.model.lm import Model
+from mlx_gateloop.train import TrainConfig
+from mlx_gateloop.train.start import num_parameters
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "memory-horizon": memory_horizon,
+    "recall": recall,
+    "induction": induction,
+    "text": next_byte,
+}
+MAY_BE_ZERO = {"resets", "max_input", "max_output", "seed"}
+LARGEST = 2**20  # value of a task's argument: sums of products stay far below 2^63
+# Fields that saved experiments may lack, with the values that they had then.
+EARLIER: dict[str, object] = {"draws": 1, "trials": 0}
+# Keys that the experiment itself sets for each run.
+DECIDED = {
+    "seed": "use --seeds",
+    "data.length": "use task.length",
+    "model.num_outputs": "the task decides",
+}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Models to compare, each trained with several seeds, all else equal.
+
+    Args:
+        name: a key of `TASKS`.
+        preset: the name of the preset it started from.
+        task: arguments of the task's generator; the others keep their defaults.
+        train: values of `TrainConfig` by dotted key.
+        seeds: the training's seeds are 0 to seeds - 1.
+        draws: draws of the data; seed n trains and is tested on draw n % draws.
+        trials: settings that are tried for each model before its runs; 0 takes the preset's.
+        models: names of `VARIANTS`.
+        equal_parameters: choose each model's `intermediate_size` so that it has as many
+            parameters as the reference.
+        data: the fingerprint of each draw's samples; empty before they are drawn.
+    """
+
+    name: str
+    preset: str
+    task: dict[str, object]
+    train: dict[str, object]
+    seeds: int = 5
+    draws: int = 3
+    trials: int = 0
+    models: tuple[str, ...] = (REFERENCE, "fixed")
+    equal_parameters: bool = True
+    data: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, path: Path) -> "Experiment":
+        """Read an experiment that `save` wrote.
+
+        Raises:
+            InputError: the file is missing or something else.
+        """
+        try:
+            saved = EARLIER | json.loads(path.read_text(encoding="utf-8"))
+            data = saved["data"] or ()
+            saved["data"] = (data,) if isinstance(data, str) else tuple(data)
+            experiment = cls(**saved | {"models": tuple(saved["models"])})
+            TASKS[experiment.name]
+        except FileNotFoundError:
+            raise InputError(f"{path}: no such experiment; choose another directory") from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: not readable ({error})") from None
+        except (KeyError, TypeError):
+            advice = "choose another directory"
+            raise InputError(f"{path}: not an experiment; {advice}") from None
+        return experiment
+
+    def save(self, path: Path) -> None:
+        with replacing(path) as partial:
+            partial.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+    def changed_by(
+        self,
+        settings: dict[str, object] | None = None,
+        seeds: int | None = None,
+        models: Sequence[str] | None = None,
+        equal_parameters: bool | None = None,
+        draws: int | None = None,
+        trials: int = 0,
+    ) -> "Experiment":
+        """Return a copy with other values; None keeps the preset's.
+
+        Args:
+            settings: values by key: `task.*`, or a key of `TrainConfig`.
+            seeds: number of seeds, at least 1.
+            models: names of `VARIANTS`, without repetition.
+            equal_parameters: see the class.
+            draws: number of draws of the data, at least 1.
+            trials: see the class.
+
+        Raises:
+            InputError: a key that is set elsewhere, an unknown model, or a number out of range.
+        """
+        seeds = self.seeds if seeds is None else seeds
+        draws = self.draws if draws is None else draws
+        models = self.models if models is None else tuple(models)
+        for name, given, least in (("seeds", seeds, 1), ("draws", draws, 1), ("tune", trials, 0)):
+            if given < least:
+                raise InputError(f"{name}: expected at least {least}, got {given}")
+        if draws > 1 and "seed" not in signature(TASKS[self.name]).parameters:
+            raise InputError(f"draws: {self.name} has one draw of the data; leave --draws out")
+        for name in models:
+            if name not in VARIANTS:
+                raise InputError(f"models: unknown {name!r}; choose {', '.join(VARIANTS)}")
+            if models.count(name) > 1:
+                raise InputError(f"models: {name} is given more than once")
+        decided = DECIDED | {f"model.{k}": "use --models" for m in models for k in VARIANTS[m]}
+        task, train = dict(self.task), dict(self.train)
+        for key, value in (settings or {}).items():
+            if key in decided:
+                raise InputError(f"--set {key}: {decided[key]}")
+            if key.startswith("task."):
+                task[key.removeprefix("task.")] = value
+                continue
+            if key in ("steps", "epochs"):
+                train = {k: v for k, v in train.items() if k not in ("steps", "epochs")}
+            train[key] = value
+        return replace(
+            self,
+            task=task,
+            train=train,
+            seeds=seeds,
+            draws=draws,
+            trials=trials,
+            models=models,
+            equal_parameters=(
+                self.equal_parameters if equal_parameters is None else equal_parameters
+            ),
+        )
+
+    def make_task(self, draw: int = 0) -> Task:
+        """Draw the samples.
+
+        Args:
+            draw: number of the draw; its seed is that many after the task's.
+
+        Raises:
+            InputError: an unknown key, an unusable value, or samples that differ from `data`.
+        """
+        task = self._draw_task(draw)
+        if draw < len(self.data) and self.data[draw] != task.fingerprint:
+            file = self.task.get("file", "the task")
+            raise InputError(f"{file}: no longer the data of the experiment; restore it")
+        return task
+
+    def _draw_task(self, draw: int) -> Task:
+        parameters = signature(TASKS[self.name]).parameters
+        for key, value in self.task.items():
+            if key not in parameters:
+                raise InputError(f"unknown key task.{key}; allowed: {', '.join(parameters)}")
+            lowest = 0 if key in MAY_BE_ZERO else 1
+            if isinstance(parameters[key].default, str):
+                good, expected = isinstance(value, str), "a name"
+            else:
+                good = type(value) is int and lowest <= value <= LARGEST
+                expected = f"an integer from {lowest} to {LARGEST}"
+            if not good:
+                raise InputError(f"task.{key}: expected {expected}, got {value!r}")
+        arguments: dict[str, Any] = dict(self.task)
+        if "seed" in parameters:
+            arguments["seed"] = arguments.get("seed", parameters["seed"].default) + draw
+        try:
+            return TASKS[self.name](**arguments)
+        except MemoryError:
+            advice = "lower task.samples, task.held_out or task.length"
+            raise InputError(f"the task's samples do not fit in memory; {advice}") from None
+
+    def config(
+        self, task: Task, model: str, seed: int, settings: Mapping[str, object] | None = None
+    ) -> TrainConfig:
+        """The training configuration of one of the runs.
+
+        Args:
+            task: the result of `make_task`.
+            model: a name of `VARIANTS`.
+            seed: of the training.
+            settings: values over `train`, such as those that tuning chose.
+        """
+        decided = {
+            "model.num_outputs": task.num_outputs,
+            "data.length": task.training.inputs.shape[1],
+            "seed": seed,
+        }
+
+        def load(name: str, settings: Mapping[str, object]) -> TrainConfig:
+            variant = {f"model.{key}": value for key, value in VARIANTS[name].items()}
+            values = {"model": {}} | self.train | dict(settings) | decided | variant
+            return TrainConfig.load(None, values)
+
+        config = load(model, settings or {})
+        if self.equal_parameters and model != REFERENCE:
+            goal = num_parameters(Model(load(REFERENCE, {}).model_args(task.vocab_size)))
+            args = equal_parameters(config.model_args(task.vocab_size), goal)
+            config.model["intermediate_size"] = args.intermediate_size
+        return config

@@ -1,0 +1,140 @@
+"""One training run of an experiment: a trial of settings, or a run whose test counts."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlx_gateloop.data.task import Task
+from mlx_gateloop.evaluate import evaluate_task
+from mlx_gateloop.experiments.experiment import Experiment
+from mlx_gateloop.experiments.resets import mean_magnitudes
+from mlx_gateloop.files import replacing
+from mlx_gateloop.io import load_model
+from mlx_gateloop.train import TrainConfig, train
+from mlx_gateloop.train.checkpoint import Progress, read_newest
+from mlx_gateloop.train.loop import Diverged
+from mlx_gateloop.train.source import TaskSource
+from mlx_gateloop.train.start import num_parameters
+
+LAST = Path("checkpoints") / "last.safetensors"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run.
+
+    Args:
+        experiment: Its task and training.
+        model: A name of `VARIANTS`.
+        number: Seed of the training.
+        draw: Number of the draw of the data.
+        directory: See `train.output`; beside the run's own files the record of its result.
+        settings: Values over the experiment's training.
+    """
+
+    experiment: Experiment
+    model: str
+    number: int
+    draw: int
+    directory: Path
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+    @property
+    def is_finished(self) -> bool:
+        try:
+            record = json.loads(self.record.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return False
+        return bool(record["finished"])
+
+    @property
+    def record(self) -> Path:
+        """The file of the result."""
+        return self.directory / "test.json"
+
+    def task(self) -> Task:
+        """Draw the samples."""
+        return self.experiment.make_task(self.draw)
+
+    def config(self, task: Task) -> TrainConfig:
+        return self.experiment.config(task, self.model, self.number, self.settings)
+
+    def go(self) -> bool:
+        """Train, or resume, and write the result, whether finished or interrupted.
+
+        Returns:
+            True if the run is finished and Ctrl-C came in its last step.
+        """
+        task = self.task()
+        config, finished = self.config(task), False
+        try:
+            stop = self._train(config, task)
+            finished = True
+            return stop
+        finally:
+            if (self.directory / LAST).parent.exists():  # else it failed before there was a model
+                steps = config.total_steps(TaskSource(config, task).batches.per_epoch)
+                labels = {"model": self.model, "seed": self.number, "draw": self.draw}
+                labels |= {"finished": finished, "total_steps": steps}
+                with replacing(self.record) as partial:
+                    text = json.dumps(labels | self._result(task))
+                    partial.write_text(f"{text}\n", encoding="utf-8")
+
+    def _train(self, config: TrainConfig, task: Task) -> bool:
+        return train(config, task, self.directory, resume=self.directory.exists()).stop_requested
+
+    def _progress(self) -> Progress:
+        return read_newest(self.directory / LAST)[1]
+
+    def _result(self, task: Task) -> dict[str, Any]:
+        """Test the best weights of the run (by validation loss)."""
+        model, test, progress = load_model(self.directory), task.test, self._progress()
+        score = evaluate_task(model, test, batch_size=32)
+        spans, marker = test.inputs.shape[1] + 1, task.marker  # the same for all draws
+        return {
+            "parameters": num_parameters(model),
+            "intermediate_size": model.args.intermediate_size,
+            "steps": progress.step,
+            "seconds": progress.seconds + progress.recent_seconds,
+            "loss": score.loss_nats,
+            "accuracy": score.accuracy,
+            "asked_by_span": np.bincount(test.span[test.asked], minlength=spans).tolist(),
+            "right_by_span": np.bincount(test.span[score.right], minlength=spans).tolist(),
+            "magnitudes": None if marker is None else mean_magnitudes(model, test, marker),
+        }
+
+
+class Trial(Run):
+    """A run that tries settings: it never sees the test samples, and may diverge."""
+
+    @property
+    def record(self) -> Path:
+        return self.directory / "trial.json"
+
+    def task(self) -> Task:
+        task = super().task()
+        return replace(task, test=task.test[:0])
+
+    def _train(self, config: TrainConfig, task: Task) -> bool:
+        try:
+            return super()._train(config, task)
+        except Diverged:
+            return False
+
+    def _result(self, task: Task) -> dict[str, Any]:
+        progress = self._progress()
+        loss = progress.best_loss
+        return {
+            "settings": dict(self.settings),
+            "steps": progress.step,
+            "seconds": progress.seconds + progress.recent_seconds,
+            "validation_loss": loss if np.isfinite(loss) else None,
+        }

@@ -1,0 +1,107 @@
+"""Calls side by side, each in a process of its own with one thread of the BLAS."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing import connection, get_context, parent_process
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from threading import Thread
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.interrupt import Interrupted, interrupt_flag
+
+POLL = 0.5  # seconds between looks at Ctrl-C
+TAIL = 4096  # bytes of a log that are searched for its last line
+
+
+def side_by_side(calls: Mapping[str, Callable[[], object]], jobs: int, logs: Path) -> None:
+    """Make all calls, at most `jobs` at a time; one that fails leaves the others alone.
+
+    Ctrl-C and SIGTERM are handed to the processes as SIGTERM, once, and all are waited for.
+
+    Args:
+        calls: By name; they can be pickled.
+        jobs: Number of processes.
+        logs: The folder for NAME.log, what a process prints.
+
+    Raises:
+        InputError: Some failed; the message has each one's last line.
+        Interrupted: Ctrl-C or SIGTERM.
+    """
+    waiting, failed = list(calls), []
+    running: dict[str, SpawnProcess] = {}
+    logs.mkdir(parents=True, exist_ok=True)
+    with interrupt_flag() as stop, _one_thread():
+        while running or (waiting and not stop.is_set()):
+            while waiting and len(running) < jobs and not stop.is_set():
+                name = waiting.pop(0)
+                print(f"{name} begins, {len(waiting)} after it", file=sys.stderr)
+                running[name] = _start(calls[name], logs / f"{name}.log")
+            connection.wait([process.sentinel for process in running.values()], POLL)
+            if stop.is_set():
+                for process in running.values():
+                    process.terminate()
+                break
+            for name in [name for name, process in running.items() if not process.is_alive()]:
+                if code := running.pop(name).exitcode:
+                    failed.append(f"{name} ({_last_line(logs / f'{name}.log', code)})")
+                    print(f"{name} failed", file=sys.stderr)
+        for process in running.values():
+            process.join()
+        if stop.is_set():
+            raise Interrupted
+    if failed:
+        advice = "the same command with --resume tries them again"
+        raise InputError(f"{len(failed)} of {len(calls)} failed: {'; '.join(failed)}; {advice}")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let new processes have one thread of OpenBLAS: more would wait for each other."""
+    name = "OPENBLAS_NUM_THREADS"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
+
+
+def _start(call: Callable[[], object], log: Path) -> SpawnProcess:
+    process = get_context("spawn").Process(target=_call, args=(call, log), daemon=True)
+    process.start()
+    return process
+
+
+def _call(call: Callable[[], object], log: Path) -> None:
+    """Make a call in a new process, apart from the terminal's Ctrl-C."""
+    os.setpgrp()
+    Thread(target=_end_with_parent, daemon=True).start()
+    with log.open("a") as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+        try:
+            call()
+        except (InputError, Interrupted) as error:
+            print(error, file=sys.stderr)
+            raise SystemExit(2) from None
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _last_line(log: Path, code: int) -> str:
+    """The last line that a process printed, or the signal that ended it."""
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    lines = log.read_bytes()[-TAIL:].decode(errors="replace").split("\n")
+    return next((line for line in reversed(lines) if line.strip()), f"exit code {code}")

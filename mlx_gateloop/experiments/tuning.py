@@ -1,0 +1,129 @@
+"""Tuning: the same random settings are tried for each model, and its best validation loss decides.
+
+The trials of all models have equal numbers of steps. They train on a draw of the data of their own,
+where the task draws it, and never see test samples.
+"""
+
+import json
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlx_gateloop.experiments.experiment import TASKS, Experiment
+from mlx_gateloop.experiments.runs import Trial
+from mlx_gateloop.tables import markdown_table
+
+APART = 1000  # the draw and the seed of the trials, apart from those of the runs
+RATES = 10.0  # the learning rate is within this factor of the preset's
+RATIOS = 10.0  # and that of the state transitions within this one of it
+SHORTEST = 2.0  # tokens, of the longest half-life at the start
+# Models whose half-lives at the start are ours to choose; the others' are those of their papers.
+FREE_HALF_LIVES = {"data_controlled", "fixed", "real_gates", "softmax_data_controlled"}
+
+
+def trials(experiment: Experiment, out: Path) -> list[Trial]:
+    """The trials of all models, those of a number side by side.
+
+    Args:
+        experiment: The experiment.
+        out: Its directory; the trials get OUT/trials/MODEL-NUMBER.
+    """
+    draw = APART if "seed" in signature(TASKS[experiment.name]).parameters else 0
+    return [
+        Trial(
+            experiment,
+            model,
+            APART,
+            draw,
+            out / "trials" / f"{model}-{number}",
+            settings(experiment, model, number),
+        )
+        for number in range(experiment.trials)
+        for model in experiment.models
+    ]
+
+
+def settings(experiment: Experiment, model: str, number: int) -> dict[str, object]:
+    """The settings of a trial: the preset's own for number 0, drawn for the others.
+
+    All models have the same learning rates under the same number.
+    """
+    if number == 0:
+        return {}
+    generator = np.random.default_rng((APART, number))
+    preset: Any = experiment.train["optimizer.learning_rate"]
+    rate, ratio, half_life = generator.uniform((-1, -1, 0), (1, 1, 1))
+    rate = preset * RATES**rate
+    found: dict[str, object] = {
+        "optimizer.learning_rate": _short(rate),
+        "optimizer.state_transition_learning_rate": _short(rate * RATIOS**ratio),
+    }
+    if model in FREE_HALF_LIVES and generator.random() < 0.5:
+        longest = max(float(_length(experiment)), SHORTEST)
+        found["model.longest_half_life"] = _short(SHORTEST * (longest / SHORTEST) ** half_life)
+    return found
+
+
+def best(experiment: Experiment, out: Path, model: str) -> dict[str, object]:
+    """The settings of a model's best trial so far; the preset's if there is none.
+
+    Args:
+        experiment: The experiment.
+        out: Its directory.
+        model: A name of `VARIANTS`.
+    """
+    known = [r for r in _records(experiment, out, model) if r["validation_loss"] is not None]
+    if not known:
+        return {}
+    return dict(min(known, key=lambda record: record["validation_loss"])["settings"])
+
+
+def _records(experiment: Experiment, out: Path, model: str) -> list[dict[str, Any]]:
+    """The records of a model's trials, by number, as far as there are any."""
+    files = [trial.record for trial in trials(experiment, out) if trial.model == model]
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
+
+
+def report_trials(experiment: Experiment, out: Path) -> list[str]:
+    """Report the trials of each model, and the settings that were chosen."""
+    if not experiment.trials:
+        return []
+    rows = []
+    for model in experiment.models:
+        records = _records(experiment, out, model)
+        losses = [record["validation_loss"] for record in records]
+        known = [loss for loss in losses if loss is not None]
+        chosen = best(experiment, out, model)
+        rows.append(
+            [
+                model,
+                f"{len(records)}",
+                f"{sum(record['steps'] for record in records):,}",
+                f"{len(losses) - len(known)}",
+                f"{losses[0]:.4f}" if losses and losses[0] is not None else "-",
+                f"{min(known):.4f}" if known else "-",
+                ", ".join(f"{key.split('.')[-1]} {value}" for key, value in chosen.items())
+                or "the preset's",
+            ]
+        )
+    header = ["model", "trials", "steps of all", "diverged", "loss of the preset's settings"]
+    note = (
+        "The same random settings for every model, chosen by validation loss: learning rates "
+        f"within a factor {RATES:g} of the preset's, those of the state transitions within "
+        f"{RATIOS:g} of that, and in about half of the trials a longest half-life at the start, "
+        "where a model has one to choose. Trials have the runs' steps, a draw of the data of their "
+        "own where the task draws it, and no test samples."
+    )
+    return ["## Tuning", note, markdown_table([*header, "best loss", "chosen"], rows)]
+
+
+def _length(experiment: Experiment) -> Any:
+    default = signature(TASKS[experiment.name]).parameters["length"].default
+    return experiment.task.get("length", default)
+
+
+def _short(value: float) -> float:
+    """Round to three digits, for the tables."""
+    return float(f"{value:.3g}")

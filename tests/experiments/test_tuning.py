@@ -1,0 +1,167 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.experiments import runs
+from mlx_gateloop.experiments.presets import PRESETS
+from mlx_gateloop.experiments.run import run_experiment
+from mlx_gateloop.experiments.tuning import APART, best, report_trials, settings, trials
+from mlx_gateloop.experiments.variants import VARIANTS
+from mlx_gateloop.train.loop import Diverged
+
+TINY = {
+    "task.length": 12,
+    "task.samples": 16,
+    "task.held_out": 8,
+    "model.hidden_size": 8,
+    "model.num_hidden_layers": 2,
+    "optimizer.warmup_steps": 2,
+    "steps": 4,
+    "eval_every": 2,
+}
+BAR = PRESETS["memory-horizon"]["bar"]
+
+
+def tiny(**others):
+    return BAR.changed_by(TINY, **{"seeds": 1, "draws": 1, "trials": 3, **others})
+
+
+@pytest.fixture(autouse=True)
+def without_pictures(monkeypatch):
+    monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: [])
+    monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: None)
+
+
+def test_settings_are_the_same_for_all_models_but_for_half_lives_that_a_model_lacks():
+    half_lives = 0
+    for number in range(20):
+        found = {model: settings(BAR, model, number) for model in VARIANTS}
+        assert found == {model: settings(BAR, model, number) for model in VARIANTS}
+        longest = {model: s.pop("model.longest_half_life", None) for model, s in found.items()}
+        assert len({str(values) for values in found.values()}) == 1
+        assert longest["lru"] is None
+        assert longest["fixed"] == longest["data_controlled"] == longest["real_gates"]
+        half_lives += longest["fixed"] is not None
+        if number == 0:
+            assert found["fixed"] == {}
+            continue
+        rate = found["fixed"]["optimizer.learning_rate"]
+        of_transitions = found["fixed"]["optimizer.state_transition_learning_rate"]
+        assert 1e-3 <= rate <= 1e-1  # the preset's is 0.01
+        assert 0.099 <= of_transitions / rate <= 10.1
+        assert longest["fixed"] is None or 2 <= longest["fixed"] <= 64
+    assert 4 < half_lives < 16
+
+
+def test_every_model_takes_every_setting():
+    task = BAR.make_task()
+    for model in VARIANTS:
+        for number in range(12):
+            args = BAR.config(task, model, 0, settings(BAR, model, number)).model_args(6)
+            assert {key: getattr(args, key) for key in VARIANTS[model]} == VARIANTS[model]
+
+
+def test_the_best_trial_decides_and_budgets_are_equal(tmp_path):
+    experiment = tiny(models=["data_controlled", "fixed", "lru"])
+    run_experiment(experiment, tmp_path / "out")
+    steps = {}
+    for model in experiment.models:
+        mine = [t for t in trials(experiment, tmp_path / "out") if t.model == model]
+        records = [json.loads(trial.record.read_text()) for trial in mine]
+        assert [record["settings"] for record in records] == [
+            settings(experiment, model, number) for number in range(3)
+        ]
+        steps[model] = [record["steps"] for record in records]
+        lowest = min(records, key=lambda record: record["validation_loss"])
+        assert best(experiment, tmp_path / "out", model) == lowest["settings"]
+        config = (tmp_path / "out" / "runs" / f"{model}-0" / "config.yaml").read_text()
+        rate = lowest["settings"].get("optimizer.learning_rate", 0.01)
+        assert f"  learning_rate: {rate}\n" in config
+    assert list(steps.values()) == [[4, 4, 4]] * 3
+    text = (tmp_path / "out" / "results.md").read_text()
+    assert "## Tuning" in text
+    assert text.count("| 3      | 12") == 3
+
+
+def test_trials_see_no_test_samples_and_no_samples_of_the_runs(tmp_path, monkeypatch):
+    seen = []
+    original = runs.train
+
+    def train(config, task, directory, resume):
+        seen.append((directory.parent.name, task))
+        return original(config, task, directory, resume=resume)
+
+    monkeypatch.setattr(runs, "train", train)
+    experiment = tiny(models=["fixed"], trials=1, seeds=2, draws=2)
+    run_experiment(experiment, tmp_path / "out")
+    assert [kind for kind, _ in seen] == ["trials", "runs", "runs"]
+    (_, trial), *others = seen
+    assert len(trial.test) == 0
+    assert all(len(task.test) == 8 for _, task in others)
+    assert trial.training.inputs.tolist() == experiment.make_task(APART).training.inputs.tolist()
+    drawn = {task.sha256 for _, task in seen}
+    assert len(drawn) == 3
+
+
+def test_test_samples_do_not_change_what_is_chosen(tmp_path, monkeypatch):
+    """The same choice with other test samples: nothing leaks."""
+    from mlx_gateloop.experiments.experiment import Experiment
+
+    chosen = []
+    original = Experiment._draw_task
+
+    def other_test(self, draw):
+        task = original(self, draw)
+        return replace(task, test=replace(task.test, targets=task.test.targets * 0))
+
+    for number, make in enumerate((original, other_test)):
+        monkeypatch.setattr(Experiment, "_draw_task", make)
+        out = tmp_path / str(number)
+        run_experiment(tiny(), out)
+        chosen.append([best(tiny(), out, model) for model in tiny().models])
+    assert chosen[0] == chosen[1]
+
+
+def test_a_trial_that_diverges_is_counted_and_never_chosen(tmp_path, monkeypatch):
+    original = runs.train
+
+    def train(config, task, directory, resume):
+        if config.optimizer.learning_rate == settings(BAR, "fixed", 1)["optimizer.learning_rate"]:
+            monkeypatch.setattr(runs.Run, "_progress", lambda _: runs.Progress())
+            original(config, task, directory, resume=resume)
+            raise Diverged("the validation loss is not finite")
+        monkeypatch.undo()
+        monkeypatch.setattr(runs, "train", train)
+        return original(config, task, directory, resume=resume)
+
+    monkeypatch.setattr(runs, "train", train)
+    experiment = tiny(models=["fixed"], trials=2)
+    run_experiment(experiment, tmp_path / "out")
+    assert best(experiment, tmp_path / "out", "fixed") == {}
+    (_, _, table) = report_trials(experiment, tmp_path / "out")
+    cells = [cell.strip() for cell in table.splitlines()[-1].split("|")[1:-1]]
+    assert (cells[1], cells[3], cells[-1]) == ("2", "1", "the preset's")
+
+
+def test_interrupted_trials_go_on_and_end_as_undisturbed_ones(tmp_path, monkeypatch):
+    from helpers.training import press_ctrl_c, same_arrays
+
+    from mlx_gateloop.data.task import SampleBatches
+    from mlx_gateloop.train import Interrupted
+
+    run_experiment(tiny(), tmp_path / "straight")
+    out = tmp_path / "parts"
+    for number in (7, 12):  # in a trial, and in the last step of one
+        with monkeypatch.context() as patch:
+            press_ctrl_c(patch, SampleBatches, number)
+            with pytest.raises(Interrupted, match="continue with the same command"):
+                run_experiment(tiny(), out, resume=out.exists())
+    run_experiment(tiny(), out, resume=True)
+    files = sorted(path.relative_to(out) for path in out.rglob("last.safetensors"))
+    assert len(files) == 8  # three trials and a run for each of two models
+    for file in files:
+        same_arrays(out / file, tmp_path / "straight" / file)
+    with pytest.raises(InputError, match="differs in trials: it had 3, now it is 4"):
+        run_experiment(tiny(trials=4), out, resume=True)
