@@ -400,7 +400,7 @@ def test_memory_horizon_prints_what_it_wrote(work, capsys):
     assert shown.out == f"{written}\n"
     assert f"`gateloop {' '.join(argv)}`" in written
     assert "# memory-horizon, preset bar, changed\n" in written
-    assert "run 2 of 2: fixed, seed 0" in shown.err
+    assert "runs 2 of 2: fixed-0\n" in shown.err
     assert "already holds something" in fails(capsys, *argv)
     assert main([*argv, "--resume"]) == 0
 
