@@ -35,7 +35,7 @@ def detect(shapes: Shapes, kind: str | None = None) -> Source[Any]:
     for source in SOURCES.values():
         if source.recognises(shapes):
             return source
-    if {"model.embed_tokens.weight", "model.layers.0.time_mixing.q_proj.weight"} <= shapes.keys():
+    if {"model.embed_tokens.weight", "model.layers.0.time_mixing.v_proj.weight"} <= shapes.keys():
         raise InputError("weights: already a model directory of ours; --to converts it to PyTorch")
     names = ", ".join(ascii(name)[1:-1][:120] for name in sorted(shapes)[:10])
     raise InputError(

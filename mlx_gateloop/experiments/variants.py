@@ -1,5 +1,6 @@
 """The models that experiments compare, by name; light to import, for the command's parser."""
 
+PUBLISHED = {"query": "constant", "input_gate": "none"}  # real, where the publications are complex
 HEADS = {"num_heads": 4}  # of models with heads; the others are max-headed
 # The fields of `ModelArgs` that each changes; the rest is the same for all.
 VARIANTS: dict[str, dict[str, object]] = {
@@ -12,6 +13,10 @@ VARIANTS: dict[str, dict[str, object]] = {
     "s4d_lin": {"transition": "s4d_lin"},
     "s4d_inv": {"transition": "s4d_inv"},
     "s5": {"transition": "s5"},
+    "lru_as_published": {"transition": "lru", **PUBLISHED},
+    "s4d_lin_as_published": {"transition": "s4d_lin", **PUBLISHED},
+    "s4d_inv_as_published": {"transition": "s4d_inv", **PUBLISHED},
+    "s5_as_published": {"transition": "s5", **PUBLISHED},
     "softmax": {"mixer": "softmax", "transition": "none", **HEADS},
     "softmax_data_controlled": {"mixer": "softmax", "transition": "data_controlled", **HEADS},
 }

@@ -39,7 +39,10 @@ class TimeMixing(Gates):
         super().__init__(args)
         size, width = args.hidden_size, args.width
         bias = args.bias if args.projection_bias is None else args.projection_bias
-        self.q_proj = projection(nn.Linear, size, width, bias)
+        if args.query == "linear":
+            self.q_proj = projection(nn.Linear, size, width, bias)
+        else:
+            self.query = mx.random.normal((width,))  # distributed as the projection's outputs
         if args.input_gate in ("linear", "sigmoid"):
             self.k_proj = projection(nn.Linear, size, width, bias)
         self.v_proj = projection(nn.Linear, size, width, bias)
@@ -86,7 +89,11 @@ class TimeMixing(Gates):
 
     def _inputs(self, x: mx.array, cache: Cache) -> tuple[mx.array, mx.array, mx.array, Transition]:
         """Compute query, key, value and transition, and report them to a recording cache."""
-        q = self._heads(ACTIVATE[self.args.query_activation](self.q_proj(x)))
+        if "q_proj" in self:
+            q = self.q_proj(x)
+        else:
+            q = mx.broadcast_to(self.query, (*x.shape[:2], self.args.width)).astype(x.dtype)
+        q = self._heads(ACTIVATE[self.args.query_activation](q))
         v = self._heads(ACTIVATE[self.args.value_activation](self.v_proj(x)))
         transition = self.transition(x)
         key = self._key(x, v, transition)

@@ -38,6 +38,7 @@ VARIANTS = {
     "s4d lin": {"transition": "s4d_lin"},
     "s4d inv": {"transition": "s4d_inv", "num_heads": 2},
     "s5": {"transition": "s5", "input_gate": "none"},
+    "lru as published": {"transition": "lru", "query": "constant", "input_gate": "none"},
 }  # fmt: skip
 GROWING = {
     "attention": {"mixer": "softmax", "transition": "none", "num_heads": 2},

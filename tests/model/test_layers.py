@@ -46,7 +46,8 @@ def expected_time_mixing(layer, x):
     a = heads(sigmoid(gamma) * np.exp(1j * theta))
     if args.ablation == "transition":
         a = np.ones_like(a)
-    q = heads(ACTIVATIONS[args.query_activation](linear("q")))
+    q = np.broadcast_to(weights["query"], x.shape) if args.query == "constant" else linear("q")
+    q = heads(ACTIVATIONS[args.query_activation](q))
     v = heads(ACTIVATIONS[args.value_activation](linear("v")))
     keys = {
         "linear": lambda: heads(linear("k")),
@@ -100,6 +101,7 @@ VARIANTS = {
     "phase": {"ablation": "phase"},
     "phase of polar_abs": {"ablation": "phase", "gate": "polar_abs", "num_heads": 4},
     "transition": {"ablation": "transition", "transition_per": "head", "num_heads": 4},
+    "constant query": {"query": "constant", "query_activation": "tanh", "num_heads": 2},
     "no key": {"gate": "real", "input_gate": "none", "sub_norm": True, "num_heads": 2},
     "tied": {
         "gate": "real", "input_gate": "tied", "query_activation": "sigmoid",
