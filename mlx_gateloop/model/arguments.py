@@ -49,8 +49,8 @@ class LayerArgs:
         longest_half_life: Half-life of a channel's memory at the start, in tokens: the channels'
             half-lives are spread from 1 to it, evenly in their logarithm, and phases start near 0.
             None, the paper's start: |a| = sigmoid(normal), mostly forgotten after ten tokens.
-        query: "linear", a projection of x (the paper's), or "constant", one learned number a channel,
-            as in the published LRU, S4D and S5, where it is complex.
+        query: "linear", a projection of x (the paper's), or "constant", one learned number a
+            channel, as in the published LRU, S4D and S5, where it is complex.
         output_gate: Multiply the operator's output by SiLU(Linear(x)).
         mixing_size: Width of the operator, split evenly over the heads; None means hidden_size.
         transition_per: One transition per "channel", or one shared by the channels of a "head".
