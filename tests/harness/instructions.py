@@ -1,9 +1,11 @@
 """Counts what the CUDA kernels cost: `make kernels` keeps the table in benchmarks/results/."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from harness import cuda_kernel, nvrtc, sass
 from harness import recorded as watch
@@ -14,6 +16,7 @@ Key = tuple[str, str, str, str, str]  # kernel, variant, S, R, join
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "kernels.md"
 ARCHITECTURE = "sm_90"
+MORE = 1.05  # times the instructions in the table: another compiler's, or a change to look at
 WHOLE = (1, 128, 32)  # no lane and no step is idle
 PLANS = (Plan(8), Plan(16), Plan(8, fold=True))
 HEAD = """# The kernels, counted
@@ -29,10 +32,12 @@ or by a fold, of whose part a thread takes half on average.
 """
 
 
-def counted(case: Any, plan: Plan) -> Iterator[tuple[Key, list[str], int, nvrtc.Compiled]]:
+def counted(
+    case: Any, plan: Plan, edit: Callable[[str], str] = str
+) -> Iterator[tuple[Key, list[str], int, nvrtc.Compiled]]:
     """The kernels of a variant: the row's first cells, instructions of a tile, steps, the rest."""
     for kernel, call in composed("cuda", cuda_kernel, case.values[0], WHOLE, plan):
-        compiled = nvrtc.compiled(kernel.composed(call), ARCHITECTURE)
+        compiled = nvrtc.compiled(edit(kernel.composed(call)), ARCHITECTURE)
         name, join = kernel.text.name.removeprefix("gateloop_"), "fold" if plan.fold else "scan"
         key = name, str(case.id), str(plan.segments), str(plan.steps), join
         yield key, sass.each_tile(compiled.cubin), plan.steps, compiled
@@ -59,6 +64,21 @@ def recorded() -> dict[Key, float] | None:
     lines = text.partition("|---|")[2].splitlines()[1:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return {(row[0], row[1], row[2], row[3], row[4]): float(row[5]) for row in cells}
+
+
+def grown(case: Any, plan: Plan, edit: Callable[[str], str] = str) -> dict[Key, float]:
+    """The kernels of a variant that take 5% more instructions than the table says, and how many.
+
+    Args:
+        case: One of `VARIANTS`.
+        plan: One of `PLANS`.
+        edit: A change of the kernels' text.
+    """
+    table = recorded()
+    if table is None:
+        pytest.skip(f"{TABLE.name} is of another compiler than {nvrtc.version()}")
+    found = {key: len(tile) / steps for key, tile, steps, _ in counted(case, plan, edit)}
+    return {key: count for key, count in found.items() if count > MORE * table[key]}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-// Metal's definitions for the shared text. Without `precise`, exp and sincos would be the fast
-// variants, with errors up to 2^-13; MLX's own operations use `precise` too.
+// Metal's definitions for the shared text. Without `precise`, exp would be the fast variant, with
+// errors up to 2^-13; MLX's own operations use `precise` too.
 #define GL_FN inline
 #define GL_SHARED threadgroup
 #define GL_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
@@ -8,4 +8,7 @@
 #define GL_UNROLL _Pragma("clang loop unroll(full)")
 GL_FN float gl_exp(float x) { return metal::precise::exp(x); }
 GL_FN float gl_ratio(float x, float y) { return x / y; }
-GL_FN float gl_sincos(float x, thread float& c) { return metal::precise::sincos(x, c); }
+GL_FN float gl_fma(float x, float y, float z) { return metal::fma(x, y, z); }
+GL_FN float gl_abs(float x) { return metal::fabs(x); }
+GL_FN unsigned gl_bits(float x) { return as_type<unsigned>(x); }
+GL_FN float gl_float(unsigned bits) { return as_type<float>(bits); }

@@ -41,7 +41,11 @@ GPU_LANE(__shfl_down_sync, uint, own_lane() + n < gpu::kLanes ? own_lane() + n :
 #define __fdividef(x, y) ((x) / (y) * (1 + 0x1p-22f))  // 2 ulp
 #define sqrtf __builtin_sqrtf
 #define fmaf __builtin_fmaf
+#define fabsf __builtin_fabsf
 inline void sincosf(float x, float* s, float* c) {
   *s = __builtin_sinf(x);
   *c = __builtin_cosf(x);
 }
+inline uint __float_as_uint(float x) { return __builtin_bit_cast(uint, x); }
+inline float __uint_as_float(uint x) { return __builtin_bit_cast(float, x); }
+#define __builtin_assume(x) ((void)0)

@@ -52,6 +52,12 @@ GPU_FOLD(simd_prefix_inclusive_sum, 0, own_lane() + 1, a + b)
 GPU_FOLD(simd_prefix_exclusive_sum, 0, own_lane(), a + b)
 #undef GPU_FOLD
 
+template <class T, class X>
+T as_type(X x) {
+  static_assert(sizeof(T) == sizeof(X));
+  return __builtin_bit_cast(T, x);
+}
+
 // Without `precise` a function may be Metal's fast one, whose error reaches 2^-13 where the precise
 // one's is the rounding (Metal Shading Language specification, tables 8.1 and 8.2). Here it does.
 inline float coarse(float x) { return x * (1 + 0x1p-13f); }

@@ -59,6 +59,7 @@ int abs(int);
 float fma(float, float, float);
 bool isnan(float);
 bool isinf(float);
+template <class T, class X> T as_type(X);
 template <class T> T min(T, T);
 template <class T> T max(T, T);
 template <class T> T clamp(T, T, T);

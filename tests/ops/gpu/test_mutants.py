@@ -71,7 +71,9 @@ MUTANTS = {
     "rounds that reach one segment": Mutant("forward.inc", ROUNDS, "far < S; far += 1"),
     "barrier that orders nothing": Mutant("prelude.metal", "mem_threadgroup)", "mem_device)"),
     "fast exp": Mutant("prelude.metal", "metal::precise::exp", "metal::exp"),
-    "fast sine and cosine": Mutant("prelude.metal", "metal::precise::sincos", "metal::sincos"),
+    "a phase that is not reduced": Mutant("common.inc", "gl_fma(n, -1.57079637f, phase)", "phase"),
+    "a quarter turn too few": Mutant("common.inc", "quarters & 2u", "quarters & 0u"),
+    "sine for cosine": Mutant("common.inc", "quarters & 1u", "false"),
     "idle lanes return early": Mutant(
         "position.inc",
         "  const int first_step =",
@@ -92,10 +94,10 @@ MUTANTS = {
     "a part too many, backward": Mutant("backward.inc", "n > run", "n >= run", **PARTS),
     "parts of the first sequence": Mutant("forward.inc", "n = b * parts", "n = 0", **PARTS),
     "swapped re and im": Mutant(
-        "common.inc", "a.re * h.im + a.im * h.re + x.im", "a.re * h.im - a.im * h.re + x.im"
+        "common.inc", "gl_fma(a.im, h.re, gl_fma(a.re", "gl_fma(-a.im, h.re, gl_fma(a.re"
     ),
     "sign of the phase": Mutant(
-        "backward.inc", "G.im * by.re - G.re * by.im", "G.re * by.im - G.im * by.re"
+        "backward.inc", "G.im * by[r].re - G.re * by[r].im", "G.re * by[r].im - G.im * by[r].re"
     ),
     "slope of the sigmoid": Mutant("common.inc", "negative ? 1.0f - rest : rest", "rest"),
     "lanes past the last channel write": Mutant("position.inc", "channel < D ? end : begin", "end"),
@@ -113,7 +115,7 @@ MUTANTS = {
     ),
     "first step of a tile": Mutant("forward.inc", "tile + seg * R", "tile + seg * R + 1"),
     "too few states saved": Mutant("forward.inc", "start % C == 0", "start % (2 * C) == 0"),
-    "wrong state taken": Mutant("backward.inc", "+ tile / C)", "+ (tile + S * R - 1) / C)"),
+    "wrong state taken": Mutant("backward.inc", "(tile / C)", "((tile + S * R - 1) / C)"),
     "state after, not before": Mutant("forward.inc", "GL_GET(1, seg - 1)", "GL_GET(1, seg)"),
     "gradient before, not after": Mutant("backward.inc", "GL_GET(2, seg + 1)", "GL_GET(2, seg)"),
     "every segment takes h0": Mutant(
