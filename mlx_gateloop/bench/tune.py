@@ -5,9 +5,10 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import TypeVar
 
 import mlx.core as mx
@@ -40,6 +41,7 @@ PARTS = (256, 512, 1024, 2048, 2**31 - 1)  # the last: never
 WORTH = 0.97  # of the default's time: smaller gains are noise
 HARDLY_MORE = 1.3
 TURNS, BUDGET = 7, 0.4  # a measurement ends after this many seconds
+LONGEST = 90.0  # seconds in which measurements begin; one takes seconds if it compiles kernels
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,30 @@ class Work:
 Seconds = Callable[[Work], float]  # infinite where the GPU refuses
 
 
+class Within:
+    """Measurements until a time is up; then all work takes infinitely long.
+
+    Args:
+        seconds: Times work.
+        limit: Seconds from now.
+        clock: Gives the seconds.
+    """
+
+    def __init__(
+        self, seconds: Seconds, limit: float, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._end = clock() + limit
+        self.ended = False  # before something could be measured
+
+    def __call__(self, work: Work) -> float:
+        self.ended = self._clock() >= self._end
+        return math.inf if self.ended else self._seconds(work)
+
+
 def tune(seconds: Seconds, default: Tuning) -> Tuning:
-    """Find the best tuning of a device by timing it."""
-    plenty = _plenty(seconds)
+    """Find the best tuning of a device by timing it; what cannot be timed keeps its default."""
+    plenty = _plenty(seconds) or 2 * default.cores
     works = list(itertools.product(PASSES, DTYPES))
     small, large = (max(1, plenty // 4), 2048, 32), (2 * plenty, 512, 32)
     few = {kind(*work): _join(seconds, *work, small, (16, False)) for work in works}
@@ -66,30 +89,35 @@ def tune(seconds: Seconds, default: Tuning) -> Tuning:
     return replace(tuning, shortest_part=_shortest_part(seconds, tuning))
 
 
-def _plenty(seconds: Seconds) -> int:
-    """Find the most threadgroups that take hardly more time than a few."""
+def _plenty(seconds: Seconds) -> int | None:
+    """Find the most threadgroups that take hardly more time than a few; None without all times."""
     times = {B: seconds(Work("forward", mx.float32, (B, 512, 32), Plan(8))) for B in GROUPS}
+    if math.inf in times.values():
+        return None
     return max(B for B in GROUPS if times[B] <= HARDLY_MORE * times[GROUPS[0]])
 
 
 def _join(seconds: Seconds, name: Pass, dtype: mx.Dtype, shape: Shape, usual: Join) -> Join:
-    times = {
-        (segments, fold): seconds(Work(name, dtype, shape, Plan(segments, fold=fold)))
-        for segments, fold in itertools.product(SEGMENTS, (False, True))
-    }
-    return _best(times, usual)
+    def timed(join: Join) -> float:
+        return seconds(Work(name, dtype, shape, Plan(join[0], fold=join[1])))
+
+    return _best(timed, itertools.product(SEGMENTS, (False, True)), usual)
 
 
 def _shortest_part(seconds: Seconds, tuning: Tuning) -> int:
     shape, work = (1, 32768, 32), kind("forward", mx.float32)
-    times = {}
-    for steps in PARTS:
+
+    def timed(steps: int) -> float:
         cut = plan(replace(tuning, shortest_part=steps), work, *shape)
-        times[steps] = seconds(Work("forward", mx.float32, shape, cut))
-    return _best(times, tuning.shortest_part)
+        return seconds(Work("forward", mx.float32, shape, cut))
+
+    return _best(timed, PARTS, tuning.shortest_part)
 
 
-def _best(times: Mapping[Choice, float], usual: Choice) -> Choice:
+def _best(timed: Callable[[Choice], float], choices: Iterable[Choice], usual: Choice) -> Choice:
+    """Return the fastest choice if it is worth leaving the usual one, which is timed first."""
+    times = {usual: timed(usual)}
+    times |= {choice: timed(choice) for choice in choices if choice != usual}
     fastest = min(times, key=lambda choice: times[choice])
     return fastest if times[fastest] < WORTH * times[usual] else usual
 
@@ -106,14 +134,25 @@ def tune_this_gpu() -> str:
         listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise InputError(f"--tune measures the kernels of a GPU ({listed})")
     kernels = gpu.kernels(platform)
-    kernels.tuning = tune(stopwatch(kernels), kernels.tuning)
+    limited = Within(stopwatch(kernels), LONGEST)
+    kernels.tuning = tune(limited, kernels.tuning)
     _arrays.cache_clear()
-    keep(device(), kernels.tuning)
-    return f"{device()}: {kernels.tuning}\nkept in {tunings_file()}"
+    lines = [f"{device()}: {kernels.tuning}"]
+    if limited.ended:
+        lines.append(f"the rest of it is the default: {LONGEST:.0f} s were over")
+    try:
+        lines.append(f"kept in {keep(device(), kernels.tuning)}")
+    except OSError as error:
+        lines.append(f"not kept beyond this run: {error}")
+    return "\n".join(lines)
 
 
-def keep(device: str, tuning: Tuning) -> None:
-    """Add a device's tuning to the file of tunings."""
+def keep(device: str, tuning: Tuning) -> Path:
+    """Add a device's tuning to the file of tunings, and return its path.
+
+    Raises:
+        OSError: It cannot be written.
+    """
     path = tunings_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -123,6 +162,7 @@ def keep(device: str, tuning: Tuning) -> None:
     known = known if isinstance(known, dict) else {}
     with replacing(path) as partial:
         partial.write_text(json.dumps(known | {device: asdict(tuning)}, indent=2) + "\n")
+    return path
 
 
 def stopwatch(kernels: Kernels) -> Seconds:

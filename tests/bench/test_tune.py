@@ -84,10 +84,94 @@ def test_the_measurement_is_short():
     assert len(compiled) <= 24  # and two more for parts: 40 s on CUDA
 
 
+@pytest.mark.parametrize("each", [0.5, 1.7, 4.0, 7.0, 29.0])
+def test_the_measurement_ends_within_its_time(each):
+    """A simulated clock: each measurement takes as many seconds."""
+    device = Device(40, lambda _, __, S: float(S))  # 4 segments are best
+    now = 0.0
+
+    def seconds(work):
+        nonlocal now
+        now += each
+        return device(work)
+
+    limited = tune.Within(seconds, tune.LONGEST, lambda: now)
+    tuning = tune.tune(limited, DEFAULT)
+    assert now < 120
+    assert limited.ended == (each > 1)
+    joins = list(tuning.few.values())
+    measured = max(0, len(device.works) - len(tune.GROUPS)) // 6  # six joins for a pass and type
+    assert joins[:measured] == [(4, False)] * min(len(joins), measured)
+    assert all(join in ((16, False), (4, False)) for join in joins)
+    if len(device.works) < len(tune.GROUPS):
+        assert tuning.cores == DEFAULT.cores
+    else:
+        assert 24 <= 2 * tuning.cores <= 40
+
+
+def test_a_gpu_that_runs_nothing_gives_the_default():
+    tuning = tune.tune(lambda _: math.inf, DEFAULT)
+    assert (tuning.cores, tuning.shortest_part) == (DEFAULT.cores, DEFAULT.shortest_part)
+    assert {*tuning.few.values(), *tuning.many.values()} == {(16, False), (8, False)}
+
+
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     monkeypatch.setattr(plans.Path, "home", lambda: tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     return tmp_path
+
+
+@pytest.fixture
+def tuned(home, monkeypatch):
+    """A machine with Metal kernels; a measurement takes a moment."""
+    entry = backends.BACKENDS["metal"]._replace(why_missing=lambda: None)
+    monkeypatch.setitem(backends.BACKENDS, "metal", entry)
+    kernels = Kernels("metal", metal_kernel)
+    monkeypatch.setattr(gpu, "kernels", lambda _: kernels)
+    monkeypatch.setattr(tune, "stopwatch", lambda _: Device(14))
+    return kernels
+
+
+def test_what_was_measured_is_used_kept_and_told(tuned):
+    told, where = tune.tune_this_gpu().splitlines()
+    assert told.startswith(f"{plans.device()}: {tuned.tuning.cores} cores, parts from")
+    assert where == f"kept in {plans.tunings_file()}"
+    assert plans.stored(plans.device()) == tuned.tuning != DEFAULT
+    assert f"tuning      {tuned.tuning}" in doctor.report()
+
+
+@pytest.mark.parametrize("place", [".cache", ".cache/mlx_gateloop", ".cache/mlx_gateloop/t"])
+def test_a_folder_that_cannot_be_written_costs_one_line(tuned, home, monkeypatch, place):
+    if place.endswith("/t"):  # the folder is there, but for reading only
+        plans.tunings_file().parent.mkdir(parents=True)
+        monkeypatch.setattr(tune, "replacing", refused)
+    else:
+        (home / place).parent.mkdir(exist_ok=True)
+        (home / place).touch()
+    told = tune.tune_this_gpu().splitlines()
+    assert len(told) == 2
+    assert told[1].startswith("not kept beyond this run: [Errno ")
+    assert tuned.tuning != DEFAULT
+    assert "tuning      none; gateloop bench" in doctor.report()
+
+
+def refused(path):
+    raise PermissionError(13, "Permission denied", str(path))
+
+
+def test_an_end_of_time_is_told(tuned, monkeypatch):
+    monkeypatch.setattr(tune, "LONGEST", 0.0)
+    assert "the rest of it is the default: 0 s were over" in tune.tune_this_gpu()
+
+
+def test_the_folder_is_the_one_that_the_user_names(home, monkeypatch):
+    monkeypatch.setattr(plans.sys, "platform", "linux")
+    assert plans.tunings_file() == home / ".cache" / "mlx_gateloop" / "tunings.json"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "mine"))
+    assert plans.tunings_file() == home / "mine" / "mlx_gateloop" / "tunings.json"
+    monkeypatch.setattr(plans.sys, "platform", "darwin")
+    assert plans.tunings_file().parent == home / "Library" / "Caches" / "mlx_gateloop"
 
 
 def test_a_tuning_is_kept_for_its_device_and_version(home):

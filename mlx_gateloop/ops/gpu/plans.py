@@ -1,6 +1,7 @@
 """The division of a kernel's work, and what of it depends on the device."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -97,8 +98,11 @@ def device() -> str:
 
 def tunings_file() -> Path:
     """Return the file in the user's cache folder that `gateloop bench ops --tune` writes."""
-    cache = Path("Library/Caches") if sys.platform == "darwin" else Path(".cache")
-    return Path.home() / cache / "mlx_gateloop" / "tunings.json"
+    if sys.platform == "darwin":
+        cache = Path.home() / "Library" / "Caches"
+    else:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "mlx_gateloop" / "tunings.json"
 
 
 def stored(device: str) -> Tuning | None:

@@ -1,6 +1,7 @@
 """A GPU that refuses some kernels: fewer segments, then plain MLX; each pass for itself."""
 
 from functools import partial
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
@@ -165,3 +166,16 @@ def test_what_a_variant_does_not_read_is_one_small_array():
         absent = [inputs[name] for name in ("second", "mask", "dz") if name in inputs]
         assert len(absent) > 1
         assert all(x.shape == (8,) for x in absent)
+
+
+def test_the_lines_of_the_first_run_run(capsys):
+    page = (Path(__file__).parents[3] / "docs" / "first-gpu.md").read_text()
+    lines = page.split("```python\n")[1].split("```")[0]
+    small = lines.replace("(8, 4096, 1024)", "(1, 8, 4)")
+    assert small != lines
+    exec(small, {})
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "first",
+        "second",
+        "third",
+    ]
