@@ -9,8 +9,8 @@ import numpy as np
 from gradio.events import api
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.watch import EndlessTrace
 from mlx_gateloop.watch.measures import HIGH, LOW
-from mlx_gateloop.watch.trace import Trace
 
 from . import request_values
 from .generation.engine import Engine
@@ -87,9 +87,9 @@ async def _finish(run: Run, max_tokens: int) -> None:
         raise InputError(run.error)
 
 
-def _check_size(trace: Trace, tokens: int) -> None:
-    if 2 * tokens * trace.layers * trace.channels > MOST_TRANSITIONS:
-        most = MOST_TRANSITIONS // (2 * trace.layers * trace.channels)
+def _check_size(trace: EndlessTrace, tokens: int) -> None:
+    if 2 * tokens * sum(trace.channels) > MOST_TRANSITIONS:
+        most = MOST_TRANSITIONS // (2 * sum(trace.channels))
         raise InputError(
             f"transitions: of this model at most {most} tokens are sent, the prompt and max_tokens "
             f"are {tokens}; ask for fewer, or without transitions"
@@ -111,13 +111,18 @@ async def _answer(run: Run, pool: WorkerPool) -> dict[str, Any]:
     return answer
 
 
-def _transitions(trace: Trace) -> dict[str, Any]:
-    layers = np.stack([trace.columns(layer) for layer in range(trace.layers)])
-    return {
-        "columns": base64.b64encode(layers.tobytes()).decode(),
-        "shape": list(layers.shape),
-        "axes": ["layer", "token", "log(-log|a|) or phase", "channel"],
+def _transitions(trace: EndlessTrace) -> dict[str, Any]:
+    layers = [trace.columns(layer) for layer in range(trace.layers)]
+    shapes = [list(columns.shape) for columns in layers]
+    answer = {
+        "columns": base64.b64encode(b"".join(map(np.ndarray.tobytes, layers))).decode(),
+        "shapes": shapes,
+        "axes": ["token", "log(-log|a|) or phase", "channel"],
+        "layers": list(trace.names),
         "magnitude": f"exp(-{LOW} * {HIGH / LOW} ** (byte / 255))",
         "phase": "(byte / 255 * 2 - 1) * pi",
         "mean_magnitude": np.round(trace.averages(), 4).tolist(),
     }
+    if shapes and all(shape == shapes[0] for shape in shapes):
+        answer |= {"shape": [len(layers), *shapes[0]], "axes": ["layer", *answer["axes"]]}
+    return answer

@@ -21,7 +21,7 @@ from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, is_panic, one_line, shown
 from mlx_gateloop.files import flush, flush_tree
 from mlx_gateloop.model.lm import Model, ModelArgs
-from mlx_gateloop.model_files import check, check_files
+from mlx_gateloop.model_files import check
 from mlx_gateloop.tokenizer import stop_token_ids
 
 LOG = logging.getLogger(__name__)
@@ -61,13 +61,20 @@ def load_any(path_or_hub_id: str | os.PathLike[str]) -> tuple[nn.Module, Any]:
     """
     source = os.fspath(path_or_hub_id)
     directory = _found(source)
+    if _is_ours(directory):
+        return load(source)
+    return _load(directory, source)
+
+
+def _is_ours(directory: Path) -> bool:
+    """Tell our models from those of other types, which are checked here."""
     config = read_json(directory / "config.json")
     if config.get("model_type") == "gateloop":
-        return load(source)
+        return True
     if "model_file" in config:  # mlx-lm would run it
         raise InputError(f"{directory}/config.json: model_file names code, which is not run here")
-    check_files(directory)
-    return _load(directory, source)
+    check(directory)
+    return False
 
 
 def _found(source: str) -> Path:
@@ -94,8 +101,8 @@ def _fetch(hub_id: str) -> Path:
         return Path(snapshot_download(hub_id, allow_patterns=list(LOADED)))
 
 
-def load_weights(directory: Path) -> Model:
-    """Load the model of a directory as `load` does, and leave its tokenizer alone.
+def load_weights(directory: Path) -> nn.Module:
+    """Load the model of a directory as `load_any` does, and leave its tokenizer alone.
 
     Raises:
         InputError: There is no usable model.
@@ -103,10 +110,12 @@ def load_weights(directory: Path) -> Model:
     install()
     from mlx_lm.utils import load_model as load_with_mlx_lm
 
-    _check_directory(directory)
+    is_ours = _is_ours(directory)
+    if is_ours:
+        _check_directory(directory)
     with _refusing(str(directory), "cannot be loaded"):
         model, _ = load_with_mlx_lm(directory)
-    return _usable(model, str(directory))
+    return _usable(model, str(directory)) if is_ours else model
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -16,6 +17,7 @@ from mlx_gateloop.model.lm import Model, ModelArgs
 TEXT_BYTES = 128 * 2**20  # of a file that is read whole; large tokenizers have 35 MB
 TEXT = ("*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
 WIDE, DEEP = 2**16, 100  # up to these a config.json costs little; the loader says what misfits
+DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")  # names in others' configs
 PACKED = 16  # 2-bit weights in an element of 32 bits
 
 
@@ -68,10 +70,15 @@ def _check_shapes(directory: Path, weights: list[Path]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the loader warns
         try:
-            args = ModelArgs.from_dict(read_json(path))
+            config = read_json(path)
+            is_ours = config.get("model_type", "gateloop") == "gateloop"
+            args = ModelArgs.from_dict(config if is_ours else {})
         except InputError:  # the loader says what is wrong
             return
     shapes = [shape for file in weights for shape in _shapes(file)]
+    if not is_ours:
+        _check_depths(path, config, len(shapes))
+        return
     widths = (args.hidden_size, args.intermediate_size, args.width, args.vocab_size, args.outputs)
     largest = PACKED * max((size for shape in shapes for size in shape), default=0)
     if max(widths) > max(WIDE, largest):
@@ -89,6 +96,18 @@ def _check_shapes(directory: Path, weights: list[Path]) -> None:
     if mx.default_device().type == mx.cpu:  # there it becomes float32
         elements = sum(p.size for p in parameters.values()) + more * sum(layer)
         _check_memory(directory, 4 * elements)
+
+
+def _check_depths(path: Path, config: dict[str, Any], tensors: int) -> None:
+    """Refuse a model of another type that would be built of more layers than it has weights."""
+    inner = config.get("text_config")
+    given = config | (inner if isinstance(inner, dict) else {})
+    depths = [given[name] for name in DEPTHS if isinstance(given.get(name), int)]
+    if max(depths, default=0) > max(DEEP, tensors):
+        raise InputError(
+            f"{path}: {max(depths)} layers, but the weights are {tensors} tensors; "
+            "get the model again"
+        )
 
 
 def _check_memory(directory: Path, nbytes: int) -> None:

@@ -1,14 +1,11 @@
 """`gateloop watch`, and `gateloop figures` of models that others made."""
 
 import json
-from dataclasses import asdict
 
-import mlx.core as mx
 import numpy as np
 import pytest
 from helpers.models import save_tiny_model
-from helpers.recurrent import recurrent_model
-from mlx.utils import tree_flatten
+from helpers.recurrent import save_recurrent_model
 
 from mlx_gateloop.__main__ import main
 
@@ -17,13 +14,7 @@ from mlx_gateloop.__main__ import main
 def model(tmp_path, monkeypatch):
     """A random falcon_h1 with a tokenizer and a chat template."""
     monkeypatch.chdir(tmp_path)
-    ours = save_tiny_model(tmp_path / "model")
-    vocabulary = json.loads((ours / "config.json").read_text())["vocab_size"]
-    made = recurrent_model("falcon_h1", vocab_size=vocabulary)
-    weights = dict(tree_flatten(made.parameters()))
-    mx.save_safetensors(str(ours / "model.safetensors"), weights, {"format": "mlx"})
-    (ours / "config.json").write_text(json.dumps(asdict(made.args)))
-    return ours
+    return save_recurrent_model(tmp_path / "model", "falcon_h1")
 
 
 def test_watch_streams_and_leaves_trace_and_picture(model, capsys):

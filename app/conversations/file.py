@@ -10,10 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.files import checksum, replacing
 
+from ..generation.caches import LENGTH
 from ..generation.models import Models
 from ..generation.run import Limits
 from ..generation.states import ROLES, START, Boundary, Message, StateCache, as_messages
 
+DTYPES = (np.float32, np.float16, np.uint16)
 MOST_BYTES = 256 * 2**20  # of a file
 MOST_MESSAGES = Limits().messages + 1  # the last one is an answer
 MOST_CHARACTERS = 4 * Limits().conversation_characters  # with what templates add
@@ -55,8 +57,8 @@ def save(
     models: Models,
     states: StateCache,
     most_bytes: int = MOST_BYTES,
-) -> None:
-    """Write a conversation with its cached states.
+) -> bool:
+    """Write a conversation with its cached states; attention's are left out if too large.
 
     Args:
         path: The file.
@@ -67,6 +69,9 @@ def save(
         states: The cache.
         most_bytes: Of the file.
 
+    Returns:
+        False if the states were left out: the messages will be read anew.
+
     Raises:
         InputError: The file would be larger, or cannot be written.
     """
@@ -74,6 +79,9 @@ def save(
     pairs = as_messages(messages, complete=False)
     boundaries = states.prefixes(conversation, fingerprint, pairs)
     content = _encode(model, fingerprint, pairs, boundaries)
+    has_states = len(content) <= most_bytes or not any(b.attended for b in boundaries)
+    if not has_states:
+        content = _encode(model, fingerprint, pairs, [])
     if len(content) > most_bytes:
         need = f"{len(content) / 2**20:.1f} MB, {most_bytes / 2**20:.1f} MB are left"
         raise InputError(f"{path.stem}: not saved: needs {need}; delete saved conversations")
@@ -83,6 +91,7 @@ def save(
             new.write_bytes(content)
     except OSError as error:
         raise InputError(f"{path.stem}: cannot be written: {error.strerror or error}") from error
+    return has_states
 
 
 def load(path: Path, models: Models, states: StateCache) -> tuple[str, str, list[dict[str, str]]]:
@@ -105,8 +114,9 @@ def load(path: Path, models: Models, states: StateCache) -> tuple[str, str, list
         raise InputError(
             f"{path.stem}: the model {header.model!r} has changed since; the states do not fit it"
         )
-    boundaries = [_with_planes(boundary, info.planes) for boundary in boundaries]
-    for boundary in boundaries:
+    if info.state_shape is not None:  # of other models only the loaded one knows if they fit
+        boundaries = [_with_planes(boundary, info.planes) for boundary in boundaries]
+    for boundary in boundaries if info.state_shape is not None else ():
         shapes = {state.shape for state in boundary.states}
         if len(boundary.states) != info.layers or shapes != {info.state_shape}:
             raise InputError(f"{path.stem}: damaged: its states are not of {header.model!r}")
@@ -177,6 +187,8 @@ def _encode(
     arrays = {"ids": np.array(last.ids, np.int64)}
     for layer in range(len(last.states)):
         arrays[f"states.{layer}"] = np.stack([b.states[layer] for b in prefixes])
+    for index, parts in enumerate(last.attended):
+        arrays[f"attended.{index}"] = np.concatenate(parts, LENGTH)
     try:
         text = header.model_dump_json()
         sha256 = checksum(sorted(arrays.items()), text)
@@ -207,12 +219,20 @@ def _boundaries(header: Header, arrays: dict[str, np.ndarray]) -> list[Boundary]
     messages = tuple((role, text) for role, text in header.messages)
     ids = arrays.pop("ids", np.zeros(0))
     check(ids.dtype == np.int64 and ids.ndim == 1 and bool((ids >= 0).all()), "token ids")
-    names = [f"states.{layer}" for layer in range(len(arrays))]
-    check(set(names) == arrays.keys(), "unknown arrays")
+    names = [f"states.{i}" for i in range(sum(name.startswith("states.") for name in arrays))]
+    attended = [f"attended.{i}" for i in range(len(arrays) - len(names))]
+    check({*names, *attended} == arrays.keys(), "unknown arrays")
     for name in names:
         states = arrays[name]
-        check(states.dtype == np.float32 and len(states) == len(header.marks), name)
-        check(bool(np.isfinite(states).all()), f"{name} is not finite")
+        check(states.dtype in DTYPES and len(states) == len(header.marks), name)
+        check(_is_finite(states), f"{name} is not finite")
+    seen = [mark.tokens - mark.unread for mark in header.marks]
+    for name in attended:
+        array = arrays[name]
+        check(array.dtype in DTYPES and array.ndim == 4, name)
+        check(seen == sorted(seen) and seen[-1:] == [array.shape[LENGTH]], name)
+        check(_is_finite(array), f"{name} is not finite")
+    parts = [np.split(arrays[name], seen[:-1], LENGTH) for name in attended]
     found = []
     for index, mark in enumerate(header.marks):
         check(mark.messages <= len(messages) and mark.tokens <= len(ids), "a mark past the end")
@@ -225,6 +245,13 @@ def _boundaries(header: Header, arrays: dict[str, np.ndarray]) -> list[Boundary]
                 tuple(ids[: mark.tokens].tolist()),
                 mark.unread,
                 tuple(arrays[name][index] for name in names),
+                attended=tuple(tuple(each[: index + 1]) for each in parts),
             )
         )
     return found
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    if array.dtype == np.uint16:  # the bits of bfloat16
+        return bool(((array & 0x7F80) != 0x7F80).all())
+    return bool(np.isfinite(array).all())

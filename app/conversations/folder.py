@@ -40,8 +40,8 @@ class ConversationFolder:
         """Return the names of the conversations, newest first."""
         return [path.stem for path, _ in self._files()]
 
-    def save(self, name: str, session: str, model: str, messages: list[dict[str, str]]) -> None:
-        """Write a conversation with its states.
+    def save(self, name: str, session: str, model: str, messages: list[dict[str, str]]) -> bool:
+        """Write a conversation with its states; returns False if these were too large.
 
         Raises:
             InputError: The name cannot be used, there is nothing to save, or no room.
@@ -55,7 +55,7 @@ class ConversationFolder:
             with locked(self.folder, wait=True):
                 sweep(self.folder)
                 most = self._room(path)
-                file.save(path, session, model, messages, self._models, self._states, most)
+                return file.save(path, session, model, messages, self._models, self._states, most)
         except OSError as error:
             message = f"{self.folder.name}: cannot be written: {error.strerror}"
             raise InputError(message) from error

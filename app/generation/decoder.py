@@ -18,6 +18,10 @@ from .run import Limits, Run, Token
 from .sampler import Drawn, Sampler
 from .states import START, Boundary, Message, StateCache
 
+FULL_WINDOW = (
+    "an attention window is full, so that the state is not kept: what follows is read again"
+)
+TOO_LARGE = "the state is too large to be kept: the next message is read with all before it"
 CHUNK = 128  # tokens read at once; between two chunks a run can stop, and others take their turns
 async_eval: Callable[..., None] = mx.async_eval  # MLX declares no types for it
 
@@ -66,7 +70,7 @@ class Decoder:
             yield
         if self.run.stopped:
             return
-        self._cache_state(self._messages(), self.text, self.ids, unread=1)
+        self._keep_state(self._messages(), self.text, self.ids, unread=1)
         drawn = self._draw(mx.array(self.ids[-1:]))
         while not self.run.stopped and len(self.answer) < self.request.max_tokens:
             following = yield from self._write(drawn)
@@ -75,8 +79,7 @@ class Decoder:
             drawn = following
             yield
         else:
-            mx.eval(self.reader.pending())  # the last token of the answer has been read too
-            self.reader.take()
+            mx.eval(self.reader.caches.arrays)  # the last token of the answer has been read too
         yield from self._finish()
 
     def _begin(self) -> Steps[tuple[list[int], Reader]]:
@@ -88,13 +91,12 @@ class Decoder:
         self.ids = [*start.ids, *new] or [empty]  # a text starts after this one
         fresh = self.ids[len(start.ids) - start.unread :]
         self._check(fresh)
-        reader = Reader(self.loaded.model, start, run, self.request.record, self.limits)
+        reader = Reader(self.loaded, start, run, self.request.record, self.limits)
         run.stats.waiting_seconds = self.begun - run.submitted
         run.stats.prompt_tokens, run.stats.prompt_tokens_read = len(self.ids), len(fresh)
         texts = yield from call("pieces", fresh)
         run.pieces += [Token(*piece, "prompt") for piece in zip(texts, fresh, strict=True)]
-        sampling, args = self.request.sampling, self.loaded.model.args
-        self.sampler = Sampler(sampling, args.outputs, self.ids)
+        self.sampler = Sampler(self.request.sampling, self.loaded.layout.outputs, self.ids)
         return fresh, reader
 
     def _prompt(self) -> Steps[tuple[str, list[int] | None, Boundary]]:
@@ -109,12 +111,12 @@ class Decoder:
         if request.conversation is None:
             return text, typed, START
         found = self.states.prefixes(request.conversation, loaded.fingerprint, request.prompt, text)
-        start = found[-1] if found else START
+        start = next(filter(loaded.fits, reversed(found)), START)
         known = len(start.text)
         return text, [position - known for position in typed if position >= known], start
 
     def _check(self, fresh: list[int]) -> None:
-        most, vocabulary = self.limits.input_tokens, self.loaded.model.args.vocab_size
+        most, vocabulary = self.limits.input_tokens, self.loaded.vocabulary
         if len(fresh) > most:
             raise InputError(
                 f"prompt: {len(fresh)} new tokens, at most {most} can be read at once; "
@@ -130,23 +132,23 @@ class Decoder:
 
     def _read(self, chunk: mx.array) -> None:
         self.reader.read(chunk)
-        mx.eval(self.reader.pending())
+        mx.eval(self.reader.caches.arrays)
         self.reader.take()
 
     def _draw(self, token: mx.array) -> Drawn:
         """Begin to compute the token after this one `[1]`."""
         drawn = self.sampler(self.reader.read(token))
-        async_eval(drawn, self.reader.pending())
+        async_eval(drawn, self.reader.caches.arrays)
         return drawn
 
     def _write(self, drawn: Drawn) -> Steps[Drawn | None]:
         """Add a token to the answer; returns the next one, or None after the last."""
-        before = self.reader.layers()
+        before = self.reader.caches.mark()
         # The next step is on its way before this one's token is looked at.
         following = self._draw(drawn.token)
         token = int(np.array(drawn.token)[0])
-        self.reader.take()
-        self._measure(sum(layer.nbytes for layer in before))
+        self.reader.take_now_and_then()
+        self._measure()
         if token in self.stops:
             self.reader.undo(before)
             return None
@@ -158,34 +160,43 @@ class Decoder:
         self.run.pieces.append(Token(text, token, "answer", candidates))
         return following
 
-    def _measure(self, state_bytes: int) -> None:
+    def _measure(self) -> None:
         now, stats = time.perf_counter(), self.run.stats
+        stats.state_bytes, stats.attention_bytes = self.reader.caches.nbytes
         if self.answer:
             stats.decode_tokens_per_second = len(self.answer) / (now - self.first)
             return
         self.first, stats.first_token_seconds = now, now - self.begun
         stats.prefill_tokens_per_second = stats.prompt_tokens_read / (now - self.begun)
-        stats.state_bytes, stats.memory_bytes = state_bytes, mx.get_active_memory()
+        stats.memory_bytes = mx.get_active_memory()
 
     def _finish(self) -> Steps[None]:
         run = self.run
         rest = yield from self.loaded.tokenizer.call("end", run.id)
         if rest:
             run.pieces[-1] = replace(run.pieces[-1], text=run.pieces[-1].text + rest)
+        self.reader.take()
         run.stats.memory_bytes = mx.get_active_memory()
         if self.answer:
             messages = (*self._messages(), ("assistant", run.text))
-            self._cache_state(messages, self.text + run.text, self.ids + self.answer, unread=0)
+            self._keep_state(messages, self.text + run.text, self.ids + self.answer, unread=0)
 
     def _messages(self) -> tuple[Message, ...]:
         return () if isinstance(self.request.prompt, str) else self.request.prompt
 
-    def _cache_state(
+    def _keep_state(
         self, messages: tuple[Message, ...], text: str, ids: list[int], unread: int
     ) -> None:
         if self.request.conversation is None or isinstance(self.request.prompt, str):
             return
-        seen = len(self.run.pieces) - unread
-        states, run = self.reader.states(), weakref.ref(self.run)
-        boundary = Boundary(messages, text, tuple(ids), unread, states, run, seen)
-        self.states.put(self.request.conversation, self.loaded.fingerprint, boundary)
+        run = self.run
+        if (kept := self.reader.caches.keep()) is None:
+            run.stats.note = FULL_WINDOW
+            return
+        states, attended = kept
+        seen = len(run.pieces) - unread
+        boundary = Boundary(
+            messages, text, tuple(ids), unread, states, weakref.ref(run), seen, attended
+        )
+        if not self.states.put(self.request.conversation, self.loaded.fingerprint, boundary):
+            run.stats.note = TOO_LARGE

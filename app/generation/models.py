@@ -7,15 +7,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import mlx.nn as nn
+
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.io import HUB_ID, LOADED, load_weights
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.model_files import check
+from mlx_gateloop.watch import Tapped
 
+from .caches import Layout, layout
 from .isolation import Bounds, InProcess, Isolated
+from .states import Boundary
 
 SUMS = "SHA256SUMS"
+MOST_OF_A_KIND = 60  # characters
 CODE_KEYS = ("model_file", "auto_map")  # of config.json and tokenizer_config.json
 
 
@@ -23,20 +29,26 @@ CODE_KEYS = ("model_file", "auto_map")  # of config.json and tokenizer_config.js
 class ModelInfo:
     """Sizes and kind of a model, from its config.json; `chats` if it has a chat template.
 
-    `planes` of the states: real, and imaginary if the transition is complex.
+    Args:
+        kind: Its model_type; the fields without a default are known of every kind.
+        planes: Of our states: real, and imaginary if the transition is complex.
     """
 
+    kind: str
     layers: int
-    channels: int
-    vocab_size: int
-    heads: int
-    planes: int
-    transition: str
     chats: bool
+    vocab_size: int = 0
+    channels: int = 0
+    heads: int = 0
+    planes: int = 0
+    transition: str = ""
+    mixer: str = ""
 
     @property
-    def state_shape(self) -> tuple[int, ...]:
-        """Shape of one layer's state, `[1, planes, ...]`."""
+    def state_shape(self) -> tuple[int, ...] | None:
+        """Shape of one layer's state, `[1, planes, ...]`; None if only the model knows it."""
+        if self.mixer != "gate_loop":
+            return None
         size = self.channels // self.heads
         return 1, self.planes, *([self.channels] if size == 1 else [self.heads, size, size])
 
@@ -47,13 +59,27 @@ class LoadedModel:
 
     Args:
         model: The model.
+        tapped: The same, for recordings.
+        layout: Forms of what its caches hold.
         tokenizer: Its tokenizer; one of a foreign model is in a process of its own.
         fingerprint: SHA-256 of the files that determine its output.
     """
 
-    model: Model
+    model: nn.Module
+    tapped: Tapped
+    layout: Layout
     tokenizer: InProcess | Isolated
     fingerprint: str
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that it can read; models of other types write the same."""
+        is_ours = isinstance(self.model, Model)
+        return self.model.args.vocab_size if is_ours else self.layout.outputs
+
+    def fits(self, boundary: Boundary) -> bool:
+        """Return False for a state that the model cannot go on from."""
+        return self.layout.fits(boundary) and max(boundary.ids) < self.vocabulary
 
 
 class Models:
@@ -97,13 +123,16 @@ class Models:
         path, _ = self._path(name)
         with _called(name, path):
             config = read_json(path / "config.json")
+            kind, chats = str(config.get("model_type"))[:MOST_OF_A_KIND], _chats(path)
+        if kind != "gateloop":
+            layers = config.get("text_config", config).get("num_hidden_layers")
+            return ModelInfo(kind, layers if isinstance(layers, int) else 0, chats)
         try:
             args = ModelArgs.from_dict(config)
         except InputError as error:
             raise InputError(f"{name}: {one_line(error)}") from error
-        chats = (path / "chat_template.jinja").exists()
-        sizes = args.num_hidden_layers, args.width, args.vocab_size, args.heads, args.state_planes
-        return ModelInfo(*sizes, args.transition, chats)
+        sizes = args.vocab_size, args.width, args.heads, args.state_planes
+        return ModelInfo(kind, args.num_hidden_layers, chats, *sizes, args.transition, args.mixer)
 
     def fingerprint(self, name: str) -> str:
         """Compute the SHA-256 of the files that determine the model's output.
@@ -118,20 +147,20 @@ class Models:
 
         Raises:
             InputError: There is no such model, one of its files lies outside the folders or was
-                changed, it would run code of its own, or it has no state.
+                changed, it would run code of its own, or it is larger than the memory.
         """
         path, digests = self._checked(name)
         with _called(name, path):
             model = load_weights(path)
-        if model.args.mixer != "gate_loop":
-            raise InputError(
-                f"{name}: {model.args.mixer} has no state to keep; `gateloop generate` runs it"
-            )
-        if model.args.outputs > model.args.vocab_size:
+        if isinstance(model, Model) and model.args.outputs > model.args.vocab_size:
             raise InputError(f"{name}: draws tokens that it cannot read; not a model of text")
         is_trusted = self.trusted is not None and path.is_relative_to(self.trusted)
         tokenizer = InProcess(str(path)) if is_trusted else Isolated(str(path), self.bounds)
-        return LoadedModel(model, tokenizer, _fingerprint(digests))
+        try:
+            form = layout(model)
+        except Exception as error:  # of a model that is none of text, or whose sizes do not fit
+            raise InputError(f"{name}: cannot be run: {one_line(error)}") from error
+        return LoadedModel(model, Tapped(model), form, tokenizer, _fingerprint(digests))
 
     def key(self, name: str) -> str:
         """Return what is the same for all names of a model, such as "demo" and "./demo"."""
@@ -164,12 +193,7 @@ class Models:
             if not _inside(file, roots):
                 raise InputError(f"{name}/{file.relative_to(path)}: leads out of the models folder")
         with _called(name, path):
-            for config in ("config.json", "tokenizer_config.json"):
-                if (path / config).exists():
-                    for key in read_json(path / config).keys() & set(CODE_KEYS):
-                        raise InputError(
-                            f"{name}/{config}: {key} would run repository code; refused"
-                        )
+            _refuse_code(name, path)
             check(path)
         digests = {file.name: _sha256(file) for kind in LOADED for file in path.glob(kind)}
         if (path / SUMS).exists():
@@ -213,6 +237,24 @@ def _is_model(path: Path, roots: Sequence[Path]) -> bool:
         return _inside(path, roots) and (path / "config.json").is_file()
     except OSError:  # a name that is too long
         return False
+
+
+def _refuse_code(name: str, path: Path) -> None:
+    for file in ("config.json", "tokenizer_config.json"):
+        config = read_json(path / file) if (path / file).exists() else {}
+        refused = set(CODE_KEYS)
+        if file == "config.json" and config.get("model_type") != "gateloop":
+            refused -= {"auto_map"}  # names classes for which mlx-lm has its own
+        for key in config.keys() & refused:
+            raise InputError(f"{name}/{file}: {key} would run repository code; refused")
+
+
+def _chats(path: Path) -> bool:
+    """Tell if a model has a chat template; older ones have it among the tokenizer's settings."""
+    if (path / "chat_template.jinja").exists():
+        return True
+    settings = path / "tokenizer_config.json"
+    return settings.exists() and bool(read_json(settings).get("chat_template"))
 
 
 def _inside(path: Path, roots: Sequence[Path]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mlx_gateloop.watch import Trace, total_bytes
+from mlx_gateloop.watch import EndlessTrace, total_bytes
 
 FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\"]+/)+")  # of an absolute path
 MOST_CHARACTERS = 300  # of an error
@@ -30,7 +30,8 @@ class Limits:
         step_seconds: Of one step; a longer one is given up.
         loading_seconds: Of a step that loads a model.
         runs: Finished runs kept to look at.
-        trace_bytes: Of all kept traces together; one trace may take half of it.
+        trace_bytes: Of all kept traces together; one may take half of it, where older tokens are
+            kept in groups.
         conversations: Whose states are cached.
         boundaries: States cached of one conversation.
         boundary_bytes: Of all cached states together, with their texts.
@@ -83,7 +84,9 @@ class Stats:
         prefill_tokens_per_second: While reading.
         decode_tokens_per_second: While generating.
         state_bytes: Of the model's state; constant.
+        attention_bytes: Of keys and values; they grow.
         memory_bytes: That MLX holds.
+        note: Why the next message has to be read with some before it.
     """
 
     prompt_tokens: int = 0
@@ -94,7 +97,9 @@ class Stats:
     prefill_tokens_per_second: float = 0.0
     decode_tokens_per_second: float = 0.0
     state_bytes: int = 0
+    attention_bytes: int = 0
     memory_bytes: int = 0
+    note: str = ""
 
 
 @dataclass(eq=False)
@@ -109,6 +114,7 @@ class Run:
         pieces: Tokens from the first one in the trace; those of earlier turns come first.
         begin: Index of the first piece of this run.
         trace: The transitions at the pieces, or None; while the run goes on it may lack the last.
+        unwatched: Reasons why layers are not in the trace, by their paths in the model.
         stats: Figures.
         error: One line, if the run failed.
         stopped: True once it is cancelled.
@@ -121,7 +127,8 @@ class Run:
     prompt: str = ""
     pieces: list[Token] = field(default_factory=list)
     begin: int = 0
-    trace: Trace | None = None
+    trace: EndlessTrace | None = None
+    unwatched: dict[str, str] = field(default_factory=dict)
     stats: Stats = field(default_factory=Stats)
     error: str | None = None
     stopped: bool = False

@@ -7,7 +7,7 @@ is a list of messages whose beginning was read before.
 import sys
 import threading
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from mlx_gateloop.errors import InputError
 from .run import Run
 
 Message = tuple[str, str]  # role, text
+Parts = tuple[np.ndarray, ...]  # of keys or values, [1, heads, tokens, size] each
 _Key = tuple[str, tuple[Message, ...]]  # the model's fingerprint, the messages before the state
 ROLES = ("system", "user", "assistant")
 
@@ -32,9 +33,10 @@ class Boundary:
         ids: The tokens of `text`, as they were read and generated.
         unread: Tokens at the end of `ids` that the state has not seen: the last one of a prompt,
             whose logits the answer is drawn from.
-        states: One array a layer.
+        states: What the model's caches hold that has a constant size.
         run: The run that made it, as long as that is kept.
         pieces: Number of its pieces up to here.
+        attended: Keys and values of attention layers, in parts that other boundaries share.
     """
 
     messages: tuple[Message, ...]
@@ -44,10 +46,11 @@ class Boundary:
     states: tuple[np.ndarray, ...]
     run: "weakref.ref[Run] | None" = None
     pieces: int = 0
+    attended: tuple[Parts, ...] = ()
 
     @cached_property
     def nbytes(self) -> int:
-        """Upper bound of its memory: other boundaries may share the texts."""
+        """Upper bound of its memory without `attended`: other boundaries may share the texts."""
         texts = (self.text, *(text for _, text in self.messages))
         ids = len(self.ids) * (8 + sys.getsizeof(2**20))
         return ids + sum(map(sys.getsizeof, texts)) + sum(state.nbytes for state in self.states)
@@ -70,17 +73,22 @@ class StateCache:
         # Both dicts are in least-recently-used order.
         self._cached: OrderedDict[str, OrderedDict[_Key, Boundary]] = OrderedDict()
         self._bytes = 0
+        self._uses: Counter[int] = Counter()  # of parts of keys and values
         self._lock = threading.Lock()
 
-    def put(self, conversation: str, fingerprint: str, boundary: Boundary) -> None:
-        """Add a state of the model with this fingerprint, and drop what was used least recently."""
+    def put(self, conversation: str, fingerprint: str, boundary: Boundary) -> bool:
+        """Add a state of the model with this fingerprint, and drop what was used least recently.
+
+        Returns:
+            False if it takes more memory than there is for all.
+        """
         with self._lock:
             cached = self._cached.setdefault(conversation, OrderedDict())
             self._cached.move_to_end(conversation)
             key = fingerprint, boundary.messages
             self._drop(cached, key)
             cached[key] = boundary
-            self._bytes += boundary.nbytes
+            self._count(boundary, 1)
             if len(cached) > self._most_boundaries:
                 self._drop(cached, next(iter(cached)))
             while len(self._cached) > self._most or self._bytes > self._most_bytes:
@@ -88,10 +96,21 @@ class StateCache:
                 self._drop(oldest, next(iter(oldest)))
                 if not oldest:
                     del self._cached[name]
+            return key in cached
 
     def _drop(self, cached: OrderedDict[_Key, Boundary], key: _Key) -> None:
         if (boundary := cached.pop(key, None)) is not None:
-            self._bytes -= boundary.nbytes
+            self._count(boundary, -1)
+
+    def _count(self, boundary: Boundary, sign: int) -> None:
+        """Add or subtract the memory of a boundary; a part counts while any boundary has it."""
+        self._bytes += sign * boundary.nbytes
+        for part in (part for parts in boundary.attended for part in parts):
+            others = self._uses.pop(id(part), 0)
+            if others + sign:
+                self._uses[id(part)] = others + sign
+            if others == 0 or others + sign == 0:
+                self._bytes += sign * part.nbytes
 
     def prefixes(
         self,
@@ -123,7 +142,7 @@ class StateCache:
         """Drop all states of a conversation."""
         with self._lock:
             for boundary in self._cached.pop(conversation, {}).values():
-                self._bytes -= boundary.nbytes
+                self._count(boundary, -1)
 
 
 def as_messages(messages: list[dict[str, str]], complete: bool = True) -> tuple[Message, ...]:

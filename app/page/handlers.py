@@ -11,10 +11,10 @@ from mlx_gateloop.errors import InputError
 
 from .. import request_values
 from ..generation.engine import Engine
-from ..generation.models import ModelInfo
 from ..generation.run import Run
 from ..generation.states import as_messages
-from .state_view import shown
+from .state_view import Changes, shown
+from .status import described, status
 from .visits import History, Visits
 
 UPDATES_PER_SECOND = 6  # each costs the page a layout; the view asks by itself
@@ -268,26 +268,9 @@ class Handlers:
                 self._running.pop(where, None)  # another thread may have been faster
 
 
-class Changes:
-    """Passes on a value that has changed; otherwise the page keeps what it shows."""
-
-    def __init__(self) -> None:
-        self._last: object = self  # equal to nothing
-
-    def __call__(self, value: object) -> object:
-        same, self._last = value == self._last, value
-        return gr.skip() if same else value
-
-
 def new_session() -> str:
     """Return an id for a visitor's conversation that cannot be guessed."""
     return secrets.token_urlsafe(16)
-
-
-def described(info: ModelInfo) -> str:
-    """Describe a model in one line, without its name."""
-    kind = info.transition.replace("_", "-")
-    return f"{info.layers} layers of {info.channels} channels, {kind} transitions"
 
 
 def with_system(system: str, history: History) -> History:
@@ -307,32 +290,3 @@ def displayed(history: History) -> list[dict[str, object]]:
 def complaint(message: str) -> gr.Error:
     """Make an error for the visitor; what it quotes is escaped."""
     return gr.Error(html.escape(message), print_exception=False, duration=8)
-
-
-def status(run: Run | None) -> str:
-    """Format the figures of a run as HTML; nothing in it comes from a model or a visitor."""
-    if run is None:
-        return '<div class="stats"><span>ready</span></div>'
-    stats = run.stats
-    waited = stats.waiting_seconds
-    read = f"{stats.prompt_tokens_read:,} of {stats.prompt_tokens:,} tokens"
-    figures = [
-        (waited > 0.1, "waited", f"{waited:,.1f} s"),
-        (stats.first_token_seconds, "first token", f"{1000 * stats.first_token_seconds:,.0f} ms"),
-        (stats.prompt_tokens, "read", read),
-        (stats.prefill_tokens_per_second, "prefill", _rate(stats.prefill_tokens_per_second)),
-        (stats.decode_tokens_per_second, "decode", _rate(stats.decode_tokens_per_second)),
-        (stats.state_bytes, "state", f"{stats.state_bytes / 1000:,.1f} kB, constant"),
-        (stats.memory_bytes, "memory", f"{stats.memory_bytes / 1e6:,.0f} MB"),
-    ]
-    chips = [f"<span>{name} <b>{text}</b></span>" for known, name, text in figures if known]
-    if not chips:
-        chips = ["<span>waiting for the model</span>"]
-    if run.done:
-        end = "failed" if run.error else "stopped" if run.stopped else "done"
-        chips.append(f"<span>{end}</span>")
-    return f'<div class="stats">{"".join(chips)}</div>'
-
-
-def _rate(tokens_per_second: float) -> str:
-    return f"{tokens_per_second:,.0f} tok/s"

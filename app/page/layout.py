@@ -11,10 +11,11 @@ from ..conversations.folder import ConversationFolder
 from ..generation.run import Limits
 from . import scripts
 from .events import PRIVATE, QUICK, stream
-from .handlers import Handlers, complaint, described, new_session, status
+from .handlers import Handlers, complaint, new_session
 from .link_preview import name_the_project
 from .saved_panel import SavedPanel
 from .state_view import state_view
+from .status import described, status
 from .visits import History
 
 CHAT_EXAMPLES = ["What does `str.split` do?", "What does `re.sub` do?", "How do I use json.dumps?"]

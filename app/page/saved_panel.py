@@ -12,7 +12,8 @@ from mlx_gateloop.errors import InputError
 
 from ..conversations.folder import ConversationFolder
 from .events import PRIVATE
-from .handlers import NO_VIEW, complaint, displayed, status, with_system
+from .handlers import NO_VIEW, complaint, displayed, with_system
+from .status import status
 from .visits import History, Visits
 
 
@@ -61,10 +62,12 @@ class SavedPanel:
 
     def save(self, name: str, session: str, model: str, system: str, messages: History) -> Any:
         try:
-            self._folder.save(name, session, model, with_system(system, messages))
+            has_states = self._folder.save(name, session, model, with_system(system, messages))
         except InputError as error:
             raise complaint(str(error)) from None
-        gr.Info(html.escape(f"Saved {len(messages)} messages as {name!r} in {self._where()}."))
+        left_out = "" if has_states else " The state is too large: they will be read again."
+        saved = f"Saved {len(messages)} messages as {name!r} in {self._where()}.{left_out}"
+        gr.Info(html.escape(saved))
         return self.choices(name)
 
     def _where(self) -> str:

@@ -17,17 +17,18 @@ import numpy as np
 import numpy.typing as npt
 
 from mlx_gateloop.files import replacing
+from mlx_gateloop.watch import EndlessTrace
 from mlx_gateloop.watch.measures import HIGH, LOW
-from mlx_gateloop.watch.trace import Trace
 
-from ..generation.run import RecordedRuns, Run
+from ..generation.run import RecordedRuns, Run, public_line
 from ..generation.worker_pool import WorkerPool
 from . import scripts
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
-RESETS_EVERY = 32  # tokens
-MOST_COLUMNS = 1024  # in an answer; the page asks again for the rest
+RESETS_EVERY = 32  # tokens, and a share of a long text: they need a look at all of it
+MOST_COLUMNS, MOST_BYTES = 1024, 4 * 2**20  # in an answer; the page asks again for the rest
+MOST_ARRAYS = 128 * 2**20  # bytes of the last tokens' transitions in a file
 KEPT_ARRAYS = 4  # runs with files for download, the oldest is deleted first
 NAME_CHARACTERS = 48  # of a file's
 
@@ -66,12 +67,51 @@ def state_view(runs: RecordedRuns, elem_id: str) -> gr.HTML:
     )
 
 
+class Changes:
+    """Passes on a value that has changed; otherwise the page keeps what it shows."""
+
+    def __init__(self) -> None:
+        self._last: object = self  # equal to nothing
+
+    def __call__(self, value: object) -> object:
+        same, self._last = value == self._last, value
+        return gr.skip() if same else value
+
+
 def shown(run: Run) -> dict[str, object] | None:
-    """Return the value that makes a view follow a run; None until the model is loaded."""
-    if run.trace is None:
+    """Return the value that makes a view follow a run; None until the model has read something."""
+    if (trace := run.trace) is None:
         return None
-    layers, channels = run.trace.layers, run.trace.channels
-    return {"run": run.id, "layers": layers, "channels": channels, "name": file_name(run)}
+    if not trace.layers:
+        reason = next(iter(run.unwatched.values()), "not watched: it has no known recurrence")
+        return {"hint": public_line(f"Nothing to see, the layers are {reason}.")}
+    parts = zip(trace.names, trace.kinds, trace.channels, trace.is_real, strict=True)
+    layers = [
+        {"label": _label(i, *names), "channels": channels, "real": is_real}
+        for i, (*names, channels, is_real) in enumerate(parts)
+    ]
+    return {"run": run.id, "layers": layers, "picker": _picker(run, trace), "name": file_name(run)}
+
+
+def _label(layer: int, path: str, kind: str) -> str:
+    """Name a layer; ours are all of one kind."""
+    return str(layer + 1) if kind == "gate loop" else f"{layer + 1}: {_place(path)} · {kind}"
+
+
+def _place(path: str) -> str:
+    return path[max(path.find("layers."), 0) :]
+
+
+def _picker(run: Run, trace: EndlessTrace) -> list[list[object]]:
+    """List the numbers of the layers and their labels, with -1 those that are not watched."""
+    rows = {
+        path: [layer, _label(layer, path, kind)]
+        for layer, (path, kind) in enumerate(zip(trace.names, trace.kinds, strict=True))
+    }
+    for path, reason in run.unwatched.items():
+        rows[path] = [-1, public_line(f"{_place(path)} · {reason}")]
+    by_number = sorted(rows, key=lambda path: [(len(part), part) for part in path.split(".")])
+    return [rows[path] for path in by_number]
 
 
 def file_name(run: Run) -> str:
@@ -133,7 +173,7 @@ def _shared(runs: RecordedRuns, request: object) -> int:
 
 
 def _columns(
-    run: Run, trace: Trace, layer: int, start: int, known: int
+    run: Run, trace: EndlessTrace, layer: int, start: int, known: int
 ) -> dict[str, object] | None:
     """Return the news since `start` columns of a layer and `known` tokens."""
     if not 0 <= layer < trace.layers:
@@ -141,10 +181,12 @@ def _columns(
     done = run.done  # read first: what is read later is then complete
     tokens = min(trace.tokens, len(run.pieces))
     start, known = (min(max(value, 0), tokens) for value in (start, known))
-    stop, until = (min(first + MOST_COLUMNS, tokens) for first in (start, known))
+    most = max(1, min(MOST_COLUMNS, MOST_BYTES // (2 * trace.channels[layer])))
+    stop, until = min(start + most, tokens), min(known + MOST_COLUMNS, tokens)
     pieces = [{"text": p.text, "prompt": p.kind == "prompt"} for p in run.pieces[known:until]]
     # They depend on averages over the whole run, so they are found anew, but not at every token.
-    due = stop == tokens and (done or start == 0 or start // RESETS_EVERY != tokens // RESETS_EVERY)
+    every = max(RESETS_EVERY, tokens // RESETS_EVERY)
+    due = stop == tokens and (done or start == 0 or start // every != tokens // every)
     return {
         "layer": layer,
         "start": start,
@@ -155,11 +197,11 @@ def _columns(
         "resets": trace.resets(tokens).tolist() if due else None,
         "done": done and until == tokens,
         "last": run.pieces[tokens - 1].text if done and tokens else None,  # its end may come late
-        "full": trace.full,
+        "grouped": trace.grouped,
     }
 
 
-def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, object] | None:
+def _row(run: Run, trace: EndlessTrace, layer: int, token: int) -> dict[str, object] | None:
     """Return how much is left of every earlier token, and the likeliest tokens in this place.
 
     The mean over the channels says little where a single one keeps a token, so the greatest share
@@ -167,19 +209,20 @@ def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, object] | 
     """
     if not 0 <= layer < trace.layers or not 0 <= token < min(trace.tokens, len(run.pieces)):
         return None
-    left = trace.left(layer, token)
+    best, channel = trace.best(layer, token)
     mean, full = trace.remembered(layer, token)
     return {
         "mean": np.round(mean, 4).tolist(),
-        "best": np.round(left.max(1), 4).tolist(),
-        "channel": left.argmax(1).tolist(),
-        "full": [float(f"{value:.4g}") for value in full],
+        "best": np.round(best, 4).tolist(),
+        "channel": channel.tolist(),
+        # None: no query or key is kept so far back
+        "full": [float(f"{value:.4g}") if np.isfinite(value) else None for value in full],
         "candidates": [[text, float(chance)] for text, chance in run.pieces[token].candidates],
     }
 
 
-def _arrays(run: Run, trace: Trace) -> str | None:
-    """Write a run's transitions to a file, unless it is there, and return its address."""
+def _arrays(run: Run, trace: EndlessTrace) -> str | None:
+    """Write a run's last transitions to a file, unless it is there, and return its address."""
     done, tokens = run.done, trace.tokens  # in this order: what is done does not grow
     folder = download_folder()
     file = folder / run.id / f"{file_name(run)}{'' if done else f'-{tokens}-tokens'}.npz"
@@ -188,7 +231,8 @@ def _arrays(run: Run, trace: Trace) -> str | None:
             shutil.rmtree(file.parent, ignore_errors=True)  # with fewer tokens
             file.parent.mkdir()
             with replacing(file) as new:
-                trace.save(new, [piece.text for piece in run.pieces])
+                start = max(tokens - MOST_ARRAYS // (8 * sum(trace.channels)), 0)
+                trace.save(new, [piece.text for piece in run.pieces[start:]], start)
         others = [path for path in folder.iterdir() if path != file.parent]  # whatever its time is
         for old in sorted(others, key=lambda p: p.stat().st_mtime)[: 1 - KEPT_ARRAYS]:
             shutil.rmtree(old)

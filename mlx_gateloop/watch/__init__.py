@@ -1,5 +1,6 @@
 """The memory of a model: traces of its state transitions, and their recording."""
 
+from mlx_gateloop.watch.attach import Tapped
 from mlx_gateloop.watch.dependence import depends, without
 from mlx_gateloop.watch.endless import EndlessTrace
 from mlx_gateloop.watch.measures import total_bytes
@@ -11,6 +12,7 @@ __all__ = [
     "EndlessTrace",
     "Recorder",
     "Recording",
+    "Tapped",
     "Trace",
     "depends",
     "recording",

@@ -83,8 +83,6 @@ class EndlessTrace(Measures):
             not hold them.
     """
 
-    full = False  # there is always room
-
     def __init__(self, layers: Iterable[Layer], most_bytes: int, window: int) -> None:
         self._layers, self.tokens = list(layers), 0
         self._most_bytes, self._window = most_bytes, window
@@ -112,6 +110,11 @@ class EndlessTrace(Measures):
     def is_real(self) -> tuple[bool, ...]:
         """True for each layer whose transitions have no phase."""
         return tuple(layer.phase is None for layer in self._layers)
+
+    @property
+    def grouped(self) -> int:
+        """Number of the first tokens that are kept in groups."""
+        return min(self.tokens, self._layers[0].rate.grouped) if self.tokens else 0
 
     @property
     def nbytes(self) -> int:

@@ -33,6 +33,11 @@ class Levels:
     def nbytes(self) -> int:
         return sum(self._used) * (4 * self.width + 8)
 
+    @property
+    def grouped(self) -> int:
+        """Number of the first tokens that have no rows of their own."""
+        return self.tokens - self._filled[0]
+
     def append(self, rows: np.ndarray) -> None:
         """Add rows for new tokens, `[tokens, width]`."""
         self._add(0, rows, np.ones(len(rows), np.int64))

@@ -157,7 +157,7 @@ class Measures:
         since = np.concatenate([since, np.zeros((1, rows.shape[1]))])
         return since, np.append(0, tokens.cumsum())
 
-    def save(self, path: str | os.PathLike[str], texts: Sequence[str] = ()) -> None:
+    def save(self, path: str | os.PathLike[str], texts: Sequence[str] = (), start: int = 0) -> None:
         """Write an .npz file: magnitude and phase `[layers, tokens, channels]`, averages, texts.
 
         Where layers differ in channels, each has its own arrays "magnitude.0" `[tokens, channels]`.
@@ -165,14 +165,15 @@ class Measures:
         Args:
             path: The file.
             texts: The tokens' texts.
+            start: The first token to write.
         """
         stop, layers = self.tokens, range(self.layers)
         each = {
-            "magnitude": [self.magnitude(layer, 0, stop) for layer in layers],
-            "phase": [self.phase(layer, 0, stop) for layer in layers],
+            "magnitude": [self.magnitude(layer, start, stop) for layer in layers],
+            "phase": [self.phase(layer, start, stop) for layer in layers],
         }
         arrays = {
-            "averages": self.averages(0, stop),
+            "averages": self.averages(start, stop),
             "texts": np.array(list(texts), dtype=np.str_),
             "names": np.array(self.names, dtype=np.str_),
         }

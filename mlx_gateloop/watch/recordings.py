@@ -105,7 +105,8 @@ class Recording:
     def drop(self) -> None:
         """Forget the newest forward pass, whose state was dropped; it must not be taken yet."""
         with self._lock:
-            self._passes.pop()
+            if self._passes:  # a model without recurrence has none
+                self._passes.pop()
 
     def receive(self, name: str, call: Call) -> None:
         """Receive one call of a layer's recurrence."""

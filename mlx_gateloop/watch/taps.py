@@ -130,7 +130,7 @@ def of_gate_loop(given: Arguments) -> Arguments:
     """Spread a transition, which may be the same for all tokens or a head, over the channels."""
     query, key, _, transition = given["return"]
     if given["self"].args.transition == "none":
-        raise ValueError("no transition")
+        raise ValueError("attention without transitions keeps tokens as they are")
     flat = (*query.shape[:2], -1)  # [B, L, H, K] -> [B, L, H K]
     first, second = (
         None if plane is None else mx.broadcast_to(plane, query.shape).reshape(flat)

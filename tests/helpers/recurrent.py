@@ -1,16 +1,19 @@
 """Tiny random models of mlx-lm's recurrent types, and their recurrences in float64."""
 
 import inspect
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx.utils import tree_map
+from helpers.models import save_tiny_model
+from mlx.utils import tree_flatten, tree_map
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "vocab_size": 50, "num_hidden_layers": 2}
 ATTENTION = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
@@ -101,6 +104,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "kimi_k3": {"text_config": KIMI | {"q_lora_rank": 8}},
 }  # fmt: skip
+LLAMA = SIZES | ATTENTION | {"head_dim": 8, "rms_norm_eps": 1e-5}  # attention alone
 MODULES = {"falcon_mamba": "mamba"}
 
 
@@ -108,7 +112,8 @@ def recurrent_model(name: str, seed: int = 0, **sizes: Any) -> Any:
     """A random model of this type: no weight is zero, so that every gate depends on its input."""
     module = pytest.importorskip(f"mlx_lm.models.{MODULES.get(name, name)}")  # not in older ones
     mx.random.seed(seed)
-    model = module.Model(module.ModelArgs.from_dict({"model_type": name} | CONFIGS[name] | sizes))
+    config = LLAMA if name == "llama" else CONFIGS[name]
+    model = module.Model(module.ModelArgs.from_dict({"model_type": name} | config | sizes))
     key = iter(mx.random.split(mx.random.key(seed), 1000))
     floats = (mx.float32, mx.float16, mx.bfloat16)
     model.update(
@@ -124,6 +129,24 @@ def recurrent_model(name: str, seed: int = 0, **sizes: Any) -> Any:
     model.eval()
     mx.eval(model.parameters())
     return model
+
+
+def save_recurrent_model(
+    path: Path, name: str, seed: int = 0, dtype: mx.Dtype = mx.float32, **sizes: Any
+) -> Path:
+    """Save such a model to a directory, with a tokenizer of bytes and a chat template."""
+    save_tiny_model(path, chat=True)
+    vocabulary = json.loads((path / "config.json").read_text())["vocab_size"]
+    if "text_config" in CONFIGS.get(name, {}):
+        sizes = {"text_config": CONFIGS[name]["text_config"] | sizes | {"vocab_size": vocabulary}}
+    else:
+        sizes = sizes | {"vocab_size": vocabulary}
+    model = recurrent_model(name, seed, **sizes)
+    model.set_dtype(dtype)
+    weights = dict(tree_flatten(model.parameters()))
+    mx.save_safetensors(str(path / "model.safetensors"), weights, {"format": "mlx"})
+    (path / "config.json").write_text(json.dumps(asdict(model.args)))
+    return path
 
 
 @dataclass

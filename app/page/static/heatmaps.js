@@ -37,7 +37,8 @@ export class Heatmaps {
   reset(recording, layer, sorted) {
     Object.assign(this, { recording, layer, sorted });
     this.pictures = [];
-    this.order = Array.from({ length: recording.channels }, (_, channel) => channel);
+    const { channels } = recording.layers[layer];
+    this.order = Array.from({ length: channels }, (_, channel) => channel);
     this.sortedTokens = sorted ? this.#sort() : Infinity; // the order rests on so many
     this.invalidate();
   }
@@ -77,9 +78,10 @@ export class Heatmaps {
 
   #paint(width) {
     const ratio = window.devicePixelRatio || 1;
-    const { columns, averages, layers, channels } = this.recording;
+    const { columns, averages, layers } = this.recording;
+    const { channels } = layers[this.layer];
     const bin = sharing(width * ratio);
-    const rows = [channels, channels, layers].map((count, i) =>
+    const rows = [channels, channels, layers.length].map((count, i) =>
       sharing((this.surfaces[i].height * ratio) / count || 1),
     );
     if (
@@ -87,11 +89,7 @@ export class Heatmaps {
       this.pictures.some((picture, i) => picture.row !== rows[i])
     )
       this.pictures = rows.map((row, i) => {
-        const places = [
-          this.order,
-          this.order.map((at) => channels + at),
-          [...Array(layers).keys()],
-        ];
+        const places = [this.order, this.order.map((at) => channels + at), [...layers.keys()]];
         return new Picture(grouped(places[i], row), row, bin);
       });
     const [magnitude, phase, means] = this.pictures;

@@ -22,8 +22,8 @@ export class Histogram {
   }
 
   /** @param {import("./recording.js").Recording} recording @param {number} layer */
-  draw({ columns, channels }, layer) {
-    this.#count(columns[layer], channels);
+  draw({ columns, layers }, layer) {
+    this.#count(columns[layer], layers[layer].channels);
     const { width, height } = this.surface;
     const base = height - AXIS;
     const context = this.surface.context();

@@ -1,5 +1,7 @@
 /**
- * @typedef {{run: string | null, layers: number, channels: number, name?: string}} Run
+ * @typedef {{label: string, channels: number, real: boolean}} Layer Real ones have no phase.
+ * @typedef {{run: string | null, layers: Layer[], picker: [number, string][], name?: string}} Run
+ *     In the picker -1 stands for a layer that is not watched.
  * @typedef {{text: string, prompt: boolean}} Piece
  */
 
@@ -39,18 +41,19 @@ class Records {
 /** The part of a run that the page has received. */
 export class Recording {
   /** @param {Run} run Without an id there is nothing to receive. */
-  constructor({ run, layers, channels, name }) {
-    Object.assign(this, { run, layers, channels, name });
+  constructor({ run, layers, picker, name }) {
+    Object.assign(this, { run, layers, picker, name });
     /** Of each layer: for every token the codes of all magnitudes, then of all phases. */
-    this.columns = Array.from({ length: layers }, () => new Records(2 * channels));
+    this.columns = layers.map(({ channels }) => new Records(2 * channels));
     /** For every token the mean magnitude of each layer, 0 to 255. */
-    this.averages = new Records(layers);
+    this.averages = new Records(layers.length);
     /** @type {Set<number>} */
     this.resets = new Set();
     /** @type {Piece[]} */
     this.pieces = [];
     this.done = !run;
-    this.full = false;
+    /** The first so many are kept in groups, in which all tokens are the same. */
+    this.grouped = 0;
   }
 
   /**
@@ -78,6 +81,6 @@ export class Recording {
     if (answer.done && last) last.text = answer.last; // the end of a run may complete its text
     if (answer.resets) this.resets = new Set(answer.resets);
     this.done = answer.done;
-    this.full = answer.full;
+    this.grouped = answer.grouped;
   }
 }

@@ -94,7 +94,8 @@ function wrapped(texts, context, width) {
  */
 export function downloadSheet(view) {
   const { canvases, surfaces, shown } = view.heatmaps;
-  const { channels, layers, pieces, name } = view.recording;
+  const { layers, pieces, name } = view.recording;
+  const { channels, label } = layers[view.layer];
   const width = surfaces[0].width;
   const first = shown?.first ?? 0;
   const end = Math.min(pieces.length, first + width / shown.width);
@@ -104,11 +105,11 @@ export function downloadSheet(view) {
   const lines = wrapped(texts, new Sheet(1, 1, colours).context, width);
   const pictures = canvases.reduce((sum, canvas) => sum + canvas.clientHeight + LINE + GAP, 0);
   const sheet = new Sheet(width, pictures + (lines.length + 3) * LINE + 3 * GAP, colours);
-  const title = [name ?? "GateLoop", `layer ${view.layer + 1} of ${layers}`];
+  const title = [name ?? "GateLoop", `layer ${label} of ${layers.length}`];
   sheet.text([title.join(" · ")]);
   const sorted = view.heatmaps.sorted;
   for (const [i, canvas] of canvases.entries()) {
-    const rows = i === 2 ? [1, layers] : sorted ? ["", ""] : [0, channels - 1];
+    const rows = i === 2 ? [1, layers.length] : sorted ? ["", ""] : [0, channels - 1];
     sheet.panel(canvas, rows, i === 2 ? "layer" : sorted ? "longest" : "channel");
     if (i < 2) sheet.y += GAP;
   }

@@ -1,9 +1,9 @@
 import { candidateItems } from "./candidates.js";
-import { Codes, css, degrees, MEAN_COLOURS, PHASE_COLOURS } from "./codes.js";
+import { Codes, css, MEAN_COLOURS, PHASE_COLOURS } from "./codes.js";
+import { describe } from "./describe.js";
 import { download } from "./downloads.js";
 import { Heatmaps } from "./heatmaps.js";
 import { Histogram } from "./histogram.js";
-import { meanCode, meanPhase } from "./means.js";
 import { Recording } from "./recording.js";
 import { downloadSheet } from "./sheet.js";
 import { TokenText } from "./token_text.js";
@@ -46,7 +46,10 @@ export class StateView {
   }
 
   get run() {
-    return this.recording.run;
+    return this.recording?.run;
+  }
+  get layers() {
+    return this.recording.layers;
   }
   get have() {
     return this.recording.columns[this.layer].length;
@@ -62,10 +65,13 @@ export class StateView {
   /** Show the run in `props.value`; an empty view keeps the layers of the run before it. */
   start() {
     const { value } = this.props;
-    const run = value?.run ? value : { layers: 1, channels: 1, ...this.recording, run: null };
+    const none = { layers: [{ label: "1", channels: 1, real: false }], picker: [[0, "1"]] };
+    const run = value?.run ? value : { ...none, ...this.recording, run: null };
     this.heatmaps.hint = value?.hint ?? HINT;
     this.tip.textContent = value?.hint ?? "";
-    if (this.recording && run.run === this.run && run.run) return;
+    // a layer may turn out not to be watched
+    const same = run.run && run.run === this.run && run.layers.length === this.layers.length;
+    if (same) return;
     if (this.recording?.run) this.earlier = this.recording;
     this.recording = new Recording(run);
     this.row = this.selected = null;
@@ -74,10 +80,15 @@ export class StateView {
     this.find("share").textContent = POINT;
     this.find("candidates").textContent = "";
     this.find("place").textContent = this.find("memory").textContent = "click a token in the text";
-    const picker = this.find("layer");
-    if (picker.length !== run.layers)
-      picker.replaceChildren(...Array.from({ length: run.layers }, (_, i) => new Option(i + 1, i)));
-    this.#show(Math.min(this.layer, run.layers - 1));
+    this.#list(run.picker);
+    this.#show(Math.min(this.layer, run.layers.length - 1));
+  }
+
+  /** List the layers to choose from. @param {[number, string][]} picker */
+  #list(picker) {
+    const options = picker.map(([layer, label]) => new Option(label, layer));
+    for (const option of options) option.disabled = option.value === "-1";
+    this.find("layer").replaceChildren(...options);
   }
 
   /** Show a layer. @param {number} layer */
@@ -143,15 +154,17 @@ export class StateView {
 
   draw() {
     const { heatmaps, recording, layer } = this;
+    const { grouped } = recording;
     const count = recording.pieces.length.toLocaleString("en");
     this.frame = undefined;
     heatmaps.update();
     this.text.update(recording);
     this.histogram.draw(recording, layer);
     this.find("count").textContent = recording.pieces.length
-      ? `${count} tokens${recording.full ? ", no room for more" : ""}`
+      ? `${count} tokens${grouped ? `, the first ${grouped.toLocaleString("en")} in groups` : ""}`
       : "";
     this.draws++;
+    this.find("real").textContent = this.layers[layer].real ? "· 0: real transitions" : "";
     this.element.querySelectorAll(".means").forEach((place, i) => {
       place.textContent = sharedPixel(heatmaps.pictures[i]);
     });
@@ -193,7 +206,7 @@ export class StateView {
     this.text.explain(row);
     const { text } = this.pieces[token];
     this.find("memory").textContent =
-      `in layer ${layer + 1} when ${quoted(text)} (token ${token}) was read`;
+      `in layer ${recording.layers[layer].label} when ${quoted(text)} (token ${token}) was read`;
     this.find("place").textContent = row.candidates.length
       ? `token ${token}`
       : "a token that was given, not drawn";
@@ -203,33 +216,6 @@ export class StateView {
   #tellShare(token) {
     if (this.row && token >= 0)
       this.find("share").textContent = remembered(this.row, token, this.pieces[token].text);
-  }
-
-  #describe({ of, token, from, bin, places }) {
-    const { columns, averages, channels, pieces } = this.recording;
-    const column = columns[this.layer];
-    const records = of === "layers" ? averages : column;
-    if (token < 0 || token >= records.length) return "";
-    const to = Math.min(from + bin, records.length);
-    const tokens = bin > 1 ? `tokens ${from} to ${to - 1}` : `token ${token}`;
-    const word = `${tokens} ${quoted(pieces[token]?.text ?? "")}`;
-    if (of === "layers") {
-      const mean = meanCode(averages, from, to, places) / 255;
-      return `${word} · layer ${places[0] + 1} · mean |a| ${mean.toFixed(3)}`;
-    }
-    const rows = places.map((place) => place % channels);
-    const code = meanCode(column, from, to, rows);
-    const phases = rows.map((row) => channels + row);
-    const phase = degrees(meanPhase(column, from, to, phases)).toFixed(0);
-    const magnitude = Math.exp(-this.codes.decay(code)).toFixed(4);
-    const life = this.codes.halfLife(code);
-    const digits = life < 10 ? 2 : life < 100 ? 1 : 0;
-    const lifeText = life.toLocaleString("en", {
-      minimumFractionDigits: digits,
-      maximumFractionDigits: digits,
-    });
-    const name = rows.length > 1 ? `mean of channels ${rows.join(", ")}` : `channel ${rows[0]}`;
-    return `${word} · ${name} · |a| ${magnitude} · half-life ${lifeText} tokens · phase ${phase}°`;
   }
 
   async #downloadArrays() {
@@ -250,7 +236,12 @@ export class StateView {
     on("npz", "click", () => this.#downloadArrays());
     for (const canvas of heatmaps.canvases) {
       canvas.addEventListener("mousemove", (event) => {
-        this.tip.textContent = this.#describe(heatmaps.cell(event));
+        this.tip.textContent = describe(
+          this.recording,
+          this.layer,
+          this.codes,
+          heatmaps.cell(event),
+        );
       });
       canvas.addEventListener("mouseleave", () => {
         this.tip.textContent = "";

@@ -22,9 +22,9 @@ export function sharedPixel({ row, bin } = { row: 1, bin: 1 }) {
 
 /**
  * How much of a token is left in the state.
- * @typedef {{mean: number[], best: number[], channel: number[], full: number[]}} Row Of each token
+ * @typedef {{mean: number[], best: number[], channel: number[], full: (number | null)[]}} Row Of each token
  *     the product of |a| since: its mean over channels, its greatest, and that one's channel; and
- *     Re(q Πa k).
+ *     Re(q Πa k), or null where queries and keys are no longer kept.
  * @param {Row} row
  * @param {number} token
  * @param {string} text The token's.
@@ -35,6 +35,6 @@ export function remembered({ mean, best, channel, full }, token, text) {
   return (
     `${name}: ${percent(mean[token])} is left on average over the channels, ` +
     `${percent(best[token])} in the best one, channel ${channel[token]}. ` +
-    `Contribution to the output, Re(q Πa k): ${full[token].toPrecision(3)}.`
+    `Contribution to the output, Re(q Πa k): ${full[token]?.toPrecision(3) ?? "no longer kept"}.`
   );
 }

@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 
+import numpy as np
 import pytest
 from helpers.interpreter import python
 from helpers.models import save_tiny_model
@@ -147,11 +148,15 @@ def test_a_template_that_refuses_is_one_line(make_engine, models_folder, tmp_pat
     assert run.error == "messages: the chat template refuses them: roles must alternate"
 
 
-def test_a_trace_that_is_full_leaves_the_answer_whole(make_engine, finished):
+def test_a_trace_has_all_tokens_in_the_memory_that_there_is(make_engine, finished):
     engine = make_engine(trace_bytes=2 * 60 * 512)
-    run = finished(ask(engine, ENDLESS, max_tokens=100))
-    assert run.stats.tokens == 100
-    assert run.trace.tokens == 60
+    run = finished(ask(engine, ENDLESS, max_tokens=300))
+    assert run.trace.tokens == len(run.pieces) == 300 + len(ENDLESS)
+    assert 0 < run.trace.nbytes <= 60 * 512
+    whole = finished(ask(make_engine(), ENDLESS, max_tokens=300)).trace
+    for since in (332, 0):  # the last are whole, and the sum of all is exact
+        rates = [-np.log(trace.magnitude(1, since)).sum(0) for trace in (run.trace, whole)]
+        assert rates[0] == pytest.approx(rates[1], rel=1e-4)
 
 
 def test_without_a_record_there_is_no_trace(engine, finished):

@@ -11,7 +11,7 @@ from mlx_gateloop.app.generation.run import Run, Token
 from mlx_gateloop.app.page import state_view
 
 from mlx_gateloop.generate import Sampling
-from mlx_gateloop.watch.trace import Trace
+from mlx_gateloop.watch.endless import Columns, EndlessTrace, Layer
 
 LONG = 2 * state_view.MOST_COLUMNS + 500
 
@@ -28,13 +28,21 @@ def ask(served):
     return lambda name, *request: asyncio.run(served[name](list(request)))
 
 
+def trace_of(rates, memory=1 << 20):
+    """A trace of these decays of each layer `[tokens, channels]`."""
+    trace = EndlessTrace([Layer(f"layers.{i}.x", "test") for i in range(len(rates))], memory, 64)
+    reads = [rate[:, :, None] for rate in rates]
+    trace.append(
+        [Columns(r, 0.1 * r, {"query": q, "key": q}) for r, q in zip(rates, reads, strict=True)]
+    )
+    return trace
+
+
 @pytest.fixture
 def run(engine):
     """A run of many tokens, which is done."""
     run = Run("tiny")
-    run.trace = Trace(2, 3)
-    random = np.random.default_rng(0)
-    run.trace.append(random.random((4, 2, LONG, 3), np.float32))
+    run.trace = trace_of(np.random.default_rng(0).random((2, LONG, 3), np.float32))
     run.pieces += [Token(str(n), n, "answer", (("x", 0.5),)) for n in range(LONG)]
     run.finish()
     engine.recorded.put(run)
@@ -69,11 +77,10 @@ def test_a_page_gets_a_long_run_in_parts(ask, run):
 
 
 def test_resets_are_those_of_the_trace_whichever_layer_is_shown(ask, run):
-    run.trace = Trace(2, 4)
-    columns = np.full((4, 2, LONG, 4), 0.01, np.float32)
-    columns[0, 0, [7, 300, LONG - 1], :2] = 5  # a quarter of all channels, in one layer
-    columns[0, 1, 9, :1] = 5
-    run.trace.append(columns)
+    rates = np.full((2, LONG, 4), 0.01, np.float32)
+    rates[0, [7, 300, LONG - 1], :2] = 5  # a quarter of all channels, in one layer
+    rates[1, 9, :1] = 5
+    run.trace = trace_of(rates)
     expected = run.trace.resets().tolist()
     assert expected == [7, 300, LONG - 1]
     for layer in (0, 1):
@@ -104,10 +111,39 @@ def test_the_last_text_may_grow_after_it_was_sent(ask, run):
     assert ask("columns", run.id, 0, LONG, LONG)["last"] == "whole"
 
 
-def test_a_full_trace_is_said(ask, run):
-    assert not ask("columns", run.id, 0, 0, 0)["full"]
-    run.trace.full = True
-    assert ask("columns", run.id, 0, 0, 0)["full"]
+def test_tokens_in_groups_are_said_and_have_no_query(ask, run):
+    assert ask("columns", run.id, 0, 0, 0)["grouped"] == 0
+    rates = np.random.default_rng(0).random((2, LONG, 3), np.float32)
+    run.trace = trace_of(rates, memory=60_000)
+    assert 0 < ask("columns", run.id, 0, 0, 0)["grouped"] == run.trace.grouped < LONG
+    row = ask("row", run.id, 0, LONG - 1)
+    assert row["full"][0] is None
+    assert row["full"][-1] is not None
+    best = run.trace.left(0, LONG - 1).argmax(1)
+    assert row["channel"][-200:] == best[-200:].tolist()  # of more is nothing left
+
+
+def test_wide_layers_are_sent_in_smaller_parts(ask, run, monkeypatch):
+    monkeypatch.setattr(state_view, "MOST_BYTES", 6 * 100)
+    answer = ask("columns", run.id, 0, 0, 0)
+    assert len(values(answer["columns"], 2, 3)) == 100
+    assert len(answer["pieces"]) == state_view.MOST_COLUMNS
+    assert not answer["done"]
+
+
+def test_layers_are_listed_with_those_that_are_not_watched(run):
+    run.unwatched = {"layers.0.self_attn": "not watched: attention", "layers.10.y": "not watched"}
+    shown = state_view.shown(run)
+    assert [layer["channels"] for layer in shown["layers"]] == [3, 3]
+    assert shown["picker"] == [
+        [0, "1: layers.0.x · test"],
+        [-1, "layers.0.self_attn · not watched: attention"],
+        [1, "2: layers.1.x · test"],
+        [-1, "layers.10.y · not watched"],
+    ]
+    run.trace = EndlessTrace([], 1000, 0)
+    hint = "Nothing to see, the layers are not watched: attention."
+    assert state_view.shown(run) == {"hint": hint}
 
 
 @pytest.mark.parametrize("name", ["columns", "row", "arrays"])
@@ -175,8 +211,8 @@ def test_rows_and_files_are_made_one_at_a_time_beside_the_loop(served, run, monk
 def test_a_file_is_written_once_and_few_are_kept(ask, run, engine, monkeypatch, tmp_path):
     monkeypatch.setattr(state_view, "download_folder", lambda: tmp_path)
     saved = []
-    save = Trace.save
-    monkeypatch.setattr(Trace, "save", lambda *a: (saved.append(a), save(*a)))
+    save = EndlessTrace.save
+    monkeypatch.setattr(EndlessTrace, "save", lambda *a: (saved.append(a), save(*a)))
     run.prompt = "What does `str.split` do?\n" * 9
     file = tmp_path / run.id / "tiny-What-does-str-split-do-What-does-str-split.npz"
     address = ask("arrays", run.id)
@@ -186,7 +222,7 @@ def test_a_file_is_written_once_and_few_are_kept(ask, run, engine, monkeypatch, 
         assert arrays["magnitude"].shape == (2, LONG, 3)
     run.done = False  # while it runs, what there is
     for tokens in range(LONG - 6, LONG):
-        run.trace.truncate(tokens)
+        run.trace = run.trace.branch(tokens)
         assert ask("arrays", run.id).endswith(f"-{tokens}-tokens.npz")
         assert len(list(tmp_path.rglob("*.npz"))) == 1  # a run has one
     for number in range(state_view.KEPT_ARRAYS + 2):
@@ -195,6 +231,16 @@ def test_a_file_is_written_once_and_few_are_kept(ask, run, engine, monkeypatch, 
         engine.recorded.put(other)
         assert ask("arrays", other.id).startswith(f"/gradio_api/file={tmp_path}/{other.id}/tiny-")
     assert len(list(tmp_path.iterdir())) == state_view.KEPT_ARRAYS
+
+
+def test_a_file_has_the_last_tokens_of_a_long_run(ask, run, monkeypatch, tmp_path):
+    monkeypatch.setattr(state_view, "download_folder", lambda: tmp_path)
+    monkeypatch.setattr(state_view, "MOST_ARRAYS", 8 * 6 * 50)
+    ask("arrays", run.id)
+    with np.load(next(tmp_path.rglob("*.npz"))) as arrays:
+        assert arrays["magnitude"].shape == (2, 50, 3)
+        assert arrays["texts"].tolist() == [str(n) for n in range(LONG - 50, LONG)]
+        assert np.array_equal(arrays["averages"], run.trace.averages(LONG - 50))
 
 
 def test_a_clock_that_ran_ahead_costs_no_download(ask, run, monkeypatch, tmp_path):
@@ -208,12 +254,12 @@ def test_a_clock_that_ran_ahead_costs_no_download(ask, run, monkeypatch, tmp_pat
 
 
 def test_a_full_disk_is_no_traceback(ask, run, monkeypatch, tmp_path, caplog):
-    def full(trace, path, texts):
+    def full(trace, path, texts, start):
         path.write_bytes(b"the beginning")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(state_view, "download_folder", lambda: tmp_path)
-    monkeypatch.setattr(Trace, "save", full)
+    monkeypatch.setattr(EndlessTrace, "save", full)
     assert ask("arrays", run.id) is None
     assert "No space left on device" in caplog.text
     assert not list(tmp_path.rglob("*.npz*"))

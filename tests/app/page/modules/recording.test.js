@@ -2,6 +2,8 @@ import assert from "node:assert";
 import { test } from "node:test";
 import { Recording } from "../../../../app/page/static/recording.js";
 
+const layers = (...channels) =>
+  channels.map((channels, i) => ({ label: String(i + 1), channels, real: false }));
 const base64 = (...values) => btoa(String.fromCharCode(...values));
 const answer = (start, tokens) => ({
   layer: 1,
@@ -13,13 +15,13 @@ const answer = (start, tokens) => ({
   resets: tokens,
   done: false,
   last: null,
-  full: false,
+  grouped: 0,
 });
 
 test("a run takes over what it has in common with another, but for a last text that may grow", () => {
-  const earlier = new Recording({ run: "a", layers: 2, channels: 1 });
+  const earlier = new Recording({ run: "a", layers: layers(1, 1) });
   earlier.add(answer(0, [0, 1, 2, 3]));
-  const later = new Recording({ run: "b", layers: 2, channels: 1 });
+  const later = new Recording({ run: "b", layers: layers(1, 1) });
   later.take(earlier, 4);
   assert.deepEqual(
     later.pieces.map(({ text }) => text),
@@ -34,9 +36,22 @@ test("a run takes over what it has in common with another, but for a last text t
 });
 
 test("a run of another model takes nothing", () => {
-  const earlier = new Recording({ run: "a", layers: 1, channels: 5 });
-  const later = new Recording({ run: "b", layers: 2, channels: 1 });
+  const earlier = new Recording({ run: "a", layers: layers(5) });
+  const later = new Recording({ run: "b", layers: layers(1, 1) });
   later.take(earlier, 0);
   later.add(answer(0, [4]));
   assert.deepEqual([...later.columns[1].data.slice(0, 2)], [4, 4]);
+});
+
+test("layers may have different numbers of channels", () => {
+  const recording = new Recording({ run: "a", layers: layers(3, 1) });
+  recording.add({ ...answer(0, [7]), grouped: 5 });
+  recording.add({ ...answer(0, [7]), layer: 0, columns: base64(1, 2, 3, 4, 5, 6), grouped: 5 });
+  assert.deepEqual([...recording.columns[0].data.slice(0, 6)], [1, 2, 3, 4, 5, 6]);
+  assert.deepEqual(
+    recording.columns.map(({ length }) => length),
+    [1, 1],
+  );
+  assert.equal(recording.averages.size, 2);
+  assert.equal(recording.grouped, 5);
 });

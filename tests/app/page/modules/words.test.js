@@ -25,6 +25,8 @@ test("what is left is said as the mean and as the best channel's", () => {
     '" split" (token 0): 3.4% is left on average over the channels, 91% in the best one, ' +
       "channel 57. Contribution to the output, Re(q Πa k): -0.0123.",
   );
+  const old = remembered({ ...row, full: [null, 1] }, 0, "x");
+  assert.match(old, /Re\(q Πa k\): no longer kept\.$/);
   assert.equal(remembered(row, 2, "x"), '"x" (token 2) comes later.');
 });
 

@@ -1,0 +1,47 @@
+"""A run's figures and a model's sizes in a line."""
+
+import html
+
+from ..generation.models import ModelInfo
+from ..generation.run import Run
+
+
+def described(info: ModelInfo) -> str:
+    """Describe a model in one line of HTML, without its name."""
+    if not info.transition:  # what another's configuration says
+        layers = f"{info.layers} layers, " if info.layers else ""
+        return html.escape(f"{layers}{info.kind}")
+    kind = info.transition.replace("_", "-")
+    return f"{info.layers} layers of {info.channels} channels, {kind} transitions"
+
+
+def status(run: Run | None) -> str:
+    """Format the figures of a run as HTML; nothing in it comes from a model or a visitor."""
+    if run is None:
+        return '<div class="stats"><span>ready</span></div>'
+    stats = run.stats
+    waited = stats.waiting_seconds
+    read = f"{stats.prompt_tokens_read:,} of {stats.prompt_tokens:,} tokens"
+    figures = [
+        (waited > 0.1, "waited", f"{waited:,.1f} s"),
+        (stats.first_token_seconds, "first token", f"{1000 * stats.first_token_seconds:,.0f} ms"),
+        (stats.prompt_tokens, "read", read),
+        (stats.prefill_tokens_per_second, "prefill", _rate(stats.prefill_tokens_per_second)),
+        (stats.decode_tokens_per_second, "decode", _rate(stats.decode_tokens_per_second)),
+        (stats.state_bytes, "state", f"{stats.state_bytes / 1000:,.1f} kB, constant"),
+        (stats.attention_bytes, "attention", f"{stats.attention_bytes / 1000:,.1f} kB, grows"),
+        (stats.memory_bytes, "memory", f"{stats.memory_bytes / 1e6:,.0f} MB"),
+    ]
+    chips = [f"<span>{name} <b>{text}</b></span>" for known, name, text in figures if known]
+    if not chips:
+        chips = ["<span>waiting for the model</span>"]
+    if run.stats.note:
+        chips.append(f"<span>{run.stats.note}</span>")
+    if run.done:
+        end = "failed" if run.error else "stopped" if run.stopped else "done"
+        chips.append(f"<span>{end}</span>")
+    return f'<div class="stats">{"".join(chips)}</div>'
+
+
+def _rate(tokens_per_second: float) -> str:
+    return f"{tokens_per_second:,.0f} tok/s"

@@ -1,0 +1,276 @@
+"""Models of mlx-lm's types: a chat goes on from its state, and is recorded as any generation is."""
+
+import json
+from itertools import pairwise
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from helpers.models import save_tiny_model
+from helpers.recurrent import save_recurrent_model
+from mlx_gateloop.app.conversations import file
+from mlx_gateloop.app.generation.caches import Caches
+from mlx_gateloop.app.generation.decoder import FULL_WINDOW, TOO_LARGE
+from mlx_gateloop.app.generation.models import Models
+from safetensors.numpy import load_file, save_file
+
+import mlx_gateloop as gl
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.generate import Sampling
+from mlx_gateloop.io import load_weights
+
+WINDOW = 100  # tokens; a message and its answer have fewer
+SAVED = {
+    "falcon_h1": {"dtype": mx.bfloat16},
+    "qwen3_5": {},
+    "rwkv7": {},
+    "recurrent_gemma": {"attention_window_size": WINDOW},
+    "llama": {},
+}
+HYBRID = ["falcon_h1", "qwen3_5"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("others")
+    for name, options in SAVED.items():
+        save_recurrent_model(folder / name, name, **options)
+    save_tiny_model(folder / "softmax", chat=True, mixer="softmax", num_heads=2)
+    return folder
+
+
+@pytest.fixture
+def other_chat(folder, make_engine, make_chat):
+    """Chats with a model, by its name."""
+    return lambda name, **limits: make_chat(make_engine(folder, **limits), "c", name)
+
+
+def fresh(chat, ids):
+    """Caches and logits of a model that has read these tokens at once."""
+    model = load_weights(chat.engine.models.roots[0] / chat.model)
+    caches = Caches(model)
+    logits = model(mx.array([ids]), cache=caches.all)[0, -1].astype(mx.float32)
+    mx.eval(logits, caches.arrays)
+    return caches, logits
+
+
+def whole(kept):
+    """An array as it was kept, or in parts."""
+    array = np.concatenate([*kept], 2) if isinstance(kept, tuple) else kept
+    if array.dtype == np.uint16:
+        return np.array(mx.array(array).view(mx.bfloat16).astype(mx.float32))
+    return array
+
+
+def likely(logits):
+    return sorted(mx.softmax(logits).tolist(), reverse=True)[:8]
+
+
+@pytest.mark.parametrize("name", [*HYBRID, "rwkv7", "llama", "softmax"])
+def test_every_boundary_is_what_a_fresh_read_of_the_whole_gives(other_chat, name):
+    chat = other_chat(name)
+    runs = [chat.say(text, seed) for seed, text in enumerate(["hello", "and then?"])]
+    found = chat.boundaries()
+    assert [len(boundary.messages) for boundary in found] == [1, 2, 3, 4]
+    tolerance = 0.05 if name == "falcon_h1" else 1e-4  # bfloat16
+    for boundary in found:
+        expected, _ = fresh(chat, boundary.ids[: len(boundary.ids) - boundary.unread])
+        states, attended = expected.keep()
+        caches = Caches(load_weights(chat.engine.models.roots[0] / name))
+        caches.put_back(boundary)
+        kept = caches.keep()
+        for ours, theirs in zip(kept[0] + kept[1], states + attended, strict=True):
+            assert whole(ours) == pytest.approx(whole(theirs), abs=tolerance)
+    first = next(piece for piece in runs[1].pieces[runs[1].begin :] if piece.kind == "answer")
+    _, logits = fresh(chat, found[2].ids)
+    assert [chance for _, chance in first.candidates] == pytest.approx(likely(logits), abs=0.01)
+
+
+@pytest.mark.parametrize("name", [*HYBRID, "llama"])
+def test_retry_undo_edit_and_a_saved_chat_read_only_what_is_new(
+    other_chat, make_engine, make_chat, folder, tmp_path, name
+):
+    chat = other_chat(name)
+    chat.say("one", seed=1)
+    first = chat.say("two", seed=2)
+    assert first.stats.prompt_tokens_read < 30 < first.stats.prompt_tokens
+    chat.messages.pop()  # retry
+    again = chat.answer(seed=2)
+    assert again.stats.prompt_tokens_read == 1
+    assert again.text == first.text
+    del chat.messages[2:]  # undo
+    edited = chat.say("othertwo", seed=2)
+    assert edited.stats.prompt_tokens_read == first.stats.prompt_tokens_read + len("other")
+    engine = chat.engine
+    assert file.save(tmp_path / "chat", "c", name, chat.messages, engine.models, engine.states)
+    other = make_engine(folder)
+    id, model, messages = file.load(tmp_path / "chat", other.models, other.states)
+    assert (model, messages) == (name, chat.messages)
+    there = make_chat(other, id, name)
+    there.messages = messages
+    here, there = chat.say("go on", seed=5), there.say("go on", seed=5)
+    assert here.text == there.text
+    assert here.stats.prompt_tokens_read == there.stats.prompt_tokens_read < 80
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_the_trace_is_the_recorders(other_chat, name):
+    chat = other_chat(name)
+    chat.say("one")
+    run = chat.say("two", seed=3)
+    model = load_weights(chat.engine.models.roots[0] / name)
+    with gl.watch.recording(model) as recorder:
+        model(mx.array([[piece.id for piece in run.pieces]]), cache=Caches(model).all)
+    assert run.trace.tokens == len(run.pieces) == recorder.trace.tokens
+    assert run.trace.names == recorder.trace.names
+    assert run.trace.channels == recorder.trace.channels
+    assert run.unwatched == recorder.unwatched
+    for layer in range(run.trace.layers):
+        shown = run.trace.magnitude(layer)
+        tolerance = 0.02 if name == "falcon_h1" else 1e-4
+        assert shown == pytest.approx(recorder.trace.magnitude(layer), abs=tolerance)
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "llama"])
+def test_the_end_of_a_turn_is_not_in_the_state(other_chat, name):
+    chat = other_chat(name)
+
+    class Ending(Models):
+        def load(self, name):
+            loaded = super().load(name)
+            loaded.tokenizer.tokenizer.stops = list(range(0, 256, 8))
+            return loaded
+
+    engine = chat.engine
+    engine.models = Ending(engine.models.roots, trusted=engine.models.trusted)
+    runs = [chat.say("hello", seed, max_tokens=100) for seed in range(3)]
+    assert min(run.stats.tokens for run in runs) < 100
+    last = chat.boundaries()[-1]
+    states, attended = fresh(chat, last.ids[: len(last.ids) - last.unread])[0].keep()
+    assert [state.shape for state in states] == [state.shape for state in last.states]
+    lengths = {sum(part.shape[2] for part in parts) for parts in last.attended}
+    assert lengths == {sum(part.shape[2] for part in parts) for parts in attended}
+    assert runs[-1].trace.tokens in (0, len(runs[-1].pieces))  # 0: attention alone
+
+
+def test_a_full_attention_window_is_said_and_what_follows_is_read_again(other_chat):
+    chat = other_chat("recurrent_gemma")
+    short = chat.say("a", max_tokens=5)
+    assert (short.stats.note, len(chat.boundaries())) == ("", 2)
+    kept = short.stats.prompt_tokens + short.stats.tokens
+    long = chat.say("x" * WINDOW)
+    assert long.stats.prompt_tokens > WINDOW
+    assert long.stats.note == FULL_WINDOW
+    assert len(chat.boundaries()) == 2
+    after = chat.say("again", seed=4)
+    assert after.stats.prompt_tokens - after.stats.prompt_tokens_read == kept
+    assert after.trace.tokens == len(after.pieces) == after.stats.prompt_tokens + after.stats.tokens
+    first = next(piece for piece in after.pieces if piece.kind == "answer" and piece.candidates)
+    answers = [i for i, piece in enumerate(after.pieces) if piece.candidates]
+    at = answers[-after.stats.tokens]
+    _, logits = fresh(chat, [piece.id for piece in after.pieces[:at]])
+    chances = [chance for _, chance in after.pieces[at].candidates]
+    assert chances == pytest.approx(likely(logits), abs=0.01)
+    assert first is not after.pieces[at]
+    del chat.messages[2:]  # undo, to where the window was not full
+    assert chat.say("b").stats.prompt_tokens_read < 80
+
+
+def test_attention_alone_runs_and_says_why_there_is_nothing_to_see(other_chat):
+    run = other_chat("llama").say("hello")
+    assert run.stats.tokens > 0
+    assert run.trace.layers == 0
+    assert all("attention keeps tokens" in reason for reason in run.unwatched.values())
+    assert len(run.unwatched) == 2
+    assert (run.stats.state_bytes, run.stats.attention_bytes > 0) == (0, True)
+
+
+def test_keys_and_values_that_fill_the_memory_are_said_and_read_again(other_chat):
+    chat = other_chat("llama", boundary_bytes=10_000)
+    assert chat.say("hello").stats.note == TOO_LARGE
+    stats = chat.say("more").stats
+    assert stats.prompt_tokens_read == stats.prompt_tokens
+
+
+def test_keys_and_values_are_kept_once(other_chat):
+    chat = other_chat("llama")
+    for text in ("one", "two", "three"):
+        chat.say(text)
+    found = chat.boundaries()
+    size = sum(sum(p.nbytes for p in parts) for parts in found[-1].attended)
+    for boundary, later in pairwise(found):
+        for parts, more in zip(boundary.attended, later.attended, strict=True):
+            assert all(one is other for one, other in zip(parts, more, strict=False))
+    states = chat.engine.states
+    assert states._bytes == size + sum(boundary.nbytes for boundary in found)
+    states.forget("c")
+    assert (states._bytes, len(states._uses)) == (0, 0)
+
+
+def test_states_that_do_not_fit_are_not_gone_on_from(other_chat, make_engine, folder, tmp_path):
+    chat = other_chat("qwen3_5")
+    chat.say("hello")
+    engine, path = chat.engine, tmp_path / "chat"
+    file.save(path, "c", "qwen3_5", chat.messages, engine.models, engine.states)
+    header, _ = file.read(path)
+    arrays = load_file(path)
+    keys = arrays["attended.0"]
+    changes = [
+        {"states.0": arrays["states.0"][..., :2]},
+        {"attended.0": keys[..., :2]},
+        {"ids": arrays["ids"] + 250},
+        {f"attended.{i}": keys for i in range(2, 4)},
+    ]
+    for change in changes:
+        save_file(arrays | change, path, {"conversation": header.model_dump_json()})
+        id, _, messages = file.load(path, engine.models, engine.states)
+        chat.conversation, chat.messages = id, messages
+        stats = chat.say("more").stats
+        assert stats.prompt_tokens_read == stats.prompt_tokens
+    for change in ({"attended.0": keys[:, :, :9]}, {"attended.0": keys[0]}, {"other": keys}):
+        save_file(arrays | change, path, {"conversation": header.model_dump_json()})
+        with pytest.raises(InputError, match="damaged"):
+            file.load(path, engine.models, engine.states)
+
+
+def test_a_chat_whose_keys_and_values_are_too_large_is_saved_without_them(other_chat, tmp_path):
+    chat = other_chat("llama")
+    chat.say("hello")
+    engine = chat.engine
+    given = ("c", "llama", chat.messages, engine.models, engine.states)
+    assert not file.save(tmp_path / "chat", *given, most_bytes=5000)
+    assert file.read(tmp_path / "chat")[1] == []
+
+
+def test_models_are_described_and_bounded(folder, tmp_path):
+    models = Models([folder, tmp_path])
+    info = models.info("qwen3_5")
+    assert (info.kind, info.layers, info.chats, info.state_shape) == ("qwen3_5", 4, True, None)
+    path = save_recurrent_model(tmp_path / "large", "mamba2")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3_000_000}))
+    with pytest.raises(InputError, match="3000000 layers, but the weights are"):
+        models.load("large")
+    (path / "config.json").write_text(json.dumps(config | {"vocab_size": 7}))
+    with pytest.raises(InputError, match="large: cannot be"):
+        models.load("large")
+    with (path / "model.safetensors").open("r+b") as weights:
+        weights.truncate(2**42)  # sparse
+    with pytest.raises(InputError, match=r"large: takes 4,096.0 GB, this machine has [\d.,]+ GB"):
+        models.load("large")
+
+
+def test_runs_in_turns_are_what_they_are_alone(other_chat, finished):
+    engine = other_chat("falcon_h1").engine
+    hello = [{"role": "user", "content": "hello"}]
+
+    def submit(seed, record):
+        return engine.submit("falcon_h1", hello, Sampling(1.0, seed=seed), 60, record)
+
+    asked = [(1, True), (2, False), (3, True)]
+    alone = [finished(submit(*each)) for each in asked]
+    together = [submit(*each) for each in asked]
+    for one, other in zip(alone, map(finished, together), strict=True):
+        assert one.pieces == other.pieces
+        if one.trace is not None:
+            assert (one.trace.columns(1) == other.trace.columns(1)).all()
