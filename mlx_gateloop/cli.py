@@ -3,15 +3,20 @@
 `python -m app` is `main(["app", ...])` and `python -m convert` is `main(["convert", ...])`.
 """
 
+import argparse
 import io
 import os
 import sys
 import tempfile
+from typing import TYPE_CHECKING
 
 from mlx_gateloop import __version__, extras
 from mlx_gateloop.commands import COMMANDS
 from mlx_gateloop.commands.parser import Formatter, Parser
 from mlx_gateloop.errors import InputError, shortened
+
+if TYPE_CHECKING:  # it imports MLX
+    from mlx_gateloop.distributed.world import World
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -21,30 +26,47 @@ def main(argv: list[str] | None = None) -> int:
         The exit code: 0 done (or what the command returns), 2 the user's input was wrong (one
         line on stderr), 130 interrupted.
     """
-    argv = sys.argv[1:] if argv is None else argv
+    code, line = run(sys.argv[1:] if argv is None else argv)
+    if line:
+        start = "\n" if code == 130 and sys.stderr.isatty() else ""  # a terminal shows ^C there
+        print(f"{start}{line}", file=sys.stderr)
+    return code
+
+
+def run(argv: list[str], world: "World | None" = None) -> tuple[int, str]:
+    """Run a command as `main` does; returns its exit code and its last line for stderr.
+
+    Args:
+        argv: The command line.
+        world: The ranks that run it together; None is this process alone.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):  # text may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     # transformers would tell every user that PyTorch is missing.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
-        arguments = _parser(argv).parse_args(argv)
-        arguments.argv = argv
+        arguments = parse(argv)
+        arguments.world = world
         extras.check(arguments.extra)
-        return arguments.run(arguments) or 0
+        return arguments.run(arguments) or 0, ""
     except BrokenPipeError:  # the reader of our output has gone: `gateloop generate ... | head`
         sys.stderr.close()
-        return 0
+        return 0, ""
     except KeyboardInterrupt as interrupt:
-        start = "\n" if sys.stderr.isatty() else ""  # a terminal shows ^C there
-        print(f"{start}{str(interrupt) or 'interrupted'}", file=sys.stderr)
-        return 130
+        return 130, str(interrupt) or "interrupted"
     except Exception as error:
         message = _users_error(error)
         if message is None:
             raise
-        print(f"error: {'; '.join(message.splitlines())}", file=sys.stderr)
-        return 2
+        return 2, f"error: {'; '.join(message.splitlines())}"
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Parse a command line; a wrong one ends the process with a line on stderr."""
+    arguments = _parser(argv).parse_args(argv)
+    arguments.argv = argv
+    return arguments
 
 
 def _parser(argv: list[str]) -> Parser:

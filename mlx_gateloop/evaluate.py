@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -9,6 +10,7 @@ import numpy as np
 
 from mlx_gateloop.data import in_order
 from mlx_gateloop.data.task import Samples
+from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.ops.pointwise import cross_entropy
 
@@ -43,6 +45,7 @@ def evaluate(
     batch_size: int,
     stride: int | None = None,
     carry: bool = False,
+    world: World = ALONE,
 ) -> Evaluation:
     """Score every token of a stream but the first, once.
 
@@ -62,23 +65,29 @@ def evaluate(
         batch_size: windows per batch; 1 in the carried protocol.
         stride: for the sliding protocol: tokens that a window scores, 1 to `length`.
         carry: use the carried protocol, without `stride`; `model` must take a cache.
+        world: the ranks, which read the batches in turns; in the carried protocol one alone.
 
     Raises:
-        InputError: fewer than two tokens, so nothing to predict.
+        InputError: fewer than two tokens, so nothing to predict; or a text that is carried and
+            several ranks.
     """
     count = len(tokens) - 1
     if count < 1:
         raise InputError("the text to evaluate has fewer than two tokens; give a longer one")
+    if carry and world.size > 1:
+        raise InputError("the carried protocol reads a text in order; evaluate it on one rank")
     length = min(length, count)
     stride = None if stride is None else min(stride, length)
     state = [model.make_cache()] if carry else []
     was_training = model.training
     model.eval()
     nats = 0.0
-    for inputs, targets, counted in in_order(tokens, 1 if carry else batch_size, length, stride):
+    batches = in_order(tokens, 1 if carry else batch_size, length, stride)
+    for inputs, targets, counted in islice(batches, world.rank, None, world.size):
         losses = cross_entropy(model(mx.array(inputs), *state), mx.array(targets))
         nats += float(np.array(mx.where(mx.array(counted), losses, 0).sum()))
     model.train(was_training)
+    nats = sum(world.gather(nats, "evaluation"))
     loss = nats / count
     perplexity = math.exp(loss) if loss < 700 else math.inf
     return Evaluation(loss, perplexity, nats / math.log(2) / num_bytes, count)
@@ -115,18 +124,21 @@ class TaskScore:
         return {"accuracy": self.accuracy}
 
 
-def evaluate_task(model: nn.Module, samples: Samples, batch_size: int) -> TaskScore:
+def evaluate_task(
+    model: nn.Module, samples: Samples, batch_size: int, world: World = ALONE
+) -> TaskScore:
     """Score the model's answers at every asked position of some samples.
 
     Args:
         model: tokens `[B, L]` to logits `[B, L, V]`; dropout is off meanwhile.
         samples: held-out samples.
         batch_size: sequences per batch.
+        world: the ranks, which read the batches in turns.
     """
     was_training = model.training
     model.eval()
     nats, right = 0.0, np.zeros(samples.inputs.shape, bool)
-    for start in range(0, len(samples), batch_size):
+    for start in range(world.rank * batch_size, len(samples), world.size * batch_size):
         part = slice(start, start + batch_size)
         targets = mx.array(samples.targets[part])
         logits = model(mx.array(samples.inputs[part]))
@@ -134,5 +146,7 @@ def evaluate_task(model: nn.Module, samples: Samples, batch_size: int) -> TaskSc
         nats += float(np.array(mx.where(targets >= 0, losses, 0).sum()))
         right[part] = np.array(logits.argmax(-1) == targets)
     model.train(was_training)
+    nats = sum(world.gather(nats, "evaluation"))
+    right = np.array(world.sum(mx.array(right, mx.uint8), "evaluation"), bool)
     count = samples.asked.sum()
     return TaskScore(float(nats / count), float(right.sum() / count), right)

@@ -12,7 +12,16 @@ from helpers.interpreter import python
 
 ROOT = Path(__file__).parent.parent
 LEAVES = {"configuration", "errors", "files", "interrupt", "tables"}
-LIBRARY = LEAVES | {"evaluate", "generate", "io", "model", "model_files", "ops", "tokenizer"}
+LIBRARY = LEAVES | {
+    "distributed",
+    "evaluate",
+    "generate",
+    "io",
+    "model",
+    "model_files",
+    "ops",
+    "tokenizer",
+}
 TOOLS = LIBRARY | {"data", "doctor", "plots", "train", "watch"}
 # A room is a folder or a module of the package; "" is its __init__.
 MAY_IMPORT = {
@@ -22,11 +31,13 @@ MAY_IMPORT = {
     "data": LEAVES | {"model", "ops"},
     "watch": LEAVES | {"model", "ops"},
     "plots": LEAVES | {"model", "ops", "watch"},
-    "train": LIBRARY | {"data", "plots", "watch"},
+    "distributed": LEAVES,
+    "train": LIBRARY | {"", "data", "plots", "watch"},
     "bench": TOOLS | {"extras"},
     "experiments": TOOLS | {"bench"},
-    "commands": TOOLS | {"bench", "experiments", "extras"},
-    "cli": LEAVES | {"commands", "extras"},
+    "commands": TOOLS | {"bench", "cli", "experiments", "extras"},
+    "cli": LEAVES | {"commands", "distributed", "extras"},
+    "rank": LEAVES | {"cli", "distributed", "no_torch"},
     "no_torch": set(),
     "app": TOOLS - {"train", "doctor"} | {"__main__", "extras", "no_torch"},
     "convert": LIBRARY | {"__main__", "commands", "extras"},
@@ -38,7 +49,7 @@ MAY_IMPORT = {
     "tables": set(),
     "tokenizer": LEAVES,
     "generate": LEAVES,
-    "evaluate": LEAVES | {"data", "model", "ops"},
+    "evaluate": LEAVES | {"data", "distributed", "model", "ops"},
     "io": LEAVES | {"_register", "model", "model_files", "tokenizer"},
     "model_files": LEAVES | {"model"},
     "doctor": LEAVES | {"extras", "ops"},

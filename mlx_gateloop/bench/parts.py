@@ -19,8 +19,8 @@ from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.ops import pointwise
 from mlx_gateloop.tables import markdown_table
 from mlx_gateloop.train.config import OptimizerConfig
+from mlx_gateloop.train.exchange import Tree
 from mlx_gateloop.train.optimizer import make_optimizer
-from mlx_gateloop.train.step import Tree
 
 
 def measure_parts(

@@ -9,6 +9,7 @@ from mlx_gateloop.commands.evaluate import add_eval
 from mlx_gateloop.commands.experiment import add_experiment
 from mlx_gateloop.commands.figures import add_figures
 from mlx_gateloop.commands.generate import add_generate
+from mlx_gateloop.commands.launch import add_launch
 from mlx_gateloop.commands.tools import add_bench, add_doctor, add_mlx_lm
 from mlx_gateloop.commands.train import add_train
 from mlx_gateloop.commands.watch import add_watch
@@ -103,6 +104,12 @@ COMMANDS = {
         add_experiment,
         "the same comparison on the next byte of a text",
         "gateloop text --text my.txt --out runs/text",
+        "train",
+    ),
+    "launch": Command(
+        add_launch,
+        "run train or eval over several processes or machines",
+        "gateloop launch -n 2 -- train --data my.txt --out models/mine",
         "train",
     ),
     "bench": Command(

@@ -59,6 +59,7 @@ def add_eval(command: argparse.ArgumentParser) -> None:
 def _evaluate(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
     from mlx_gateloop.data import decoded_bytes, encode, num_bytes
+    from mlx_gateloop.distributed.world import ALONE
     from mlx_gateloop.evaluate import evaluate, whole_windows
     from mlx_gateloop.tables import name_value_lines
     from mlx_gateloop.train import TrainConfig
@@ -84,7 +85,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     batch_size = arguments.batch_size
     context = min(context, max(1, len(tokens) - 1))  # a window is no longer than the text
     stride = None if stride is None else min(stride, context)
-    result = evaluate(model, tokens, size, context, batch_size, stride, arguments.carry)
+    world = arguments.world or ALONE
+    result = evaluate(model, tokens, size, context, batch_size, stride, arguments.carry, world)
     lines = {
         "tokens": f"{result.tokens:,}",
         "loss": f"{result.loss_nats:.4f} nats/token",

@@ -52,8 +52,11 @@ def add_train(command: argparse.ArgumentParser) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> None:
+    from mlx_gateloop.distributed.world import ALONE
     from mlx_gateloop.train import TrainConfig, estimate, train
+    from mlx_gateloop.train.ranks import files_of_first
 
+    world = arguments.world or ALONE
     keys = {key for key, _, _ in FLAGS.values()}
     overrides = {key: value for key, value in vars(arguments).items() if key in keys}
     if {"steps", "epochs"} <= overrides.keys():
@@ -65,13 +68,15 @@ def _train(arguments: argparse.Namespace) -> None:
     if arguments.resume and arguments.dry_run:
         raise InputError("--dry-run: estimates new runs only; leave out --resume")
     if path is None and arguments.resume:
-        path = arguments.out / "config.yaml"
-    config = TrainConfig.load(path, overrides)
+        with files_of_first(world, arguments.out, "config.yaml") as place:
+            config = TrainConfig.load(place / "config.yaml", overrides)
+    else:
+        config = TrainConfig.load(path, overrides)
     if arguments.dry_run:
-        print(estimate(config, arguments.data))
+        print(estimate(config, arguments.data, world))
         print("Nothing was written.")
         return
-    result = train(config, arguments.data, arguments.out, resume=arguments.resume)
+    result = train(config, arguments.data, arguments.out, arguments.resume, world)
     print(f"saved {result.out} after {result.steps} steps", end="")
     if result.skipped:
         print(f", {result.skipped} of them skipped: gradient not finite", end="")

@@ -4,7 +4,7 @@ import json
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -73,7 +73,7 @@ def save_checkpoint(
     Raises:
         InputError: the file cannot be written (full disk, permissions); the previous one is kept.
     """
-    state = _state(model, optimizer)
+    state = state_of(model, optimizer)
     texts = json.dumps(asdict(progress)), json.dumps(run)
     arrays = ((name, np.asarray(state[name])) for name in sorted(state))
     metadata = {"format": FORMAT, "progress": texts[0], "run": texts[1]}
@@ -155,7 +155,7 @@ def restore(path: Path, model: nn.Module, optimizer: optim.Optimizer) -> None:
         InputError: the arrays are not those of this model and optimizer.
     """
     loaded = cast(dict[str, mx.array], mx.load(str(path)))
-    expected = {key: leaf.shape for key, leaf in _state(model, optimizer).items()}
+    expected = {key: leaf.shape for key, leaf in state_of(model, optimizer).items()}
     found = {key: leaf.shape for key, leaf in loaded.items()}
     for key in sorted(expected.keys() | found.keys()):
         if expected.get(key) != found.get(key):
@@ -163,7 +163,12 @@ def restore(path: Path, model: nn.Module, optimizer: optim.Optimizer) -> None:
                 f"{path}: checkpoint of another architecture: {shortened(key)} has shape "
                 f"{shown(found.get(key))}, this model's has {expected.get(key)}"
             )
-    tree = tree_unflatten(list(loaded.items()))
+    assign_state(loaded, model, optimizer)
+
+
+def assign_state(state: dict[str, mx.array], model: nn.Module, optimizer: optim.Optimizer) -> None:
+    """Put arrays with the names of `state_of` in place."""
+    tree = tree_unflatten(list(state.items()))
     model.update(tree["model"])
     assign(optimizer.state, tree["optimizer"])
     high, low = tree["random"][0].tolist()
@@ -171,7 +176,30 @@ def restore(path: Path, model: nn.Module, optimizer: optim.Optimizer) -> None:
     mx.eval(model.state, optimizer.state)
 
 
-def _state(model: nn.Module, optimizer: optim.Optimizer) -> dict[str, mx.array]:
+def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
+    """Require that a run to resume has the configuration and the data of its checkpoint.
+
+    Args:
+        saved: the identity in the checkpoint.
+        now: the identity of the run, likewise.
+        path: the checkpoint.
+
+    Raises:
+        InputError: they differ.
+    """
+    if saved["data"] != now["data"]:
+        raise InputError(f"{path}: the run to resume differs in its data; give the same data")
+    before, after = (dict(tree_flatten(identity["config"])) for identity in (saved, now))
+    if "optimizer.exchange_dtype" not in before:  # saved before there were ranks
+        before["optimizer.exchange_dtype"] = "float32"
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key):
+            values = f"it had {before.get(key)}, now it is {after.get(key)}"
+            raise InputError(f"{path}: the run to resume differs in {key}: {values}")
+
+
+def state_of(model: nn.Module, optimizer: optim.Optimizer) -> dict[str, mx.array]:
+    """The weights, optimizer state and random state of a run, by name."""
     random = [mx.array(key) for key in cast(list[mx.array], mx.random.state)]
     tree = {"model": model.parameters(), "optimizer": optimizer.state, "random": random}
     return dict(tree_flatten(tree))

@@ -50,7 +50,7 @@ class TokenizerConfig:
 
 @dataclass(config=_strict)
 class DataConfig:
-    """The batches of a text: `batch_size` windows of `length` tokens each."""
+    """The batches of a text: `batch_size` windows of `length` tokens, on all ranks together."""
 
     length: Count = 256
     batch_size: Count = 8
@@ -70,6 +70,8 @@ class OptimizerConfig:
         warmup_steps: length of the linear warm-up; None is a tenth of the steps.
         clip_norm: largest global norm of a gradient.
         accumulate: batches per step; a target weighs the same in each of them.
+        exchange_dtype: dtype in which the ranks of `gateloop launch` exchange gradients; bfloat16
+            halves the bytes, and rounds each sum to 8 bits.
     """
 
     learning_rate: PositiveFloat = 1e-3
@@ -79,6 +81,7 @@ class OptimizerConfig:
     warmup_steps: NonNegativeInt | None = None
     clip_norm: PositiveFloat = 1.0
     accumulate: Count = 1
+    exchange_dtype: Literal["float32", "bfloat16"] = "float32"
 
     @model_validator(mode="after")
     def _betas_below_one(self) -> "OptimizerConfig":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from mlx_gateloop.data.task import Task
+from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.tables import name_value_lines
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.start import (
@@ -61,12 +62,13 @@ class Estimate:
         return name_value_lines(rows)
 
 
-def estimate(config: TrainConfig, data: str | Task) -> Estimate:
+def estimate(config: TrainConfig, data: str | Task, world: World = ALONE) -> Estimate:
     """Time a few steps of the run; write nothing.
 
     Args:
         config: the run.
         data: see `train`.
+        world: see `train`.
 
     Raises:
         InputError: unusable data or configuration.
@@ -76,14 +78,14 @@ def estimate(config: TrainConfig, data: str | Task) -> Estimate:
         steps = config.total_steps(source.batches.per_epoch)
         mx.reset_peak_memory()
         model, optimizer = make_model(config, source.vocab_size, steps)
-        take_step = make_source_step(config, source, model, optimizer)
+        take_step = make_source_step(config, source, model, optimizer, world)
         for step in range(WARM_UP):
-            take_step(step_batches(config, source, step), step, 1.0)
+            take_step(step_batches(config, source, step, world), step, 1.0)
         times: list[float] = []
-        while len(times) < FEWEST or (len(times) < MOST and sum(times) < BUDGET):
+        while world.first(lambda: _wants_more(times), "timing"):
             began = time.perf_counter()
             step = WARM_UP + len(times)
-            take_step(step_batches(config, source, step), step, 1.0)
+            take_step(step_batches(config, source, step, world), step, 1.0)
             times.append(time.perf_counter() - began)
     return Estimate(
         parameters=num_parameters(model),
@@ -95,6 +97,10 @@ def estimate(config: TrainConfig, data: str | Task) -> Estimate:
         seconds_per_step=statistics.median(times),
         peak_bytes=mx.get_peak_memory(),
     )
+
+
+def _wants_more(times: list[float]) -> bool:
+    return len(times) < FEWEST or (len(times) < MOST and sum(times) < BUDGET)
 
 
 def duration(seconds: float) -> str:

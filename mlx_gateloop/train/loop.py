@@ -10,18 +10,19 @@ from typing import Any, NoReturn
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_flatten
 from tqdm import tqdm
 
 from mlx_gateloop.data.task import Task
+from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.files import flush
 from mlx_gateloop.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.plots.figures import training_curves
-from mlx_gateloop.train.checkpoint import Progress, read_newest, restore, save_checkpoint
+from mlx_gateloop.train import ranks
+from mlx_gateloop.train.checkpoint import Progress, require_same_run, restore, save_checkpoint
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.loss_scale import next_scale
-from mlx_gateloop.train.output import Output
+from mlx_gateloop.train.output import NoOutput, Output
 from mlx_gateloop.train.source import Score
 from mlx_gateloop.train.start import (
     large_cache,
@@ -65,7 +66,11 @@ class TrainResult:
 
 
 def train(
-    config: TrainConfig, data: str | Task, out: Path | str, resume: bool = False
+    config: TrainConfig,
+    data: str | Task,
+    out: Path | str,
+    resume: bool = False,
+    world: World = ALONE,
 ) -> TrainResult:
     """Train a model on a text or a task and save its best weights in a model directory.
 
@@ -78,14 +83,17 @@ def train(
             task, whose model directory has no tokenizer.
         out: the run's directory, see `train.output`; new or empty unless resumed.
         resume: continue from the last checkpoint in `out`.
+        world: the ranks that train it together, see `distributed.world`. The first one alone
+            reads and writes `out`; `data` must be the same on all of them.
 
     Raises:
-        InputError: unusable data, configuration or directory, or a full disk.
+        InputError: unusable data, configuration or directory, a full disk, or ranks that differ.
         Interrupted: Ctrl-C; the state is saved.
     """
     with large_cache(), ExitStack() as held:
         try:
-            return Run(config, data, Output(Path(out), resume, held), resume).train()
+            output = Output(Path(out), resume, held) if world.is_first else NoOutput(Path(out))
+            return Run(config, data, output, resume, world).train()
         except OSError as error:  # checkpoints and models raise InputError
             advice = "what was saved is kept; give another --out or free space there"
             raise InputError(f"{out}: {error.strerror or error}; {advice}") from error
@@ -94,30 +102,35 @@ def train(
 class Run:
     """One session of a run, from `progress.step` to the end or an interruption."""
 
-    def __init__(self, config: TrainConfig, data: str | Task, output: Output, resume: bool) -> None:
-        self.config, self.output = config, output
+    def __init__(
+        self, config: TrainConfig, data: str | Task, output: Output, resume: bool, world: World
+    ) -> None:
+        self.config, self.output, self.world = config, output, world
         checkpoint, progress, identity = output.checkpoint, Progress(), None
         if resume:
-            checkpoint, progress, identity = read_newest(checkpoint)
+            checkpoint, progress, identity = ranks.read_first(world, checkpoint)
         self.progress = progress
-
-        self.source = make_source(config, data, output.directory if resume else None)
+        with ranks.files_of_first(world, output.directory, *ranks.TOKENIZER) as saved:
+            self.source = make_source(config, data, saved if resume else None)
         self.steps = config.total_steps(self.source.batches.per_epoch)
         self.identity = {"config": config.to_dict(), "data": {"sha256": self.source.sha256}}
         if identity is not None:
-            _require_same_run(identity, self.identity, checkpoint)
+            require_same_run(identity, self.identity, checkpoint)
+        ranks.require_one_run(world, config, self.identity)
 
         self.dtype = getattr(mx, config.dtype)
         self.is_scaled = self.dtype == mx.float16  # the others have float32's range
         self.model, self.optimizer = make_model(config, self.source.vocab_size, self.steps)
-        if resume:
+        if resume and world.is_first:
             restore(checkpoint, self.model, self.optimizer)
+        ranks.share_state(world, self.model, self.optimizer)
+        if resume:
             output.rewind(checkpoint, progress.step)
         else:
             with output.start(config.to_dict()):
                 self._save_model()
                 self._save_checkpoint()
-        self.take_step = make_source_step(config, self.source, self.model, self.optimizer)
+        self.take_step = make_source_step(config, self.source, self.model, self.optimizer, world)
 
     def train(self) -> TrainResult:
         """Take the remaining steps."""
@@ -130,11 +143,12 @@ class Run:
                 self._step(bar)
                 if self._is_due(config.eval_every):
                     last = self._validate(bar)
-                if self._is_due(config.checkpoint_every) or self._finished() or stop.is_set():
+                stopping = self.world.any(stop.is_set(), "signal to stop")
+                if self._is_due(config.checkpoint_every) or self._finished() or stopping:
                     self._save_checkpoint()
-                if stop.is_set() and not self._finished():
+                if stopping and not self._finished():
                     self._interrupt()
-        training_curves(self.output.log, self.output.curves)
+        self._draw()
         return TrainResult(
             out=self.output.directory,
             steps=progress.step,
@@ -149,7 +163,8 @@ class Run:
         """Take a step, and log it if that is due."""
         progress = self.progress
         began = time.perf_counter()
-        batches = step_batches(self.config, self.source, progress.step)
+        ranks.seed_step(self.world, self.config.seed, progress.step)
+        batches = step_batches(self.config, self.source, progress.step, self.world)
         scale = progress.loss_scale if self.is_scaled else 1.0
         loss, norm = self.take_step(batches, progress.step, scale)
         progress.step += 1
@@ -167,7 +182,7 @@ class Run:
         """End the session after its checkpoint, with a trained model if there is no best one."""
         if self.progress.best_loss == float("inf"):
             self._save_model()
-        training_curves(self.output.log, self.output.curves)
+        self._draw()
         raise Interrupted(
             f"interrupted at step {self.progress.step} of {self.steps}, saved in "
             f"{self.output.directory}; continue with --resume"
@@ -237,15 +252,15 @@ class Run:
         """Score the validation data with the weights as they would be saved; save the best."""
         progress = self.progress
         with self._lowered_weights():
-            result = self.source.evaluate(self.model)
+            result = self.source.evaluate(self.model, self.world)
             if not np.isfinite(result.loss_nats):
                 raise Diverged(
                     f"the validation loss is not finite at step {progress.step}; lower "
                     "optimizer.learning_rate, or use dtype float32"
                 )
             best = result.loss_nats < progress.best_loss
-            if best:
-                self.source.save(self.model, self.output.directory)
+        if best:
+            self._save_model()
         progress.stale = 0 if best else progress.stale + 1
         progress.best_loss = min(progress.best_loss, result.loss_nats)
         self.output.record(
@@ -262,8 +277,13 @@ class Run:
         return result
 
     def _save_model(self) -> None:
-        with self._lowered_weights():
-            self.source.save(self.model, self.output.directory)
+        if self.world.is_first:
+            with self._lowered_weights():
+                self.source.save(self.model, self.output.directory)
+
+    def _draw(self) -> None:
+        if self.world.is_first:
+            training_curves(self.output.log, self.output.curves)
 
     @contextmanager
     def _lowered_weights(self) -> Iterator[None]:
@@ -275,17 +295,7 @@ class Run:
             self.model.update(full)
 
     def _save_checkpoint(self) -> None:
-        flush(self.output.log)  # a resumed run goes on after these lines
-        save_checkpoint(
-            self.output.checkpoint, self.model, self.optimizer, self.progress, self.identity
-        )
-
-
-def _require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    if saved["data"] != now["data"]:
-        raise InputError(f"{path}: the run to resume differs in its data; give the same data")
-    before, after = (dict(tree_flatten(identity["config"])) for identity in (saved, now))
-    for key in sorted(before.keys() | after.keys()):
-        if before.get(key) != after.get(key):
-            values = f"it had {before.get(key)}, now it is {after.get(key)}"
-            raise InputError(f"{path}: the run to resume differs in {key}: {values}")
+        if self.world.is_first:
+            output, state = self.output, (self.model, self.optimizer, self.progress)
+            flush(output.log)  # a resumed run goes on after these lines
+            save_checkpoint(output.checkpoint, *state, self.identity)

@@ -115,6 +115,21 @@ class Output:
             file.write(json.dumps(dict.fromkeys(values) | numbers) + "\n")
 
 
+class NoOutput(Output):
+    """The output of the ranks that write nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        self._use(directory)
+
+    @contextmanager
+    def start(self, config: dict[str, object]) -> Iterator[None]:
+        yield
+
+    def rewind(self, checkpoint: Path, step: int) -> None: ...
+
+    def record(self, **values: object) -> None: ...
+
+
 def _is_upto(step: int, line: str) -> bool:
     try:
         return int(json.loads(line)["step"]) <= step

@@ -6,6 +6,7 @@ from typing import Protocol
 from mlx_gateloop import io
 from mlx_gateloop.data import Batches
 from mlx_gateloop.data.task import SampleBatches, Task
+from mlx_gateloop.distributed.world import World
 from mlx_gateloop.evaluate import TaskScore, evaluate_task
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train.config import TrainConfig
@@ -40,8 +41,8 @@ class Source(Protocol):
     def batches(self) -> Batches | SampleBatches:
         """The training data; a batch is a function of its epoch and index alone."""
 
-    def evaluate(self, model: Model) -> Score:
-        """Score the model on the validation data."""
+    def evaluate(self, model: Model, world: World) -> Score:
+        """Score the model on the validation data, of which each rank reads a part."""
 
     def save(self, model: Model, directory: Path) -> None:
         """Write a model directory."""
@@ -56,8 +57,8 @@ class TaskSource:
         self.vocab_size, self.sha256 = task.vocab_size, task.sha256
         self.summary = f"{len(task.training):,} samples"
 
-    def evaluate(self, model: Model) -> TaskScore:
-        return evaluate_task(model, self._task.validation, self._batch_size)
+    def evaluate(self, model: Model, world: World) -> TaskScore:
+        return evaluate_task(model, self._task.validation, self._batch_size, world)
 
     def save(self, model: Model, directory: Path) -> None:
         io.save(model, None, directory)

@@ -10,6 +10,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.data.task import Task
+from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.optimizer import Optimizer, make_optimizer
@@ -45,19 +46,24 @@ def make_model(config: TrainConfig, vocab_size: int, steps: int) -> tuple[Model,
 
 
 def make_source_step(
-    config: TrainConfig, source: Source, model: Model, optimizer: Optimizer
+    config: TrainConfig, source: Source, model: Model, optimizer: Optimizer, world: World = ALONE
 ) -> Step:
     """Make the step function of a run, see `train.step`."""
     settings = config.optimizer
     targets = settings.accumulate * source.batches.targets
-    return make_step(model, optimizer, settings.clip_norm, targets, getattr(mx, config.dtype))
+    dtype, exchange_dtype = getattr(mx, config.dtype), getattr(mx, settings.exchange_dtype)
+    return make_step(model, optimizer, settings.clip_norm, targets, dtype, world, exchange_dtype)
 
 
-def step_batches(config: TrainConfig, source: Source, step: int) -> Iterator[Batch]:
-    """The batches of an optimizer step, counted from 0."""
+def step_batches(
+    config: TrainConfig, source: Source, step: int, world: World = ALONE
+) -> Iterator[Batch]:
+    """This rank's part of the batches of an optimizer step, counted from 0."""
     accumulate = config.optimizer.accumulate
     for position in range(step * accumulate, (step + 1) * accumulate):
-        yield source.batches.batch(*divmod(position, source.batches.per_epoch))
+        inputs, targets = source.batches.batch(*divmod(position, source.batches.per_epoch))
+        part = world.part(len(inputs))
+        yield inputs[part], targets[part]
 
 
 def tokens_per_step(config: TrainConfig) -> int:

@@ -10,22 +10,29 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_map, tree_map_with_path
 
+from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.ops.pointwise import cross_entropy
+from mlx_gateloop.train.exchange import Tree, sum_gradient
 from mlx_gateloop.train.optimizer import Optimizer
 
 Batch = tuple[np.ndarray, np.ndarray]
-Tree = dict[str, Any]  # arrays in nested dicts and lists, as MLX has parameters
 Step = Callable[[Iterable[Batch], int, float], tuple[float, float]]
 
 
 def make_step(
-    model: nn.Module, optimizer: Optimizer, clip_norm: float, targets: float, dtype: mx.Dtype
+    model: nn.Module,
+    optimizer: Optimizer,
+    clip_norm: float,
+    targets: float,
+    dtype: mx.Dtype,
+    world: World = ALONE,
+    exchange_dtype: mx.Dtype = mx.float32,
 ) -> Step:
     """Build the step: the gradient of some batches, clipped to a global norm, and the update.
 
     The gradient is that of the summed loss over the number of targets in a full step, so every
-    target of the data weighs the same in it: in which of the batches it is, how short its batch is
-    and how many targets that has do not matter.
+    target of the data weighs the same in it: in which of the batches it is, how short its batch is,
+    how many targets that has and which rank computes it do not matter.
 
     The compiled functions capture the containers of the model's and the optimizer's arrays, so
     both must be initialised (and restored) before. A gradient whose norm is not finite changes
@@ -37,6 +44,8 @@ def make_step(
         clip_norm: largest global norm of the gradient.
         targets: mean number of targets in a full step.
         dtype: dtype of the forward and backward pass.
+        world: the ranks, of which each gets its part of every batch.
+        exchange_dtype: dtype in which they exchange gradients.
 
     Returns:
         `step(batches, position, scale) -> (loss, norm)`, with the step's place in the run, from 0,
@@ -51,14 +60,19 @@ def make_step(
         total, asked, factor = mx.array(0.0), 0, mx.array(scale)
         gradient: Tree = {}
         for inputs, answers in batches:
+            if len(inputs) == 0:  # fewer sequences than ranks
+                continue
             part, new = gradients(mx.array(inputs), mx.array(answers), factor)
             total = total + part
             asked += np.count_nonzero(answers >= 0)
             gradient = tree_map(mx.add, gradient, new) if gradient else new
             mx.eval(total, gradient, mx.random.state)
+        gradient = gradient or tree_map(mx.zeros_like, model.trainable_parameters())
+        gradient = sum_gradient(world, gradient, exchange_dtype)
+        total, count = world.sum(mx.stack([total, mx.array(float(asked))]), "exchange of losses")
         norm = update(gradient, mx.array(position, mx.uint64), factor)
         mx.eval(model.state, optimizer.state, norm)
-        return number(total / asked), number(norm)
+        return number(total / count), number(norm)
 
     return step
 

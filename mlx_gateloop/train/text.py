@@ -10,6 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from mlx_gateloop import io
 from mlx_gateloop.data import Batches, Document, encode, load_corpus, num_bytes, texts
+from mlx_gateloop.distributed.world import World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.evaluate import Evaluation, evaluate
 from mlx_gateloop.model.lm import Model
@@ -79,9 +80,10 @@ class TextSource:
         self.sha256 = text.sha256
         self.summary = f"{len(text.training):,} tokens of training text"
 
-    def evaluate(self, model: Model) -> Evaluation:
+    def evaluate(self, model: Model, world: World) -> Evaluation:
         text, data = self._text, self._data
-        return evaluate(model, text.validation, text.validation_bytes, data.length, data.batch_size)
+        sizes = text.validation_bytes, data.length, data.batch_size
+        return evaluate(model, text.validation, *sizes, world=world)
 
     def save(self, model: Model, directory: Path) -> None:
         io.save(model, self._text.tokenizer, directory)

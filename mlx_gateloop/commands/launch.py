@@ -1,0 +1,86 @@
+"""`gateloop launch`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from mlx_gateloop.errors import InputError
+
+OVER_RANKS = ("train", "eval")
+
+
+def add_launch(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("-n", type=int, metavar="N", help="ranks on this machine, which divide its processors")
+    add(
+        "--hostfile",
+        type=Path,
+        metavar="FILE",
+        help='the machines: [{"ssh": "desk1", "ips": ["10.0.0.1"]}, ...], as for mlx.launch',
+    )
+    add(
+        "--backend",
+        choices=("ring", "jaccl", "jaccl-ring", "nccl"),
+        default="ring",
+        help="MLX's engine; only ring has been tried",
+    )
+    add("--port", type=int, metavar="P", help="the first rank's port; the others' follow")
+    add(
+        "--python",
+        default=sys.executable,
+        metavar="FILE",
+        help="the interpreter on the machines; default: this one's path",
+    )
+    add(
+        "--limit",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="the longest wait for other ranks, of which one may be saving",
+    )
+    add(
+        "--start-limit",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="time in which all ranks must have connected",
+    )
+    add(
+        "--restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="continue up to N times from the last checkpoint after a rank was lost",
+    )
+    add("command", nargs=argparse.REMAINDER, help="-- and a command: " + " or ".join(OVER_RANKS))
+    command.set_defaults(run=_launch)
+
+
+def _launch(arguments: argparse.Namespace) -> int:
+    from mlx_gateloop.cli import parse
+    from mlx_gateloop.distributed.hosts import local_hosts, read_hostfile
+    from mlx_gateloop.distributed.launch import Settings, launch
+
+    if (arguments.n is None) == (arguments.hostfile is None):
+        raise InputError("launch: give one of -n N and --hostfile FILE")
+    least = {"n": 1, "restarts": 0, "limit": 1, "start_limit": 1, "port": 1}
+    for name, value in least.items():
+        given = getattr(arguments, name)
+        if given is not None and not value <= given <= 65535:
+            flag = f"-{name}" if name == "n" else f"--{name.replace('_', '-')}"
+            raise InputError(f"{flag}: expected {value} to 65535, got {given:g}")
+    argv = arguments.command[arguments.command[:1] == ["--"] :]
+    if not argv or argv[0] not in OVER_RANKS:
+        raise InputError(f"launch: expected -- and one of the commands {', '.join(OVER_RANKS)}")
+    parse(argv)
+    hostfile = arguments.hostfile
+    hosts = local_hosts(arguments.n) if hostfile is None else read_hostfile(hostfile)
+    settings = Settings(
+        hosts,
+        arguments.backend,
+        arguments.port,
+        arguments.python,
+        arguments.limit,
+        arguments.start_limit,
+    )
+    return launch(settings, argv, arguments.restarts)

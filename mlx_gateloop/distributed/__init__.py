@@ -1,0 +1,1 @@
+"""Runs over several processes and machines, on MLX's distributed engine."""

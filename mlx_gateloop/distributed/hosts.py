@@ -1,0 +1,92 @@
+"""The machines of a launch, and the addresses at which their ranks listen."""
+
+import json
+import random
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlx_gateloop.errors import InputError, one_line, shown
+
+LOCAL = "127.0.0.1"
+PORT = 32323  # mlx.launch's default
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine of a rank.
+
+    Args:
+        ssh: The name to reach it by ssh; 127.0.0.1 is this machine, without ssh.
+        ips: Addresses at which its rank listens.
+    """
+
+    ssh: str
+    ips: tuple[str, ...]
+
+
+def local_hosts(count: int) -> list[Host]:
+    """This machine, once for each rank."""
+    return [Host(LOCAL, (LOCAL,))] * count
+
+
+def read_hostfile(path: Path) -> list[Host]:
+    """Read a hostfile of mlx.launch.
+
+    Raises:
+        InputError: An unreadable file, or a host whose addresses are unknown.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        entries = content["hosts"] if isinstance(content, dict) else content
+        hosts = [Host(str(entry["ssh"]), tuple(map(str, entry["ips"]))) for entry in entries]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        example = '[{"ssh": "desk1", "ips": ["10.0.0.1"]}, ...]'
+        raise InputError(f"{path}: not a hostfile ({one_line(error)}); write {example}") from None
+    if not hosts:
+        raise InputError(f"{path}: has no hosts")
+    for host in hosts:
+        if not host.ips:
+            raise InputError(f"{path}: {shown(host.ssh)} has no address in its ips")
+        for address in host.ips:
+            try:
+                socket.getaddrinfo(address, None, socket.AF_INET)
+            except (OSError, UnicodeError) as error:
+                reason = getattr(error, "strerror", None) or one_line(error)
+                raise InputError(
+                    f"{path}: {shown(host.ssh)}: unknown address {shown(address)} ({reason})"
+                ) from None
+    return hosts
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` ports in a row that are free on this machine."""
+    for _ in range(100):
+        first = random.randint(20000, 60000)
+        try:
+            with ExitStack() as sockets:
+                for port in range(first, first + count):
+                    sockets.enter_context(socket.socket()).bind((LOCAL, port))
+            return first
+        except OSError:
+            continue
+    raise InputError(f"no {count} free ports in a row between 20000 and 60000; give a --port")
+
+
+def require_free(address: str, port: int) -> None:
+    """Require that a rank can listen there; MLX would share a port with another program.
+
+    Raises:
+        InputError: It cannot.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+            probe.listen()
+        except OSError as error:
+            reason = error.strerror or one_line(error)
+            raise InputError(
+                f"{address} port {port}: {reason}; give another --port or address"
+            ) from None

@@ -1,0 +1,90 @@
+"""Training over ranks: one run on all of them, from the first rank's state."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_flatten
+
+import mlx_gateloop
+from mlx_gateloop.distributed.world import World
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.train.checkpoint import Progress, assign_state, read_newest, state_of
+from mlx_gateloop.train.config import TrainConfig
+from mlx_gateloop.train.optimizer import Optimizer
+
+TOKENIZER = ("*token*.json", "*.jinja")  # the files that `tokenizer.save_pretrained` writes
+
+
+def seed_step(world: World, seed: int, step: int) -> None:
+    """Draw each rank's dropout as a function of the run's seed, the step and the rank.
+
+    A process on its own keeps its random state, which its checkpoints hold.
+    """
+    if world.size > 1:
+        sequence = np.random.SeedSequence((seed, step, world.rank))
+        mx.random.seed(int(sequence.generate_state(1, np.uint64)[0]))
+
+
+def read_first(world: World, checkpoint: Path) -> tuple[Path, Progress, dict[str, object]]:
+    """Read the header of the checkpoint to resume, which only the first rank must have."""
+
+    def read() -> tuple[str, dict[str, Any], dict[str, object]]:
+        path, progress, identity = read_newest(checkpoint)
+        return str(path), asdict(progress), identity
+
+    path, progress, identity = world.first(read, "checkpoint")
+    return Path(path), Progress(**progress), identity
+
+
+@contextmanager
+def files_of_first(world: World, directory: Path, *patterns: str) -> Iterator[Path]:
+    """Yield a directory with the first rank's text files: its own there, a copy on the others."""
+
+    def read() -> dict[str, str]:
+        files = [path for pattern in patterns for path in directory.glob(pattern)]
+        return {path.name: path.read_text(encoding="utf-8") for path in files}
+
+    if world.size == 1:
+        yield directory
+        return
+    files = world.first(read, "files of the run")
+    with TemporaryDirectory() as place:
+        for name, text in files.items():
+            (Path(place) / Path(name).name).write_text(text, encoding="utf-8")
+        yield Path(place)
+
+
+def require_one_run(world: World, config: TrainConfig, identity: dict[str, object]) -> None:
+    """Require the same run on all ranks, and a sequence for each in every batch.
+
+    Raises:
+        InputError: A rank has another version, configuration or data, or nothing to do.
+    """
+    if config.data.batch_size < world.size:
+        raise InputError(
+            f"data.batch_size: {config.data.batch_size} sequences cannot be divided among "
+            f"{world.size} ranks; give at least {world.size}"
+        )
+    facts: dict[str, object] = {"mlx-gateloop": mlx_gateloop.__version__, "MLX": version("mlx")}
+    world.agree(facts | dict(tree_flatten(identity)))
+
+
+def share_state(world: World, model: nn.Module, optimizer: Optimizer) -> None:
+    """Give all ranks the first one's weights, optimizer state and random state, bit for bit."""
+    if world.size == 1:
+        return
+    shared = {}
+    for name, array in state_of(model, optimizer).items():
+        raw = array.reshape(-1).view(mx.uint8)
+        raw = raw if world.is_first else mx.zeros_like(raw)
+        raw = world.sum(raw, "exchange of weights")
+        shared[name] = raw.view(array.dtype).reshape(array.shape)
+    assign_state(shared, model, optimizer)

@@ -1,0 +1,134 @@
+"""A process with everything imported, which forks ranks that listen on loopback."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent.parent))
+
+PATIENCE = 120  # seconds; longer than any test takes on a busy machine
+
+
+class Nursery:
+    """The test's end of it.
+
+    Args:
+        folder: A directory for what the ranks print.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def start(self, size: int, *words: Any, limit: float = PATIENCE) -> list[int]:
+        """Start ranks; returns their process ids.
+
+        Args:
+            size: Their number.
+            words: A `gateloop` command, or the name of a function of `distributed.jobs`.
+            limit: Seconds that they wait for each other.
+        """
+        words = tuple(map(str, words))
+        return self._ask(size=size, words=words, limit=limit, folder=str(self._folder))
+
+    def wait(self) -> list[int]:
+        """Wait until all ranks have ended; returns their exit codes, negative for a signal."""
+        return self._ask()
+
+    def run(self, size: int, *words: Any, **options: Any) -> list[int]:
+        self.start(size, *words, **options)
+        return self.wait()
+
+    def said(self, rank: int) -> str:
+        """The last line of a rank, as it tells the launcher."""
+        text = (self._folder / f"{rank}.out").read_text()
+        events = [json.loads(part.splitlines()[0]) for part in text.split("\x1e")[1:]]
+        return next((event["line"] for event in events if "code" in event), "")
+
+    def answers(self, size: int, job: str, *words: Any) -> list[Any]:
+        """What a function of `distributed.jobs` returns on each rank."""
+        codes = self.run(size, job, *words)
+        assert codes == [0] * size, [self.said(rank) for rank in range(size)]
+        return [json.loads(self.said(rank)) for rank in range(size)]
+
+    def close(self) -> None:
+        self._process.communicate()
+
+    def _ask(self, **job: Any) -> Any:
+        assert self._process.stdin
+        assert self._process.stdout
+        print(json.dumps(job), file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())
+
+
+def child(job: dict[str, Any], rank: int, hostfile: str) -> None:
+    from distributed import jobs
+
+    import mlx_gateloop.rank as entry
+
+    for descriptor, suffix in ((1, "out"), (2, "err")):
+        file = os.open(f"{job['folder']}/{rank}.{suffix}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, descriptor)
+    os.environ |= {"MLX_RANK": str(rank), "MLX_HOSTFILE": hostfile}
+    settings = {"key": "test", "backend": "ring", "limit": job["limit"], "terminal": False}
+    settings |= {"hosts": [f"desk{other}" for other in range(job["size"])], "restarted": False}
+    if hasattr(jobs, job["words"][0]):
+        run = getattr(jobs, job["words"][0])
+        entry.run = lambda words, world: (0, json.dumps(run(world, *words[1:])))
+    entry.main(settings, job["words"])
+
+
+def serve() -> None:
+    import matplotlib.pyplot  # noqa: F401
+
+    from mlx_gateloop.distributed.hosts import free_ports
+    from mlx_gateloop.train import train  # noqa: F401
+
+    jobs = os.fdopen(os.dup(0))
+    reader, _ = os.pipe()  # the launcher's end stays open and says nothing
+    os.dup2(reader, 0)
+    for line in jobs:
+        job = json.loads(line)
+        if job:
+            first = free_ports(job["size"])
+            hosts = [[f"127.0.0.1:{first + rank}"] for rank in range(job["size"])]
+            hostfile = Path(job["folder"]) / "hosts.json"
+            hostfile.write_text(json.dumps(hosts))
+            pids = []
+            for rank in range(job["size"]):
+                pids.append(os.fork())
+                if pids[-1] == 0:
+                    try:
+                        child(job, rank, str(hostfile))
+                    finally:
+                        os._exit(99)
+            print(json.dumps(pids), flush=True)
+        else:
+            print(json.dumps(ended(pids)), flush=True)
+
+
+def ended(pids: list[int]) -> list[int]:
+    """Wait for processes; those that are still there after `PATIENCE` are killed."""
+    codes: dict[int, int] = {}
+    deadline = time.monotonic() + PATIENCE
+    while len(codes) < len(pids):
+        for pid in pids:
+            if pid not in codes:
+                found, status = os.waitpid(pid, os.WNOHANG)
+                if found:
+                    codes[pid] = os.waitstatus_to_exitcode(status)
+                elif time.monotonic() > deadline:
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    return [codes[pid] for pid in pids]
+
+
+if __name__ == "__main__":
+    serve()

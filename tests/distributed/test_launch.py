@@ -1,0 +1,192 @@
+"""The launcher: what it makes of the ends of its ranks, here scripts that train nothing."""
+
+import json
+import os
+import signal
+import sys
+from subprocess import run
+
+import pytest
+
+from mlx_gateloop.cli import main
+from mlx_gateloop.distributed import launch
+from mlx_gateloop.distributed.events import Stream, send
+from mlx_gateloop.distributed.hosts import free_ports, local_hosts, require_free
+from mlx_gateloop.errors import InputError
+
+RANK = """#!{python} -SE
+import json, os, signal, sys, time
+settings, rank = json.loads(sys.argv[3]), int(os.environ["MLX_RANK"])
+def send(**event):
+    text = json.dumps({{"key": settings["key"], "rank": rank, **event}})
+    os.write(1, b"\\x1e" + text.encode() + b"\\n")
+acts = json.loads(sys.argv[sys.argv.index("--data") + 1])
+act = acts[rank]
+os.write(2, b"[ring] Socket 3 was closed by the peer\\n")
+send(started=True)
+if act == "wait in MLX":
+    time.sleep(600)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a rank says first why it ends
+send(joined=True)
+open(f"{folder}/{{settings['key']}}-{{rank}}", "w").close()
+while len([name for name in os.listdir("{folder}") if settings["key"] in name]) < len(acts):
+    time.sleep(0.01)  # as MLX waits for all
+os.write(1, b"half a line ")
+if act == "die" or act == "die once" and not settings["restarted"]:
+    os.kill(os.getpid(), signal.SIGKILL)
+if act == "stop":
+    os.kill(os.getpid(), signal.SIGSTOP)
+if act in ("interrupt", "obey"):
+    if act == "interrupt":
+        os.kill({pid}, signal.SIGINT)
+    while b"stop" not in os.read(0, 100):
+        pass
+    act = [130, "interrupted at step 7"]
+code, line = act if isinstance(act, list) else (0, "")
+if rank == 0:
+    print("of rank", rank, flush=True)
+send(code=code, line=line)
+sys.exit(code)
+"""
+LOST = "lost (killed, stopped or unreachable); what was saved is whole, continue with --resume"
+ADVICE = "see if `ssh 127.0.0.1 {python} --version` works"
+CONNECT = "see that the machines reach each other's ips at these ports"
+
+
+@pytest.fixture
+def launched(tmp_path, monkeypatch, capsys):
+    """Launch scripts with an act for each rank; returns the exit code and what was shown."""
+    monkeypatch.setattr(launch, "GRACE", 1.0)
+    script = tmp_path / "rank"
+    script.write_text(RANK.format(python=sys.executable, pid=os.getpid(), folder=tmp_path))
+    script.chmod(0o755)
+
+    def start(*acts, python=script, options=()):
+        words = ["launch", "-n", str(len(acts)), "--python", str(python), *options]
+        words += ["--", "train", "--out", str(tmp_path / "out"), "--data", json.dumps(acts)]
+        code = main(words)
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err.splitlines()
+
+    return start
+
+
+def test_done_on_all_ranks(launched):
+    code, out, lines = launched("train", "train")
+    assert (code, lines) == (0, [])
+    assert out.count("half a line ") == 2
+    assert "of rank 0\n" in out
+
+
+def test_a_rank_that_dies_is_named_and_the_run_goes_on_from_its_checkpoint(launched):
+    failed = [1, "a rank was lost in the exchange of gradients"]
+    lines = [f"rank 0 on 127.0.0.1: {failed[1]}", f"error: rank 1 on 127.0.0.1: {LOST}"]
+    assert launched(failed, "die")[::2] == (1, lines)
+    code, _, lines = launched("train", "die once", options=["--restarts", "1"])
+    assert (code, lines[-1]) == (0, "restart 1 of 1")
+    assert f"error: rank 1 on 127.0.0.1: {LOST}" in lines
+
+
+def test_a_rank_that_stops_is_named_and_ended(launched):
+    failed = [1, "no answer of the other ranks"]
+    code, _, lines = launched(failed, "stop", options=["--limit", "1"])
+    assert (code, lines[-1]) == (1, f"error: rank 1 on 127.0.0.1: {LOST}")
+
+
+def test_wrong_input_is_one_line(launched):
+    line = "error: data.batch_size: too few"
+    assert launched([2, line], [2, line])[::2] == (2, [line])
+    code, _, lines = launched([1, "a rank was lost"], [2, "error: text.txt: no such file"])
+    assert (code, lines) == (2, ["error: rank 1 on 127.0.0.1: text.txt: no such file"])
+
+
+def test_ranks_that_do_not_start_or_connect(launched):
+    code, _, lines = launched("train", "train", python="/no/python")
+    assert code == 2
+    assert lines[-1].endswith("did not start; " + ADVICE.format(python="/no/python"))
+    code, _, lines = launched("train", "wait in MLX", options=["--start-limit", "2"])
+    assert (code, len(lines)) == (2, 1)
+    assert lines[0] == f"error: rank 1 on 127.0.0.1: not connected after 2 s; {CONNECT}"
+
+
+def test_ctrl_c_stops_all_ranks(launched):
+    code, _, lines = launched("interrupt", "obey")
+    assert (code, lines) == (130, ["interrupted at step 7"])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+TRAIN = ["--", "train", "--out", "out"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-n", "2"], "launch: expected -- and one of the commands train, eval"),
+        (["-n", "2", "--", "app"], "launch: expected -- and one of the commands train, eval"),
+        (TRAIN, "launch: give one of -n N and --hostfile FILE"),
+        (["-n", "0", *TRAIN], "-n: expected 1 to 65535, got 0"),
+        (["-n", "2", "--port", "70000", *TRAIN], "--port: expected 1 to 65535, got 70000"),
+        (["-n", "2", "--limit", "0", *TRAIN], "--limit: expected 1 to 65535, got 0"),
+        (["--hostfile", "{}", *TRAIN], "hosts.json: No such file or directory"),
+    ],
+)
+def test_wrong_usage(words, message, tmp_path, capsys):
+    words = [word.format(tmp_path / "hosts.json") for word in words]
+    assert main(["launch", *words]) == 2
+    assert capsys.readouterr().err.removeprefix("error: ").rpartition("/")[2] == f"{message}\n"
+
+
+def test_the_launched_command_is_checked_first(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["launch", "-n", "2", *TRAIN, "--bad"])
+    line = "error: unrecognized arguments: --bad; see gateloop train --help\n"
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[", "not a hostfile"),
+        ('{"hosts": 3}', "not a hostfile"),
+        ('[{"ssh": "desk"}]', "not a hostfile ('ips')"),
+        ("[]", "has no hosts"),
+        ('[{"ssh": "desk", "ips": []}]', "'desk' has no address in its ips"),
+        (
+            '[{"ssh": "desk", "ips": ["nowhere.invalid"]}]',
+            "'desk': unknown address 'nowhere.invalid'",
+        ),
+    ],
+)
+def test_bad_hostfiles(tmp_path, capsys, text, message):
+    path = tmp_path / "hosts.json"
+    path.write_text(text)
+    assert main(["launch", "--hostfile", str(path), *TRAIN]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {path}: {message}")
+    assert len(said.splitlines()) == 1
+
+
+def test_a_port_in_use():
+    first = free_ports(2)
+    require_free("127.0.0.1", first)
+    with pytest.raises(InputError, match=r"192\.0\.2\.1 port \d+: .*; give another --port"):
+        require_free("192.0.2.1", first)  # an address of no machine
+    code = f"import socket; s = socket.create_server(('127.0.0.1', {first}), reuse_port=True); "
+    code += "from mlx_gateloop.distributed.hosts import require_free; "
+    code += f"require_free('127.0.0.1', {first})"
+    child = run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f"127.0.0.1 port {first}: Address already in use" in child.stderr
+    assert len(local_hosts(3)) == 3
+
+
+def test_events_between_lines(capfd):
+    send("key", rank=1, joined=True)
+    send("other", rank=2)
+    whole = b"a bar\r 50%" + capfd.readouterr().out.encode() + b"\xff[ring] text\n[ring] noise\nend"
+    for size in (1, 7, 1000):
+        stream, text, events = Stream("key"), b"", []
+        for start in range(0, len(whole), size):
+            shown, found = stream.read(whole[start : start + size])
+            text, events = text + shown, events + found
+        assert text == b"a bar\r 50%\xff[ring] text\nend"
+        assert events == [{"key": "key", "rank": 1, "joined": True}]

@@ -1,0 +1,151 @@
+"""Exchanges and training over 2 and 4 ranks on loopback, beside one process."""
+
+import json
+import math
+import os
+import signal
+import threading
+import time
+from itertools import chain
+
+import mlx.core as mx
+import pytest
+
+from mlx_gateloop.distributed.limit import TimeLimit
+from mlx_gateloop.train.checkpoint import read_header
+
+
+def log_of(out):
+    return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+
+
+def values(out, key):
+    return [record[key] for record in log_of(out) if key in record]
+
+
+def state_of(out):
+    arrays = mx.load(str(out / "checkpoints" / "last.safetensors"))
+    return {name: array for name, array in arrays.items() if not name.startswith("random")}
+
+
+def rows_of(folder, size, stop_at):
+    """The sequences of each step, of all ranks together."""
+    parts = [json.loads((folder / f"{rank}-{stop_at}.json").read_text()) for rank in range(size)]
+    assert all(part.keys() == parts[0].keys() for part in parts)
+    return {step: list(chain(*(part[step] for part in parts))) for step in parts[0]}
+
+
+@pytest.fixture(scope="module")
+def alone(nursery, run, tmp_path_factory):
+    """The run of one process."""
+    out = tmp_path_factory.mktemp("alone") / "out"
+    assert nursery.answers(1, "recorded", 20, out.parent, *run, out) == [[0, ""]]
+    return out
+
+
+def wait_for_step(out, step):
+    """Wait until the run has logged a step."""
+    while not (out / "log.jsonl").exists() or len(log_of(out)) < step:
+        time.sleep(0.02)
+
+
+FOUR = pytest.param(4, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("size", [2, FOUR])
+def test_exchanges(nursery, size):
+    for rank, answer in enumerate(nursery.answers(size, "exchanges")):
+        gathered = [{"rank": other, "text": "ä" * other} for other in range(size)]
+        assert answer["gathered"] == gathered
+        assert answer["first"] == [0, math.inf]
+        assert answer["sum"] == [number * size * (size + 1) // 2 for number in range(5)]
+        assert answer["any"] == [True, False]
+        assert answer["part"] == [rank * 7 // size, (rank + 1) * 7 // size]
+    message = "rank 1 on desk1 differs from rank 0 on desk0 in its seed: 1, not 0"
+    assert nursery.answers(size, "differ") == [message] * size
+    first, *others = nursery.answers(size, "gradients")
+    assert others == [first] * (size - 1), "equal on all ranks"
+    assert first["mlx.core.float32"] < 1e-6 * size
+    assert 1e-6 < first["mlx.core.bfloat16"] < 0.02 * size
+
+
+@pytest.mark.parametrize("size", [2, FOUR])
+def test_training_is_that_of_one_process(nursery, run, alone, tmp_path, size):
+    """Losses, gradients, validations and weights; 6 sequences are 1 or 2 for each of 4 ranks."""
+    out = tmp_path / "out"
+    assert nursery.run(size, *run, out) == [0] * size
+    for key in ("loss", "validation_loss", "gradient_norm"):
+        assert values(out, key) == pytest.approx(values(alone, key), rel=1e-6)
+    ours, theirs = state_of(out), state_of(alone)
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        assert mx.allclose(array, theirs[name], rtol=1e-4, atol=1e-6), name
+    names = {path.relative_to(out) for path in out.rglob("*")}
+    assert names == {path.relative_to(alone) for path in alone.rglob("*")}
+
+
+def test_ranks_that_differ_refuse_to_start(nursery, run, tmp_path):
+    out = tmp_path / "out"
+    line = "error: rank 1 on desk1 differs from rank 0 on desk0 in its config.seed: 1, not 0"
+    assert nursery.answers(2, "another_seed", *run, out) == [[2, line]] * 2
+    words = [*run, out, "--batch-size", 1]
+    assert nursery.run(2, *words) == [2, 2]
+    assert nursery.said(0).startswith("error: data.batch_size: 1 sequences cannot be divided")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_resumed_on_other_numbers_of_ranks(nursery, run, alone, tmp_path):
+    """Steps 1 to 6 on two ranks, to 12 on one, to 20 on four: the batches of one process."""
+    out, rows = tmp_path / "out", {}
+    for size, stop_at in ((2, 6), (1, 12), (4, 20)):
+        words = [*run, out, *(["--resume"] if rows else [])]
+        answers = nursery.answers(size, "recorded", stop_at, tmp_path, *words)
+        assert [code for code, _ in answers] == [0 if stop_at == 20 else 130] * size
+        rows |= rows_of(tmp_path, size, stop_at)
+    assert rows == rows_of(alone.parent, 1, 20)
+    assert values(out, "step") == values(alone, "step")
+    assert values(out, "loss") == pytest.approx(values(alone, "loss"), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sign", "reason"),
+    [
+        (signal.SIGKILL, "lost"),
+        pytest.param(signal.SIGSTOP, "no answer of the other ranks", marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_that_dies_or_stops_ends_the_others(nursery, run, tmp_path, sign, reason):
+    out = tmp_path / "out"
+    limit = 120 if sign == signal.SIGKILL else 3
+    pids = nursery.start(2, *run, out, "--set", "steps=100000", limit=limit)
+    wait_for_step(out, 7)
+    os.kill(pids[1], sign)
+    while not nursery.said(0):
+        time.sleep(0.02)
+    os.kill(pids[1], signal.SIGKILL)
+    assert nursery.wait() == [1, -signal.SIGKILL]
+    assert reason in nursery.said(0)
+    assert read_header(out / "checkpoints" / "last.safetensors")[0].step >= 5
+    words = [*run, out, "--set", "steps=100000", "--resume"]
+    assert nursery.answers(1, "recorded", len(log_of(out)) + 2, tmp_path, *words)[0][0] == 130
+
+
+def test_a_wait_is_ended_from_another_thread():
+    named, ended = [], threading.Event()
+    limit = TimeLimit(0.1, lambda name: (named.append(name), ended.set()))
+    with limit("exchange of losses"):
+        assert ended.wait(60)
+    assert named[0] == "exchange of losses"
+
+
+@pytest.mark.slow
+def test_a_late_rank_is_waited_for(nursery, run, alone, tmp_path):
+    out = tmp_path / "out"
+    pids = nursery.start(2, *run, out)
+    wait_for_step(out, 3)
+    os.kill(pids[1], signal.SIGSTOP)
+    time.sleep(0.5)
+    os.kill(pids[1], signal.SIGCONT)
+    assert nursery.wait() == [0, 0]
+    assert values(out, "loss") == pytest.approx(values(alone, "loss"), rel=1e-6)
