@@ -12,8 +12,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from helpers.models import save_tiny_model
+from helpers.models import save_tiny_model, tiny_model
 from mlx.utils import tree_flatten, tree_map
+
+from mlx_gateloop import save
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "vocab_size": 50, "num_hidden_layers": 2}
 ATTENTION = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
@@ -132,10 +134,18 @@ def recurrent_model(name: str, seed: int = 0, **sizes: Any) -> Any:
 
 
 def save_recurrent_model(
-    path: Path, name: str, seed: int = 0, dtype: mx.Dtype = mx.float32, **sizes: Any
+    path: Path,
+    name: str,
+    seed: int = 0,
+    dtype: mx.Dtype = mx.float32,
+    tokenizer: Any = None,
+    **sizes: Any,
 ) -> Path:
-    """Save such a model to a directory, with a tokenizer of bytes and a chat template."""
-    save_tiny_model(path, chat=True)
+    """Save such a model to a directory, with a tokenizer; of bytes, for chats, if none is given."""
+    if tokenizer is None:
+        save_tiny_model(path, chat=True)
+    else:
+        save(tiny_model(vocab_size=len(tokenizer)), tokenizer, path)
     vocabulary = json.loads((path / "config.json").read_text())["vocab_size"]
     if "text_config" in CONFIGS.get(name, {}):
         sizes = {"text_config": CONFIGS[name]["text_config"] | sizes | {"vocab_size": vocabulary}}

@@ -1,10 +1,12 @@
 """The real app on small models that never end by themselves, and a headless Chromium."""
 
 import pytest
-from helpers.browser import CHROMIUM, Page, Server, chromium, new_context
+from helpers.browser import CHROMIUM, ROOT, Page, Server, chromium, new_context
 from helpers.models import chat_tokenizer, never_end, tiny_model
+from helpers.recurrent import save_recurrent_model
 
 import mlx_gateloop as gl
+from mlx_gateloop.tokenizer import CHAT_TEMPLATE, train_tokenizer
 
 LAYERS, CHANNELS = 4, 48
 HALF = 0xE2  # the first byte of a character of three
@@ -29,6 +31,23 @@ class Visitor(Page):
     layers, channels = LAYERS, CHANNELS
     tokens = 96  # of an answer, unless a test asks for more
 
+    def open_saved(self):
+        """Open the conversation that was saved or chosen last."""
+        self.settings()
+        self.tab.locator("#open").click()
+        self.settings()
+
+    def save(self, name):
+        self.settings()
+        if not self.tab.locator("#save-name").is_visible():
+            self.tab.get_by_text("Saved conversations").click()
+        self.tab.locator("#save-name textarea, #save-name input").fill(name)
+        self.tab.locator("#save").click()
+        saved = "n => document.querySelector('#saved input').value === n"
+        self.tab.wait_for_function(saved, arg=name)
+        self.tab.get_by_text(f"messages as '{name}' in kept.").wait_for()
+        self.settings()
+
 
 @pytest.fixture(scope="session")
 def watch():
@@ -40,6 +59,7 @@ def endless_models(tmp_path_factory):
     """Models that never write a token that ends an answer.
 
     "a" and "b" are small, "slow" is some 20 times as large, and "half" ends within a character.
+    "falcon" and "llama" are of these types of mlx-lm, and may end.
     """
     folder, tokenizer = tmp_path_factory.mktemp("endless"), chat_tokenizer()
     half = tokenizer.encode(bytes([HALF, 0x80, 0x80]).decode())[0]
@@ -57,7 +77,18 @@ def endless_models(tmp_path_factory):
         if name == "half":
             model.lm_head.bias = model.lm_head.bias.at[half].add(1e9)
         gl.save(model, tokenizer, folder / name)
+    sizes = {"lm_head_multiplier": 5.0}  # with the type's own, all tokens are as likely
+    save_recurrent_model(folder / "falcon", "falcon_h1", tokenizer=trained_tokenizer(), **sizes)
+    save_recurrent_model(folder / "llama", "llama")
     return folder
+
+
+def trained_tokenizer():
+    """A tokenizer of pieces with a chat template."""
+    texts = [path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+    tokenizer = train_tokenizer(texts, 600)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -16,22 +16,6 @@ def running(page):
     return page
 
 
-def open_saved(page):
-    page.settings()
-    page.tab.locator("#open").click()
-    page.settings()
-
-
-def save(page, name):
-    page.settings()
-    page.tab.get_by_text("Saved conversations").click()
-    page.tab.locator("#save-name textarea, #save-name input").fill(name)
-    page.tab.locator("#save").click()
-    page.tab.wait_for_function("n => document.querySelector('#saved input').value === n", arg=name)
-    page.tab.get_by_text(f"messages as '{name}' in kept.").wait_for()
-    page.settings()
-
-
 def choose(page, model, about):
     """Choose a model and wait for its description: all that was sent before is shown by then."""
     page.choose(model)
@@ -114,12 +98,12 @@ def test_a_new_conversation_during_a_run_leaves_nothing_of_the_old_one(running):
 def test_a_saved_conversation_goes_on(page):
     page.ask("remember me")
     page.finished()
-    save(page, "kept for later")
+    page.save("kept for later")
     answer = page.said("bot")
     page.set_tokens(1024)
     page.ask("something else")
     page.tab.wait_for_function(MID_RUN)
-    open_saved(page)  # during a run
+    page.open_saved()  # during a run
     page.shows(1)
     choose(page, "b", "fixed transitions")
     choose(page, "a", "data-controlled transitions")
@@ -133,7 +117,7 @@ def test_a_saved_conversation_goes_on(page):
     assert page.said() == ["remember me", "and now"]
     now, whole = page.read()
     assert now < 60 < page.tokens < whole
-    open_saved(page)  # after a run
+    page.open_saved()  # after a run
     page.shows(1)
     page.ask("and now")
     page.finished()
@@ -143,7 +127,7 @@ def test_a_saved_conversation_goes_on(page):
 def test_a_saved_conversation_goes_on_in_another_session(page, new_page):
     page.ask("from one to the other")
     page.finished()
-    save(page, "given away")
+    page.save("given away")
     other = new_page()
     other.set_tokens(8)
     other.settings()
@@ -151,7 +135,7 @@ def test_a_saved_conversation_goes_on_in_another_session(page, new_page):
     other.tab.locator("#saved input").click()
     other.tab.get_by_role("option", name="given away").click()
     other.settings()
-    open_saved(other)
+    other.open_saved()
     other.shows(1)
     assert other.said("bot") == page.said("bot")
     other.ask("and now")

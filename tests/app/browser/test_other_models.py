@@ -1,0 +1,140 @@
+"""A hybrid of another type and attention alone, in the page."""
+
+import base64
+
+import numpy as np
+import pytest
+
+import mlx_gateloop as gl
+from mlx_gateloop.generate import Sampling, stream
+from mlx_gateloop.io import load_any
+
+CODES = """layer => {
+  const { columns, layers } = document.querySelector('#chat-view .gl').view.recording;
+  const { data, length, size } = columns[layer];
+  return [layers[layer].channels, btoa(String.fromCharCode(...data.slice(0, length * size)))];
+}"""
+OPTIONS = """() => [...document.querySelectorAll('#chat-view .layer option')].map(
+  option => [option.value, option.textContent, option.disabled])"""
+PENALTY = "[aria-label='number input for Repetition penalty']"
+TOKENS = 24
+
+
+@pytest.fixture
+def falcon(page):
+    """A page with a tiny random falcon_h1, whose answers are the same every time."""
+    page.choose("falcon")
+    about = "document.querySelector('#model-about').innerText"
+    page.tab.wait_for_function(f"{about} === '2 layers, falcon_h1'")
+    page.set("#seed input", 7)
+    page.set(PENALTY, 1)
+    page.set_tokens(TOKENS)
+    yield page
+    page.set("#seed input", -1)
+    page.set(PENALTY, 1.1)
+
+
+@pytest.fixture(scope="module")
+def recorder(endless_models):
+    """What the recorder has of the answer to a message."""
+    model, tokenizer = load_any(endless_models / "falcon")
+
+    def record(text):
+        messages = [{"role": "user", "content": text}]
+        sampling = Sampling(0.7, top_p=0.95, min_p=0.05, seed=7)
+        with gl.watch.recording(model) as recorder:
+            answer = "".join(stream(model, tokenizer, messages, sampling, max_tokens=TOKENS))
+        return recorder, answer
+
+    return record
+
+
+def codes(page, layer):
+    page.tab.select_option("#chat-view .layer", value=str(layer))
+    page.tab.wait_for_function(
+        "document.querySelector('#chat-view .gl').view.have"
+        " === document.querySelector('#chat-view .gl').view.pieces.length"
+    )
+    channels, data = page.tab.evaluate(CODES, layer)
+    return np.frombuffer(base64.b64decode(data), np.uint8).reshape(-1, 2, channels)
+
+
+def test_every_column_of_a_hybrid_is_the_recorders(falcon, recorder):
+    falcon.ask("what does a state remember")
+    tokens = falcon.finished()
+    expected, answer = recorder("what does a state remember")
+    assert falcon.said("bot") == [answer.strip("\n")]
+    assert tokens == expected.trace.tokens
+    for layer in range(2):
+        shown = codes(falcon, layer).astype(int)
+        assert len(shown) == tokens
+        assert np.abs(shown - expected.trace.columns(layer, 0, tokens)).max() <= 1
+
+
+def test_attention_layers_of_a_hybrid_are_labelled(falcon):
+    falcon.ask("labels")
+    falcon.finished()
+    reason = "not watched: attention keeps tokens as they are: no decay to see"
+    assert falcon.tab.evaluate(OPTIONS) == [
+        ["0", "1: layers.0.mamba · state space", False],
+        ["-1", f"layers.0.self_attn · {reason}", True],
+        ["1", "2: layers.1.mamba · state space", False],
+        ["-1", f"layers.1.self_attn · {reason}", True],
+    ]
+    assert "0: real transitions" in falcon.tab.locator("#chat-view .stack").inner_text()
+    status = falcon.tab.locator("#chat-status").inner_text()
+    assert "constant" in status
+    assert "grows" in status
+
+
+def test_a_hybrid_chats_is_undone_edited_saved_and_opened(falcon):
+    falcon.ask("the first message " * 5)
+    first = falcon.finished()
+    run, before = falcon.view("run"), codes(falcon, 1)
+    falcon.ask("a second one")
+    falcon.finished()
+    now, whole = falcon.read()
+    assert now < 30 < whole
+    assert (codes(falcon, 1)[:first] == before).all()
+    said = falcon.said("bot")
+    falcon.tab.get_by_label("Undo").last.click()
+    falcon.shows(1)
+    falcon.tab.wait_for_function(
+        "run => document.querySelector('#chat-view .gl').view.run === run", arg=run
+    )
+    assert (codes(falcon, 1) == before).all()
+    falcon.ask("a second one")
+    falcon.finished()
+    assert falcon.said("bot") == said  # from the same state
+    assert falcon.read()[0] == 1
+    before = falcon.view("run")
+    falcon.tab.get_by_label("Edit").last.click()
+    falcon.tab.locator("#chat textarea").fill("another second one")
+    falcon.tab.get_by_label("Submit").last.click()
+    falcon.begun(before)
+    falcon.finished()
+    assert falcon.read()[0] < 30
+    falcon.save("a hybrid")
+    said = falcon.said("bot")
+    falcon.tab.locator("#clear").click()
+    falcon.shows(0)
+    falcon.open_saved()
+    falcon.shows(2)
+    assert falcon.said("bot") == said
+    falcon.ask("go on")
+    falcon.finished()
+    now, whole = falcon.read()
+    assert now < 30 < 60 < whole
+
+
+def test_attention_alone_answers_and_says_that_there_is_nothing_to_see(page):
+    page.choose("llama")
+    page.set_tokens(TOKENS)
+    page.tab.locator("#chat-box textarea").fill("hello")
+    page.tab.locator("#chat-box textarea").press("Enter")
+    page.tab.wait_for_function("/done/.test(document.querySelector('#chat-status').innerText)")
+    page.settled()
+    assert page.said("bot")[0]
+    hint = "Nothing to see, the layers are not watched: attention keeps tokens as they are"
+    assert hint in page.view("heatmaps.hint")
+    assert hint in page.tab.locator("#chat-view .tip").inner_text()
