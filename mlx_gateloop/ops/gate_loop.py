@@ -153,8 +153,8 @@ def _gate_loop(
     fused = None
     if q.size > 0 and v.size > 0:
         fused = backend.fused if q.ndim == 3 else backend.heads
-    if mode == "auto":  # only the native scan is as fast for one step as the step
-        fused_step = fused and backend is BACKENDS["native"]
+    if mode == "auto":  # one step of a fused scan is one launch, but not yet with heads on a GPU
+        fused_step = fused and (q.ndim == 3 or backend is BACKENDS["native"])
         mode = "recurrent" if q.shape[1] == 1 and not fused_step else "scan"
     if fused and mode == "scan":
         y, last = fused(q, k, v, a, h0, mask, reverse)

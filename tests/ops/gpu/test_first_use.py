@@ -5,7 +5,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from harness import metal_kernel
+from harness import metal_kernel, recorded
 from helpers import gated
 from helpers.reference import random_case
 
@@ -145,6 +145,24 @@ def test_inference_compiles_its_own_kernels_alone(length, most):
     compiled = {(name, template) for name, _, template in machine.calls}
     assert len(compiled) == len(machine.kernels.compiled) == most
     assert machine.segments("backward") == set()
+
+
+@pytest.mark.parametrize("length", [40, 3001])
+def test_a_step_after_a_prompt_is_one_launch_of_its_kernel(length):
+    arrays = [mx.random.normal((1, length, 32), key=mx.random.key(i)) for i in range(5)]
+    machine = Machine()
+    h = forward(machine, arrays)[1]
+    compiled = set(machine.kernels.compiled)
+    q, k, v, *gates = (x[:, :1] for x in arrays)
+    a = gl.Transition.sigmoid(*gates)
+    _, h = machine.operator(q, k, v, a, h, None, False)
+    mx.eval(h)
+    with recorded() as launches:
+        mx.eval(machine.operator(q, k, v, a, h, None, False))
+    assert machine.kernels.compiled == compiled
+    (launch,) = launches
+    assert launch.name == "gateloop_forward"
+    assert launch.read["h0"] == launch.written["h1"] == h.nbytes
 
 
 def test_long_compilation_is_told_once(capsys, monkeypatch):

@@ -173,11 +173,11 @@ def test_the_transformations_that_kernels_lack_raise(plain, name):
 
 
 def test_one_step_is_the_recurrent_step(plain):
-    arrays = [x[:, :1] for x in ARRAYS]
+    arrays = [*(x[:, :1] for x in ARRAYS), H0]
     assert_close(operator(*arrays), operator(*arrays, backend="ops"))
-    assert plain == []
-    operator(*arrays, mode="scan")
-    assert plain
+    assert plain == ["gateloop_forward"]
+    assert_close(operator(*arrays, mode="recurrent"), operator(*arrays, backend="ops"))
+    assert plain == ["gateloop_forward"]
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 0, 3), (2, 4, 0)])
