@@ -48,9 +48,10 @@ class Tuning:
 
     Args:
         cores: Processors; MLX does not report their number. Twice as many threadgroups are plenty.
-        few: Segments and fold where there are fewer threadgroups than that, by `kind`; 16 and
+        few: Segments and fold where each threadgroup has a core for itself, by `kind`; 16 and
             False if not named.
-        many: The same where there are as many; 8 and False if not named.
+        many: The same where there are more; 8 and False if not named. Two such threadgroups fit on
+            a core at a time, where one with 16 segments takes its threads, registers or memory.
         shortest_part: Steps. In shorter parts reading the gates and inputs twice costs more than
             working side by side saves.
     """
@@ -78,17 +79,16 @@ def kind(name: Pass, dtype: mx.Dtype) -> str:
 
 
 def plan(tuning: Tuning, kind: str, B: int, L: int, D: int) -> Plan:
-    """Choose more segments for few threadgroups, and parts for very few with long sequences."""
-    groups, plenty = B * -(-D // WIDTH), 2 * tuning.cores
-    if groups >= plenty:
+    """Choose parts for few threadgroups with long sequences, and more segments for still few."""
+    groups, tiles = B * -(-D // WIDTH), -(-L // TILE)
+    parts = min(2 * tuning.cores // groups, L // tuning.shortest_part)
+    # Two passes over the inputs take nearly twice as long as one. No part is without steps.
+    parts = 1 if parts < 4 else -(-tiles // -(-tiles // parts))
+    if groups * parts > tuning.cores:
         segments, fold = tuning.many.get(kind, (8, False))
-        return Plan(segments, fold=fold)
-    segments, fold = tuning.few.get(kind, (16, False))
-    parts = min(plenty // groups, L // tuning.shortest_part)
-    if parts < 4:  # two passes over the inputs take nearly twice as long as one
-        return Plan(segments, fold=fold)
-    tiles = -(-L // TILE)
-    return Plan(segments, -(-tiles // -(-tiles // parts)), fold)  # no part without steps
+    else:
+        segments, fold = tuning.few.get(kind, (16, False))
+    return Plan(segments, parts, fold)
 
 
 def device() -> str:

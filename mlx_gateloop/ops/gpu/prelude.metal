@@ -1,5 +1,5 @@
-// Metal's definitions for the shared text. Without `precise`, exp would be the fast variant, with
-// errors up to 2^-13; MLX's own operations use `precise` too.
+// Metal's definitions for the shared text. Without `precise`, exp would be the fast variant, which
+// rounds less exactly; MLX's own operations use `precise` too.
 #define GL_FN inline
 #define GL_SHARED threadgroup
 #define GL_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)

@@ -127,6 +127,7 @@ def test_plans(platform, B, D, L):
     each = -(-tiles // cut.parts)  # tiles of a part, as the kernels count them
     assert (cut.parts - 1) * each < tiles  # the last part has steps
     assert groups * cut.parts <= max(2 * DEFAULTS[platform].cores, groups)
+    assert (cut.segments == 8) == (groups * cut.parts > DEFAULTS[platform].cores)
     if groups >= 2 * DEFAULTS[platform].cores:
         assert cut == Plan(8)
     if cut.parts > 1:
