@@ -24,15 +24,13 @@ class Backend(NamedTuple):
 
     Attributes:
         scan: h_n = a_n h_{n-1} + x_n; arguments and result as in `scan.linear_recurrence`.
-        fused: The max-headed operator with its gates, called with `gate_loop`'s arguments q, k, v,
-            a, h0 with the planes of a, mask and reverse; None if there is none.
-        heads: The operator with heads, called in the same way; None if there is none.
+        fused: The operator with its gates, called with `gate_loop`'s arguments q, k, v, a, h0 with
+            the planes of a, mask and reverse; None if there is none.
         why_missing: Gives the reason in one line if this machine cannot use the backend, else None.
     """
 
     scan: Callable[..., Planes]
     fused: Callable[..., tuple[mx.array, mx.array]] | None
-    heads: Callable[..., tuple[mx.array, mx.array]] | None
     why_missing: Callable[[], str | None]
 
 
@@ -40,16 +38,13 @@ def _gpu(platform: str) -> Backend:
     return Backend(  # the kernels are built at the first call
         lambda *arguments: gpu.linear_recurrence(gpu.kernels(platform), *arguments),
         lambda *arguments: gpu.gate_loop(gpu.kernels(platform), *arguments),
-        None,
         partial(gpu.absence, platform),
     )
 
 
 BACKENDS = {
-    "ops": Backend(linear_recurrence, None, None, lambda: None),
-    "native": Backend(
-        recurrence.linear_recurrence, recurrence.gate_loop, recurrence.gate_loop, native.absence
-    ),
+    "ops": Backend(linear_recurrence, None, lambda: None),
+    "native": Backend(recurrence.linear_recurrence, recurrence.gate_loop, native.absence),
     "metal": _gpu("metal"),
     "cuda": _gpu("cuda"),
 }

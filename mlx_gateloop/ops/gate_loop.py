@@ -57,10 +57,10 @@ def gate_loop(
             passes (step by step where one step fills a CPU: see `scan.py`); "attention", O(L^2);
             "auto", a single step for L = 1, else the scan.
         backend: The implementation of the scan: "ops", plain MLX; "native", the C++ extension for
-            CPUs, with fused gates; "metal" and "cuda", kernels for Apple's and NVIDIA's GPUs, which
-            fuse the gates of the max-headed form and have no `mx.vmap`, `mx.jvp` or second
-            derivatives. "auto" takes the one for MLX's default device; without it, or with a
-            warning if a GPU kernel does not compile, "ops".
+            CPUs, with fused gates; "metal" and "cuda", kernels for Apple's and NVIDIA's GPUs, with
+            fused gates, but no `mx.vmap`, `mx.jvp` or second derivatives. "auto" takes the one for
+            MLX's default device; without it, or with a warning if a GPU kernel does not compile,
+            "ops".
 
     Returns:
         y in v's shape and dtype, and the state after the last step, float32, in h0's form, with
@@ -150,12 +150,9 @@ def _gate_loop(
     planes = 1 + a.is_complex
     if h0 is not None:
         h0 = _with_planes(h0.astype(mx.float32), planes)
-    fused = None
-    if q.size > 0 and v.size > 0:
-        fused = backend.fused if q.ndim == 3 else backend.heads
-    if mode == "auto":  # one step of a fused scan is one launch, but not yet with heads on a GPU
-        fused_step = fused and (q.ndim == 3 or backend is BACKENDS["native"])
-        mode = "recurrent" if q.shape[1] == 1 and not fused_step else "scan"
+    fused = backend.fused if q.size > 0 and v.size > 0 else None
+    if mode == "auto":  # one step of a fused scan is one launch
+        mode = "recurrent" if q.shape[1] == 1 and not fused else "scan"
     if fused and mode == "scan":
         y, last = fused(q, k, v, a, h0, mask, reverse)
         return y.astype(v.dtype), last

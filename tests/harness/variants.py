@@ -7,6 +7,8 @@ import mlx.core as mx
 import pytest
 
 from harness import Call, Kernel
+from mlx_gateloop.ops.gpu.heads import Trial
+from mlx_gateloop.ops.gpu.heads_kernels import TASKS, HeadsPlan, Task
 from mlx_gateloop.ops.gpu.kernels import Kernels, Variant
 from mlx_gateloop.ops.gpu.plans import Plan
 
@@ -21,6 +23,18 @@ VARIANTS = [
     pytest.param((Variant(2, True, 2), mx.float32, mx.float32), id="scan"),
     pytest.param((Variant(2, False, 1), mx.float32, mx.float32), id="real scan"),
 ]
+# Each task with heads, and each of a thread's sizes.
+HEADS = [
+    pytest.param((Variant(0, True), mx.float32, mx.float32), id="sigmoid"),
+    pytest.param((Variant(1, False, 0, True, True), mx.bfloat16, mx.float32), id="real"),
+    pytest.param((Variant(2, True, 0, True, True), mx.float16, mx.float16), id="cartesian"),
+]
+
+
+def heads_plans(is_complex: bool, segments: int) -> list[tuple[Task, HeadsPlan]]:
+    """The tasks, with as many numbers of a thread as there may be."""
+    backward = HeadsPlan(min(segments, 16 if is_complex else 8), 4 if is_complex else 8)
+    return [*((task, HeadsPlan(segments, 2)) for task in TASKS), ("backward", backward)]
 
 
 def slow(case: Any) -> Any:
@@ -59,10 +73,30 @@ def launch(
     kernels.backward(variant, plan, x | {"states": states})
 
 
+def launch_heads(
+    platform: str, factory: Callable[..., Any], case: tuple, segments: int = 8
+) -> None:
+    """Calls each task of a variant with heads once, on zeros."""
+    variant, *types = case
+    for task, plan in heads_plans(variant.is_complex, segments):
+        Trial(Kernels(platform, factory), task, variant, plan, tuple(types))(plan.segments)
+
+
+def composed_heads(
+    platform: str, make: Callable[..., Kernel], case: tuple, segments: int = 8
+) -> list[tuple[Kernel, Call]]:
+    """The tasks of a variant with heads, with the types they are called with."""
+    return _seen(make, lambda factory: launch_heads(platform, factory, case, segments))
+
+
 def composed(
     platform: str, make: Callable[..., Kernel], case: tuple, shape: tuple, plan: Plan = MANY
 ) -> list[tuple[Kernel, Call]]:
     """The three kernels of a variant with the types they are called with."""
+    return _seen(make, lambda factory: launch(platform, factory, case, shape, plan))
+
+
+def _seen(make: Callable[..., Kernel], run: Callable[..., None]) -> list[tuple[Kernel, Call]]:
     found = []
 
     def factory(**text: Any) -> Any:
@@ -73,5 +107,5 @@ def composed(
 
         return composing(see)
 
-    launch(platform, factory, case, shape, plan)
+    run(factory)
     return found

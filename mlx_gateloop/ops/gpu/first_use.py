@@ -2,7 +2,8 @@
 
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
 
 import mlx.core as mx
@@ -34,29 +35,40 @@ def plan(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Plan:
         raise KernelError("the kernels count the numbers of a sequence in 31 bits; cut it")
     cut = plans.plan(kernels.tuning, plans.kind(name, x["k"].dtype), B, L, D)
     types = x["k"].dtype, x["first"].dtype
-    found = _accepted(kernels, name, variant, replace(cut, parts=min(cut.parts, 2)), types)
+    types = x["k"].dtype, x["first"].dtype
+    trial = _Trial(kernels, name, variant, replace(cut, parts=min(cut.parts, 2)), types)
+    return replace(cut, segments=accepted(kernels, trial, cut.segments))
+
+
+def accepted(kernels: Kernels, trial: Callable[[int], Arrays], wanted: int) -> int:
+    """Return the segments, at most those wanted, with which a trial runs.
+
+    Args:
+        kernels: Of the GPU.
+        trial: Launches with a number of segments; equal ones are run once.
+        wanted: Segments.
+
+    Raises:
+        KernelError: It runs with no number of segments.
+    """
+    found = _accepted(kernels, trial, wanted)
     if isinstance(found, str):
         raise KernelError(f"a {kernels.platform} kernel fails: {found}")
-    return replace(cut, segments=found)
+    return found
 
 
 @cache
-def _accepted(
-    kernels: Kernels,
-    name: Pass,
-    variant: Variant,
-    wanted: Plan,
-    types: tuple[mx.Dtype, mx.Dtype],
-) -> int | str:
-    """Return the segments, at most the wanted, with which a pass runs, or why there are none.
+def _accepted(kernels: Kernels, trial: Callable[[int], Arrays], wanted: int) -> int | str:
+    """Return the segments, or why there are none.
 
     An error that may pass is raised, and so not remembered.
     """
     first_reason = ""
-    for segments in (s for s in SEGMENTS if s <= wanted.segments):
+    for segments in (s for s in SEGMENTS if s <= wanted):
         begin = time.perf_counter()
         try:
-            _try(kernels, name, variant, replace(wanted, segments=segments), types)
+            # in a user's evaluation errors cannot be caught
+            mx.eval(trial(segments))
         except (RuntimeError, ValueError) as error:
             lines = str(error).splitlines() or ["no reason given"]
             reason = next((line for line in lines if "error:" in line), lines[0]).strip()
@@ -73,22 +85,25 @@ def _contains(error: Exception, texts: tuple[str, ...]) -> bool:
     return any(text in str(error) for text in texts)
 
 
-def _try(
-    kernels: Kernels,
-    name: Pass,
-    variant: Variant,
-    cut: Plan,
-    types: tuple[mx.Dtype, mx.Dtype],
-) -> None:
-    """Run the kernels of a pass on a few zeros: in a user's evaluation errors cannot be caught."""
-    shape = (1, cut.parts * TILE, 8)  # MLX passes fewer than 8 numbers differently: another kernel
-    P = variant.planes
-    x = dict.fromkeys(("q", "k", "v", "dy", "dz"), mx.zeros(shape, types[0]))
-    x |= dict.fromkeys(("first", "second"), mx.zeros(shape, types[1]))
-    x |= {"mask": mx.zeros(shape[:2], mx.bool_)}
-    x |= {"states": mx.zeros((1, shape[1] // INTERVAL, P, 8))}
-    x |= dict.fromkeys(("h0", "dh1"), mx.zeros((1, P, 8)))
-    mx.eval(run(kernels, name, variant, cut, x))
+@dataclass(frozen=True)
+class _Trial:
+    """The kernels of a pass on a few zeros."""
+
+    kernels: Kernels
+    name: Pass
+    variant: Variant
+    cut: Plan
+    types: tuple[mx.Dtype, mx.Dtype]
+
+    def __call__(self, segments: int) -> Arrays:
+        # MLX passes fewer than 8 numbers differently: another kernel
+        shape, P = (1, self.cut.parts * TILE, 8), self.variant.planes
+        x = dict.fromkeys(("q", "k", "v", "dy", "dz"), mx.zeros(shape, self.types[0]))
+        x |= dict.fromkeys(("first", "second"), mx.zeros(shape, self.types[1]))
+        x |= {"mask": mx.zeros(shape[:2], mx.bool_)}
+        x |= {"states": mx.zeros((1, shape[1] // INTERVAL, P, 8))}
+        x |= dict.fromkeys(("h0", "dh1"), mx.zeros((1, P, 8)))
+        return run(self.kernels, self.name, self.variant, replace(self.cut, segments=segments), x)
 
 
 def _tell(kernels: Kernels, seconds: float) -> None:

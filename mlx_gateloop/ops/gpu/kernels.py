@@ -128,10 +128,10 @@ class Kernels:
         template = [*_template(variant, x, plan), *more]
         self.compiled.add((name, *(value for _, value in template)))
         shapes = [(1,) if name in absent else shape for name, (shape, _) in outputs.items()]
-        found = self._kernel(name, arrays, plan.segments)(
+        kernel = self.built(name, arrays, plan.segments, ["common.inc"], ["position.inc"])
+        found = kernel(
             inputs=[
-                x[name] if name in x and name not in absent else _placeholder()
-                for name in arrays[0]
+                x[name] if name in x and name not in absent else placeholder() for name in arrays[0]
             ],
             template=template,
             # runs in x: CUDA takes at most 65,535 blocks in the other axes
@@ -142,24 +142,33 @@ class Kernels:
         )
         return {n: array for n, array in zip(outputs, found, strict=True) if n not in absent}
 
-    def _kernel(self, name: str, arrays: tuple[list[str], list[str]], segments: int) -> Launch:
+    def built(
+        self,
+        name: str,
+        arrays: tuple[list[str], list[str]],
+        segments: int,
+        header: Sequence[str],
+        source: Sequence[str],
+    ) -> Launch:
+        """Return the kernel of a file of this name; `header` and `source` go before it."""
+
         def text(*names: str) -> str:
             return "".join((Path(__file__).parent / name).read_text() for name in names)
 
         if (name, segments) not in self._built:
-            header = text(f"prelude.{self.platform}", "common.inc")
+            lines = f"#define GL_SEGMENTS {segments}\n"
             self._built[name, segments] = self.factory(
                 name=f"gateloop_{name}",
                 input_names=arrays[0],
                 output_names=arrays[1],
-                header=f"#define GL_SEGMENTS {segments}\n{header}",
-                source=text(f"entry.{self.platform}", "position.inc", f"{name}.inc"),
+                header=lines + text(f"prelude.{self.platform}", *header),
+                source=text(f"entry.{self.platform}", *source, f"{name}.inc"),
             )
         return self._built[name, segments]
 
 
 @cache
-def _placeholder() -> mx.array:
+def placeholder() -> mx.array:
     return mx.array([0.0] * 8)  # fewer numbers would be of another type on Metal
 
 

@@ -4,15 +4,16 @@ import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from mlx_gateloop.ops.gpu import heads, heads_kernels
 from mlx_gateloop.ops.gpu.first_use import KernelError, plan
-from mlx_gateloop.ops.gpu.kernels import BACKWARD, FORWARD, PARTS, Kernels, Variant
+from mlx_gateloop.ops.gpu.kernels import BACKWARD, FORWARD, PARTS, Arrays, Kernels, Variant
 from mlx_gateloop.ops.gpu.parts import run
 from mlx_gateloop.ops.gpu.plain import plain_gradients
-from mlx_gateloop.ops.gpu.plans import device, stored
+from mlx_gateloop.ops.gpu.plans import Pass, device, stored
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.transition import FORMS, Transition
 
@@ -56,20 +57,21 @@ def gate_loop(
     mask: mx.array | None,
     reverse: bool,
 ) -> tuple[mx.array, mx.array]:
-    """Run the max-headed operator with fused gates; all but h0 and mask are `[B, L, D]`, not empty.
+    """Run the operator with fused gates; arrays as in `gate_loop`, not empty.
 
-    h0 and the last state are `[B, P, D]`, with P = 2 planes for complex gates and 1 for real ones.
+    h0 and the last state have P = 2 planes for complex gates and 1 for real ones.
 
     Raises:
         KernelError: A kernel does not compile.
     """
-    B, _, D = q.shape
+    has_heads = q.ndim == 4
+    state = (1 + a.is_complex, *q.shape[2:], *v.shape[3:])
     q, k, v = _alike(q, k, v)
     gates = _alike(a.first) if a.second is None else _alike(a.first, a.second)
     variant = Variant(FORMS[a.form], a.is_complex, 0, mask is not None, reverse)
-    h0 = mx.zeros((B, variant.planes, D)) if h0 is None else h0.astype(mx.float32)
+    h0 = mx.zeros((q.shape[0], *state)) if h0 is None else h0.astype(mx.float32)
     arrays = [q, k, v, *gates, *([] if mask is None else [mask]), h0]
-    y, h1, _ = _operator(kernels, variant)(*arrays)
+    y, h1, *_ = _operator(kernels, variant, has_heads)(*arrays)
     return y, h1
 
 
@@ -110,42 +112,72 @@ def _warn_once(message: str) -> None:
     warnings.warn(message, stacklevel=4)
 
 
-@cache
-def _operator(kernels: Kernels, variant: Variant) -> Callable[..., Any]:
-    """Build the forward pass with its gradient; arrays as in `FORWARD`.
+class _Passes(NamedTuple):
+    """Both passes of a form of the operator, and the names of their arrays.
 
-    It returns y, z if there is one, the last state and the saved states.
+    Attributes:
+        inputs: Of the forward pass.
+        saved: Its last outputs, which only the gradient reads.
+        cotangents: Of its other outputs.
+        gradients: Outputs of the backward pass.
+        run: Runs a pass: kernels, "forward" or "backward", the variant, arrays by name.
+    """
+
+    inputs: list[str]
+    saved: list[str]
+    cotangents: list[str]
+    gradients: list[str]
+    run: Callable[[Kernels, Pass, Variant, Arrays], Arrays]
+
+
+def _run_max_headed(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Arrays:
+    return run(kernels, name, variant, plan(kernels, name, variant, x), x)
+
+
+_MAX_HEADED = _Passes(
+    [name for name in FORWARD[0] if name not in PARTS],  # those are computed with each pass
+    ["states"],
+    ["dy", "dz", "dh1"],
+    BACKWARD[1],
+    _run_max_headed,
+)
+_HEADS = _Passes(
+    [*heads_kernels.GATED, "h0"], [], ["dy", "dh1"], heads_kernels.BACKWARD[1], heads.run
+)
+
+
+@cache
+def _operator(kernels: Kernels, variant: Variant, has_heads: bool = False) -> Callable[..., Any]:
+    """Build the forward pass with its gradient; arrays as in `_Passes`.
 
     There are no rules for vmap and jvp: MLX would ask the kernels for theirs first.
     """
-    absent = {*variant.absent, *PARTS}  # those are computed with each pass
-    names = [name for name in FORWARD[0] if name not in absent]
-    kept = [name for name in names if name != "h0"]  # read by the gradient, besides the states
-    cotangents = [name for name in BACKWARD[0][6:] if name not in absent]
-    gradients = [name for name in BACKWARD[1] if name not in absent]
+    passes = _HEADS if has_heads else _MAX_HEADED
+    names, cotangents, gradients = (
+        [name for name in each if name not in variant.absent]
+        for each in (passes.inputs, passes.cotangents, passes.gradients)
+    )
 
     def forward(*arrays: mx.array) -> Planes:
         x = dict(zip(names, arrays, strict=True))
-        cut = plan(kernels, "forward", variant, x)
-        return tuple(run(kernels, "forward", variant, cut, x).values())
+        return tuple(passes.run(kernels, "forward", variant, x).values())
 
     def backward(*arrays: mx.array) -> Planes:
-        x = dict(zip(kept + cotangents, arrays, strict=True))
-        cut = plan(kernels, "backward", variant, x)
-        return tuple(run(kernels, "backward", variant, cut, x).values())
+        x = dict(zip([*names, *passes.saved, *cotangents], arrays, strict=True))
+        return tuple(passes.run(kernels, "backward", variant, x).values())
 
     operator = mx.custom_function(forward)
     gradient = mx.custom_function(backward)
 
     @operator.vjp
     def operator_vjp(arrays: Planes, cotangents: Planes, outputs: Planes) -> Planes:
-        *given, _ = cotangents  # the saved states have none
+        given = len(cotangents) - len(passes.saved)  # what is saved has none
         primals = dict(zip(names, arrays, strict=True))
         try:
-            found: Any = gradient(*(primals[name] for name in kept), outputs[-1], *given)
+            found: Any = gradient(*arrays, *outputs[given:], *cotangents[:given])
         except KernelError as error:
             _warn_once(f"mlx_gateloop computes the gradient in plain MLX: {error}")
-            found = plain_gradients(variant, primals, given)
+            found = plain_gradients(variant, primals, cotangents[:given])
         by_name = dict(zip(gradients, found, strict=True))
         if variant.masked:
             by_name["dmask"] = mx.zeros_like(primals["mask"])

@@ -5,6 +5,8 @@
 #define GL_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
 #define GL_KEEP_POINTER(x)
 #define GL_KEEP_INDEX(i)
+// The number of the lane whose index differs in one bit.
+#define GL_SWAP(x, bit) metal::simd_shuffle_xor(x, ushort(bit))
 #define GL_UNROLL _Pragma("clang loop unroll(full)")
 GL_FN float gl_exp(float x) { return metal::precise::exp(x); }
 GL_FN float gl_ratio(float x, float y) { return x / y; }

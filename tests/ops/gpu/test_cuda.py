@@ -4,7 +4,7 @@ import re
 
 import pytest
 from harness import cuda_kernel, instructions, nvrtc, sass
-from harness.variants import VARIANTS, composed, slow
+from harness.variants import HEADS, VARIANTS, composed, composed_heads, slow
 
 from mlx_gateloop.ops.gpu.plans import Plan
 
@@ -14,6 +14,7 @@ pytestmark = pytest.mark.skipif(
 SHAPE = (2, 100, 40)
 SHORT = ("sigmoid", "real", "scan")
 LIBRARY = "gl_complex{size * cosf(second), size * sinf(second)}"
+SPILLED_ONCE = 64  # bytes, by kernels of heads while they read their first state
 
 
 def slow_plan(plan):
@@ -79,18 +80,33 @@ def test_loads_and_stores_are_of_global_or_shared_memory():
         assert not kinds & {"LD", "ST"}  # of memory that may be either
 
 
+@pytest.mark.parametrize("segments", [16, *map(slow_plan, (8, 4))])
+@pytest.mark.parametrize("variant", [HEADS[0], *map(slow, HEADS[1:])])
+def test_the_kernels_of_heads(variant, segments):
+    found = composed_heads("cuda", cuda_kernel, variant, segments)
+    for kernel, call in found[:: 4 if variant == HEADS[0].values[0] else 1]:  # the first and last
+        compiled = nvrtc.compiled(kernel.composed(call), "sm_90")
+        fits(compiled, "90", f"{kernel.text.name} {variant[0]}, {segments}", SPILLED_ONCE)
+        if sass.absence() is None:  # in its loop over tiles nothing is
+            tile = sass.each_tile(compiled.cubin)
+            assert not any(name.startswith(("LDL", "STL")) for name in tile)
+
+
 def check(variant, architecture, plan):
     for kernel, call in composed("cuda", cuda_kernel, variant, SHAPE, plan):
         compiled = nvrtc.compiled(kernel.composed(call), f"sm_{architecture}")
-        print(f"\nsm_{architecture} {kernel.text.name} {variant[0]}, {plan}: ", end="")
-        print(f"{compiled.registers} registers, {compiled.spilled_bytes} bytes spilled, ", end="")
-        print(f"{compiled.shared_bytes} bytes shared")
-        assert f".target sm_{architecture}" in compiled.ptx
-        assert compiled.registers <= 128  # the prelude demands it, at the price of what is spilled
-        assert compiled.spilled_bytes == 0
-        assert compiled.shared_bytes <= 32 * 1024
-        assert "bar.sync" in compiled.ptx
-        assert compiled.shared_bytes > 0
+        fits(compiled, architecture, f"{kernel.text.name} {variant[0]}, {plan}")
+
+
+def fits(compiled, architecture, name, spilled=0):
+    print(f"\nsm_{architecture} {name}: {compiled.registers} registers, ", end="")
+    print(f"{compiled.spilled_bytes} bytes spilled, {compiled.shared_bytes} bytes shared")
+    assert f".target sm_{architecture}" in compiled.ptx
+    assert compiled.registers <= 128  # the prelude demands it, at the price of what is spilled
+    assert compiled.spilled_bytes <= spilled
+    assert compiled.shared_bytes <= 32 * 1024
+    assert "bar.sync" in compiled.ptx
+    assert compiled.shared_bytes > 0
 
 
 @disassembled

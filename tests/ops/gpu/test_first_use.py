@@ -105,6 +105,24 @@ def test_nor_is_that_of_the_scan(planes_a, planes_x):
         assert mx.allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["heads_forward", "heads_backward"])
+def test_heads_are_tried_with_fewer_segments(name):
+    machine = Machine(above(4, name, TOO_LARGE))
+    gated.check(machine.operator, random_case(4, 20, heads=(2, 40, 20)), "sigmoid", cancels=True)
+    (other,) = {"heads_forward", "heads_backward"} - {name}
+    assert machine.segments(name) == {4}
+    assert machine.segments(other) == {8}
+
+
+@pytest.mark.parametrize("is_complex", [True, False])
+def test_without_its_kernel_the_gradient_of_heads_is_that_of_plain_operations(is_complex):
+    machine = Machine(above(0, "heads_backward", COMPILER))
+    case = random_case(4, 20, heads=(2, 5, 3), is_complex=is_complex, masked=0.3, reverse=True)
+    with pytest.warns(UserWarning, match=r"gradient in plain MLX: a metal kernel fails: .*: no"):
+        gated.check(machine.operator, case, "sigmoid")
+    assert machine.segments("heads_backward") == set()
+
+
 ARRAYS = [mx.random.normal((2, 40, 3), key=mx.random.key(i)) for i in range(5)]
 
 

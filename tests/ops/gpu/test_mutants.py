@@ -1,18 +1,17 @@
 """Kernels with one fault each: every one is noticed, by its values or by what it does."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from harness import metal_kernel, recorded
+from harness.mutants import mutated
 
 import mlx_gateloop as gl
 from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.kernels import Kernels
 from mlx_gateloop.ops.gpu.plans import DEFAULTS, plan
 
-DIRECTORY = Path(gpu.__file__).parent
 TOLERANCE = 1e-5
 
 
@@ -34,13 +33,10 @@ class Mutant:
     def case(self):
         return self.fold, self.length, self.masked, self.reverse, self.is_complex
 
-    def factory(self, header, source, **names):
+    @property
+    def factory(self):
         """A kernel of the mutated text."""
-        text = (DIRECTORY / self.file).read_text()
-        assert text.count(self.old) == self.count, f"{self.file} has changed: {self.old}"
-        mutated = text.replace(self.old, self.new)
-        header, source = (part.replace(text, mutated) for part in (header, source))
-        return metal_kernel(header=header, source=source, **names)
+        return mutated(self.file, self.old, self.new, self.count)
 
 
 PARTS = {"length": 3001}

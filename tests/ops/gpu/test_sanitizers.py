@@ -33,6 +33,22 @@ for variant in VARIANTS:
             launch("{platform}", factory, variant.values[0], shape, plan)
 print("clean")
 """
+RUN_HEADS = """
+from functools import partial
+import harness
+import mlx.core as mx
+from mlx_gateloop.ops.gpu import operator
+from mlx_gateloop.ops.gpu.kernels import Kernels
+from mlx_gateloop.ops.transition import Transition
+kernels = Kernels("metal", partial(harness.metal_kernel, sanitized=True))
+for B, L, H, K, V in {shapes}:
+    q, v = mx.ones((B, L, H, K)), mx.ones((B, L, H, V))
+    mask = mx.broadcast_to(mx.arange(L) % 3 > 0, (B, L))
+    a = Transition.sigmoid(q, q)
+    run = lambda q, v: operator.gate_loop(kernels, q, q, v, a, None, mask, True)
+    mx.eval(mx.vjp(run, [q, v], [v, mx.ones((B, 2, H, K, V))]))
+print("clean")
+"""
 RUN_BROKEN = """
 import mlx.core as mx
 from harness import metal_kernel
@@ -67,6 +83,11 @@ def run(program):
 @pytest.mark.parametrize("platform", ["metal", pytest.param("cuda", marks=pytest.mark.slow)])
 def test_the_kernels(platform):
     done = run(RUN.format(platform=platform, shapes=SHAPES))
+    assert (done.returncode, done.stdout) == (0, "clean\n"), done.stderr
+
+
+def test_the_kernels_of_heads():
+    done = run(RUN_HEADS.format(shapes=[(2, 35, 2, 9, 20), (1, 770, 1, 3, 2)]))
     assert (done.returncode, done.stdout) == (0, "clean\n"), done.stderr
 
 

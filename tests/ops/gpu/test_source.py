@@ -4,7 +4,7 @@ import mlx.core as mx
 import pytest
 from harness import Call, metal_kernel
 from harness.mlx_text import mlx_text
-from harness.variants import SMALL, VARIANTS, composing, launch
+from harness.variants import HEADS, SMALL, VARIANTS, composing, launch, launch_heads
 
 SOURCE = """
     uint elem = thread_position_in_grid.x;  // not threads_per_grid
@@ -25,9 +25,8 @@ def test_a_kernel_with_everything(template, atomic):
     assert ours == mlx_text(kernel, inputs, **call)
 
 
-@pytest.mark.parametrize("shape", [(2, 100, 40), SMALL])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_kernels(variant, shape):
+def assert_same_texts(run, count):
+    """Check that MLX composes the same text of the `count` kernels that `run` calls."""
     texts = {}
 
     def factory(**kernel):
@@ -35,11 +34,23 @@ def test_the_kernels(variant, shape):
 
         def traced(*, inputs, **call):
             types = Call(inputs, call["output_dtypes"], call["template"])
-            texts[kernel["name"]] = ours.composed(types), mlx_text(kernel, inputs, **call)
+            key = kernel["name"], tuple(call["template"])
+            texts[key] = ours.composed(types), mlx_text(kernel, inputs, **call)
 
         return composing(traced)
 
-    launch("metal", factory, variant, shape)
-    assert len(texts) == 3
+    run(factory)
+    assert len(texts) == count
     for ours, theirs in texts.values():
         assert ours == theirs
+
+
+@pytest.mark.parametrize("shape", [(2, 100, 40), SMALL])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_kernels(variant, shape):
+    assert_same_texts(lambda factory: launch("metal", factory, variant, shape), 3)
+
+
+@pytest.mark.parametrize("variant", HEADS)
+def test_the_kernels_of_heads(variant):
+    assert_same_texts(lambda factory: launch_heads("metal", factory, variant), 5)

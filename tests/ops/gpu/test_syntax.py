@@ -3,7 +3,7 @@
 import mlx.core as mx
 import pytest
 from harness import Call, metal_kernel, syntax
-from harness.variants import SMALL, VARIANTS, composed
+from harness.variants import HEADS, SMALL, VARIANTS, composed, composed_heads
 
 pytestmark = pytest.mark.skipif(
     syntax.absence() is not None, reason=f"no check by clang: {syntax.absence()}"
@@ -14,6 +14,12 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_kernels(variant, shape):
     for kernel, call in composed("metal", metal_kernel, variant, shape):
+        assert syntax.complaints(kernel, call) == []
+
+
+@pytest.mark.parametrize("variant", HEADS)
+def test_the_kernels_of_heads(variant):
+    for kernel, call in composed_heads("metal", metal_kernel, variant):
         assert syntax.complaints(kernel, call) == []
 
 

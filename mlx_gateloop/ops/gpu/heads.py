@@ -1,0 +1,112 @@
+"""Both passes of the operator with heads by the GPU kernels.
+
+The forward pass is one launch ("outputs"), which keeps nothing for the gradient. That computes the
+states at every `INTERVAL` steps again ("states"), and from these all gradients ("backward"). Where
+there are few threadgroups, sequences run in parts side by side, after a launch that computes the
+effect of each part on a state ("effects") or on the gradient of one ("adjoints").
+"""
+
+from dataclasses import dataclass, replace
+
+import mlx.core as mx
+
+from mlx_gateloop.ops.gpu.first_use import KernelError, accepted
+from mlx_gateloop.ops.gpu.heads_kernels import HeadsPlan, Task, launch
+from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Variant
+from mlx_gateloop.ops.gpu.plans import SEGMENTS, TILE, WIDTH, Pass, Tuning
+
+SHORTEST_PART = 256  # steps; each part goes through the effects of all before it
+
+
+def plan(tuning: Tuning, task: Task, shape: tuple[int, ...], is_complex: bool) -> HeadsPlan:
+    """Choose a tile that covers the state if one does, and parts for few threadgroups.
+
+    Args:
+        tuning: Of the device; all but the number of cores is of other kernels.
+        task: Of the launch.
+        shape: B, L, H, K and V.
+        is_complex: The state has two planes.
+    """
+    B, L, H, K, V = shape
+    most = max(1, L // SHORTEST_PART)
+
+    def groups(cut: HeadsPlan) -> int:
+        keys, values = cut.tiles(task, K, V)
+        return B * H * keys * values
+
+    if task == "backward":  # 32 keys and at most 64 values
+        values, limit = (4, 16) if is_complex else (8, 8)
+        cut = HeadsPlan(min(_covering(-(-V // values)), limit), values)
+    else:
+        cut = HeadsPlan(_covering(-(-K // 8)), 2)
+        if V <= WIDTH or groups(cut) * most < tuning.cores:
+            cut = replace(cut, values=1)
+    parts = min(2 * tuning.cores // groups(cut), most)
+    if parts < 3:  # the launch before takes nearly as long as the one after
+        return cut
+    tiles = -(-L // TILE)
+    return replace(cut, parts=-(-tiles // -(-tiles // parts)))  # no part without steps
+
+
+def _covering(needed: int) -> int:
+    """Return the fewest segments that are at least as many, if there are as many."""
+    return next((s for s in reversed(SEGMENTS) if s >= needed), SEGMENTS[0])
+
+
+def run(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Arrays:
+    """Run a pass; arrays as in `launch`.
+
+    Returns:
+        y and the last state h1; or the gradients.
+
+    Raises:
+        KernelError: A kernel does not compile.
+    """
+    if name == "forward":
+        return _in_parts(kernels, "outputs", variant, x)
+    states = _in_parts(kernels, "states", variant, x)
+    return _in_parts(kernels, "backward", variant, x | states)
+
+
+def _in_parts(kernels: Kernels, task: Task, variant: Variant, x: Arrays) -> Arrays:
+    _, L, H, K, V = shape = (*x["k"].shape, x["v"].shape[-1])
+    if (L + TILE) * H * max(K, V) >= 2**31 or H * K * V >= 2**31:
+        raise KernelError("the kernels count the numbers of a sequence in 31 bits; cut it")
+    cut = plan(kernels.tuning, task, shape, variant.is_complex)
+    if cut.parts > 1:
+        adjoint = task == "backward"
+        of_parts: Task = "adjoints" if adjoint else "effects"
+        wide = plan(kernels.tuning, of_parts, shape, variant.is_complex)
+        wide = replace(wide, parts=cut.parts)
+        sources = {"k": x["q"], "v": x["dy"]} if adjoint else {}
+        found = _accepted(kernels, of_parts, variant, wide, x | sources)
+        x = x | {"products": found["decay"], "ends": found["h1"]}
+    return _accepted(kernels, task, variant, cut, x)
+
+
+def _accepted(kernels: Kernels, task: Task, variant: Variant, cut: HeadsPlan, x: Arrays) -> Arrays:
+    """Launch a task, with as many segments as this GPU takes."""
+    trial = Trial(kernels, task, variant, replace(cut, parts=1), (x["k"].dtype, x["first"].dtype))
+    cut = replace(cut, segments=accepted(kernels, trial, cut.segments))
+    return launch(kernels, task, variant, cut, x)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A task on a few zeros; arguments as of `launch`."""
+
+    kernels: Kernels
+    task: Task
+    variant: Variant
+    cut: HeadsPlan
+    types: tuple[mx.Dtype, mx.Dtype]
+
+    def __call__(self, segments: int) -> Arrays:
+        shape, P = (1, TILE, 1, 8), self.variant.planes
+        x = dict.fromkeys(("q", "k", "v", "dy"), mx.zeros(shape, self.types[0]))
+        x |= dict.fromkeys(("first", "second"), mx.zeros(shape, self.types[1]))
+        x |= dict.fromkeys(("h0", "dh1", "ends"), mx.zeros((1, P, 1, 8, 8)))
+        x |= {"mask": mx.zeros(shape[:2], mx.bool_), "products": mx.zeros((1, P, 1, 8))}
+        x |= {"states": mx.zeros((1, TILE // INTERVAL, P, 1, 8, 8))}
+        cut = replace(self.cut, segments=segments)
+        return launch(self.kernels, self.task, self.variant, cut, x)

@@ -1,0 +1,156 @@
+"""Launches of the kernels of heads."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import mlx.core as mx
+
+from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Template, Variant, placeholder
+from mlx_gateloop.ops.gpu.plans import WIDTH
+
+Task = Literal["outputs", "states", "effects", "adjoints", "backward"]
+TASKS: tuple[Task, ...] = ("outputs", "states", "effects", "adjoints")  # of heads_forward.inc
+
+# Arrays in the order of the kernels' parameters, and those that a task reads and writes.
+GATED = ["q", "k", "v", "first", "second", "mask"]
+EARLIER = ["products", "ends"]  # the effects of parts: products of transitions, states from zero
+FORWARD = ([*GATED, "h0", *EARLIER], ["y", "h1", "states", "decay"])
+BACKWARD = (
+    [*GATED, "states", "dy", "dh1", *EARLIER],
+    ["dq", "dk", "dv", "dfirst", "dsecond", "dh0"],
+)
+USED: dict[Task, set[str]] = {
+    "outputs": {*FORWARD[0], "y", "h1"},
+    "states": {*FORWARD[0], "states"} - {"q"},
+    "effects": {*GATED, "decay", "h1"} - {"q"},
+    "adjoints": {*GATED, "decay", "h1"} - {"q"},
+    "backward": {*BACKWARD[0], *BACKWARD[1]},
+}
+
+
+@dataclass(frozen=True)
+class HeadsPlan:
+    """The division of work.
+
+    Args:
+        segments: Simdgroups of a threadgroup.
+        values: Of a lane; backward, of a thread: 4, or 8 of real states.
+        parts: Of a sequence, in parallel.
+    """
+
+    segments: int
+    values: int = 1
+    parts: int = 1
+
+    def tile(self, task: Task) -> tuple[int, int]:
+        """Keys and values of a threadgroup; forward a thread has 8 keys, backward one."""
+        if task == "backward":
+            return WIDTH, self.values * self.segments
+        return 8 * self.segments, WIDTH * self.values
+
+    def tiles(self, task: Task, K: int, V: int) -> tuple[int, int]:
+        """Tiles of a state along its keys and along its values."""
+        keys, values = self.tile(task)
+        return -(-K // keys), -(-V // values)
+
+    def steps(self, task: Task) -> int:
+        """Steps of a tile; backward, steps whose sums are in shared memory at a time."""
+        return 4 if task == "backward" else min(8, 64 // self.segments)
+
+
+def launch(kernels: Kernels, task: Task, variant: Variant, cut: HeadsPlan, x: Arrays) -> Arrays:
+    """Launch a task once, and sum over the tiles.
+
+    Args:
+        kernels: Of the platform.
+        task: Of the launch.
+        variant: The kind of kernel.
+        cut: The division of work.
+        x: Arrays of steps `[B, L, H, K, V or 1]`, states `[B, P, H, K, V]`; of parts, B times as
+            many.
+
+    Returns:
+        What the task computes, by name; "states" are `[B, L / INTERVAL, P, H, K, V]`.
+    """
+    arrays = BACKWARD if task == "backward" else FORWARD
+    name = "heads_backward" if task == "backward" else "heads_forward"
+    used = USED[task] - variant.absent
+    outputs = _outputs(task, variant, cut, x)
+    B, _, H, K = x["k"].shape
+    key_tiles, value_tiles = cut.tiles(task, K, x["v"].shape[-1])
+    template = _template(task, variant, cut, x, {n: outputs[n][1] for n in arrays[1]})
+    kernels.compiled.add((name, *(value for _, value in template)))
+    kernel = kernels.built(
+        name, arrays, cut.segments, ["common.inc", "heads.inc"], ["heads_position.inc"]
+    )
+    found = kernel(
+        inputs=[x[n] if n in used and n in x else placeholder() for n in arrays[0]],
+        template=template,
+        grid=(WIDTH * B * cut.parts * H * key_tiles * value_tiles, cut.segments, 1),
+        threadgroup=(WIDTH, cut.segments, 1),
+        output_shapes=[outputs[n][0] if n in used else (1,) for n in arrays[1]],
+        output_dtypes=[outputs[n][1] for n in arrays[1]],
+    )
+    results = {n: array for n, array in zip(arrays[1], found, strict=True) if n in used}
+    return {n: _whole(n, array, x) for n, array in results.items()}
+
+
+def _outputs(
+    task: Task, variant: Variant, cut: HeadsPlan, x: Arrays
+) -> dict[str, tuple[tuple[int, ...], mx.Dtype]]:
+    """Shapes and dtypes; what has several tiles, or is summed over keys, is float32."""
+    B, L, H, K = x["k"].shape
+    V, G, P = x["v"].shape[-1], x["first"].shape[-1], variant.planes
+    T, gate, f32 = x["k"].dtype, x["first"].dtype, mx.float32
+    key_tiles, value_tiles = cut.tiles(task, K, V)
+    by_key = (value_tiles, B, L, H, K), T if value_tiles == 1 else f32
+    by_gate = by_key[0], gate if value_tiles == 1 and G == K else f32
+    by_value = (key_tiles, B, L, H, V), T if key_tiles == 1 else f32
+    runs = B * cut.parts if task in ("effects", "adjoints") else B
+    states = {
+        "h1": (runs, P, H, K, V),
+        "states": (B, -(-L // INTERVAL), P, H, K, V),
+        "decay": (runs, P, H, K),
+        "dh0": (B, P, H, K, V),
+    }
+    outputs = {"y": by_value, "dq": by_key, "dk": by_key, "dv": by_value}
+    outputs |= {"dfirst": by_gate, "dsecond": by_gate}
+    return outputs | {name: (shape, f32) for name, shape in states.items()}
+
+
+def _whole(name: str, array: mx.array, x: Arrays) -> mx.array:
+    """Sum over tiles, and over the keys of a head that share a transition."""
+    like = {"y": "v", "dsecond": "first"}  # other gradients have the shape of their array
+    of = like.get(name, name[1:] if name in ("dq", "dk", "dv", "dfirst") else None)
+    if of is None:
+        return array
+    if array.shape[-1] > x[of].shape[-1]:
+        array = array.sum(-1, keepdims=True)
+    array = array.sum(0) if array.shape[0] > 1 else array.squeeze(0)
+    return array.astype(x[of].dtype)
+
+
+def _template(
+    task: Task, variant: Variant, cut: HeadsPlan, x: Arrays, types: dict[str, mx.Dtype]
+) -> Template:
+    backward = task == "backward"
+    written: Template = [("Out", types["y"])] if not backward else []
+    if backward:
+        names = {"OutKey": "dk", "OutValue": "dv", "OutGate": "dfirst"}
+        written = [(name, types[of]) for name, of in names.items()]
+    keys, values = cut.tile(task)
+    return [
+        ("T", x["k"].dtype),
+        ("Gate", x["first"].dtype),
+        *written,
+        *([] if backward else [("TASK", TASKS.index(task))]),
+        ("FORM", variant.form),
+        ("COMPLEX", variant.is_complex),
+        ("MASKED", variant.masked),
+        ("REVERSE", variant.reverse),
+        ("S", cut.segments),
+        ("R", cut.steps(task)),
+        ("C", INTERVAL),
+        ("KEYS", keys),
+        ("VALUES", values),
+    ]

@@ -1,0 +1,238 @@
+"""The kernels of heads beside the float64 loops of `reference`: sizes, tiles, parts, gradients."""
+
+from functools import partial
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from harness import metal_kernel, recorded
+from harness.platforms import OBSERVED, PLATFORMS, kernels_of
+from helpers import gated
+from helpers.reference import as_numpy, error, forward, random_case, to_planes
+
+import mlx_gateloop as gl
+from mlx_gateloop.ops.gpu import operator as gpu
+from mlx_gateloop.ops.gpu.heads import plan
+from mlx_gateloop.ops.gpu.heads_kernels import HeadsPlan, launch
+from mlx_gateloop.ops.gpu.kernels import Kernels, Variant
+from mlx_gateloop.ops.gpu.plans import DEFAULTS
+from mlx_gateloop.ops.transition import Transition
+
+METAL = PLATFORMS[::2]  # the text and, on a Mac, the GPU
+
+
+def check(platform, *arguments, **options):
+    return gated.check(partial(gpu.gate_loop, kernels_of(platform)), *arguments, **options)
+
+
+@pytest.mark.parametrize("platform", METAL)
+@pytest.mark.parametrize(
+    ("form", "is_complex", "shared", "masked", "reverse"),
+    [
+        ("sigmoid", True, False, 0.0, False),
+        ("sigmoid", False, True, 0.3, True),
+        ("polar", True, True, 0.3, True),
+        ("cartesian", True, False, 0.3, False),
+        ("cartesian", False, False, 0.0, True),
+    ],
+)
+def test_gates_masks_and_directions(platform, form, is_complex, shared, masked, reverse):
+    options = {"is_complex": is_complex, "one_gate_per_head": shared, "masked": masked}
+    case = random_case(4, 70, heads=(2, 5, 3), resets=0.2, reverse=reverse, **options)
+    check(platform, case, form)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS[1::2])
+def test_the_other_platform(platform):
+    options = {"is_complex": True, "one_gate_per_head": True, "masked": 0.3, "reverse": True}
+    check(platform, random_case(4, 70, heads=(2, 5, 3), **options), "sigmoid")
+
+
+@pytest.mark.parametrize("platform", METAL)
+@pytest.mark.parametrize(("dtype", "gate_dtype"), [(mx.float16, mx.float32), (mx.bfloat16, None)])
+def test_half_types(platform, dtype, gate_dtype):
+    case = random_case(5, 40, heads=(2, 5, 3), dtype=dtype, is_complex=gate_dtype is None)
+    check(platform, case, "sigmoid", dtype, gate_dtype or dtype)
+
+
+# The first has several tiles of keys and of values, also of the gradient, and the second several
+# values of a lane.
+@pytest.mark.parametrize("platform", METAL)
+@pytest.mark.parametrize(
+    ("batch", "length", "heads"), [(1, 9, (1, 140, 70)), (16, 3, (2, 5, 40)), (1, 33, (3, 33, 1))]
+)
+def test_sizes(platform, batch, length, heads):
+    case = random_case(6, length, batch=batch, heads=heads)
+    check(platform, case, "sigmoid", cancels=True)
+
+
+def test_the_sizes_have_the_tiles_that_they_should():
+    tuning = DEFAULTS["metal"]
+    assert plan(tuning, "outputs", (1, 9, 1, 140, 70), True).tiles("outputs", 140, 70) == (2, 3)
+    assert plan(tuning, "backward", (1, 9, 1, 140, 70), True).tiles("backward", 140, 70) == (5, 2)
+    assert plan(tuning, "outputs", (16, 3, 2, 5, 40), True).values == 2
+
+
+@pytest.mark.parametrize("task", ["outputs", "states", "backward"])
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("L", [1, 255, 768, 1000, 2048, 30001])
+@pytest.mark.parametrize(("H", "K", "V"), [(1, 1, 1), (4, 64, 128), (16, 256, 512)])
+def test_plans(task, is_complex, L, H, K, V):
+    tuning = DEFAULTS["cuda"]
+    cut = plan(tuning, task, (1, L, H, K, V), is_complex)
+    keys, values = cut.tiles(task, K, V)
+    tiles = -(-L // 64)
+    each = -(-tiles // cut.parts)  # tiles of a part, as the kernels count them
+    assert (cut.parts - 1) * each < tiles  # the last part has steps
+    assert cut.parts == 1 or each * 64 >= 256
+    assert H * keys * values * cut.parts <= max(2 * tuning.cores, H * keys * values)
+
+
+@pytest.mark.parametrize("platform", METAL)
+@pytest.mark.parametrize(("masked", "reverse"), [(0.0, False), (0.3, True)])
+def test_a_long_sequence_in_parts(platform, masked, reverse):
+    length, heads = 770, (1, 3, 2)
+    assert plan(DEFAULTS["metal"], "backward", (1, length, *heads), True).parts == 3
+    case = random_case(7, length, batch=1, heads=heads, masked=masked, reverse=reverse)
+    check(platform, case, "sigmoid", shift=6)
+
+
+@pytest.mark.parametrize("platform", METAL)
+@pytest.mark.parametrize(("shift", "turn"), [(8, 0.001), (20, 0)])
+def test_a_memory_of_thousands_of_steps(platform, shift, turn):
+    case = random_case(10, 4096, batch=1, heads=(1, 3, 2), resets=0)
+    case, gates, _ = gated.with_gates(case, "sigmoid", mx.float32, shift=shift, turn=turn)
+    arrays = [mx.array(x.astype(np.float32)) for x in (case.q, case.k, case.v, *gates)]
+    a, h0 = Transition.sigmoid(*arrays[3:]), to_planes(case.h0)
+    y, h = gpu.gate_loop(kernels_of(platform), *arrays[:3], a, h0, None, False)
+    want_y, want_h, _ = forward(case)
+    assert error(y, want_y) <= 2e-5
+    assert error(h, as_numpy(to_planes(want_h))) <= 2e-5
+
+
+def normal(*shape, key=0):
+    return mx.random.normal(shape, key=mx.random.key(key))
+
+
+@pytest.mark.parametrize("platform", METAL)
+def test_after_a_reset_nothing_before_it_is_left(platform):
+    q, k, v, phase = (normal(1, 70, 2, n, key=n) for n in (5, 5, 3, 5))
+    log = mx.where(mx.arange(70)[None, :, None, None] == 40, -mx.inf, mx.zeros(phase.shape))
+
+    def run(start):
+        arrays = [x[:, start:] for x in (q, k, v)]
+        a = Transition.polar(log[:, start:], phase[:, start:])
+        return gpu.gate_loop(kernels_of(platform), *arrays, a, None, None, False)
+
+    (y, h), (rest, last) = run(0), run(40)
+    assert error(y[:, 40:], as_numpy(rest)) <= 1e-6
+    assert error(h, as_numpy(last)) <= 1e-6
+
+
+@pytest.mark.parametrize("platform", METAL)
+def test_masked_steps_read_nothing_and_give_exact_zeros(platform):
+    arrays = [normal(1, 40, 2, n, key=i) for i, n in enumerate((5, 5, 3, 5, 5))]
+    live = mx.arange(40)[None] % 3 != 1
+    spoilt = [mx.where(live[..., None, None], x, mx.nan) for x in arrays]
+
+    def loss(*xs):
+        a = Transition.sigmoid(*xs[3:])
+        y, h = gpu.gate_loop(kernels_of(platform), *xs[:3], a, None, live, False)
+        return y.square().sum() + h.square().sum(), y
+
+    everything = tuple(range(5))
+    (_, y), clean = mx.value_and_grad(loss, everything)(*arrays)
+    (_, same), found = mx.value_and_grad(loss, everything)(*spoilt)
+    for want, got in zip((y, *clean), (same, *found), strict=True):
+        assert mx.array_equal(want, got)
+        assert not got[:, 1::3].any()
+
+
+@pytest.mark.parametrize("platform", METAL)
+def test_masked_steps_are_zero_beside_states_and_gradients_that_overflow(platform):
+    live = mx.arange(150)[None] % 3 != 1
+    ones, growth = mx.ones((1, 150, 1, 3)), mx.full((1, 150, 1, 3), 4.0)
+
+    def run(*xs):
+        a = Transition("cartesian", xs[3])
+        return gpu.gate_loop(kernels_of(platform), *xs[:3], a, None, live, False)
+
+    cotangents = [ones, mx.zeros((1, 1, 1, 3, 3))]
+    (y, h), found = mx.vjp(run, [ones, ones, ones, growth], cotangents)
+    assert mx.isinf(h).all()
+    assert not mx.isfinite(found[1][:, 0]).any()
+    for x in (y, *found):
+        assert not x[:, 1::3].any()
+
+
+def state_arrays(variant, shape, dtype=mx.float32):
+    """Ones in the arrays of a variant by name."""
+    B, L, H, K, V = shape
+    x = dict.fromkeys(("q", "k"), mx.ones((B, L, H, K), dtype))
+    x |= dict.fromkeys(("first", "second"), mx.ones((B, L, H, K)))
+    x |= dict.fromkeys(("v", "dy"), mx.ones((B, L, H, V), dtype))
+    state = mx.ones((B, variant.planes, H, K, V))
+    return x | {"h0": state, "dh1": state}
+
+
+def test_every_array_is_moved_once():
+    variant, shape = Variant(0, True), (1, 64, 1, 64, 32)
+    x = state_arrays(variant, shape)
+    kernels, keys, values, state = OBSERVED["metal"], 4 * 64 * 64, 4 * 64 * 32, 2 * 4 * 64 * 32
+    with recorded() as launches:
+        mx.eval(launch(kernels, "outputs", variant, HeadsPlan(8), x))
+        x |= launch(kernels, "states", variant, HeadsPlan(8), x)
+        mx.eval(launch(kernels, "backward", variant, HeadsPlan(8, 4), x))
+    outputs, states, backward = (sum(each.read.values()) for each in launches)
+    written = [sum(each.written.values()) for each in launches]
+    assert outputs == 4 * keys + values + state  # q, k and gates; v; h0
+    assert states == 3 * keys + values + state
+    # A block of 16 steps reads the state before its 32, and where it is their second half, also
+    # what the first half is advanced with; two tiles of keys read values.
+    assert backward == 4 * keys + 3 * keys / 2 + 2 * (2 * values + values / 2) + 4 * state + state
+    assert written == [values + state, 2 * state, 4 * keys + 2 * values + state]
+
+
+def test_one_step_is_one_launch_that_moves_the_state_once():
+    variant, shape = Variant(0, False), (1, 1, 2, 40, 40)
+    q, k, v, gamma, h0 = (state_arrays(variant, shape)[n] for n in ("q", "k", "v", "first", "h0"))
+    kernels = OBSERVED["metal"]
+    run = partial(gpu.gate_loop, kernels, q, k, v, Transition.sigmoid(gamma), h0, None, False)
+    mx.eval(run())  # the first use tries the kernel
+    with recorded() as launches:
+        y, h = run()
+        mx.eval(y, h)
+    (only,) = launches
+    assert only.read["h0"] == only.written["h1"] == h.nbytes
+    assert only.written["y"] == y.nbytes
+    assert only.read["q"] == 2 * q.nbytes  # by each of two tiles of 32 values
+
+
+def test_a_single_step_with_heads_takes_the_kernel(monkeypatch):
+    from mlx_gateloop.ops import backends
+
+    built = []
+
+    def factory(name, **text):
+        built.append(name)
+        return metal_kernel(name, **text)
+
+    monkeypatch.setattr(gpu, "kernels", lambda _: kernels)
+    kernels = Kernels("metal", factory)
+    entry = backends.BACKENDS["metal"]._replace(why_missing=lambda: None)
+    monkeypatch.setitem(backends.BACKENDS, "metal", entry)
+    arrays = [normal(2, 1, 2, n, key=i) for i, n in enumerate((5, 5, 3))]
+    a = gl.Transition.sigmoid(normal(2, 1, 2, 1, key=3))
+    for got, want in zip(
+        gl.gate_loop(*arrays, a, backend="metal"),
+        gl.gate_loop(*arrays, a, backend="ops"),
+        strict=True,
+    ):
+        assert error(got, as_numpy(want)) <= 1e-6
+    assert built == ["gateloop_heads_forward"]
+
+
+def test_heads_beyond_31_bits_are_refused():
+    q = mx.broadcast_to(mx.zeros((1, 1, 1, 1)), (1, 2**16, 2**7, 2**8))  # takes no memory
+    with pytest.raises(gpu.KernelError, match="31 bits"):
+        gpu.gate_loop(OBSERVED["metal"], q, q, q, Transition.of(q), None, None, False)
