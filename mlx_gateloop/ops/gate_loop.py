@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from mlx_gateloop.ops import planes as pl
 from mlx_gateloop.ops.attention import attention, softmax_attention
-from mlx_gateloop.ops.backends import BACKENDS, Backend, BackendName, run_on
+from mlx_gateloop.ops.backends import Backend, BackendName, run_on
 from mlx_gateloop.ops.checks import check_choice, check_gate_loop, check_linear_scan
 from mlx_gateloop.ops.chunked import chunked_gate_loop
 from mlx_gateloop.ops.planes import Planes
