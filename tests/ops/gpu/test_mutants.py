@@ -49,6 +49,7 @@ FIRST_BARRIER = "    GL_BARRIER();\n    {}"
 ROUND_BARRIER = "        GL_BARRIER();\n      }"
 BEFORE_H = FIRST_BARRIER.format("gl_complex h"), "    gl_complex h"
 BEFORE_FOLD = FIRST_BARRIER.format("if (FOLD)"), "    if (FOLD)"
+STATES = "states += int64_t(b)", "states += int64_t(0)"
 ROUND_FLIP = "p = 1 - p;  //"
 TILE_FLIP = "    p = 1 - p;\n"
 ROUNDS = "far < S; far *= 2"
@@ -111,6 +112,10 @@ MUTANTS = {
     ),
     "first step of a tile": Mutant("forward.inc", "tile + seg * R", "tile + seg * R + 1"),
     "too few states saved": Mutant("forward.inc", "start % C == 0", "start % (2 * C) == 0"),
+    "the first gate of a segment, forward": Mutant("forward.inc", "? a[0] :", "? gl_one() :"),
+    "the same gate, backward": Mutant("backward.inc", "? a[0] :", "? gl_one() :"),
+    "states of the first sequence, forward": Mutant("forward.inc", *STATES),
+    "the same states, backward": Mutant("backward.inc", *STATES),
     "wrong state taken": Mutant("backward.inc", "(tile / C)", "((tile + S * R - 1) / C)"),
     "state after, not before": Mutant("forward.inc", "GL_GET(1, seg - 1)", "GL_GET(1, seg)"),
     "gradient before, not after": Mutant("backward.inc", "GL_GET(2, seg + 1)", "GL_GET(2, seg)"),
