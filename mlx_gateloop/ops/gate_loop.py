@@ -55,7 +55,7 @@ def gate_loop(
         reverse: Run from the last step to the first.
         mode: "recurrent", step by step in O(L) (the specification); "scan", O(log L) dependent
             passes (step by step where one step fills a CPU: see `scan.py`); "attention", O(L^2);
-            "auto", a single step for L = 1, else the scan.
+            "auto", a single step for L = 1 unless the backend fuses it, else the scan.
         backend: The implementation of the scan: "ops", plain MLX; "native", the C++ extension for
             CPUs, with fused gates; "metal" and "cuda", kernels for Apple's and NVIDIA's GPUs, with
             fused gates, but no `mx.vmap`, `mx.jvp` or second derivatives. "auto" takes the one for

@@ -35,7 +35,6 @@ def plan(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Plan:
         raise KernelError("the kernels count the numbers of a sequence in 31 bits; cut it")
     cut = plans.plan(kernels.tuning, plans.kind(name, x["k"].dtype), B, L, D)
     types = x["k"].dtype, x["first"].dtype
-    types = x["k"].dtype, x["first"].dtype
     trial = _Trial(kernels, name, variant, replace(cut, parts=min(cut.parts, 2)), types)
     return replace(cut, segments=accepted(kernels, trial, cut.segments))
 
@@ -67,8 +66,7 @@ def _accepted(kernels: Kernels, trial: Callable[[int], Arrays], wanted: int) -> 
     for segments in (s for s in SEGMENTS if s <= wanted):
         begin = time.perf_counter()
         try:
-            # in a user's evaluation errors cannot be caught
-            mx.eval(trial(segments))
+            mx.eval(trial(segments))  # in a user's evaluation errors cannot be caught
         except (RuntimeError, ValueError) as error:
             lines = str(error).splitlines() or ["no reason given"]
             reason = next((line for line in lines if "error:" in line), lines[0]).strip()

@@ -23,12 +23,13 @@ SOURCE = """
 
 def polar(platform, size, phase):
     """size exp(i phase) of arrays of a multiple of 32 numbers, as complex128."""
-    header, entry = (
-        "".join((DIRECTORY / name).read_text() for name in names)
-        for names in ((f"prelude.{platform}", "common.inc"), (f"entry.{platform}",))
+    prelude, common, entry = (
+        (DIRECTORY / name).read_text()
+        for name in (f"prelude.{platform}", "common.inc", f"entry.{platform}")
     )
-    used = entry.replace("const int block", "// ").replace("const int runs", "// ")
-    kernel = FACTORIES[platform]("polar", ["size", "phase"], ["re", "im"], used + SOURCE, header)
+    kernel = FACTORIES[platform](
+        "polar", ["size", "phase"], ["re", "im"], entry + SOURCE, prelude + common
+    )
     re, im = kernel(
         inputs=[mx.array(size), mx.array(phase)],
         grid=(phase.size, 1, 1),
