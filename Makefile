@@ -80,7 +80,7 @@ format: .venv/installed-dev
 biome:
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory node_modules/installed && \
 	  node_modules/.bin/biome check --error-on-warnings $(WRITE) .; \
-	else echo "app/page/static was not checked: there is no npm (it comes with node)"; fi
+	else echo "the scripts were not checked: there is no npm (it comes with node)"; fi
 
 node_modules/installed: package.json
 	npm install --loglevel=error --no-audit --no-fund --no-package-lock

@@ -13,7 +13,7 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,6 +224,24 @@ def _wrap(tokenizer: Tokenizer, **special: str) -> "PreTrainedTokenizerFast":
         extra_special_tokens=[TURN_START, TURN_END],
         **special,
     )
+
+
+def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """Split a text into what each of its tokens adds.
+
+    Args:
+        tokenizer: Anything with `decode`.
+        ids: Of the tokens. The bytes of a letter that several share are with the last of them.
+    """
+    texts, known, done = [], 0, 0  # tokens before `done` are in texts; from `known` on is context
+    for end in range(1, len(ids) + 1):
+        context = tokenizer.decode(ids[known:done])
+        text = tokenizer.decode(ids[known:end])[len(context) :]
+        is_part = text.endswith("\ufffd") and end < len(ids)
+        texts.append("" if is_part else text)
+        if not is_part:
+            known, done = done, end
+    return texts
 
 
 def stop_token_ids(tokenizer: Any) -> list[int]:

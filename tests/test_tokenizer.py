@@ -15,6 +15,7 @@ from mlx_gateloop.tokenizer import (
     byte_tokenizer,
     from_sentencepiece,
     stop_token_ids,
+    token_texts,
     train_tokenizer,
 )
 
@@ -209,6 +210,16 @@ def test_files_that_are_no_such_model(tmp_path):
         from_sentencepiece(broken)
     with pytest.raises(InputError, match=r"missing\.model: No such file"):
         from_sentencepiece(tmp_path / "missing.model")
+
+
+@given(text=st.text(max_size=40))
+@settings(max_examples=30, deadline=None)
+def test_texts_of_tokens_make_the_text(text):
+    tokenizer = byte_tokenizer()
+    ids = tokenizer.encode(text)
+    texts = token_texts(tokenizer, ids)
+    assert len(texts) == len(ids)
+    assert "".join(texts) == tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize(

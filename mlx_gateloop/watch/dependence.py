@@ -50,7 +50,8 @@ def depends(
         ValueError: Tokens or places that do not exist, or a model in which no step can be left out
             exactly.
     """
-    ids = _checked_tokens(model, tokens)
+    _check_model(model)
+    ids = checked_tokens(model, tokens)
     groups = [np.array([m]) for m in range(len(ids))]
     if left_out is not None:
         if not isinstance(left_out, Sequence):
@@ -94,7 +95,8 @@ def without(model: nn.Module, tokens: Tokens, left_out: Places) -> list[Cache]:
         ValueError: Tokens or places that do not exist, or a model in which no step can be left out
             exactly.
     """
-    ids = _checked_tokens(model, tokens)
+    _check_model(model)
+    ids = checked_tokens(model, tokens)
     rest = np.delete(ids, _checked_places("left_out", left_out, len(ids)))
     cache: list[Cache] = model.make_cache()
     with _evaluating(model):
@@ -188,9 +190,8 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def _checked_tokens(model: nn.Module, tokens: Tokens) -> np.ndarray:
-    """Return the tokens of a model that can leave some out, int64 `[tokens]`."""
-    _check_model(model)
+def checked_tokens(model: nn.Module, tokens: Tokens) -> np.ndarray:
+    """Return the tokens of a model, int64 `[tokens]`."""
     ids = _integers("tokens", tokens)
     if not len(ids):
         raise InputError("tokens: expected at least one, got none")

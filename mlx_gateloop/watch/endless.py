@@ -1,6 +1,6 @@
 """A trace of any recurrent model, in constant memory however long the text is."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
 
@@ -9,11 +9,13 @@ import numpy as np
 from mlx_gateloop.watch.angles import wrapped
 from mlx_gateloop.watch.levels import Levels, Window
 from mlx_gateloop.watch.measures import PHASE, RATE, Measures
-from mlx_gateloop.watch.rows import full_row
+from mlx_gateloop.watch.rows import full_row, held
+from mlx_gateloop.watch.sharing import framed, share
 
 # Of the rows, to tokens as they are and to groups of 4, 16 and 64: with 256 MB, 100,000 tokens of
 # a 12-layer model with 624 complex channels are in groups of at most 64.
 SHARES = (2, 1, 1, 3)
+SHOWN = 500  # tokens in a notebook
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,15 @@ class EndlessTrace(Measures):
         most_bytes: Memory for all of it.
         window: Tokens whose queries and keys are kept; fewer where a quarter of the memory does
             not hold them.
+
+    Attributes:
+        texts: Texts of the tokens, for a notebook, which shows a trace as `share` does.
     """
 
     def __init__(self, layers: Iterable[Layer], most_bytes: int, window: int) -> None:
         self._layers, self.tokens = list(layers), 0
         self._most_bytes, self._window = most_bytes, window
+        self.texts: Sequence[str] = ()
         self._lock = RLock()
 
     @property
@@ -133,6 +139,13 @@ class EndlessTrace(Measures):
             other = EndlessTrace(self._layers, self._most_bytes, self._window)
             other.tokens, other._lock = tokens, self._lock
             return other
+
+    def _repr_html_(self) -> str:
+        """Show the last tokens in a notebook."""
+        with self._lock:
+            texts = list(self.texts)[: self.tokens]
+            texts += [f" {token}" for token in range(len(texts), self.tokens)]
+            return framed(share(self, texts, start=max(0, self.tokens - SHOWN)))
 
     def append(self, columns: list[Columns]) -> None:
         """Add the same tokens to all layers."""
@@ -190,22 +203,56 @@ class EndlessTrace(Measures):
             return _of_states(store.read(start, stop), layer)
         return np.zeros((max(stop - start, 0), layer.channels), np.float32)
 
+    def fading(self, token: int) -> np.ndarray:
+        """Compute how much of the state at a token each earlier one still is.
+
+            mean over layers of w_m / sqrt(w_0^2 + ... + w_n^2), w_m = |a_{m+1} ... a_n k_m| |v_m|
+
+        It goes by what was written and not by distance alone; docs/forgetting.md compares it with
+        what predictions lose without each token. Of mlx-lm's recurrences the value's norm is not
+        recorded and counts as 1.
+
+        Args:
+            token: n, below `tokens`.
+
+        Returns:
+            Shares, float32 `[token + 1]` for m = 0 to n; NaN before the window of queries and keys.
+        """
+        row = np.full(token + 1, np.nan, np.float32)
+        shares = []
+        with self._lock:
+            for layer in self._layers:
+                rate, _, reads = self._near(layer, token)
+                norm = held(rate, reads)
+                shares.append(norm / max(np.sqrt((norm**2).sum()), np.finfo(np.float64).tiny))
+        if near := min(map(len, shares), default=0):
+            row[token + 1 - near :] = np.mean([share[-near:] for share in shares], 0)
+        return row
+
     def _full(self, layer: int, token: int) -> np.ndarray:
         """Compute the full row of a token; NaN before the window of queries and keys."""
         with self._lock:
-            of = self._layers[layer]
+            rate, phase, reads = self._near(self._layers[layer], token)
             row = np.full(token + 1, np.nan, np.float32)
-            reads = {name: window.read(token + 1) for name, window in of.reads.items()}
-            near = min([self._window, token + 1, *map(len, reads.values())])
-            if not near or (not reads and of.kind != "gated channels"):
-                return row
-            reads = {name: values[-near:] for name, values in reads.items()}
-            first = token + 1 - near
-            shape = (near, *of.shape) if of.scale is None else (near, *of.scale.shape)
-            rate, phase = (self._rows(what, of, first, token + 1) for what in (RATE, PHASE))
-            rate, phase = (v.reshape(*shape, *[1] * (3 - len(shape))) for v in (rate, phase))
-            row[first:] = full_row(rate, None if of.phase is None else phase, reads, of.erases)
+            if len(rate):
+                erases = self._layers[layer].erases
+                row[token + 1 - len(rate) :] = full_row(rate, phase, reads, erases)
             return row
+
+    def _near(
+        self, of: Layer, token: int
+    ) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
+        """Return the rates, the phases and the reads of the tokens in the window of one."""
+        reads = {name: window.read(token + 1) for name, window in of.reads.items()}
+        near = min([self._window, token + 1, *map(len, reads.values())])
+        if not reads and of.kind != "gated channels":
+            near = 0
+        reads = {name: values[len(values) - near :] for name, values in reads.items()}
+        first = token + 1 - near
+        shape = (near, *of.shape) if of.scale is None else (near, *of.scale.shape)
+        rate, phase = (self._rows(what, of, first, token + 1) for what in (RATE, PHASE))
+        rate, phase = (v.reshape(*shape, *[1] * (3 - len(shape))) for v in (rate, phase))
+        return rate, None if of.phase is None else phase, reads
 
 
 def _of_states(rates: np.ndarray, layer: Layer) -> np.ndarray:

@@ -217,6 +217,7 @@ def _columns(report: Report, window: int) -> Columns:
     form, second = report.transition.form, report.transition.second
     u, w = report.moved or (None, None)
     reads = {"query": report.query, "key": report.key, "gain": report.gain, "u": u, "w": w}
+    reads["value"] = report.value
     start = max(report.transition.shape[1] - window, 0)
     first = _values(report.transition.first)[0]
     angle = np.zeros(1) if second is None else _values(second)[0]

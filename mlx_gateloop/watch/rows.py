@@ -1,4 +1,4 @@
-"""The full row: what is left of each earlier token as the query of one reads it."""
+"""What is left of each earlier token: as the query of one reads it, and in the state."""
 
 import numpy as np
 
@@ -45,6 +45,29 @@ def full_row(
         )
         reader = decay[m] * reader + moved
     return row
+
+
+def held(rate: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:
+    """Compute the norm of what is left in a layer's state of what each token wrote.
+
+        w_m = |A_{m+1} ... A_n gain_m k_m| |v_m|, A the diagonal of the decays
+
+    Args:
+        rate: -log|a| `[tokens, heads, K or 1]`.
+        reads: "key" `[tokens, groups, K]`, "gain" and "value", the norm of v, `[tokens, heads]`;
+            any may be missing, and counts as 1.
+
+    Returns:
+        Over all heads, float64 `[tokens]`.
+    """
+    since = rate[1:][::-1].astype(np.float64).cumsum(0)[::-1]
+    since = np.concatenate([since, np.zeros((1, *rate.shape[1:]))])
+    one = np.ones(rate.shape[:2])
+    key = _of_heads(reads.get("key", one[..., None]), rate.shape[1])
+    size = reads.get("gain", one) * reads.get("value", one)
+    left = np.exp(-since.astype(np.float32)) * key * size[..., None]
+    norm: np.ndarray = np.sqrt(np.einsum("mhk,mhk->m", left, left).astype(np.float64))
+    return norm
 
 
 def _of_heads(values: np.ndarray, heads: int) -> np.ndarray:

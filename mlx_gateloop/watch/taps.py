@@ -32,6 +32,7 @@ class Report:
         query: `[1, length, groups, K]`; None where the output is the state.
         key: Of the same shape.
         gain: `[1, length, heads]`; None means 1.
+        value: Norm of the value, `[1, length, heads]`; None where it is not taken.
         scale: `[channels, K]`: a channel decays by its log|a| times each of these.
         erases: True for the delta rule: a_n is followed by I - gain_n key_n key_n^T.
         moved: Two arrays u and w `[1, length, heads, K]`: u_n w_n^T is added to the transition.
@@ -42,6 +43,7 @@ class Report:
     query: mx.array | None = None
     key: mx.array | None = None
     gain: mx.array | None = None
+    value: mx.array | None = None
     scale: mx.array | None = None
     erases: bool = False
     moved: tuple[mx.array, mx.array] | None = None
@@ -120,15 +122,16 @@ def mamba(given: Arguments, names: Names, block: Any) -> Report:
 
 
 def gate_loop(given: Arguments, _: Names, __: nn.Module) -> Report:
-    """Our own layers, from the query, key and transition that they compute."""
+    """Our own layers, from the query, key, value and transition that they compute."""
     transition = Transition(given["form"], given["first"], given["second"])
     query, key = (given[name][..., None] for name in ("query", "key"))
-    return Report("gate loop", transition, query, key).masked(given.get("mask"))
+    report = Report("gate loop", transition, query, key, value=given["value"])
+    return report.masked(given.get("mask"))
 
 
 def of_gate_loop(given: Arguments) -> Arguments:
     """Spread a transition, which may be the same for all tokens or a head, over the channels."""
-    query, key, _, transition = given["return"]
+    query, key, value, transition = given["return"]
     if given["self"].args.transition == "none":
         raise ValueError("attention without transitions keeps tokens as they are")
     flat = (*query.shape[:2], -1)  # [B, L, H, K] -> [B, L, H K]
@@ -137,6 +140,8 @@ def of_gate_loop(given: Arguments) -> Arguments:
         for plane in (transition.first, transition.second)
     )
     arrays = {"query": query.reshape(flat), "key": key.reshape(flat)}
+    norm = mx.linalg.norm(value, axis=-1, keepdims=True) if value.ndim == 4 else mx.abs(value)
+    arrays["value"] = mx.broadcast_to(norm, query.shape).reshape(flat)  # a channel is one head
     if hasattr(given["cache"], "lengths"):  # not attention's, whose mask is one of pairs
         arrays["mask"] = given["cache"].make_mask(query.shape[1])
     return arrays | {"first": first, "second": second, "form": transition.form}
@@ -175,7 +180,10 @@ METHODS = {  # of a module
     "_wkv7": Tap(wkv7, ("w", "r", "k", "a", "b")),
     "ssm_step": Tap(mamba, ("x",), ("A",)),
     "_inputs": Tap(
-        gate_loop, ("first", "second", "query", "key", "mask"), ("form",), prepare=of_gate_loop
+        gate_loop,
+        ("first", "second", "query", "key", "value", "mask"),
+        ("form",),
+        prepare=of_gate_loop,
     ),
 }
 

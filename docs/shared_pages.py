@@ -1,0 +1,87 @@
+"""Pages of recordings for the documentation: `python docs/shared_pages.py [HORIZON]`.
+
+HORIZON is a model of `gateloop memory-horizon --preset bar --models data_controlled --seeds 1`, in
+its folder runs/data_controlled-0; without it that page stays as it is.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+import mlx_gateloop as gl
+from mlx_gateloop.experiments.presets import PRESETS
+from mlx_gateloop.io import load_model
+from mlx_gateloop.tokenizer import token_texts
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "docs" / "shared"
+QUESTION = "What does `str.split` do?"
+FORGOTTEN = {"demo": (["split"], ["str"], ["str", ".", "split"]), "demo-fixed": (["split"],)}
+MOST = 60  # tokens of an answer
+
+
+def answer(model: Any, tokenizer: Any, cache: Any, new: list[int]) -> list[int]:
+    """Give the most probable answer."""
+    answered: list[int] = []
+    while len(answered) < MOST:
+        token = int(model(mx.array([new]), cache)[0, -1].argmax())
+        if token in tokenizer.eos_token_ids:
+            break
+        answered.append(token)
+        new = [token]
+    return answered
+
+
+def kinds_of(texts: list[str], prompt: int) -> list[Any]:
+    """Tell words from the chat template's tokens, of which `<|im_start|>user` has a line."""
+    kinds: list[Any] = ["prompt"] * prompt + ["answer"] * (len(texts) - prompt)
+    header = False
+    for place, text in enumerate(texts[:prompt]):
+        header = header or text.startswith("<|")
+        if header:
+            kinds[place] = "special"
+        header = header and "\n" not in text
+    return kinds
+
+
+def of_answer(name: str) -> str:
+    """Make the page of an answer, and of what it is without words of the question."""
+    model, tokenizer = gl.load(str(ROOT / "app" / "embedded_models" / name))
+    message = [{"role": "user", "content": QUESTION}]
+    prompt = list(tokenizer.apply_chat_template(message, add_generation_prompt=True))
+    with gl.watch.recording(model) as recorder:
+        answered = answer(model, tokenizer, model.make_cache(), prompt)
+    texts = token_texts(tokenizer, prompt + answered)
+    forgotten = []
+    for words in FORGOTTEN[name]:
+        left_out = [texts.index(word) for word in words]  # of the question
+        cache = gl.watch.without(model, prompt[:-1], left_out)
+        other = answer(model, tokenizer, cache, prompt[-1:])
+        forgotten.append(gl.watch.Forgotten(left_out, token_texts(tokenizer, other)))
+    kinds, title = kinds_of(texts, len(prompt)), f"{QUESTION} Asked of the model {name}"
+    return gl.watch.share(recorder.trace, texts, kinds, forgotten=forgotten, title=title)
+
+
+def of_horizon(folder: Path) -> str:
+    """Make the page of one sequence of Memory Horizon."""
+    task = PRESETS["memory-horizon"]["bar"].make_task()
+    model, ids = load_model(folder), task.test.inputs[0]
+    with gl.watch.recording(model) as recorder:
+        mx.eval(model(mx.array(ids[None])))
+    texts = [" RESET" if token == task.marker else f" {token}" for token in ids]
+    return gl.watch.share(recorder.trace, texts, title="Memory Horizon: sums since the last reset")
+
+
+def main() -> None:
+    OUT.mkdir(exist_ok=True)
+    pages = {name: of_answer(name) for name in FORGOTTEN}
+    if sys.argv[1:]:
+        pages["memory-horizon"] = of_horizon(Path(sys.argv[1]))
+    for name, page in pages.items():
+        (OUT / f"{name}.html").write_text(page, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

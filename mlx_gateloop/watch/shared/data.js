@@ -1,0 +1,33 @@
+/** The recorded numbers of a shared page. */
+export const FORMAT = "gateloop-view";
+export const VERSION = 1;
+
+/** Bytes of base64. @param {string} text */
+export const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+
+/**
+ * A recording: tokens, what is left of each at every later one, and the decays of each layer.
+ * @param {object} data As `share` in shared.py writes it.
+ */
+export function recording(data) {
+  if (data.format !== FORMAT || data.version !== VERSION)
+    throw new Error(`This page has format ${data.version}; its script reads ${VERSION}.`);
+  const { texts, kinds, forgotten } = data;
+  const left = bytes(data.left);
+  const layers = data.layers.map(({ kind, rows, codes }) => ({ kind, rows, codes: bytes(codes) }));
+  const [low, high] = data.rates.map(Math.log);
+  return {
+    texts,
+    kinds,
+    forgotten,
+    layers,
+    /** How strong token m is at n, 0 to 1; undefined where it is unknown, 0 where m comes later. */
+    strength(m, n) {
+      if (m > n) return 0;
+      const code = left[(n * (n + 1)) / 2 + m];
+      return code ? (code - 1) / 254 : undefined;
+    },
+    /** The half-life that a code of a decay stands for, in tokens. */
+    halfLife: (code) => Math.LN2 / Math.exp(low + (code / 255) * (high - low)),
+  };
+}

@@ -1,0 +1,22 @@
+/** Texts of a model, which may hold anything, as they can be shown. */
+const DIRECTIONS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+const CONTROLS = /(?![\n\t])\p{Cc}/gu;
+const code = (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`;
+
+/** A text in which marks that turn its direction, and control characters, are written as codes. */
+export const plain = (text) =>
+  text.replaceAll("\r\n", "\n").replace(DIRECTIONS, code).replace(CONTROLS, code);
+
+/** A short text in quotation marks. @param {string} text */
+export function quoted(text) {
+  const shown = plain(text.replaceAll("\n", "↵"));
+  return `“${shown.length > 40 ? `${shown.slice(0, 39)}…` : shown}”`;
+}
+
+/** A number of tokens in words. @param {number} tokens */
+export function inTokens(tokens) {
+  if (tokens < 1) return "less than a token";
+  if (tokens >= 1e4) return "more than 10,000 tokens";
+  const shown = tokens < 10 ? tokens.toFixed(1) : Math.round(tokens).toLocaleString("en");
+  return `${shown} tokens`;
+}

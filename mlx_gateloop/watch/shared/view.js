@@ -1,0 +1,242 @@
+import { recording } from "./data.js";
+import { inTokens, plain, quoted } from "./plain.js";
+
+const MAGMA = "000004 1d1147 51127c 832681 b73779 e75263 fc8961 fec488 fcfdbf";
+const DECADES = [0, 4]; // log10 of the half-lives, in tokens, at the ends of the colours
+const STEP_MS = 60; // of a token that plays
+const FAINTEST = 0.16; // of a word of which nothing is left
+
+const STOPS = MAGMA.split(" ").map((hex) =>
+  [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)),
+);
+
+/** A colour of the scale, `[red, green, blue]`. @param {number} share From 0 to 1. */
+function colour(share) {
+  const place = Math.min(1, Math.max(0, share)) * (STOPS.length - 1);
+  const low = Math.min(Math.floor(place), STOPS.length - 2);
+  return STOPS[low].map((from, i) => from + (STOPS[low + 1][i] - from) * (place - low));
+}
+
+/** Paint cells `[x, y]` of a canvas that has a pixel for each. */
+function paint(canvas, width, height, share) {
+  Object.assign(canvas, { width, height });
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(width, height);
+  for (let y = 0; y < height; y++)
+    for (let x = 0; x < width; x++)
+      image.data.set([...colour(share(x, y)), 255], 4 * (y * width + x));
+  context.putImageData(image, 0, 0);
+}
+
+/** The index of the layer that keeps longest. @param {{codes: Uint8Array}[]} layers */
+function slowest(layers) {
+  const means = layers.map(
+    ({ codes }) => codes.reduce((sum, code) => sum + code, 0) / codes.length,
+  );
+  return means.indexOf(Math.min(...means));
+}
+
+/** A token as an element; what a model wrote is only ever set as textContent. */
+function word(text, kind = "") {
+  const span = document.createElement("span");
+  span.textContent = plain(text);
+  span.dataset.kind = kind;
+  return span;
+}
+
+/** Words, columns and recorded answers of one page. */
+class View {
+  constructor(page, recorded) {
+    this.find = (name) => page.querySelector(`.${name}`);
+    this.recorded = recorded;
+    this.last = recorded.texts.length - 1;
+    this.words = recorded.texts.map((text, token) => {
+      const span = word(text, recorded.kinds[token]);
+      span.dataset.token = token;
+      return span;
+    });
+    this.find("words").append(...this.#turns());
+    this.find("layer").append(
+      ...recorded.layers.map(({ kind }, layer) => new Option(`${layer + 1}, ${kind}`, layer)),
+    );
+    this.find("place").max = this.last;
+    const scale = (DECADES[1] - DECADES[0]) / 255;
+    paint(this.find("scale"), 256, 1, (x) => (x * scale) / (DECADES[1] - DECADES[0]));
+    this.find("layer").selectedIndex = slowest(recorded.layers);
+    this.#listen();
+    this.#offer();
+    this.showLayer();
+    this.goTo(this.last);
+  }
+
+  /** The words, with a line for each turn. */
+  #turns() {
+    let before;
+    return this.words.flatMap((span) => {
+      const { kind } = span.dataset;
+      if (kind === "special") return [span];
+      const begins = before !== undefined && before !== kind;
+      before = kind;
+      return begins ? [document.createElement("br"), span] : [span];
+    });
+  }
+
+  #listen() {
+    const { columns, words, layer, place, play } = Object.fromEntries(
+      ["columns", "words", "layer", "place", "play"].map((name) => [name, this.find(name)]),
+    );
+    const of = (event) => event.target.dataset?.token;
+    words.addEventListener("pointerover", (event) => of(event) && this.point(+of(event)));
+    words.addEventListener("click", (event) => of(event) && this.goTo(+of(event)));
+    words.addEventListener("pointerleave", () => this.point());
+    columns.addEventListener("pointermove", (event) => this.point(...this.#cell(event)));
+    columns.addEventListener("click", (event) => this.goTo(this.#cell(event)[0]));
+    columns.addEventListener("pointerleave", () => this.point());
+    layer.addEventListener("change", () => this.showLayer());
+    place.addEventListener("input", () => this.goTo(place.valueAsNumber));
+    play.addEventListener("click", () => this.play());
+  }
+
+  /** The token and the row under the pointer. @param {PointerEvent} event */
+  #cell(event) {
+    const box = event.currentTarget.getBoundingClientRect();
+    const { width, height } = event.currentTarget;
+    const at = (share, count) => Math.min(count - 1, Math.max(0, Math.floor(share * count)));
+    return [
+      at((event.clientX - box.left) / box.width, width),
+      at((event.clientY - box.top) / box.height, height),
+    ];
+  }
+
+  /** Paint the columns of the chosen layer: slow channels on top. */
+  showLayer() {
+    this.layer = this.recorded.layers[this.find("layer").selectedIndex];
+    this.find("picture").hidden = !this.layer;
+    if (!this.layer) return;
+    const { rows, codes } = this.layer;
+    paint(this.find("columns"), this.last + 1, rows, (token, row) => {
+      const decades = Math.log10(this.recorded.halfLife(codes[token * rows + row]));
+      return (decades - DECADES[0]) / (DECADES[1] - DECADES[0]);
+    });
+  }
+
+  /** Show the memory after this token. @param {number} token */
+  goTo(token) {
+    this.place = token;
+    this.find("place").value = token;
+    this.words.forEach((span, m) => {
+      const strength = this.recorded.strength(m, token);
+      span.classList.toggle("later", m > token);
+      span.classList.toggle("unknown", strength === undefined);
+      span.classList.toggle("marked", m === token);
+      span.style.opacity = FAINTEST + (1 - FAINTEST) * (strength ?? 1);
+    });
+    this.#put("mark", token);
+    this.point();
+  }
+
+  #put(name, token) {
+    const line = this.find(name);
+    line.hidden = token === undefined;
+    if (line.hidden) return;
+    line.style.left = `${(100 * token) / (this.last + 1)}%`;
+    line.style.width = `${100 / (this.last + 1)}%`;
+  }
+
+  /** Point at a token, and at a row of its column. @param {number} [token] @param {number} [row] */
+  point(token, row) {
+    this.pointed?.classList.remove("pointed");
+    this.pointed = this.words[token];
+    this.pointed?.classList.add("pointed");
+    this.#put("here", token);
+    this.find("tip").textContent = token === undefined ? this.#where() : this.#said(token, row);
+  }
+
+  #where() {
+    return `The memory after ${quoted(this.recorded.texts[this.place])}, token ${this.place}.`;
+  }
+
+  #said(token, row) {
+    const strength = this.recorded.strength(token, this.place);
+    const name = `${quoted(this.recorded.texts[token])}, token ${token}`;
+    const left =
+      strength === undefined
+        ? "too long ago to be known"
+        : `${Math.round(100 * strength ** 2)}% as strong as the strongest word`;
+    const said = token > this.place ? `${name}, comes later.` : `${name}: ${left}.`;
+    if (row === undefined) return said;
+    const { rows, codes } = this.layer;
+    const half = inTokens(this.recorded.halfLife(codes[token * rows + row]));
+    return `${said} Here these channels lose half in ${half}.`;
+  }
+
+  /** Let the text be read, token by token. */
+  play() {
+    const button = this.find("play");
+    clearInterval(this.timer);
+    if (button.textContent === "Stop") {
+      button.textContent = "Play";
+      return;
+    }
+    button.textContent = "Stop";
+    this.goTo(this.place === this.last ? 0 : this.place);
+    this.timer = setInterval(() => {
+      if (this.place === this.last) this.play();
+      else this.goTo(this.place + 1);
+    }, STEP_MS);
+  }
+
+  /** Offer the recorded answers without some words. */
+  #offer() {
+    const { forgotten } = this.recorded;
+    this.find("forget").hidden = !forgotten.length;
+    const buttons = forgotten.map(({ left_out }) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = quoted(left_out.map((token) => this.recorded.texts[token]).join(""));
+      return button;
+    });
+    buttons.forEach((button, i) => {
+      button.addEventListener("click", () => {
+        for (const other of buttons) other.setAttribute("aria-pressed", other === button);
+        this.forget(forgotten[i]);
+      });
+    });
+    this.find("choices").append(...buttons);
+    if (forgotten.length) {
+      buttons[0].setAttribute("aria-pressed", "true");
+      this.forget(forgotten[0], true);
+    }
+  }
+
+  /** Play an answer beside the one without some words. */
+  forget({ left_out, gone, answer, added }, atOnce = false) {
+    const { texts, kinds } = this.recorded;
+    const original = texts.filter((_, token) => kinds[token] === "answer");
+    this.words.forEach((span, token) => {
+      span.classList.toggle("forgotten", left_out.includes(token));
+    });
+    const spans = [
+      original.map((text, i) => word(text, gone.includes(i) ? "gone" : "")),
+      answer.map((text, i) => word(text, added.includes(i) ? "added" : "")),
+    ];
+    this.find("original").replaceChildren(...spans[0]);
+    this.find("without").replaceChildren(...spans[1]);
+    clearInterval(this.forgetting);
+    if (atOnce || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+    for (const span of spans.flat()) span.classList.add("waiting");
+    let shown = 0;
+    this.forgetting = setInterval(() => {
+      for (const side of spans) side[shown]?.classList.remove("waiting");
+      shown += 1;
+      if (spans.every((side) => shown >= side.length)) clearInterval(this.forgetting);
+    }, STEP_MS);
+  }
+}
+
+const page = document.querySelector(".view");
+try {
+  new View(page, recording(JSON.parse(document.querySelector("#data").textContent)));
+} catch (error) {
+  page.textContent = error.message;
+}

@@ -1,0 +1,210 @@
+"""One HTML file of a trace, which needs no server and no network."""
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+
+from mlx_gateloop.errors import InputError, shown
+from mlx_gateloop.watch.measures import HIGH, LOW
+
+PARTS = Path(__file__).parent / "shared"
+SCRIPTS = ("data.js", "plain.js", "view.js")  # each imports from those before it
+FORMAT, VERSION = "gateloop-view", 1  # as data.js has them
+MOST_TOKENS = 1000  # whose fading takes 0.5 MB
+ROWS, LEAST_ROWS, COLUMN_BYTES = 96, 8, 1 << 20  # of a layer's picture; of all pictures
+UNKNOWN = 0  # the code of a strength that is not recorded
+Kind = Literal["prompt", "answer", "special", "system"]
+
+
+class Watched(Protocol):
+    """The parts of an `EndlessTrace` that are shown."""
+
+    tokens: int
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def kinds(self) -> tuple[str, ...]: ...
+    def columns(self, layer: int, start: int = 0) -> np.ndarray: ...
+    def fading(self, token: int) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """An answer that was given again without some words.
+
+    Args:
+        left_out: Places of the tokens that were left out, as in `without`.
+        answer: Texts of the tokens of the other answer.
+    """
+
+    left_out: Sequence[int]
+    answer: Sequence[str]
+
+
+def share(
+    trace: Watched,
+    texts: Sequence[str],
+    kinds: Sequence[Kind] | None = None,
+    *,
+    forgotten: Sequence[Forgotten] = (),
+    title: str = "What a model remembers",
+    start: int = 0,
+    with_system: bool = False,
+) -> str:
+    """Make one HTML file of a trace, in which words fade as the state forgets them.
+
+    It holds the given texts, `EndlessTrace.fading` at every token, the decays in 8 bits, and
+    nothing else of the model or the machine. It is ASCII, and its policy allows its own script
+    alone.
+
+    Args:
+        trace: An `EndlessTrace`, whose window reaches all tokens that are shown.
+        texts: Text of each token.
+        kinds: Of each token: "prompt", "answer", "special" (no word is shown) or "system"; None
+            means that all are answers.
+        forgotten: Recorded answers to play.
+        title: Heading.
+        start: The first token that is shown.
+        with_system: Show tokens of the kind "system" too.
+
+    Returns:
+        The file's text.
+
+    Raises:
+        ValueError: Texts or kinds that do not fit the trace, too many tokens, or places that do not
+            exist.
+    """
+    kinds = ["answer"] * len(texts) if kinds is None else kinds
+    _check(trace, texts, kinds, forgotten, start)
+    kept = [t for t in range(start, len(texts)) if with_system or kinds[t] != "system"]
+    if len(kept) > MOST_TOKENS:
+        raise InputError(
+            f"start: {len(kept)} tokens would be shown, at most {MOST_TOKENS} can be; "
+            f"give a start of {len(texts) - MOST_TOKENS} or more"
+        )
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "texts": [texts[token] for token in kept],
+        "kinds": [kinds[token] for token in kept],
+        "left": _base64(_strengths(trace, kept)),
+        "rates": [LOW, HIGH],
+        "layers": [_layer(trace, layer, kept) for layer in range(trace.layers)],
+        "forgotten": [_changes(each, texts, kinds, kept) for each in forgotten],
+    }
+    return _filled(data, title)
+
+
+def framed(page: str, height: int = 720) -> str:
+    """Put a page into a frame of its own for a notebook; its script sees nothing else."""
+    style = f"width:100%;height:{height}px;border:0"
+    source = html.escape(page)
+    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{source}"></iframe>'
+
+
+def _check(
+    trace: Watched,
+    texts: Sequence[str],
+    kinds: Sequence[str],
+    forgotten: Sequence[Forgotten],
+    start: int,
+) -> None:
+    if len(texts) != trace.tokens or not all(isinstance(text, str) for text in texts):
+        raise InputError(f"texts: expected {trace.tokens}, one a token, got {len(texts)}")
+    if len(kinds) != len(texts):
+        raise InputError(f"kinds: expected {len(texts)}, one a token, got {len(kinds)}")
+    if wrong := [kind for kind in kinds if kind not in get_args(Kind)]:
+        raise InputError(f"kinds: expected {', '.join(get_args(Kind))}, got {shown(wrong[0])}")
+    if not 0 <= start < max(len(texts), 1):
+        raise InputError(f"start: expected 0 to {len(texts) - 1}, got {start}")
+    for each in forgotten:
+        if wrong_places := [m for m in each.left_out if not 0 <= m < len(texts)]:
+            expected = f"places from 0 to {len(texts) - 1}"
+            raise InputError(f"forgotten: expected {expected}, got {shown(wrong_places[0])}")
+
+
+def _strengths(trace: Watched, kept: Sequence[int]) -> np.ndarray:
+    """Encode the fading of the tokens at each of them, a row for each, one after another.
+
+    1 to 255 are square roots of shares from 0 to the row's greatest.
+    """
+    rows = [np.zeros(0, np.uint8)]
+    for at, token in enumerate(kept):
+        row = trace.fading(token)[kept[: at + 1]]
+        most = np.nanmax(row) if np.isfinite(row).any() else 1.0
+        code = 1 + np.rint(254 * np.sqrt(row / max(most, 1e-30)))
+        rows.append(np.where(np.isnan(row), UNKNOWN, np.nan_to_num(code)).astype(np.uint8))
+    return np.concatenate(rows)
+
+
+def _layer(trace: Watched, layer: int, kept: Sequence[int]) -> dict[str, Any]:
+    """Encode the decays of a layer in rows of similar channels, those with long memory on top."""
+    start = kept[0] if kept else 0
+    codes = trace.columns(layer, start)[:, 0][[token - start for token in kept]]
+    most = max(LEAST_ROWS, COLUMN_BYTES // max(1, len(kept) * trace.layers))
+    order = np.argsort(codes.mean(0), kind="stable") if len(kept) else np.arange(codes.shape[1])
+    groups = np.array_split(order, min(len(order), ROWS, most))
+    means = np.stack([codes[:, group].mean(1) for group in groups], 1)
+    rows = np.rint(means).astype(np.uint8)
+    return {"kind": trace.kinds[layer], "rows": len(groups), "codes": _base64(rows)}
+
+
+def _changes(
+    forgotten: Forgotten, texts: Sequence[str], kinds: Sequence[str], kept: Sequence[int]
+) -> dict[str, Any]:
+    """Mark the tokens of two answers that differ."""
+    original = [texts[token] for token in kept if kinds[token] == "answer"]
+    other, gone, added = list(forgotten.answer), list[int](), list[int]()
+    matcher = SequenceMatcher(None, original, other, autojunk=False)
+    for tag, first, last, begin, end in matcher.get_opcodes():
+        if tag != "equal":
+            gone += range(first, last)
+            added += range(begin, end)
+    left_out = [kept.index(m) for m in forgotten.left_out if m in kept]
+    return {"left_out": left_out, "answer": other, "gone": gone, "added": added}
+
+
+def _base64(codes: np.ndarray) -> str:
+    return base64.b64encode(codes.tobytes()).decode("ascii")
+
+
+def _filled(data: dict[str, Any], title: str) -> str:
+    """Fill the page; nothing in a text ends its place, and lone surrogates are escapes."""
+    style = (PARTS / "page.css").read_text("utf-8")
+    script = script_of(SCRIPTS)
+    coded = json.dumps(data, separators=(",", ":"))  # ASCII
+    for letter in "<>&":
+        coded = coded.replace(letter, f"\\u{ord(letter):04x}")
+    parts = {
+        "title": html.escape(title).encode("ascii", "xmlcharrefreplace").decode("ascii"),
+        "style": style,
+        "style_hash": _hash(style),
+        "script": script,
+        "script_hash": _hash(script),
+        "data": coded,
+    }
+    template = (PARTS / "page.html").read_text("utf-8")
+    return re.sub(r"\{(\w+)\}", lambda name: parts[name[1]], template)
+
+
+def script_of(files: Sequence[str]) -> str:
+    """Join modules to one script without imports; it is ASCII."""
+    texts = [(PARTS / name).read_text("utf-8") for name in files]
+    joined = re.sub(r"^import .*\n|^export ", "", "\n".join(texts), flags=re.MULTILINE)
+    return re.sub(r"[^\x00-\x7f]", lambda c: f"\\u{ord(c[0]):04x}", joined)
+
+
+def _hash(text: str) -> str:
+    """Return the source of a policy that allows this text."""
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"

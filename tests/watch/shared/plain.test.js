@@ -1,0 +1,23 @@
+import assert from "node:assert";
+import { test } from "node:test";
+import { inTokens, plain, quoted } from "../../../mlx_gateloop/watch/shared/plain.js";
+
+test("what turns the direction of a text, and control characters, are shown as codes", () => {
+  assert.equal(plain("a\u202eb\u0000\u001b[1m\u2066"), "a\\u202eb\\u0000\\u001b[1m\\u2066");
+  assert.equal(plain("one\r\ntwo\n\tthree 日本"), "one\ntwo\n\tthree 日本");
+});
+
+test("long texts are cut in quotation marks", () => {
+  assert.equal(quoted("a\nb"), "“a↵b”");
+  assert.equal(quoted("x".repeat(60)), `“${"x".repeat(39)}…”`);
+});
+
+test("half-lives have the digits that mean something", () => {
+  assert.deepEqual([0.2, 1.234, 56.7, 1234.5, 2e6].map(inTokens), [
+    "less than a token",
+    "1.2 tokens",
+    "57 tokens",
+    "1,235 tokens",
+    "more than 10,000 tokens",
+  ]);
+});

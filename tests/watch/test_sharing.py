@@ -1,0 +1,228 @@
+"""The page of a trace: whole in one file, whatever the words are."""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from helpers.browser import CHROMIUM, chromium
+from helpers.models import tiny_model, tokens
+from helpers.recurrent import recurrent_model
+
+import mlx_gateloop as gl
+from mlx_gateloop.watch import sharing
+from mlx_gateloop.watch.endless import Columns, EndlessTrace, Layer
+
+MODULES = Path(__file__).parent / "shared"
+NODE = shutil.which("node")
+HOSTILE = [
+    "</script><script>document.title='owned'</script>",
+    "<img src=x onerror=\"document.title='owned'\">",
+    "<!--<script>",
+    "\u202eabc\u2066",
+    "\ud800 alone",
+    "\u2028\u2029\x00\x1b[31m",
+    "{title} {data} \\u003c",
+    "&lt;b&gt; 日本",
+]
+
+
+def recorded(model, length, window=1000):
+    with gl.watch.recording(model, window=window) as recorder:
+        mx.eval(model(tokens(length)))
+    return recorder.trace
+
+
+def data_of(page):
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
+    return json.loads(found)
+
+
+def test_the_page_has_the_numbers_of_the_trace():
+    trace = recorded(tiny_model(), 12)
+    kinds = ["special", "system", "system", *["prompt"] * 4, *["answer"] * 5]
+    other = gl.watch.Forgotten([4, 5], ["7", " x", "9", "10", "11"])
+    page = gl.watch.share(trace, [str(n) for n in range(12)], kinds, forgotten=[other], start=0)
+    data, kept = data_of(page), [0, *range(3, 12)]
+    assert data["texts"] == [str(n) for n in kept]  # without the system prompt
+    left = np.frombuffer(base64.b64decode(data["left"]), np.uint8).astype(float)
+    for n, token in enumerate(kept):
+        row, left = left[: n + 1], left[n + 1 :]
+        share = trace.fading(token)[kept[: n + 1]]
+        assert ((row - 1) / 254) ** 2 == pytest.approx(share / share.max(), abs=0.005)
+    assert not len(left)
+    for layer in data["layers"]:
+        codes = np.frombuffer(base64.b64decode(layer["codes"]), np.uint8)
+        assert codes.shape == (layer["rows"] * len(kept),)
+    (forgotten,) = data["forgotten"]
+    assert forgotten == {
+        "left_out": [2, 3],
+        "answer": list(other.answer),
+        "gone": [1],
+        "added": [1],
+    }
+    whole = gl.watch.share(trace, [str(n) for n in range(12)], kinds, with_system=True)
+    assert len(data_of(whole)["texts"]) == 12
+
+
+def test_channels_that_are_alike_share_a_row():
+    trace = EndlessTrace([Layer("layer", "gate loop")], 1 << 24, 8)
+    rate = np.tile(np.geomspace(1e-4, 1, 384, dtype=np.float32), (3, 1))
+    reads = dict.fromkeys(("query", "key"), np.ones((3, 384, 1), np.float32))
+    trace.append([Columns(rate[:, ::-1].copy(), None, reads)])
+    (layer,) = data_of(gl.watch.share(trace, ["a", "b", "c"]))["layers"]
+    assert layer["rows"] == sharing.ROWS
+    codes = np.frombuffer(base64.b64decode(layer["codes"]), np.uint8).reshape(3, -1)
+    assert (np.diff(codes[0].astype(int)) >= 0).all()  # long memory on top
+    exact = np.sort(trace.columns(0)[0, 0]).reshape(sharing.ROWS, 4).mean(1)
+    assert codes[0] == pytest.approx(exact, abs=0.51)
+
+
+def test_500_tokens_of_the_demos_size_are_less_than_3_mb(monkeypatch):
+    trace = EndlessTrace([Layer(f"{n}", "gate loop") for n in range(3)], 1 << 30, 500)
+    rate = np.random.default_rng(0).exponential(size=(500, 256)).astype(np.float32)
+    trace.append([Columns(rate, rate, {})] * 3)
+    monkeypatch.setattr(trace, "fading", lambda token: np.ones(token + 1, np.float32))
+    assert len(gl.watch.share(trace, ["word "] * 500)) < 600_000
+
+
+def test_what_is_not_recorded_is_unknown():
+    trace = recorded(tiny_model(), 9, window=4)
+    left = base64.b64decode(data_of(gl.watch.share(trace, ["x"] * 9))["left"])
+    assert [code > 0 for code in left[-9:]] == [False] * 5 + [True] * 4
+
+
+@pytest.mark.parametrize("name", ["mamba2", "falcon_h1", "recurrent_gemma"])
+def test_other_models(name):
+    trace = recorded(recurrent_model(name), 7)
+    assert len(data_of(gl.watch.share(trace, ["x"] * 7))["layers"]) == trace.layers
+
+
+def test_hostile_texts_stay_texts():
+    trace = recorded(tiny_model(), len(HOSTILE))
+    page = gl.watch.share(trace, HOSTILE, title="</title><script>alert(1)</script>\ud800")
+    assert page.isascii()
+    assert data_of(page)["texts"] == HOSTILE
+    assert page.count("<script") == 2
+    assert page.count("</script>") == 2
+    assert "alert(1)</script>" not in page
+    policy = re.search(r'Security-Policy" content="([^"]*)"', page)[1]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    assert data_of(page).keys() == {
+        *("format", "version", "texts", "kinds", "left", "rates", "layers", "forgotten"),
+    }
+    assert data_of(page)["layers"][0].keys() == {"kind", "rows", "codes"}  # no name, no path
+    page.encode("utf-8")
+
+
+def test_a_notebook_shows_a_trace_in_a_frame():
+    trace = recorded(tiny_model(), 5)
+    trace.texts = ["<b>", "two"]
+    shown = trace._repr_html_()
+    assert shown.startswith('<iframe sandbox="allow-scripts"')
+    assert shown.count("<") == 2  # the frame's: all of the page is escaped
+    assert EndlessTrace([], 1 << 20, 4)._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"texts": ["a"]}, "texts: expected 3, one a token, got 1"),
+        ({"texts": [1, 2, 3]}, "texts: expected"),
+        ({"kinds": ["answer"]}, "kinds: expected 3"),
+        ({"kinds": ["answer", "answer", "</script>"]}, "kinds: expected prompt, answer"),
+        ({"start": 3}, "start: expected 0 to 2, got 3"),
+        ({"start": -1}, "start: expected 0 to 2, got -1"),
+        ({"forgotten": [gl.watch.Forgotten([3], ["x"])]}, "forgotten: expected places from 0 to 2"),
+    ],
+)
+def test_wrong_input_is_one_line(options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}[^\n]*$"):
+        gl.watch.share(recorded(tiny_model(), 3), **{"texts": ["a", "b", "c"], **options})
+
+
+def test_too_many_tokens_are_refused(monkeypatch):
+    monkeypatch.setattr(sharing, "MOST_TOKENS", 4)
+    trace = recorded(tiny_model(), 9)
+    with pytest.raises(ValueError, match=r"^start: 9 tokens .* give a start of 5 or more$"):
+        gl.watch.share(trace, ["x"] * 9)
+    assert len(data_of(gl.watch.share(trace, ["x"] * 9, start=5))["texts"]) == 4
+
+
+def test_python_and_the_script_agree_on_the_version():
+    script = (sharing.PARTS / "data.js").read_text()
+    assert f'FORMAT = "{sharing.FORMAT}"' in script
+    assert f"VERSION = {sharing.VERSION};" in script
+
+
+def test_the_pages_of_the_documentation_are_of_this_version():
+    pages = sorted((Path(__file__).parents[2] / "docs" / "shared").glob("*.html"))
+    assert len(pages) == 3
+    for page in pages:
+        text = page.read_text("utf-8")
+        assert sharing.script_of(sharing.SCRIPTS) in text, "run docs/shared_pages.py"
+        assert (sharing.PARTS / "page.css").read_text("utf-8") in text
+
+
+@pytest.mark.skipif(NODE is None, reason="there is no node on this machine")
+def test_modules():
+    files = sorted(MODULES.glob("*.test.js"))
+    done = subprocess.run([NODE, "--test", *files], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+def test_in_a_browser(tmp_path):
+    pytest.importorskip("playwright")
+    texts = [f" {n}" for n in range(10)] + HOSTILE
+    trace = recorded(tiny_model(), len(texts))
+    kinds = ["special", *["prompt"] * 9, *["answer"] * len(HOSTILE)]
+    other = gl.watch.Forgotten([3], [*HOSTILE[:2], "new"])
+    file = tmp_path / "view.html"
+    file.write_text(gl.watch.share(trace, texts, kinds, forgotten=[other]), "utf-8")
+    problems = []
+    with chromium() as browser:
+        tab = browser.new_page()
+        tab.on("console", lambda message: problems.append(message.text))
+        tab.on("pageerror", lambda error: problems.append(str(error)))
+        tab.on("request", lambda request: problems.append(request.url))
+        tab.goto(file.as_uri())
+        assert problems == [file.as_uri()]  # one file, and no other
+        assert tab.title() == "What a model remembers"
+        assert HOSTILE[0] in tab.inner_text(".words")
+        assert tab.locator(".words [data-kind=special]").is_hidden()
+        assert tab.locator(".original [data-kind=gone]").count() == len(HOSTILE) - 2
+        assert tab.inner_text(".without [data-kind=added]") == "new"
+        assert "\u202e" not in tab.inner_text(".words")
+        # A column lights its word up, and the other way.
+        box = tab.locator(".columns").bounding_box()
+        tab.mouse.move(box["x"] + box["width"] * 5.5 / len(texts), box["y"] + 5)
+        assert tab.inner_text(".pointed").strip() == "5"
+        assert "lose half in" in tab.inner_text(".tip")
+        tab.hover(".words [data-token='7']")
+        assert tab.locator(".here").is_visible()
+        # Going back to a word shows what was left then.
+        tab.click(".words [data-token='4']")
+        assert tab.locator(".words .later").count() == len(texts) - 5
+        expected = trace.fading(4)
+        expected = 0.16 + 0.84 * np.sqrt(expected / expected.max())
+        tab.mouse.move(1, 1)
+        shown = [
+            float(tab.eval_on_selector(f"[data-token='{m}']", "e => getComputedStyle(e).opacity"))
+            for m in range(5)
+        ]
+        assert shown == pytest.approx(expected, abs=0.01)
+        # Playing goes to the end and stops; so does the answer without the word.
+        tab.click(".play")
+        tab.wait_for_function("() => document.querySelector('.play').textContent === 'Play'")
+        assert tab.locator(".later").count() == 0
+        tab.click(".choices button")
+        tab.wait_for_function("() => !document.querySelector('.waiting')")
+        assert tab.title() == "What a model remembers"
+        assert problems == [file.as_uri()]
