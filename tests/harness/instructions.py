@@ -1,6 +1,6 @@
 """Counts what the CUDA kernels cost: `make kernels` keeps the table in benchmarks/results/."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,11 @@ import pytest
 
 from harness import cuda_kernel, nvrtc, sass
 from harness import recorded as watch
-from harness.variants import VARIANTS, composed, launch
+from harness.variants import HEADS, VARIANTS, composed, composed_heads, heads_plans, launch
 from mlx_gateloop.ops.gpu.plans import Plan
 
 Key = tuple[str, str, str, str, str]  # kernel, variant, S, R, join
+Counted = Iterator[tuple[Key, list[str], int, nvrtc.Compiled]]
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "kernels.md"
 ARCHITECTURE = "sm_90"
@@ -27,20 +28,40 @@ element moves at L = 128; barriers those of a tile of S R steps; registers those
 shared those bytes of a threadgroup. The segments of a tile are joined by Hillis and Steele's scan,
 or by a fold, of whose part a thread takes half on average.
 
+With heads a thread has 16 numbers of a state; in the gradient 4, or 8 of a real one. Instructions
+are there those of a step, the loops in a tile once; a tile of the gradient has 4 R steps.
+
 | kernel | variant | S | R | join | instructions | bytes | barriers | registers | spilled | shared |
 |---|---|---|---|---|---|---|---|---|---|---|
 """
 
 
-def counted(
-    case: Any, plan: Plan, edit: Callable[[str], str] = str
-) -> Iterator[tuple[Key, list[str], int, nvrtc.Compiled]]:
+def counted(case: Any, plan: Plan, edit: Callable[[str], str] = str) -> Counted:
     """The kernels of a variant: the row's first cells, instructions of a tile, steps, the rest."""
     for kernel, call in composed("cuda", cuda_kernel, case.values[0], WHOLE, plan):
         compiled = nvrtc.compiled(edit(kernel.composed(call)), ARCHITECTURE)
         name, join = kernel.text.name.removeprefix("gateloop_"), "fold" if plan.fold else "scan"
         key = name, str(case.id), str(plan.segments), str(plan.steps), join
         yield key, sass.each_tile(compiled.cubin), plan.steps, compiled
+
+
+def counted_heads(case: Any, tasks: Collection[str] = ()) -> Counted:
+    """The same of a variant with heads, for each task or these."""
+    variant = case.values[0][0]
+    plans = heads_plans(variant.is_complex, 16)
+    found = composed_heads("cuda", cuda_kernel, case.values[0], 16)
+    for (task, plan), (kernel, call) in zip(plans.items(), found, strict=True):
+        if tasks and task not in tasks:
+            continue
+        compiled = nvrtc.compiled(kernel.composed(call), ARCHITECTURE)
+        steps = plan.steps(task)
+        key = f"heads, {task}", str(case.id), str(plan.segments), str(steps), ""
+        yield (
+            key,
+            sass.each_tile(compiled.cubin),
+            steps * (4 if task == "backward" else 1),
+            compiled,
+        )
 
 
 def rows(case: Any, plan: Plan) -> Iterator[tuple[object, ...]]:
@@ -50,10 +71,16 @@ def rows(case: Any, plan: Plan) -> Iterator[tuple[object, ...]]:
     kernels = counted(case, plan)
     for (key, tile, steps, found), done in zip(kernels, launches, strict=True):
         moved = sum((*done.read.values(), *done.written.values())) / prod(WHOLE)
-        barriers = sum(instruction.startswith("BAR") for instruction in tile)
-        per_element = f"{len(tile) / steps:.1f}", f"{moved:.2f}"
-        rest = barriers, found.registers, found.spilled_bytes, found.shared_bytes
-        yield *key, *per_element, *rest
+        yield row(key, tile, steps, found, f"{moved:.2f}")
+
+
+def row(
+    key: Key, tile: list[str], steps: int, found: nvrtc.Compiled, moved: str = ""
+) -> tuple[object, ...]:
+    """A row of the table."""
+    barriers = sum(instruction.startswith("BAR") for instruction in tile)
+    rest = barriers, found.registers, found.spilled_bytes, found.shared_bytes
+    return *key, f"{len(tile) / steps:.1f}", moved, *rest
 
 
 def recorded() -> dict[Key, float] | None:
@@ -66,22 +93,17 @@ def recorded() -> dict[Key, float] | None:
     return {(row[0], row[1], row[2], row[3], row[4]): float(row[5]) for row in cells}
 
 
-def grown(case: Any, plan: Plan, edit: Callable[[str], str] = str) -> dict[Key, float]:
-    """The kernels of a variant that take 5% more instructions than the table says, and how many.
-
-    Args:
-        case: One of `VARIANTS`.
-        plan: One of `PLANS`.
-        edit: A change of the kernels' text.
-    """
+def grown(kernels: Counted) -> dict[Key, float]:
+    """The kernels that take 5% more instructions than the table says, and how many."""
     table = recorded()
     if table is None:
         pytest.skip(f"{TABLE.name} is of another compiler than {nvrtc.version()}")
-    found = {key: len(tile) / steps for key, tile, steps, _ in counted(case, plan, edit)}
+    found = {key: len(tile) / steps for key, tile, steps, _ in kernels}
     return {key: count for key, count in found.items() if count > MORE * table[key]}
 
 
 if __name__ == "__main__":
-    every = [row for case in VARIANTS for plan in PLANS for row in rows(case, plan)]
+    every = [line for case in VARIANTS for plan in PLANS for line in rows(case, plan)]
+    every += [row(*kernel) for case in HEADS for kernel in counted_heads(case)]
     table = "".join(f"| {' | '.join(map(str, row))} |\n" for row in every)
     TABLE.write_text(HEAD.format(version=nvrtc.version(), architecture=ARCHITECTURE) + table)

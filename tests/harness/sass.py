@@ -29,13 +29,19 @@ def absence() -> str | None:
 
 
 def each_tile(cubin: bytes) -> list[str]:
-    """The names of the instructions that a thread issues for a tile: the largest loop.
+    """The names of the instructions that a thread issues for a tile: the largest loop, of those
+    with a barrier if there are any.
 
     Detours are left out: division by subnormal numbers, sine and cosine of huge ones.
     """
     code = _disassembled(cubin)
     loops = [(at.target, n + 1) for n, at in enumerate(code) if _is_behind(at, n)]
-    begin, end = max(loops, key=lambda loop: loop[1] - loop[0])
+    with_barrier = [
+        (begin, end)
+        for begin, end in loops
+        if any(instruction.name.startswith("BAR") for instruction in code[begin:end])
+    ]
+    begin, end = max(with_barrier or loops, key=lambda loop: loop[1] - loop[0])
     rare: set[int] = set()
     for n in range(begin, end):
         at = code[n]

@@ -31,10 +31,10 @@ HEADS = [
 ]
 
 
-def heads_plans(is_complex: bool, segments: int) -> list[tuple[Task, HeadsPlan]]:
+def heads_plans(is_complex: bool, segments: int) -> dict[Task, HeadsPlan]:
     """The tasks, with as many numbers of a thread as there may be."""
     backward = HeadsPlan(min(segments, 16 if is_complex else 8), 4 if is_complex else 8)
-    return [*((task, HeadsPlan(segments, 2)) for task in TASKS), ("backward", backward)]
+    return dict.fromkeys(TASKS, HeadsPlan(segments, 2)) | {"backward": backward}
 
 
 def slow(case: Any) -> Any:
@@ -78,7 +78,7 @@ def launch_heads(
 ) -> None:
     """Calls each task of a variant with heads once, on zeros."""
     variant, *types = case
-    for task, plan in heads_plans(variant.is_complex, segments):
+    for task, plan in heads_plans(variant.is_complex, segments).items():
         Trial(Kernels(platform, factory), task, variant, plan, tuple(types))(plan.segments)
 
 

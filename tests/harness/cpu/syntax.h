@@ -9,8 +9,8 @@ typedef unsigned short uint16_t, ushort;
 typedef unsigned int uint32_t, uint;
 typedef unsigned long uint64_t, ulong, size_t;
 typedef long ptrdiff_t;
-typedef _Float16 half, float16_t;
-typedef __bf16 bfloat, bfloat16_t;
+typedef _Float16 float16_t;
+typedef __bf16 bfloat16_t;
 struct complex64_t {
   float real, imag;
 };
@@ -23,6 +23,9 @@ typedef float float4 __attribute__((ext_vector_type(4)));
 #define threadgroup __attribute__((address_space(3)))
 #define thread
 #define double metal_has_no_double
+// keywords, so that nothing can have these names
+#define half _Float16
+#define bfloat __bf16
 
 namespace metal {
 enum class mem_flags : uint { mem_none = 0, mem_device = 1, mem_threadgroup = 2 };

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from harness import metal_kernel, recorded
 from harness.platforms import OBSERVED, PLATFORMS, kernels_of
+from harness.variants import composing
 from helpers import gated
 from helpers.reference import as_numpy, error, forward, random_case, to_planes
 
@@ -230,6 +231,29 @@ def test_a_single_step_with_heads_takes_the_kernel(monkeypatch):
     ):
         assert error(got, as_numpy(want)) <= 1e-6
     assert built == ["gateloop_heads_forward"]
+
+
+def test_compile_and_checkpoint_trace_both_passes():
+    seen = []
+
+    def factory(name, **_):
+        return composing(lambda **_: seen.append(name))
+
+    kernels = Kernels("metal", factory)
+    arrays = [normal(1, 6, 2, n, key=i) for i, n in enumerate((5, 5, 3, 1))]
+
+    def loss(q, k, v, gamma):
+        a = Transition.sigmoid(gamma)
+        return gpu.gate_loop(kernels, q, k, v, a, None, None, False)[0].sum()
+
+    for transformed in (
+        mx.compile(mx.grad(loss, range(4))),
+        mx.grad(mx.checkpoint(loss), range(4)),
+    ):
+        seen.clear()
+        found = transformed(*arrays)
+        assert [x.shape for x in found] == [x.shape for x in arrays]
+        assert {"gateloop_heads_forward", "gateloop_heads_backward"} == set(seen)
 
 
 def test_heads_beyond_31_bits_are_refused():

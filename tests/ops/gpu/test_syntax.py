@@ -46,6 +46,7 @@ BAD = {
     "double literal": ("y[0] = x[0] * 0.5;", "", "'double'"),
     "double": ("double t = x[0]; y[0] = float(t);", "", "no_double"),
     "standard library": ("y[0] = std::exp(x[0]);", "", "'std'"),
+    "name of a type": ("float half = x[0]; y[0] = half;", "", "declaration specifier"),
     "two types": ("y[0] = metal::min(x[0], 1);", "", "'min'"),
     "no such position": ("y[simd_lane] = 0;", "", "'simd_lane'"),
     "position named in the header": (
