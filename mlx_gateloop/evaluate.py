@@ -65,7 +65,8 @@ def evaluate(
         batch_size: windows per batch; 1 in the carried protocol.
         stride: for the sliding protocol: tokens that a window scores, 1 to `length`.
         carry: use the carried protocol, without `stride`; `model` must take a cache.
-        world: the ranks, which read the batches in turns; in the carried protocol one alone.
+        world: the ranks, which read the batches in turns, or all of them if they share the
+            sequences; in the carried protocol one alone.
 
     Raises:
         InputError: fewer than two tokens, so nothing to predict; or a text that is carried and
@@ -83,11 +84,14 @@ def evaluate(
     model.eval()
     nats = 0.0
     batches = in_order(tokens, 1 if carry else batch_size, length, stride)
-    for inputs, targets, counted in islice(batches, world.rank, None, world.size):
-        losses = cross_entropy(model(mx.array(inputs), *state), mx.array(targets))
-        nats += float(np.array(mx.where(mx.array(counted), losses, 0).sum()))
+    readers = world.size if world.sequence == 1 else 1  # sharing ranks must read the same batches
+    part = slice(None), world.part_of_sequence(length)
+    for inputs, targets, counted in islice(batches, world.rank % readers, None, readers):
+        losses = cross_entropy(model(mx.array(inputs[part]), *state), mx.array(targets[part]))
+        with world.computing():
+            nats += float(np.array(mx.where(mx.array(counted[part]), losses, 0).sum()))
     model.train(was_training)
-    nats = sum(world.gather(nats, "evaluation"))
+    nats = sum(world.gather(nats, "evaluation")[: readers * world.sequence])
     loss = nats / count
     perplexity = math.exp(loss) if loss < 700 else math.inf
     return Evaluation(loss, perplexity, nats / math.log(2) / num_bytes, count)

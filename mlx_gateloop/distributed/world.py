@@ -1,8 +1,8 @@
 """The ranks of a run, and what they exchange."""
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import mlx.core as mx
@@ -28,6 +28,8 @@ class World:
         group: MLX's group; None is a process on its own.
         hosts: The machine of each rank.
         limit: A block for each exchange, which ends the process if it takes too long.
+        sequence: Ranks that share the sequences of a batch, each a part of their length. Ranks
+            one after another do; the groups of them share the batch.
     """
 
     def __init__(
@@ -35,10 +37,26 @@ class World:
         group: mx.distributed.Group | None = None,
         hosts: Sequence[str] = ("this machine",),
         limit: Limit = lambda _: nullcontext(),
+        sequence: int = 1,
     ) -> None:
         self._group, self._limit, self.hosts = group, limit, hosts
         self.rank = 0 if group is None else group.rank()
         self.size = 1 if group is None else group.size()
+        self.sequence, self.groups = sequence, self.size // sequence
+        self.number, self.place = divmod(self.rank, sequence)
+
+    def with_sequences_over(self, ranks: int) -> "World":
+        """The same ranks, of which that many share a sequence.
+
+        Raises:
+            InputError: They do not divide into groups of so many.
+        """
+        if self.size % ranks:
+            raise InputError(
+                f"sequence_parallel: {ranks} ranks for a sequence do not divide the run's "
+                f"{self.size}; set it to 1, or start a multiple of {ranks} by `gateloop launch -n`"
+            )
+        return World(self._group, self.hosts, self._limit, ranks)
 
     @property
     def is_first(self) -> bool:
@@ -46,8 +64,18 @@ class World:
         return self.rank == 0
 
     def part(self, count: int) -> slice:
-        """The share of this rank in `count` things; shares differ by one at most."""
-        return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
+        """The share of this rank's group in `count` things; shares differ by one at most."""
+        return _share(self.number, self.groups, count)
+
+    def part_of_sequence(self, length: int) -> slice:
+        """The steps of this rank in a sequence."""
+        return _share(self.place, self.sequence, length)
+
+    def gather_parts(self, array: mx.array) -> mx.array:
+        """Gather `[...]` to `[sequence, ...]` within a graph, see `ops.over_ranks`."""
+        gathered = mx.distributed.all_gather(array[None], group=self._group)
+        first = self.number * self.sequence
+        return gathered[first : first + self.sequence]
 
     def sum(self, array: mx.array, purpose: str) -> mx.array:
         """Sum an array over the ranks; the sums are equal on all of them to the last bit.
@@ -106,16 +134,36 @@ class World:
                         f"in its {name}: {other.get(name)}, not {value}"
                     )
 
+    @contextmanager
+    def waiting(self, purpose: str) -> Iterator[None]:
+        """Limit a block that waits for other ranks.
+
+        Raises:
+            PeerLost: Another rank has gone.
+        """
+        try:
+            with self._limit(purpose):
+                yield
+        except RuntimeError as error:
+            if self.size == 1:
+                raise
+            raise PeerLost(f"a rank was lost in the {purpose} ({one_line(error)})") from None
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Limit a block that computes on sequences, and so waits if ranks share them."""
+        return self.waiting("pass over the sequences") if self.sequence > 1 else nullcontext()
+
     def _exchange(
         self, collective: Callable[..., mx.array], array: mx.array, purpose: str
     ) -> mx.array:
-        try:
-            with self._limit(purpose):
-                result = collective(array, group=self._group)
-                mx.eval(result)
-        except RuntimeError as error:
-            raise PeerLost(f"a rank was lost in the {purpose} ({one_line(error)})") from None
+        with self.waiting(purpose):
+            result = collective(array, group=self._group)
+            mx.eval(result)
         return result
+
+
+def _share(number: int, among: int, count: int) -> slice:
+    return slice(number * count // among, (number + 1) * count // among)
 
 
 ALONE = World()

@@ -35,6 +35,8 @@ class TimeMixing(Gates):
         args: The layer's shape, which explains the variants.
     """
 
+    operator: Callable[..., Any] | None = None  # in place of `gate_loop`, see `ops.over_ranks`
+
     def __init__(self, args: LayerArgs) -> None:
         super().__init__(args)
         size, width = args.hidden_size, args.width
@@ -71,7 +73,7 @@ class TimeMixing(Gates):
         args = self.args
         q, key, v, transition = self._inputs(x, cache)
         reads_state = args.state_activation != "identity"
-        y, state = gate_loop(
+        y, state = (self.operator or gate_loop)(
             mx.ones_like(q) if reads_state else q,
             key,
             v,

@@ -190,8 +190,8 @@ def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> 
     if saved["data"] != now["data"]:
         raise InputError(f"{path}: the run to resume differs in its data; give the same data")
     before, after = (dict(tree_flatten(identity["config"])) for identity in (saved, now))
-    if "optimizer.exchange_dtype" not in before:  # saved before there were ranks
-        before["optimizer.exchange_dtype"] = "float32"
+    before.setdefault("optimizer.exchange_dtype", "float32")  # saved before there were ranks
+    before["sequence_parallel"] = after["sequence_parallel"]  # the ranks may be other ones
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) != after.get(key):
             values = f"it had {before.get(key)}, now it is {after.get(key)}"

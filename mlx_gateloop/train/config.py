@@ -110,6 +110,8 @@ class TrainConfig:
         dtype: dtype of the forward and backward pass and of the saved weights. The optimizer
             always works on float32 weights, as bfloat16 would round small updates away.
         checkpoint_blocks: recompute each block in the backward pass instead of storing it.
+        sequence_parallel: ranks of `gateloop launch` that share each sequence, a part of its length
+            each; their number must be a multiple of it.
     """
 
     model: dict[str, Any] = Field(default_factory=lambda: {"preset": "demo"})
@@ -125,6 +127,7 @@ class TrainConfig:
     seed: int = Field(default=0, ge=0, lt=2**32)
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     checkpoint_blocks: bool = False
+    sequence_parallel: Count = 1
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainConfig":

@@ -10,6 +10,7 @@ from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.tables import name_value_lines
 from mlx_gateloop.train.config import TrainConfig
+from mlx_gateloop.train.ranks import share_sequences
 from mlx_gateloop.train.start import (
     large_cache,
     make_model,
@@ -73,11 +74,13 @@ def estimate(config: TrainConfig, data: str | Task, world: World = ALONE) -> Est
     Raises:
         InputError: unusable data or configuration.
     """
+    world = world.with_sequences_over(config.sequence_parallel)
     with large_cache():
         source = make_source(config, data, saved=None)
         steps = config.total_steps(source.batches.per_epoch)
         mx.reset_peak_memory()
         model, optimizer = make_model(config, source.vocab_size, steps)
+        share_sequences(world, model)
         take_step = make_source_step(config, source, model, optimizer, world)
         for step in range(WARM_UP):
             take_step(step_batches(config, source, step, world), step, 1.0)

@@ -105,7 +105,8 @@ class Run:
     def __init__(
         self, config: TrainConfig, data: str | Task, output: Output, resume: bool, world: World
     ) -> None:
-        self.config, self.output, self.world = config, output, world
+        self.config, self.output = config, output
+        self.world = world = world.with_sequences_over(config.sequence_parallel)
         checkpoint, progress, identity = output.checkpoint, Progress(), None
         if resume:
             checkpoint, progress, identity = ranks.read_first(world, checkpoint)
@@ -124,6 +125,7 @@ class Run:
         if resume and world.is_first:
             restore(checkpoint, self.model, self.optimizer)
         ranks.share_state(world, self.model, self.optimizer)
+        ranks.share_sequences(world, self.model)
         if resume:
             output.rewind(checkpoint, progress.step)
         else:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +17,8 @@ from mlx.utils import tree_flatten
 import mlx_gateloop
 from mlx_gateloop.distributed.world import World
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.model.lm import Model
+from mlx_gateloop.ops.over_ranks import gate_loop_over_ranks
 from mlx_gateloop.train.checkpoint import Progress, assign_state, read_newest, state_of
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.optimizer import Optimizer
@@ -63,18 +66,41 @@ def files_of_first(world: World, directory: Path, *patterns: str) -> Iterator[Pa
 
 
 def require_one_run(world: World, config: TrainConfig, identity: dict[str, object]) -> None:
-    """Require the same run on all ranks, and a sequence for each in every batch.
+    """Require the same run on all ranks, and work for each of them in every batch.
 
     Raises:
         InputError: A rank has another version, configuration or data, or nothing to do.
     """
-    if config.data.batch_size < world.size:
+    batch_size, length = config.data.batch_size, config.data.length
+    among = f"{world.groups} {'ranks' if world.sequence == 1 else 'groups of ranks'}"
+    if batch_size < world.groups or (world.sequence > 1 and batch_size % world.groups):
         raise InputError(
-            f"data.batch_size: {config.data.batch_size} sequences cannot be divided among "
-            f"{world.size} ranks; give at least {world.size}"
+            f"data.batch_size: {batch_size} sequences cannot be divided among {among}; give "
+            + (
+                f"at least {world.groups}"
+                if world.sequence == 1
+                else f"a multiple of {world.groups}"
+            )
         )
+    if length < world.sequence:
+        raise InputError(f"data.length: {length} tokens are fewer than the {world.sequence} ranks")
     facts: dict[str, object] = {"mlx-gateloop": mlx_gateloop.__version__, "MLX": version("mlx")}
     world.agree(facts | dict(tree_flatten(identity)))
+
+
+def share_sequences(world: World, model: Model) -> None:
+    """Make the layers compute on this rank's part of each sequence, if ranks share them.
+
+    Raises:
+        InputError: The model has attention, which needs all keys.
+    """
+    if world.sequence == 1:
+        return
+    if model.args.mixer == "softmax":
+        raise InputError("sequence_parallel: a softmax model cannot share sequences; set it to 1")
+    for layer in model.layers:
+        operator = partial(gate_loop_over_ranks, world.gather_parts, world.place)
+        layer.time_mixing.operator = operator
 
 
 def share_state(world: World, model: nn.Module, optimizer: Optimizer) -> None:

@@ -7,6 +7,7 @@ from mlx_gateloop import io
 from mlx_gateloop.data import Batches
 from mlx_gateloop.data.task import SampleBatches, Task
 from mlx_gateloop.distributed.world import World
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.evaluate import TaskScore, evaluate_task
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train.config import TrainConfig
@@ -52,6 +53,8 @@ class TaskSource:
     """A synthetic task as the source of a run: no tokenizer, and accuracy beside the loss."""
 
     def __init__(self, config: TrainConfig, task: Task) -> None:
+        if config.sequence_parallel > 1:
+            raise InputError("sequence_parallel: expected 1, as samples of a task are short")
         self._task, self._batch_size = task, config.data.batch_size
         self.batches = SampleBatches(task.training, self._batch_size, config.seed)
         self.vocab_size, self.sha256 = task.vocab_size, task.sha256

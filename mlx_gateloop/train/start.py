@@ -62,7 +62,7 @@ def step_batches(
     accumulate = config.optimizer.accumulate
     for position in range(step * accumulate, (step + 1) * accumulate):
         inputs, targets = source.batches.batch(*divmod(position, source.batches.per_epoch))
-        part = world.part(len(inputs))
+        part = world.part(len(inputs)), world.part_of_sequence(inputs.shape[1])
         yield inputs[part], targets[part]
 
 

@@ -66,7 +66,8 @@ def make_step(
             total = total + part
             asked += np.count_nonzero(answers >= 0)
             gradient = tree_map(mx.add, gradient, new) if gradient else new
-            mx.eval(total, gradient, mx.random.state)
+            with world.computing():
+                mx.eval(total, gradient, mx.random.state)
         gradient = gradient or tree_map(mx.zeros_like, model.trainable_parameters())
         gradient = sum_gradient(world, gradient, exchange_dtype)
         total, count = world.sum(mx.stack([total, mx.array(float(asked))]), "exchange of losses")

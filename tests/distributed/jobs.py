@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import numpy as np
 from mlx_gateloop.cli import run
 from mlx_gateloop.distributed.world import World
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.ops import Transition, gate_loop
+from mlx_gateloop.ops.over_ranks import gate_loop_over_ranks
 
 
 def exchanges(world: World):
@@ -24,11 +27,13 @@ def exchanges(world: World):
         "sum": world.sum(mx.arange(5) * (world.rank + 1), "test").tolist(),
         "any": [world.any(world.rank == 1, "test"), world.any(False, "test")],
         "part": [part.start, part.stop],
+        "differ": differ(world),
+        "gradients": gradients(world),
     }
 
 
 def differ(world: World):
-    """Two of the ranks have another number than the first."""
+    """The message if ranks have another number than the first."""
     try:
         world.agree({"version": "1.0", "seed": min(world.rank, 1)})
     except InputError as error:
@@ -51,6 +56,68 @@ def gradients(world: World):
         gaps = [np.abs(np.array(leaf) - sum(parts)).max() for leaf, *parts in leaves]
         distances[str(dtype)] = float(max(gaps))
     return distances
+
+
+FORMS = {  # shapes of q and k, v, a; the transition's form; mask; reverse
+    "real": ((2, 37, 5), None, "real"),
+    "complex": ((2, 37, 5), None, "complex"),
+    "near one": ((1, 4096, 3), None, "near one"),
+    "resets": ((2, 50, 4), None, "resets"),
+    "masked": ((3, 41, 4), None, "complex masked"),
+    "reverse": ((2, 37, 5), None, "complex reverse"),
+    "masked, reverse": ((2, 39, 3), None, "resets masked reverse"),
+    "heads": ((2, 70, 2, 3), (2, 70, 2, 4), "complex"),
+    "real heads": ((2, 37, 2, 3), (2, 37, 2, 4), "real"),
+    "a transition a head": ((1, 67, 2, 3), (1, 67, 2, 2), "complex head masked"),
+    "heads, reverse": ((1, 67, 2, 3), (1, 67, 2, 2), "resets reverse"),
+}
+
+
+def sequences(world: World):
+    """Largest distance of y and the gradients of a divided sequence, relative to their size."""
+    return {name: _distances(world, *form) for name, form in FORMS.items()}
+
+
+def _distances(world: World, shape, shape_v, kind):
+    draw = np.random.default_rng(len(kind))
+    q, k, weights = (draw.normal(size=shape).astype(np.float32) for _ in range(3))
+    v = draw.normal(size=shape_v or shape).astype(np.float32)
+    weights = draw.normal(size=v.shape).astype(np.float32)
+    gates = (*shape[:-1], 1) if "head" in kind else shape
+    log = np.log(draw.uniform(0.3, 1, gates))
+    if "near one" in kind:
+        log = np.full(gates, -1e-5)
+    if "resets" in kind:
+        log[draw.random(gates) < 0.1] = -np.inf
+    phase = None if kind.startswith("real") else draw.normal(size=gates).astype(np.float32)
+    log = log.astype(np.float32)
+    mask = mx.array(draw.random(shape[:2]) < 0.8) if "masked" in kind else None
+
+    def loss(operator, part, *arrays):
+        q, k, v, weights, log, *phase = (mx.array(x)[:, part] for x in arrays)
+        masked = None if mask is None else mask[:, part]
+        y, _ = operator(
+            q, k, v, Transition.polar(log, *phase), mask=masked, reverse="reverse" in kind
+        )
+        return (y * weights).sum(), y
+
+    arrays = [mx.array(x) for x in (q, k, v, weights, log, phase) if x is not None]
+    numbers = [0, 1, 2, *range(4, len(arrays))]
+    part = world.part_of_sequence(shape[1])
+    ours = partial(loss, partial(gate_loop_over_ranks, world.gather_parts, world.place), part)
+    expected = partial(loss, gate_loop, slice(None))
+    results = []
+    for function in (ours, expected):
+        (_, y), gradients = mx.value_and_grad(function, argnums=numbers)(*arrays)
+        mx.eval(y, gradients)
+        results.append([np.array(x) for x in (y, *gradients)])
+    (y, *gradients), (y_whole, *whole) = results
+    gaps = [np.abs(y - y_whole[:, part]).max() / np.abs(y_whole).max()]
+    gaps += [
+        np.abs(x[:, part] - z[:, part]).max() / np.abs(z).max()
+        for x, z in zip(gradients, whole, strict=True)
+    ]
+    return float(max(gaps))
 
 
 def another_seed(world: World, *argv: str):

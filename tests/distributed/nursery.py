@@ -27,16 +27,20 @@ class Nursery:
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def start(self, size: int, *words: Any, limit: float = PATIENCE) -> list[int]:
+    def start(
+        self, size: int, *words: Any, limit: float = PATIENCE, sequence: int = 1
+    ) -> list[int]:
         """Start ranks; returns their process ids.
 
         Args:
             size: Their number.
             words: A `gateloop` command, or the name of a function of `distributed.jobs`.
             limit: Seconds that they wait for each other.
+            sequence: Ranks that share a sequence in a function.
         """
         words = tuple(map(str, words))
-        return self._ask(size=size, words=words, limit=limit, folder=str(self._folder))
+        folder = str(self._folder)
+        return self._ask(size=size, words=words, limit=limit, sequence=sequence, folder=folder)
 
     def wait(self) -> list[int]:
         """Wait until all ranks have ended; returns their exit codes, negative for a signal."""
@@ -52,9 +56,9 @@ class Nursery:
         events = [json.loads(part.splitlines()[0]) for part in text.split("\x1e")[1:]]
         return next((event["line"] for event in events if "code" in event), "")
 
-    def answers(self, size: int, job: str, *words: Any) -> list[Any]:
+    def answers(self, size: int, job: str, *words: Any, **options: Any) -> list[Any]:
         """What a function of `distributed.jobs` returns on each rank."""
-        codes = self.run(size, job, *words)
+        codes = self.run(size, job, *words, **options)
         assert codes == [0] * size, [self.said(rank) for rank in range(size)]
         return [json.loads(self.said(rank)) for rank in range(size)]
 
@@ -81,7 +85,11 @@ def child(job: dict[str, Any], rank: int, hostfile: str) -> None:
     settings |= {"hosts": [f"desk{other}" for other in range(job["size"])], "restarted": False}
     if hasattr(jobs, job["words"][0]):
         run = getattr(jobs, job["words"][0])
-        entry.run = lambda words, world: (0, json.dumps(run(world, *words[1:])))
+        split = job["sequence"]
+        entry.run = lambda words, world: (
+            0,
+            json.dumps(run(world.with_sequences_over(split), *words[1:])),
+        )
     entry.main(settings, job["words"])
 
 

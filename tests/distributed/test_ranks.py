@@ -43,6 +43,17 @@ def alone(nursery, run, tmp_path_factory):
     return out
 
 
+def assert_same_training(out, alone):
+    for key in ("loss", "validation_loss", "gradient_norm"):
+        assert values(out, key) == pytest.approx(values(alone, key), rel=1e-6)
+    ours, theirs = state_of(out), state_of(alone)
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        assert mx.allclose(array, theirs[name], rtol=1e-4, atol=1e-6), name
+    names = {path.relative_to(out) for path in out.rglob("*")}
+    assert names == {path.relative_to(alone) for path in alone.rglob("*")}
+
+
 def wait_for_step(out, step):
     """Wait until the run has logged a step."""
     while not (out / "log.jsonl").exists() or len(log_of(out)) < step:
@@ -54,19 +65,20 @@ FOUR = pytest.param(4, marks=pytest.mark.slow)
 
 @pytest.mark.parametrize("size", [2, FOUR])
 def test_exchanges(nursery, size):
-    for rank, answer in enumerate(nursery.answers(size, "exchanges")):
+    answers = nursery.answers(size, "exchanges")
+    distances = answers[0]["gradients"]
+    assert distances["mlx.core.float32"] < 1e-6 * size
+    assert 1e-6 < distances["mlx.core.bfloat16"] < 0.02 * size
+    for rank, answer in enumerate(answers):
         gathered = [{"rank": other, "text": "ä" * other} for other in range(size)]
         assert answer["gathered"] == gathered
         assert answer["first"] == [0, math.inf]
         assert answer["sum"] == [number * size * (size + 1) // 2 for number in range(5)]
         assert answer["any"] == [True, False]
         assert answer["part"] == [rank * 7 // size, (rank + 1) * 7 // size]
-    message = "rank 1 on desk1 differs from rank 0 on desk0 in its seed: 1, not 0"
-    assert nursery.answers(size, "differ") == [message] * size
-    first, *others = nursery.answers(size, "gradients")
-    assert others == [first] * (size - 1), "equal on all ranks"
-    assert first["mlx.core.float32"] < 1e-6 * size
-    assert 1e-6 < first["mlx.core.bfloat16"] < 0.02 * size
+        message = "rank 1 on desk1 differs from rank 0 on desk0 in its seed: 1, not 0"
+        assert answer["differ"] == message
+        assert answer["gradients"] == distances, "equal on all ranks"
 
 
 @pytest.mark.parametrize("size", [2, FOUR])
@@ -74,24 +86,49 @@ def test_training_is_that_of_one_process(nursery, run, alone, tmp_path, size):
     """Losses, gradients, validations and weights; 6 sequences are 1 or 2 for each of 4 ranks."""
     out = tmp_path / "out"
     assert nursery.run(size, *run, out) == [0] * size
-    for key in ("loss", "validation_loss", "gradient_norm"):
-        assert values(out, key) == pytest.approx(values(alone, key), rel=1e-6)
-    ours, theirs = state_of(out), state_of(alone)
-    assert ours.keys() == theirs.keys()
-    for name, array in ours.items():
-        assert mx.allclose(array, theirs[name], rtol=1e-4, atol=1e-6), name
-    names = {path.relative_to(out) for path in out.rglob("*")}
-    assert names == {path.relative_to(alone) for path in alone.rglob("*")}
+    assert_same_training(out, alone)
+
+
+@pytest.mark.parametrize("size", [2, FOUR])
+def test_a_sequence_over_ranks_is_that_on_one(nursery, size):
+    """y and all gradients, in every form; the parts have different lengths."""
+    for answer in nursery.answers(size, "sequences", sequence=size):
+        assert max(answer.values()) < 1e-5, answer
 
 
 def test_ranks_that_differ_refuse_to_start(nursery, run, tmp_path):
     out = tmp_path / "out"
     line = "error: rank 1 on desk1 differs from rank 0 on desk0 in its config.seed: 1, not 0"
     assert nursery.answers(2, "another_seed", *run, out) == [[2, line]] * 2
-    words = [*run, out, "--batch-size", 1]
-    assert nursery.run(2, *words) == [2, 2]
-    assert nursery.said(0).startswith("error: data.batch_size: 1 sequences cannot be divided")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("data.batch_size=1", "data.batch_size: 1 sequences cannot be divided among 2 ranks"),
+        ("sequence_parallel=3", "sequence_parallel: 3 ranks for a sequence do not divide"),
+        ("model.mixer=softmax", "sequence_parallel: a softmax model cannot share sequences"),
+    ],
+)
+def test_runs_that_cannot_be_divided(nursery, run, tmp_path, setting, message):
+    shared = ["--set", "sequence_parallel=2"] if "softmax" in setting else []
+    words = [*run, tmp_path / "out", *shared, "--set", setting]
+    assert nursery.run(2, *words) == [2, 2]
+    assert nursery.said(0).startswith(f"error: {message}")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [2, FOUR])
+def test_training_over_parts_of_sequences_is_that_of_one_process(
+    nursery, run, alone, tmp_path, size
+):
+    """Two ranks with 16 tokens each of all sequences; four with 16 of half of the sequences."""
+    out = tmp_path / "out"
+    words = [*run, out, "--set", "sequence_parallel=2"]
+    assert nursery.run(size, *words) == [0] * size, nursery.said(0)
+    assert_same_training(out, alone)
 
 
 @pytest.mark.slow

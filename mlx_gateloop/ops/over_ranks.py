@@ -1,0 +1,130 @@
+"""The operator over a sequence whose parts lie on several ranks, exact with its gradient.
+
+A part r alone is h -> A_r h + S_r: the product of its transitions, and its last state from zero.
+The ranks gather these, and each folds those before it to the state with which its part begins,
+
+    h_r = A_{r-1} h_{r-1} + S_{r-1},   h_0 = 0,
+
+which it then scans again. With D_r the gradient of the loss by h_r within part r, the chain rule
+gives the sum over all paths G_r, of S_r and of A_r in one more gathering:
+
+    G_r = D_r + conj(A_r) G_{r+1},   dS_r = G_{r+1},   dA_r = conj(h_r) G_{r+1}.
+
+So two arrays of the size of a state are exchanged forward and one backward, at any length.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_gateloop.ops.backends import BackendName
+from mlx_gateloop.ops.gate_loop import Result, gate_loop
+from mlx_gateloop.ops.planes import Planes, conjugate, multiply
+from mlx_gateloop.ops.transition import Transition
+
+Gather = Callable[[mx.array], mx.array]
+
+
+def gate_loop_over_ranks(
+    gather: Gather,
+    place: int,
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    a: mx.array | Transition,
+    h0: None = None,
+    *,
+    mask: mx.array | None = None,
+    reverse: bool = False,
+    backend: BackendName = "auto",
+) -> Result:
+    """Compute `gate_loop` over a sequence of which this rank has a part; all ranks call it alike.
+
+    Args:
+        gather: From an array `[...]` on each rank to `[ranks, ...]`, the same on all.
+        place: The place of this rank's part, from 0.
+        q: Queries of this part, as in `gate_loop`, as are the others; parts may differ in length.
+        k: Keys.
+        v: Values.
+        a: Transitions.
+        h0: The whole sequence begins from zero.
+        mask: The mask.
+        reverse: Run from the last step of the last part to the first of the first.
+        backend: The implementation of the scan.
+
+    Returns:
+        y of this part, and the state after it.
+
+    Raises:
+        ValueError: As `gate_loop`, or there is an h0.
+    """
+    if h0 is not None:
+        raise ValueError("h0: expected None, as a sequence over ranks begins from zero")
+    a = a if isinstance(a, Transition) else Transition.of(a)
+    _, state = gate_loop(q, k, v, a, mask=mask, reverse=reverse, backend=backend)
+    one = mx.ones_like(state[:, :1] if v.ndim == 3 else state[:, :1, ..., :1])
+    start = one if state.shape[1] == 1 else mx.concatenate([one, mx.zeros_like(one)], 1)
+    nothing = mx.zeros_like(k), mx.zeros_like(v if v.ndim == 3 else v[..., :1])
+    product = gate_loop(
+        mx.zeros_like(q), *nothing, a, start, mask=mask, reverse=reverse, backend=backend
+    )[1]
+    before = _exchange(gather, place, reverse)(product, state)[0]
+    return gate_loop(q, k, v, a, before, mask=mask, reverse=reverse, backend=backend)
+
+
+def _exchange(gather: Gather, place: int, reverse: bool) -> Callable[..., Any]:
+    """Build the function from this part's A and S to the state before it, and all ranks' A.
+
+    The graph must be the same on all ranks: MLX leaves out an exchange whose result is not used,
+    and the others would wait for it. So every rank folds over all parts, and a mask selects.
+    """
+
+    def is_before(part: int) -> mx.array:
+        return mx.array(part > place if reverse else part < place)
+
+    def is_after(part: int) -> mx.array:
+        return mx.array(part < place if reverse else part > place)
+
+    @mx.custom_function
+    def exchange(product: mx.array, state: mx.array) -> list[mx.array]:
+        both = gather(mx.concatenate([product.reshape(-1), state.reshape(-1)]))
+        products, states = (
+            x.reshape(-1, *own.shape)
+            for x, own in zip(mx.split(both, [product.size], 1), (product, state), strict=True)
+        )
+        h, parts = mx.zeros_like(state), range(len(both))
+        for part in reversed(parts) if reverse else parts:
+            h = mx.where(is_before(part), _applied(products[part], h) + states[part], h)
+        return [h, products]
+
+    @exchange.vjp
+    def gradient(
+        primals: list[mx.array], cotangents: list[mx.array], results: list[mx.array]
+    ) -> list[mx.array]:
+        product, _ = primals
+        h, products = results
+        D = gather(cotangents[0])
+        G, parts = mx.zeros_like(h), range(len(D))
+        for part in parts if reverse else reversed(parts):
+            G = mx.where(is_after(part), D[part] + _applied(products[part], G, -1), G)
+        dproduct = _stacked(multiply(conjugate(_planes(h)), _planes(G)))
+        if dproduct.shape != product.shape:  # one product for all values of a head
+            dproduct = dproduct.sum(-1, keepdims=True)
+        return [dproduct, G]
+
+    return exchange
+
+
+def _applied(product: mx.array, h: mx.array, sign: int = 1) -> mx.array:
+    """The product of planes `[B, P, ...]`, with the conjugate of the first if `sign` is -1."""
+    factors = _planes(product) if sign == 1 else conjugate(_planes(product))
+    return _stacked(multiply(factors, _planes(h)))
+
+
+def _planes(x: mx.array) -> Planes:
+    return tuple(x[:, i] for i in range(x.shape[1]))
+
+
+def _stacked(planes: Planes) -> mx.array:
+    return mx.stack(list(planes), 1)
