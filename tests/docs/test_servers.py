@@ -1,0 +1,72 @@
+"""The script of docs/watching.md records what mlx-lm's chat and server answer."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.recurrent import save_recurrent_model
+
+PAGE = Path(__file__).parents[2] / "docs" / "watching.md"
+SCRIPT = next(
+    code
+    for code in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    if "load_and_record" in code
+)
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return save_recurrent_model(tmp_path / "model", "falcon_h1")
+
+
+def recorded(tokens):
+    with np.load("trace.npz") as trace:
+        assert trace["names"].tolist() == [f"model.layers.{n}.mamba" for n in range(2)]
+        assert trace["magnitude"].shape[1] >= tokens
+
+
+def test_a_chat_is_recorded(model, monkeypatch, capsys):
+    from mlx_lm import chat
+
+    said = iter(["hello", "q"])
+    monkeypatch.setattr("builtins.input", lambda *_: next(said))
+    monkeypatch.setattr(chat, "load", chat.load)  # is put back
+    monkeypatch.setattr(sys, "argv", ["chat", "--model", "model", "--max-tokens", "4"])
+    exec(SCRIPT.replace("server", "chat"), {})
+    recorded(len("hello") + 4)
+
+
+@pytest.mark.slow
+def test_a_server_is_recorded(model):
+    Path("script.py").write_text(SCRIPT)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "script.py", "--model", "model", "--port", str(port)]
+    server = subprocess.Popen(command)
+    body = json.dumps({"prompt": "hello", "max_tokens": 4}).encode()
+    url = f"http://127.0.0.1:{port}/v1/completions"
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    end = time.monotonic() + 120
+    try:
+        while True:
+            try:
+                with urllib.request.urlopen(request) as answer:
+                    assert json.loads(answer.read())["choices"]
+                break
+            except urllib.error.URLError:  # it is not there yet
+                assert time.monotonic() < end
+                time.sleep(0.2)
+    finally:
+        server.send_signal(signal.SIGINT)
+        assert server.wait(120) == 0
+    recorded(len("hello") + 3)
