@@ -2,9 +2,8 @@
 
 from mlx_gateloop.watch.attach import Tapped
 from mlx_gateloop.watch.dependence import depends, without
-from mlx_gateloop.watch.endless import EndlessTrace
+from mlx_gateloop.watch.endless import EndlessTrace, total_bytes
 from mlx_gateloop.watch.fading import fading
-from mlx_gateloop.watch.measures import total_bytes
 from mlx_gateloop.watch.recorder import Recorder, recording_cache, trace_of
 from mlx_gateloop.watch.recordings import Recording, recording
 from mlx_gateloop.watch.sharing import Forgotten, share

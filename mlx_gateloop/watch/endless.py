@@ -124,10 +124,11 @@ class EndlessTrace(Measures):
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in self.parts)
+        return total_bytes([self])
 
     @property
-    def parts(self) -> list[Levels | Window]:
+    def stores(self) -> list[Levels | Window]:
+        """All that it takes memory for; branches share it."""
         return [store for layer in self._layers for store in layer.stores] if self.tokens else []
 
     def branch(self, tokens: int) -> "EndlessTrace":
@@ -261,3 +262,9 @@ def _of_states(rates: np.ndarray, layer: Layer) -> np.ndarray:
         return rates
     states: np.ndarray = rates[:, :, None] * layer.scale
     return states.reshape(len(rates), layer.scale.size)
+
+
+def total_bytes(traces: Iterable[EndlessTrace | None]) -> int:
+    """Sum the memory of traces; what branches share counts once."""
+    stores = {id(store): store.nbytes for trace in traces if trace for store in trace.stores}
+    return sum(stores.values())

@@ -1,8 +1,7 @@
 """Measures of memory on the state transitions of a sequence."""
 
 import os
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,17 +18,12 @@ RATE, PHASE, QUERY, KEY = range(4)
 class Measures:
     """A sequence's transitions in each layer, however they are stored, and what follows from them.
 
-    A storage gives `layers`, `names` (paths of the layers in their model), `tokens`, `parts` (what
-    takes its memory, and may belong to several) and `_read`.
+    A storage gives `layers`, `names` (paths of the layers in their model), `tokens` and `_read`.
     """
 
     layers: int
     tokens: int
     names: tuple[str, ...]
-
-    @property
-    def parts(self) -> Sequence[Any]:
-        raise NotImplementedError
 
     def _read(self, what: int, layer: int, start: int, stop: int | None) -> np.ndarray:
         """Return RATE or PHASE of a layer, float32 `[tokens, channels]`."""
@@ -185,12 +179,6 @@ class Measures:
         # An open file, as savez appends .npz to other names.
         with replacing(path) as partial, partial.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
-
-
-def total_bytes(traces: Iterable[Measures | None]) -> int:
-    """Sum the memory of traces; what branches share counts once."""
-    parts = {id(part): part.nbytes for trace in traces if trace for part in trace.parts}
-    return sum(parts.values())
 
 
 def _between(shares: np.ndarray, held: np.ndarray) -> np.ndarray:

@@ -27,11 +27,10 @@ class Recorder:
 
     Args:
         trace: The trace to append to.
-        most: Tokens at which it is full; None means no limit.
     """
 
-    def __init__(self, trace: Trace, most: int | None = None) -> None:
-        self.trace, self.most = trace, most
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
         self._reports: list[Report] = []
         self._steps: deque[list[Report]] = deque()
 
@@ -47,11 +46,8 @@ class Recorder:
         return [array for part in parts for array in part if array is not None]
 
     def take(self) -> None:
-        """Move the oldest forward pass into the trace, unless that is full."""
+        """Move the oldest forward pass into the trace."""
         reports = self._steps.popleft()
-        if self.most is not None and self.trace.tokens >= self.most:
-            self.trace.full = True
-            return
         shape = (4, len(reports), reports[0][0].shape[1], self.trace.channels)
         columns = np.zeros(shape, np.float32)
         for layer, (query, key, transition) in enumerate(reports):
@@ -65,22 +61,10 @@ class Recorder:
         columns[RATE], columns[PHASE] = rate_and_phase(form, columns[RATE], columns[PHASE])
         self.trace.append(columns)
 
-    def drop(self) -> None:
-        """Discard the newest forward pass, whose state was discarded too."""
-        self._steps.pop()
 
-
-def recording_cache(
-    model: Model, trace: Trace | None = None, most: int | None = None
-) -> tuple[list[Cache], Recorder]:
-    """Make a cache of the model whose layers report to a recorder.
-
-    Args:
-        model: A `Model`.
-        trace: The trace to append to; None begins a new one.
-        most: Tokens at which the trace is full; None means no limit.
-    """
-    recorder = Recorder(trace or Trace(len(model.layers), model.args.width), most)
+def recording_cache(model: Model) -> tuple[list[Cache], Recorder]:
+    """Make a cache of our model whose layers report to a recorder."""
+    recorder = Recorder(Trace(len(model.layers), model.args.width))
     caches = model.make_cache()
     for cache in caches:
         cache.record = recorder.report

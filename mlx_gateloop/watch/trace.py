@@ -4,13 +4,11 @@ import numpy as np
 
 from mlx_gateloop.watch.measures import KEY, PHASE, QUERY, RATE, Measures
 
-BLOCK = 64  # tokens
-
 
 class Trace(Measures):
-    """Transitions, queries and keys of every layer, channel and token.
+    """Transitions, queries and keys of every layer, channel and token of one of our models.
 
-    One thread may append while others read. Tokens are stored in blocks, which branches share.
+    `EndlessTrace` is for texts of any length and models of any type; this one keeps all.
 
     Args:
         layers: Layers of the model.
@@ -20,42 +18,12 @@ class Trace(Measures):
     def __init__(self, layers: int, channels: int) -> None:
         self.layers, self.channels, self.tokens = layers, channels, 0
         self.names = tuple(f"model.layers.{layer}.time_mixing" for layer in range(layers))
-        self.full = False  # a recorder had more
-        self._blocks: list[np.ndarray] = []  # float32 [4, layers, BLOCK, channels]
-
-    @property
-    def parts(self) -> list[np.ndarray]:
-        return self._blocks
-
-    @property
-    def bytes_per_token(self) -> int:
-        return 4 * self.layers * self.channels * 4
+        self._columns: list[np.ndarray] = []
 
     def append(self, columns: np.ndarray) -> None:
         """Add tokens: float32 `[4, layers, tokens, channels]`, -log|a|, phase, query and key."""
-        while columns.shape[2]:
-            start = self.tokens % BLOCK
-            if start == 0:
-                shape = (4, self.layers, BLOCK, self.channels)
-                self._blocks.append(np.empty(shape, np.float32))
-            part = columns[:, :, : BLOCK - start]
-            self._blocks[-1][:, :, start : start + part.shape[2]] = part
-            self.tokens += part.shape[2]  # last, so that a reader finds whole tokens only
-            columns = columns[:, :, part.shape[2] :]
-
-    def truncate(self, tokens: int) -> None:
-        """Drop all but the first tokens."""
-        blocks = self._blocks[: -(-tokens // BLOCK)]
-        if tokens % BLOCK:  # the next append writes to it, and a branch may share it
-            blocks[-1] = blocks[-1].copy()
-        self._blocks, self.tokens = blocks, tokens
-
-    def branch(self, tokens: int) -> "Trace":
-        """Make another trace with the same first tokens; copies at most one block."""
-        copy = Trace(self.layers, self.channels)
-        copy._blocks, copy.tokens = list(self._blocks), self.tokens
-        copy.truncate(tokens)
-        return copy
+        self._columns.append(columns)
+        self.tokens += columns.shape[2]
 
     def _full(self, layer: int, token: int) -> np.ndarray:
         rate, angle = (self._since(what, layer, token) for what in (RATE, PHASE))
@@ -65,9 +33,5 @@ class Trace(Measures):
         return row
 
     def _read(self, what: int, layer: int, start: int, stop: int | None) -> np.ndarray:
-        start, stop, _ = slice(start, stop).indices(self.tokens)
-        first = start // BLOCK
-        blocks = [block[what, layer] for block in self._blocks[first : -(-stop // BLOCK)]]
-        if start >= stop:
-            return np.zeros((0, self.channels), np.float32)
-        return np.concatenate(blocks)[start - first * BLOCK : stop - first * BLOCK]
+        parts = [columns[what, layer] for columns in self._columns]
+        return np.concatenate([np.zeros((0, self.channels), np.float32), *parts])[start:stop]

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from mlx_gateloop.watch.angles import wrapped
-from mlx_gateloop.watch.endless import Columns, EndlessTrace, Layer
+from mlx_gateloop.watch.endless import Columns, EndlessTrace, Layer, total_bytes
 from mlx_gateloop.watch.levels import Levels, Window
-from mlx_gateloop.watch.measures import total_bytes
 
 
 def filled(values, pieces, sizes=(16, 8, 8, 16), wrap=None):

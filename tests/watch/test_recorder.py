@@ -112,23 +112,6 @@ def test_extreme_gates_are_exact(extreme):
     assert rate == pytest.approx(np.logaddexp(0.0, -extreme), rel=1e-4, abs=1e-7)
 
 
-def test_a_full_trace_takes_no_more_and_a_dropped_step_none():
-    made = model()
-    caches, recorder = recording_cache(made, most=3)
-    read(made, [1, 2], caches, recorder)
-    made(mx.array([[3]]), caches)
-    recorder.step()
-    recorder.drop()
-    assert recorder.trace.tokens == 2
-    fill = []
-    for token in (4, 5, 6):
-        read(made, [token], caches, recorder)
-        fill.append((recorder.trace.tokens, recorder.trace.full))
-    assert fill == [(3, False), (3, True), (3, True)]
-    expected = transitions(made, [1, 2])[0][2]
-    assert recorder.trace.magnitude(0, 0, 2) == pytest.approx(np.abs(expected), abs=1e-6)
-
-
 def test_the_trace_of_a_sequence_is_read_at_once():
     made, tokens = model(), [1, 5, 2, 2, 7]
     trace = trace_of(made, np.array(tokens, np.int32))

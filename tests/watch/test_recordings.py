@@ -268,3 +268,27 @@ def test_a_model_is_recorded_once_at_a_time():
     with gl.watch.recording(model) as recorder:
         model(mx.array([PROMPT]), model.make_cache())
     assert recorder.trace.tokens == len(PROMPT)
+
+
+@pytest.mark.parametrize("name", ["mamba2", "qwen3_5"])
+def test_a_model_keeps_its_taps_and_runs_take_turns(name):
+    model = recurrent_model(name)
+    before, tapped = parts(model), gl.watch.Tapped(model)
+    one, other = gl.watch.Recording(tapped), gl.watch.Recording(tapped, window=0)
+    caches = {recorder: model.make_cache() for recorder in (one, other)}
+    for start, recorder in [(0, one), (1, other), (3, one), (4, one)]:
+        with tapped.to(recorder):
+            model(mx.array([PROMPT[start : start + 3]]), caches[recorder])
+    model(mx.array([PROMPT]), model.make_cache())  # nobody listens
+    one.drop()  # the last pass
+    assert one.catch_up(behind=1).tokens == 3
+    branch = one.trace.branch(6)
+    assert other.trace.tokens == 3
+    again = gl.watch.Recording(tapped, trace=branch)
+    with tapped.to(again):
+        model(mx.array([PROMPT[6:]]), caches[one])
+    assert again.trace.tokens == 9
+    assert one.trace.tokens == 6
+    assert np.array_equal(again.trace.magnitude(0, 0, 6), one.trace.magnitude(0))
+    tapped.detach()
+    assert parts(model) == before

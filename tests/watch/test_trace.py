@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from mlx_gateloop.ops import Transition
-from mlx_gateloop.watch import Recorder, Trace, total_bytes
+from mlx_gateloop.watch import Recorder, Trace
 from mlx_gateloop.watch.measures import HIGH, LOW
-from mlx_gateloop.watch.trace import BLOCK
 
+BLOCK = 64
 LAYERS, CHANNELS = 2, 8
 
 
@@ -16,7 +16,8 @@ def random_trace(tokens, seed=0):
     chance, trace = np.random.default_rng(seed), Trace(LAYERS, CHANNELS)
     columns = chance.normal(size=(4, LAYERS, tokens, CHANNELS)).astype(np.float32)
     columns[0] = np.abs(columns[0])
-    trace.append(columns)
+    for at in range(0, tokens, BLOCK):
+        trace.append(columns[:, :, at : at + BLOCK])
     return trace, columns
 
 
@@ -77,22 +78,6 @@ def test_slices_across_blocks():
     means = np.exp(-columns[0]).mean(-1).T
     assert trace.averages() == pytest.approx(means, abs=1e-6)
     assert trace.averages(BLOCK + 1) == pytest.approx(means[BLOCK + 1 :], abs=1e-6)
-
-
-@pytest.mark.parametrize("at", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3])
-def test_branches_share_and_stay_apart(at):
-    trace, columns = random_trace(2 * BLOCK + 3)
-    branch = trace.branch(at)
-    _, more = random_trace(BLOCK, seed=1)
-    branch.append(more)
-    trace.append(more[:, :, :1])
-    assert branch.tokens == at + BLOCK
-    assert np.array_equal(branch.phase(0, 0, at), columns[1, 0, :at])
-    assert np.array_equal(branch.phase(0, at), more[1, 0])
-    assert np.array_equal(trace.phase(0, 0, 2 * BLOCK + 3), columns[1, 0])
-    alone = total_bytes([trace]) + total_bytes([branch])
-    shared = at // BLOCK * BLOCK * trace.bytes_per_token
-    assert total_bytes([trace, None, branch]) == alone - shared
 
 
 def test_saved_file(tmp_path):
