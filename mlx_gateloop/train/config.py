@@ -112,6 +112,8 @@ class TrainConfig:
         checkpoint_blocks: recompute each block in the backward pass instead of storing it.
         sequence_parallel: ranks of `gateloop launch` that share each sequence, a part of its length
             each; their number must be a multiple of it.
+        sequence_chunk: tokens of a sequence in memory at a time; the backward pass computes each
+            part again from the state before it. None is the whole sequence.
     """
 
     model: dict[str, Any] = Field(default_factory=lambda: {"preset": "demo"})
@@ -128,6 +130,7 @@ class TrainConfig:
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     checkpoint_blocks: bool = False
     sequence_parallel: Count = 1
+    sequence_chunk: Count | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainConfig":
@@ -136,6 +139,13 @@ class TrainConfig:
         # mx.checkpoint recomputes with other random numbers: wrong gradients without an error.
         if self.model_args(vocab_size=1).dropout > 0 and self.checkpoint_blocks:
             raise ValueError("checkpoint_blocks needs model.dropout: 0")
+        if self.sequence_chunk is not None:
+            model = self.model_args(vocab_size=1)
+            if model.dropout > 0 or model.mixer == "softmax" or self.sequence_parallel > 1:
+                raise ValueError(
+                    "sequence_chunk needs model.dropout: 0, model.mixer: gate_loop and "
+                    "sequence_parallel: 1"
+                )
         return self
 
     @staticmethod

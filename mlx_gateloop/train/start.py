@@ -52,7 +52,9 @@ def make_source_step(
     settings = config.optimizer
     targets = settings.accumulate * source.batches.targets
     dtype, exchange_dtype = getattr(mx, config.dtype), getattr(mx, settings.exchange_dtype)
-    return make_step(model, optimizer, settings.clip_norm, targets, dtype, world, exchange_dtype)
+    ranks = world, exchange_dtype
+    chunk = config.sequence_chunk
+    return make_step(model, optimizer, settings.clip_norm, targets, dtype, *ranks, chunk)
 
 
 def step_batches(

@@ -12,6 +12,7 @@ from mlx.utils import tree_map, tree_map_with_path
 
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.ops.pointwise import cross_entropy
+from mlx_gateloop.train.chunks import make_chunked_gradients
 from mlx_gateloop.train.exchange import Tree, sum_gradient
 from mlx_gateloop.train.optimizer import Optimizer
 
@@ -27,6 +28,7 @@ def make_step(
     dtype: mx.Dtype,
     world: World = ALONE,
     exchange_dtype: mx.Dtype = mx.float32,
+    chunk: int | None = None,
 ) -> Step:
     """Build the step: the gradient of some batches, clipped to a global norm, and the update.
 
@@ -46,6 +48,7 @@ def make_step(
         dtype: dtype of the forward and backward pass.
         world: the ranks, of which each gets its part of every batch.
         exchange_dtype: dtype in which they exchange gradients.
+        chunk: tokens of a sequence to compute at a time, see `train.chunks`; None is all.
 
     Returns:
         `step(batches, position, scale) -> (loss, norm)`, with the step's place in the run, from 0,
@@ -53,7 +56,7 @@ def make_step(
         in nats per target (negative targets are not counted; NaN if there are no others), the norm
         that of the gradient before clipping; if it is not finite, the update was skipped.
     """
-    gradients = _make_gradients(model, targets, dtype)
+    gradients = _make_gradients(model, targets, dtype, chunk)
     update = _make_update(model, optimizer, clip_norm)
 
     def step(batches: Iterable[Batch], position: int, scale: float) -> tuple[float, float]:
@@ -79,16 +82,21 @@ def make_step(
 
 
 def _make_gradients(
-    model: nn.Module, targets: float, dtype: mx.Dtype
+    model: nn.Module, targets: float, dtype: mx.Dtype, chunk: int | None
 ) -> Callable[[mx.array, mx.array, mx.array], tuple[mx.array, Tree]]:
     """Build a batch's summed loss and its scaled gradient."""
     state = [model.state, mx.random.state]
 
-    def losses(parameters: Tree, inputs: mx.array, answers: mx.array, scale: mx.array) -> Any:
+    def losses(
+        parameters: Tree, inputs: mx.array, answers: mx.array, scale: mx.array, *cache: Any
+    ) -> Any:
         model.update(lowered(model, parameters, dtype))
-        nats = cross_entropy(model(inputs), mx.maximum(answers, 0))
+        nats = cross_entropy(model(inputs, *cache), mx.maximum(answers, 0))
         total = mx.where(answers >= 0, nats, 0).sum()
         return total / targets * scale, total
+
+    if chunk is not None:
+        return make_chunked_gradients(model, losses, chunk)
 
     @partial(mx.compile, inputs=state, outputs=state)
     def gradients(inputs: mx.array, answers: mx.array, scale: mx.array) -> tuple[mx.array, Tree]:

@@ -18,7 +18,13 @@ BATCHES = [(TOKENS[:, :-1], TOKENS[:, 1:])]
 
 
 def trainer(
-    blocks=False, clip_norm=1.0, targets=TOKENS[:, 1:].size, dtype=mx.float32, scale=1.0, **changes
+    blocks=False,
+    clip_norm=1.0,
+    targets=TOKENS[:, 1:].size,
+    dtype=mx.float32,
+    scale=1.0,
+    chunk=None,
+    **changes,
 ):
     """A model, its optimizer, and a function that takes the next step with some batches."""
     mx.random.seed(0)
@@ -29,7 +35,8 @@ def trainer(
         checkpoint_blocks(model)
     optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-2), steps=20)
     optimizer.init(model.trainable_parameters())
-    take_step, numbers = make_step(model, optimizer, clip_norm, targets, dtype), count()
+    take_step = make_step(model, optimizer, clip_norm, targets, dtype, chunk=chunk)
+    numbers = count()
     return model, optimizer, lambda batches: take_step(batches, next(numbers), scale)
 
 
@@ -155,6 +162,38 @@ def test_checkpointed_blocks_recompute():
         return peak_memory(lambda: step([(tokens, tokens)]))
 
     assert peak(True) < 0.5 * peak(False)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 8, 20])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"num_heads": 2},
+        {"transition": "lru"},
+        {"gate": "real"},
+        {"dtype": mx.bfloat16, "scale": 8.0},
+    ],
+    ids=str,
+)
+def test_sequences_in_chunks_make_the_same_steps(chunk, changes):
+    """Chunks that divide the 8 tokens, that do not, and that are longer; some unasked targets."""
+    inputs, targets = BATCHES[0]
+    targets = np.where(np.arange(8) % 5 == 1, -1, targets)
+    (*state, step), (*chunked_state, chunked) = trainer(**changes), trainer(chunk=chunk, **changes)
+    rel, atol = (1e-5, 1e-7) if "dtype" not in changes else (0.02, 3e-4)
+    assert chunked([(inputs, targets)]) == pytest.approx(step([(inputs, targets)]), rel=rel)
+    assert_close(first_moments(*state), first_moments(*chunked_state), atol=atol)
+
+
+def test_chunks_take_less_memory():
+    def peak(chunk):
+        *_, step = trainer(chunk=chunk, intermediate_size=256)
+        tokens = np.zeros((1, 2048), np.int32)
+        step([(tokens, tokens)])
+        return peak_memory(lambda: step([(tokens, tokens)]))
+
+    assert peak(256) < 0.3 * peak(None)
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
