@@ -17,14 +17,17 @@ def model(tmp_path, monkeypatch):
     return save_recurrent_model(tmp_path / "model", "falcon_h1")
 
 
-def test_watch_streams_and_leaves_trace_and_picture(model, capsys):
+def test_watch_streams_and_leaves_trace_picture_and_page(model, capsys):
     options = ["--temperature", "0", "--max-tokens", "8"]
     argv = ["watch", "--model", "model", "--prompt", "1 plus", *options]
     assert main(argv) == 0
     shown = capsys.readouterr()
-    assert shown.out.splitlines()[-2:] == ["watched/trace.npz", "watched/transitions.png"]
+    files = ["trace.npz", "transitions.png", "view.html"]
+    assert shown.out.splitlines()[-3:] == [f"watched/{name}" for name in files]
     assert "self_attn: not watched: attention" in shown.err
     assert (model.parent / "watched" / "transitions.png").read_bytes()[:4] == b"\x89PNG"
+    page = (model.parent / "watched" / "view.html").read_text()
+    assert str(model) not in page
     with np.load("watched/trace.npz") as trace:
         layers, tokens, channels = trace["magnitude"].shape
         assert (layers, channels) == (2, 4)

@@ -17,15 +17,19 @@ def add_watch(command: argparse.ArgumentParser) -> None:
 
 
 def _watch(arguments: argparse.Namespace) -> None:
+    from mlx_gateloop.files import replacing
     from mlx_gateloop.io import load_any
     from mlx_gateloop.plots.figures import transitions
-    from mlx_gateloop.watch import recording
+    from mlx_gateloop.tokenizer import token_texts
+    from mlx_gateloop.watch import recording, share
+    from mlx_gateloop.watch.endless import SHOWN
+    from mlx_gateloop.watch.sharing import Kind
 
     if arguments.memory < 1:
         raise InputError(f"--memory: expected at least 1, got {arguments.memory}")
     check_texts(arguments)
     model, tokenizer = load_any(arguments.model)
-    with recording(model, most_bytes=arguments.memory << 20) as recorder:
+    with recording(model, most_bytes=arguments.memory << 20, window=SHOWN) as recorder:
         print_generated(arguments, model, tokenizer)
     for path, reason in recorder.unwatched.items():
         print(f"{path}: {reason}", file=sys.stderr)
@@ -34,7 +38,13 @@ def _watch(arguments: argparse.Namespace) -> None:
         print("this model has no recurrent layer to watch: no files are written", file=sys.stderr)
         return
     arguments.out.mkdir(parents=True, exist_ok=True)
-    texts = [tokenizer.decode([token]) for token in recorder.tokens.tolist()]
+    ids, special = recorder.tokens.tolist(), set(tokenizer.all_special_ids)
+    texts = token_texts(tokenizer, ids)
+    kinds: list[Kind] = ["special" if token in special else "answer" for token in ids]
     trace.save(arguments.out / "trace.npz", texts)
     transitions(trace, trace.resets().tolist(), arguments.out / "transitions.png")
-    print(arguments.out / "trace.npz", arguments.out / "transitions.png", sep="\n")
+    page = share(trace, texts, kinds, start=max(0, trace.tokens - SHOWN))
+    with replacing(arguments.out / "view.html") as partial:
+        partial.write_text(page, "utf-8")
+    for name in ("trace.npz", "transitions.png", "view.html"):
+        print(arguments.out / name)
