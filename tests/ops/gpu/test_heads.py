@@ -22,6 +22,10 @@ from mlx_gateloop.ops.transition import Transition
 METAL = PLATFORMS[::2]  # the text and, on a Mac, the GPU
 
 
+def slow(*arguments):
+    return pytest.param(*arguments, marks=pytest.mark.slow)
+
+
 def check(platform, *arguments, **options):
     return gated.check(partial(gpu.gate_loop, kernels_of(platform)), *arguments, **options)
 
@@ -34,7 +38,7 @@ def check(platform, *arguments, **options):
         ("sigmoid", False, True, 0.3, True),
         ("polar", True, True, 0.3, True),
         ("cartesian", True, False, 0.3, False),
-        ("cartesian", False, False, 0.0, True),
+        slow("cartesian", False, False, 0.0, True),
     ],
 )
 def test_gates_masks_and_directions(platform, form, is_complex, shared, masked, reverse):
@@ -50,7 +54,9 @@ def test_the_other_platform(platform):
 
 
 @pytest.mark.parametrize("platform", METAL)
-@pytest.mark.parametrize(("dtype", "gate_dtype"), [(mx.float16, mx.float32), (mx.bfloat16, None)])
+@pytest.mark.parametrize(
+    ("dtype", "gate_dtype"), [(mx.float16, mx.float32), slow(mx.bfloat16, None)]
+)
 def test_half_types(platform, dtype, gate_dtype):
     case = random_case(5, 40, heads=(2, 5, 3), dtype=dtype, is_complex=gate_dtype is None)
     check(platform, case, "sigmoid", dtype, gate_dtype or dtype)
@@ -60,7 +66,8 @@ def test_half_types(platform, dtype, gate_dtype):
 # values of a lane.
 @pytest.mark.parametrize("platform", METAL)
 @pytest.mark.parametrize(
-    ("batch", "length", "heads"), [(1, 9, (1, 140, 70)), (16, 3, (2, 5, 40)), (1, 33, (3, 33, 1))]
+    ("batch", "length", "heads"),
+    [(1, 9, (1, 140, 70)), (16, 3, (2, 5, 40)), slow(1, 33, (3, 33, 1))],
 )
 def test_sizes(platform, batch, length, heads):
     case = random_case(6, length, batch=batch, heads=heads)
@@ -90,7 +97,7 @@ def test_plans(task, is_complex, L, H, K, V):
 
 
 @pytest.mark.parametrize("platform", METAL)
-@pytest.mark.parametrize(("masked", "reverse"), [(0.0, False), (0.3, True)])
+@pytest.mark.parametrize(("masked", "reverse"), [slow(0.0, False), (0.3, True)])
 def test_a_long_sequence_in_parts(platform, masked, reverse):
     length, heads = 770, (1, 3, 2)
     assert plan(DEFAULTS["metal"], "backward", (1, length, *heads), True).parts == 3
@@ -99,7 +106,7 @@ def test_a_long_sequence_in_parts(platform, masked, reverse):
 
 
 @pytest.mark.parametrize("platform", METAL)
-@pytest.mark.parametrize(("shift", "turn"), [(8, 0.001), (20, 0)])
+@pytest.mark.parametrize(("shift", "turn"), [(8, 0.001), slow(20, 0)])
 def test_a_memory_of_thousands_of_steps(platform, shift, turn):
     case = random_case(10, 4096, batch=1, heads=(1, 3, 2), resets=0)
     case, gates, _ = gated.with_gates(case, "sigmoid", mx.float32, shift=shift, turn=turn)
@@ -138,7 +145,7 @@ def test_masked_steps_read_nothing_and_give_exact_zeros(platform):
 
     def loss(*xs):
         a = Transition.sigmoid(*xs[3:])
-        y, h = gpu.gate_loop(kernels_of(platform), *xs[:3], a, None, live, False)
+        y, h = gpu.gate_loop(kernels_of(platform), *xs[:3], a, None, live, True)
         return y.square().sum() + h.square().sum(), y
 
     everything = tuple(range(5))
