@@ -1,7 +1,8 @@
 """Cost of a recording: `python benchmarks/watching.py`.
 
 Decodes with and without a recording in turns, on a random model of Falcon-H1's type with its depth
-and number of heads, all else tiny. Then appends 100,000 tokens of 12 layers with 624 complex
+and number of heads, all else tiny, and on one of RecurrentGemma's type with its width, two
+recurrent layers deep. Then appends 100,000 tokens of 12 layers with 624 complex
 channels, 32 at a time as a recorder does, and asks what the last token remembers. Last, all single
 tokens are left out of 200 of the demo model.
 """
@@ -23,6 +24,8 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from helpers.recurrent import recurrent_model
 
 TURNS, DECODED, WARMUP = 9, 104, 8
+FALCON = {"num_hidden_layers": 36, "mamba_n_heads": 24, "mamba_d_ssm": 192}
+GEMMA = {"hidden_size": 2560, "attention_window_size": 2048}
 TOKENS, LAYERS, CHANNELS, AT_ONCE = 100_000, 12, 624, 32
 LEFT_OUT = 200
 
@@ -38,16 +41,16 @@ def decoding(model: Any, recording: Any) -> float:
     return statistics.mean(times[WARMUP:]) * 1e3
 
 
-def decode() -> None:
-    sizes = {"num_hidden_layers": 36, "mamba_n_heads": 24, "mamba_d_ssm": 192}
-    model = recurrent_model("falcon_h1", **sizes)
+def decode(name: str, sizes: dict[str, int]) -> None:
+    model = recurrent_model(name, **sizes)
     turns = [
         (decoding(model, nullcontext()), decoding(model, gl.watch.recording(model)))
         for _ in range(TURNS)
     ]
     plain, watched = (statistics.median(times) for times in zip(*turns, strict=True))
     more = statistics.median(b - a for a, b in turns)
-    print(f"a token: {plain:.1f} ms, recorded {watched:.1f} ms; {more:+.1f} ms in the median turn")
+    both = f"{plain:.1f} ms, recorded {watched:.1f} ms"
+    print(f"{name}, a token: {both}; {more:+.1f} ms in the median turn")
 
 
 def append() -> None:
@@ -83,6 +86,7 @@ def leave_out() -> None:
 
 
 if __name__ == "__main__":
-    decode()
+    decode("falcon_h1", FALCON)
+    decode("recurrent_gemma", GEMMA)
     append()
     leave_out()

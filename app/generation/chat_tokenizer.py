@@ -41,6 +41,8 @@ class ChatTokenizer:
         self._special = re.compile("|".join(map(re.escape, by_length)) or "(?!)")
         self._tokenizer = tokenizer
         self.stops = sorted(tokenizer.eos_token_ids)
+        # Templates write it themselves; a text that is continued begins with it, as in mlx-lm.
+        self._start = [t for t in tokenizer.encode("") if t == tokenizer.bos_token_id]
         self._answers: dict[str, Any] = {}  # a detokenizer for each
         self._texts: dict[int, str] = {}
 
@@ -91,13 +93,14 @@ class ChatTokenizer:
 
         Args:
             text: The text.
-            typed: Positions inside special tokens that are to be read as text; None for all.
+            typed: Positions inside special tokens that are to be read as text. None for all: it is
+                a text to continue, which begins with what the tokenizer begins texts with.
 
         Raises:
             InputError: The tokenizer cannot read it.
         """
         if typed is None:
-            return self._ids(text, as_text=True)
+            return [*self._start, *self._ids(text, as_text=True)]
         return [
             token
             for as_text, parts in groupby(self._parts(text, typed), key=lambda part: part[1])

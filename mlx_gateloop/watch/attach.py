@@ -122,12 +122,9 @@ class Tapped:
 
 def _found(model: nn.Module) -> dict[str, nn.Module]:
     """Find the modules with a known recurrence, in the order of their paths."""
-    known: dict[type, bool] = {}
-    modules = {}
-    for path, module in model.named_modules():
-        cls = type(module)
-        if known.setdefault(cls, cls in known or _taps(cls)):
-            modules[path] = module
+    modules = dict(model.named_modules())
+    recurrent = {cls for cls in set(map(type, modules.values())) if _has_recurrence(cls)}
+    modules = {path: module for path, module in modules.items() if type(module) in recurrent}
     return {path: modules[path] for path in sorted(modules, key=_natural)}
 
 
@@ -158,8 +155,7 @@ def _is_attached(module: Any) -> bool:
     return "_watched" in vars(type(module))
 
 
-def _taps(cls: type) -> bool:
-    """Tell if a class has a recurrence."""
+def _has_recurrence(cls: type) -> bool:
     return any(hasattr(cls, name) for name in METHODS) or next(_calling(cls), None) is not None
 
 

@@ -189,7 +189,8 @@ class Recording:
         """Move the oldest passes into the trace."""
         self._waiting = 0
         taken = [self._passes.popleft() for _ in range(passes)]
-        self._tokens += [np.array(tokens)[0] for tokens, _ in taken]
+        if taken:  # in one array, as each takes a hundred bytes besides
+            self._tokens.append(np.concatenate([np.array(tokens)[0] for tokens, _ in taken]))
         columns, layers = [], []
         for name in list(self._names):
             calls = [call for _, each in taken for call in each.get(name, [])]

@@ -1,5 +1,6 @@
 """Messages to tokens: typed special tokens are text, the template's own are not."""
 
+import json
 import shutil
 
 import pytest
@@ -20,6 +21,19 @@ def tokenizer(models_folder):
 @pytest.fixture(scope="module")
 def plain(models_folder):
     return gl.load(models_folder / "tiny")[1]
+
+
+def test_a_text_to_continue_begins_as_the_tokenizer_has_it(models_folder, tmp_path, plain):
+    shutil.copytree(models_folder / "tiny", tmp_path / "tiny")
+    file = tmp_path / "tiny" / "tokenizer.json"
+    bos = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    pair = [bos, {"Sequence": {"id": "A", "type_id": 0}}]
+    ids = {"<s>": {"id": "<s>", "ids": [plain.bos_token_id], "tokens": ["<s>"]}}
+    processor = {"type": "TemplateProcessing", "single": pair, "pair": pair, "special_tokens": ids}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"post_processor": processor}))
+    tokenizer = ChatTokenizer(str(tmp_path / "tiny"))
+    assert tokenizer.encode("ab", None) == [plain.bos_token_id, 97, 98]
+    assert tokenizer.encode("ab", []) == [97, 98]  # of a template
 
 
 def chat(*texts):
