@@ -26,6 +26,8 @@ USED: dict[Task, set[str]] = {
     "adjoints": {*GATED, "decay", "h1"} - {"q"},
     "backward": {*BACKWARD[0], *BACKWARD[1]},
 }
+# Outputs of the shape of an input, but for tiles of a state and keys that share a transition.
+LIKE = {"y": "v", "dq": "q", "dk": "k", "dv": "v", "dfirst": "first", "dsecond": "first"}
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def launch(kernels: Kernels, task: Task, variant: Variant, cut: HeadsPlan, x: Ar
         output_dtypes=[outputs[n][1] for n in arrays[1]],
     )
     results = {n: array for n, array in zip(arrays[1], found, strict=True) if n in used}
-    return {n: _whole(n, array, x) for n, array in results.items()}
+    return {n: _whole(array, x[LIKE[n]]) if n in LIKE else array for n, array in results.items()}
 
 
 def _outputs(
@@ -118,32 +120,26 @@ def _outputs(
     return outputs | {name: (shape, f32) for name, shape in states.items()}
 
 
-def _whole(name: str, array: mx.array, x: Arrays) -> mx.array:
+def _whole(array: mx.array, like: mx.array) -> mx.array:
     """Sum over tiles, and over the keys of a head that share a transition."""
-    like = {"y": "v", "dsecond": "first"}  # other gradients have the shape of their array
-    of = like.get(name, name[1:] if name in ("dq", "dk", "dv", "dfirst") else None)
-    if of is None:
-        return array
-    if array.shape[-1] > x[of].shape[-1]:
+    if array.shape[-1] > like.shape[-1]:
         array = array.sum(-1, keepdims=True)
     array = array.sum(0) if array.shape[0] > 1 else array.squeeze(0)
-    return array.astype(x[of].dtype)
+    return array.astype(like.dtype)
 
 
 def _template(
     task: Task, variant: Variant, cut: HeadsPlan, x: Arrays, types: dict[str, mx.Dtype]
 ) -> Template:
-    backward = task == "backward"
-    written: Template = [("Out", types["y"])] if not backward else []
-    if backward:
-        names = {"OutKey": "dk", "OutValue": "dv", "OutGate": "dfirst"}
-        written = [(name, types[of]) for name, of in names.items()]
+    written = {"OutKey": "dk", "OutValue": "dv", "OutGate": "dfirst"}
+    if task != "backward":
+        written = {"Out": "y"}
     keys, values = cut.tile(task)
     return [
         ("T", x["k"].dtype),
         ("Gate", x["first"].dtype),
-        *written,
-        *([] if backward else [("TASK", TASKS.index(task))]),
+        *((name, types[of]) for name, of in written.items()),
+        *([] if task == "backward" else [("TASK", TASKS.index(task))]),
         ("FORM", variant.form),
         ("COMPLEX", variant.is_complex),
         ("MASKED", variant.masked),

@@ -158,16 +158,15 @@ def _operator(kernels: Kernels, variant: Variant, has_heads: bool = False) -> Ca
         for each in (passes.inputs, passes.cotangents, passes.gradients)
     )
 
-    def forward(*arrays: mx.array) -> Planes:
+    @mx.custom_function
+    def operator(*arrays: mx.array) -> Planes:
         x = dict(zip(names, arrays, strict=True))
         return tuple(passes.run(kernels, "forward", variant, x).values())
 
-    def backward(*arrays: mx.array) -> Planes:
+    @mx.custom_function
+    def gradient(*arrays: mx.array) -> Planes:
         x = dict(zip([*names, *passes.saved, *cotangents], arrays, strict=True))
         return tuple(passes.run(kernels, "backward", variant, x).values())
-
-    operator = mx.custom_function(forward)
-    gradient = mx.custom_function(backward)
 
     @operator.vjp
     def operator_vjp(arrays: Planes, cotangents: Planes, outputs: Planes) -> Planes:
