@@ -176,6 +176,16 @@ def test_laws(seed, length, data):
     assert np.abs(again - whole[order]).max(initial=0) <= 1e-5
 
 
+@pytest.mark.parametrize("since", [0, 1, 17, LENGTH - 2])
+def test_columns_that_are_not_asked_for_change_nothing(since):
+    model, text = tiny_model(), ids()
+    for groups in (None, [[3, 4, 20], [35], [0], [36]]):
+        whole = gl.watch.depends(model, text, groups)
+        part = gl.watch.depends(model, text, groups, since=since)
+        assert part.shape == (len(whole), LENGTH - 1 - since)
+        assert np.abs(part - whole[:, since:]).max() <= 1e-5
+
+
 def test_parts_of_a_long_text_are_one(monkeypatch):
     model, text = tiny_model(), ids()
     whole = gl.watch.depends(model, text)
@@ -219,6 +229,12 @@ def test_wrong_input_is_one_line(text, left_out, message):
         with pytest.raises(ValueError, match=message) as refused:
             call()
         assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("since", [-1, 2, 0.5, "0", None])
+def test_a_column_that_does_not_exist_is_refused(since):
+    with pytest.raises(ValueError, match=r"^since: expected 0 to 1, got [^\n]*$"):
+        gl.watch.depends(tiny_model(), [1, 2, 3], since=since)
 
 
 def test_a_row_without_places_is_refused():
