@@ -79,8 +79,11 @@ class Caches:
         """Return the states and the parts of keys and values of a `Boundary`.
 
         None where tokens are missing: a rotating cache that is full has written over its first.
+        None too for caches of other kinds, and where a layer does not use its own.
         """
-        if self._others or not all(leaf.is_trimmable() for leaf in self._growing):
+        if self._others or not all(leaf.keys is not None for leaf in self._growing):
+            return None
+        if not all(leaf.is_trimmable() for leaf in self._growing):
             return None
         for index, leaf in enumerate(self._growing):
             for place, array in ((2 * index, leaf.keys), (2 * index + 1, leaf.values)):

@@ -18,10 +18,8 @@ from .run import Limits, Run, Token
 from .sampler import Drawn, Sampler
 from .states import START, Boundary, Message, StateCache
 
-FULL_WINDOW = (
-    "an attention window is full, so that the state is not kept: what follows is read again"
-)
-TOO_LARGE = "the state is too large to be kept: the next message is read with all before it"
+NO_WAY_BACK = "state not kept, an attention cache cannot go back: what follows is read again"
+TOO_LARGE = "state not kept, it is too large: what follows is read again"
 CHUNK = 128  # tokens read at once; between two chunks a run can stop, and others take their turns
 async_eval: Callable[..., None] = mx.async_eval  # MLX declares no types for it
 
@@ -191,7 +189,7 @@ class Decoder:
             return
         run = self.run
         if (kept := self.reader.caches.keep()) is None:
-            run.stats.note = FULL_WINDOW
+            run.stats.note = NO_WAY_BACK
             return
         states, attended = kept
         seen = len(run.pieces) - unread

@@ -125,7 +125,8 @@ class Models:
             config = read_json(path / "config.json")
             kind, chats = str(config.get("model_type"))[:MOST_OF_A_KIND], _chats(path)
         if kind != "gateloop":
-            layers = config.get("text_config", config).get("num_hidden_layers")
+            inner = config.get("text_config")
+            layers = (inner if isinstance(inner, dict) else config).get("num_hidden_layers")
             return ModelInfo(kind, layers if isinstance(layers, int) else 0, chats)
         try:
             args = ModelArgs.from_dict(config)

@@ -10,7 +10,7 @@ from helpers.models import save_tiny_model
 from helpers.recurrent import save_recurrent_model
 from mlx_gateloop.app.conversations import file
 from mlx_gateloop.app.generation.caches import Caches
-from mlx_gateloop.app.generation.decoder import FULL_WINDOW, TOO_LARGE
+from mlx_gateloop.app.generation.decoder import NO_WAY_BACK, TOO_LARGE
 from mlx_gateloop.app.generation.models import Models
 from safetensors.numpy import load_file, save_file
 
@@ -160,7 +160,7 @@ def test_a_full_attention_window_is_said_and_what_follows_is_read_again(other_ch
     kept = short.stats.prompt_tokens + short.stats.tokens
     long = chat.say("x" * WINDOW)
     assert long.stats.prompt_tokens > WINDOW
-    assert long.stats.note == FULL_WINDOW
+    assert long.stats.note == NO_WAY_BACK
     assert len(chat.boundaries()) == 2
     after = chat.say("again", seed=4)
     assert after.stats.prompt_tokens - after.stats.prompt_tokens_read == kept
