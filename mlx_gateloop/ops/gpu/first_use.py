@@ -24,6 +24,12 @@ class KernelError(RuntimeError):
     """A kernel does not compile or does not run on this GPU."""
 
 
+def check_counts(*numbers: int) -> None:
+    """Raise a KernelError if the kernels' indices, of 32 bits, do not reach so many numbers."""
+    if max(numbers) >= 2**31:
+        raise KernelError("the kernels count the numbers of a sequence in 31 bits; cut it")
+
+
 def plan(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Plan:
     """Divide the work of a pass, into as many segments as this GPU takes.
 
@@ -31,8 +37,7 @@ def plan(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Plan:
         KernelError: It takes the kernel with no number of segments.
     """
     B, L, D = x["first"].shape
-    if (L + TILE) * D >= 2**31:  # they count to the end of the last tile
-        raise KernelError("the kernels count the numbers of a sequence in 31 bits; cut it")
+    check_counts((L + TILE) * D)  # they count to the end of the last tile
     cut = plans.plan(kernels.tuning, plans.kind(name, x["k"].dtype), B, L, D)
     types = x["k"].dtype, x["first"].dtype
     trial = _Trial(kernels, name, variant, replace(cut, parts=min(cut.parts, 2)), types)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.gpu.first_use import KernelError, accepted
+from mlx_gateloop.ops.gpu.first_use import accepted, check_counts
 from mlx_gateloop.ops.gpu.heads_kernels import HeadsPlan, Task, launch
-from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Variant
+from mlx_gateloop.ops.gpu.kernels import Arrays, Kernels, Variant
 from mlx_gateloop.ops.gpu.plans import SEGMENTS, TILE, WIDTH, Pass, Tuning
 
 SHORTEST_PART = 256  # steps; each part goes through the effects of all before it
@@ -70,8 +70,8 @@ def run(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Arrays:
 
 def _in_parts(kernels: Kernels, task: Task, variant: Variant, x: Arrays) -> Arrays:
     _, L, H, K, V = shape = (*x["k"].shape, x["v"].shape[-1])
-    if (L + TILE) * H * max(K, V) >= 2**31 or H * K * V >= 2**31:
-        raise KernelError("the kernels count the numbers of a sequence in 31 bits; cut it")
+    most_keys, most_values = 8 * SEGMENTS[0], 2 * WIDTH  # of a tile, to whose end they count
+    check_counts((L + TILE) * H * max(K, V), (H * K + most_keys) * (V + most_values))
     cut = plan(kernels.tuning, task, shape, variant.is_complex)
     if cut.parts > 1:
         adjoint = task == "backward"
@@ -86,27 +86,41 @@ def _in_parts(kernels: Kernels, task: Task, variant: Variant, x: Arrays) -> Arra
 
 def _accepted(kernels: Kernels, task: Task, variant: Variant, cut: HeadsPlan, x: Arrays) -> Arrays:
     """Launch a task, with as many segments as this GPU takes."""
-    trial = Trial(kernels, task, variant, replace(cut, parts=1), (x["k"].dtype, x["first"].dtype))
+    sizes, types = (x["k"].shape[-1], x["v"].shape[-1]), (x["k"].dtype, x["first"].dtype)
+    shared = x["first"].shape[-1] < sizes[0]
+    trial = Trial(kernels, task, variant, replace(cut, parts=1), types, sizes, shared)
     cut = replace(cut, segments=accepted(kernels, trial, cut.segments))
     return launch(kernels, task, variant, cut, x)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A task on a few zeros; arguments as of `launch`."""
+    """The kernel of a call on a few zeros; other arguments as of `launch`.
+
+    Args:
+        types: Of keys and of gates.
+        sizes: K and V of the call. What has several tiles is of another type, and so is the kernel.
+        shared: A head has one transition, of which the same is true.
+    """
 
     kernels: Kernels
     task: Task
     variant: Variant
     cut: HeadsPlan
     types: tuple[mx.Dtype, mx.Dtype]
+    sizes: tuple[int, int] = (1, 1)
+    shared: bool = False
 
     def __call__(self, segments: int) -> Arrays:
-        shape, P = (1, TILE, 1, 8), self.variant.planes
-        x = dict.fromkeys(("q", "k", "v", "dy"), mx.zeros(shape, self.types[0]))
-        x |= dict.fromkeys(("first", "second"), mx.zeros(shape, self.types[1]))
-        x |= dict.fromkeys(("h0", "dh1", "ends"), mx.zeros((1, P, 1, 8, 8)))
-        x |= {"mask": mx.zeros(shape[:2], mx.bool_), "products": mx.zeros((1, P, 1, 8))}
-        x |= {"states": mx.zeros((1, TILE // INTERVAL, P, 1, 8, 8))}
-        cut = replace(self.cut, segments=segments)
+        cut, P = replace(self.cut, segments=segments), self.variant.planes
+        # MLX passes fewer than 8 numbers differently: another kernel. Two tiles are several.
+        tile = cut.tile(self.task)
+        K, V = (min(max(n, 8), most + 1) for n, most in zip(self.sizes, tile, strict=True))
+        T, gate = self.types
+        x = dict.fromkeys(("q", "k"), mx.zeros((1, 8, 1, K), T))
+        x |= dict.fromkeys(("v", "dy"), mx.zeros((1, 8, 1, V), T))
+        x |= dict.fromkeys(("first", "second"), mx.zeros((1, 8, 1, 1 if self.shared else K), gate))
+        x |= dict.fromkeys(("h0", "dh1", "ends"), mx.zeros((1, P, 1, K, V)))
+        x |= {"mask": mx.zeros((1, 8), mx.bool_), "products": mx.zeros((1, P, 1, K))}
+        x |= {"states": mx.zeros((1, 1, P, 1, K, V))}
         return launch(self.kernels, self.task, self.variant, cut, x)

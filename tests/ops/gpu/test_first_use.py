@@ -165,6 +165,19 @@ def test_inference_compiles_its_own_kernels_alone(length, most):
     assert machine.segments("backward") == set()
 
 
+def test_the_kernel_tried_is_the_one_called():
+    """Of half types, the results of several tiles and the gates' of a head are float32."""
+    sizes = (140, 140, 70, 1)
+    q, k, v, gamma = (mx.ones((1, 3, 1, n), mx.bfloat16) for n in sizes)
+    machine = Machine()
+
+    def run(*arrays):
+        return machine.operator(*arrays[:3], gl.Transition.sigmoid(arrays[3]), None, None, False)
+
+    mx.eval(mx.vjp(run, [q, k, v, gamma], [v, mx.ones((1, 1, 1, 140, 70))]))
+    assert len({(name, template) for name, _, template in machine.calls}) == 3
+
+
 def test_a_step_after_a_prompt_is_one_launch_of_its_kernel():
     arrays = [mx.random.normal((1, 40, 32), key=mx.random.key(i)) for i in range(5)]
     machine = Machine()

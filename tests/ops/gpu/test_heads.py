@@ -62,15 +62,20 @@ def test_half_types(platform, dtype, gate_dtype):
     check(platform, case, "sigmoid", dtype, gate_dtype or dtype)
 
 
-# The first has several tiles of keys and of values, also of the gradient, and the second several
-# values of a lane.
+# The first has several tiles of keys and of values, also of the gradient, the second several values
+# of a lane, the third two simdgroups with the same keys of a real state.
 @pytest.mark.parametrize("platform", METAL)
 @pytest.mark.parametrize(
-    ("batch", "length", "heads"),
-    [(1, 9, (1, 140, 70)), (16, 3, (2, 5, 40)), slow(1, 33, (3, 33, 1))],
+    ("batch", "length", "heads", "is_complex"),
+    [
+        (1, 9, (1, 140, 70), True),
+        (16, 3, (2, 5, 40), True),
+        (1, 18, (2, 1, 40), False),
+        slow(1, 33, (3, 33, 1), True),
+    ],
 )
-def test_sizes(platform, batch, length, heads):
-    case = random_case(6, length, batch=batch, heads=heads)
+def test_sizes(platform, batch, length, heads, is_complex):
+    case = random_case(6, length, batch=batch, heads=heads, is_complex=is_complex)
     check(platform, case, "sigmoid", cancels=True)
 
 
@@ -79,6 +84,7 @@ def test_the_sizes_have_the_tiles_that_they_should():
     assert plan(tuning, "outputs", (1, 9, 1, 140, 70), True).tiles("outputs", 140, 70) == (2, 3)
     assert plan(tuning, "backward", (1, 9, 1, 140, 70), True).tiles("backward", 140, 70) == (5, 2)
     assert plan(tuning, "outputs", (16, 3, 2, 5, 40), True).values == 2
+    assert plan(tuning, "backward", (1, 18, 2, 1, 40), False) == HeadsPlan(8, 8)
 
 
 @pytest.mark.parametrize("task", ["outputs", "states", "backward"])
@@ -199,6 +205,14 @@ def test_every_array_is_moved_once():
     # what the first half is advanced with; two tiles of keys read values.
     assert backward == 4 * keys + 3 * keys / 2 + 2 * (2 * values + values / 2) + 4 * state + state
     assert written == [values + state, 2 * state, 4 * keys + 2 * values + state]
+
+
+def test_sixteen_segments_read_the_values_of_their_four_steps():
+    variant, shape = Variant(0, False), (1, 16, 1, 128, 32)
+    x = state_arrays(variant, shape)
+    with recorded() as launches:
+        mx.eval(launch(OBSERVED["metal"], "outputs", variant, HeadsPlan(16), x))
+    assert launches[0].read["v"] == x["v"].nbytes
 
 
 def test_one_step_is_one_launch_that_moves_the_state_once():
