@@ -46,8 +46,7 @@ def depends(
         tokens: Integers `[tokens]`, at least one.
         left_out: Tokens that are left out together, as those of a word, by their places; a row for
             each. None means one token a row.
-        since: The first column that is asked for; without those before it half of the time is
-            saved for a single prediction.
+        since: The first column that is asked for. The logits of those before it are not computed.
 
     Returns:
         Nats, float32 `[tokens, tokens - 1 - since]`, or `[len(left_out), ...]`.
@@ -58,34 +57,15 @@ def depends(
     """
     _check_model(model)
     ids = checked_tokens(model, tokens)
-    groups = [np.array([m]) for m in range(len(ids))]
-    if left_out is not None:
-        if not isinstance(left_out, Sequence):
-            raise InputError(f"left_out: expected a list of places each, got {shown(left_out)}")
-        groups = [_checked_places(f"left_out[{i}]", g, len(ids)) for i, g in enumerate(left_out)]
-    if empty := [i for i, group in enumerate(groups) if not len(group)]:
-        raise InputError(f"left_out[{empty[0]}]: expected at least one place, got none")
+    groups = _checked_groups(left_out, len(ids))
     if since not in range(max(len(ids) - 1, 1)):
         raise InputError(f"since: expected 0 to {max(len(ids) - 2, 0)}, got {shown(since)}")
-    losses = np.zeros((len(groups), len(ids) - 1), np.float32)
-    if not losses.size:
-        return losses
+    if len(ids) > 1 and ids[1:].max() >= (outputs := _outputs(model)):
+        raise InputError(f"tokens: the model predicts ids below {outputs}, got {ids[1:].max()}")
+    if len(ids) == 1:
+        return np.zeros((len(groups), 0), np.float32)
     with _evaluating(model):
-        whole = _log_probabilities(model, ids)
-        alone = _log_probabilities_alone(model, ids)
-        parts = []
-        for rows, places, logits in predictions(model, ids, groups, since):
-            nats = cross_entropy(logits, mx.array(np.append(ids, 0)[places + 1]))
-            async_eval(nats)
-            parts.append((rows, places, nats))
-        for rows, places, nats in parts:
-            for row, at, surprise in zip(rows, places, np.array(nats), strict=True):
-                read = (at > groups[row][0]) & (at < len(ids) - 1)
-                losses[row, at[read]] = whole[at[read]] + surprise[read]
-    for row, group in enumerate(groups):
-        inside = group[group < len(ids) - 1]
-        losses[row, inside] = whole[inside] - alone[inside]
-    return losses[:, since:]
+        return _losses(model, ids, groups, since)[:, since:]
 
 
 def without(model: nn.Module, tokens: Tokens, left_out: Places) -> list[Cache]:
@@ -111,6 +91,28 @@ def without(model: nn.Module, tokens: Tokens, left_out: Places) -> list[Cache]:
         for _ in _chunks(model, rest[None], cache):
             mx.eval([entry.state for entry in cache])
     return cache
+
+
+def _losses(
+    model: nn.Module, ids: np.ndarray, groups: Sequence[np.ndarray], since: int
+) -> np.ndarray:
+    """Compute all columns of `depends`; those before `since` are not complete."""
+    end = len(ids) - 1
+    whole, alone = _log_probabilities(model, ids), _log_probabilities_alone(model, ids)
+    parts = []
+    for rows, places, logits in predictions(model, ids, groups, since):
+        nats = cross_entropy(logits, mx.array(np.append(ids, 0)[places + 1]))
+        async_eval(nats)
+        parts.append((rows, places, nats))
+    losses = np.zeros((len(groups), end), np.float32)
+    for rows, places, nats in parts:
+        for row, at, surprise in zip(rows, places, np.array(nats), strict=True):
+            read = (at > groups[row][0]) & (at < end)
+            losses[row, at[read]] = whole[at[read]] + surprise[read]
+    for row, group in enumerate(groups):
+        inside = group[group < end]
+        losses[row, inside] = whole[inside] - alone[inside]
+    return losses
 
 
 def predictions(
@@ -151,11 +153,16 @@ def _chunks(
     model: nn.Module, ids: np.ndarray, cache: list[Cache]
 ) -> Iterator[tuple[slice, mx.array]]:
     """Read texts `[rows, tokens]` in parts of bounded memory; yields logits `[rows, steps, V]`."""
-    outputs = model(mx.zeros((1, 1), mx.int32), model.make_cache()).shape[-1]  # not evaluated
-    steps = max(1, LOGITS // (outputs * len(ids)))
+    steps = max(1, LOGITS // (_outputs(model) * len(ids)))
     for start in range(0, ids.shape[1], steps):
         part = slice(start, start + steps)
         yield part, model(mx.array(ids[:, part]), cache)
+
+
+def _outputs(model: nn.Module) -> int:
+    """Return the number of ids that a model predicts; nothing is computed."""
+    outputs: int = model(mx.zeros((1, 1), mx.int32), model.make_cache()).shape[-1]
+    return outputs
 
 
 def _log_probabilities(model: nn.Module, ids: np.ndarray) -> np.ndarray:
@@ -233,6 +240,17 @@ def _check_model(model: nn.Module) -> None:
 def _vocabulary(model: nn.Module) -> int | None:
     args = getattr(model, "args", None)
     return getattr(args, "vocab_size", None)
+
+
+def _checked_groups(left_out: Sequence[Places] | None, tokens: int) -> list[np.ndarray]:
+    if left_out is None:
+        return [np.array([m]) for m in range(tokens)]
+    if not isinstance(left_out, Sequence):
+        raise InputError(f"left_out: expected a list of places each, got {shown(left_out)}")
+    groups = [_checked_places(f"left_out[{i}]", g, tokens) for i, g in enumerate(left_out)]
+    if empty := [i for i, group in enumerate(groups) if not len(group)]:
+        raise InputError(f"left_out[{empty[0]}]: expected at least one place, got none")
+    return groups
 
 
 def _checked_places(name: str, places: Places, tokens: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What is left of each earlier token: as the query of one reads it, and in the state."""
+"""Rows of earlier tokens: as the query of one reads them, and as the state holds them."""
 
 import numpy as np
 

@@ -231,10 +231,23 @@ def test_wrong_input_is_one_line(text, left_out, message):
         assert "\n" not in str(refused.value)
 
 
+def test_ids_that_are_never_predicted_are_refused():
+    model = tiny_model(num_outputs=5)
+    assert np.isfinite(gl.watch.depends(model, [16, 4, 0])).all()
+    with pytest.raises(ValueError, match=r"^tokens: the model predicts ids below 5, got 7$"):
+        gl.watch.depends(model, [1, 7])
+
+
 @pytest.mark.parametrize("since", [-1, 2, 0.5, "0", None])
 def test_a_column_that_does_not_exist_is_refused(since):
     with pytest.raises(ValueError, match=r"^since: expected 0 to 1, got [^\n]*$"):
         gl.watch.depends(tiny_model(), [1, 2, 3], since=since)
+
+
+def test_left_out_is_a_list_of_lists():
+    for wrong in (5, "0", {0}):
+        with pytest.raises(ValueError, match=r"^left_out[^\n]*: expected"):
+            gl.watch.depends(tiny_model(), [1, 2, 3], wrong)
 
 
 def test_a_row_without_places_is_refused():

@@ -1,4 +1,4 @@
-"""What is left of each token in the state: its definition, in the state itself."""
+"""Shares of tokens in the state: their definition, in the state itself."""
 
 import mlx.core as mx
 import numpy as np
