@@ -3,7 +3,8 @@
 Decodes with and without a recording in turns, on a random model of Falcon-H1's type with its depth
 and number of heads, all else tiny, and on one of RecurrentGemma's type with its width, two
 recurrent layers deep. Then appends 100,000 tokens of 12 layers with 624 complex
-channels, 32 at a time as a recorder does, and asks what the last token remembers. Last, all single
+channels, 32 at a time as a recorder does, and asks what the last token remembers, as a program and
+as the app's page does. Last, all single
 tokens are left out of 200 of the demo model.
 """
 
@@ -16,6 +17,8 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx_gateloop.app.generation.run import Run, Token
+from mlx_gateloop.app.page import state_view
 
 import mlx_gateloop as gl
 from mlx_gateloop.watch.endless import Columns, EndlessTrace, Layer
@@ -71,6 +74,15 @@ def append() -> None:
     print(f"{trace.tokens:,} tokens in {trace.nbytes / 2**20:.0f} MiB")
     print(f"a token appended: {(appended - began) / trace.tokens * 1e6:.0f} µs of the processor")
     print(f"remembered of the last: {asked - appended:.2f} s, 1,024 columns: {drawn - asked:.3f} s")
+    run = Run("x", trace=trace, pieces=[Token("a", 0, "answer")] * trace.tokens)
+    first = trace.tokens - 1024
+    for name, answer, *asked_for in (
+        ("1,024 columns and the resets", state_view._columns, first, first),
+        ("the row of the last token", state_view._row, trace.tokens - 1),
+    ):
+        began = time.process_time()
+        answer(run, trace, 0, *asked_for)
+        print(f"the page asks for {name}: {time.process_time() - began:.2f} s")
 
 
 def leave_out() -> None:

@@ -41,6 +41,9 @@ this token: `h = a h + k v`. The picture shows these numbers as they are compute
   |a|, which fall with every token by construction, whatever was written. The line below is the
   contribution to the output, which depends on what was written.
 
+Models of other types are seen by the decays of their recurrent layers, of which most are real. The
+list of layers names the others; attention keeps its tokens as they are, and has no decay to see.
+
 Click, or use the arrow keys to move and + and - to zoom. The state has the same size after one
 token and after a million, and only the new message is read, however long the chat is.
 """
