@@ -1,7 +1,5 @@
 """The models to choose from: directories inside the given folders, and hub ids where allowed."""
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,12 +15,11 @@ from mlx_gateloop.model_files import check
 from mlx_gateloop.watch import Tapped
 
 from .caches import Layout, layout
+from .files import SUMS, compare, fingerprint_of, is_inside, refuse_code, sha256
 from .isolation import Bounds, InProcess, Isolated
 from .states import Boundary
 
-SUMS = "SHA256SUMS"
 MOST_OF_A_KIND = 60  # characters
-CODE_KEYS = ("model_file", "auto_map")  # of config.json and tokenizer_config.json
 
 
 @dataclass(frozen=True)
@@ -141,7 +138,7 @@ class Models:
         Raises:
             InputError: As `load`.
         """
-        return _fingerprint(self._checked(name)[1])
+        return fingerprint_of(self._checked(name)[1])
 
     def load(self, name: str) -> LoadedModel:
         """Load a model, after checking its files against its SHA256SUMS if it has one.
@@ -161,7 +158,7 @@ class Models:
             form = layout(model)
         except Exception as error:  # of a model that is none of text, or whose sizes do not fit
             raise InputError(f"{name}: cannot be run: {one_line(error)}") from error
-        return LoadedModel(model, Tapped(model), form, tokenizer, _fingerprint(digests))
+        return LoadedModel(model, Tapped(model), form, tokenizer, fingerprint_of(digests))
 
     def key(self, name: str) -> str:
         """Return what is the same for all names of a model, such as "demo" and "./demo"."""
@@ -191,14 +188,14 @@ class Models:
     def _checked(self, name: str) -> tuple[Path, dict[str, str]]:
         path, roots = self._path(name)
         for file in path.rglob("*"):
-            if not _inside(file, roots):
+            if not is_inside(file, roots):
                 raise InputError(f"{name}/{file.relative_to(path)}: leads out of the models folder")
         with _called(name, path):
-            _refuse_code(name, path)
+            refuse_code(name, path)
             check(path)
-        digests = {file.name: _sha256(file) for kind in LOADED for file in path.glob(kind)}
+        digests = {file.name: sha256(file) for kind in LOADED for file in path.glob(kind)}
         if (path / SUMS).exists():
-            _compare(name, path, digests)
+            compare(name, path, digests)
         return path, digests
 
     def _path(self, name: str) -> tuple[Path, list[Path]]:
@@ -235,19 +232,9 @@ class Models:
 
 def _is_model(path: Path, roots: Sequence[Path]) -> bool:
     try:
-        return _inside(path, roots) and (path / "config.json").is_file()
+        return is_inside(path, roots) and (path / "config.json").is_file()
     except OSError:  # a name that is too long
         return False
-
-
-def _refuse_code(name: str, path: Path) -> None:
-    for file in ("config.json", "tokenizer_config.json"):
-        config = read_json(path / file) if (path / file).exists() else {}
-        refused = set(CODE_KEYS)
-        if file == "config.json" and config.get("model_type") != "gateloop":
-            refused -= {"auto_map"}  # names classes for which mlx-lm has its own
-        for key in config.keys() & refused:
-            raise InputError(f"{name}/{file}: {key} would run repository code; refused")
 
 
 def _chats(path: Path) -> bool:
@@ -256,14 +243,6 @@ def _chats(path: Path) -> bool:
         return True
     settings = path / "tokenizer_config.json"
     return settings.exists() and bool(read_json(settings).get("chat_template"))
-
-
-def _inside(path: Path, roots: Sequence[Path]) -> bool:
-    try:
-        resolved = path.resolve()
-    except (OSError, RuntimeError):  # a link to itself
-        return False
-    return any(resolved.is_relative_to(root) for root in roots)
 
 
 def _snapshot(name: str, is_here: bool) -> Path:
@@ -283,36 +262,3 @@ def _called(name: str, path: Path) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(str(error).replace(str(path), name)) from error
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _compare(name: str, path: Path, digests: dict[str, str]) -> None:
-    """Compare every listed and every loaded file with the lines of `sha256sum`."""
-    expected = {}
-    for line in (path / SUMS).read_text(encoding="utf-8").splitlines():
-        digest, _, file = line.partition(" ")
-        expected[file.strip().removeprefix("*")] = digest
-    for file in sorted(expected.keys() | digests.keys()):
-        if file not in expected:
-            raise InputError(f"{name}/{file}: is not listed in {SUMS}; remove it or the list")
-        found = digests.get(file)
-        if found is None and _inside(path / file, [path]) and (path / file).is_file():
-            found = _sha256(path / file)
-        if found != expected[file]:
-            raise InputError(f"{name}/{file}: differs from {SUMS}; get this model again")
-
-
-def _fingerprint(digests: dict[str, str]) -> str:
-    kept = {
-        name: digest
-        for name, digest in digests.items()
-        if name.endswith(".safetensors") or name in ("config.json", "tokenizer.json")
-    }
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()

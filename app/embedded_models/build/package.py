@@ -14,7 +14,7 @@ from pathlib import Path
 from mlx_gateloop.__main__ import main as gateloop
 from mlx_gateloop.files import staged
 
-from ...generation.models import SUMS
+from ...generation.files import SUMS
 
 BITS, GROUP = 8, 64
 MOST_BYTES = 6_000_000  # of a file

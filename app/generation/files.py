@@ -1,0 +1,67 @@
+"""The files of a model's directory: none leads outside or brings code, and all are as listed."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlx_gateloop.configuration import read_json
+from mlx_gateloop.errors import InputError
+
+SUMS = "SHA256SUMS"
+CODE_KEYS = ("model_file", "auto_map")  # of config.json and tokenizer_config.json
+
+
+def is_inside(path: Path, roots: Sequence[Path]) -> bool:
+    """Return True if a file lies in one of the folders, wherever its name is."""
+    try:
+        resolved = path.resolve()
+    except (OSError, RuntimeError):  # a link to itself
+        return False
+    return any(resolved.is_relative_to(root) for root in roots)
+
+
+def refuse_code(name: str, path: Path) -> None:
+    """Raise InputError for a model whose configuration names code of its own."""
+    for file in ("config.json", "tokenizer_config.json"):
+        config = read_json(path / file) if (path / file).exists() else {}
+        refused = set(CODE_KEYS)
+        if file == "config.json" and config.get("model_type") != "gateloop":
+            refused -= {"auto_map"}  # names classes for which mlx-lm has its own
+        for key in config.keys() & refused:
+            raise InputError(f"{name}/{file}: {key} would run repository code; refused")
+
+
+def sha256(path: Path) -> str:
+    """Compute the SHA-256 of a file."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def compare(name: str, path: Path, digests: dict[str, str]) -> None:
+    """Compare every listed and every loaded file with the lines of `sha256sum`."""
+    expected = {}
+    for line in (path / SUMS).read_text(encoding="utf-8").splitlines():
+        digest, _, file = line.partition(" ")
+        expected[file.strip().removeprefix("*")] = digest
+    for file in sorted(expected.keys() | digests.keys()):
+        if file not in expected:
+            raise InputError(f"{name}/{file}: is not listed in {SUMS}; remove it or the list")
+        found = digests.get(file)
+        if found is None and is_inside(path / file, [path]) and (path / file).is_file():
+            found = sha256(path / file)
+        if found != expected[file]:
+            raise InputError(f"{name}/{file}: differs from {SUMS}; get this model again")
+
+
+def fingerprint_of(digests: dict[str, str]) -> str:
+    """Compute the SHA-256 of the files that determine a model's output, from those of each."""
+    kept = {
+        name: digest
+        for name, digest in digests.items()
+        if name.endswith(".safetensors") or name in ("config.json", "tokenizer.json")
+    }
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
