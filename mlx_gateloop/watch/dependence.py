@@ -230,7 +230,7 @@ def _check_model(model: nn.Module) -> None:
         return
     cache = model.make_cache() if hasattr(model, "make_cache") else [None]
     for layer, entry in enumerate(cache):
-        if type(entry) is not ArraysCache:  # a state of constant size, without a position
+        if not isinstance(entry, ArraysCache):  # a state of constant size, without a position
             raise InputError(
                 f"model: layer {layer} is not recurrent, so no step can be left out exactly; "
                 "give a model with recurrent layers only"
