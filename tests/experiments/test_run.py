@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.training import TINY_EXPERIMENT as TINY
 from helpers.training import press_ctrl_c, same_arrays
 
 from mlx_gateloop.cli import main
@@ -18,19 +19,6 @@ from mlx_gateloop.experiments.run import run_experiment
 from mlx_gateloop.train import Interrupted
 from mlx_gateloop.train.checkpoint import read_newest
 
-TINY = {
-    "task.length": 12,
-    "task.samples": 16,
-    "task.held_out": 8,
-    "model.hidden_size": 8,
-    "model.num_hidden_layers": 2,
-    "data.batch_size": 8,
-    "optimizer.warmup_steps": 2,
-    "steps": 6,
-    "checkpoint_every": 2,
-    "eval_every": 3,
-    "log_every": 1,
-}
 FILES = {"experiment.json", "results.json", "results.md", "runs"}
 PICTURES = {"accuracies.png", "accuracy-over-span.png", "training-curves.png"}
 TRANSITIONS = {"transitions-data_controlled.png", "transitions-fixed.png"}

@@ -2,6 +2,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from helpers.training import TINY_EXPERIMENT
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments import runs
@@ -11,16 +12,7 @@ from mlx_gateloop.experiments.tuning import APART, best, report_trials, settings
 from mlx_gateloop.experiments.variants import VARIANTS
 from mlx_gateloop.train.loop import Diverged
 
-TINY = {
-    "task.length": 12,
-    "task.samples": 16,
-    "task.held_out": 8,
-    "model.hidden_size": 8,
-    "model.num_hidden_layers": 2,
-    "optimizer.warmup_steps": 2,
-    "steps": 4,
-    "eval_every": 2,
-}
+TINY = TINY_EXPERIMENT | {"steps": 4, "eval_every": 2, "data.batch_size": 32}
 BAR = PRESETS["memory-horizon"]["bar"]
 
 

@@ -8,6 +8,21 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+# An experiment of seconds: keys of `Experiment.changed_by`.
+TINY_EXPERIMENT = {
+    "task.length": 12,
+    "task.samples": 16,
+    "task.held_out": 8,
+    "model.hidden_size": 8,
+    "model.num_hidden_layers": 2,
+    "data.batch_size": 8,
+    "optimizer.warmup_steps": 2,
+    "steps": 6,
+    "checkpoint_every": 2,
+    "eval_every": 3,
+    "log_every": 1,
+}
+
 
 def press_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, batches: type, number: int, times: int = 1
