@@ -93,7 +93,10 @@ class Recording:
 
     @property
     def unwatched(self) -> dict[str, str]:
-        """Lines "not watched: ..." for modules that are not in the trace, by path."""
+        """Lines "not watched: ..." for modules that are not in the trace, by path.
+
+        Modules that a batch has called too have one: the batch is left out, not they.
+        """
         return {path: f"not watched: {reason}" for path, reason in self._reasons.items()}
 
     def catch_up(self, behind: int = 0) -> EndlessTrace:
@@ -110,9 +113,7 @@ class Recording:
 
     def receive(self, name: str, call: Call) -> None:
         """Receive one call of a layer's recurrence."""
-        if call.sequences != 1:
-            self.refuse(name, f"a batch of {call.sequences}; generate one at a time")
-        elif self._open and name in self._names:
+        if self._open and name in self._names:
             self._pass.setdefault(name, []).append(call)
 
     def refuse(self, name: str, reason: str) -> None:
@@ -134,6 +135,8 @@ class Recording:
             raise
         with self._lock:
             calls, self._pass = self._pass, {}
+            if self._is_batch(calls):
+                return
             if not isinstance(tokens, mx.array) or tokens.ndim != 2:
                 tokens = mx.zeros((1, 0), mx.int32)  # it is called with something else
             length = self._check(calls, tokens.shape[1])
@@ -151,11 +154,18 @@ class Recording:
     def close(self) -> None:
         """End the recording."""
         with self._lock:
-            if self._pass:  # layers were called without their model
+            if self._pass and not self._is_batch(self._pass):  # layers called without their model
                 self._check(self._pass, 0)
                 self._passes.append((mx.zeros((1, 0), mx.int32), self._pass))
             self.catch_up()
             self._open = False
+
+    def _is_batch(self, calls: Calls) -> bool:
+        """Tell if a pass reads several sequences, and say of its layers that it is left out."""
+        for name, (call, *_) in calls.items():
+            if call.sequences != 1:
+                self._reasons[name] = f"a batch of {call.sequences}; generate one at a time"
+        return any(of[0].sequences != 1 for of in calls.values())
 
     def _check(self, calls: Calls, tokens: int) -> int:
         """Leave layers out that were not called for all tokens of a pass; returns how many."""

@@ -215,6 +215,22 @@ def test_a_batch_is_not_watched_and_still_runs():
     assert all("a batch of 2" in reason for reason in recorder.unwatched.values())
 
 
+@pytest.mark.parametrize("name", ["falcon_h1", "rwkv7"])
+def test_what_is_generated_beside_a_batch_is_recorded(name):
+    model = recurrent_model(name)
+    with gl.watch.recording(model) as expected:
+        plain = [generate(model), generate(model)]
+    with gl.watch.recording(model) as recorder:
+        first = generate(model)
+        model(mx.array([PROMPT, PROMPT]), model.make_cache())
+        assert same([*first, *generate(model)], [*plain[0], *plain[1]])
+    assert recorder.trace.names == expected.trace.names
+    assert (recorder.tokens == expected.tokens).all()
+    for layer in range(recorder.trace.layers):
+        assert (recorder.trace.magnitude(layer) == expected.trace.magnitude(layer)).all()
+    assert "a batch of 2" in recorder.unwatched[recorder.trace.names[0]]
+
+
 def test_compiled_layers_are_not_watched_and_keep_no_tap():
     model = recurrent_model("mamba2")
     layer = model.backbone.layers[1]
