@@ -141,9 +141,11 @@ class Attempt:
                     shown.flush()
                     for event in events:
                         self._take(event)
-                if self._interrupts or time.monotonic() > told + self._settings.limit / 8:
+                gone = len(self._ended | self._exits) == len(self._settings.hosts)
+                if self._interrupts or gone or time.monotonic() > told + self._settings.limit / 8:
                     told = time.monotonic()
-                    self._tell(process, b"stop\n" if self._interrupts else b"go on\n")
+                    word = b"end\n" if gone else b"stop\n" if self._interrupts else b"go on\n"
+                    self._tell(process, word)
 
     def _tell(self, process: "subprocess.Popen[bytes]", word: bytes) -> None:
         """Write to all ranks, which stop when they hear nothing for the limit of an exchange."""
@@ -154,7 +156,7 @@ class Attempt:
 
     def _take(self, event: dict[str, Any]) -> None:
         if "exit" in event:
-            self._exits[event["rank"]] = event["exit"]
+            self._exits.setdefault(event["rank"], event["exit"])
             return
         if "code" not in event:
             (self._joined if "joined" in event else self._started).add(event["rank"])
@@ -205,7 +207,8 @@ class Attempt:
 
     def _reason_of_no_start(self) -> str:
         settings = self._settings
-        for rank in (*self._exits, *range(len(settings.hosts))):
+        failed = [rank for rank, code in self._exits.items() if code > 0]
+        for rank in (*failed, *range(len(settings.hosts))):
             if rank not in self._started:
                 host = settings.hosts[rank]
                 way = f"`ssh {host.ssh} {settings.python} --version`"

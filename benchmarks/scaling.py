@@ -1,0 +1,128 @@
+"""Training over ranks: `python benchmarks/scaling.py` measures here, fits and predicts.
+
+Sums of 4 kB to 250 MB over 2 and 4 ranks on loopback, in turns, then steps of a recipe on 1, 2 and
+4 ranks; the best of several turns counts, as other programs may run. The rest is computed: steps
+over links of other kinds, and runs in which ranks fail.
+`--predict` leaves out the measurements.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from mlx_gateloop.bench.scaling import Cluster, Link, best_interval, fit, simulate
+from mlx_gateloop.distributed.hosts import free_ports
+from mlx_gateloop.tables import markdown_table
+
+SIZES = (1 << 10, 1 << 18, 1 << 22, 62_000_000)  # float32
+TURNS = 9
+GRADIENT = 2 * 124e6  # bytes, of 124M parameters in bfloat16
+STEPS = 1 << 17  # of a simulated run
+FAILURE = 10 * 86400  # mean seconds between two failures of a machine: assumed
+COMPUTE = 1.0  # seconds of a step on one rank, whatever the number of ranks
+LINKS = {  # nominal bandwidths with 10% off, and common latencies: assumed, not measured
+    "Ethernet, 1 Gb/s": Link(2e-4, 0.9 * 1e9 / 8),
+    "Ethernet, 10 Gb/s": Link(1e-4, 0.9 * 10e9 / 8),
+    "Thunderbolt, 40 Gb/s": Link(1e-4, 0.9 * 40e9 / 8 / 2),  # half of it is the display's
+    "NVLink, 450 GB/s": Link(1e-5, 0.9 * 450e9),
+}
+
+
+def rank() -> None:
+    """Sum arrays over the ranks, one after another; the first rank prints the seconds."""
+    import mlx.core as mx
+
+    mx.set_cache_limit(2 << 30)
+    group = mx.distributed.init(strict=True, backend="ring")
+    times: dict[int, list[float]] = {size: [] for size in SIZES}
+    for _ in range(TURNS + 1):
+        for size in SIZES:
+            array = mx.zeros(size)
+            mx.eval(array, mx.distributed.all_sum(mx.zeros(1)))
+            began = time.perf_counter()
+            mx.eval(mx.distributed.all_sum(array))
+            times[size].append(time.perf_counter() - began)
+    if group.rank() == 0:
+        print(json.dumps({size: min(t) for size, t in times.items()}))
+
+
+def exchanges(ranks: int) -> list[tuple[float, int, float]]:
+    """Measure sums over so many ranks: bytes, ranks and seconds of each."""
+    first = free_ports(ranks)
+    with tempfile.TemporaryDirectory() as place:
+        hosts = Path(place) / "hosts.json"
+        hosts.write_text(json.dumps([[f"127.0.0.1:{first + i}"] for i in range(ranks)]))
+        variables = os.environ | {"MLX_HOSTFILE": str(hosts), "OPENBLAS_NUM_THREADS": "1"}
+        words = [sys.executable, __file__, "--rank"]
+        children = [
+            subprocess.Popen(words, env=variables | {"MLX_RANK": str(i)}, stdout=subprocess.PIPE)
+            for i in range(ranks)
+        ]
+        said, *_ = [child.communicate()[0] for child in children]
+    return [(4 * int(size), ranks, seconds) for size, seconds in json.loads(said).items()]
+
+
+def tokens_per_second(ranks: int, config: str) -> float:
+    words = ["train", "--dry-run", "--config", config, "--data", "pydoc"]
+    launched = ["launch", "-n", str(ranks), "--limit", "600", "--", *words] if ranks > 1 else words
+    command = [sys.executable, "-m", "mlx_gateloop", *launched]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"speed\s+([\d,]+) tokens/s", text)
+    assert found, text
+    return float(found[1].replace(",", ""))
+
+
+def measure(config: str) -> Link:
+    measured = [row for ranks in (2, 4) for row in exchanges(ranks)]
+    link = fit(measured)
+    rows = [
+        [f"{size:,.0f}", str(n), f"{1e3 * t:.2f}", f"{1e3 * link.exchange(size, n):.2f}"]
+        for size, n, t in measured
+    ]
+    print(markdown_table(["bytes", "ranks", "ms", "ms, fitted"], rows))
+    print(f"\nfitted: {1e6 * link.latency:.0f} us and {link.bandwidth / 1e9:.2f} GB/s\n")
+    turns = [[tokens_per_second(ranks, config) for ranks in (1, 2, 4)] for _ in range(3)]
+    speeds = [max(column) for column in zip(*turns, strict=True)]
+    rows = [[str(n), f"{s:,.0f}"] for n, s in zip((1, 2, 4), speeds, strict=True)]
+    print(markdown_table(["ranks here", "tokens/s"], rows) + "\n")
+    return link
+
+
+def predict(link: Link | None) -> None:
+    links = LINKS | ({"loopback, as fitted": link} if link else {})
+    ranks = (2, 4, 8, 16, 32, 64)
+    rows = []
+    for name, of in links.items():
+        shares = [COMPUTE / (COMPUTE + of.exchange(GRADIENT, n)) for n in ranks]
+        rows.append([name, *(f"{100 * share:.0f}%" for share in shares)])
+    print(markdown_table(["share of a step that computes", *map(str, ranks)], rows) + "\n")
+    rows = []
+    for n in ranks:
+        exchange = LINKS["Ethernet, 10 Gb/s"].exchange(GRADIENT, n)
+        cluster = Cluster(n, COMPUTE, 0.05, exchange, FAILURE, save=5.0, restart=150.0)
+        steps = best_interval(cluster, STEPS, runs=5)
+        ideal = simulate(replace(cluster, spread=0.0, failure=1e15, save=0.0), STEPS, STEPS, 0)
+        lost = simulate(cluster, STEPS, steps, seed=9) / ideal - 1
+        row = [f"{exchange:.2f}", f"{steps:,}", f"{cluster.young:,.0f}", f"{100 * lost:.0f}%"]
+        rows.append([str(n), *row])
+    header = ["ranks", "exchange, s", "steps between checkpoints", "seconds, by Young", "lost"]
+    print(markdown_table(header, rows))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--predict", action="store_true", help="only compute")
+    parser.add_argument("--config", default="configs/tinyshakespeare.yaml")
+    arguments = parser.parse_args()
+    if arguments.rank:
+        rank()
+    else:
+        predict(None if arguments.predict else measure(arguments.config))
