@@ -22,7 +22,7 @@ from mlx_gateloop.watch.taps import FUNCTIONS, METHODS, Call, Tap
 KEEPS_ALL = {"attn", "self_attn", "attention"}
 
 
-class Recorder(Protocol):
+class Listener(Protocol):
     """Receives what the layers of a model do, by their paths."""
 
     def receive(self, name: str, call: Call) -> None:
@@ -50,7 +50,7 @@ class Tapped:
         if any(map(_is_attached, [model, *modules.values()])):
             raise InputError("model: it is being recorded already; leave that recording first")
         self.names, self.unwatched = list(modules), _others(model, modules)
-        self.recorder: Recorder | None = None
+        self.recorder: Listener | None = None
         self._modules: list[Any] = [*modules.values(), model]
         try:
             for name, module in modules.items():
@@ -61,7 +61,7 @@ class Tapped:
             raise
 
     @contextmanager
-    def to(self, recorder: Recorder) -> Iterator[None]:
+    def to(self, recorder: Listener) -> Iterator[None]:
         """Let a recorder receive what the model does in the block."""
         before, self.recorder = self.recorder, recorder
         try:
