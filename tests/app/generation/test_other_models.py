@@ -1,5 +1,6 @@
 """Models of mlx-lm's types: a chat goes on from its state, and is recorded as any generation is."""
 
+import base64
 import json
 from itertools import pairwise
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.models import save_tiny_model
 from helpers.recurrent import save_recurrent_model
+from mlx_gateloop.app.api import _transitions
 from mlx_gateloop.app.conversations import file
 from mlx_gateloop.app.generation.caches import Caches
 from mlx_gateloop.app.generation.decoder import NO_WAY_BACK, TOO_LARGE
@@ -125,6 +127,10 @@ def test_the_trace_is_the_recorders(other_chat, name):
     assert run.trace.names == recorder.trace.names
     assert run.trace.channels == recorder.trace.channels
     assert run.unwatched == recorder.unwatched
+    sent = _transitions(run.trace)  # to a program
+    assert sent["shapes"] == [[run.trace.tokens, 2, channels] for channels in run.trace.channels]
+    columns = b"".join(run.trace.columns(layer).tobytes() for layer in range(run.trace.layers))
+    assert base64.b64decode(sent["columns"]) == columns
     for layer in range(run.trace.layers):
         shown = run.trace.magnitude(layer)
         tolerance = 0.02 if name == "falcon_h1" else 1e-4
@@ -180,6 +186,7 @@ def test_attention_alone_runs_and_says_why_there_is_nothing_to_see(other_chat):
     run = other_chat("llama").say("hello")
     assert run.stats.tokens > 0
     assert run.trace.layers == 0
+    assert _transitions(run.trace)["shapes"] == []  # for a program
     assert all("attention keeps tokens" in reason for reason in run.unwatched.values())
     assert len(run.unwatched) == 2
     assert (run.stats.state_bytes, run.stats.attention_bytes > 0) == (0, True)
