@@ -23,15 +23,14 @@ class Levels:
 
     def __init__(self, width: int, sizes: Sequence[int], wrap: Wrap | None = None) -> None:
         self.width, self.tokens, self._wrap = width, 0, wrap
-        # Pages that nobody has written to take no memory.
-        self._rows = [np.empty((size, width), np.float32) for size in sizes]
-        self._tokens = [np.empty(size, np.int64) for size in sizes]  # that a row stands for
+        self._sizes = list(sizes)
+        self._rows = [np.empty((0, width), np.float32) for _ in sizes]  # they grow up to the sizes
+        self._tokens = [np.empty(0, np.int64) for _ in sizes]  # that a row stands for
         self._filled = [0] * len(sizes)
-        self._used = [0] * len(sizes)  # rows that were ever written
 
     @property
     def nbytes(self) -> int:
-        return sum(self._used) * (4 * self.width + 8)
+        return sum(array.nbytes for arrays in (self._rows, self._tokens) for array in arrays)
 
     @property
     def grouped(self) -> int:
@@ -45,16 +44,16 @@ class Levels:
 
     def first(self, tokens: int) -> "Levels":
         """Copy the rows of the first tokens; one that reaches beyond is cut in proportion."""
-        copy = Levels(self.width, [len(rows) for rows in self._rows], self._wrap)
+        copy = Levels(self.width, self._sizes, self._wrap)
         copy.tokens = left = tokens
         for level in reversed(range(len(self._rows))):
             counts = self._tokens[level][: self._filled[level]]
             inside = np.clip(left - (counts.cumsum() - counts), 0, counts)
             size = int(np.count_nonzero(inside))
             share = (inside[:size] / counts[:size]).astype(np.float32)
-            copy._rows[level][:size] = self._rows[level][:size] * share[:, None]
-            copy._tokens[level][:size] = inside[:size]
-            copy._filled[level] = copy._used[level] = size
+            copy._rows[level] = self._rows[level][:size] * share[:, None]
+            copy._tokens[level] = inside[:size]
+            copy._filled[level] = size
             left -= int(inside.sum())
         return copy
 
@@ -85,16 +84,17 @@ class Levels:
         return even
 
     def _add(self, level: int, rows: np.ndarray, tokens: np.ndarray) -> None:
-        size = len(self._rows[level])
+        size = self._sizes[level]
         while len(rows):
             if self._filled[level] == size:
                 self._pass_on(level)
             at = self._filled[level]
             room = min(size - at, len(rows))
+            for arrays in (self._rows, self._tokens):
+                arrays[level] = _with_room(arrays[level], at + room, size)
             self._rows[level][at : at + room] = rows[:room]
             self._tokens[level][at : at + room] = tokens[:room]
             self._filled[level] += room
-            self._used[level] = max(self._used[level], self._filled[level])
             rows, tokens = rows[room:], tokens[room:]
 
     def _pass_on(self, level: int) -> None:
@@ -125,19 +125,19 @@ class Window:
 
     def __init__(self, size: int, shape: Sequence[int]) -> None:
         self.size, self.tokens = size, 0  # tokens that came
-        self._held = np.empty((2 * size, *shape), np.float32)
-        self._filled = self._used = 0
+        self._held = np.empty((0, *shape), np.float32)  # it grows to twice the size
+        self._filled = 0
 
     @property
     def nbytes(self) -> int:
-        return self._held[: self._used].nbytes
+        return self._held.nbytes
 
     def first(self, tokens: int) -> "Window":
         """Copy what is held of the first tokens."""
         copy = Window(self.size, self._held.shape[1:])
         copy.tokens = tokens
-        copy._filled = copy._used = max(self._filled - (self.tokens - tokens), 0)
-        copy._held[: copy._filled] = self._held[: copy._filled]
+        copy._filled = max(self._filled - (self.tokens - tokens), 0)
+        copy._held = self._held[: copy._filled].copy()
         return copy
 
     def append(self, values: np.ndarray, tokens: int) -> None:
@@ -146,15 +146,24 @@ class Window:
         values = values[-self.size :]
         if tokens > len(values):
             self._filled = 0  # what is held does not reach up to these
-        if self._filled + len(values) > len(self._held):
+        if self._filled + len(values) > 2 * self.size:
             keep = self.size - len(values)
             self._held[:keep] = self._held[self._filled - keep : self._filled].copy()
             self._filled = keep
+        self._held = _with_room(self._held, self._filled + len(values), 2 * self.size)
         self._held[self._filled : self._filled + len(values)] = values
         self._filled += len(values)
-        self._used = max(self._used, self._filled)
 
     def read(self, stop: int) -> np.ndarray:
         """Return the values of at most `size` tokens that end before stop."""
         end = self._filled - (self.tokens - stop)
         return self._held[max(end - self.size, 0) : max(end, 0)]
+
+
+def _with_room(array: np.ndarray, rows: int, most: int) -> np.ndarray:
+    """Return the array if it has so many rows, or a copy with twice as many, but not above most."""
+    if rows <= len(array):
+        return array
+    larger = np.empty((min(max(rows, 2 * len(array)), most), *array.shape[1:]), array.dtype)
+    larger[: len(array)] = array
+    return larger
