@@ -27,7 +27,8 @@ class KernelError(RuntimeError):
 def check_counts(*numbers: int) -> None:
     """Raise a KernelError if the kernels' indices, of 32 bits, do not reach so many numbers."""
     if max(numbers) >= 2**31:
-        raise KernelError("the kernels count the numbers of a sequence in 31 bits; cut it")
+        what = "the kernels count the numbers of a sequence and of a state in 31 bits"
+        raise KernelError(f"{what}; cut it, or name backend='ops'")
 
 
 def plan(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Plan:

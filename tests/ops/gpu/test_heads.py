@@ -277,7 +277,11 @@ def test_compile_and_checkpoint_trace_both_passes():
         assert {"gateloop_heads_forward", "gateloop_heads_backward"} == set(seen)
 
 
-def test_heads_beyond_31_bits_are_refused():
-    q = mx.broadcast_to(mx.zeros((1, 1, 1, 1)), (1, 2**16, 2**7, 2**8))  # takes no memory
+@pytest.mark.parametrize(
+    ("length", "H", "K", "V"),
+    [(2**16, 2**7, 2**8, 2**8), (1, 2**7, 2**12 - 1, 2**12)],  # steps; states, to a tile's end
+)
+def test_heads_beyond_31_bits_are_refused(length, H, K, V):
+    q, v = (mx.broadcast_to(mx.zeros(1), (1, length, H, n)) for n in (K, V))  # takes no memory
     with pytest.raises(gpu.KernelError, match="31 bits"):
-        gpu.gate_loop(OBSERVED["metal"], q, q, q, Transition.of(q), None, None, False)
+        gpu.gate_loop(OBSERVED["metal"], q, q, v, Transition.of(q), None, None, False)
