@@ -10,6 +10,8 @@ from harness.platforms import OBSERVED, PLATFORMS, kernels_of
 from harness.variants import composing
 from helpers import gated
 from helpers.reference import as_numpy, error, forward, random_case, to_planes
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import mlx_gateloop as gl
 from mlx_gateloop.ops.gpu import operator as gpu
@@ -77,6 +79,23 @@ def test_half_types(platform, dtype, gate_dtype):
 def test_sizes(platform, batch, length, heads, is_complex):
     case = random_case(6, length, batch=batch, heads=heads, is_complex=is_complex)
     check(platform, case, "sigmoid", cancels=True)
+
+
+@pytest.mark.parametrize("platform", METAL)
+@settings(deadline=None, max_examples=10)
+@given(
+    seed=st.integers(0, 2**16),
+    length=st.sampled_from([1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 64, 65]),
+    batch=st.integers(1, 2),
+    heads=st.integers(1, 2),
+    keys=st.sampled_from([1, 3, 8, 31, 32]),
+    values=st.sampled_from([1, 5, 16, 17]),
+    closed=st.sampled_from([0.0, 0.2]),
+)
+def test_any_sizes(platform, seed, length, batch, heads, keys, values, closed):
+    keys = max(keys, 2 if values == 1 else 1)  # else it is max-headed
+    case = random_case(seed, length, batch=batch, heads=(heads, keys, values))
+    check(platform, case, "sigmoid", cancels=True, closed=closed, seed=seed)
 
 
 def test_the_sizes_have_the_tiles_that_they_should():
