@@ -10,7 +10,7 @@ def plotted(monkeypatch):
     original = matplotlib.axes.Axes.plot
 
     def plot(axes, *line, **kwargs):
-        drawn.setdefault(kwargs["label"], []).append(np.array(line[:2]))
+        drawn.setdefault(kwargs.get("label"), []).append(np.array(line[:2]))
         return original(axes, *line, **kwargs)
 
     monkeypatch.setattr(matplotlib.axes.Axes, "plot", plot)
