@@ -82,6 +82,9 @@ class StateCache:
         Returns:
             False if it takes more memory than there is for all.
         """
+        attended = sum(part.nbytes for parts in boundary.attended for part in parts)
+        if boundary.nbytes + attended > self._most_bytes:
+            return False  # before the states of others are dropped for it
         with self._lock:
             cached = self._cached.setdefault(conversation, OrderedDict())
             self._cached.move_to_end(conversation)

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 
 from mlx_gateloop.commands.generate import add_generation, check_texts, print_generated
@@ -31,12 +32,15 @@ def _watch(arguments: argparse.Namespace) -> None:
     model, tokenizer = load_any(arguments.model)
     with recording(model, most_bytes=arguments.memory << 20, window=SHOWN) as recorder:
         print_generated(arguments, model, tokenizer)
-    for path, reason in recorder.unwatched.items():
-        print(f"{path}: {reason}", file=sys.stderr)
-    trace = recorder.trace
-    if not trace.tokens:
-        print("this model has no recurrent layer to watch: no files are written", file=sys.stderr)
+    trace, unwatched = recorder.trace, recorder.unwatched
+    if not trace.layers:
+        *_, reason = ["it has no known recurrence", *unwatched.values()]
+        print(f"nothing to see, no files are written: {reason}", file=sys.stderr)
         return
+    for reason, number in Counter(unwatched.values()).items():
+        first = next(path for path in unwatched if unwatched[path] == reason)
+        others = f" and {number - 1} more" if number > 1 else ""
+        print(f"{first}{others}: {reason}", file=sys.stderr)
     arguments.out.mkdir(parents=True, exist_ok=True)
     ids, special = recorder.tokens.tolist(), set(tokenizer.all_special_ids)
     texts = token_texts(tokenizer, ids)

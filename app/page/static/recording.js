@@ -62,6 +62,8 @@ export class Recording {
    * @param {number} tokens The first so many are the same.
    */
   take(earlier, tokens) {
+    const labels = (layers) => layers.map(({ label }) => label).join("\n");
+    if (labels(earlier.layers) !== labels(this.layers)) return; // one is no longer watched
     const most = Math.min(tokens, earlier.pieces.length - 1); // its last text may lack its end
     if (most <= 0) return;
     this.pieces = earlier.pieces.slice(0, most);

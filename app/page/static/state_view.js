@@ -62,11 +62,12 @@ export class StateView {
   }
 
   // ---- the run ----
-  /** Show the run in `props.value`; an empty view keeps the layers of the run before it. */
+  /** Show the run in `props.value`; before the next run the layers of the last one stay. */
   start() {
     const { value } = this.props;
     const none = { layers: [{ label: "1", channels: 1, real: false }], picker: [[0, "1"]] };
-    const run = value?.run ? value : { ...none, ...this.recording, run: null };
+    const before = value?.hint ? null : this.recording; // a model with nothing to see has others
+    const run = value?.run ? value : { ...none, ...before, run: null };
     this.heatmaps.hint = value?.hint ?? HINT;
     this.tip.textContent = value?.hint ?? "";
     // a layer may turn out not to be watched

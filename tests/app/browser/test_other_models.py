@@ -14,6 +14,10 @@ CODES = """layer => {
   const { data, length, size } = columns[layer];
   return [layers[layer].channels, btoa(String.fromCharCode(...data.slice(0, length * size)))];
 }"""
+WHOLE = """() => {
+  const { done, have, pieces } = document.querySelector('#chat-view .gl').view;
+  return done && have === pieces.length;
+}"""
 OPTIONS = """() => [...document.querySelectorAll('#chat-view .layer option')].map(
   option => [option.value, option.textContent, option.disabled])"""
 PENALTY = "[aria-label='number input for Repetition penalty']"
@@ -51,10 +55,7 @@ def recorder(endless_models):
 
 def codes(page, layer):
     page.tab.select_option("#chat-view .layer", value=str(layer))
-    page.tab.wait_for_function(
-        "document.querySelector('#chat-view .gl').view.have"
-        " === document.querySelector('#chat-view .gl').view.pieces.length"
-    )
+    page.tab.wait_for_function(WHOLE)
     channels, data = page.tab.evaluate(CODES, layer)
     return np.frombuffer(base64.b64decode(data), np.uint8).reshape(-1, 2, channels)
 
@@ -138,3 +139,4 @@ def test_attention_alone_answers_and_says_that_there_is_nothing_to_see(page):
     hint = "Nothing to see, the layers are not watched: attention keeps tokens as they are"
     assert hint in page.view("heatmaps.hint")
     assert hint in page.tab.locator("#chat-view .tip").inner_text()
+    assert page.tab.evaluate(OPTIONS) == [["0", "1", False]]  # and not those of another model

@@ -193,10 +193,21 @@ def test_attention_alone_runs_and_says_why_there_is_nothing_to_see(other_chat):
 
 
 def test_keys_and_values_that_fill_the_memory_are_said_and_read_again(other_chat):
-    chat = other_chat("llama", boundary_bytes=10_000)
+    chat = other_chat("llama", boundary_bytes=1_000)
     assert chat.say("hello").stats.note == TOO_LARGE
     stats = chat.say("more").stats
     assert stats.prompt_tokens_read == stats.prompt_tokens
+
+
+def test_a_state_that_is_too_large_drops_no_others(other_chat):
+    chat = other_chat("llama", boundary_bytes=60_000)
+    chat.say("hello")
+    assert len(chat.boundaries()) == 2
+    chat.conversation, chat.messages = "other", []
+    assert chat.say("x" * 400).stats.note == TOO_LARGE
+    assert chat.boundaries() == []
+    chat.conversation, chat.messages = "c", [{"role": "user", "content": "hello"}]
+    assert len(chat.boundaries()) == 1
 
 
 def test_keys_and_values_are_kept_once(other_chat):

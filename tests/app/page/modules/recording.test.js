@@ -43,6 +43,15 @@ test("a run of another model takes nothing", () => {
   assert.deepEqual([...later.columns[1].data.slice(0, 2)], [4, 4]);
 });
 
+test("a run that a layer was left out of takes nothing", () => {
+  const earlier = new Recording({ run: "a", layers: layers(1, 1) });
+  earlier.add(answer(0, [0, 1, 2, 3]));
+  const later = new Recording({ run: "a", layers: [{ ...layers(1, 1)[1], label: "1: b" }] });
+  later.take(earlier, 4);
+  assert.deepEqual([later.pieces.length, later.averages.length], [0, 0]);
+  assert.equal(later.columns[0].length, 0);
+});
+
 test("layers may have different numbers of channels", () => {
   const recording = new Recording({ run: "a", layers: layers(3, 1) });
   recording.add({ ...answer(0, [7]), grouped: 5 });
