@@ -24,7 +24,7 @@ from mlx_gateloop.tables import markdown_table
 SIZES = (1 << 10, 1 << 18, 1 << 22, 62_000_000)  # float32
 TURNS = 9
 GRADIENT = 2 * 124e6  # bytes, of 124M parameters in bfloat16
-STEPS = 1 << 17  # of a simulated run
+STEPS = 1 << 16  # of a simulated run
 FAILURE = 10 * 86400  # mean seconds between two failures of a machine: assumed
 COMPUTE = 1.0  # seconds of a step on one rank, whatever the number of ranks
 LINKS = {  # nominal bandwidths with 10% off, and common latencies: assumed, not measured
@@ -107,7 +107,7 @@ def predict(link: Link | None) -> None:
     for n in ranks:
         exchange = LINKS["Ethernet, 10 Gb/s"].exchange(GRADIENT, n)
         cluster = Cluster(n, COMPUTE, 0.05, exchange, FAILURE, save=5.0, restart=150.0)
-        steps = best_interval(cluster, STEPS, runs=5)
+        steps = best_interval(cluster, STEPS, runs=3)
         ideal = simulate(replace(cluster, spread=0.0, failure=1e15, save=0.0), STEPS, STEPS, 0)
         lost = simulate(cluster, STEPS, steps, seed=9) / ideal - 1
         row = [f"{exchange:.2f}", f"{steps:,}", f"{cluster.young:,.0f}", f"{100 * lost:.0f}%"]

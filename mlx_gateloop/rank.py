@@ -33,22 +33,17 @@ def main(settings: dict[str, Any], argv: list[str]) -> NoReturn:
     rank = int(os.environ["MLX_RANK"])
     send = partial(events.send, settings["key"], rank=rank)
 
-    may_exit, ending = threading.Event(), threading.Lock()
+    ending = threading.Lock()
 
     def end(code: int, line: str) -> NoReturn:
         ending.acquire()  # for good: one thread ends the process
         send(code=code, line=line)
-        if code != 0:
-            # mlx.launch kills all ranks when one has failed: first they save, and say what it was.
-            os.closerange(3, 4096)  # the other ranks notice it by their connections
-            may_exit.wait(settings["limit"])
         os._exit(code)  # nothing waits for MLX's threads, which may hang
 
     def expired(exchange: str) -> NoReturn:
         end(1, f"no answer of the other ranks in the {exchange} for {settings['limit']:g} s")
 
-    signal.signal(signal.SIGTERM, lambda *_: end(1, "ended, as another rank had failed"))
-    threading.Thread(target=_obey, args=[settings["limit"], may_exit, ending], daemon=True).start()
+    threading.Thread(target=_obey, args=[settings["limit"]], daemon=True).start()
     send(started=True)
     _take_cores(settings["hosts"], rank)
     code, line = 1, ""
@@ -105,16 +100,12 @@ def _take_cores(hosts: list[str], rank: int) -> None:
         os.sched_setaffinity(0, share or [cores[place % len(cores)]])
 
 
-def _obey(limit: float, may_exit: threading.Event, ending: threading.Lock) -> None:
-    """Take the launcher's word to stop, its end, or its silence, once, as Ctrl-C."""
-    word, stopped = b"go on", False
-    while word and not may_exit.is_set():
+def _obey(limit: float) -> None:
+    """Take the launcher's word to stop, its end, or its silence, as Ctrl-C."""
+    word = b"go on"
+    while word and b"stop" not in word:
         word = os.read(0, 4096) if select.select([0], [], [], limit)[0] else b""
-        if b"end" in word or not word:
-            may_exit.set()
-        if (b"stop" in word or not word) and not stopped and not ending.locked():
-            stopped = True
-            os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _set_streams(is_first: bool, terminal: bool) -> None:

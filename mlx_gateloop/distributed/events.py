@@ -6,12 +6,11 @@ mlx.launch hands on what ranks print but no exit codes, so an event is a line of
 import json
 import os
 import re
-import threading
+from importlib import import_module
 from typing import Any
 
 _MARK = b"\x1e"  # ASCII's record separator; no text has it
 _NOISE = b"[ring] "  # the rank says it in one line
-_EXIT = re.compile(r"Node with rank (\d+) exited with code (-?\d+)")
 
 
 def send(key: str, to: int = 1, **event: Any) -> None:
@@ -26,18 +25,23 @@ def send(key: str, to: int = 1, **event: Any) -> None:
 
 
 def mlx_launch(key: str) -> None:
-    """Run mlx.launch on the process's arguments, with events instead of its warnings.
+    """Run mlx.launch on the process's arguments, with an event for the exit of each rank.
 
-    They are the only trace of a process's exit code, and its threads print them in pieces.
+    By itself it kills all ranks when one has failed, before they can save or say why they end.
     """
-    from mlx._distributed_utils import launch
+    launch: Any = import_module("mlx._distributed_utils.launch")
 
-    def warn(text: str) -> None:
-        if found := _EXIT.match(text):
-            send(key, to=2, rank=int(found[1]), exit=int(found[2]))
+    class Rank(launch.RemoteProcess):  # type: ignore[misc]
+        def __init__(self, rank: int, *arguments: Any) -> None:
+            self._rank = rank
+            super().__init__(rank, *arguments)
 
-    launch.log_warning = warn
-    threading.excepthook = lambda _: None  # they fail to end a process that has ended
+        @property
+        def exit_status(self) -> tuple[int, bool]:
+            send(key, to=2, rank=self._rank, exit=self._process.returncode)
+            return 0, False
+
+    launch.RemoteProcess = Rank
     launch.main()
 
 

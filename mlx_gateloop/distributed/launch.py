@@ -141,11 +141,9 @@ class Attempt:
                     shown.flush()
                     for event in events:
                         self._take(event)
-                gone = len(self._ended | self._exits) == len(self._settings.hosts)
-                if self._interrupts or gone or time.monotonic() > told + self._settings.limit / 8:
+                if self._interrupts or time.monotonic() > told + self._settings.limit / 8:
                     told = time.monotonic()
-                    word = b"end\n" if gone else b"stop\n" if self._interrupts else b"go on\n"
-                    self._tell(process, word)
+                    self._tell(process, b"stop\n" if self._interrupts else b"go on\n")
 
     def _tell(self, process: "subprocess.Popen[bytes]", word: bytes) -> None:
         """Write to all ranks, which stop when they hear nothing for the limit of an exchange."""
@@ -155,20 +153,23 @@ class Attempt:
             process.stdin.flush()
 
     def _take(self, event: dict[str, Any]) -> None:
-        if "exit" in event:
-            self._exits.setdefault(event["rank"], event["exit"])
-            return
-        if "code" not in event:
-            (self._joined if "joined" in event else self._started).add(event["rank"])
-            return
-        if not self._ended:
-            self._first_end = time.monotonic()
-        self._ended[event["rank"]] = event["code"], event["line"]
+        rank = event["rank"]
+        if "started" in event:
+            self._started.add(rank)
+        elif "joined" in event:
+            self._joined.add(rank)
+        else:
+            if not (self._ended or self._exits):
+                self._first_end = time.monotonic()
+            if "exit" in event:
+                self._exits[rank] = event["exit"]
+            else:
+                self._ended[rank] = event["code"], event["line"]
 
     def _is_overdue(self) -> bool:
         """Tell if ranks have not joined in time, or have not ended soon after the first did."""
         now, settings = time.monotonic(), self._settings
-        if self._ended:
+        if self._ended or self._exits:
             failed = len(self._joined) < len(settings.hosts)  # those who wait for it never end
             return now > self._first_end + (2 if failed else settings.limit + GRACE)
         missing = len(self._joined) < len(settings.hosts)
