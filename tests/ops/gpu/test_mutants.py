@@ -127,7 +127,7 @@ MUTANTS = {
     ),
     "the tile's state is lost": Mutant("forward.inc", "carry = GL_GET(1, S - 1)", "carry = h"),
     "the planes of a state change places": Mutant(
-        "position.inc", "x[(i) + D] = (z).im", "x[i] = 0"
+        "common.inc", "x[(i) + plane] = (z).im", "x[i] = 0"
     ),
     "the planes of a segment do": Mutant("position.inc", "[p][n][P - 1][s]", "[p][n][0][s]"),
     "real gates have two planes": Mutant("position.inc", "= COMPLEX ? 2 : 1", "= 2", **REAL),
@@ -139,7 +139,7 @@ MUTANTS = {
     ),
     "reverse goes forward": Mutant("position.inc", "REVERSE ? -D : D", "D", reverse=True),
     "mask is not reversed": Mutant(
-        "position.inc", "[REVERSE ? -(t) : (t)]", "[t]", reverse=True, **MASK
+        "common.inc", "[REVERSE ? -(t) : (t)]", "[t]", reverse=True, **MASK
     ),
     "mask of a gate": Mutant("backward.inc", "on ? turning : 0.0f", "turning", **MASK),
     "mask of the recurrence": Mutant(
