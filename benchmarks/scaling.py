@@ -24,7 +24,7 @@ from mlx_gateloop.tables import markdown_table
 SIZES = (1 << 10, 1 << 18, 1 << 22, 62_000_000)  # float32
 TURNS = 9
 GRADIENT = 2 * 124e6  # bytes, of 124M parameters in bfloat16
-STEPS = 1 << 16  # of a simulated run
+STEPS = 1 << 19  # of a simulated run
 FAILURE = 10 * 86400  # mean seconds between two failures of a machine: assumed
 COMPUTE = 1.0  # seconds of a step on one rank, whatever the number of ranks
 LINKS = {  # nominal bandwidths with 10% off, and common latencies: assumed, not measured

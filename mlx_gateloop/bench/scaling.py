@@ -100,8 +100,12 @@ def simulate(cluster: Cluster, steps: int, interval: int, seed: int) -> float:
 
 
 def best_interval(cluster: Cluster, steps: int, runs: int = 5) -> int:
-    """The number of steps between checkpoints, a power of two, that makes a run shortest."""
-    candidates = [1 << power for power in range(5, steps.bit_length())]
+    """The number of steps between checkpoints, a power of two, that makes a run shortest.
+
+    Intervals far beyond Young's are left out: they would hardly ever pass without a failure.
+    """
+    most = min(steps, 8 * cluster.young / cluster.compute)
+    candidates = [1 << power for power in range(5, int(most).bit_length())]
 
     def mean(interval: int) -> float:
         return float(np.mean([simulate(cluster, steps, interval, seed) for seed in range(runs)]))
