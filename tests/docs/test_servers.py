@@ -18,8 +18,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "watching.md"
 SCRIPT = next(
     code
     for code in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    if "load_and_record" in code
-)
+    if "server.main()" in code
+).replace("models/mine", "model")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_chat_is_recorded(model, monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", lambda *_: next(said))
     monkeypatch.setattr(chat, "load", chat.load)  # is put back
     monkeypatch.setattr(sys, "argv", ["chat", "--model", "model", "--max-tokens", "4"])
-    exec(SCRIPT.replace("server", "chat"), {})
+    exec(SCRIPT.replace("server", "chat").replace(", return_config=True", ""), {})
     recorded(len("hello") + 4)
 
 
