@@ -19,6 +19,7 @@ import numpy.typing as npt
 from mlx_gateloop.files import replacing
 from mlx_gateloop.watch import EndlessTrace
 from mlx_gateloop.watch.measures import HIGH, LOW
+from mlx_gateloop.watch.recordings import NOT_FOUND
 
 from ..generation.run import RecordedRuns, Run, public_line
 from ..generation.worker_pool import WorkerPool
@@ -83,7 +84,8 @@ def shown(run: Run) -> dict[str, object] | None:
     if (trace := run.trace) is None:
         return None
     if not trace.layers:
-        reason = next(iter(run.unwatched.values()), "not watched: it has no known recurrence")
+        # refused recurrences come after the attention layers
+        reason = [NOT_FOUND, *run.unwatched.values()][-1]
         return {"hint": public_line(f"Nothing to see, the layers are {reason}.")}
     parts = zip(trace.names, trace.kinds, trace.channels, trace.is_real, strict=True)
     layers = [

@@ -1,6 +1,7 @@
 """`gateloop figures`."""
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -77,8 +78,10 @@ def _of_text(model_name: str, path: Path, length: int) -> Iterator[Drawing]:
     with recording(model, window=0) as recorder:
         model(mx.array([tokens]), make_prompt_cache(model))
     trace = recorder.trace
-    if trace.tokens:
+    if trace.layers:
         yield "transitions", partial(figures.transitions, trace, trace.resets().tolist())
+    else:
+        print(f"transitions: nothing to see: {recorder.reason}", file=sys.stderr)
 
 
 def _of_experiment(directory: Path) -> Iterator[Drawing]:

@@ -34,8 +34,7 @@ def _watch(arguments: argparse.Namespace) -> None:
         print_generated(arguments, model, tokenizer)
     trace, unwatched = recorder.trace, recorder.unwatched
     if not trace.layers:
-        *_, reason = ["it has no known recurrence", *unwatched.values()]
-        print(f"nothing to see, no files are written: {reason}", file=sys.stderr)
+        print(f"nothing to see, no files are written: {recorder.reason}", file=sys.stderr)
         return
     for reason, number in Counter(unwatched.values()).items():
         first = next(path for path in unwatched if unwatched[path] == reason)

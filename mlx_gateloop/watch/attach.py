@@ -113,6 +113,8 @@ class Tapped:
                 given = defaults | dict(zip(parameters, args, strict=False)) | options
                 given["return"] = result if tap.prepare else None
                 recorder.receive(name, Call(tap, given, names, module))
+            except InputError as error:
+                recorder.refuse(name, one_line(error))
             except Exception as error:  # mlx-lm's internals may change; the model goes on
                 recorder.refuse(name, f"{type(error).__name__}: {one_line(error)}")
             return result

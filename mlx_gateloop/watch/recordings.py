@@ -17,6 +17,7 @@ from mlx_gateloop.watch.taps import Call, Report, report_of
 
 Calls = dict[str, list[Call]]  # of one forward pass, by layer
 BEHIND = 2  # forward passes that may still be computing
+NOT_FOUND = "not watched: it has no recurrence that is known"
 AT_ONCE = 32  # tokens that are moved into the trace together
 async_eval: Callable[..., None] = mx.async_eval  # MLX declares no types for it
 
@@ -98,6 +99,12 @@ class Recording:
         Modules that a batch has called too have one: the batch is left out, not they.
         """
         return {path: f"not watched: {reason}" for path, reason in self._reasons.items()}
+
+    @property
+    def reason(self) -> str:
+        """The line of one module that is not in the trace, for models in which none is."""
+        # refused recurrences come after the attention layers
+        return [NOT_FOUND, *self.unwatched.values()][-1]
 
     def catch_up(self, behind: int = 0) -> EndlessTrace:
         """Move all forward passes into the trace but the newest, `behind` of them."""

@@ -13,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.ops import Transition
 
 Arguments = dict[str, Any]  # of a call, by name
@@ -133,7 +134,7 @@ def of_gate_loop(given: Arguments) -> Arguments:
     """Spread a transition, which may be the same for all tokens or a head, over the channels."""
     query, key, value, transition = given["return"]
     if given["self"].args.transition == "none":
-        raise ValueError("attention without transitions keeps tokens as they are")
+        raise InputError("attention without transitions keeps tokens as they are")
     flat = (*query.shape[:2], -1)  # [B, L, H, K] -> [B, L, H K]
     first, second = (
         None if plane is None else mx.broadcast_to(plane, query.shape).reshape(flat)

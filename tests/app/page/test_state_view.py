@@ -132,17 +132,17 @@ def test_wide_layers_are_sent_in_smaller_parts(ask, run, monkeypatch):
 
 
 def test_layers_are_listed_with_those_that_are_not_watched(run):
-    run.unwatched = {"layers.0.self_attn": "not watched: attention", "layers.10.y": "not watched"}
+    run.unwatched = {"layers.0.self_attn": "not watched: attention", "layers.10.y": "not watched: y"}
     shown = state_view.shown(run)
     assert [layer["channels"] for layer in shown["layers"]] == [3, 3]
     assert shown["picker"] == [
         [0, "1: layers.0.x · test"],
         [-1, "layers.0.self_attn · not watched: attention"],
         [1, "2: layers.1.x · test"],
-        [-1, "layers.10.y · not watched"],
+        [-1, "layers.10.y · not watched: y"],
     ]
     run.trace = EndlessTrace([], 1000, 0)
-    hint = "Nothing to see, the layers are not watched: attention."
+    hint = "Nothing to see, the layers are not watched: y."  # what was refused comes last
     assert state_view.shown(run) == {"hint": hint}
 
 
