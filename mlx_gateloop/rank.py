@@ -85,7 +85,7 @@ def _join(settings: dict[str, Any], expired: Any) -> Any:
 def _check_address(rank: int) -> None:
     """Require that this rank can listen where MLX's ring will."""
     file = os.environ.get("MLX_HOSTFILE")
-    for address in json.loads(Path(file).read_text() or "[]")[rank:][:1] if file else []:
+    for address in json.loads(Path(file).read_text().strip() or "[]")[rank:][:1] if file else []:
         for place in address:
             host, _, port = place.rpartition(":")
             require_free(host, int(port))

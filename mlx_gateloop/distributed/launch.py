@@ -195,7 +195,7 @@ class Attempt:
                 self._say(f"{self._name(rank)}: {line}")
         if self._interrupts > 1:
             return 130
-        if len(self._joined) < len(ranks) and not self._restarted:
+        if len(self._joined) < len(ranks) and not ended and not self._restarted:
             self._say(f"error: {self._reason_of_no_start()}")
             return 2
         if silent:

@@ -7,6 +7,7 @@ import sys
 from subprocess import run
 
 import pytest
+from helpers.interpreter import python
 
 from mlx_gateloop.cli import main
 from mlx_gateloop.distributed import launch
@@ -60,8 +61,8 @@ def launched(tmp_path, monkeypatch, capsys):
     script.write_text(RANK.format(python=sys.executable, pid=os.getpid(), folder=tmp_path))
     script.chmod(0o755)
 
-    def start(*acts, python=script, options=()):
-        words = ["launch", "-n", str(len(acts)), "--python", str(python), *options]
+    def start(*acts, interpreter=script, options=()):
+        words = ["launch", "-n", str(len(acts)), "--python", str(interpreter), *options]
         words += ["--", "train", "--out", str(tmp_path / "out"), "--data", json.dumps(acts)]
         code = main(words)
         shown = capsys.readouterr()
@@ -100,7 +101,7 @@ def test_wrong_input_is_one_line(launched):
 
 
 def test_ranks_that_do_not_start_or_connect(launched):
-    code, _, lines = launched("train", "train", python="/no/python")
+    code, _, lines = launched("train", "train", interpreter="/no/python")
     assert code == 2
     assert lines[-1].endswith("did not start; " + ADVICE.format(python="/no/python"))
     code, _, lines = launched("train", "wait in MLX", options=["--start-limit", "2"])
@@ -176,6 +177,12 @@ def test_a_port_in_use():
     child = run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert f"127.0.0.1 port {first}: Address already in use" in child.stderr
     assert len(local_hosts(3)) == 3
+
+
+def test_a_launch_of_one_rank_has_an_empty_hostfile(tmp_path):
+    (tmp_path / "hosts.json").write_text("\n")
+    code = "from mlx_gateloop.rank import _check_address; _check_address(0)"
+    assert python(code, MLX_HOSTFILE=str(tmp_path / "hosts.json")) == ""
 
 
 def test_events_between_lines(capfd):
