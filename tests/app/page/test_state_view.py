@@ -132,7 +132,8 @@ def test_wide_layers_are_sent_in_smaller_parts(ask, run, monkeypatch):
 
 
 def test_layers_are_listed_with_those_that_are_not_watched(run):
-    run.unwatched = {"layers.0.self_attn": "not watched: attention", "layers.10.y": "not watched: y"}
+    reasons = {"layers.0.self_attn": "attention", "layers.10.y": "y"}
+    run.unwatched = {path: f"not watched: {reason}" for path, reason in reasons.items()}
     shown = state_view.shown(run)
     assert [layer["channels"] for layer in shown["layers"]] == [3, 3]
     assert shown["picker"] == [
