@@ -167,6 +167,7 @@ class EndlessTrace(Measures):
         """Leave a layer out, which is no longer recorded."""
         with self._lock:
             self._layers = [layer for layer in self._layers if layer.name != name]
+            self.tokens = self.tokens if self._layers else 0
 
     def _allocate(self, columns: list[Columns]) -> None:
         reads = [{name: v.shape[1:] for name, v in new.reads.items()} for new in columns]
@@ -190,13 +191,20 @@ class EndlessTrace(Measures):
     def _read(self, what: int, layer: int, start: int, stop: int | None) -> np.ndarray:
         with self._lock:
             start, stop, _ = slice(start, stop).indices(self.tokens)
-            return self._rows(what, self._layers[layer], start, stop)
+            return self._rows(what, self._at(layer), start, stop)
 
     def _stored(self, layer: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         with self._lock:
-            of = self._layers[layer]
+            of = self._at(layer)
             rows, tokens = of.rate.stored(start, stop)
             return _of_states(rows, of), tokens
+
+    def _at(self, layer: int) -> Layer:
+        if not -self.layers <= layer < self.layers:
+            known = "its layers are not watched; see `unwatched` of the recording"
+            known = f"expected 0 to {self.layers - 1}" if self.layers else known
+            raise IndexError(f"layer {layer}: {known}")
+        return self._layers[layer]
 
     def _rows(self, what: int, layer: Layer, start: int, stop: int) -> np.ndarray:
         store = {RATE: layer.rate, PHASE: layer.phase}[what] if self.tokens else None
@@ -233,11 +241,11 @@ class EndlessTrace(Measures):
     def _full(self, layer: int, token: int) -> np.ndarray:
         """Compute the full row of a token; NaN before the window of queries and keys."""
         with self._lock:
-            rate, phase, reads = self._near(self._layers[layer], token)
+            of = self._at(layer)
+            rate, phase, reads = self._near(of, token)
             row = np.full(token + 1, np.nan, np.float32)
             if len(rate):
-                erases = self._layers[layer].erases
-                row[token + 1 - len(rate) :] = full_row(rate, phase, reads, erases)
+                row[token + 1 - len(rate) :] = full_row(rate, phase, reads, of.erases)
             return row
 
     def _near(

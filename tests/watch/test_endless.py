@@ -168,3 +168,19 @@ def test_layers_differ_and_are_saved(tmp_path):
         assert np.array_equal(file["magnitude.0"], trace.magnitude(0))
         assert np.array_equal(file["phase.1"], np.zeros((4, 6)))
         assert file["averages"].shape == (4, 2)
+
+
+def test_a_trace_without_its_layers_is_empty():
+    trace = EndlessTrace([Layer("a", "rwkv"), Layer("b", "rwkv")], 1 << 20, 4)
+    trace.append([Columns(np.full((4, 2), n, np.float32), None, {}) for n in (1, 2)])
+    trace.without("a")
+    assert (trace.tokens, trace.names) == (4, ("b",))
+    assert np.array_equal(trace.magnitude(0), np.full((4, 2), np.exp(np.float32(-2))))
+    with pytest.raises(IndexError, match="layer 1: expected 0 to 0"):
+        trace.magnitude(1)
+    trace.without("b")
+    assert (trace.tokens, trace.grouped, trace.nbytes) == (0, 0, 0)
+    assert trace.averages().shape == (0, 0)
+    assert "<iframe" in trace._repr_html_()
+    with pytest.raises(IndexError, match="layer 0: its layers are not watched"):
+        trace.magnitude(0)
