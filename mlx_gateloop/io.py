@@ -68,7 +68,10 @@ def load_any(path_or_hub_id: str | os.PathLike[str]) -> tuple[nn.Module, Any]:
 
 def _is_ours(directory: Path) -> bool:
     """Tell our models from those of other types, which are checked here."""
-    config = read_json(directory / "config.json")
+    path = directory / "config.json"
+    if not path.exists():
+        raise InputError(f"{path}: No such file or directory; give the directory of one model")
+    config = read_json(path)
     if config.get("model_type") == "gateloop":
         return True
     if "model_file" in config:  # mlx-lm would run it
