@@ -29,7 +29,7 @@ OPERATORS = {
 NAMES = (
     "prefill", "decode", "decode, real gates", "training step", "training step, 4 heads", *OPERATORS
 )  # fmt: skip
-# Reads a name per line and answers with the seconds of that work, after running it once untimed.
+# Reads a name per line and answers with the seconds of that work: once untimed, then for 50 ms.
 WORKER = """
 import json, sys, time
 from functools import partial
@@ -81,9 +81,11 @@ for line in sys.stdin:
     run = work[line.strip()]
     time.sleep(0.1)  # until the other process's threads of OpenBLAS no longer spin
     run()
-    began = time.perf_counter()
-    run()
-    print(time.perf_counter() - began, flush=True)
+    count, began = 0, time.perf_counter()
+    while time.perf_counter() < began + 0.05:  # a short one alone would time threads that wake up
+        run()
+        count += 1
+    print((time.perf_counter() - began) / count, flush=True)
 """
 
 
