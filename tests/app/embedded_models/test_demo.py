@@ -69,8 +69,8 @@ def test_it_was_trained_with_the_configuration_in_configs(directory):
     preset = Path(app.__file__).parents[1] / "configs" / f"{directory.name}.yaml"
     if not preset.exists():
         pytest.skip("configs/ is not part of an installed package")
-    trained = yaml.safe_load((directory / "config.yaml").read_text())
-    assert trained == TrainConfig.load(preset).to_dict()
+    trained = TrainConfig.load(directory / "config.yaml")  # keys that are newer have their defaults
+    assert trained.to_dict() == TrainConfig.load(preset).to_dict()
 
 
 def test_the_log_ends_with_the_validation_of_the_weights(directory):
