@@ -29,6 +29,9 @@ JAX, TORCH = "our chunked form, jax", "our chunked form, torch"
 JAX_STEPS, TORCH_STEPS = "jax.lax.scan", "a loop of steps, torch"
 MAMBA = "mlx-lm's ssm_attn"
 
+# The gradient of a loop keeps the state of every step, in several copies.
+STEPS_BYTES = 2 << 30
+
 Shape = tuple[int, int, int, int, int]  # B, L, H, K, V
 Contenders = dict[str, Contender]
 
@@ -48,7 +51,8 @@ def measure_heads(report: Report, shapes: list[Shape], memory: list[int]) -> Non
         f"products are those of chunks of {CHUNK} steps: of queries and keys, of their scores and "
         "values, of keys and values, and of queries and the carried state. Neither jax nor torch "
         "has the operator: the chunked form is ours in their arrays, compiled by jax, eager in "
-        "torch."
+        "torch. Loops of steps are left out where the states of all steps take more than "
+        f"{STEPS_BYTES >> 30} GiB."
     )
     for shape in shapes:
         for is_complex in (False, True):
@@ -84,16 +88,15 @@ def contenders(shape: Shape, is_complex: bool) -> Contenders:
         for backend in backends()
     }
     result[PRODUCTS] = bare_products(shape, is_complex)
+    loops = 4 * math.prod(shape) * (1 + is_complex) <= STEPS_BYTES
     if present("jax"):
-        result |= {
-            JAX: chunked_peers.jax_chunked(arrays, dy),
-            JAX_STEPS: chunked_peers.jax_steps(arrays, dy),
-        }
+        result[JAX] = chunked_peers.jax_chunked(arrays, dy)
+        if loops:
+            result[JAX_STEPS] = chunked_peers.jax_steps(arrays, dy)
     if present("torch"):
-        result |= {
-            TORCH: chunked_peers.torch_chunked(arrays, dy),
-            TORCH_STEPS: chunked_peers.torch_steps(arrays, dy),
-        }
+        result[TORCH] = chunked_peers.torch_chunked(arrays, dy)
+        if loops:
+            result[TORCH_STEPS] = chunked_peers.torch_steps(arrays, dy)
     return result
 
 

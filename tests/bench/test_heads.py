@@ -32,6 +32,14 @@ def test_contenders_agree(contenders):
                 assert error(got, want) < 1e-5, name
 
 
+def test_loops_of_steps_that_would_fill_the_memory_are_left_out(monkeypatch):
+    steps = {heads.JAX_STEPS, heads.TORCH_STEPS}
+    everything = heads.contenders(SHAPE, True).keys()
+    monkeypatch.setattr(heads, "STEPS_BYTES", 192 * 2 * 4 * 6 * 4)  # of one plane
+    assert heads.contenders(SHAPE, False).keys() == everything
+    assert heads.contenders(SHAPE, True).keys() == everything - steps
+
+
 @pytest.mark.parametrize("is_complex", [False, True])
 def test_the_bare_products_are_those_of_every_chunk(is_complex):
     products = heads.bare_products(SHAPE, is_complex).forward()
