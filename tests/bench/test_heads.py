@@ -18,7 +18,7 @@ def arrays_of(results):
     "contenders",
     [
         lambda: heads.contenders(SHAPE, True),
-        lambda: heads.contenders(SHAPE, False),
+        pytest.param(lambda: heads.contenders(SHAPE, False), marks=pytest.mark.slow),
         lambda: heads.one_gate(SHAPE),
     ],
 )
