@@ -41,7 +41,7 @@ class Caches:
 
     @property
     def entries(self) -> list[mx.array | None]:
-        """What has a constant size."""
+        """The recurrent layers' entries, of constant size."""
         return [entry for leaf in self._constant for entry in leaf.cache]
 
     @property

@@ -1,6 +1,7 @@
 """Measures of memory on the state transitions of a sequence."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ CHUNK = 4096  # tokens that are looked at together
 RATE, PHASE, QUERY, KEY = range(4)
 
 
-class Measures:
+class Measures(ABC):
     """A sequence's transitions in each layer, however they are stored, and what follows from them.
 
     A storage gives `layers`, `names` (paths of the layers in their model), `tokens` and `_read`.
@@ -25,18 +26,18 @@ class Measures:
     tokens: int
     names: tuple[str, ...]
 
+    @abstractmethod
     def _read(self, what: int, layer: int, start: int, stop: int | None) -> np.ndarray:
         """Return RATE or PHASE of a layer, float32 `[tokens, channels]`."""
-        raise NotImplementedError
 
     def _stored(self, layer: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return sums of RATE as they are stored, and the tokens that each stands for."""
         rates = self._read(RATE, layer, start, stop)
         return rates, np.ones(len(rates), np.int64)
 
+    @abstractmethod
     def _full(self, layer: int, token: int) -> np.ndarray:
         """Return the surrogate attention of a token, float32 `[token + 1]`."""
-        raise NotImplementedError
 
     def magnitude(self, layer: int, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return |a|, float32 `[tokens, channels]`."""

@@ -57,7 +57,7 @@ class Nursery:
         return next((event["line"] for event in events if "code" in event), "")
 
     def answers(self, size: int, job: str, *words: Any, **options: Any) -> list[Any]:
-        """What a function of `distributed.jobs` returns on each rank."""
+        """The results of a function of `distributed.jobs`, of each rank."""
         codes = self.run(size, job, *words, **options)
         assert codes == [0] * size, [self.said(rank) for rank in range(size)]
         return [json.loads(self.said(rank)) for rank in range(size)]

@@ -40,7 +40,7 @@ def falcon(page):
 
 @pytest.fixture(scope="module")
 def recorder(endless_models):
-    """What the recorder has of the answer to a message."""
+    """The recording of the answer to a message."""
     model, tokenizer = load_any(endless_models / "falcon")
 
     def record(text):
