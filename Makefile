@@ -32,6 +32,7 @@ embedded: .venv/installed-all
 	  $(BIN)/gateloop train --config configs/$$name.yaml --data runs/corpus --out runs/$$name && \
 	  $(BIN)/python -m app.embedded_models.build.package runs/$$name app/embedded_models/$$name || exit; \
 	done
+	$(BIN)/python -m app.embedded_models.build.lab runs/lab app/embedded_models/lab
 
 screenshots: .venv/installed-dev
 	$(BIN)/python docs/screenshots.py

@@ -1,0 +1,79 @@
+"""The two models of the Memory lab: trained, tested and packaged.
+
+    python -m app.embedded_models.build.lab runs/lab app/embedded_models/lab
+
+README.md, the card of both, is written by hand and stays.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from mlx_gateloop.__main__ import main as gateloop
+from mlx_gateloop.files import staged
+
+from ...generation.files import SUMS
+from .package import sums, thinned
+
+STEPS = 3000
+# Of seven settings that are tried for each model the one with the lowest validation loss:
+# gateloop memory-horizon --preset bar --models data_controlled,fixed --set steps=3000 --tune 7
+SETTINGS: dict[str, dict[str, float]] = {
+    "data_controlled": {
+        "optimizer.learning_rate": 0.00794,
+        "optimizer.state_transition_learning_rate": 0.00305,
+        "model.longest_half_life": 3.56,
+    },
+    "fixed": {
+        "optimizer.learning_rate": 0.0107,
+        "optimizer.state_transition_learning_rate": 0.0716,
+    },
+}
+KEPT = ("config.json", "config.yaml", "model.safetensors")
+TESTED = ("parameters", "steps", "loss", "accuracy", "asked_by_span", "right_by_span")
+
+
+def command(model: str, out: Path) -> list[str]:
+    """Return the words of the command that trains one of the models, after `gateloop`.
+
+    Args:
+        model: A key of `SETTINGS`.
+        out: The experiment's directory.
+    """
+    settings = {"steps": STEPS, **SETTINGS[model]}
+    words = ["memory-horizon", "--preset", "bar", "--models", model, "--seeds", "1", "--draws", "1"]
+    words += ["--out", str(out)]
+    for key, value in settings.items():
+        words += ["--set", f"{key}={value}"]
+    return words
+
+
+def embed(run: Path, out: Path) -> None:
+    """Put a run's best weights, in float32, and what it reached into a directory.
+
+    Args:
+        run: A run of the experiment.
+        out: The directory; all of it is replaced.
+    """
+    with staged(out) as made:
+        made.mkdir()
+        for name in KEPT:
+            shutil.copy(run / name, made)
+        (made / "log.jsonl").write_text(thinned((run / "log.jsonl").read_text()))
+        tested = json.loads((run / "test.json").read_text())
+        kept = {key: tested[key] for key in TESTED}
+        (made / "test.json").write_text(json.dumps(kept) + "\n")
+        (made / SUMS).write_text(sums(made))
+
+
+def main() -> None:
+    runs, out = map(Path, sys.argv[1:3])
+    for model in SETTINGS:
+        if code := gateloop(command(model, runs / model)):
+            sys.exit(code)
+        embed(runs / model / "runs" / f"{model}-0", out / model.replace("_", "-"))
+
+
+if __name__ == "__main__":
+    main()

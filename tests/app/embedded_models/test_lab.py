@@ -1,0 +1,103 @@
+"""The models of the Memory lab: their files, and what their card says of them."""
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlx_gateloop.app.embedded_models.build import lab
+from mlx_gateloop.app.embedded_models.build.package import sums
+from mlx_gateloop.app.generation.files import SUMS
+
+from mlx_gateloop import app
+from mlx_gateloop.evaluate import evaluate_task
+from mlx_gateloop.experiments.presets import PRESETS
+from mlx_gateloop.io import load_model
+from mlx_gateloop.train import TrainConfig
+from mlx_gateloop.train.start import num_parameters
+
+FOLDER = Path(app.__file__).parent / "embedded_models" / "lab"
+CARD = (FOLDER / "README.md").read_text("utf-8")
+ROWS = {"spans 0 to 8": (0, 8), "spans 9 to 16": (9, 16), "spans 17 to 32": (17, 32)}
+ROWS |= {"spans 33 to 64": (33, 64)}
+
+
+@pytest.fixture(scope="module")
+def task():
+    return PRESETS["memory-horizon"]["bar"].make_task()
+
+
+@pytest.fixture(scope="module", params=list(lab.SETTINGS))
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def directory(name):
+    return FOLDER / name.replace("_", "-")
+
+
+def test_every_file_is_the_one_that_was_made(directory):
+    assert (directory / SUMS).read_text() == sums(directory)
+    assert sum(file.stat().st_size for file in directory.iterdir()) < 100_000
+
+
+def test_its_figures_are_those_of_the_test_samples(directory, task):
+    model, told = load_model(directory), json.loads((directory / "test.json").read_text())
+    score = evaluate_task(model, task.test, batch_size=100)
+    assert score.accuracy == pytest.approx(told["accuracy"], abs=2e-4)
+    assert num_parameters(model) == told["parameters"]
+    right = np.bincount(task.test.span[score.right], minlength=65)
+    assert np.abs(right - told["right_by_span"]).sum() <= 4  # of 12,800, on another processor
+
+
+def test_the_card_has_these_figures(directory, name):
+    told = json.loads((directory / "test.json").read_text())
+    asked, right = (np.array(told[f"{key}_by_span"]) for key in ("asked", "right"))
+    column = list(lab.SETTINGS).index(name) + 1
+    rows = [line.strip("| ").split(" | ") for line in CARD.splitlines()]
+    cells = {row[0]: row[column] for row in rows if len(row) == 3}
+    for label, (first, last) in ROWS.items():
+        share = right[first : last + 1].sum() / asked[first : last + 1].sum()
+        assert cells[label] == f"{share:.3f}"
+    assert cells["right, of 12,800 answers in 200 held-out sequences"] == f"{told['accuracy']:.3f}"
+    size = (directory / "model.safetensors").stat().st_size
+    assert f"{size:,} bytes" in cells["stored in"]
+    assert f"{told['parameters']:,}" in CARD
+
+
+def test_the_card_has_the_command_of_its_training(directory, name):
+    words = lab.command(name, Path("runs/lab") / name)
+    assert shlex.join(["gateloop", *words]) in CARD
+    experiment = PRESETS["memory-horizon"]["bar"].changed_by(
+        {"steps": lab.STEPS, **lab.SETTINGS[name]}, seeds=1, models=[name], draws=1
+    )
+    trained = TrainConfig.load(directory / "config.yaml")
+    assert trained.to_dict() == experiment.config(experiment.make_task(), name, 0).to_dict()
+
+
+def test_both_have_as_many_parameters_and_the_difference_is_in_long_spans():
+    told = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*/test.json"))]
+    sizes = [each["parameters"] for each in told]
+    assert max(sizes) <= 1.01 * min(sizes)
+
+    def share(told, first, last):
+        return sum(told["right_by_span"][first:last]) / sum(told["asked_by_span"][first:last])
+
+    free, fixed = told
+    assert share(free, 0, 65) > 0.999
+    assert share(fixed, 0, 9) > 0.95
+    assert share(fixed, 33, 65) < 0.5
+
+
+def test_a_run_is_packaged_whole(tmp_path, directory):
+    run = tmp_path / "run"
+    run.mkdir()
+    for file in (*lab.KEPT, "log.jsonl"):
+        (run / file).write_bytes((directory / file).read_bytes())
+    told = json.loads((directory / "test.json").read_text())
+    (run / "test.json").write_text(json.dumps(told | {"magnitudes": [[1.0]], "seconds": 2.5}))
+    lab.embed(run, tmp_path / "made")
+    made = {file.name: file.read_bytes() for file in (tmp_path / "made").iterdir()}
+    assert made == {file.name: file.read_bytes() for file in directory.iterdir()}
