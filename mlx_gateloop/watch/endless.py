@@ -1,6 +1,6 @@
 """A trace of any recurrent model, in constant memory however long the text is."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
 
@@ -9,7 +9,7 @@ import numpy as np
 from mlx_gateloop.watch.angles import wrapped
 from mlx_gateloop.watch.levels import Levels, Window
 from mlx_gateloop.watch.measures import PHASE, RATE, Measures
-from mlx_gateloop.watch.rows import full_row, held
+from mlx_gateloop.watch.rows import full_row, held, shares_from
 from mlx_gateloop.watch.sharing import framed, share
 
 # Of the rows, to tokens as they are and to groups of 4, 16 and 64: with 256 MB, 100,000 tokens of
@@ -237,6 +237,29 @@ class EndlessTrace(Measures):
         if near := min(map(len, shares), default=0):
             row[token + 1 - near :] = np.mean([share[-near:] for share in shares], 0)
         return row
+
+    def fadings(self, start: int = 0) -> Iterator[np.ndarray]:
+        """Yield `fading` of each token from one on, without those before it; all in one pass.
+
+        Args:
+            start: The first token.
+
+        Yields:
+            Shares, float32 `[n - start + 1]` for m = start to n; NaN before the window that the
+            last token has.
+        """
+        with self._lock:
+            near = [self._near(layer, self.tokens - 1) for layer in self._layers]
+        first = self.tokens - min((len(rate) for rate, _, _ in near), default=0)
+        known = max(first, start)
+        rows = [
+            shares_from(rate, reads, known - (self.tokens - len(rate))) for rate, _, reads in near
+        ]
+        for token in range(start, self.tokens):
+            row = np.full(token - start + 1, np.nan, np.float32)
+            if token >= known:
+                row[known - start :] = np.mean([next(shares) for shares in rows], 0)
+            yield row
 
     def _full(self, layer: int, token: int) -> np.ndarray:
         """Compute the full row of a token; NaN before the window of queries and keys."""

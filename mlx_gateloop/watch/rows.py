@@ -1,6 +1,11 @@
 """Rows of earlier tokens: as the query of one reads them, and as the state holds them."""
 
+from collections.abc import Iterator
+
 import numpy as np
+
+# Processors are slow at subnormal numbers, which a product of decays may never leave.
+LEAST, FLUSH_EVERY = 1e-30, 16
 
 
 def full_row(
@@ -62,12 +67,46 @@ def held(rate: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:
     """
     since = rate[1:][::-1].astype(np.float64).cumsum(0)[::-1]
     since = np.concatenate([since, np.zeros((1, *rate.shape[1:]))])
-    one = np.ones(rate.shape[:2])
-    key = _of_heads(reads.get("key", one[..., None]), rate.shape[1])
-    size = reads.get("gain", one) * reads.get("value", one)
-    left = np.exp(-since.astype(np.float32)) * key * size[..., None]
+    left = np.exp(-since.astype(np.float32)) * _written(rate, reads)
     norm: np.ndarray = np.sqrt(np.einsum("mhk,mhk->m", left, left).astype(np.float64))
     return norm
+
+
+def shares_from(rate: np.ndarray, reads: dict[str, np.ndarray], start: int) -> Iterator[np.ndarray]:
+    """Yield what `held` says at each token from one on, of these tokens, as shares.
+
+        w_m / sqrt(w_0^2 + ... + w_n^2) for m = start to n; n = start, start + 1, ...
+
+    A step to the next token multiplies all of it once, where `held` begins anew.
+
+    Args:
+        rate: As `held` has it.
+        reads: As `held` has them.
+        start: The first token.
+    """
+    left = _written(rate, reads).astype(np.float32) ** 2
+    decay = np.broadcast_to(np.exp(-2 * rate.astype(np.float32)), left.shape)
+    left, decay = (values.reshape(len(values), -1) for values in (left, decay))
+    before = np.zeros_like(left[0])  # of all tokens before the first one
+    for m in range(start):
+        before = before * decay[m] + left[m]
+    for n in range(start, len(left)):
+        before *= decay[n]
+        earlier = left[start:n]
+        earlier *= decay[n]
+        if n % FLUSH_EVERY == 0:
+            earlier[earlier < LEAST] = 0
+        norms = left[start : n + 1].sum(1)
+        most = max(float(norms.sum(dtype=np.float64) + before.sum()), np.finfo(np.float64).tiny)
+        yield np.sqrt(norms / most)
+
+
+def _written(rate: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:
+    """Compute gain_m k_m |v_m| for all heads `[tokens, heads, K]`."""
+    one = np.ones(rate.shape[:2])
+    key = _of_heads(reads.get("key", one[..., None]), rate.shape[1])
+    written: np.ndarray = key * (reads.get("gain", one) * reads.get("value", one))[..., None]
+    return np.broadcast_to(written, np.broadcast_shapes(written.shape, rate.shape))
 
 
 def _of_heads(values: np.ndarray, heads: int) -> np.ndarray:

@@ -5,7 +5,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -35,7 +35,7 @@ class Watched(Protocol):
     @property
     def kinds(self) -> tuple[str, ...]: ...
     def columns(self, layer: int, start: int = 0) -> np.ndarray: ...
-    def fading(self, token: int) -> np.ndarray: ...
+    def fadings(self, start: int = 0) -> Iterator[np.ndarray]: ...
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,11 @@ def _strengths(trace: Watched, kept: Sequence[int]) -> np.ndarray:
 
     1 to 255 are square roots of shares from 0 to the row's greatest.
     """
-    rows = [np.zeros(0, np.uint8)]
-    for at, token in enumerate(kept):
-        row = trace.fading(token)[kept[: at + 1]]
+    rows, first = [np.zeros(0, np.uint8)], kept[0] if kept else 0
+    places = np.array(kept, int) - first
+    shares = list(trace.fadings(first)) if kept else []
+    for at, place in enumerate(places):
+        row = shares[place][places[: at + 1]]
         most = np.nanmax(row) if np.isfinite(row).any() else 1.0
         code = 1 + np.rint(254 * np.sqrt(row / max(most, 1e-30)))
         rows.append(np.where(np.isnan(row), UNKNOWN, np.nan_to_num(code)).astype(np.uint8))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import mlx_gateloop as gl
 from mlx_gateloop.model.layers import TimeMixing
-from mlx_gateloop.watch.rows import held
+from mlx_gateloop.watch.rows import held, shares_from
 
 LENGTH = 23
 
@@ -70,6 +70,32 @@ def test_any_recurrent_model(name):
     assert shares.shape == (LENGTH, LENGTH)
     assert ((shares >= 0) & (shares <= 1 + 1e-6)).all()
     assert shares[0, 0] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", ["paper", "heads", "s5", "mamba2", "rwkv7"])
+@pytest.mark.parametrize(("start", "window"), [(0, 50), (9, 50), (0, 8), (9, 8), (22, 8)])
+def test_all_rows_in_one_pass_are_those_of_each_token(name, start, window):
+    options = VARIANTS.get(name)
+    model = recurrent_model(name) if options is None else tiny_model(**options)
+    with gl.watch.recording(model, window=window) as recorder:
+        mx.eval(model(mx.array(ids()[None])))
+    trace = recorder.trace
+    rows = list(trace.fadings(start))
+    assert [len(row) for row in rows] == list(range(1, LENGTH - start + 1))
+    for token, row in enumerate(rows, start):
+        expected = trace.fading(token)[start:]
+        known = np.isfinite(row)
+        assert (np.flatnonzero(known) + start >= LENGTH - window).all()
+        if known.all() or token == LENGTH - 1:
+            assert row == pytest.approx(expected, abs=1e-6, nan_ok=True)
+    assert np.isfinite(rows[-1]).sum() == min(window, LENGTH - start)
+
+
+def test_products_that_become_nothing_are_nothing():
+    rate = np.full((200, 1, 3), 1.5, np.float32)
+    *_, last = shares_from(rate, {"key": np.ones((200, 1, 3), np.float32)}, 0)
+    assert last[:100].max() == 0
+    assert last == pytest.approx(held(rate, {}) / np.sqrt((held(rate, {}) ** 2).sum()), abs=1e-6)
 
 
 def test_a_recording_says_the_same_of_generated_tokens():
