@@ -112,7 +112,7 @@ def _launch(
         mcp_server=arguments.mcp,
         state_session_capacity=MOST_SESSIONS,
         head=f'<script src="{scripts.URL}/stream_parts.js"></script>',
-        app_kwargs={"routes": [scripts.route()]},
+        app_kwargs={"routes": scripts.routes()},
         allowed_paths=[str(files)],
         enable_monitoring=False,
         run_history=False,

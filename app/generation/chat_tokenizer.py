@@ -33,22 +33,23 @@ class ChatTokenizer:
         try:
             stops = load_config(Path(path)).get("eos_token_id")
             tokenizer: Any = load_tokenizer(Path(path), eos_token_ids=stops)
-            added = tokenizer.added_tokens_decoder.values()
+            added = tokenizer.added_tokens_decoder
         except BaseException as error:  # tokenizers raises nothing narrower, and panics
             raise _refused("model: its tokenizer cannot be loaded", error) from error
-        special = {token.content for token in added if token.special} - {""}
+        special = {token.content for token in added.values() if token.special} - {""}
         by_length = sorted(special, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, by_length)) or "(?!)")
         self._tokenizer = tokenizer
+        self._special_ids = sorted(id for id, token in added.items() if token.special)
         self.stops = sorted(tokenizer.eos_token_ids)
         # Templates write it themselves; a text that is continued begins with it, as in mlx-lm.
         self._start = [t for t in tokenizer.encode("") if t == tokenizer.bos_token_id]
         self._answers: dict[str, Any] = {}  # a detokenizer for each
         self._texts: dict[int, str] = {}
 
-    def special_ids(self) -> tuple[int | None, list[int]]:
-        """Return the token that stands for an empty text, and those that end an answer."""
-        return self._tokenizer.eos_token_id, self.stops
+    def special_ids(self) -> tuple[int | None, list[int], list[int]]:
+        """Return the token that stands for an empty text, those that end an answer, and all."""
+        return self._tokenizer.eos_token_id, self.stops, self._special_ids
 
     def render(self, messages: list[Message]) -> tuple[str, list[int]]:
         """Write messages as the chat template has them.

@@ -83,7 +83,8 @@ class Decoder:
     def _begin(self) -> Steps[tuple[list[int], Reader]]:
         """Return the tokens to read, and the reader in the state before them."""
         run, call = self.run, self.loaded.tokenizer.call
-        empty, self.stops = yield from call("special_ids")
+        empty, self.stops, special = yield from call("special_ids")
+        self.special = set(special)
         self.text, typed, start = yield from self._prompt()
         new = yield from call("encode", self.text[len(start.text) :], typed)
         self.ids = [*start.ids, *new] or [empty]  # a text starts after this one
@@ -93,7 +94,10 @@ class Decoder:
         run.stats.waiting_seconds = self.begun - run.submitted
         run.stats.prompt_tokens, run.stats.prompt_tokens_read = len(self.ids), len(fresh)
         texts = yield from call("pieces", fresh)
-        run.pieces += [Token(*piece, "prompt") for piece in zip(texts, fresh, strict=True)]
+        run.pieces += [
+            Token(text, id, "prompt", special=id in self.special)
+            for text, id in zip(texts, fresh, strict=True)
+        ]
         self.sampler = Sampler(self.request.sampling, self.loaded.layout.outputs, self.ids)
         return fresh, reader
 
@@ -155,7 +159,8 @@ class Decoder:
         self.answer.append(token)
         self.run.stats.tokens = len(self.answer)
         candidates = tuple(zip(texts, chances, strict=True))
-        self.run.pieces.append(Token(text, token, "answer", candidates))
+        special = token in self.special
+        self.run.pieces.append(Token(text, token, "answer", candidates, special))
         return following
 
     def _measure(self) -> None:

@@ -63,12 +63,14 @@ class Token:
         kind: "prompt" or "answer".
         candidates: The likeliest texts for this place with the model's probabilities, best first;
             empty for tokens that were read.
+        special: It is a mark between texts and no word, such as the end of a message.
     """
 
     text: str
     id: int
     kind: Literal["prompt", "answer"]
     candidates: tuple[tuple[str, float], ...] = ()
+    special: bool = False
 
 
 @dataclass

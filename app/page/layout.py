@@ -35,11 +35,10 @@ this token: `h = a h + k v`. The picture shows these numbers as they are compute
   lose more than half. Resets are marked in red above the picture and in the text.
 - **Phase.** The angle by which the token turns the state; the colours are cyclic.
 - **Mean |a|.** One row per layer, as in the paper's figure. Click a row to see that layer.
-- **What is remembered.** Click a token. The orange of an earlier one is the share of it left in
-  the state, averaged over the channels; the line above it, the share in the channel that kept
-  most of it: a single channel can hold a word that the average has lost. Both are products of
-  |a|, which fall with every token by construction, whatever was written. The line below is the
-  contribution to the output, which depends on what was written.
+- **What is remembered.** Click a token. An earlier one is as orange as it is strong in the state:
+  what it wrote, by what is left of it, in all layers. The line above is the share of it that is
+  left in the channel of this layer that keeps most of it; the line below, its contribution to
+  the output.
 
 Models of other types are seen by the decays of their recurrent layers, of which most are real. The
 list of layers names the others; attention keeps its tokens as they are, and has no decay to see.

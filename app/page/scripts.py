@@ -7,8 +7,12 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
+from mlx_gateloop.watch.sharing import PARTS
+
 STATIC = Path(__file__).parent / "static"
-URL = "/scripts"
+# Folders are as in the repository, so that Node, too, finds what a module imports from another.
+URL = "/scripts/app/page/static"
+SHARED_URL = "/scripts/mlx_gateloop/watch/shared"  # modules of a shared page
 
 
 class _Revalidated(StaticFiles):
@@ -20,9 +24,10 @@ class _Revalidated(StaticFiles):
         return response
 
 
-def route() -> Mount:
-    """The route of the modules."""
-    return Mount(URL, _Revalidated(directory=STATIC))
+def routes() -> list[Mount]:
+    """The routes of the modules."""
+    folders = {URL: STATIC, SHARED_URL: PARTS}
+    return [Mount(url, _Revalidated(directory=folder)) for url, folder in folders.items()]
 
 
 def call(module: str, function: str, *arguments: str) -> str:

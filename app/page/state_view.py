@@ -185,7 +185,10 @@ def _columns(
     start, known = (min(max(value, 0), tokens) for value in (start, known))
     most = max(1, min(MOST_COLUMNS, MOST_BYTES // (2 * trace.channels[layer])))
     stop, until = min(start + most, tokens), min(known + MOST_COLUMNS, tokens)
-    pieces = [{"text": p.text, "prompt": p.kind == "prompt"} for p in run.pieces[known:until]]
+    pieces = [
+        {"text": p.text, "prompt": p.kind == "prompt", "special": p.special}
+        for p in run.pieces[known:until]
+    ]
     # They depend on averages over the whole run, so they are found anew, but not at every token.
     every = max(RESETS_EVERY, tokens // RESETS_EVERY)
     due = stop == tokens and (done or start == 0 or start // every != tokens // every)
@@ -204,23 +207,26 @@ def _columns(
 
 
 def _row(run: Run, trace: EndlessTrace, layer: int, token: int) -> dict[str, object] | None:
-    """Return how much is left of every earlier token, and the likeliest tokens in this place.
+    """Return how much the state holds of every earlier token, and the likeliest in this place.
 
-    The mean over the channels says little where a single one keeps a token, so the greatest share
-    and its channel come with it.
+    `EndlessTrace.fading` is of all layers. Of the one that is shown comes the channel that keeps
+    most of each, the share of it that is left there, and the contribution to the output.
     """
     if not 0 <= layer < trace.layers or not 0 <= token < min(trace.tokens, len(run.pieces)):
         return None
     best, channel = trace.best(layer, token)
-    mean, full = trace.remembered(layer, token)
     return {
-        "mean": np.round(mean, 4).tolist(),
+        "fading": _finite(trace.fading(token)),
         "best": np.round(best, 4).tolist(),
         "channel": channel.tolist(),
-        # None: no query or key is kept so far back
-        "full": [float(f"{value:.4g}") if np.isfinite(value) else None for value in full],
+        "full": _finite(trace.remembered(layer, token)[1]),
         "candidates": [[text, float(chance)] for text, chance in run.pieces[token].candidates],
     }
+
+
+def _finite(values: npt.NDArray[np.float32]) -> list[float | None]:
+    """Round to 4 digits; None where no query or key is kept so far back."""
+    return [float(f"{value:.4g}") if np.isfinite(value) else None for value in values]
 
 
 def _arrays(run: Run, trace: EndlessTrace) -> str | None:

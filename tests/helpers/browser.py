@@ -22,6 +22,7 @@ STOP_SECONDS = 120
 PATIENCE_MS = 120_000  # of what a tab waits for
 RETRY_MS = 400
 RUN_APP = "import runpy\nrunpy.run_module('app', run_name='__main__', alter_sys=True)\n"
+QUESTIONS = re.compile("/component_server")  # of the state views
 # Gradio's page sends these two without an event's id if it cancels before it was given one.
 EARLY_CANCEL = ("gradio_api/cancel", "gradio_api/reset")
 
@@ -97,6 +98,11 @@ def new_context(browser: Any, **options: Any) -> Any:
 def view(name: str = "chat") -> str:
     """The JavaScript object of a state view."""
     return f"document.querySelector('#{name}-view .gl').view"
+
+
+def has(tokens: int) -> str:
+    """JavaScript that is true once the chat's view has so many columns."""
+    return f"{view()}.have >= {tokens}"
 
 
 class Page:

@@ -1,4 +1,4 @@
-import { quoted } from "./words.js";
+import { quoted } from "../../../mlx_gateloop/watch/shared/plain.js";
 
 /**
  * Items of a list of likely tokens.

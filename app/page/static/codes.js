@@ -1,18 +1,15 @@
+import { gradient, MAGMA } from "../../../mlx_gateloop/watch/shared/colours.js";
+
 /** Colours, and the 8-bit codes in which the server sends magnitude and phase. */
 const LEVELS = 256;
-const MAGMA = "000004 1d1147 51127c 832681 b73779 e75263 fc8961 fec488 fcfdbf";
 const TWILIGHT =
   "e2d9e2 b3c6ce 7ba1c2 6276ba 5e43a5 4e186f 2f1436 581647 8e2c50 b25652 c6896c d4bcac e2d9e2";
 const DECADES = [-1, 4]; // log10 of the half-lives, in tokens, at the ends of the colour scale
 
 function palette(stops) {
-  const rgb = stops
-    .split(" ")
-    .map((hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)));
+  const colour = gradient(stops);
   return Uint32Array.from({ length: LEVELS }, (_, level) => {
-    const place = (level / (LEVELS - 1)) * (rgb.length - 1);
-    const low = Math.min(Math.floor(place), rgb.length - 2);
-    const [r, g, b] = rgb[low].map((from, i) => from + (rgb[low + 1][i] - from) * (place - low));
+    const [r, g, b] = colour(level / (LEVELS - 1));
     return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
   });
 }

@@ -1,6 +1,6 @@
+import { quoted } from "../../../mlx_gateloop/watch/shared/plain.js";
 import { degrees } from "./codes.js";
 import { meanCode, meanPhase } from "./means.js";
-import { quoted } from "./words.js";
 
 /**
  * The tokens and channels, or the layer, under the pointer in words; nothing where there are none.

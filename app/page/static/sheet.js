@@ -1,6 +1,6 @@
+import { plain } from "../../../mlx_gateloop/watch/shared/plain.js";
 import { download } from "./downloads.js";
 import { ticks } from "./scale.js";
-import { plain } from "./words.js";
 
 const LEFT = 76; // CSS pixels, the axes of the rows
 const GAP = 14;

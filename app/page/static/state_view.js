@@ -1,3 +1,4 @@
+import { quoted } from "../../../mlx_gateloop/watch/shared/plain.js";
 import { candidateItems } from "./candidates.js";
 import { Codes, css, MEAN_COLOURS, PHASE_COLOURS } from "./codes.js";
 import { describe } from "./describe.js";
@@ -7,7 +8,7 @@ import { Histogram } from "./histogram.js";
 import { Recording } from "./recording.js";
 import { downloadSheet } from "./sheet.js";
 import { TokenText } from "./token_text.js";
-import { quoted, remembered, sharedPixel } from "./words.js";
+import { remembered, sharedPixel } from "./words.js";
 
 const INTERVAL_MS = 85; // between requests: some 11 redraws a second
 const MAX_PAUSE_MS = 4000; // the last pause without an answer, some 10 s after the first

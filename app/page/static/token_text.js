@@ -1,4 +1,5 @@
-import { plain } from "./words.js";
+import { plain } from "../../../mlx_gateloop/watch/shared/plain.js";
+import { strengths } from "./words.js";
 
 /** The text of a run, one span a token. What a model wrote is only ever set as textContent. */
 export class TokenText {
@@ -20,11 +21,12 @@ export class TokenText {
 
   /** Add the tokens that are new. @param {import("./recording.js").Recording} recording */
   update({ pieces, done, resets }) {
-    const added = pieces.slice(this.spans.length).map(({ text, prompt }, i) => {
+    const added = pieces.slice(this.spans.length).map(({ text, prompt, special }, i) => {
       const span = document.createElement("span");
       span.textContent = text;
       span.dataset.token = this.spans.length + i;
       span.classList.toggle("prompt", prompt);
+      span.classList.toggle("special", special);
       span.classList.toggle("isolated", plain(text) !== text);
       span.classList.toggle("reset", resets.has(this.spans.length + i));
       return span;
@@ -58,13 +60,15 @@ export class TokenText {
    * Show what the state holds of every token.
    * @param {import("./words.js").Row} row
    */
-  explain({ mean, best, full }) {
+  explain(row) {
+    const { best, full } = row;
+    const left = strengths(row);
     const most = Math.max(...full.map(Math.abs), 1e-9);
     this.spans.forEach((span, token) => {
       const share = (full[token] ?? 0) / most;
       const line = `rgba(${share > 0 ? "18,165,148" : "142,78,198"},${Math.abs(share).toFixed(3)})`;
-      const orange = (share) => `rgba(252,137,97,${(0.75 * (share ?? 0)).toFixed(3)})`;
-      span.style.background = orange(mean[token]);
+      span.classList.toggle("later", token >= left.length);
+      span.style.setProperty("--left", Math.sqrt(left[token] ?? 0).toFixed(3));
       span.style.setProperty("--best", `rgba(232,89,12,${(best[token] ?? 0).toFixed(3)})`);
       span.style.setProperty("--full", share ? line : "transparent");
     });

@@ -1,6 +1,6 @@
 /** Texts of a model, which may hold anything, as they can be shown. */
 const DIRECTIONS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
-const CONTROLS = /(?![\n\t])\p{Cc}/gu;
+const CONTROLS = /(?![\n\t])[\p{Cc}\p{Cs}\ufffe\uffff]/gu; // nor can XML hold these
 const code = (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`;
 
 /** A text in which marks that turn its direction, and control characters, are written as codes. */
@@ -12,6 +12,18 @@ export function quoted(text) {
   const shown = plain(text.replaceAll("\n", "↵"));
   return `“${shown.length > 40 ? `${shown.slice(0, 39)}…` : shown}”`;
 }
+
+/** A share from 0 to 1, to three digits. @param {number} share */
+export function percent(share) {
+  if (share > 0 && share < 0.001) return "less than 0.1%";
+  return `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}%`;
+}
+
+/** How strong a token is in the state. @param {number | null} share Of the strongest one's. */
+export const strong = (share) =>
+  share === null
+    ? "too long ago to be known"
+    : `${percent(share)} as strong as the strongest token`;
 
 /** A number of tokens in words. @param {number} tokens */
 export function inTokens(tokens) {

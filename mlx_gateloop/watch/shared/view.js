@@ -1,21 +1,13 @@
+import { gradient, MAGMA } from "./colours.js";
 import { recording } from "./data.js";
-import { inTokens, plain, quoted } from "./plain.js";
+import { inTokens, plain, quoted, strong } from "./plain.js";
 
-const MAGMA = "000004 1d1147 51127c 832681 b73779 e75263 fc8961 fec488 fcfdbf";
 const DECADES = [0, 4]; // log10 of the half-lives, in tokens, at the ends of the colours
 const STEP_MS = 60; // of a token that plays
 const FAINTEST = 0.16; // of a word of which nothing is left
 
-const STOPS = MAGMA.split(" ").map((hex) =>
-  [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)),
-);
-
-/** A colour of the scale, `[red, green, blue]`. @param {number} share From 0 to 1. */
-function colour(share) {
-  const place = Math.min(1, Math.max(0, share)) * (STOPS.length - 1);
-  const low = Math.min(Math.floor(place), STOPS.length - 2);
-  return STOPS[low].map((from, i) => from + (STOPS[low + 1][i] - from) * (place - low));
-}
+/** A colour of the scale, `[red, green, blue]`. */
+const colour = gradient(MAGMA);
 
 /** Paint cells `[x, y]` of a canvas that has a pixel for each. */
 function paint(canvas, width, height, share) {
@@ -159,10 +151,7 @@ class View {
   #said(token, row) {
     const strength = this.recorded.strength(token, this.place);
     const name = `${quoted(this.recorded.texts[token])}, token ${token}`;
-    const left =
-      strength === undefined
-        ? "too long ago to be known"
-        : `${Math.round(100 * strength ** 2)}% as strong as the strongest word`;
+    const left = strong(strength === undefined ? null : strength ** 2);
     const said = token > this.place ? `${name}, comes later.` : `${name}: ${left}.`;
     if (row === undefined) return said;
     const { rows, codes } = this.layer;

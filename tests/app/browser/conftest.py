@@ -1,5 +1,6 @@
 """The real app on small models that never end by themselves, and a headless Chromium."""
 
+import numpy as np
 import pytest
 from helpers.browser import CHROMIUM, ROOT, Page, Server, chromium, new_context
 from helpers.models import chat_tokenizer, never_end, tiny_model
@@ -157,3 +158,29 @@ def page(tab):
     tab.tab.unroute_all(behavior="ignoreErrors")
     problems, tab.problems = tab.problems, []
     assert not problems
+
+
+@pytest.fixture
+def download(tmp_path):
+    """Clicks "png" or "npz" and returns the file and its address."""
+
+    def click(page, kind):
+        with page.tab.expect_download() as download:
+            page.tab.locator(f"#chat-view .{kind}").click()
+        name = download.value.suggested_filename
+        assert name.endswith(f".{kind}")
+        download.value.save_as(tmp_path / name)
+        return tmp_path / name, download.value.url
+
+    return click
+
+
+@pytest.fixture
+def arrays(download):
+    """The transitions of a page's run, as it downloads them."""
+
+    def load(page):
+        with np.load(download(page, "npz")[0]) as file:
+            return dict(file)
+
+    return load

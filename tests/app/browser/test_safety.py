@@ -104,7 +104,7 @@ def test_a_mark_of_direction_turns_nothing_that_follows(page):
     for index in (turned, turned + 1):
         spans.nth(index).dispatch_event("click")
         page.tab.wait_for_function(
-            f"document.querySelector('#chat-view .gl').view.row?.mean.length === {index + 1}"
+            f"document.querySelector('#chat-view .gl').view.row?.fading.length === {index + 1}"
         )
         assert "\u202e" not in page.tab.locator("#chat-view .memory").inner_text()
 

@@ -118,7 +118,7 @@ def test_a_model_whose_tokenizer_has_more_tokens_is_refused(engine, until, monke
 
 
 def test_an_empty_prompt_of_a_model_without_an_end_is_refused(engine, until, monkeypatch):
-    monkeypatch.setattr(ChatTokenizer, "special_ids", lambda self: (None, []))
+    monkeypatch.setattr(ChatTokenizer, "special_ids", lambda self: (None, [], []))
     run = engine.submit("tiny", "", Sampling(0), 5)
     until(run)
     assert run.error.startswith("prompt: empty")

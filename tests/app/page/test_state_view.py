@@ -94,7 +94,8 @@ def test_an_ordinary_question_is_answered_whole(ask, engine, finished):
     assert [piece["text"] for piece in answer["pieces"]] == [p.text for p in run.pieces[2:]]
     assert answer["done"]
     row = ask("row", run.id, 1, 5)
-    assert {len(row[name]) for name in ("mean", "best", "channel", "full")} == {6}
+    assert {len(row[name]) for name in ("fading", "best", "channel", "full")} == {6}
+    assert row["fading"] == pytest.approx(run.trace.fading(5), rel=1e-3)
     left = run.trace.left(1, 5)
     assert row["best"] == pytest.approx(left.max(1), abs=1e-4)
     assert row["channel"] == left.argmax(1).tolist()
@@ -117,8 +118,9 @@ def test_tokens_in_groups_are_said_and_have_no_query(ask, run):
     run.trace = trace_of(rates, memory=60_000)
     assert 0 < ask("columns", run.id, 0, 0, 0)["grouped"] == run.trace.grouped < LONG
     row = ask("row", run.id, 0, LONG - 1)
-    assert row["full"][0] is None
-    assert row["full"][-1] is not None
+    for name in ("fading", "full"):
+        assert row[name][0] is None
+        assert row[name][-1] is not None
     best = run.trace.left(0, LONG - 1).argmax(1)
     assert row["channel"][-200:] == best[-200:].tolist()  # of more is nothing left
 
@@ -186,7 +188,7 @@ def test_rows_and_files_are_made_one_at_a_time_beside_the_loop(served, run, monk
         calls.append(arguments)
         assert go_on.wait(120)
         working.discard(threading.current_thread())
-        return {"mean": []}
+        return {"fading": []}
 
     monkeypatch.setattr(state_view, "_row", slow)
     state_view._slow.cache_clear()

@@ -20,7 +20,7 @@ test("a channel is described with its phase, if it has one", () => {
   const complex = describe(recording, 0, codes, cell);
   assert.match(
     complex,
-    /^token 0 "a" · channel 1 · \|a\| \S+ · half-life \S+ tokens · phase 180°$/,
+    /^token 0 “a” · channel 1 · \|a\| \S+ · half-life \S+ tokens · phase 180°$/,
   );
   const real = describe(recording, 1, codes, { ...cell, places: [0] });
   assert.match(real, /channel 0 .* tokens$/);
@@ -28,7 +28,7 @@ test("a channel is described with its phase, if it has one", () => {
 
 test("a layer is described by its label", () => {
   const shown = describe(recording, 0, codes, { ...cell, of: "layers" });
-  assert.equal(shown, 'token 0 "a" · layer 2: layers.0.mamba · state space · mean |a| 0.200');
+  assert.equal(shown, "token 0 “a” · layer 2: layers.0.mamba · state space · mean |a| 0.200");
 });
 
 test("where there is no token there is nothing to say", () => {

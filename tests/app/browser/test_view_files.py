@@ -1,0 +1,54 @@
+"""Files of the state view: figures and arrays."""
+
+import base64
+from io import BytesIO
+
+import numpy as np
+from PIL import Image
+
+CANVASES = """() => ['magnitude', 'phase', 'layers'].map(name =>
+  document.querySelector(`#chat-view .${name}`).toDataURL().split(',')[1])"""
+
+
+def test_the_picture_has_the_canvases_with_axes_legends_text_and_a_name(page, download):
+    page.ask("What is in the `picture`, ../..?")
+    page.finished()
+    page.painted()
+    assert download(page, "npz")[0].name == "a-What-is-in-the-picture.npz"
+    shown = [Image.open(BytesIO(base64.b64decode(png))) for png in page.tab.evaluate(CANVASES)]
+    file, _ = download(page, "png")
+    assert file.name == "a-What-is-in-the-picture-layer-1.png"
+    with Image.open(file) as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    ground = pixels[0, 0]
+    left, top, gap, line = 76, 14, 14, 20
+    width = shown[0].width
+    assert pixels.shape[1] == left + width + gap
+    written = [pixels[top : top + line]]  # the title
+    top += line
+    for canvas in shown:
+        held = np.asarray(canvas.convert("RGBA")).astype(int)
+        band = pixels[top + line : top + line + canvas.height, left : left + width]
+        opaque = held[..., 3] == 255
+        assert (band[opaque] == held[opaque][:, :3]).all()
+        written += [pixels[top : top + line, left:]]  # caption and legend
+        written += [pixels[top + line : top + line + canvas.height, :left]]  # numbers of rows
+        top += line + canvas.height + gap
+    written += [pixels[top - gap : top + line, left:], pixels[top + 2 * line :]]  # tokens, text
+    for part in written:
+        assert (part != ground).any(2).sum() > 20
+
+
+def test_the_arrays_are_of_this_run(page, arrays):
+    page.ask("arrays")
+    tokens = page.finished()
+    held = arrays(page)
+    shape = (page.layers, tokens, page.channels)
+    assert held["magnitude"].shape == held["phase"].shape == shape
+    assert held["averages"].shape == (tokens, page.layers)
+    np.testing.assert_allclose(held["averages"], held["magnitude"].mean(2).T, atol=1e-5)
+    assert 0 < held["magnitude"].min() < held["magnitude"].max() < 1
+    assert np.abs(held["phase"]).max() <= np.pi + 1e-5
+    assert held["phase"].std() > 0.01
+    texts = [piece["text"].rstrip("\0") for piece in page.view("pieces")]  # as NumPy keeps them
+    assert held["texts"].tolist() == texts
