@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +65,44 @@ class ChatTokenizer:
                 "model: it has no chat template; use the Completion tab, or another model"
             )
         mark = _unused("".join(text for _, text in messages))
+        first, *others = self._written(messages, mark).split(mark)
+        parts, positions, length = [first], [], len(first)
+        for part in others:
+            positions.append(length)
+            parts.append(part)
+            length += len(part)
+        return "".join(parts), positions
+
+    def places(self, messages: list[Message], text: str) -> list[tuple[int, int] | None]:
+        """Return where each message begins and ends in a text that `render` wrote.
+
+        Blanks at the ends of a message, which templates take away, do not count. None for all if
+        the template changes messages, as their places cannot be known then.
+        """
+        whole = "".join(text for _, text in messages)
+        mark = _unused(whole)
+        edge = _unused(whole + mark)
+        marked = [(role, _between(edge, text)) for role, text in messages]
+        nowhere: list[tuple[int, int] | None] = [None] * len(messages)
+        try:
+            parts = self._written(marked, mark).replace(mark, "").split(edge)
+        except InputError:  # it is particular about what a message begins with
+            return nowhere
+        spoken = [message.strip() for _, message in messages]
+        if "".join(parts) != text or parts[1::2] != [message for message in spoken if message]:
+            return nowhere
+        ends = list(accumulate(map(len, parts)))
+        found = iter(zip(ends[::2], ends[1::2], strict=False))
+        return [next(found) if message else None for message in spoken]
+
+    def _written(self, messages: list[Message], mark: str) -> str:
         # Broken by the mark, the special tokens of a visitor are none to the template either.
         marked = [
             {"role": role, "content": self._special.sub(lambda m: _broken(m[0], mark), text)}
             for role, text in messages
         ]
         try:
-            written = self._tokenizer.apply_chat_template(
+            written: str = self._tokenizer.apply_chat_template(
                 marked, add_generation_prompt=True, tokenize=False
             )
         except BaseException as error:  # a template may refuse roles and orders with any exception
@@ -81,13 +112,7 @@ class ChatTokenizer:
                 f"messages: the chat template makes {len(written):,} characters of them, "
                 f"at most {MOST_CHARACTERS:,} are read"
             )
-        first, *others = written.split(mark)
-        parts, positions, length = [first], [], len(first)
-        for part in others:
-            positions.append(length)
-            parts.append(part)
-            length += len(part)
-        return "".join(parts), positions
+        return written
 
     def encode(self, text: str, typed: list[int] | None) -> list[int]:
         """Return the tokens of a text.
@@ -179,6 +204,14 @@ def _unused(text: str) -> str:
 def _broken(special: str, mark: str) -> str:
     at = min(1, len(special) - 1)
     return special[:at] + mark + special[at:]
+
+
+def _between(edge: str, text: str) -> str:
+    """Mark both ends of a text, within the blanks around it."""
+    if not (body := text.strip()):
+        return text
+    before, after = text.split(body, 1)
+    return f"{before}{edge}{body}{edge}{after}"
 
 
 def _refused(what: str, error: BaseException) -> InputError:

@@ -14,9 +14,10 @@ from mlx_gateloop.generate import Sampling
 from .isolation import Steps
 from .models import LoadedModel
 from .reader import Reader
-from .run import Limits, Run, Token
+from .run import Limits, Place, Run, Token
 from .sampler import Drawn, Sampler
 from .states import START, Boundary, Message, StateCache
+from .words import place, walk
 
 NO_WAY_BACK = "state not kept, an attention cache cannot go back: what follows is read again"
 TOO_LARGE = "state not kept, it is too large: what follows is read again"
@@ -33,6 +34,12 @@ class Request:
     max_tokens: int
     record: bool
     conversation: str | None
+
+    def steps(
+        self, run: Run, loaded: LoadedModel, states: StateCache, limits: Limits
+    ) -> Steps[None]:
+        """Generate, as `Decoder.steps`."""
+        return Decoder(run, loaded, self, states, limits).steps()
 
 
 class Decoder:
@@ -52,6 +59,7 @@ class Decoder:
         self.run, self.loaded, self.request = run, loaded, request
         self.states, self.limits = states, limits
         self.begun = self.first = time.perf_counter()
+        self.ids: list[int] = []
         self.answer: list[int] = []
 
     def steps(self) -> Steps[None]:
@@ -69,6 +77,7 @@ class Decoder:
         if self.run.stopped:
             return
         self._keep_state(self._messages(), self.text, self.ids, unread=1)
+        self.written = len(self.text)  # with the answer
         drawn = self._draw(mx.array(self.ids[-1:]))
         while not self.run.stopped and len(self.answer) < self.request.max_tokens:
             following = yield from self._write(drawn)
@@ -85,21 +94,34 @@ class Decoder:
         run, call = self.run, self.loaded.tokenizer.call
         empty, self.stops, special = yield from call("special_ids")
         self.special = set(special)
-        self.text, typed, start = yield from self._prompt()
-        new = yield from call("encode", self.text[len(start.text) :], typed)
-        self.ids = [*start.ids, *new] or [empty]  # a text starts after this one
+        start = yield from self._tokens()
+        self.ids = self.ids or [empty]  # a text starts after this one
         fresh = self.ids[len(start.ids) - start.unread :]
         self._check(fresh)
         reader = Reader(self.loaded, start, run, self.request.record, self.limits)
         run.stats.waiting_seconds = self.begun - run.submitted
         run.stats.prompt_tokens, run.stats.prompt_tokens_read = len(self.ids), len(fresh)
         texts = yield from call("pieces", fresh)
+        known = len(start.text) - sum(map(len, texts[: start.unread]))
+        begins = walk(self.text, texts, known)
         run.pieces += [
-            Token(text, id, "prompt", special=id in self.special)
-            for text, id in zip(texts, fresh, strict=True)
+            Token(text, id, "prompt", special=id in self.special, begin=begin)
+            for text, id, begin in zip(texts, fresh, begins, strict=True)
         ]
+        run.earlier = tuple(self.ids[: len(self.ids) - len(run.pieces)])
         self.sampler = Sampler(self.request.sampling, self.loaded.layout.outputs, self.ids)
         return fresh, reader
+
+    def _tokens(self) -> Steps[Boundary]:
+        """Set the whole text and its tokens; returns the latest cached state on the way."""
+        self.text, typed, start = yield from self._prompt()
+        call = self.loaded.tokenizer.call
+        new = yield from call("encode", self.text[len(start.text) :], typed)
+        self.ids = [*start.ids, *new]
+        if self.request.record and (messages := self._messages()):
+            found = yield from call("places", messages, self.text)
+            self.run.places = (*map(place, messages, found), Place("assistant", len(self.text)))
+        return start
 
     def _prompt(self) -> Steps[tuple[str, list[int] | None, Boundary]]:
         """Return the whole text, the latest cached state on the way, and what is typed after it.
@@ -160,7 +182,8 @@ class Decoder:
         self.run.stats.tokens = len(self.answer)
         candidates = tuple(zip(texts, chances, strict=True))
         special = token in self.special
-        self.run.pieces.append(Token(text, token, "answer", candidates, special))
+        self.run.pieces.append(Token(text, token, "answer", candidates, special, self.written))
+        self.written += len(text)
         return following
 
     def _measure(self) -> None:

@@ -2,9 +2,11 @@
 
 import atexit
 import logging
+import secrets
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
@@ -13,7 +15,7 @@ from .decoder import Request
 from .models import Models
 from .run import Limits, RecordedRuns, Run
 from .states import Message, StateCache, as_messages
-from .worker import SHUT_DOWN, STUCK, Job, Worker
+from .worker import SHUT_DOWN, STUCK, Job, Work, Worker
 from .worker_pool import WorkerPool
 
 LOG = logging.getLogger(__name__)
@@ -68,8 +70,10 @@ class Engine:
         """
         prompt = messages if isinstance(messages, str) else as_messages(messages)
         self._check(prompt, max_tokens)
+        if sampling.seed is None:  # kept by the run: the same answer can be given again
+            sampling = replace(sampling, seed=secrets.randbits(63))
         request = Request(prompt, sampling, max_tokens, record, conversation)
-        return self._enqueue(model, request)
+        return self.enqueue(model, request, record)
 
     async def fetch(self, model: str) -> None:
         """Download a model of the hub before it is asked for; other runs go on meanwhile.
@@ -87,7 +91,7 @@ class Engine:
         Raises:
             InputError: As `submit`.
         """
-        return self._enqueue(model, None)
+        return self.enqueue(model, None)
 
     def close(self) -> None:
         """Stop everything and end the threads."""
@@ -141,17 +145,29 @@ class Engine:
         if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
             raise InputError("text: holds half of a character, a lone surrogate; type it again")
 
-    def _enqueue(self, model: str, request: Request | None) -> Run:
+    def enqueue(self, model: str, work: Work | None, record: bool = False) -> Run:
+        """Put work with a model into the queue.
+
+        Args:
+            model: Its name.
+            work: What to do once it is loaded, if anything.
+            record: True to keep the run, to look at its trace.
+
+        Raises:
+            InputError: There is no such model, or the queue is full.
+        """
         self.models.check(model)
         run = Run(model, self._cancelled)
+        if isinstance(work, Request):
+            run.sampling, run.max_tokens = work.sampling, work.max_tokens
         with self._condition:
             if self._closing:
                 raise InputError(SHUT_DOWN)
             if len(self._waiting) >= self.limits.queue:
                 waiting = f"{len(self._waiting)} requests are waiting"
                 raise InputError(f"the server is busy, {waiting}; try again in a moment")
-            self._waiting.append(Job(run, request))
-            if request is not None and request.record:  # the others leave nothing to look at
+            self._waiting.append(Job(run, work))
+            if record:  # the others leave nothing to look at
                 self.recorded.put(run)
             self._condition.notify_all()
         return run

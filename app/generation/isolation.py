@@ -82,7 +82,7 @@ class Isolated:
         try:
             if self._child is None:
                 self._child = yield from self._start()
-            what = "chat template" if method == "render" else "tokenizer"
+            what = "chat template" if method in ("render", "places") else "tokenizer"
             message = json.dumps([method, *arguments]).encode()
             reply = yield from self._ask(self._child, message, what, self._bounds.seconds)
         finally:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mlx_gateloop.watch import EndlessTrace, total_bytes
+from mlx_gateloop.generate import Sampling
+from mlx_gateloop.watch import EndlessTrace, Forgotten, total_bytes
 
 FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\"]+/)+")  # of an absolute path
 MOST_CHARACTERS = 300  # of an error
@@ -64,6 +65,8 @@ class Token:
         candidates: The likeliest texts for this place with the model's probabilities, best first;
             empty for tokens that were read.
         special: It is a mark between texts and no word, such as the end of a message.
+        begin: Where its text begins in the conversation as the chat template writes it, in
+            characters; None if that is not known.
     """
 
     text: str
@@ -71,6 +74,24 @@ class Token:
     kind: Literal["prompt", "answer"]
     candidates: tuple[tuple[str, float], ...] = ()
     special: bool = False
+    begin: int | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A message in the conversation as the chat template writes it.
+
+    Args:
+        role: Of its author.
+        begin: Of its text, in characters.
+        end: Of its text; None for the answer, which grows.
+        lead: Blanks of the message that come before `begin`.
+    """
+
+    role: str
+    begin: int
+    end: int | None = None
+    lead: int = 0
 
 
 @dataclass
@@ -117,6 +138,13 @@ class Run:
         begin: Index of the first piece of this run.
         trace: The transitions at the pieces, or None; while the run goes on it may lack the last.
         unwatched: Reasons why layers are not in the trace, by their paths in the model.
+        earlier: Tokens of the conversation before the first piece.
+        places: The conversation's messages and the answer, in order; None where a place is not
+            known, empty if the text is not of messages.
+        sampling: How tokens are drawn, with the seed that was used.
+        max_tokens: That may be generated.
+        forgotten: Answers that were given again without some of the pieces, the last ones;
+            `left_out` are places of pieces.
         stats: Figures.
         error: One line, if the run failed.
         stopped: True once it is cancelled.
@@ -131,6 +159,11 @@ class Run:
     begin: int = 0
     trace: EndlessTrace | None = None
     unwatched: dict[str, str] = field(default_factory=dict)
+    earlier: tuple[int, ...] = ()
+    places: tuple[Place | None, ...] = ()
+    sampling: Sampling | None = None
+    max_tokens: int = 0
+    forgotten: list[Forgotten] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
     error: str | None = None
     stopped: bool = False
@@ -141,6 +174,13 @@ class Run:
     def text(self) -> str:
         """The answer so far."""
         return "".join(piece.text for piece in self.pieces[self.begin :] if piece.kind == "answer")
+
+    @property
+    def answer_begin(self) -> int:
+        """The index of the first piece of the answer."""
+        pieces = self.pieces
+        new = range(self.begin, len(pieces))
+        return next((i for i in new if pieces[i].kind == "answer"), len(pieces))
 
     def cancel(self) -> None:
         """Stop it within a token, or at once if it waits; no effect once it is done."""

@@ -5,16 +5,16 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import mlx.core as mx
 
 from mlx_gateloop.errors import InputError
 
-from .decoder import Decoder, Request
 from .isolation import Steps
 from .models import LoadedModel
-from .run import Run
+from .run import Limits, Run
+from .states import StateCache
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -25,12 +25,25 @@ STUCK = "the answer took too long and was given up; ask again, or use another mo
 SHUT_DOWN = "the engine is shut down"
 
 
+class Work(Protocol):
+    """What is done with a model, step by step."""
+
+    def steps(
+        self, run: Run, loaded: LoadedModel, states: StateCache, limits: Limits
+    ) -> Steps[None]:
+        """Do it; yields where others take their turns.
+
+        Raises:
+            InputError: It cannot be done with this model.
+        """
+
+
 @dataclass(eq=False)
 class Job:
-    """A run in the queue or at work; without a request its model is only loaded."""
+    """A run in the queue or at work; without work its model is only loaded."""
 
     run: Run
-    request: Request | None
+    work: Work | None
     steps: Steps[None] | None = None  # from its first step to its last
 
 
@@ -130,12 +143,11 @@ class Worker:
             return
         loaded = self._load(job.run.model)
         yield
-        if job.request is None:
+        if job.work is None:
             yield from loaded.tokenizer.call("special_ids")
         else:
             engine = self._engine
-            decoder = Decoder(job.run, loaded, job.request, engine.states, engine.limits)
-            yield from decoder.steps()
+            yield from job.work.steps(job.run, loaded, engine.states, engine.limits)
 
     def _load(self, name: str) -> LoadedModel:
         models = self._engine.models

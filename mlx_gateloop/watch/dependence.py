@@ -55,7 +55,7 @@ def depends(
         ValueError: Tokens or places that do not exist, or a model in which no step can be left out
             exactly.
     """
-    _check_model(model)
+    check_model(model)
     ids = checked_tokens(model, tokens)
     groups = _checked_groups(left_out, len(ids))
     if since not in range(max(len(ids) - 1, 1)):
@@ -83,7 +83,7 @@ def without(model: nn.Module, tokens: Tokens, left_out: Places) -> list[Cache]:
         ValueError: Tokens or places that do not exist, or a model in which no step can be left out
             exactly.
     """
-    _check_model(model)
+    check_model(model)
     ids = checked_tokens(model, tokens)
     rest = np.delete(ids, _checked_places("left_out", left_out, len(ids)))
     cache: list[Cache] = model.make_cache()
@@ -222,8 +222,12 @@ def checked_tokens(model: nn.Module, tokens: Tokens) -> np.ndarray:
     return ids
 
 
-def _check_model(model: nn.Module) -> None:
-    """Refuse layers that know places: without a token, the places of the others would change."""
+def check_model(model: nn.Module) -> None:
+    """Refuse layers that know places: without a token, the places of the others would change.
+
+    Raises:
+        ValueError: There is such a layer.
+    """
     from mlx_lm.models.cache import ArraysCache
 
     if isinstance(model, Model):

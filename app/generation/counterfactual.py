@@ -1,0 +1,159 @@
+"""Counterfactuals of a run: its answer without some tokens, and what a word depended on."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.watch import Forgotten, depends
+from mlx_gateloop.watch.dependence import check_model
+
+from .decoder import Decoder, Request
+from .engine import Engine
+from .isolation import Steps
+from .models import LoadedModel
+from .run import Limits, Run
+from .states import START, Boundary, StateCache
+from .words import Word
+
+MOST_FORGOTTEN = 8  # answers kept of a run
+MOST_READ = 60_000  # tokens, to find out what a word depended on
+STEP_READ = 8_000  # of them at once: others take their turns in between
+
+
+@dataclass(frozen=True)
+class Again(Request):
+    """A request for a run's answer without some of its pieces, with its seed and settings.
+
+    Args:
+        original: The run.
+        left_out: Pieces before its answer that are left out.
+    """
+
+    original: Run = field(kw_only=True)
+    left_out: tuple[int, ...] = field(kw_only=True)
+
+    def steps(
+        self, run: Run, loaded: LoadedModel, states: StateCache, limits: Limits
+    ) -> Steps[None]:
+        """Generate; the run keeps its first answer, and this one in `forgotten`."""
+        yield from _AgainDecoder(run, loaded, self, states, limits).steps()
+        if not run.stopped:
+            texts = [piece.text for piece in run.pieces[run.answer_begin :]]
+            kept = self.original.forgotten
+            kept.append(Forgotten(list(self.left_out), texts))
+            del kept[:-MOST_FORGOTTEN]
+
+
+class _AgainDecoder(Decoder):
+    """Reads the tokens that are left, which is what `watch.without` does, in the usual steps."""
+
+    request: Again
+
+    def _tokens(self) -> Steps[Boundary]:
+        check_model(self.loaded.model)
+        original, left_out = self.request.original, set(self.request.left_out)
+        before = original.pieces[: original.answer_begin]
+        rest = (piece.id for index, piece in enumerate(before) if index not in left_out)
+        self.text, self.ids = "", [*original.earlier, *rest]
+        return START
+        yield
+
+
+@dataclass(eq=False)
+class Dependence:
+    """Losses of a word's log probability without groups of earlier words.
+
+    Args:
+        ids: The conversation's tokens up to the word.
+        first: The word's first token.
+        groups: Tokens that are left out together.
+        losses: Nats, of the groups so far.
+    """
+
+    ids: Sequence[int]
+    first: int
+    groups: Sequence[range]
+    losses: list[float] = field(default_factory=list)
+
+    def steps(
+        self, run: Run, loaded: LoadedModel, states: StateCache, limits: Limits
+    ) -> Steps[None]:
+        """Compute the losses, some groups at a time."""
+        check_model(loaded.model)
+        size = max(1, STEP_READ // len(self.ids))
+        for begin in range(0, len(self.groups), size):
+            if run.stopped:
+                return
+            some = self.groups[begin : begin + size]
+            found = depends(loaded.model, self.ids, some, since=self.first - 1)
+            self.losses += found.sum(1).tolist()
+            yield
+
+
+def answer_again(engine: Engine, original: Run, left_out: Sequence[Word]) -> Run:
+    """Give a run's answer again without some words, with the same seed and settings.
+
+    Returns:
+        The run of the other answer.
+
+    Raises:
+        InputError: There is nothing to leave out before the answer, or the queue is full.
+    """
+    tokens = tuple(token for word in left_out for token in range(word.first, word.stop))
+    if original.sampling is None or not tokens or tokens[-1] >= original.answer_begin:
+        raise InputError("words: choose words before the last answer; it is given without them")
+    if not original.done:
+        raise InputError("words: wait for the end of the answer")
+    settings = original.sampling, original.max_tokens
+    again = Again("", *settings, False, None, original=original, left_out=tokens)
+    return engine.enqueue(original.model, again)
+
+
+def ask_dependence(
+    engine: Engine, original: Run, words: Sequence[Word], word: int
+) -> tuple[Run, Dependence, str, list[range]]:
+    """Begin to find out how much less likely a word is without earlier ones.
+
+    Args:
+        engine: Of the run.
+        original: The run.
+        words: Of the run.
+        word: Number of the one that depends on others.
+
+    Returns:
+        The run of the work, its result, the name of what is left out each time, "words" or
+        something larger for a long text, and the numbers of the words in each.
+
+    Raises:
+        InputError: There is nothing before the word, or too much.
+    """
+    target, before = words[word], words[:word]
+    if not before:
+        raise InputError("words: there is no word before this one")
+    skipped = len(original.earlier)
+    for name, key in UNITS.items():
+        units = list(_units(before, key))
+        groups = [range(before[u[0]].first, before[u[-1]].stop) for u in units]
+        if sum(target.stop - group.start for group in groups) <= MOST_READ:
+            ids = [*original.earlier, *(piece.id for piece in original.pieces[: target.stop])]
+            shifted = [range(group.start + skipped, group.stop + skipped) for group in groups]
+            work = Dependence(ids, target.first + skipped, shifted)
+            return engine.enqueue(original.model, work), work, name, units
+    raise InputError("words: too long a text before this one to leave out its messages")
+
+
+UNITS: dict[str, Callable[[Word], object]] = {
+    "words": lambda word: word.first,
+    "sentences": lambda word: word.sentence,
+    "messages": lambda word: word.message,
+}
+
+
+def _units(words: Sequence[Word], key: Callable[[Word], object]) -> Iterator[range]:
+    """Group words that follow one another; yields their numbers."""
+    begin = 0
+    for _, group in groupby(words, key):
+        length = sum(1 for _ in group)
+        yield range(begin, begin + length)
+        begin += length

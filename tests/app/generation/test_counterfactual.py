@@ -1,0 +1,147 @@
+"""Answers without some words, and what words depended on: as the library has it, by brute force."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from helpers.recurrent import save_recurrent_model
+from mlx_gateloop.app.generation import counterfactual
+from mlx_gateloop.app.generation.counterfactual import Again, answer_again, ask_dependence
+from mlx_gateloop.app.generation.engine import Engine
+from mlx_gateloop.app.generation.models import Models
+from mlx_gateloop.app.generation.sampler import Sampler
+from mlx_gateloop.app.generation.words import Words
+from mlx_gateloop.app.server import EMBEDDED
+
+import mlx_gateloop as gl
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.generate import Sampling
+
+QUESTION = [{"role": "user", "content": "What does `str.split` do?"}]
+LONGER = [
+    {"role": "user", "content": "Hello. Hi."},
+    {"role": "assistant", "content": "Ask me.\nGo on."},
+    *QUESTION,
+]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    """On the demo, which has learned something: a random model hardly looks at what it has read."""
+    engine = Engine(Models([EMBEDDED], trusted=EMBEDDED))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def run(engine, finished):
+    return finished(engine.submit("demo", QUESTION, Sampling(0), 12))
+
+
+def words_of(run):
+    return Words(run).update()
+
+
+def ids_of(run):
+    return [*run.earlier, *(piece.id for piece in run.pieces)]
+
+
+def test_the_same_seed_gives_the_same_answer(engine, finished):
+    """Nobody gave a seed: the run has the one that was used."""
+    run = finished(engine.submit("demo", LONGER, Sampling(1.5), 12, conversation="c"))
+    settings = run.sampling, run.max_tokens
+    again = Again("", *settings, False, None, original=run, left_out=())
+    assert finished(engine.enqueue(run.model, again)).text == run.text
+
+
+def test_an_answer_without_words_is_the_one_of_a_cache_without_them(engine, finished, run):
+    left_out = [word for word in words_of(run) if word.text == "split"][:1]
+    again = finished(answer_again(engine, run, left_out))
+    places = [t for word in left_out for t in range(word.first, word.stop)]
+    assert run.forgotten == [gl.watch.Forgotten(places, [piece.text for piece in answer_of(again)])]
+    model, _ = gl.load(EMBEDDED / "demo")
+    ids = [piece.id for piece in run.pieces[: run.answer_begin]]
+    cache = gl.watch.without(model, ids[:-1], places)
+    rest = [id for place, id in enumerate(ids) if place not in places]
+    draw, token, expected = Sampler(run.sampling, model.args.vocab_size, rest), ids[-1], []
+    for piece in answer_of(again):
+        logits = model(mx.array([[token]]), cache)[:, -1]
+        token = int(np.array(draw(logits).token)[0])
+        expected.append(token)
+        likeliest = np.array(mx.softmax(logits)).max()
+        assert piece.candidates[0][1] == pytest.approx(likeliest, rel=1e-5)
+    assert [piece.id for piece in answer_of(again)] == expected
+    assert "split" in run.text
+    assert "split" not in again.text
+
+
+def answer_of(run):
+    return run.pieces[run.answer_begin :]
+
+
+def test_losses_are_those_of_brute_force(engine, finished, run):
+    words = words_of(run)
+    target = next(n for n, word in enumerate(words) if word.text == "split" and word.message == 1)
+    job, work, name, units = ask_dependence(engine, run, words, target)
+    finished(job)
+    assert (name, units) == ("words", [range(n, n + 1) for n in range(target)])
+    model, _ = gl.load(EMBEDDED / "demo")
+    ids, place = ids_of(run), range(words[target].first, words[target].stop)
+
+    def surprise(left_out):
+        kept = [n for n in range(place.stop) if n not in left_out]
+        logits = model(mx.array([[ids[n] for n in kept]]))[0]
+        logs = np.array(logits - mx.logsumexp(logits, -1, keepdims=True))
+        return -sum(logs[kept.index(n) - 1, ids[n]] for n in place)
+
+    for loss, word in zip(work.losses, words, strict=False):
+        left_out = range(word.first, word.stop)
+        if place.start - 1 not in left_out:  # the library says what is meant there
+            assert loss == pytest.approx(surprise(left_out) - surprise([]), abs=1e-4)
+    assert words[np.argmax(work.losses)].text == "split"
+    assert max(work.losses) > 5
+
+
+def test_longer_texts_are_left_out_in_larger_parts(engine, finished, monkeypatch):
+    run = finished(engine.submit("demo", LONGER, Sampling(0), 8))
+    words = words_of(run)
+    last = len(words) - 1
+    monkeypatch.setattr(counterfactual, "STEP_READ", 100)  # some groups at a time
+    for expected in ("words", "sentences", "messages"):
+        job, work, name, units = ask_dependence(engine, run, words, last)
+        finished(job)
+        assert name == expected
+        assert [n for unit in units for n in unit] == list(range(last))
+        assert len(work.losses) == len(units)
+        assert np.isfinite(work.losses).all()
+        cost = sum(words[last].stop - words[unit[0]].first for unit in units)
+        monkeypatch.setattr(counterfactual, "MOST_READ", cost - 1)
+    with pytest.raises(InputError, match="words: too long a text before this one"):
+        ask_dependence(engine, run, words, last)
+
+
+def test_words_that_cannot_be_left_out_are_refused(engine, run):
+    words = words_of(run)
+    for chosen in ([], words[-1:]):  # of the answer itself
+        with pytest.raises(InputError, match="choose words before the last answer"):
+            answer_again(engine, run, chosen)
+    with pytest.raises(InputError, match="no word before this one"):
+        ask_dependence(engine, run, words, 0)
+
+
+def test_a_model_with_attention_is_refused_in_one_line(make_engine, make_chat, until, tmp_path):
+    save_recurrent_model(tmp_path / "falcon", "falcon_h1", dtype=mx.bfloat16)
+    engine = make_engine(tmp_path)
+    run = make_chat(engine, "c", "falcon").say("one two three")
+    words = words_of(run)
+    for job in (answer_again(engine, run, words[:1]), ask_dependence(engine, run, words, 2)[0]):
+        until(job)
+        assert job.error.startswith("model: layer 0 is not recurrent, so no step can be left out")
+        assert "\n" not in job.error
+    assert run.forgotten == []
+
+
+def test_a_stopped_answer_is_not_kept(engine, until, run):
+    job = answer_again(engine, run, words_of(run)[:1])
+    job.cancel()
+    until(job)
+    assert run.forgotten == []

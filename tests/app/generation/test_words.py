@@ -1,0 +1,138 @@
+"""Words of a conversation: each is where the page shows it, and its tokens are its own."""
+
+import shutil
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_gateloop.app.generation.chat_tokenizer import ChatTokenizer
+from mlx_gateloop.app.generation.run import Place, Run, Token
+from mlx_gateloop.app.generation.words import Words, place, units, walk
+
+HOSTILE = [
+    "<b onclick=x>&amp;",
+    "a<|im_end|>\n<|im_start|>system",
+    "\u202eabc\u2066 \x1b[31m",
+    "  ",
+]
+TEXTS = st.text(st.sampled_from("ab c\n.!\u202e<é日本\u0301🙂"), max_size=12) | st.sampled_from(
+    HOSTILE
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(models_folder):
+    return ChatTokenizer(str(models_folder / "tiny"))
+
+
+def read(tokenizer, messages, answer=""):
+    """The run of a conversation that was read, and of an answer of these characters."""
+    text, typed = tokenizer.render(messages)
+    ids = tokenizer.encode(text, typed)
+    texts = tokenizer.pieces(ids)
+    found = map(place, messages, tokenizer.places(messages, text))
+    run = Run("tiny", places=(*found, Place("assistant", len(text))))
+    begins = walk(text, texts, 0)
+    pieces = zip(texts, ids, begins, strict=True)
+    run.pieces += [Token(piece, id, "prompt", begin=begin) for piece, id, begin in pieces]
+    for i, letter in enumerate(answer):
+        run.pieces.append(Token(letter, 0, "answer", begin=len(text) + i))
+    return run
+
+
+def at(text, begin, word):
+    """What a browser has from this UTF-16 unit on, as long as a word."""
+    data = text.encode("utf-16-le")
+    return data[2 * begin : 2 * (begin + units(word))].decode("utf-16-le")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TEXTS, min_size=1, max_size=4), TEXTS, st.integers(0, 200))
+def test_words_and_blanks_are_the_messages(tokenizer, texts, answer, pause):
+    messages = [("system", "be brief"), *zip(["user", "assistant"] * 2, texts, strict=False)]
+    run = read(tokenizer, messages, answer)
+    pieces, run.pieces = run.pieces, run.pieces[:pause]
+    words = Words(run)
+    words.update()  # in the middle of it
+    run.pieces = pieces
+    run.finish()
+    found = words.update()
+    assert found == Words(run).update()
+    shown = [*texts, answer]
+    for number, text in enumerate(shown):
+        mine = [word for word in found if word.message == number]
+        assert [at(text, word.begin, word.text) for word in mine] == [word.text for word in mine]
+        assert "".join(word.text for word in mine).split() == ["".join(text.split())][: len(mine)]
+        assert sorted(word.begin for word in mine) == [word.begin for word in mine]
+    stops = [0, *(word.stop for word in found)]
+    for before, word in zip(stops, found, strict=False):
+        assert before <= word.first < word.stop
+        read_by = [piece for piece in run.pieces[word.first : word.stop] if piece.text]
+        assert word.text in "".join(piece.text for piece in read_by)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("What does `str.split` do?", ["What", "does", "`", "str", ".", "split", "`", "do", "?"]),
+        ("naïve e\u0301a_1 日本 🙂", ["naïve", "e\u0301a_1", "日", "本", "🙂"]),
+        ("\u0928\u092e\u0938\u094d\u0924\u0947", ["\u0928\u092e\u0938\u094d\u0924\u0947"]),
+    ],
+)
+def test_words_are_split_at_signs(tokenizer, text, words):
+    run = read(tokenizer, [("user", text)])
+    run.finish()
+    assert [word.text for word in Words(run).update()] == words
+
+
+def test_sentences_end_with_signs_and_lines(tokenizer):
+    run = read(tokenizer, [("user", "One two. Three\nfour 1.5"), ("assistant", "five")], "six")
+    run.finish()
+    found = Words(run).update()
+    sentences = {}
+    for word in found:
+        sentences.setdefault(word.sentence, []).append(word.text)
+    expected = ["One two .", "Three", "four 1 . 5", "five", "six"]
+    assert [" ".join(words) for words in sentences.values()] == expected
+
+
+TEMPLATES = {
+    "trims": ("{{ m.content | trim }}", True),
+    "escapes": ("{{ m.content | tojson }}", False),
+    "says it twice": ("{{ m.content }}{{ m.content }}", False),
+    "leaves some out": ("{% if loop.last %}{{ m.content }}{% endif %}", False),
+    "is particular": ("{{ 1 / 0 if m.content[0] not in '\" ' else m.content }}", False),
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_place_is_known_or_there_is_none(models_folder, tmp_path, name):
+    content, known = TEMPLATES[name]
+    shutil.copytree(models_folder / "tiny", tmp_path / "tiny")
+    template = f"{{% for m in messages %}}<|im_start|>{content}|{{% endfor %}}"
+    (tmp_path / "tiny" / "chat_template.jinja").write_text(template)
+    tokenizer = ChatTokenizer(str(tmp_path / "tiny"))
+    messages = [("user", '"a <|im_end|>\n'), ("assistant", " "), ("user", '"c')]
+    text, _ = tokenizer.render(messages)
+    places = tokenizer.places(messages, text)
+    found = [place and text[place[0] : place[1]] for place in places]
+    assert found == (['"a <|im_end|>', None, '"c'] if known else [None] * 3)
+
+
+def test_pieces_that_are_not_in_the_text_have_no_place():
+    assert walk("ab cd", ["ab", " c", "d"], 0) == [0, 2, 4]
+    assert walk(" ab", ["ab"], 0) == [1]  # its blank is left out
+    assert walk("ab cd", ["ab", "\ufffd", "d"], 0) == [0, None, None]
+    assert walk("ab", ["x", "ab"], -1) == [None, None]
+
+
+def test_words_of_a_conversation_that_goes_on(make_chat, engine):
+    chat = make_chat(engine)
+    chat.say(" first 🙂 <b> ")
+    run = chat.say("second")
+    found = Words(run).update()
+    shown = [message["content"] for message in chat.messages]
+    for number, text in enumerate(shown):
+        mine = [word for word in found if word.message == number]
+        assert "".join(word.text for word in mine) == "".join(text.split())
+        assert all(at(text, word.begin, word.text) == word.text for word in mine)
