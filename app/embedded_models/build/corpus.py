@@ -8,11 +8,13 @@ import builtins
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mlx_gateloop.data import Document, pydocs
 from mlx_gateloop.files import replacing
+
+Conversation = list[dict[str, str]]
 
 # Public names of functions that are documented under another one.
 PUBLIC_NAMES = {"`posix.": "`os.", "`random.Random.": "`random."}
@@ -23,31 +25,85 @@ FAMILIAR = """
     os os.path pathlib.Path random re set shutil statistics str string subprocess sys tempfile
     textwrap threading time tuple
 """
-COPIES = {"familiar": 130, "other": 1}  # of a conversation; a text comes once
+COPIES = 130  # of a conversation about a familiar name; any other document comes once
 BEGINNING = 1000  # characters of a text: a small model cannot learn more
 # Wordings of a question; the first one comes as often as the others together.
 WORDINGS = ("What does {} do?", "What is {}?", "Explain {}.", "How do I use {}?", "{}")
+QUOTATION = 40  # letters of documentation that come from a file if they stand in it
 
 
-def documents(seed: int = 0) -> list[Document]:
-    """Return texts once and conversations often, reworded and joined at random, all shuffled."""
+def documents(seed: int = 0, copies: int = COPIES, unseen: Sequence[str] = ()) -> list[Document]:
+    """Return texts once and conversations often, reworded and joined at random, all shuffled.
+
+    Args:
+        seed: Of order, rewording and joining.
+        copies: Of a conversation about a familiar name.
+        unseen: Files whose documentation is left out.
+    """
     chance = random.Random(seed)
-    texts: list[Document] = []
-    turns: list[list[dict[str, str]]] = []
+    files = [spaced(file) for file in unseen]
+    mixed: list[Document] = []
+    turns: list[Conversation] = []
     for document in (document for group in pydocs.groups() for document in group):
-        if isinstance(document, str):
-            texts.append(document[:BEGINNING])
+        if any(quotes(document, file) for file in files):
             continue
-        question, answer = (_renamed(turn["content"]) for turn in document)
-        for copy in range(COPIES[_kind(question)]):
+        if isinstance(document, str):
+            mixed.append(document[:BEGINNING])
+            continue
+        question, answer = _question(document)
+        for copy in range(copies if _is_familiar(question) else 1):
             asked = question if copy % 2 == 0 else _reworded(question, chance)
             turns.append(
                 [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
             )
     chance.shuffle(turns)
-    mixed = texts + list(_joined(turns, chance))
+    mixed.extend(_joined(turns, chance))
     chance.shuffle(mixed)
     return mixed
+
+
+def questions() -> list[tuple[str, str]]:
+    """Return the questions about familiar names, which come often, and their answers."""
+    return [_question(document) for document in familiar()]
+
+
+def familiar() -> list[Conversation]:
+    """Return the conversations about familiar names as `pydocs` has them."""
+    return [
+        document
+        for group in pydocs.groups()
+        for document in group
+        if not isinstance(document, str) and _is_familiar(_question(document)[0])
+    ]
+
+
+def quotes(document: Document, file: str) -> bool:
+    """Tell if a document of `pydocs` comes from a file, given `spaced`."""
+    if isinstance(document, str):
+        lines = document[:BEGINNING].splitlines()
+    else:
+        answer = document[1]["content"]  # a docstring's paragraph, after the signature if known
+        lines = [answer.partition("`: ")[2] or answer]
+    return any(len(line) >= QUOTATION and line in file for line in map(spaced, lines))
+
+
+def spaced(text: str) -> str:
+    """Return a text with one space for every run of them and of line ends."""
+    return " ".join(text.split())
+
+
+def write(folder: Path, documents: Iterable[Document]) -> None:
+    """Write FOLDER/corpus.jsonl."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / "corpus.jsonl") as new, new.open("w", encoding="utf-8") as file:
+        for document in documents:
+            key = "text" if isinstance(document, str) else "messages"
+            file.write(json.dumps({key: document}) + "\n")
+
+
+def _question(conversation: Conversation) -> tuple[str, str]:
+    question, answer = (_renamed(turn["content"]) for turn in conversation)
+    return question, answer
 
 
 def _renamed(text: str) -> str:
@@ -56,10 +112,10 @@ def _renamed(text: str) -> str:
     return text
 
 
-def _kind(question: str) -> str:
+def _is_familiar(question: str) -> bool:
     name = question.split("`")[1]
     known = name.rpartition(".")[0] in FAMILIAR.split() or name in vars(builtins)
-    return "familiar" if known and "Error" not in name and "Warning" not in name else "other"
+    return known and "Error" not in name and "Warning" not in name
 
 
 def _reworded(question: str, chance: random.Random) -> str:
@@ -67,9 +123,7 @@ def _reworded(question: str, chance: random.Random) -> str:
     return chance.choice(WORDINGS).format(chance.choice((name, f"`{name}`")))
 
 
-def _joined(
-    turns: list[list[dict[str, str]]], chance: random.Random
-) -> Iterator[list[dict[str, str]]]:
+def _joined(turns: list[Conversation], chance: random.Random) -> Iterator[Conversation]:
     """Yield conversations of one to three questions."""
     remaining = iter(turns)
     for first in remaining:
@@ -77,14 +131,5 @@ def _joined(
         yield sum(rest, first)
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / "corpus.jsonl") as new, new.open("w", encoding="utf-8") as file:
-        for document in documents():
-            key = "text" if isinstance(document, str) else "messages"
-            file.write(json.dumps({key: document}) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    write(Path(sys.argv[1]), documents())

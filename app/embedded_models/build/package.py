@@ -17,7 +17,7 @@ from mlx_gateloop.files import staged
 from ...generation.files import SUMS
 
 BITS, GROUP = 8, 64
-MOST_BYTES = 6_000_000  # of a file
+MOST_BYTES = 12_000_000  # of a file
 LOGGED = 50  # training records that are kept, beside every validation
 CARD = "README.md"
 

@@ -1,6 +1,5 @@
 """The text of the embedded models."""
 
-import sys
 from collections import Counter
 
 import pytest
@@ -40,15 +39,15 @@ def test_the_same_seed_gives_the_same_documents(documents):
 def test_familiar_names_are_asked_often_and_the_others_once(documents):
     count = asked(documents)
     for question in ("What does `str.split` do?", "What does `len` do?"):
-        assert count[question] >= corpus.COPIES["familiar"] / 2
+        assert count[question] >= corpus.COPIES / 2
     assert count["How do I use str.split?"] > 5
     assert count["What does `ast.walk` do?"] == 1
 
 
 def test_names_are_those_that_people_call(documents):
     count = asked(documents)
-    assert count["What does `random.shuffle` do?"] >= corpus.COPIES["familiar"] / 2
-    assert count["What does `os.getcwd` do?"] >= corpus.COPIES["familiar"] / 2
+    assert count["What does `random.shuffle` do?"] >= corpus.COPIES / 2
+    assert count["What does `os.getcwd` do?"] >= corpus.COPIES / 2
     assert not any(
         f"`{name}" in question for question in count for name in ("posix.", "random.Random.")
     )
@@ -67,8 +66,15 @@ def test_the_beginning_of_each_text_comes_once_and_turns_alternate(documents, gr
             )
 
 
-def test_the_file_holds_the_documents(documents, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["corpus", str(tmp_path / "new")])
-    monkeypatch.setattr(corpus, "documents", lambda: documents[:100])
-    corpus.main()
+def test_the_file_holds_the_documents(documents, tmp_path):
+    corpus.write(tmp_path / "new", documents[:100])
     assert load_documents(str(tmp_path / "new")) == documents[:100]
+
+
+def test_the_questions_are_those_that_come_often(documents):
+    count = asked(documents)
+    questions = corpus.questions()
+    assert len(questions) > 500
+    assert all(count[question] >= corpus.COPIES / 2 for question, _ in questions)
+    answers = {text for d in documents if not isinstance(d, str) for t in d for text in t.values()}
+    assert {answer for _, answer in questions} <= answers

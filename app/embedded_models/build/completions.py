@@ -1,0 +1,173 @@
+"""Scores of models that write code: on files that they have not read, beside a 5-gram.
+
+    python -m app.embedded_models.build.completions runs/code runs/code-fixed
+
+prints Markdown: the bits for each byte of the held-out files; how many of 200 function bodies
+`ast.parse` accepts; how many questions about the documentation are answered word for word; and the
+first ten bodies. All models must have one tokenizer. Minutes a model.
+"""
+
+import random
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from mlx_gateloop.data import encode, num_bytes
+from mlx_gateloop.evaluate import evaluate
+from mlx_gateloop.generate import Sampling, Speed, stream
+from mlx_gateloop.io import load
+from mlx_gateloop.model.lm import Model
+from mlx_gateloop.tables import markdown_table
+
+from . import library
+from .bodies import Function, body, functions
+from .corpus import questions
+from .kneser_ney import KneserNey
+
+BODIES, SHOWN, SEED = 200, 10, 0
+TEMPERATURE = 0.5
+LIMIT = 400  # tokens of a body; a longer one counts as refused
+ANSWER = 400  # tokens of an answer
+ORDER = 5
+WINDOW = 512  # tokens read at once; the state is carried on
+
+# From a prompt and a seed to the pieces of a text, and the tokens that it took.
+Writer = Callable[[str, int, Speed], Iterator[str]]
+HEADER = (
+    "", "bits a byte", f"accepted of {BODIES}", "without docstrings alone", "unfinished",
+    "lines, median", "answers",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Written:
+    """A body that a model wrote; `finished` before the limit."""
+
+    function: Function
+    body: str
+    finished: bool
+
+    @property
+    def accepted(self) -> bool:
+        return self.finished and self.function.accepts(self.body)
+
+
+def chosen(files: Sequence[str], count: int) -> list[Function]:
+    """Draw functions of some files without replacement; the same ones every time."""
+    found = [function for file in files for function in functions(file)]
+    return random.Random(SEED).sample(found, min(count, len(found)))
+
+
+def write(functions: Sequence[Function], writer: Writer) -> list[Written]:
+    """Let a model write the bodies of functions, each with a seed of its own."""
+    results = []
+    for seed, function in enumerate(functions):
+        speed = Speed()
+        text, ended = body(function, writer(function.prompt, seed, speed))
+        results.append(Written(function, text, ended or speed.tokens < LIMIT))
+    return results
+
+
+def model_writer(model: Model, tokenizer: Any) -> Writer:
+    """Make the writer of a model; the end of a document ends its text."""
+
+    def writer(prompt: str, seed: int, speed: Speed) -> Iterator[str]:
+        sampling = Sampling(temperature=TEMPERATURE, seed=seed)
+        return stream(model, tokenizer, prompt, sampling, max_tokens=LIMIT, speed=speed)
+
+    return writer
+
+
+def ngram_writer(ngram: KneserNey, tokenizer: Any) -> Writer:
+    """Make the writer of an n-gram model; the end of a document ends its text."""
+
+    def writer(prompt: str, seed: int, speed: Speed) -> Iterator[str]:
+        chance = np.random.default_rng(seed)
+        tokens = tokenizer.encode(prompt, add_special_tokens=False)
+        detokenizer = tokenizer.detokenizer
+        detokenizer.reset()
+        for _ in range(LIMIT):
+            likely = ngram.probabilities(tokens[1 - ORDER :]) ** (1 / TEMPERATURE)
+            token = int(chance.choice(len(likely), p=likely / likely.sum()))
+            speed.tokens += 1
+            if token == tokenizer.eos_token_id:
+                speed.tokens = 0  # ended, not stopped
+                break
+            tokens.append(token)
+            detokenizer.add_token(token)
+            yield detokenizer.last_segment
+        detokenizer.finalize()
+        yield detokenizer.last_segment
+
+    return writer
+
+
+def answered(model: Model, tokenizer: Any, asked: Sequence[tuple[str, str]]) -> int:
+    """Count the questions that a model answers word for word at temperature 0."""
+    right = 0
+    for question, answer in asked:
+        chat = [{"role": "user", "content": question}]
+        pieces = stream(model, tokenizer, chat, Sampling(temperature=0), max_tokens=ANSWER)
+        right += "".join(pieces).strip() == answer.strip()
+    return right
+
+
+def row(name: str, bits: str, written: Sequence[Written], answers: str) -> list[str]:
+    """Make a line of the table."""
+    accepted = [result for result in written if result.accepted]
+    code = sum(not result.function.is_documentation(result.body) for result in accepted)
+    return [
+        name,
+        bits,
+        f"{len(accepted)} ({len(accepted) / len(written):.0%})",
+        str(code),
+        str(sum(not result.finished for result in written)),
+        f"{median(result.body.count(chr(10)) for result in written):.0f}",
+        answers,
+    ]
+
+
+def shown(written: Sequence[Written]) -> str:
+    """Show functions with the bodies that a model wrote."""
+    parts = []
+    for number, result in enumerate(written, 1):
+        text = result.function.header + result.body.rstrip("\n")
+        fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text) or [""]))
+        verdict = "accepted" if result.accepted else "refused" if result.finished else "unfinished"
+        parts.append(f"{number}. {verdict}\n\n{fence}python\n{text}\n{fence}\n")
+    return "\n".join(parts)
+
+
+def report(directories: Sequence[str]) -> Iterator[str]:
+    """Yield the parts of the report as they are ready."""
+    files, asked = library.held_out(), questions()
+    bodies = chosen(files, BODIES)
+    own = [Written(function, function.body, True) for function in bodies]
+    rows, texts, size = [row("the files themselves", "", own, "")], [], num_bytes(files)
+    for directory in directories:
+        model, tokenizer = load(directory)
+        tokens = encode(files, tokenizer)
+        score = evaluate(model, tokens, size, WINDOW, 1, carry=True)
+        written = write(bodies, model_writer(model, tokenizer))
+        answers = f"{answered(model, tokenizer, asked)} of {len(asked)}"
+        name = Path(directory).name
+        rows.append(row(name, f"{score.bits_per_byte:.3f}", written, answers))
+        texts.append(f"## The first {SHOWN} bodies of {name}\n\n{shown(written[:SHOWN])}")
+    read = [document for document in library.documents() if isinstance(document, str)]
+    ngram = KneserNey(encode(read, tokenizer), ORDER, len(tokenizer.get_vocab()))
+    written = write(bodies, ngram_writer(ngram, tokenizer))
+    rows.append(row(f"{ORDER}-gram", f"{ngram.bits(tokens) / size:.3f}", written, ""))
+    yield f"Held-out files: {len(files)}; bytes: {size:,}; tokens: {len(tokens):,}\n"
+    yield markdown_table(HEADER, rows) + "\n"
+    yield from texts
+
+
+if __name__ == "__main__":
+    for part in report(sys.argv[1:]):
+        print(part)

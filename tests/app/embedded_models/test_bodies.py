@@ -1,0 +1,102 @@
+"""The functions whose bodies a model writes, and the test of what it wrote."""
+
+import pytest
+from mlx_gateloop.app.embedded_models.build.bodies import CONTEXT, body, functions
+
+FILE = '''import os
+
+def first(a,
+          b=1):
+    """Do it."""
+    return a
+
+def short(): return 1
+
+class Box:
+    @property
+    def size(self):
+
+        if self.items:
+            return 1
+        return 0
+
+    async def wait(self):  # not yet
+        pass
+
+    async def go(self):
+        await self
+\x0c
+def last():
+    pass
+'''
+
+
+@pytest.fixture(scope="module")
+def found():
+    return {function.header.split("(")[0].split()[-1]: function for function in functions(FILE)}
+
+
+def test_functions_with_a_body_on_lines_of_its_own_are_found(found):
+    assert found.keys() == {"first", "size", "go", "last"}
+    assert {name: function.indent for name, function in found.items()} == {
+        "first": 0, "size": 4, "go": 4, "last": 0,
+    }  # fmt: skip
+
+
+def test_prompt_and_body_are_the_text_of_the_file(found):
+    for function in found.values():
+        assert function.prompt + function.body in FILE
+        assert FILE.startswith(function.prompt)
+    assert found["first"].header == "def first(a,\n          b=1):\n"
+    assert found["first"].body == '    """Do it."""\n    return a\n'
+    assert found["size"].header == "    def size(self):\n\n"
+    assert found["size"].before.endswith("    @property\n")
+
+
+def test_a_prompt_begins_with_a_line_and_has_a_limited_context():
+    text = "".join(f"x{number} = 1\n" for number in range(1000)) + "def f():\n    pass\n"
+    (function,) = functions(text)
+    assert CONTEXT - 20 < len(function.before) <= CONTEXT
+    assert function.before.startswith("x")
+    assert text.endswith(function.prompt + function.body)
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_body_ends_before_the_next_line_that_is_not_deeper(found, size):
+    own = "        if self.items:\n\n            return 1\n\n"
+    written = own + "    def other(self):\n        pass\n"
+    pieces = [written[i : i + size] for i in range(0, len(written), size)]
+    assert body(found["size"], pieces) == (own, True)
+    assert body(found["size"], [own]) == (own, False)
+    assert body(found["first"], ["    return 1\n", "x"]) == ("    return 1\n", True)
+    assert body(found["first"], ["\n", "x = 1\n"]) == ("\n", True)
+
+
+def test_every_body_of_a_file_is_accepted_and_ends_where_it_ends(found):
+    for function in found.values():
+        assert function.accepts(function.body)
+        assert body(function, [function.body, "\n", "x"]) == (function.body + "\n", True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "",
+        "\n",
+        "        return (\n",
+        "    return 1\n",
+        "        return 1\n      x\n",
+        "        '''\n",
+        "        return \0\n",
+        "        if x:\n",
+    ],
+)
+def test_what_is_not_python_is_refused(found, wrong):
+    assert not found["size"].accepts(wrong)
+
+
+def test_a_docstring_alone_is_told_from_code(found):
+    function = found["go"]
+    assert function.is_documentation('        """Go."""\n')
+    assert not function.is_documentation('        """Go."""\n        return 1\n')
+    assert not function.is_documentation("        pass\n")

@@ -1,0 +1,98 @@
+"""The scores of models that write code."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlx_gateloop.app.embedded_models.build import completions
+from mlx_gateloop.app.embedded_models.build.completions import Written
+from mlx_gateloop.app.embedded_models.build.kneser_ney import KneserNey
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+import mlx_gateloop as gl
+from mlx_gateloop import app
+from mlx_gateloop.data import encode
+from mlx_gateloop.generate import Speed
+from mlx_gateloop.tokenizer import byte_tokenizer
+
+DEMO = Path(app.__file__).parent / "embedded_models" / "demo"
+FILE = "".join(f"def f{number}(x):\n    return x + {number}\n\n\n" for number in range(30))
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return completions.chosen([FILE], 5)
+
+
+def writing(*texts):
+    """A writer of given texts, one after another; a text of `LIMIT` tokens is cut off."""
+    remaining = iter(texts)
+
+    def writer(prompt, seed, speed):
+        text = next(remaining)
+        speed.tokens = completions.LIMIT if text.endswith("...") else 1
+        yield from text.removesuffix("...")
+
+    return writer
+
+
+def test_the_same_functions_are_drawn_every_time_and_none_twice(drawn):
+    assert completions.chosen([FILE], 5) == drawn
+    assert len(set(completions.chosen([FILE], 100))) == 30
+
+
+def test_a_row_counts_what_is_accepted(drawn):
+    texts = ["    return 1\n\nx", "    return (\n\nx", '    """Do."""\n', "    y = 1\n...", "x"]
+    written = completions.write(drawn, writing(*texts))
+    assert [result.accepted for result in written] == [True, False, True, False, False]
+    assert [result.finished for result in written] == [True, True, True, False, True]
+    assert completions.row("a", "1.5", written, "2")[1:] == ["1.5", "2 (40%)", "1", "1", "1", "2"]
+
+
+def test_shown_text_does_not_end_its_block(drawn):
+    text = completions.shown([Written(drawn[0], "    x = '````'\n", True)])
+    assert text.count("`````") == 2
+    assert "1. accepted" in text
+
+
+def test_an_ngram_goes_on_as_its_text_did(drawn):
+    tokenizer = TokenizerWrapper(byte_tokenizer())
+    ngram = KneserNey(encode([FILE] * 20, tokenizer), completions.ORDER, len(tokenizer.get_vocab()))
+    writer = completions.ngram_writer(ngram, tokenizer)
+    written = completions.write(drawn, writer)
+    assert sum(result.accepted for result in written) >= 3
+    assert [result.body for result in written] == [
+        result.body for result in completions.write(drawn, writer)
+    ]
+    speed = Speed()
+    end = encode(["def f():\n"], tokenizer).tolist() * 100  # nothing follows but an end
+    ngram = KneserNey(np.array(end), completions.ORDER, len(tokenizer.get_vocab()))
+    assert "".join(completions.ngram_writer(ngram, tokenizer)("def f():\n", 0, speed)) == ""
+    assert speed.tokens < completions.LIMIT
+
+
+def test_answers_are_counted_word_for_word():
+    question, answer = (
+        "What does `len` do?",
+        "`len(obj)`: Return the number of items in a container.",
+    )
+    asked = [(question, answer), (question, answer + "!")]
+    assert completions.answered(*gl.load(DEMO), asked) == 1
+
+
+def test_the_report_has_every_model_the_ngram_and_the_first_bodies(monkeypatch):
+    monkeypatch.setattr(completions, "BODIES", 3)
+    monkeypatch.setattr(completions, "SHOWN", 2)
+    monkeypatch.setattr(completions, "LIMIT", 10)
+    monkeypatch.setattr(completions, "questions", lambda: [("What does `len` do?", "No.")])
+    monkeypatch.setattr(completions.library, "held_out", lambda: [FILE])
+    monkeypatch.setattr(completions.library, "documents", lambda: [FILE.replace("x", "y"), [{}]])
+    sizes, table, bodies = completions.report([str(DEMO)])
+    assert sizes.startswith(f"Held-out files: 1; bytes: {len(FILE):,}; tokens: ")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    assert [line[0] for line in rows] == ["", "---", "the files themselves", "demo", "5-gram"]
+    assert rows[2][2] == "3 (100%)"
+    assert rows[3][-1] == "0 of 1"
+    assert 0 < float(rows[4][1]) < float(rows[3][1])  # the demo has never seen such a text
+    assert "2. " in bodies
+    assert "3. " not in bodies

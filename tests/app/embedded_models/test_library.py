@@ -1,0 +1,53 @@
+"""The text of a model that writes code: what it holds, and what no model reads."""
+
+import pytest
+from mlx_gateloop.app.embedded_models.build import library
+
+from mlx_gateloop.data import pydocs, python_source
+
+LONG = "Return the number of the items that stand in the container."
+HEART = "Return the length of a thing, which is the number of its items."
+ELSEWHERE = "Set the temperature of the water that comes from this tap."
+
+
+def chat(name, answer):
+    question = f"What does `{name}` do?"
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Forty files, of which the twentieth and the last are the test part, and documentation."""
+    files = [f"x = {number}\n" for number in range(40)]
+    files[19] = f'def count(x):\n    """Return the number of the items\n    {LONG[31:]}"""\n'
+    files[39] = f'def len(x):\n    """{HEART}"""\n'
+    groups = [
+        [f"taps\n\n{ELSEWHERE}\n", chat("taps.heat", f"`taps.heat(t)`: {ELSEWHERE}")],
+        [f"box\n\ncount(x)\n{LONG}\n", chat("box.count", f"`box.count(x)`: {LONG}")],
+        [chat("len", f"`len(x)`: {HEART}")],
+    ]
+    monkeypatch.setattr(python_source, "documents", lambda: files)
+    monkeypatch.setattr(pydocs, "groups", lambda: groups)
+    return files, groups
+
+
+def test_held_out_are_the_test_files_of_the_corpus_that_are_not_known_by_heart(small):
+    files, _ = small
+    assert library.held_out() == [files[19]]
+
+
+def test_it_reads_every_other_file_once(small):
+    files, _ = small
+    documents = library.documents()
+    assert sorted(d for d in documents if d in files) == sorted({*files} - {files[19]})
+
+
+def test_it_reads_no_documentation_of_a_held_out_file(small):
+    everything = str(library.documents())
+    assert LONG not in everything
+    assert ELSEWHERE in everything
+    assert everything.count(HEART) == library.COPIES + 1  # and the file
+
+
+def test_the_same_seed_gives_the_same_documents_and_another_another_order():
+    assert library.documents(1) == library.documents(1) != library.documents(2)
