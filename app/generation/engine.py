@@ -1,24 +1,30 @@
 """The engine: a bounded queue, the worker that takes from it, and a watchdog over that."""
 
+import asyncio
 import atexit
 import logging
 import secrets
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
 
 from .decoder import Request
+from .isolation import Steps
 from .models import Models
 from .run import Limits, RecordedRuns, Run
 from .states import Message, StateCache, as_messages
 from .worker import SHUT_DOWN, STUCK, Job, Work, Worker
 from .worker_pool import WorkerPool
 
+T = TypeVar("T")
 LOG = logging.getLogger(__name__)
+ASK_SECONDS = 0.005  # between two looks for an answer
 WATCH_SECONDS = 1.0  # between two looks at the worker
 
 
@@ -93,6 +99,29 @@ class Engine:
         """
         return self.enqueue(model, None)
 
+    async def ask(self, question: Callable[[], T]) -> T:
+        """Return the answer to a short question, which the worker's thread finds in one step.
+
+        Raises:
+            InputError: The queue is full, or the question failed.
+        """
+        answers: list[T] = []
+
+        def steps() -> Steps[None]:
+            answers.append(question())
+            yield from ()
+
+        run = Run("", self._cancelled)
+        self._put(Job(run, None, steps()))
+        try:
+            while not run.done:
+                await asyncio.sleep(ASK_SECONDS)
+        finally:
+            run.cancel()  # if the visitor has left
+        if run.error:
+            raise InputError(run.error)
+        return answers[0]
+
     def close(self) -> None:
         """Stop everything and end the threads."""
         with self._condition:
@@ -160,17 +189,20 @@ class Engine:
         run = Run(model, self._cancelled)
         if isinstance(work, Request):
             run.sampling, run.max_tokens = work.sampling, work.max_tokens
+        self._put(Job(run, work), record)
+        return run
+
+    def _put(self, job: Job, record: bool = False) -> None:
         with self._condition:
             if self._closing:
                 raise InputError(SHUT_DOWN)
             if len(self._waiting) >= self.limits.queue:
                 waiting = f"{len(self._waiting)} requests are waiting"
                 raise InputError(f"the server is busy, {waiting}; try again in a moment")
-            self._waiting.append(Job(run, work))
+            self._waiting.append(job)
             if record:  # the others leave nothing to look at
-                self.recorded.put(run)
+                self.recorded.put(job.run)
             self._condition.notify_all()
-        return run
 
     def _cancelled(self, run: Run) -> None:
         with self._condition:

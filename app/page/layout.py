@@ -12,6 +12,7 @@ from ..generation.run import Limits
 from . import scripts
 from .events import PRIVATE, QUICK, stream
 from .handlers import Handlers, complaint, new_session
+from .lab import memory_lab
 from .link_preview import name_the_project
 from .saved_panel import SavedPanel
 from .state_view import state_view
@@ -102,6 +103,8 @@ def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
                 _completion(handlers, controls)
             with gr.Tab("Side by side"):
                 _side_by_side(handlers, controls)
+            with gr.Tab("Memory lab"):
+                memory_lab(handlers.engine)
             with gr.Tab("About"):
                 gr.Markdown(ABOUT, elem_id="about")
         unescape = scripts.call("edit_box", "unescapeEditBoxes", CHAT)

@@ -1,0 +1,107 @@
+"""The Memory lab: what two small models answer to digits and resets, and what they still hold."""
+
+import base64
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_gateloop.data.memory_horizon import answers
+from mlx_gateloop.errors import InputError, shown
+from mlx_gateloop.io import LOADED, load_model
+from mlx_gateloop.model.lm import Model
+from mlx_gateloop.watch import EndlessTrace, recording
+
+from .files import compare, sha256
+
+NAMES = ("data-controlled", "fixed")
+MODULUS = RESET = 5  # digits are 0 to 4, as in the training
+MOST_CELLS = 64  # the length of the training
+
+
+class Lab:
+    """Two models that sum the digits since the last reset.
+
+    Args:
+        folder: Has a directory for each of `NAMES`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._loaded = threading.local()  # MLX's arrays belong to the thread that made them
+
+    def solve(self, cells: Sequence[int]) -> dict[str, object]:
+        """Let both models read the cells; of a thread that may use MLX.
+
+        Args:
+            cells: What `checked` returned.
+
+        Returns:
+            "right", "answers" of each model, and "left", `strengths` of each.
+        """
+        inputs = np.array([cells], np.int32)
+        right, _ = answers(inputs, RESET, MODULUS, "running_sum")
+        read = [_read(model, inputs) for model in self._models()]
+        return {
+            "right": right[0].tolist(),
+            "answers": [answered for answered, _ in read],
+            "left": [strengths(trace) for _, trace in read],
+        }
+
+    def accuracy(self, spans: Sequence[tuple[int, int]]) -> list[list[float]]:
+        """Return the share of right answers of each model on held-out data, for ranges of spans."""
+        told = [json.loads((self._folder / name / "test.json").read_text()) for name in NAMES]
+        return [
+            [
+                sum(t["right_by_span"][a : b + 1]) / sum(t["asked_by_span"][a : b + 1])
+                for a, b in spans
+            ]
+            for t in told
+        ]
+
+    def _models(self) -> list[Model]:
+        if not hasattr(self._loaded, "models"):
+            self._loaded.models = [_loaded(name, self._folder / name) for name in NAMES]
+        models: list[Model] = self._loaded.models
+        return models
+
+
+def checked(cells: object) -> list[int]:
+    """Check what a page sends as cells, which may be anything.
+
+    Raises:
+        InputError: It is no list of 1 to 64 digits and resets.
+    """
+    if not isinstance(cells, list) or not 1 <= len(cells) <= MOST_CELLS:
+        got = f"{len(cells)}" if isinstance(cells, list) else shown(cells)
+        raise InputError(f"cells: expected a list of 1 to {MOST_CELLS}, got {got}")
+    for place, cell in enumerate(cells):
+        if type(cell) is not int or not 0 <= cell <= RESET:
+            expected = f"0 to {MODULUS - 1}, or {RESET} for a reset"
+            raise InputError(f"cells: expected {expected} at place {place}, got {shown(cell)}")
+    return cells
+
+
+def strengths(trace: EndlessTrace) -> str:
+    """Encode what is left of each token after every later one, a row for each, in base64.
+
+    0 to 255 are square roots of `EndlessTrace.fading`, of which a row's greatest is 255.
+    """
+    rows = [np.sqrt(row / row.max()) for row in trace.fadings()]
+    return base64.b64encode(np.rint(255 * np.concatenate(rows)).astype(np.uint8)).decode()
+
+
+def _read(model: Model, inputs: np.ndarray) -> tuple[list[int], EndlessTrace]:
+    with recording(model, window=MOST_CELLS) as recorder:
+        answered = np.array(model(mx.array(inputs))[0].argmax(-1))
+    return answered.tolist(), recorder.trace
+
+
+def _loaded(name: str, directory: Path) -> Model:
+    compare(name, directory, {f.name: sha256(f) for kind in LOADED for f in directory.glob(kind)})
+    model = load_model(directory)
+    mx.eval(model.parameters())
+    return model

@@ -1,0 +1,56 @@
+"""The Memory lab's tab: a gr.HTML that asks what both models make of the cells on the page."""
+
+import html
+from pathlib import Path
+
+import gradio as gr
+
+from mlx_gateloop.errors import InputError
+
+from ..generation.engine import Engine
+from ..generation.lab import MODULUS, MOST_CELLS, RESET, Lab, checked
+from . import scripts
+
+FOLDER = Path(__file__).parents[1] / "embedded_models" / "lab"
+SPANS = ((0, 8), (9, 16), (17, 32), (33, 64))  # of digits since the last reset
+
+
+def memory_lab(engine: Engine) -> gr.HTML:
+    """Make the component.
+
+    Args:
+        engine: Its thread runs the models.
+    """
+    lab = Lab(FOLDER)
+
+    async def solve(request: object) -> dict[str, object]:
+        try:
+            cells = checked(request)
+            return await engine.ask(lambda: lab.solve(cells))
+        except InputError as error:
+            return {"error": str(error)}
+
+    return gr.HTML(
+        html_template=(scripts.STATIC / "lab.html").read_text(encoding="utf-8"),
+        css_template=(scripts.STATIC / "lab.css").read_text(encoding="utf-8"),
+        js_on_load=scripts.call("lab", "attach", "element", "props", "server"),
+        server_functions=[solve],
+        elem_id="lab",
+        most=MOST_CELLS,
+        modulus=MODULUS,
+        reset=RESET,
+        tested=_tested(lab),
+    )
+
+
+def _tested(lab: Lab) -> str:
+    """Tell what both models reached on held-out data, in rows of a table."""
+    shares = lab.accuracy(SPANS)
+    rows = [
+        (f"{first} to {last}", *(f"{100 * model[i]:.1f}%" for model in shares))
+        for i, (first, last) in enumerate(SPANS)
+    ]
+    return "".join(
+        f"<tr><th scope='row'>{html.escape(span)}</th><td>{free}</td><td>{fixed}</td></tr>"
+        for span, free, fixed in rows
+    )

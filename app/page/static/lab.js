@@ -1,0 +1,232 @@
+import { bytes, deleted, example, inserted, left, START, said, toggled } from "./lab_cells.js";
+
+const MODELS = ["Data-controlled", "Fixed"];
+const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 };
+const NAMES_PX = { wide: 118, narrow: 64 }; // width of the rows' names
+const CELL_PX = { wide: 34, narrow: 25 };
+const GAP_PX = 2;
+const NARROW_PX = 600;
+
+/** Make an element. @param {string} name @param {object} properties @param {...(Node | string)} children */
+function make(name, properties, ...children) {
+  const element = Object.assign(document.createElement(name), properties);
+  element.append(...children);
+  return element;
+}
+
+/** The lab: cells that one edits, and what both models answer and hold. */
+class Lab {
+  /**
+   * @param {HTMLElement} section That of lab.html.
+   * @param {{most: number, modulus: number, reset: number}} props
+   * @param {{solve: (cells: number[]) => Promise<object>}} server Of lab.py.
+   */
+  constructor(section, props, server) {
+    Object.assign(this, { section, props, server });
+    this.find = (name) => section.querySelector(`.${name}`);
+    this.before = []; // digits that became resets
+    this.#listen();
+    this.show(START);
+  }
+
+  /** Show other cells. @param {number[]} cells */
+  show(cells) {
+    this.cells = cells;
+    this.before = [];
+    this.place = cells.length - 1;
+    this.#changed();
+  }
+
+  #changed() {
+    this.place = Math.min(this.place, this.cells.length - 1);
+    this.#layOut();
+    this.#ask();
+  }
+
+  /** Ask for the newest cells; what is edited meanwhile is asked for afterwards. */
+  async #ask() {
+    this.section.classList.add("waiting");
+    this.solved = null;
+    if (this.asking) return;
+    this.asking = true;
+    let cells;
+    let answer;
+    do {
+      cells = this.cells;
+      answer = await this.server
+        .solve(cells)
+        .catch(() => ({ error: "The server cannot be reached." }));
+    } while (cells !== this.cells);
+    this.asking = false;
+    this.section.classList.remove("waiting");
+    if (!answer.error) this.solved = { ...answer, left: answer.left.map(bytes) };
+    this.#paint();
+    if (answer.error) this.find("said").textContent = answer.error;
+  }
+
+  /** Put the cells into as many lines as the width asks for. */
+  #layOut() {
+    const width = this.section.clientWidth;
+    if (!width) return; // its tab is closed
+    const size = width < NARROW_PX ? "narrow" : "wide";
+    const [cell, names] = [CELL_PX[size], NAMES_PX[size]];
+    const fit = Math.max(4, Math.floor((width - names - 12) / (cell + GAP_PX)));
+    const lines = Math.ceil(this.cells.length / fit);
+    const each = Math.ceil(this.cells.length / lines);
+    const key = `${size} ${each} ${this.cells.length}`;
+    if (key !== this.key) {
+      this.key = key;
+      const place = this.find("lines");
+      place.style.setProperty("--cell", `${cell}px`);
+      place.style.setProperty("--names", `${names}px`);
+      this.columns = this.cells.map((_, i) => this.#column(i));
+      const starts = Array.from({ length: lines }, (_, line) => line * each);
+      place.replaceChildren(
+        ...starts.map((start) => this.#line(this.columns.slice(start, start + each))),
+      );
+    }
+    this.#paint();
+  }
+
+  /** The table cells of a place, from top to bottom. */
+  #column(i) {
+    const button = make("button", { type: "button" });
+    const held = () => make("td", { className: "held" }, make("span", {}));
+    const cells = [
+      make("td", {}, button),
+      make("td", { className: "truth" }),
+      ...MODELS.flatMap(() => [held(), make("td", { className: "answer" })]),
+    ];
+    for (const cell of cells) cell.dataset.place = i;
+    return { button, cells };
+  }
+
+  #line(columns) {
+    const names = [
+      ["", "Digits"],
+      ["", "Right answer"],
+      ...MODELS.flatMap((model) => [
+        [model, "still holds"],
+        ["", "answers", model],
+      ]),
+    ];
+    const rows = names.map(([model, name, of], row) => {
+      const label = make("th", { scope: "row" }, ...(model ? [make("b", {}, model)] : []), name);
+      if (of) label.setAttribute("aria-label", `${of} answers`);
+      const cells = columns.map((column) => column.cells[row]);
+      return make("tr", { className: model ? "first" : "" }, label, ...cells);
+    });
+    return make("table", {}, make("tbody", {}, ...rows));
+  }
+
+  #paint() {
+    const { cells, place, solved, columns, props } = this;
+    if (!columns) return;
+    const text = (cell) => (cell === props.reset ? "R" : String(cell));
+    columns.forEach(({ button, cells: [, truth, ...rows] }, i) => {
+      const isReset = cells[i] === props.reset;
+      button.textContent = text(cells[i]);
+      button.classList.toggle("reset", isReset);
+      button.tabIndex = i === place ? 0 : -1;
+      button.setAttribute("aria-label", `place ${i + 1}: ${isReset ? "reset" : cells[i]}`);
+      if (i === place) button.setAttribute("aria-current", "true");
+      else button.removeAttribute("aria-current");
+      truth.textContent = solved?.right[i] ?? "";
+      for (const cell of columns[i].cells) cell.classList.toggle("chosen", i === place);
+      MODELS.forEach((_, model) => {
+        this.#hold(rows[2 * model], text(cells[i]), i, solved?.left[model]);
+        this.#answer(rows[2 * model + 1], solved?.answers[model][i], solved?.right[i]);
+      });
+    });
+    this.#tell();
+  }
+
+  /** Show how strong a token is at the chosen place. */
+  #hold(cell, text, i, codes) {
+    const strength = codes ? left(codes, this.place, i) : 0;
+    const later = i > this.place;
+    cell.classList.toggle("later", later);
+    cell.style.setProperty("--left", strength.toFixed(3));
+    cell.firstChild.textContent = later ? "" : text;
+    cell.title = later ? "" : `${Math.round(100 * strength ** 2)}% as strong as the strongest`;
+  }
+
+  #answer(cell, answer, right) {
+    const known = answer !== undefined;
+    cell.textContent = known ? answer : "";
+    cell.classList.toggle("right", known && answer === right);
+    cell.classList.toggle("wrong", known && answer !== right);
+    cell.dataset.mark = known ? (answer === right ? "✓" : "✗") : "";
+    cell.ariaLabel = known ? `${answer}, ${answer === right ? "right" : "wrong"}` : "";
+  }
+
+  #tell() {
+    const { solved, cells, place, props } = this;
+    if (!solved) return;
+    this.find("said").textContent = said(solved, cells, place, props, MODELS);
+    this.section.querySelectorAll(".score").forEach((score, model) => {
+      const good = solved.answers[model].filter((answer, i) => answer === solved.right[i]).length;
+      score.textContent = `${good} of ${cells.length} right here`;
+    });
+  }
+
+  /** Look at a place. @param {number} place */
+  choose(place, focus = false) {
+    this.place = Math.min(this.cells.length - 1, Math.max(0, place));
+    this.#paint();
+    if (focus) this.columns?.[this.place].button.focus();
+  }
+
+  /** Write into the chosen cell, as a key does; returns false for a key that means nothing. */
+  press(key) {
+    const { cells, place, props } = this;
+    const digit = /^\d$/.test(key) ? Number(key) : props.modulus;
+    const edits = {
+      r: () => toggled(cells, this.before, place, props.reset),
+      Insert: () => inserted(cells, place, props.most),
+      Delete: () => deleted(cells, place),
+    };
+    edits.Backspace = edits.Delete;
+    edits.R = edits.r;
+    const edit = digit < props.modulus ? () => cells.with(place, digit) : edits[key];
+    if (!edit) return false;
+    this.cells = edit();
+    if (digit < props.modulus) this.place = Math.min(place + 1, cells.length - 1);
+    if (this.cells.length !== cells.length) this.before = [];
+    this.#changed();
+    return true;
+  }
+
+  #listen() {
+    const { section } = this;
+    const lines = this.find("lines");
+    const placeOf = (event) => event.target.closest("td")?.dataset.place;
+    lines.addEventListener("click", (event) => {
+      const place = placeOf(event);
+      if (place === undefined) return;
+      this.choose(Number(place), true);
+      if (event.target.closest("button")) this.press("r");
+      this.columns[this.place].button.focus();
+    });
+    lines.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.altKey || event.metaKey) return; // the browser's own
+      const step = STEPS[event.key];
+      if (step !== undefined) this.choose(this.place + step, true);
+      else if (!this.press(event.key)) return;
+      else this.columns[this.place].button.focus();
+      event.preventDefault();
+    });
+    section.addEventListener("click", (event) => {
+      const { example: name, key } = event.target.dataset;
+      if (name) this.show(example(name, this.props, Math.random));
+      if (key) this.press(key);
+    });
+    new ResizeObserver(() => this.#layOut()).observe(section);
+  }
+}
+
+/** Make a gr.HTML the lab; its arguments are those of js_on_load. @param {HTMLElement} element */
+export function attach(element, props, server) {
+  const section = element.querySelector(".lab");
+  section.lab = new Lab(section, props, server);
+}

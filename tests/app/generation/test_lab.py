@@ -1,0 +1,148 @@
+"""The Memory lab's answers: those of the models, whatever a page sends."""
+
+import asyncio
+import base64
+import shutil
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_gateloop.app.generation import lab
+from mlx_gateloop.app.generation.run import Run
+from mlx_gateloop.app.generation.worker import Job
+from mlx_gateloop.app.page.lab import FOLDER, memory_lab
+
+import mlx_gateloop as gl
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.io import load_model
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda values: st.lists(values, max_size=70) | st.dictionaries(st.text(), values, max_size=3),
+    max_leaves=80,
+)
+
+
+def test_answers_and_strengths_are_those_of_the_models():
+    cells = [4, 5, 3, 3, 0, 5, 5, 2]
+    solved = lab.Lab(FOLDER).solve(cells)
+    assert solved["right"] == [4, 0, 3, 1, 1, 0, 0, 2]
+    for model, name in enumerate(lab.NAMES):
+        loaded = load_model(FOLDER / name)
+        assert solved["answers"][model] == loaded(mx.array([cells]))[0].argmax(-1).tolist()
+        codes = np.frombuffer(base64.b64decode(solved["left"][model]), np.uint8)
+        shares = gl.watch.fading(loaded, cells)
+        expected = [np.sqrt(shares[: n + 1, n] / shares[: n + 1, n].max()) for n in range(8)]
+        assert codes / 255 == pytest.approx(np.concatenate(expected), abs=0.003)
+
+
+@pytest.mark.parametrize("cells", [[5], [0], [5] * 64, [5, *[4] * 15] * 4])
+def test_the_ends_of_what_may_be_asked(cells):
+    solved = lab.Lab(FOLDER).solve(lab.checked(cells))
+    assert len(solved["right"]) == len(solved["answers"][1]) == len(cells)
+    assert solved["answers"][0] == solved["right"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (None, "cells: expected a list of 1 to 64, got None"),
+        ([], "cells: expected a list of 1 to 64, got 0"),
+        ([1] * 65, "cells: expected a list of 1 to 64, got 65"),
+        ("</script>" * 999, "cells: expected a list of 1 to 64, got '</script>"),
+        ([0, 6], "cells: expected 0 to 4, or 5 for a reset at place 1, got 6"),
+        ([True], "cells: expected 0 to 4, or 5 for a reset at place 0, got True"),
+        ([-1], "cells: expected 0 to 4, or 5 for a reset at place 0, got -1"),
+        ([1.0], "cells: expected 0 to 4, or 5 for a reset at place 0, got 1.0"),
+        (["a\nb"], r"cells: expected 0 to 4, or 5 for a reset at place 0, got 'a\nb'"),
+        ([10**4000], "cells: expected 0 to 4, or 5 for a reset at place 0, got "),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_line(cells, message):
+    with pytest.raises(InputError) as refused:
+        lab.checked(cells)
+    line = str(refused.value)
+    assert line.startswith(message)
+    assert "\n" not in line
+    assert len(line) < 300
+
+
+@given(JSON)
+@settings(max_examples=50, deadline=None)
+def test_anything_else_is_refused(value):
+    digits = isinstance(value, list) and all(
+        type(cell) is int and cell in range(6) for cell in value
+    )
+    if digits and 1 <= len(value) <= 64:
+        assert lab.checked(value) == value
+        return
+    with pytest.raises(InputError) as refused:
+        lab.checked(value)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 300
+
+
+def test_a_changed_model_is_refused(tmp_path):
+    changed = Path(shutil.copytree(FOLDER, tmp_path / "lab"))
+    weights = changed / "fixed" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    with pytest.raises(InputError, match=r"fixed/model\.safetensors: differs from SHA256SUMS"):
+        lab.Lab(changed).solve([1])
+
+
+@pytest.fixture
+def ask(engine):
+    component = memory_lab(engine)
+    return lambda *requests: asyncio.run(together(component.solve, requests))
+
+
+async def together(solve, requests):
+    return await asyncio.gather(*map(solve, requests))
+
+
+def test_a_page_gets_answers_or_one_line(ask):
+    good, bad = ask([1, 2, 5], {"cells": []})
+    assert good["right"] == [1, 3, 0]
+    assert bad == {"error": "cells: expected a list of 1 to 64, got {'cells': []}"}
+
+
+def test_a_full_queue_says_so_and_answers_come_back(make_engine):
+    engine = make_engine(queue=0)
+    answered = asyncio.run(memory_lab(engine).solve([1, 2]))
+    assert answered == {
+        "error": "the server is busy, 0 requests are waiting; try again in a moment"
+    }
+
+
+def test_a_question_that_fails_says_no_more_than_that(engine):
+    def fail():
+        raise OSError("/home/somebody/models")
+
+    with pytest.raises(InputError, match="something went wrong inside; the server's log says what"):
+        asyncio.run(engine.ask(fail))
+    assert asyncio.run(engine.ask(lambda: 7)) == 7
+
+
+def test_a_page_that_leaves_asks_no_more(make_engine):
+    engine = make_engine(active=1)
+    held = []
+
+    async def leave():
+        def steps():
+            while not held:
+                yield
+
+        engine._put(Job(Run(""), None, steps()))
+        asked = asyncio.create_task(engine.ask(lambda: held.append("asked")))
+        await asyncio.sleep(0.05)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        assert not engine._waiting
+        held.append("left")
+
+    asyncio.run(leave())
+    assert asyncio.run(engine.ask(lambda: 7)) == 7
+    assert held == ["left"]

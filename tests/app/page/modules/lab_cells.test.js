@@ -1,0 +1,80 @@
+import assert from "node:assert";
+import { test } from "node:test";
+import {
+  deleted,
+  example,
+  inserted,
+  left,
+  START,
+  said,
+  toggled,
+} from "../../../../app/page/static/lab_cells.js";
+
+const PROPS = { modulus: 5, reset: 5, most: 64 };
+const MODELS = ["Data-controlled", "Fixed"];
+
+test("examples have digits, resets where they should be, and no more than may be", () => {
+  for (const chance of [0, 0.3, 0.999999])
+    for (const name of ["long", "resets", "none", "random"]) {
+      const cells = example(name, PROPS, () => chance);
+      assert.ok(cells.length >= 8 && cells.length <= 64);
+      assert.ok(cells.every((cell) => Number.isInteger(cell) && cell >= 0 && cell <= 5));
+      const resets = cells.filter((cell) => cell === 5).length;
+      const expected = { long: 1, resets: 5, none: 0 }[name];
+      assert.ok(expected === undefined || resets === expected, name);
+    }
+  assert.deepEqual([START.length, START.indexOf(5), START.lastIndexOf(5)], [48, 5, 5]);
+});
+
+test("a digit becomes a reset and comes back", () => {
+  const [cells, before] = [[3, 1, 5], []];
+  const reset = toggled(cells, before, 0, 5);
+  assert.deepEqual(reset, [5, 1, 5]);
+  assert.deepEqual(toggled(reset, before, 0, 5), cells);
+  assert.deepEqual(toggled(cells, before, 2, 5), [3, 1, 0]); // it was never a digit
+  assert.deepEqual(cells, [3, 1, 5]);
+});
+
+test("cells are inserted and deleted within the limits", () => {
+  assert.deepEqual(inserted([1, 2], 0, 3), [1, 0, 2]);
+  assert.deepEqual(inserted([1, 2], 1, 2), [1, 2]);
+  assert.deepEqual(deleted([1, 2], 0), [2]);
+  assert.deepEqual(deleted([1], 0), [1]);
+});
+
+test("strengths are rows of a triangle", () => {
+  const codes = Uint8Array.of(255, 51, 255, 0, 102, 255);
+  assert.deepEqual(
+    [left(codes, 0, 0), left(codes, 1, 0), left(codes, 2, 1), left(codes, 1, 2)],
+    [1, 0.2, 0.4, 0],
+  );
+});
+
+test("a place is told with its sum, the answers and what is held from before the reset", () => {
+  const codes = new Uint8Array(21).fill(255);
+  codes[15] = 51; // of token 0 after token 5
+  const faded = Uint8Array.from(codes, (code) => code / 2);
+  const solved = {
+    right: [3, 0, 4, 3, 3, 0],
+    answers: [
+      [3, 0, 4, 3, 3, 0],
+      [3, 0, 4, 3, 1, 0],
+    ],
+    left: [codes, faded],
+  };
+  const cells = [3, 5, 4, 4, 0, 2];
+  const tell = (place) => said(solved, cells, place, PROPS, MODELS);
+  assert.equal(
+    tell(0),
+    "Place 1, 1 since the start: 3 = 3, modulo 5 that is 3. Data-controlled: 3, right; Fixed: 3, right.",
+  );
+  assert.match(tell(1), /^Place 2, a reset, whose answer is 0\. /);
+  assert.match(
+    tell(4),
+    /3 since the reset: 4 \+ 4 \+ 0 = 8, modulo 5 that is 3\..*Fixed: 1, wrong/,
+  );
+  assert.match(tell(5), /all: 4% in data-controlled, 1% in fixed\.$/);
+  const long = Array(20).fill(1);
+  const all = { right: long, answers: [long, long], left: [codes, codes] };
+  assert.match(said(all, long, 19, PROPS, MODELS), /: 1 \+ 1 \+ 1 \+ … \+ 1 \+ 1 \+ 1 = 20,/);
+});
