@@ -54,6 +54,10 @@ def pictures(browser: Browser, url: str) -> None:
     click_token(page, "left", 0.8)
     click_token(page, "right", 0.8)
     take(page, "side-by-side")
+    page = open_page(browser, url)
+    page.tab.get_by_role("tab", name="Memory lab").click()
+    page.tab.wait_for_function("document.querySelector('#lab .lab')?.lab.solved")
+    take(page, "lab")
     phone = {"width": 390, "height": 844}
     page = open_page(browser, url, viewport=phone, device_scale_factor=2, is_mobile=True)
     ask(page, "chat", "chat")
