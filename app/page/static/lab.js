@@ -2,7 +2,7 @@ import { bytes, deleted, example, inserted, left, START, said, toggled } from ".
 
 const MODELS = ["Data-controlled", "Fixed"];
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 };
-const NAMES_PX = { wide: 118, narrow: 64 }; // width of the rows' names
+const NAMES_PX = { wide: 118, narrow: 72 }; // width of the rows' names
 const CELL_PX = { wide: 34, narrow: 25 };
 const GAP_PX = 2;
 const NARROW_PX = 600;
