@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from mlx_gateloop.commands.evaluate import add_eval
-from mlx_gateloop.commands.experiment import add_experiment
+from mlx_gateloop.commands.experiment import add_experiment, add_readings
 from mlx_gateloop.commands.figures import add_figures
 from mlx_gateloop.commands.generate import add_generate
 from mlx_gateloop.commands.launch import add_launch
@@ -104,6 +104,12 @@ COMMANDS = {
         add_experiment,
         "the same comparison on the next byte of a text",
         "gateloop text --text my.txt --out runs/text",
+        "train",
+    ),
+    "readings": Command(
+        add_readings,
+        "train under each reading of what the paper leaves open, one change at a time",
+        "gateloop readings --out runs/readings",
         "train",
     ),
     "launch": Command(

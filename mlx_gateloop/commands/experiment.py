@@ -1,4 +1,4 @@
-"""`gateloop memory-horizon`, `gateloop recall`, `gateloop induction` and `gateloop text`."""
+"""`gateloop memory-horizon`, `recall`, `induction`, `text` and `readings`."""
 
 import argparse
 import shlex
@@ -23,15 +23,7 @@ def add_experiment(command: argparse.ArgumentParser) -> None:
         help_text = "any text of 5 KB or more, or `python-source`: Python's standard library"
         add("--text", required=True, metavar="FILE", help=help_text)
     add("--preset", default="small", metavar="NAME", help=PRESET_HELP[name])
-    add(
-        "--out",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="folder for results, figures and runs",
-    )
-    add("--resume", action="store_true", help="continue the experiment in DIR, bit for bit")
-    add("--seeds", type=int, metavar="N", help="train each model N times; default: the preset's")
+    _add_runs(command)
     add("--draws", type=int, metavar="N", help="draws of the data; seed n takes draw n modulo N")
     add(
         "--tune",
@@ -40,13 +32,6 @@ def add_experiment(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help="first try N settings for each model, the same for all, and take the one with the "
         "lowest validation loss; default: 0, the preset's settings",
-    )
-    add(
-        "--jobs",
-        type=int,
-        default=1,
-        metavar="N",
-        help="train N models side by side, each in a process with one thread of the BLAS",
     )
     add(
         "--models",
@@ -59,12 +44,38 @@ def add_experiment(command: argparse.ArgumentParser) -> None:
         help="choose each model's width of channel mixing so that it has as many parameters as "
         "data_controlled, or give all the same width; default: the preset's",
     )
+    command.set_defaults(run=_experiment, name=name)
+
+
+def add_readings(command: argparse.ArgumentParser) -> None:
+    _add_runs(command)
+    command.set_defaults(run=_readings)
+
+
+def _add_runs(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of every command that trains several models."""
+    add = command.add_argument
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder for results, figures and runs",
+    )
+    add("--resume", action="store_true", help="continue the experiment in DIR, bit for bit")
+    add("--seeds", type=int, metavar="N", help="train each model N times; default: the preset's")
+    add(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="train N models side by side, each in a process with one thread of the BLAS",
+    )
     add_settings(
         command,
         "another setting: of the task, such as task.length=128 or task.function=running_sum, "
         "or of the training, such as steps=500; may be repeated",
     )
-    command.set_defaults(run=_experiment, name=name)
 
 
 def _experiment(arguments: argparse.Namespace) -> None:
@@ -86,8 +97,27 @@ def _experiment(arguments: argparse.Namespace) -> None:
         draws=arguments.draws,
         trials=arguments.tune,
     )
+    command = shlex.join(["gateloop", *arguments.argv])
+    run_experiment(experiment, arguments.out, arguments.resume, command, _jobs(arguments))
+    print((arguments.out / "results.md").read_text(encoding="utf-8"))
+
+
+def _jobs(arguments: argparse.Namespace) -> int:
     if arguments.jobs < 1:
         raise InputError(f"--jobs {arguments.jobs}: expected at least 1")
-    command = shlex.join(["gateloop", *arguments.argv])
-    run_experiment(experiment, arguments.out, arguments.resume, command, arguments.jobs)
-    print((arguments.out / "results.md").read_text(encoding="utf-8"))
+    jobs: int = arguments.jobs
+    return jobs
+
+
+def _readings(arguments: argparse.Namespace) -> None:
+    from mlx_gateloop.experiments.readings import run_readings
+
+    run_readings(
+        arguments.out,
+        settings(arguments.set, "task.length=128"),
+        arguments.seeds,
+        _jobs(arguments),
+        arguments.resume,
+        shlex.join(["gateloop", *arguments.argv]),
+    )
+    print((arguments.out / "readings.md").read_text(encoding="utf-8"))

@@ -5,13 +5,13 @@ list of numbers since the last reset, or since the start: it requires rememberin
 and nothing before it.
 
 Choices that the paper leaves open: the answer is taken modulo `max_output + 1`, so that all outputs
-occur; a reset is not part of the list, and its answer is 0, which is scored; resets are at distinct
-uniform positions; the middle of an odd list is not squared.
+occur; a reset is not part of the list, and its answer is 0, which is scored unless it is unasked;
+resets are at distinct uniform positions; the middle of an odd list is not squared.
 """
 
 import numpy as np
 
-from mlx_gateloop.data.task import Samples, Task, draw_splits
+from mlx_gateloop.data.task import UNASKED, Samples, Task, draw_splits
 from mlx_gateloop.errors import InputError
 
 
@@ -21,6 +21,7 @@ def memory_horizon(
     max_input: int = 4,
     max_output: int = 50,
     function: str = "alternating_products",
+    at_resets: str = "zero",
     samples: int = 2000,
     held_out: int = 200,
     seed: int = 0,
@@ -33,6 +34,7 @@ def memory_horizon(
         max_input: Inputs are uniform in 0 to max_input; the reset is the next token.
         max_output: Answers are 0 to max_output.
         function: A name of `FUNCTIONS`.
+        at_resets: "zero", the answer, or "unasked".
         samples: Training sequences.
         held_out: Validation sequences, and the same number of test sequences.
         seed: Seed of the data.
@@ -44,13 +46,18 @@ def memory_horizon(
         raise InputError(f"task.resets must lie in 0 to task.length {length}, got {resets}")
     if function not in FUNCTIONS:
         raise InputError(f"unknown task.function {function!r}; allowed: {', '.join(FUNCTIONS)}")
+    if at_resets not in ("zero", "unasked"):
+        raise InputError(f"task.at_resets: expected zero or unasked, got {at_resets!r}")
     reset = max_input + 1
 
     def draw(generator: np.random.Generator, count: int) -> Samples:
         inputs = generator.integers(0, reset, (count, length), np.int32)
         places = generator.random((count, length)).argpartition(resets - 1)[:, :resets]
         np.put_along_axis(inputs, places, np.int32(reset), 1)
-        return Samples(inputs, *answers(inputs, reset, max_output + 1, function))
+        targets, span = answers(inputs, reset, max_output + 1, function)
+        if at_resets == "unasked":
+            targets[inputs == reset] = UNASKED
+        return Samples(inputs, targets, span)
 
     splits = draw_splits(draw, (samples, held_out, held_out), seed)
     return Task(reset + 1, max_output + 1, *splits, marker=reset)

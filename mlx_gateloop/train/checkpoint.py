@@ -20,6 +20,8 @@ from mlx_gateloop.train.step import assign
 
 FORMAT = "mlx_gateloop training checkpoint 2"
 WITHOUT_CHECKSUM = "mlx_gateloop training checkpoint 1"
+# Keys of a configuration that earlier checkpoints lack, with the values that they had then.
+EARLIER = {"optimizer.exchange_dtype": "float32", "optimizer.state_transition_weight_decay": 0.0}
 
 
 @dataclass
@@ -190,7 +192,8 @@ def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> 
     if saved["data"] != now["data"]:
         raise InputError(f"{path}: the run to resume differs in its data; give the same data")
     before, after = (dict(tree_flatten(identity["config"])) for identity in (saved, now))
-    before.setdefault("optimizer.exchange_dtype", "float32")  # saved before there were ranks
+    for key, value in EARLIER.items():
+        before.setdefault(key, value)
     before["sequence_parallel"] = after["sequence_parallel"]  # the ranks may be other ones
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) != after.get(key):

@@ -67,6 +67,7 @@ class OptimizerConfig:
             state transition; None takes `learning_rate`.
         betas: AdamW's two decay rates.
         weight_decay: decoupled decay of matrices outside the state transition.
+        state_transition_weight_decay: the same for the state transition, its vectors too.
         warmup_steps: length of the linear warm-up; None is a tenth of the steps.
         clip_norm: largest global norm of a gradient.
         accumulate: batches per step; a target weighs the same in each of them.
@@ -78,6 +79,7 @@ class OptimizerConfig:
     state_transition_learning_rate: PositiveFloat | None = None
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: NonNegativeFloat = 0.05
+    state_transition_weight_decay: NonNegativeFloat = 0.0
     warmup_steps: NonNegativeInt | None = None
     clip_norm: PositiveFloat = 1.0
     accumulate: Count = 1

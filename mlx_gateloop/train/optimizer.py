@@ -59,7 +59,7 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
     """Make AdamW with three groups: state transition; other vectors; other matrices, which decay.
 
     Source: paper, appendix "WikiText103 hyperparameters": the projections that control the state
-    transition have their own learning rate and no weight decay.
+    transition have their own learning rate and no weight decay, which is the default.
     """
     warmup = steps // 10 if config.warmup_steps is None else config.warmup_steps
 
@@ -70,7 +70,7 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
     base = config.learning_rate
     peaks = [config.state_transition_learning_rate or base, base, base]
     return Optimizer(
-        [adamw(0.0), adamw(0.0), adamw(config.weight_decay)],
+        [adamw(config.state_transition_weight_decay), adamw(0.0), adamw(config.weight_decay)],
         [lambda path, _: is_state_transition(path), lambda _, leaf: leaf.ndim < 2],
         [cosine_with_warmup(peak, warmup, steps) for peak in peaks],
     )

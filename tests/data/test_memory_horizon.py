@@ -92,6 +92,17 @@ def test_no_resets_or_nothing_else(resets):
     np.testing.assert_array_equal(samples.span, np.tile(expected, (4, 1)))
 
 
+def test_resets_may_be_unasked():
+    settings = {"length": 32, "samples": 5, "held_out": 2}
+    scored = memory_horizon(**settings).training
+    unasked = memory_horizon(**settings, at_resets="unasked").training
+    np.testing.assert_array_equal(unasked.inputs, scored.inputs)
+    np.testing.assert_array_equal(unasked.asked, scored.inputs != 5)
+    np.testing.assert_array_equal(unasked.targets[unasked.asked], scored.targets[unasked.asked])
+    with pytest.raises(InputError, match=r"task\.at_resets: expected zero or unasked, got 'none'"):
+        memory_horizon(at_resets="none")
+
+
 def test_a_seed_decides_everything():
     def fingerprint(**changes):
         return memory_horizon(length=32, samples=5, held_out=2, **changes).sha256

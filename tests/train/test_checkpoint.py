@@ -17,10 +17,11 @@ from mlx_gateloop.train.checkpoint import (
     Progress,
     read_header,
     read_newest,
+    require_same_run,
     restore,
     save_checkpoint,
 )
-from mlx_gateloop.train.config import OptimizerConfig
+from mlx_gateloop.train.config import OptimizerConfig, TrainConfig
 from mlx_gateloop.train.optimizer import make_optimizer
 
 PROGRESS = Progress(step=7, best_loss=1.25, recent=[0.1, 1 / 3])
@@ -222,3 +223,17 @@ def test_metadata_that_is_no_progress_is_one_line(tmp_path, progress):
     with pytest.raises(InputError, match=r"last\.safetensors: damaged \(") as caught:
         read_header(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_from_before_a_key_is_a_run_with_its_former_value():
+    def identity(*left_out, **settings):
+        config = TrainConfig(steps=1, optimizer=OptimizerConfig(**settings)).to_dict()
+        for key in left_out:
+            del config["optimizer"][key]
+        return {"config": config, "data": {}}
+
+    keys = "exchange_dtype", "state_transition_weight_decay"
+    require_same_run(identity(*keys), identity(), Path("last"))
+    changed = identity(state_transition_weight_decay=0.1)
+    with pytest.raises(InputError, match=r"differs in optimizer\.state_transition_weight_decay"):
+        require_same_run(identity(*keys), changed, Path("last"))

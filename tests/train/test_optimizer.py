@@ -47,6 +47,20 @@ def test_groups_of_the_paper(transition):
         assert weight.max().item() == pytest.approx(0.95 if decays else 1.0), path
 
 
+def test_state_transitions_may_decay():
+    model = Model(ModelArgs(**SMALL))
+    model.update(tree_map(mx.ones_like, model.parameters()))
+    settings = OptimizerConfig(
+        learning_rate=0.1, weight_decay=0.0, state_transition_weight_decay=0.5
+    )
+    optimizer = make_optimizer(settings, steps=5)
+    optimizer.init(model.trainable_parameters())
+    optimizer.update(model, tree_map(mx.zeros_like, model.parameters()))
+    for path, weight in tree_flatten(model.parameters()):
+        is_transition = "gamma" in path or "theta" in path
+        assert weight.max().item() == pytest.approx(0.95 if is_transition else 1.0), path
+
+
 @pytest.mark.parametrize("transition", ["data_controlled", "lru"])
 def test_state_transition_has_its_own_rate(transition):
     """The first bias-corrected Adam step is the rate times the gradient's sign."""

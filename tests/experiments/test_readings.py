@@ -1,0 +1,94 @@
+"""The readings of what the paper leaves open, and their table."""
+
+import pytest
+from helpers.training import TINY_EXPERIMENT, press_ctrl_c
+
+from mlx_gateloop.cli import main
+from mlx_gateloop.data.task import SampleBatches
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.experiments import readings
+from mlx_gateloop.experiments.presets import PRESETS
+from mlx_gateloop.experiments.readings import OURS, READINGS, run_readings
+from mlx_gateloop.experiments.report import interval, read_runs
+from mlx_gateloop.train import Interrupted
+
+SOME = (OURS, "post-norm")
+
+
+@pytest.fixture(autouse=True)
+def two_readings_without_pictures(monkeypatch):
+    monkeypatch.setattr(readings, "READINGS", {name: READINGS[name] for name in SOME})
+    monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: [])
+    monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: None)
+
+
+def rows(out):
+    lines = (out / "readings.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
+    return {row[0]: row[1:] for row in cells}
+
+
+def accuracy(out, name, model, seed):
+    (run,) = [run for run in read_runs(out / name)[model] if run["seed"] == seed]
+    return run["accuracy"]
+
+
+def test_every_reading_can_be_trained_and_differs_from_ours_in_one_thing():
+    preset = PRESETS["memory-horizon"]["small"].changed_by(TINY_EXPERIMENT)
+    task = preset.make_task()
+    ours = preset.config(task, "fixed", 0).to_dict() | {"task": task.fingerprint}
+    for name, (_, changes) in READINGS.items():
+        changed = preset.changed_by(changes)
+        other = changed.make_task()
+        config = changed.config(other, "fixed", 0).to_dict() | {"task": other.fingerprint}
+        config["model"] = {k: v for k, v in config["model"].items() if k != "intermediate_size"}
+        different = {key for key in config if config[key] != ours[key]} - {"model"}
+        assert len(changes) == (name != OURS)
+        assert bool(different) == any(not key.startswith("model.") for key in changes)
+
+
+def test_the_table_compares_each_reading_with_ours_by_seed(tmp_path, capsys):
+    out = tmp_path / "out"
+    options = [f"--set={key}={value}" for key, value in TINY_EXPERIMENT.items()]
+    assert main(["readings", "--out", str(out), "--seeds", "2", *options]) == 0
+    table = rows(out)
+    assert list(table)[-2:] == [READINGS[name][0] for name in SOME]
+    assert table[READINGS[OURS][0]][1] == table[READINGS[OURS][0]][3] == "-"
+    cells = table[READINGS["post-norm"][0]]
+    for place, model in ((1, "data_controlled"), (3, "fixed")):
+        changes = [
+            accuracy(out, "post-norm", model, seed) - accuracy(out, OURS, model, seed)
+            for seed in (0, 1)
+        ]
+        assert cells[place] == f"{sum(changes) / 2:+.3f}{interval(changes)}"
+    lead = [
+        accuracy(out, "post-norm", "data_controlled", seed)
+        - accuracy(out, "post-norm", "fixed", seed)
+        for seed in (0, 1)
+    ]
+    assert cells[4] == f"{sum(lead) / 2:+.3f}{interval(lead)}"
+    assert capsys.readouterr().out == (out / "readings.md").read_text() + "\n"
+
+
+def test_a_resumed_run_keeps_what_is_finished_and_a_new_one_needs_an_empty_folder(
+    tmp_path, monkeypatch
+):
+    arguments = tmp_path / "out", TINY_EXPERIMENT, 1
+    with monkeypatch.context() as patch:
+        press_ctrl_c(patch, SampleBatches, 15)  # the third run: the second reading
+        with pytest.raises(Interrupted):
+            run_readings(*arguments)
+    assert list(rows(arguments[0]))[-1] == READINGS[OURS][0]
+    with pytest.raises(InputError, match="already holds something"):
+        run_readings(*arguments)
+    first = (arguments[0] / OURS / "runs" / "fixed-0" / "log.jsonl").read_bytes()
+    run_readings(*arguments, resume=True)
+    assert (arguments[0] / OURS / "runs" / "fixed-0" / "log.jsonl").read_bytes() == first
+    assert list(rows(arguments[0]))[-2:] == [READINGS[name][0] for name in SOME]
+
+
+def test_an_unusable_setting_is_refused_before_anything_is_trained(tmp_path):
+    with pytest.raises(InputError, match="unknown"):
+        run_readings(tmp_path / "out", {**TINY_EXPERIMENT, "optimizer.nothing": 1})
+    assert main(["readings", "--out", str(tmp_path / "out"), "--jobs", "0"]) == 2
+    assert not (tmp_path / "out" / OURS / "runs").exists()
