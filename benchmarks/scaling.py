@@ -3,7 +3,8 @@
 Sums of 4 kB to 250 MB over 2 and 4 ranks on loopback, in turns, then steps of a recipe on 1, 2 and
 4 ranks; the best of several turns counts, as other programs may run. The rest is computed: steps
 over links of other kinds, and runs in which ranks fail.
-`--predict` leaves out the measurements.
+`--predict` leaves out the measurements. `--overhead` measures the exchange of 124M gradients
+alone: steps on two ranks whose second of computing is a sleep.
 """
 
 import argparse
@@ -15,7 +16,10 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from mlx_gateloop.bench.scaling import Cluster, Link, best_interval, fit, simulate
 from mlx_gateloop.distributed.hosts import free_ports
@@ -27,6 +31,7 @@ GRADIENT = 2 * 124e6  # bytes, of 124M parameters in bfloat16
 STEPS = 1 << 19  # of a simulated run
 FAILURE = 10 * 86400  # mean seconds between two failures of a machine: assumed
 COMPUTE = 1.0  # seconds of a step on one rank, whatever the number of ranks
+FORWARD = 1 / 3  # of them
 LINKS = {  # nominal bandwidths with 10% off, and common latencies: assumed, not measured
     "Ethernet, 1 Gb/s": Link(2e-4, 0.9 * 1e9 / 8),
     "Ethernet, 10 Gb/s": Link(1e-4, 0.9 * 10e9 / 8),
@@ -35,7 +40,7 @@ LINKS = {  # nominal bandwidths with 10% off, and common latencies: assumed, not
 }
 
 
-def rank() -> None:
+def sums() -> None:
     """Sum arrays over the ranks, one after another; the first rank prints the seconds."""
     import mlx.core as mx
 
@@ -53,20 +58,67 @@ def rank() -> None:
         print(json.dumps({size: min(t) for size, t in times.items()}))
 
 
-def exchanges(ranks: int) -> list[tuple[float, int, float]]:
-    """Measure sums over so many ranks: bytes, ranks and seconds of each."""
+def overheads() -> None:
+    """Exchange 124M gradients in steps that sleep; the first rank prints what they took beside."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten, tree_map
+
+    from mlx_gateloop.distributed.world import World
+    from mlx_gateloop.model.lm import PRESETS, Model
+    from mlx_gateloop.train.exchange import start_sum
+
+    class Sleeping(World):
+        """Ranks whose backward pass sleeps before each gradient, as long as that is large."""
+
+        def start_sum(self, array: mx.array) -> mx.array:
+            self.slept += (1 - FORWARD) * COMPUTE * array.size / size
+            time.sleep(max(0.0, self.began + self.slept - time.perf_counter()))
+            return super().start_sum(array)
+
+    mx.set_cache_limit(4 << 30)
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(os.environ["MLX_RANK"])]})
+    weights = Model(PRESETS["125m"]).trainable_parameters()
+    gradient = tree_map(mx.zeros_like, weights)
+    mx.eval(gradient)
+    size = sum(leaf.size for _, leaf in tree_flatten(gradient))
+    group = mx.distributed.init(strict=True, backend="ring")
+    hosts = ["this machine"] * group.size()
+    rows: dict[str, list[float]] = {}
+    for turn in range(TURNS + 1):
+        for dtype, overlaps in product((mx.float32, mx.bfloat16), (False, True)):
+            world = Sleeping(group, hosts, overlaps=overlaps)
+            world.any(False, "start")
+            world.began, world.slept = time.perf_counter(), FORWARD * COMPUTE
+            summed = start_sum(world, gradient, dtype)()
+            mx.eval(summed)
+            took = time.perf_counter() - world.began - COMPUTE
+            name = f"{str(dtype).rpartition('.')[2]}, {'beside' if overlaps else 'after'} the sleep"
+            if turn:
+                rows.setdefault(name, []).append(took)
+    if group.rank() == 0:
+        print(json.dumps({name: [min(times), median(times)] for name, times in rows.items()}))
+
+
+def on_ranks(ranks: int, part: str) -> Any:
+    """Run a part of this script on ranks that share the machine; returns what the first prints."""
     first = free_ports(ranks)
     with tempfile.TemporaryDirectory() as place:
         hosts = Path(place) / "hosts.json"
         hosts.write_text(json.dumps([[f"127.0.0.1:{first + i}"] for i in range(ranks)]))
         variables = os.environ | {"MLX_HOSTFILE": str(hosts), "OPENBLAS_NUM_THREADS": "1"}
-        words = [sys.executable, __file__, "--rank"]
+        words = [sys.executable, __file__, "--rank", part]
         children = [
             subprocess.Popen(words, env=variables | {"MLX_RANK": str(i)}, stdout=subprocess.PIPE)
             for i in range(ranks)
         ]
         said, *_ = [child.communicate()[0] for child in children]
-    return [(4 * int(size), ranks, seconds) for size, seconds in json.loads(said).items()]
+    return json.loads(said)
+
+
+def exchanges(ranks: int) -> list[tuple[float, int, float]]:
+    """Measure sums over so many ranks: bytes, ranks and seconds of each."""
+    times = on_ranks(ranks, "sums")
+    return [(4 * int(size), ranks, seconds) for size, seconds in times.items()]
 
 
 def tokens_per_second(ranks: int, config: str) -> float:
@@ -118,11 +170,15 @@ def predict(link: Link | None) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", choices=("sums", "overheads"), help=argparse.SUPPRESS)
+    parser.add_argument("--overhead", action="store_true", help="only the exchange of gradients")
     parser.add_argument("--predict", action="store_true", help="only compute")
     parser.add_argument("--config", default="configs/tinyshakespeare.yaml")
     arguments = parser.parse_args()
     if arguments.rank:
-        rank()
+        {"sums": sums, "overheads": overheads}[arguments.rank]()
+    elif arguments.overhead:
+        rows = [[n, *(f"{t:.2f}" for t in ts)] for n, ts in on_ranks(2, "overheads").items()]
+        print(markdown_table(["exchange", "s beside the second, best", "median"], rows))
     else:
         predict(None if arguments.predict else measure(arguments.config))

@@ -7,11 +7,13 @@ from itertools import islice
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx.utils import tree_flatten
 
 from mlx_gateloop.data import in_order
 from mlx_gateloop.data.task import Samples
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.files import checksum
 from mlx_gateloop.ops.pointwise import cross_entropy
 
 
@@ -95,6 +97,19 @@ def evaluate(
     loss = nats / count
     perplexity = math.exp(loss) if loss < 700 else math.inf
     return Evaluation(loss, perplexity, nats / math.log(2) / num_bytes, count)
+
+
+def require_same(world: World, model: nn.Module, tokens: np.ndarray) -> None:
+    """Require the same model and the same text on all ranks.
+
+    Raises:
+        InputError: A rank has others.
+    """
+    if world.size == 1:
+        return
+    leaves: list[tuple[str, mx.array]] = list(dict(tree_flatten(model.parameters())).items())
+    weights = checksum((name, np.asarray(x.reshape(-1).view(mx.uint8))) for name, x in leaves)
+    world.agree({"weights": weights, "text": checksum([("tokens", np.asarray(tokens))])})
 
 
 def whole_windows(tokens: np.ndarray, length: int) -> np.ndarray:

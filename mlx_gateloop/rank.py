@@ -12,10 +12,12 @@ import sys
 import threading
 import traceback
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
 import mlx_gateloop.no_torch  # noqa: F401  # for its effect
+from mlx_gateloop import __version__
 from mlx_gateloop.cli import run
 from mlx_gateloop.distributed import events
 from mlx_gateloop.distributed.hosts import require_free
@@ -51,6 +53,7 @@ def main(settings: dict[str, Any], argv: list[str]) -> NoReturn:
         _check_address(rank)
         world = _join(settings, expired)
         send(joined=True)
+        world.agree({"mlx-gateloop": __version__, "MLX": version("mlx")})
         _set_streams(world.is_first, settings["terminal"])
         if settings["restarted"]:
             argv = world.first(partial(_resumed, argv), "command")
@@ -79,7 +82,9 @@ def _join(settings: dict[str, Any], expired: Any) -> Any:
         group = mx.distributed.init(strict=True, backend=settings["backend"])
     except RuntimeError as error:
         raise InputError(f"cannot connect to the next rank ({one_line(error)})") from None
-    return World(group, settings["hosts"], TimeLimit(settings["limit"], expired))
+    overlaps = mx.default_device() != mx.Device(mx.cpu)
+    limit = TimeLimit(settings["limit"], expired)
+    return World(group, settings["hosts"], limit, overlaps=overlaps)
 
 
 def _check_address(rank: int) -> None:

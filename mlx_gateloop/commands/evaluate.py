@@ -60,7 +60,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
     from mlx_gateloop.data import decoded_bytes, encode, num_bytes
     from mlx_gateloop.distributed.world import ALONE
-    from mlx_gateloop.evaluate import evaluate, whole_windows
+    from mlx_gateloop.evaluate import evaluate, require_same, whole_windows
     from mlx_gateloop.tables import name_value_lines
     from mlx_gateloop.train import TrainConfig
 
@@ -86,6 +86,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     context = min(context, max(1, len(tokens) - 1))  # a window is no longer than the text
     stride = None if stride is None else min(stride, context)
     world = arguments.world or ALONE
+    require_same(world, model, tokens)
     result = evaluate(model, tokens, size, context, batch_size, stride, arguments.carry, world)
     lines = {
         "tokens": f"{result.tokens:,}",

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from mlx_gateloop.errors import InputError
@@ -21,8 +22,7 @@ def add_launch(command: argparse.ArgumentParser) -> None:
     add(
         "--backend",
         choices=("ring", "jaccl", "jaccl-ring", "nccl"),
-        default="ring",
-        help="MLX's engine; only ring has been tried",
+        help="MLX's engine; default: the hostfile's, or ring, which alone has been tried",
     )
     add("--port", type=int, metavar="P", help="the first rank's port; the others' follow")
     add(
@@ -76,8 +76,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     hostfile = arguments.hostfile
     hosts = local_hosts(arguments.n) if hostfile is None else read_hostfile(hostfile)
     settings = Settings(
-        hosts,
-        arguments.backend,
+        replace(hosts, backend=arguments.backend or hosts.backend),
         arguments.port,
         arguments.python,
         arguments.limit,

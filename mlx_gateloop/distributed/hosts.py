@@ -2,15 +2,20 @@
 
 import json
 import random
+import re
 import socket
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mlx_gateloop.errors import InputError, one_line, shown
 
 LOCAL = "127.0.0.1"
 PORT = 32323  # mlx.launch's default
+
+
+BACKENDS = ("ring", "jaccl", "jaccl-ring", "nccl")
 
 
 @dataclass(frozen=True)
@@ -20,33 +25,67 @@ class Host:
     Args:
         ssh: The name to reach it by ssh; 127.0.0.1 is this machine, without ssh.
         ips: Addresses at which its rank listens.
+        rdma: For JACCL: the devices that lead to each rank, None for itself.
     """
 
     ssh: str
     ips: tuple[str, ...]
+    rdma: tuple[Any, ...] = ()
 
 
-def local_hosts(count: int) -> list[Host]:
+@dataclass(frozen=True)
+class Hostfile:
+    """The machines of a launch, as mlx.launch reads them.
+
+    Args:
+        hosts: The machine of each rank.
+        backend: MLX's engine.
+        envs: Variables for all ranks, `NAME=VALUE`.
+    """
+
+    hosts: list[Host]
+    backend: str = "ring"
+    envs: tuple[str, ...] = ()
+
+    @property
+    def is_here(self) -> bool:
+        """True if all ranks are on this machine."""
+        return all(host.ssh == LOCAL for host in self.hosts)
+
+
+def local_hosts(count: int) -> Hostfile:
     """This machine, once for each rank."""
-    return [Host(LOCAL, (LOCAL,))] * count
+    return Hostfile([Host(LOCAL, (LOCAL,))] * count)
 
 
-def read_hostfile(path: Path) -> list[Host]:
+def read_hostfile(path: Path) -> Hostfile:
     """Read a hostfile of mlx.launch.
 
     Raises:
-        InputError: An unreadable file, or a host whose addresses are unknown.
+        InputError: An unreadable file, or a host whose name or addresses cannot be right.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        entries = content["hosts"] if isinstance(content, dict) else content
-        hosts = [Host(str(entry["ssh"]), tuple(map(str, entry["ips"]))) for entry in entries]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        content = content if isinstance(content, dict) else {"hosts": content}
+        hosts = [
+            Host(str(entry["ssh"]), tuple(map(str, entry["ips"])), tuple(entry.get("rdma") or ()))
+            for entry in content["hosts"]
+        ]
+        hostfile = Hostfile(
+            hosts, content.get("backend") or "ring", tuple(map(str, content.get("envs") or ()))
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         example = '[{"ssh": "desk1", "ips": ["10.0.0.1"]}, ...]'
         raise InputError(f"{path}: not a hostfile ({one_line(error)}); write {example}") from None
+    if hostfile.backend not in BACKENDS:
+        raise InputError(
+            f"{path}: backend: expected one of {', '.join(BACKENDS)}, got {shown(hostfile.backend)}"
+        )
     if not hosts:
         raise InputError(f"{path}: has no hosts")
     for host in hosts:
+        if not re.fullmatch(r"\w[\w.@:-]*", host.ssh, re.ASCII):
+            raise InputError(f"{path}: {shown(host.ssh)} is not the name of a machine")
         if not host.ips:
             raise InputError(f"{path}: {shown(host.ssh)} has no address in its ips")
         for address in host.ips:
@@ -57,7 +96,7 @@ def read_hostfile(path: Path) -> list[Host]:
                 raise InputError(
                     f"{path}: {shown(host.ssh)}: unknown address {shown(address)} ({reason})"
                 ) from None
-    return hosts
+    return hostfile
 
 
 def free_ports(count: int) -> int:

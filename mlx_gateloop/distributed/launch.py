@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.distributed.events import Stream
-from mlx_gateloop.distributed.hosts import PORT, Host, free_ports
+from mlx_gateloop.distributed.hosts import LOCAL, PORT, Host, Hostfile, free_ports
 
 MLX_LAUNCH = "from mlx_gateloop.distributed.events import mlx_launch; mlx_launch({!r})"
+SSH_FAILED = 255  # ssh's own exit code
+STOPPING = 2.0  # seconds for ranks that have not joined to hear that it is over
 GRACE = 10.0  # seconds beyond the limit of an exchange in which all ranks must have ended
 
 
@@ -27,20 +29,22 @@ class Settings:
     """The settings of a launch.
 
     Args:
-        hosts: The machine of each rank.
-        backend: MLX's engine.
+        hostfile: The machine of each rank, and MLX's engine.
         port: The first rank's port; None takes free ones if all ranks are here.
         python: The interpreter on each machine.
         limit: Seconds that an exchange may wait for other ranks.
         start_limit: Seconds in which all ranks must have joined.
     """
 
-    hosts: list[Host]
-    backend: str
+    hostfile: Hostfile
     port: int | None
     python: str
     limit: float
     start_limit: float
+
+    @property
+    def hosts(self) -> list[Host]:
+        return self.hostfile.hosts
 
 
 def launch(settings: Settings, argv: list[str], restarts: int) -> int:
@@ -73,7 +77,8 @@ class Attempt:
         self._joined: set[int] = set()
         self._exits: dict[int, int] = {}  # exit codes that mlx.launch has seen
         self._ended: dict[int, tuple[int, str]] = {}  # code and last line of a rank
-        self._began = self._first_end = time.monotonic()
+        self._first_end = time.monotonic()
+        self._join_by = self._first_end + settings.start_limit
         self._interrupts = 0
 
     def run(self) -> int:
@@ -85,9 +90,9 @@ class Attempt:
     def _processes(self, place: Path) -> "Iterator[subprocess.Popen[bytes]]":
         """Start mlx.launch in a session of its own, and leave no process of it behind."""
         settings, hosts = self._settings, self._settings.hosts
-        (place / "hosts.json").write_text(json.dumps([asdict(host) for host in hosts]))
-        is_here = len({host.ssh for host in hosts}) == 1
-        port = settings.port or (free_ports(len(hosts)) if is_here else PORT)
+        (place / "hosts.json").write_text(json.dumps(asdict(settings.hostfile)))
+        ports = sum(len(host.ips) for host in hosts)
+        port = settings.port or (free_ports(ports) if settings.hostfile.is_here else PORT)
         words = [
             sys.executable,
             "-c",
@@ -95,11 +100,11 @@ class Attempt:
             "--hostfile",
             str(place / "hosts.json"),
         ]
-        words += ["--backend", settings.backend, "--starting-port", str(port)]
+        words += ["--backend", settings.hostfile.backend, "--starting-port", str(port)]
         rank = {
             "key": self._key,
             "hosts": [host.ssh for host in hosts],
-            "backend": settings.backend.partition("-")[0],
+            "backend": settings.hostfile.backend.partition("-")[0],
             "limit": settings.limit,
             "terminal": sys.stderr.isatty(),
             "restarted": self._restarted,
@@ -122,6 +127,7 @@ class Attempt:
 
     def _interrupt(self, *_: object) -> None:
         self._interrupts += 1
+        self._join_by = min(self._join_by, time.monotonic() + STOPPING)
 
     def _follow(self, process: "subprocess.Popen[bytes]") -> None:
         """Show the output and take the events, until all ranks have ended or a limit has passed."""
@@ -169,11 +175,12 @@ class Attempt:
     def _is_overdue(self) -> bool:
         """Tell if ranks have not joined in time, or have not ended soon after the first did."""
         now, settings = time.monotonic(), self._settings
-        if self._ended or self._exits:
-            failed = len(self._joined) < len(settings.hosts)  # those who wait for it never end
-            return now > self._first_end + (2 if failed else settings.limit + GRACE)
         missing = len(self._joined) < len(settings.hosts)
-        return missing and now > self._began + settings.start_limit
+        if self._ended or self._exits:
+            wrong = any(code == 2 for code, _ in self._ended.values())  # no rank has more to save
+            rest = STOPPING if missing else GRACE if wrong else settings.limit + GRACE
+            return now > self._first_end + rest
+        return missing and now > self._join_by
 
     def _conclude(self) -> int:
         """Say why the command ended, and choose the exit code."""
@@ -193,9 +200,10 @@ class Attempt:
         for rank, (code, line) in sorted(ended.items()):
             if code == 1:
                 self._say(f"{self._name(rank)}: {line}")
-        if self._interrupts > 1:
+        missing = len(self._joined) < len(ranks)
+        if self._interrupts and (missing or self._interrupts > 1):
             return 130
-        if len(self._joined) < len(ranks) and not ended and not self._restarted:
+        if missing and not ended and not self._restarted:
             self._say(f"error: {self._reason_of_no_start()}")
             return 2
         if silent:
@@ -211,9 +219,10 @@ class Attempt:
         failed = [rank for rank, code in self._exits.items() if code > 0]
         for rank in (*failed, *range(len(settings.hosts))):
             if rank not in self._started:
-                host = settings.hosts[rank]
-                way = f"`ssh {host.ssh} {settings.python} --version`"
-                return f"{self._name(rank)} did not start; see if {way} works"
+                host, way = settings.hosts[rank].ssh, f"{settings.python} --version"
+                if host != LOCAL:
+                    way = f"ssh {host} {'true' if self._exits.get(rank) == SSH_FAILED else way}"
+                return f"{self._name(rank)} did not start; see if `{way}` works"
         missing = [rank for rank in range(len(settings.hosts)) if rank not in self._joined]
         names = " and ".join(map(self._name, missing))
         return (

@@ -30,6 +30,7 @@ class World:
         limit: A block for each exchange, which ends the process if it takes too long.
         sequence: Ranks that share the sequences of a batch, each a part of their length. Ranks
             one after another do; the groups of them share the batch.
+        overlaps: True if sums may be exchanged while the ranks compute, as those on GPUs do.
     """
 
     def __init__(
@@ -38,10 +39,12 @@ class World:
         hosts: Sequence[str] = ("this machine",),
         limit: Limit = lambda _: nullcontext(),
         sequence: int = 1,
+        overlaps: bool = False,
     ) -> None:
         self._group, self._limit, self.hosts = group, limit, hosts
         self.rank = 0 if group is None else group.rank()
         self.size = 1 if group is None else group.size()
+        self._overlaps = overlaps and sequence == 1  # those passes exchange states themselves
         self.sequence, self.groups = sequence, self.size // sequence
         self.number, self.place = divmod(self.rank, sequence)
 
@@ -56,7 +59,7 @@ class World:
                 f"sequence_parallel: {ranks} ranks for a sequence do not divide the run's "
                 f"{self.size}; set it to 1, or start a multiple of {ranks} by `gateloop launch -n`"
             )
-        return World(self._group, self.hosts, self._limit, ranks)
+        return World(self._group, self.hosts, self._limit, ranks, self._overlaps)
 
     @property
     def is_first(self) -> bool:
@@ -91,6 +94,17 @@ class World:
             return array
         mx.eval(array)  # the limit is one of waiting, not of computing
         return self._exchange(mx.distributed.all_sum, array, purpose)
+
+    def start_sum(self, array: mx.array) -> mx.array:
+        """The sum of an array over the ranks, in a graph to be evaluated in `waiting`."""
+        total = mx.distributed.all_sum(array, group=self._group)
+        self.start([total])
+        return total
+
+    def start(self, arrays: list[mx.array]) -> None:
+        """Start to compute arrays where exchanges overlap with computing."""
+        if self._overlaps:
+            mx.async_eval(arrays)
 
     def gather(self, value: object, purpose: str) -> list[Any]:
         """Gather a JSON value of each rank, in their order.

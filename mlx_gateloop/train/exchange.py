@@ -1,6 +1,7 @@
-"""The sum of a gradient over ranks, in a few large buffers."""
+"""The sum of a gradient over ranks, in large buffers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import mlx.core as mx
@@ -10,40 +11,68 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_gateloop.distributed.world import World
 
 Tree = dict[str, Any]  # arrays in nested dicts and lists, as MLX has parameters
-BUFFER_BYTES = 16 << 20  # larger ones were slower: they leave the caches
+Leaves = list[tuple[str, mx.array]]
+BUFFER_BYTES = 16 << 20
+# MLX's ring sends arrays of 512 kB a rank and more in both directions, by threads that wait
+# actively: ranks that share a machine took 15 times as long, as these had one processor.
+SHARED_BYTES_PER_RANK = 384 << 10
 
 
-def sum_gradient(world: World, gradient: Tree, dtype: mx.Dtype) -> Tree:
-    """Sum a gradient over the ranks, in a few large buffers.
+def start_sum(world: World, gradient: Tree, dtype: mx.Dtype) -> Callable[[], Tree]:
+    """Start to sum a gradient over the ranks.
+
+    On a GPU the exchange begins with the backward pass, from its first gradients on. A CPU has the
+    exchange after it, as both need the same processors.
 
     Args:
         world: The ranks.
-        gradient: The float32 gradient of each rank's share.
+        gradient: The float32 gradient of each rank's share; evaluate it before the sum.
         dtype: The dtype in which it is sent and summed.
+
+    Returns:
+        A function that waits for the sum.
     """
     if world.size == 1:
-        return gradient
-    summed: list[tuple[str, mx.array]] = []
-    named: list[tuple[str, mx.array]] = list(dict(tree_flatten(gradient)).items())
-    for leaves in _buffers(named, dtype.size):
-        flat = mx.concatenate([leaf.reshape(-1) for _, leaf in leaves]).astype(dtype)
-        flat = world.sum(flat, "exchange of gradients").astype(mx.float32)
-        ends = np.cumsum([leaf.size for _, leaf in leaves])[:-1].tolist()
-        for (name, leaf), part in zip(leaves, mx.split(flat, ends), strict=True):
-            summed.append((name, part.reshape(leaf.shape)))
-    tree: Tree = tree_unflatten(summed)
-    return tree
+        return lambda: gradient
+    size = _buffer_bytes(world) // dtype.size
+    named: Leaves = list(dict(tree_flatten(gradient)).items())
+    named = named[::-1]  # the backward pass begins with the last layer
+    summed = [_summed(world, leaves, size, dtype) for leaves in _groups(named, size)]
+
+    def finish() -> Tree:
+        for leaves in summed:
+            with world.waiting("exchange of gradients"):
+                mx.eval(leaves)
+        tree: Tree = tree_unflatten(list(chain(*summed))[::-1])
+        return tree
+
+    return finish
 
 
-def _buffers(
-    leaves: list[tuple[str, mx.array]], itemsize: int
-) -> Iterator[list[tuple[str, mx.array]]]:
-    """Group arrays so that each group but the last has at least `BUFFER_BYTES`."""
-    group: list[tuple[str, mx.array]] = []
+def _buffer_bytes(world: World) -> int:
+    is_shared = len(set(world.hosts)) < world.size
+    return SHARED_BYTES_PER_RANK * world.size if is_shared else BUFFER_BYTES
+
+
+def _groups(leaves: Leaves, size: int) -> Iterator[Leaves]:
+    """Group arrays so that each group but the last has at least `size` elements."""
+    group: Leaves = []
     for leaf in leaves:
         group.append(leaf)
-        if sum(array.size for _, array in group) * itemsize >= BUFFER_BYTES:
+        if sum(array.size for _, array in group) >= size:
             yield group
             group = []
     if group:
         yield group
+
+
+def _summed(world: World, leaves: Leaves, size: int, dtype: mx.Dtype) -> Leaves:
+    """The sums of a group's arrays, in buffers of at most `size` elements."""
+    flat = mx.concatenate([leaf.reshape(-1) for _, leaf in leaves])
+    buffers = [flat[start : start + size].astype(dtype) for start in range(0, flat.size, size)]
+    flat = mx.concatenate([world.start_sum(buffer) for buffer in buffers]).astype(mx.float32)
+    ends = np.cumsum([leaf.size for _, leaf in leaves])[:-1].tolist()
+    parts = zip(leaves, mx.split(flat, ends), strict=True)
+    summed = [(name, part.reshape(leaf.shape)) for (name, leaf), part in parts]
+    world.start([array for _, array in summed])
+    return summed

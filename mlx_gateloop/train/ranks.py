@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +13,6 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
 
-import mlx_gateloop
 from mlx_gateloop.distributed.world import World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.lm import Model
@@ -69,7 +67,7 @@ def require_one_run(world: World, config: TrainConfig, identity: dict[str, objec
     """Require the same run on all ranks, and work for each of them in every batch.
 
     Raises:
-        InputError: A rank has another version, configuration or data, or nothing to do.
+        InputError: A rank has another configuration or other data, or nothing to do.
     """
     batch_size, length = config.data.batch_size, config.data.length
     among = f"{world.groups} {'ranks' if world.sequence == 1 else 'groups of ranks'}"
@@ -84,8 +82,7 @@ def require_one_run(world: World, config: TrainConfig, identity: dict[str, objec
         )
     if length < world.sequence:
         raise InputError(f"data.length: {length} tokens are fewer than the {world.sequence} ranks")
-    facts: dict[str, object] = {"mlx-gateloop": mlx_gateloop.__version__, "MLX": version("mlx")}
-    world.agree(facts | dict(tree_flatten(identity)))
+    world.agree(dict(tree_flatten(identity)))
 
 
 def share_sequences(world: World, model: Model) -> None:

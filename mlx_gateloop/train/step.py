@@ -13,7 +13,7 @@ from mlx.utils import tree_map, tree_map_with_path
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.train.chunks import make_chunked_gradients
-from mlx_gateloop.train.exchange import Tree, sum_gradient
+from mlx_gateloop.train.exchange import Tree, start_sum
 from mlx_gateloop.train.optimizer import Optimizer
 
 Batch = tuple[np.ndarray, np.ndarray]
@@ -65,14 +65,17 @@ def make_step(
         for inputs, answers in batches:
             if len(inputs) == 0:  # fewer sequences than ranks
                 continue
+            with world.computing():
+                mx.eval(total, gradient, mx.random.state)  # one batch at a time
             part, new = gradients(mx.array(inputs), mx.array(answers), factor)
             total = total + part
             asked += np.count_nonzero(answers >= 0)
             gradient = tree_map(mx.add, gradient, new) if gradient else new
-            with world.computing():
-                mx.eval(total, gradient, mx.random.state)
         gradient = gradient or tree_map(mx.zeros_like, model.trainable_parameters())
-        gradient = sum_gradient(world, gradient, exchange_dtype)
+        finish = start_sum(world, gradient, exchange_dtype)
+        with world.computing():  # the limit of an exchange is one of waiting, not of computing
+            mx.eval(total, gradient, mx.random.state)
+        gradient = finish()
         total, count = world.sum(mx.stack([total, mx.array(float(asked))]), "exchange of losses")
         norm = update(gradient, mx.array(position, mx.uint64), factor)
         mx.eval(model.state, optimizer.state, norm)

@@ -5,14 +5,17 @@ import os
 import signal
 from functools import partial
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.cli import run
-from mlx_gateloop.distributed.world import World
+from mlx_gateloop.distributed.world import PeerLost, World
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.evaluate import require_same
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.over_ranks import gate_loop_over_ranks
 
@@ -29,6 +32,7 @@ def exchanges(world: World):
         "part": [part.start, part.stop],
         "differ": differ(world),
         "gradients": gradients(world),
+        "models": models(world),
     }
 
 
@@ -41,21 +45,55 @@ def differ(world: World):
     return "agreed"
 
 
+def models(world: World):
+    """The messages if ranks evaluate another model, another text, or the same."""
+    model, said = nn.Linear(2, 2, bias=False), []
+    weight = model.weight
+    for weights, tokens in ((world.rank, 0), (0, world.rank), (0, 0)):
+        model.weight = mx.zeros_like(weight) + weights
+        try:
+            require_same(world, model, np.array([1, tokens]))
+            said.append("agreed")
+        except InputError as error:
+            said.append(str(error))
+    return said
+
+
 def gradients(world: World):
     """Sums of a tree whose parts fill several buffers, in both dtypes, and their distance."""
     from mlx_gateloop.train import exchange
 
-    exchange.BUFFER_BYTES = 4000
+    exchange.BUFFER_BYTES, exchange.SHARED_BYTES_PER_RANK = 4000, 2000
     draw = np.random.default_rng(0)
     shapes = {"a": (37, 11), "b": {"c": (1000,), "d": [(3,), (1,)]}, "e": (700, 3)}
     trees = [_drawn(shapes, draw) for _ in range(world.size)]
     distances = {}
-    for dtype in (mx.float32, mx.bfloat16):
-        summed = exchange.sum_gradient(world, _map(mx.array, trees[world.rank]), dtype)
-        leaves = zip(_leaves(summed), *map(_leaves, trees), strict=True)
-        gaps = [np.abs(np.array(leaf) - sum(parts)).max() for leaf, *parts in leaves]
-        distances[str(dtype)] = float(max(gaps))
+    group, here = world._group, ["this machine"] * world.size
+    worlds = {"machines": world, "one machine": World(group, here)}
+    worlds["GPUs"] = World(group, world.hosts, overlaps=True)
+    for dtype, (name, of) in product((mx.float32, mx.bfloat16), worlds.items()):
+        gradient = _map(lambda x: mx.array(x) / 2, trees[world.rank])
+        finish = exchange.start_sum(of, gradient, dtype)
+        mx.eval(gradient)
+        leaves = zip(_leaves(finish()), *map(_leaves, trees), strict=True)
+        gaps = [np.abs(np.array(leaf) * 2 - sum(parts)).max() for leaf, *parts in leaves]
+        distances[f"{name} {dtype}"] = float(max(gaps))
     return distances
+
+
+def lost_beside(world: World):
+    """The message when the other rank dies while sums are exchanged beside computing."""
+    from mlx_gateloop.train import exchange
+
+    of = World(world._group, world.hosts, overlaps=True)
+    gradient = {name: mx.ones(1 << 22) for name in "abcdef"}
+    finish = exchange.start_sum(of, gradient, mx.float32)
+    if not world.is_first:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        mx.eval(finish())
+    except PeerLost as error:
+        return str(error)
 
 
 FORMS = {  # shapes of q and k, v, a; the transition's form; mask; reverse

@@ -67,8 +67,10 @@ FOUR = pytest.param(4, marks=pytest.mark.slow)
 def test_exchanges(nursery, size):
     answers = nursery.answers(size, "exchanges")
     distances = answers[0]["gradients"]
-    assert distances["mlx.core.float32"] < 1e-6 * size
-    assert 1e-6 < distances["mlx.core.bfloat16"] < 0.02 * size
+    assert len(distances) == 6
+    for name, distance in distances.items():
+        least, most = (1e-6, 0.02) if "bfloat16" in name else (-1, 1e-6)
+        assert least < distance < most * size, name
     for rank, answer in enumerate(answers):
         gathered = [{"rank": other, "text": "ä" * other} for other in range(size)]
         assert answer["gathered"] == gathered
@@ -79,6 +81,10 @@ def test_exchanges(nursery, size):
         message = "rank 1 on desk1 differs from rank 0 on desk0 in its seed: 1, not 0"
         assert answer["differ"] == message
         assert answer["gradients"] == distances, "equal on all ranks"
+        weights, text, same = answer["models"]
+        assert "rank 1 on desk1 differs from rank 0 on desk0 in its weights: " in weights
+        assert "in its text: " in text
+        assert same == "agreed"
 
 
 @pytest.mark.parametrize("size", [2, FOUR])
@@ -166,6 +172,11 @@ def test_a_rank_that_dies_or_stops_ends_the_others(nursery, run, tmp_path, sign,
     assert read_header(out / "checkpoints" / "last.safetensors")[0].step >= 5
     words = [*run, out, "--set", "steps=100000", "--resume"]
     assert nursery.answers(1, "recorded", len(log_of(out)) + 2, tmp_path, *words)[0][0] == 130
+
+
+def test_a_rank_that_dies_in_an_exchange_beside_computing(nursery):
+    assert nursery.run(2, "lost_beside") == [0, -signal.SIGKILL]
+    assert "a rank was lost in the exchange of gradients" in nursery.said(0)
 
 
 def test_a_wait_is_ended_from_another_thread():
