@@ -1,0 +1,126 @@
+"""Channels of a model that follow the structure of code, found by correlation.
+
+`python -m app.embedded_models.build.channels runs/code` reads the beginnings of the held-out files
+and prints Markdown: for each feature of `structure` the channels whose magnitude |a|, and whose
+state, correlate most with it. They are chosen on every other file; the correlation on the rest,
+which took no part in the choice, stands beside.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_gateloop.io import load
+from mlx_gateloop.model.lm import Model
+from mlx_gateloop.tables import markdown_table
+from mlx_gateloop.watch import recording_cache
+
+from . import library
+from .structure import FEATURES, structure
+
+TOKENS = 1500  # of a file
+BEST = 2  # channels of each feature and quantity
+QUANTITIES = ("magnitude", "state")
+
+
+class Found(NamedTuple):
+    """A channel and its correlations with a feature."""
+
+    feature: str
+    quantity: str
+    layer: int
+    channel: int
+    chosen_by: float
+    elsewhere: float
+
+
+def quantities(model: Model, tokens: np.ndarray) -> np.ndarray:
+    """Read tokens one by one.
+
+    Returns:
+        `[2, layers, tokens, channels]`: |a|, and the state's real part after each token.
+    """
+    caches, recorder = recording_cache(model)
+    states = []
+    for token in tokens.tolist():
+        model(mx.array([[token]]), caches)
+        mx.eval(*recorder.step(), *(cache[0] for cache in caches))
+        recorder.take()
+        states.append([np.array(cache[0])[0, 0].reshape(-1) for cache in caches])
+    magnitude = [recorder.trace.magnitude(layer) for layer in range(len(caches))]
+    return np.stack([np.stack(magnitude), np.swapaxes(np.array(states), 0, 1)])
+
+
+def read(model: Model, tokenizer: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
+    """Read the beginning of a file.
+
+    Returns:
+        See `quantities`, and the features `[FEATURES, tokens]` at the end of each token.
+    """
+    encoded = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+    tokens = np.array(encoded.ids[:TOKENS])
+    ends = [end for _, end in encoded.offsets[:TOKENS]]
+    return quantities(model, tokens), structure(text)[:, np.array(ends) - 1]
+
+
+def correlations(values: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """Compute Pearson's correlation of every channel with every feature.
+
+    Args:
+        values: `[..., tokens, channels]`.
+        features: `[features, tokens]`.
+
+    Returns:
+        `[features, ..., channels]`; 0 where the channel or the feature never changes.
+    """
+    values = values - values.mean(-2, keepdims=True)
+    features = features - features.mean(-1, keepdims=True)
+    products: np.ndarray = np.einsum("...tc,ft->f...c", values, features)
+    norms = np.multiply.outer(np.linalg.norm(features, axis=-1), np.linalg.norm(values, axis=-2))
+    found: np.ndarray = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
+    return found
+
+
+def best(chosen_by: np.ndarray, elsewhere: np.ndarray) -> Iterator[Found]:
+    """Yield the channels of the largest correlations `[features, quantities, layers, channels]`."""
+    for f, feature in enumerate(FEATURES):
+        for q, quantity in enumerate(QUANTITIES):
+            order = np.argsort(-np.abs(chosen_by[f, q]), axis=None, kind="stable")[:BEST]
+            for place in order:
+                layer, channel = np.unravel_index(place, chosen_by[f, q].shape)
+                at = f, q, layer, channel
+                correlation = float(chosen_by[at]), float(elsewhere[at])
+                yield Found(feature, quantity, int(layer), int(channel), *correlation)
+
+
+def find(model: Model, tokenizer: Any, files: Sequence[str]) -> list[Found]:
+    """Find the channels of a model; every other file chooses, the rest test."""
+    halves = []
+    for half in (files[::2], files[1::2]):
+        values, features = zip(*(read(model, tokenizer, file) for file in half), strict=True)
+        halves.append(correlations(np.concatenate(values, 2), np.concatenate(features, 1)))
+    return list(best(*halves))
+
+
+def report(directory: str) -> str:
+    model, tokenizer = load(directory)
+    rows = [
+        [
+            found.feature,
+            found.quantity,
+            str(found.layer + 1),
+            str(found.channel),
+            f"{found.chosen_by:+.2f}",
+            f"{found.elsewhere:+.2f}",
+        ]
+        for found in find(model, tokenizer, library.held_out())
+    ]
+    header = ("feature", "quantity", "layer", "channel", "correlation", "on other files")
+    return markdown_table(header, rows)
+
+
+if __name__ == "__main__":
+    print(report(sys.argv[1]))

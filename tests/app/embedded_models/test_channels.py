@@ -1,0 +1,94 @@
+"""The channels that follow the structure of code."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_gateloop.app.embedded_models.build import channels
+from mlx_gateloop.app.embedded_models.build.structure import FEATURES, structure
+
+from mlx_gateloop.model.lm import Model, ModelArgs
+from mlx_gateloop.tokenizer import byte_tokenizer
+from mlx_gateloop.watch import trace_of
+
+FILE = 'def f(a):  # (é\n    x = [1, (2,\n"b("), 3]\n    return """two\n  lines"""\n'
+
+
+@pytest.fixture(scope="module")
+def model():
+    mx.random.seed(0)
+    size = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}
+    return Model(ModelArgs(vocab_size=300, **size))
+
+
+def along(feature, text=FILE):
+    return structure(text)[FEATURES.index(feature)].astype(int).tolist()
+
+
+def test_the_structure_of_every_character():
+    opened = [FILE.index(text) for text in ("(a", "[1", "(2")]
+    closed = [FILE.index("):"), FILE.index('"), 3') + 1, FILE.index("]\n")]
+    assert along("open brackets") == [
+        sum(i >= at for at in opened) - sum(i >= at for at in closed) for i in range(len(FILE))
+    ]
+    lines = FILE.split("\n")
+    assert along("indentation") == [
+        spaces for spaces, line in zip((0, 4, 0, 4, 2), lines, strict=False) for _ in f"{line}\n"
+    ]
+    assert along("column")[: len(lines[0]) + 2] == [*range(len(lines[0]) + 1), 0]
+    string = FILE.index('"b("'), FILE.index('"""'), FILE.index("  lines")
+    assert [i for i, inside in enumerate(along("string")) if inside] == [
+        *range(string[0], string[0] + 4),
+        *range(string[1], string[2] + len('  lines"""')),
+    ]
+    assert "".join(c for c, inside in zip(FILE, along("comment"), strict=True) if inside) == "# (é"
+
+
+def test_a_file_that_is_not_python_is_refused():
+    with pytest.raises(SyntaxError):
+        structure("x = (\n")
+
+
+def test_a_correlation_is_pearsons_and_zero_where_nothing_changes():
+    chance = np.random.default_rng(0)
+    values, features = chance.normal(size=(2, 3, 50, 4)), chance.normal(size=(5, 50))
+    values[1, 2, :, 3] = features[4] = 7.0
+    found = channels.correlations(values, features)
+    assert found.shape == (5, 2, 3, 4)
+    expected = np.corrcoef(features[1], values[0, 2, :, 3])[0, 1]
+    assert found[1, 0, 2, 3] == pytest.approx(expected)
+    assert not found[4].any()
+    assert not found[:, 1, 2, 3].any()
+
+
+def test_the_quantities_are_those_of_the_model(model):
+    tokens = np.array([3, 1, 4, 1, 5])
+    found = channels.quantities(model, tokens)
+    trace = trace_of(model, tokens)
+    cache = model.make_cache()
+    model(mx.array(tokens[:3])[None], cache)
+    for layer in range(2):
+        np.testing.assert_allclose(found[0, layer], trace.magnitude(layer), rtol=1e-4)
+        np.testing.assert_allclose(found[1, layer, 2], cache[layer][0][0, 0], rtol=1e-4, atol=1e-6)
+
+
+def test_tokens_have_the_structure_at_their_ends(model):
+    values, features = channels.read(model, byte_tokenizer(), FILE)
+    assert values.shape[2] == features.shape[1] == len(FILE.encode())
+    letters = [i for i, letter in enumerate(FILE) for _ in letter.encode()]  # é has two tokens
+    np.testing.assert_array_equal(features, structure(FILE)[:, letters])
+
+
+def test_channels_are_chosen_on_every_other_file_and_tested_on_the_rest(model):
+    files = [FILE, FILE.replace("f", "g" * 9), FILE + FILE, "y = {1: '2'}\n" + FILE]
+    found = channels.find(model, byte_tokenizer(), files)
+    assert len(found) == len(FEATURES) * len(channels.QUANTITIES) * channels.BEST
+    read = [channels.read(model, byte_tokenizer(), file) for file in files]
+    for one in (found[0], found[-1]):
+        quantity = channels.QUANTITIES.index(one.quantity)
+        feature = FEATURES.index(one.feature)
+        for half, expected in ((read[::2], one.chosen_by), (read[1::2], one.elsewhere)):
+            values = np.concatenate([v[quantity, one.layer, :, one.channel] for v, _ in half])
+            features = np.concatenate([f[feature] for _, f in half])
+            assert np.corrcoef(values, features)[0, 1] == pytest.approx(expected, abs=1e-4)
+    first = [one for one in found if one.feature == FEATURES[0] and one.quantity == "state"]
+    assert abs(first[0].chosen_by) >= abs(first[1].chosen_by)
