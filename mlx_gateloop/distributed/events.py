@@ -6,6 +6,7 @@ mlx.launch hands on what ranks print but no exit codes, so an event is a line of
 import json
 import os
 import re
+import select
 from importlib import import_module
 from typing import Any
 
@@ -27,7 +28,8 @@ def send(key: str, to: int = 1, **event: Any) -> None:
 def mlx_launch(key: str) -> None:
     """Run mlx.launch on the process's arguments, with an event for the exit of each rank.
 
-    By itself it kills all ranks when one has failed, before they can save or say why they end.
+    By itself it kills all ranks when one has failed, before they can save or say why they end,
+    and takes a whole processor, as it waits for output or input and the latter is always possible.
     """
     launch: Any = import_module("mlx._distributed_utils.launch")
 
@@ -41,8 +43,16 @@ def mlx_launch(key: str) -> None:
             send(key, to=2, rank=self._rank, exit=self._process.returncode)
             return 0, False
 
-    launch.RemoteProcess = Rank
+    launch.RemoteProcess, launch.select = Rank, wait_for_output
     launch.main()
+
+
+def wait_for_output(
+    reading: list[int], writing: list[int], _: list[int], seconds: float
+) -> tuple[list[int], list[int], list[int]]:
+    """Wait as `select.select`, but only for something to read, and a moment at most."""
+    readable = select.select(reading, [], [], min(seconds, 0.1))[0]
+    return readable, select.select([], writing, [], 0)[1], []
 
 
 class Stream:

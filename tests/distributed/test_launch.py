@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from dataclasses import asdict
 from subprocess import run
 
@@ -12,7 +13,7 @@ from helpers.interpreter import python
 
 from mlx_gateloop.cli import main
 from mlx_gateloop.distributed import launch
-from mlx_gateloop.distributed.events import Stream, send
+from mlx_gateloop.distributed.events import Stream, send, wait_for_output
 from mlx_gateloop.distributed.hosts import free_ports, local_hosts, read_hostfile, require_free
 from mlx_gateloop.errors import InputError
 
@@ -205,6 +206,17 @@ def test_a_launch_of_one_rank_has_an_empty_hostfile(tmp_path):
     (tmp_path / "hosts.json").write_text("\n")
     code = "from mlx_gateloop.rank import _check_address; _check_address(0)"
     assert python(code, MLX_HOSTFILE=str(tmp_path / "hosts.json")) == ""
+
+
+def test_a_launcher_with_nothing_to_read_waits():
+    reader, writer = os.pipe()
+    began = time.monotonic()
+    assert wait_for_output([reader], [writer], [], 1.0) == ([], [writer], [])
+    assert time.monotonic() - began > 0.05
+    os.write(writer, b"text")
+    assert wait_for_output([reader], [writer], [], 1.0) == ([reader], [writer], [])
+    os.close(reader)
+    os.close(writer)
 
 
 def test_events_between_lines(capfd):
