@@ -1,10 +1,5 @@
-"""Pages of recordings for the documentation: `python docs/shared_pages.py [HORIZON]`.
+"""Pages of recordings for the documentation: `python docs/shared_pages.py`."""
 
-HORIZON is a model of `gateloop memory-horizon --preset bar --models data_controlled --seeds 1`, in
-its folder runs/data_controlled-0; without it that page stays as it is.
-"""
-
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +12,7 @@ from mlx_gateloop.tokenizer import token_texts
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "shared"
+EMBEDDED = ROOT / "app" / "embedded_models"
 QUESTION = "What does `str.split` do?"
 FORGOTTEN = {"demo": (["split"], ["str"], ["str", ".", "split"]), "demo-fixed": (["split"],)}
 MOST = 60  # tokens of an answer
@@ -48,7 +44,7 @@ def kinds_of(texts: list[str], prompt: int) -> list[Any]:
 
 def of_answer(name: str) -> str:
     """Make the page of an answer, and of what it is without words of the question."""
-    model, tokenizer = gl.load(str(ROOT / "app" / "embedded_models" / name))
+    model, tokenizer = gl.load(str(EMBEDDED / name))
     message = [{"role": "user", "content": QUESTION}]
     prompt = list(tokenizer.apply_chat_template(message, add_generation_prompt=True))
     with gl.watch.recording(model) as recorder:
@@ -64,10 +60,10 @@ def of_answer(name: str) -> str:
     return gl.watch.share(recorder.trace, texts, kinds, forgotten=forgotten, title=title)
 
 
-def of_horizon(folder: Path) -> str:
-    """Make the page of one sequence of Memory Horizon."""
+def of_horizon() -> str:
+    """Make the page of one sequence of Memory Horizon, which the Memory lab's model reads."""
     task = PRESETS["memory-horizon"]["bar"].make_task()
-    model, ids = load_model(folder), task.test.inputs[0]
+    model, ids = load_model(EMBEDDED / "lab" / "data-controlled"), task.test.inputs[0]
     with gl.watch.recording(model) as recorder:
         mx.eval(model(mx.array(ids[None])))
     texts = [" RESET" if token == task.marker else f" {token}" for token in ids]
@@ -77,8 +73,7 @@ def of_horizon(folder: Path) -> str:
 def main() -> None:
     OUT.mkdir(exist_ok=True)
     pages = {name: of_answer(name) for name in FORGOTTEN}
-    if sys.argv[1:]:
-        pages["memory-horizon"] = of_horizon(Path(sys.argv[1]))
+    pages["memory-horizon"] = of_horizon()
     for name, page in pages.items():
         (OUT / f"{name}.html").write_text(page, "utf-8")
 

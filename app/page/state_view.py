@@ -24,6 +24,7 @@ from mlx_gateloop.watch.recordings import NOT_FOUND
 from ..generation.run import RecordedRuns, Run, public_line
 from ..generation.worker_pool import WorkerPool
 from . import scripts
+from .sharing import has_system, shared_page
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
@@ -53,6 +54,9 @@ def state_view(runs: RecordedRuns, elem_id: str) -> gr.HTML:
     async def arrays(request: object) -> str | None:
         return await _ask(runs, request, 0, _arrays, _slow())
 
+    async def share(request: object) -> dict[str, str] | None:
+        return await _ask(runs, request, 1, _share, _slow())
+
     async def shared(request: object) -> int:
         return _shared(runs, request)
 
@@ -61,7 +65,7 @@ def state_view(runs: RecordedRuns, elem_id: str) -> gr.HTML:
         html_template=(scripts.STATIC / "state_view.html").read_text(encoding="utf-8"),
         css_template=(scripts.STATIC / "state_view.css").read_text(encoding="utf-8"),
         js_on_load=scripts.call("state_view", "show", "element", "props", "server", "watch"),
-        server_functions=[columns, row, arrays, shared],
+        server_functions=[columns, row, arrays, share, shared],
         elem_id=elem_id,
         low=float(np.log(LOW)),
         high=float(np.log(HIGH)),
@@ -92,7 +96,13 @@ def shown(run: Run) -> dict[str, object] | None:
         {"label": _label(i, *names), "channels": channels, "real": is_real}
         for i, (*names, channels, is_real) in enumerate(parts)
     ]
-    return {"run": run.id, "layers": layers, "picker": _picker(run, trace), "name": file_name(run)}
+    return {
+        "run": run.id,
+        "layers": layers,
+        "picker": _picker(run, trace),
+        "name": file_name(run),
+        "system": has_system(run),
+    }
 
 
 def _label(layer: int, path: str, kind: str) -> str:
@@ -248,6 +258,12 @@ def _arrays(run: Run, trace: EndlessTrace) -> str | None:
         LOG.warning("transitions cannot be written for download: %s", error)
         return None
     return f"/gradio_api/file={quote(str(file))}"
+
+
+def _share(run: Run, trace: EndlessTrace, with_system: int) -> dict[str, str] | None:
+    if with_system not in (0, 1):
+        return None
+    return shared_page(run, trace, bool(with_system), file_name(run))
 
 
 def _to_bytes(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:

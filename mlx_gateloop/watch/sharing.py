@@ -21,6 +21,7 @@ SCRIPTS = ("colours.js", "data.js", "plain.js", "view.js")  # each imports from 
 FORMAT, VERSION = "gateloop-view", 1  # as data.js has them
 MOST_TOKENS = 1000  # whose fading takes 0.5 MB
 ROWS, LEAST_ROWS, COLUMN_BYTES = 96, 8, 1 << 20  # of a layer's picture; of all pictures
+SIGNS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 UNKNOWN = 0  # the code of a strength that is not recorded
 Kind = Literal["prompt", "answer", "special", "system"]
 
@@ -102,7 +103,9 @@ def share(
         "layers": [_layer(trace, layer, kept) for layer in range(trace.layers)],
         "forgotten": [_changes(each, texts, kinds, kept) for each in forgotten],
     }
-    return _filled(data, title)
+    first = kept[0] if kept else 0
+    note = f" The {first:,} tokens before these are left out." if start and first else ""
+    return _filled(data, title, note)
 
 
 def framed(page: str, height: int = 720) -> str:
@@ -164,8 +167,9 @@ def _layer(trace: Watched, layer: int, kept: Sequence[int]) -> dict[str, Any]:
 def _changes(
     forgotten: Forgotten, texts: Sequence[str], kinds: Sequence[str], kept: Sequence[int]
 ) -> dict[str, Any]:
-    """Mark the tokens of two answers that differ."""
-    original = [texts[token] for token in kept if kinds[token] == "answer"]
+    """Mark the tokens of two answers that differ, of the last one and the other."""
+    asked = max((i for i, token in enumerate(kept) if kinds[token] == "prompt"), default=-1)
+    original = [texts[token] for token in kept[asked + 1 :] if kinds[token] == "answer"]
     other, gone, added = list(forgotten.answer), list[int](), list[int]()
     matcher = SequenceMatcher(None, original, other, autojunk=False)
     for tag, first, last, begin, end in matcher.get_opcodes():
@@ -176,11 +180,16 @@ def _changes(
     return {"left_out": left_out, "answer": other, "gone": gone, "added": added}
 
 
+def _plain(text: str) -> str:
+    """Write control characters, and marks that turn a text's direction, as codes; as plain.js."""
+    return SIGNS.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
+
+
 def _base64(codes: np.ndarray) -> str:
     return base64.b64encode(codes.tobytes()).decode("ascii")
 
 
-def _filled(data: dict[str, Any], title: str) -> str:
+def _filled(data: dict[str, Any], title: str, note: str) -> str:
     """Fill the page; nothing in a text ends its place, and lone surrogates are escapes."""
     style = (PARTS / "page.css").read_text("utf-8")
     script = script_of(SCRIPTS)
@@ -188,7 +197,8 @@ def _filled(data: dict[str, Any], title: str) -> str:
     for letter in "<>&":
         coded = coded.replace(letter, f"\\u{ord(letter):04x}")
     parts = {
-        "title": html.escape(title).encode("ascii", "xmlcharrefreplace").decode("ascii"),
+        "title": html.escape(_plain(title)).encode("ascii", "xmlcharrefreplace").decode("ascii"),
+        "note": note,
         "style": style,
         "style_hash": _hash(style),
         "script": script,

@@ -6,6 +6,7 @@ import { download } from "./downloads.js";
 import { Heatmaps } from "./heatmaps.js";
 import { Histogram } from "./histogram.js";
 import { Recording } from "./recording.js";
+import { saveView } from "./share.js";
 import { downloadSheet } from "./sheet.js";
 import { TokenText } from "./token_text.js";
 import { remembered, sharedPixel } from "./words.js";
@@ -23,7 +24,7 @@ export class StateView {
    * @param {HTMLElement} element The section of state_view.html.
    * @param {{low: number, high: number, value: import("./recording.js").Run | {hint: string} | null}} props
    *     The limits of the codes, and the run that is to be shown, or why there is none.
-   * @param {Record<"columns" | "row" | "arrays" | "shared", (request: unknown[]) => Promise<any>>} server
+   * @param {Record<"columns" | "row" | "arrays" | "shared" | "share", (request: unknown[]) => Promise<any>>} server
    *     Functions of state_view.py.
    */
   constructor(element, props, server) {
@@ -71,9 +72,11 @@ export class StateView {
     const run = value?.run ? value : { ...none, ...before, run: null };
     this.heatmaps.hint = value?.hint ?? HINT;
     this.tip.textContent = value?.hint ?? "";
+    this.find("with-system").hidden = !run.system;
     // a layer may turn out not to be watched
     const same = run.run && run.run === this.run && run.layers.length === this.layers.length;
     if (same) return;
+    this.find("saved").textContent = "";
     if (this.recording?.run) this.earlier = this.recording;
     this.recording = new Recording(run);
     this.row = this.selected = null;
@@ -236,6 +239,7 @@ export class StateView {
     on("scroll", "scroll", () => heatmaps.show());
     on("png", "click", () => downloadSheet(this));
     on("npz", "click", () => this.#downloadArrays());
+    on("save-page", "click", () => saveView(this));
     for (const canvas of heatmaps.canvases) {
       canvas.addEventListener("mousemove", (event) => {
         this.tip.textContent = describe(

@@ -201,7 +201,8 @@ class View {
   /** Play an answer beside the one without some words. */
   forget({ left_out, gone, answer, added }, atOnce = false) {
     const { texts, kinds } = this.recorded;
-    const original = texts.filter((_, token) => kinds[token] === "answer");
+    const asked = kinds.lastIndexOf("prompt"); // before the last answer
+    const original = texts.filter((_, token) => token > asked && kinds[token] === "answer");
     this.words.forEach((span, token) => {
       span.classList.toggle("forgotten", left_out.includes(token));
     });

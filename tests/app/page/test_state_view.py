@@ -20,7 +20,9 @@ LONG = 2 * state_view.MOST_COLUMNS + 500
 def served(engine):
     """The functions that the server offers to the page, by name."""
     component = state_view.state_view(engine.recorded, "view")
-    return {name: getattr(component, name) for name in ("columns", "row", "arrays", "shared")}
+    return {
+        name: getattr(component, name) for name in ("columns", "row", "arrays", "share", "shared")
+    }
 
 
 @pytest.fixture
@@ -149,9 +151,9 @@ def test_layers_are_listed_with_those_that_are_not_watched(run):
     assert state_view.shown(run) == {"hint": hint}
 
 
-@pytest.mark.parametrize("name", ["columns", "row", "arrays"])
+@pytest.mark.parametrize("name", ["columns", "row", "arrays", "share"])
 def test_whatever_a_page_sends_is_no_traceback(served, run, name):
-    numbers = {"columns": 3, "row": 2, "arrays": 0}[name]
+    numbers = {"columns": 3, "row": 2, "arrays": 0, "share": 1}[name]
     good = [run.id, *[0] * numbers]
     assert asyncio.run(served[name](good))
     wrong = [

@@ -1,0 +1,84 @@
+"""A view as a page of one file, with nothing of the machine but the model's name."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlx_gateloop.watch import EndlessTrace, share
+from mlx_gateloop.watch.sharing import MOST_TOKENS, Kind
+
+from ..generation.run import Place, Run, Token
+
+KINDS: dict[str, Kind] = {"system": "system", "assistant": "answer"}  # of roles; else the prompt's
+TITLE_CHARACTERS = 80
+
+
+def shared_page(
+    run: Run, trace: EndlessTrace, with_system: bool, name: str
+) -> dict[str, str] | None:
+    """Make the page of a run as it is now.
+
+    Args:
+        run: The run.
+        trace: Its trace.
+        with_system: Show the system prompt too.
+        name: Of the file, without its ending.
+
+    Returns:
+        The "page", the "name" of its file, and what is "said" of it; None if nothing was read yet.
+    """
+    tokens = min(trace.tokens, len(run.pieces))
+    words = told(run.pieces[:tokens], run.places)
+    shown = [i for i, (_, kind) in enumerate(words) if with_system or kind != "system"]
+    if not shown:
+        return None
+    cut = len(shown) > MOST_TOKENS
+    page = share(
+        trace.branch(tokens),
+        [text for text, _ in words],
+        [kind for _, kind in words],
+        forgotten=[each for each in run.forgotten if max(each.left_out, default=0) < tokens],
+        title=_title(run),
+        start=shown[-MOST_TOKENS] if cut else 0,
+        with_system=with_system,
+    )
+    part = f", the last {MOST_TOKENS:,} of {len(shown):,} tokens" if cut else ""
+    return {"page": page, "name": f"{name}.html", "said": f"Saved {name}.html{part}."}
+
+
+def told(pieces: Sequence[Token], places: Sequence[Place | None]) -> list[tuple[str, Kind]]:
+    """Tell the words of messages from what the chat template writes around them.
+
+    Args:
+        pieces: Tokens of a run.
+        places: Those of its messages; none for a text to continue.
+
+    Returns:
+        Of each token the text and the kind. Of the template's tokens, and of those that are in no
+        known place, the text is empty.
+    """
+    if not places:
+        return [("" if p.special else p.text, "special" if p.special else p.kind) for p in pieces]
+    known, words = [place for place in places if place is not None], list[tuple[str, Kind]]()
+    for piece in pieces:
+        begin = piece.begin
+        while begin is not None and known and (known[0].end or begin + 1) <= begin:
+            known.pop(0)  # ended before this token
+        if begin is None or piece.special or not known or begin + len(piece.text) < known[0].begin:
+            words.append(("", "special"))
+            continue
+        place = known[0]
+        text = piece.text[max(place.begin - begin, 0) : place.end and place.end - begin]
+        inside = bool(text) or begin >= place.begin  # or a part of a character
+        words.append((text, KINDS.get(place.role, "prompt") if inside else "special"))
+    return words
+
+
+def has_system(run: Run) -> bool:
+    """Return True if the run has a system prompt."""
+    return any(place is not None and place.role == "system" for place in run.places)
+
+
+def _title(run: Run) -> str:
+    asked = " ".join(run.prompt[: 2 * TITLE_CHARACTERS].split())
+    asked = asked if len(asked) <= TITLE_CHARACTERS else f"{asked[: TITLE_CHARACTERS - 1]}…"
+    return " · ".join(filter(None, (asked, Path(run.model).name))) or "What a model remembers"

@@ -1,0 +1,20 @@
+import { download } from "./downloads.js";
+
+const KEPT_MS = 60_000; // for the browser to read what it saves
+
+/**
+ * Save a view as a page of one file.
+ * @param {import("./state_view.js").StateView} view
+ */
+export async function saveView(view) {
+  const said = view.find("saved");
+  const withSystem = view.find("with-system input").checked;
+  said.textContent = "Making the page…";
+  const answer =
+    view.run && (await view.server.share([view.run, Number(withSystem)]).catch(() => null));
+  said.textContent = answer ? answer.said : "There is nothing to share yet.";
+  if (!answer) return;
+  const url = URL.createObjectURL(new Blob([answer.page], { type: "text/html" }));
+  download(url, answer.name);
+  setTimeout(() => URL.revokeObjectURL(url), KEPT_MS);
+}

@@ -1,0 +1,89 @@
+"""A view saved as one file: it opens without the server, and holds what was seen."""
+
+import json
+import re
+
+import pytest
+from helpers.browser import new_context
+
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">\u202e hi"
+OPACITY = "e => Number(getComputedStyle(e).opacity)"
+
+
+def words_of(page):
+    return "".join(json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["texts"])
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Saves a view by keyboard; returns the file."""
+
+    def save(page, view="chat"):
+        button = page.tab.locator(f"#{view}-view .save-page")
+        button.focus()
+        with page.tab.expect_download() as download:
+            button.press("Enter")
+        file = tmp_path / download.value.suggested_filename
+        download.value.save_as(file)
+        said = page.tab.locator(f"#{view}-view .saved").inner_text()
+        assert said.startswith(f"Saved {file.name}")
+        return file
+
+    return save
+
+
+def test_a_shared_view_opens_from_a_file_without_a_network(page, save, browser):
+    assert page.tab.locator("#chat-view .with-system").is_hidden()
+    page.settings()
+    page.tab.locator("#system textarea").fill("a hidden instruction")
+    page.settings()
+    page.ask(HOSTILE)
+    page.finished()
+    file = save(page)
+    assert file.name.startswith("a-script-img-src-x")
+    text = file.read_text("utf-8")
+    assert len(text) < 300_000
+    assert not re.search("im_start|/tmp|/root|/home|http:|https:", text)
+    assert "a hidden instruction" not in words_of(text)
+    page.tab.locator("#chat-view .with-system input").check()
+    assert "a hidden instruction" in words_of(save(page).read_text("utf-8"))
+    file.write_text(text, "utf-8")
+    context = new_context(browser, viewport={"width": 900, "height": 700})
+    context.set_offline(True)
+    tab, problems = context.new_page(), []
+    tab.on("console", lambda message: problems.append(message.text))
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.on("request", lambda request: problems.append(request.url))
+    tab.goto(file.as_uri())
+    words = tab.locator(".words span:not([data-kind=special])")
+    shown = page.view("pieces")
+    answer = "".join(piece["text"] for piece in shown if not piece["prompt"])
+    assert tab.inner_text(".words").replace("\n", "").startswith("</script><img src=x")
+    assert tab.locator(".words [data-kind=answer]").count() > len(answer) / 8
+    strengths = words.evaluate_all(f"all => all.map({OPACITY})")
+    assert max(strengths) == 1
+    assert min(strengths) < 0.5  # they fade
+    words.nth(3).click()
+    assert tab.locator(".words .later").count() > 20
+    box = tab.locator(".columns").bounding_box()
+    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + 9)
+    assert tab.locator(".words .pointed").count() == 1  # a column lights its word up
+    assert "lose half in" in tab.inner_text(".tip")
+    assert tab.title().startswith("</script><img src=x")
+    assert problems == [file.as_uri()]
+    context.close()
+
+
+def test_every_view_can_be_shared_and_an_empty_one_says_that_there_is_nothing(page, save):
+    page.tab.locator("#chat-view .save-page").click()
+    saved = page.tab.locator("#chat-view .saved")
+    assert saved.inner_text() == "There is nothing to share yet."
+    page.go_to("Side by side", "right")
+    page.ask("both", "compare", "left")
+    for side, model in (("left", "demo"), ("right", "demo-fixed")):
+        page.finished(side)
+        assert save(page, side).name == f"{model}-both.html"
+    page.go_to("Completion", "complete")
+    page.ask("a text", "complete", "complete")
+    page.finished("complete")
+    assert words_of(save(page, "complete").read_text("utf-8")).startswith("a text")

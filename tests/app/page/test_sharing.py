@@ -1,0 +1,121 @@
+"""Views as pages of one file: whose words are in it, and what is not."""
+
+import json
+import re
+
+import pytest
+from mlx_gateloop.app.generation.run import Place, Token
+from mlx_gateloop.app.page import sharing
+
+from mlx_gateloop import watch
+from mlx_gateloop.watch import sharing as library
+
+SECRET = "You are the SECRET prompt. </script>"
+HOSTILE = "</script><script>document.title='owned'</script>\u202e<!--\x00 日本"
+
+
+@pytest.fixture
+def run(chat):
+    """The second answer of a chat with a system prompt."""
+    chat.messages.append({"role": "system", "content": SECRET})
+    chat.say("hello", max_tokens=6)
+    run = chat.say(HOSTILE, max_tokens=8)
+    run.prompt, run.model = HOSTILE, "/home/somebody/models/tiny"
+    return run
+
+
+def data_of(page):
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
+    return json.loads(found)
+
+
+def shared(run, with_system=False):
+    return sharing.shared_page(run, run.trace, with_system, "a-name")
+
+
+def test_the_words_of_the_messages_are_in_it_and_nothing_else(run):
+    answer = shared(run)
+    assert (answer["name"], answer["said"]) == ("a-name.html", "Saved a-name.html.")
+    data = data_of(answer["page"])
+    said = {"prompt": "", "answer": "", "special": ""}
+    for text, kind in zip(data["texts"], data["kinds"], strict=True):
+        said[kind] += text
+    assert said["prompt"] == "hello" + HOSTILE
+    assert said["answer"] == "".join(p.text for p in run.pieces if p.kind == "answer")
+    assert said["answer"].endswith(run.text)
+    assert said["special"] == ""
+    for leak in ("SECRET", "im_start", "somebody", "/home", "models/"):
+        assert leak not in answer["page"]
+    assert "&#183; tiny</title>" in answer["page"]
+    assert answer["page"].isascii()
+    assert answer["page"].count("<script") == 2
+    assert "\\u202e" in answer["page"].partition("</title>")[0]  # told as a code
+
+
+def test_the_system_prompt_is_in_it_if_it_is_asked_for(run):
+    data = data_of(shared(run, with_system=True)["page"])
+    pairs = zip(data["texts"], data["kinds"], strict=True)
+    assert "".join(text for text, kind in pairs if kind == "system") == SECRET
+    assert sharing.has_system(run)
+    without = data_of(shared(run)["page"])
+    assert len(without["texts"]) < len(data["texts"])
+
+
+def test_of_a_long_conversation_the_last_tokens_are_kept_and_that_is_said(run, monkeypatch):
+    shown = len(data_of(shared(run)["page"])["texts"])
+    for module in (sharing, library):
+        monkeypatch.setattr(module, "MOST_TOKENS", 20)
+    answer = shared(run)
+    assert answer["said"] == f"Saved a-name.html, the last 20 of {shown} tokens."
+    data = data_of(answer["page"])
+    assert len(data["texts"]) == 20
+    assert "".join(data["texts"]).endswith(run.text)
+    assert f"The {len(run.pieces) - 20} tokens before these are left out." in answer["page"]
+    assert "SECRET" not in answer["page"]
+
+
+def test_recorded_answers_are_beside_the_last_one(run):
+    word = next(i for i in range(run.begin, len(run.pieces)) if run.pieces[i].kind == "prompt")
+    run.forgotten.append(watch.Forgotten([word], ["other", run.pieces[-1].text]))
+    (forgotten,) = data_of(shared(run)["page"])["forgotten"]
+    assert forgotten["answer"] == ["other", run.pieces[-1].text]
+    answered = len(run.pieces) - run.answer_begin
+    assert forgotten["gone"] == list(range(answered - 1))  # of this answer, not of the first
+    assert forgotten["added"] == [0]
+
+
+def test_a_run_that_goes_on_is_shared_up_to_now(run):
+    run.pieces.pop()  # of which the trace knows more
+    assert "".join(data_of(shared(run)["page"])["texts"]).endswith(run.pieces[-1].text)
+    del run.pieces[:]
+    assert shared(run) is None
+
+
+def test_a_token_at_the_edge_of_a_message_shows_no_more_than_the_message():
+    places = [Place("system", 2, 6), None, Place("user", 8, 11), Place("assistant", 20)]
+    texts = ["<s>", "SYS.", "|u", "se", "r|a", "", "", "!", "?"]
+    begins = [0, 2, 6, 8, 10, 13, None, 20, 21]
+    pieces = [
+        Token(text, 0, "answer" if begin and begin >= 20 else "prompt", begin=begin)
+        for text, begin in zip(texts, begins, strict=True)
+    ]
+    assert sharing.told(pieces, places) == [
+        (">", "system"),  # its third character is the message's first
+        ("SYS.", "system"),
+        ("", "special"),
+        ("se", "prompt"),
+        ("r", "prompt"),
+        ("", "special"),
+        ("", "special"),
+        ("!", "answer"),
+        ("?", "answer"),
+    ]
+
+
+def test_a_text_to_continue_has_no_places():
+    pieces = [
+        Token("<s>", 1, "prompt", special=True),
+        Token("a", 0, "prompt"),
+        Token("b", 0, "answer"),
+    ]
+    assert sharing.told(pieces, ()) == [("", "special"), ("a", "prompt"), ("b", "answer")]
