@@ -8,6 +8,7 @@ from typing import Any
 from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 SHOWN = (
@@ -17,6 +18,11 @@ SHOWN = (
     *("app/generation/run.py", "mlx_gateloop/ops/over_ranks.py"),
 )
 CODE = {".py": "python", ".yaml": "yaml"}  # shown as pages
+FIRST = "README.md"  # what a visitor of the site sees first
+FRAME = """<iframe src="docs/shared/demo.html"
+ title="An answer whose words fade as they are forgotten"
+ sandbox="allow-scripts" loading="lazy" style="width:100%;height:46rem;border:0"></iframe>
+"""
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -42,8 +48,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return re.sub(r"(\]\((?!https?:)[^)\s]+\.(?:py|yaml))\)", r"\1.md)", markdown)
 
 
-def on_page_content(content: str, **_: Any) -> str:
-    """Turn formulas into MathML, which browsers draw without a script."""
+def on_page_content(content: str, page: Page, **_: Any) -> str:
+    """Show a recording on the first page, and turn formulas into MathML, which needs no script."""
 
     def as_mathml(found: re.Match[str]) -> str:
         display = "block" if found[1] == "div" else "inline"
@@ -52,4 +58,6 @@ def on_page_content(content: str, **_: Any) -> str:
             raise PluginError(f"not known to latex2mathml: {found[2]}")
         return mathml
 
+    if page.file.src_uri == FIRST:
+        content = content.replace("<p><img", f"{FRAME}<p><img", 1)
     return FORMULA.sub(as_mathml, content)

@@ -225,3 +225,20 @@ def test_in_a_browser(tmp_path):
         tab.wait_for_function("() => !document.querySelector('.waiting')")
         assert tab.title() == "What a model remembers"
         assert problems == [file.as_uri()]
+
+
+def test_an_answer_without_words_is_compared_with_the_last_answer_alone():
+    kinds = ["prompt", "answer", "special", "prompt", "answer", "answer"]
+    other = gl.watch.Forgotten([3], ["5", "6"])
+    texts = [str(n) for n in range(6)]
+    page = gl.watch.share(recorded(tiny_model(), 6), texts, kinds, forgotten=[other])
+    (forgotten,) = data_of(page)["forgotten"]
+    assert (forgotten["gone"], forgotten["added"]) == ([0], [1])
+
+
+def test_a_title_cannot_turn_its_direction_and_what_is_left_out_is_said():
+    trace = recorded(tiny_model(), 6)
+    page = gl.watch.share(trace, ["x"] * 6, title="a\u202eb\x1b\n", start=2)
+    assert "<title>a\\u202eb\\u001b\\u000a</title>" in page
+    assert "The 2 tokens before these are left out." in page
+    assert "left out" not in gl.watch.share(trace, ["x"] * 6).partition("<script")[0]
