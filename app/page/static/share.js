@@ -6,7 +6,7 @@ const KEPT_MS = 60_000; // for the browser to read what it saves
  * Save a view as a page of one file.
  * @param {import("./state_view.js").StateView} view
  */
-export async function saveView(view) {
+export const saveView = async (view) => {
   const said = view.find("saved");
   const withSystem = view.find("with-system input").checked;
   said.textContent = "Making the page…";
@@ -17,4 +17,4 @@ export async function saveView(view) {
   const url = URL.createObjectURL(new Blob([answer.page], { type: "text/html" }));
   download(url, answer.name);
   setTimeout(() => URL.revokeObjectURL(url), KEPT_MS);
-}
+};
