@@ -40,6 +40,15 @@ def take(page: Page, name: str) -> None:
     page.tab.screenshot(path=OUT / f"{name}.png", full_page=True)
 
 
+def tour(browser: Browser, url: str) -> None:
+    context = new_context(browser, returning=False, viewport={"width": 840, "height": 700})
+    page = Page(context, url)
+    for step, name in ((1, "update"), (6, "forget"), (7, "fixed")):
+        page.tab.get_by_role("button", name=f"Step {step}: ").click()
+        page.tab.wait_for_timeout(500)  # it moves
+        page.tab.get_by_role("dialog").screenshot(path=OUT / f"tour-{name}.png")
+
+
 def pictures(browser: Browser, url: str) -> None:
     for name, scheme in (("chat", "light"), ("chat-dark", "dark")):
         page = open_page(browser, url, color_scheme=scheme)
@@ -70,6 +79,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         log, saved = Path(folder) / "log", Path(folder) / "saved"
         with served(log, "--conversations", saved) as server, chromium() as browser:
+            tour(browser, server.url)
             pictures(browser, server.url)
 
 

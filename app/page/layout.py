@@ -9,7 +9,7 @@ from gradio.components import Component
 from ..api import add_endpoint
 from ..conversations.folder import ConversationFolder
 from ..generation.run import Limits
-from . import scripts
+from . import scripts, tour
 from .events import PRIVATE, QUICK, stream
 from .handlers import Handlers, complaint, new_session
 from .lab import memory_lab
@@ -89,7 +89,11 @@ def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
             )
             model = _picker(handlers)
             # page.css shows icons instead of the names, which are for screen readers
-            buttons = (("Settings", "settings-button", SIDEBAR), ("Light or dark", "dark", DARK))
+            buttons = (
+                ("Guided tour", "tour-button", f"() => {tour.OPEN}"),
+                ("Settings", "settings-button", SIDEBAR),
+                ("Light or dark", "dark", DARK),
+            )
             for label, name, script in buttons:
                 button = gr.Button(label, elem_id=name, size="sm", min_width=44, scale=0)
                 button.click(None, js=script, **PRIVATE)
@@ -109,7 +113,8 @@ def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
                 gr.Markdown(ABOUT, elem_id="about")
         unescape = scripts.call("edit_box", "unescapeEditBoxes", CHAT)
         show_theme = scripts.call("tab_memory", "showTheme")
-        page.load(None, js=f"() => {{ {unescape}; {show_theme} }}", **PRIVATE)
+        tour.dialog()
+        page.load(None, js=f"() => {{ {unescape}; {show_theme}; {tour.START} }}", **PRIVATE)
         _keep_settings(page, controls)
         add_endpoint(handlers.engine, handlers.first_model)
     return page

@@ -21,6 +21,7 @@ START_SECONDS = 180
 STOP_SECONDS = 120
 PATIENCE_MS = 120_000  # of what a tab waits for
 RETRY_MS = 400
+RETURNING = "if (location.protocol === 'http:') localStorage.setItem('gateloop.tour', 'seen')"
 RUN_APP = "import runpy\nrunpy.run_module('app', run_name='__main__', alter_sys=True)\n"
 QUESTIONS = re.compile("/component_server")  # of the state views
 # Gradio's page sends these two without an event's id if it cancels before it was given one.
@@ -88,10 +89,18 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-def new_context(browser: Any, **options: Any) -> Any:
-    """Open a window with cookies and a cache of its own."""
+def new_context(browser: Any, returning: bool = True, **options: Any) -> Any:
+    """Open a window with cookies and a cache of its own.
+
+    Args:
+        browser: Playwright's.
+        returning: True for a visitor who has seen the tour, which would begin by itself.
+        options: Playwright's.
+    """
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     context.set_default_timeout(PATIENCE_MS)
+    if returning:
+        context.add_init_script(RETURNING)
     return context
 
 

@@ -1,0 +1,60 @@
+"""The recording of the app's tour holds what the embedded models compute."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+RECORDED = json.loads((DOCS.parent / "app/page/static/tour.json").read_text("utf-8"))
+FORGETS = 0.25  # of the channels that usually remember: a reset
+
+
+@pytest.fixture(scope="module")
+def again():
+    """The recording, made anew."""
+    sys.path.insert(0, str(DOCS))  # it imports the script beside it
+    spec = importlib.util.spec_from_file_location("tour_recording", DOCS / "tour_recording.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.path.remove(str(DOCS))
+    return json.loads(json.dumps(module.record()))
+
+
+def compare(value, other, path):
+    """Compare texts and whole numbers exactly, other numbers to a thousandth."""
+    assert type(value) is type(other), path
+    if isinstance(value, dict):
+        assert value.keys() == other.keys(), path
+        for key in value:
+            compare(value[key], other[key], f"{path}.{key}")
+    elif isinstance(value, list):
+        assert len(value) == len(other), path
+        for place, pair in enumerate(zip(value, other, strict=True)):
+            compare(*pair, f"{path}[{place}]")
+    elif isinstance(value, float):
+        assert value == pytest.approx(other, rel=1e-3, abs=1e-3), path
+    else:
+        assert value == other, path
+
+
+def test_the_channel_follows_its_equation():
+    channel = {name: np.array(values) for name, values in RECORDED["channel"].items()}
+    a, h = (channel[name] @ [1, 1j] for name in ("a", "h"))
+    before = np.concatenate([[0], h[:-1]])
+    expected = a * before + channel["k"] * channel["v"]
+    np.testing.assert_allclose(h, expected, atol=1e-4 * np.abs(h).max())
+
+
+def test_resets_are_where_a_quarter_forgets():
+    forgets = np.array(RECORDED["forgets"])
+    assert RECORDED["resets"] == np.flatnonzero(forgets >= FORGETS).tolist()
+    assert 0 < len(RECORDED["resets"]) < len(forgets)
+
+
+@pytest.mark.slow
+def test_the_command_makes_what_is_recorded(again):
+    compare(RECORDED, again, "recording")
