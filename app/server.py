@@ -120,7 +120,7 @@ def _launch(
         show_error=True,
         footer_links=["api"],
         theme=_theme(),
-        css_paths=scripts.STATIC / "page.css",
+        css_paths=[scripts.STATIC / name for name in ("page.css", "chat_words.css")],
         quiet=True,
         prevent_thread_lock=True,
     )

@@ -17,8 +17,8 @@ from .states import START, Boundary, StateCache
 from .words import Word
 
 MOST_FORGOTTEN = 8  # answers kept of a run
-MOST_READ = 60_000  # tokens, to find out what a word depended on
-STEP_READ = 8_000  # of them at once: others take their turns in between
+MOST_READ = 40_000  # tokens, to find out what a word depended on: 1 to 2 s of the demo on a core
+STEP_READ = 16_000  # of them at once: others take their turns in between
 
 
 @dataclass(frozen=True)

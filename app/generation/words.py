@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from .run import Place, Run, Token
 from .states import Message
 
+# A browser leaves out or joins these; with others in their place, places stay what they are.
+SHOWN = str.maketrans({"\0": "\ufffd", "\r": " "})
 SENTENCE_ENDS = ".!?\u2026\u3002\uff01\uff1f"
 
 
@@ -73,7 +75,7 @@ class Words:
         end = piece.begin + len(piece.text) if place.end is None else place.end
         begin = max(piece.begin, place.begin)
         if begin - place.begin == self._characters:
-            text = piece.text[begin - piece.begin : end - piece.begin]
+            text = piece.text[begin - piece.begin : end - piece.begin].translate(SHOWN)
             self._add(text, "" if piece.special else text.strip(), first, index + 1, place.lead)
 
     def _go_to(self, begin: int, places: Sequence[Place | None]) -> Place | None:

@@ -13,6 +13,7 @@ from .. import request_values
 from ..generation.engine import Engine
 from ..generation.run import Run
 from ..generation.states import as_messages
+from ..generation.words import SHOWN
 from .state_view import Changes, shown
 from .status import described, status
 from .visits import History, Visits
@@ -280,10 +281,11 @@ def with_system(system: str, history: History) -> History:
 
 def displayed(history: History) -> list[dict[str, object]]:
     """Escape the history for gr.Chatbot, which would render HTML in it."""
+    texts = [html.escape(message["content"].translate(SHOWN), False) for message in history]
     return [
         # as an object: Gradio takes indentation out of a plain string
-        {**message, "content": [{"type": "text", "text": html.escape(message["content"], False)}]}
-        for message in history
+        {**message, "content": [{"type": "text", "text": text}]}
+        for message, text in zip(history, texts, strict=True)
     ]
 
 

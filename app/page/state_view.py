@@ -35,7 +35,7 @@ KEPT_ARRAYS = 4  # runs with files for download, the oldest is deleted first
 NAME_CHARACTERS = 48  # of a file's
 
 
-def state_view(runs: RecordedRuns, elem_id: str, linked: str = "") -> gr.HTML:
+def state_view(runs: RecordedRuns, elem_id: str) -> gr.HTML:
     """Make the component; its value is `shown(run)` or None.
 
     A function and not a subclass: Gradio writes a stub beside the source of every subclass.
@@ -43,23 +43,22 @@ def state_view(runs: RecordedRuns, elem_id: str, linked: str = "") -> gr.HTML:
     Args:
         runs: The runs to look at, by id.
         elem_id: Of the element on the page.
-        linked: Name of a group of views that show the same places.
     """
 
     async def columns(request: object) -> dict[str, object] | None:
-        return await _ask(runs, request, 3, _columns, _quick())
+        return await ask(runs, request, 3, _columns, _quick())
 
     async def row(request: object) -> dict[str, object] | None:
-        return await _ask(runs, request, 2, _row, _slow())
+        return await ask(runs, request, 2, _row, _slow())
 
     async def arrays(request: object) -> str | None:
-        return await _ask(runs, request, 0, _arrays, _slow())
+        return await ask(runs, request, 0, _arrays, _slow())
 
     async def share(request: object) -> dict[str, str] | None:
-        return await _ask(runs, request, 1, _share, _slow())
+        return await ask(runs, request, 1, _share, _slow())
 
     async def shared(request: object) -> int:
-        return _shared(runs, request)
+        return count_shared(runs, request)
 
     return gr.HTML(
         value=None,
@@ -68,7 +67,6 @@ def state_view(runs: RecordedRuns, elem_id: str, linked: str = "") -> gr.HTML:
         js_on_load=scripts.call("state_view", "show", "element", "props", "server", "watch"),
         server_functions=[columns, row, arrays, share, shared],
         elem_id=elem_id,
-        linked=linked,
         low=float(np.log(LOW)),
         high=float(np.log(HIGH)),
     )
@@ -153,7 +151,7 @@ def _slow() -> WorkerPool:
     return WorkerPool(threads=1, most=16)
 
 
-async def _ask(
+async def ask(
     runs: RecordedRuns,
     request: object,
     numbers: int,
@@ -172,7 +170,7 @@ async def _ask(
     return await pool(job, run, trace, *rest)
 
 
-def _shared(runs: RecordedRuns, request: object) -> int:
+def count_shared(runs: RecordedRuns, request: object) -> int:
     """Count the first tokens that two runs have in common: a branch has the same objects.
 
     A page that has one of the runs asks for no more than the rest of the other.
@@ -207,9 +205,9 @@ def _columns(
     return {
         "layer": layer,
         "start": start,
-        "columns": _base64(trace.columns(layer, start, stop)),
+        "columns": base64_of(trace.columns(layer, start, stop)),
         "known": known,
-        "averages": _base64(_to_bytes(trace.averages(known, until))),
+        "averages": base64_of(_to_bytes(trace.averages(known, until))),
         "pieces": pieces,
         "resets": trace.resets(tokens).tolist() if due else None,
         "done": done and until == tokens,
@@ -272,5 +270,5 @@ def _to_bytes(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     return np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
 
 
-def _base64(values: npt.NDArray[Any]) -> str:
+def base64_of(values: npt.NDArray[Any]) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()

@@ -1,0 +1,92 @@
+import { plain } from "../../../mlx_gateloop/watch/shared/plain.js";
+import { compare } from "./word_diff.js";
+
+const INTERVAL_MS = 120; // between requests
+const SAME = "The same seed and settings; the conversation stays as it is.";
+
+/** The last answer beside the one without some words, as it is written. */
+export class Again {
+  /**
+   * @param {HTMLElement} element
+   * @param {Record<string, (request: unknown[]) => Promise<any>>} server Functions of chat_words.py.
+   */
+  constructor(element, server) {
+    Object.assign(this, { element, server });
+    this.run = null;
+    /** @type {import("./word_list.js").Choice | null} The words that are left out. */
+    this.forgotten = null;
+  }
+
+  find(selector) {
+    return this.element.querySelector(selector);
+  }
+
+  /**
+   * Let the answer be given again.
+   * @param {string} run
+   * @param {import("./word_list.js").Choice} choice The words that are left out.
+   * @param {string} name Of them.
+   * @param {string} answer As it was.
+   * @returns {Promise<string | undefined>} At its end; what went wrong.
+   */
+  async open(run, { first, stop }, name, answer) {
+    const forgotten = { first, stop };
+    Object.assign(this, { run, forgotten });
+    this.element.hidden = true;
+    await this.ended;
+    const begun = await this.server.forget([run, first, stop]).catch(() => null);
+    if (this.forgotten !== forgotten) return;
+    if (!begun || begun.error) return this.#fail(begun?.error ?? "The server is busy.");
+    this.element.hidden = false;
+    this.find(".title").textContent = `Without ${name}`;
+    this.#show(answer, "", false);
+    this.find(".note").textContent = "The answer is given again …";
+    this.element.scrollIntoView({ block: "nearest" });
+    return this.#follow(run, forgotten, answer);
+  }
+
+  async #follow(run, forgotten, answer) {
+    const texts = [];
+    for (let done = false; !done; ) {
+      const news = await this.server.again([run, texts.length]).catch(() => null);
+      if (this.forgotten !== forgotten) return;
+      if (!news || news.error) return this.#fail(news?.error ?? "The answer is no longer there.");
+      texts.splice(news.start, texts.length, ...news.texts);
+      done = news.done;
+      this.#show(answer, texts.join(""), done);
+      if (!done) await new Promise((wake) => setTimeout(wake, INTERVAL_MS));
+    }
+    const same = texts.join("") === answer;
+    this.find(".note").textContent = same
+      ? `Nothing changed. ${SAME}`
+      : `What changed is marked. ${SAME}`;
+  }
+
+  #show(before, after, whole) {
+    const parts = compare(before, after, whole);
+    this.#fill(".original", parts.before, "del");
+    this.#fill(".without", parts.after, "ins");
+  }
+
+  /** Show parts of a text; what a model wrote is only ever set as textContent. */
+  #fill(place, parts, mark) {
+    const elements = parts.map(({ text, changed }) => {
+      const element = document.createElement(changed ? mark : "span");
+      element.textContent = plain(text);
+      return element;
+    });
+    this.find(place).replaceChildren(...elements);
+  }
+
+  #fail(line) {
+    this.close();
+    return line;
+  }
+
+  /** Show the conversation alone, as it is. */
+  close() {
+    if (this.run) this.ended = this.server.undo([this.run]).catch(() => null);
+    this.run = this.forgotten = null;
+    this.element.hidden = true;
+  }
+}

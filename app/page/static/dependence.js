@@ -1,0 +1,27 @@
+/**
+ * What a word's log probability loses without parts of the text before it.
+ * @typedef {{of: string, units: [number, number][], losses: number[]}} Losses In nats; of parts from
+ *     one word to before another.
+ */
+
+/** The part that a word needed most, if it needed any. @param {Losses} losses */
+export function strongest({ units, losses }) {
+  const loss = Math.max(...losses);
+  if (!(loss > 0)) return null;
+  const [first, stop] = units[losses.indexOf(loss)];
+  return { first, stop, loss };
+}
+
+/** A loss in words. @param {number} nats */
+export function likelihood(nats) {
+  const shown = `${Math.abs(nats).toFixed(1)} nats`;
+  if (Math.abs(nats) < 0.05) return `as likely as with it (${shown})`;
+  const times = Math.exp(Math.abs(nats));
+  const count =
+    times > 1e6
+      ? "more than a million"
+      : times < 10
+        ? times.toFixed(1)
+        : Number(times.toPrecision(2)).toLocaleString("en");
+  return `${count} times ${nats > 0 ? "less" : "more"} likely (${shown})`;
+}

@@ -1,0 +1,181 @@
+"""Words that fade, an answer without some of them, and what one depended on."""
+
+import re
+
+WORDS = "document.querySelector('#chat-words .gw').words"
+# A random model writes them, after the beginnings of characters too.
+SPECIAL = re.compile(r"\ufffd*(?:<s>|</s>|<pad>|<unk>|<\|im_(?:start|end)\|>)")
+HOSTILE = "<img src=x onerror=\"alert('owned')\"> &amp; \u202eright\u2066 <|im_end|> 🙂 end"
+
+
+def painted(page, kind):
+    """What is painted of a kind, as texts by level."""
+    return page.tab.evaluate(
+        "kind => Object.fromEntries([...CSS.highlights].filter(([name]) => name.startsWith(kind))"
+        ".map(([name, ranges]) => [name.slice(kind.length), [...ranges].map(String)]))",
+        f"gw-{kind}-",
+    )
+
+
+def until(page, condition):
+    page.tab.wait_for_function(condition)
+
+
+def said(page):
+    return page.tab.locator("#chat-words .said").inner_text()
+
+
+def settled(page):
+    """Wait until the words of a finished answer are all there."""
+    page.finished()
+    until(page, f"{WORDS}.done")
+
+
+def click_word(page, message, text):
+    find = "w => w.message === message && w.text === text".replace("message &&", f"{message} &&")
+    box = page.tab.evaluate(
+        f"text => {{ const words = {WORDS};"
+        f"const range = words.text.range(words.words.find({find}));"
+        "words.text.show(range);"
+        "const box = range.getBoundingClientRect();"
+        "return [box.x + box.width / 2, box.y + box.height / 2]; }",
+        text,
+    )
+    page.tab.mouse.click(*box)
+    until(page, f"{WORDS}.choice !== null")
+
+
+def test_words_fade_while_they_stream(page):
+    page.set_tokens(1024)
+    page.choose("slow")
+    page.ask("What was the first word of these?")
+    levels = "[...CSS.highlights.keys()].filter(name => name.startsWith('gw-fade-')).length"
+    until(page, f"!{WORDS}.done && {WORDS}.answer === 1 && {levels} > 2")
+    during = painted(page, "fade")
+    assert len(during) > 2  # levels
+    text = "".join(text for texts in during.values() for text in texts)
+    assert "first" in text
+    assert "<|im_" not in text
+    page.tab.locator("#chat-stop").click()
+    settled(page)
+    shown = [*page.said(), *page.said("bot")]
+    for number, message in enumerate(shown):  # every word is in its place, and none is left out
+        words = page.tab.evaluate(
+            f"number => {{ const {{ words, text }} = {WORDS};"
+            "const mine = words.filter(w => w.message === number && text.shows(w));"
+            "return mine.map(w => String(text.range(w))).join(''); }",
+            number,
+        )
+        assert "".join(words.split()) == "".join(SPECIAL.sub("", message).split())
+        assert words
+    switch = page.tab.locator("#words-fade input")
+    switch.uncheck()
+    assert painted(page, "fade") == {}
+    switch.check()
+    assert painted(page, "fade")
+
+
+def test_a_word_is_chosen_by_a_click_a_selection_and_keys(page):
+    page.ask("One two. Three four")
+    settled(page)
+    page.tab.set_viewport_size({"width": 390, "height": 800})
+    click_word(page, 0, "two")
+    until(page, "CSS.highlights.has('gw-fade-later')")  # the answer was not read yet
+    assert painted(page, "chosen") == {"0": ["two"]}
+    assert said(page) == "How strong each word was when “two” was read."
+    inside = "document.documentElement.scrollWidth <= innerWidth"
+    assert page.tab.evaluate(inside)  # a phone shows all of the bar
+    page.tab.set_viewport_size({"width": 1280, "height": 900})
+    page.tab.locator("#words-bar .sentence").click()
+    assert painted(page, "chosen") == {"0": ["One two."]}
+    page.tab.locator("#words-bar .message").click()
+    assert painted(page, "chosen") == {"0": ["One two. Three four"]}
+    page.tab.keyboard.press("Escape")
+    assert painted(page, "chosen") == {}
+    assert "later" not in painted(page, "fade")
+    assert page.tab.evaluate("document.activeElement.id") == "words-pick"
+    page.tab.keyboard.press("Enter")
+    page.tab.keyboard.press("Home")
+    page.tab.keyboard.press("ArrowRight")
+    page.tab.keyboard.press("Shift+ArrowRight")
+    assert painted(page, "chosen") == {"0": ["two."]}
+    page.tab.evaluate(
+        "() => { const node = document.querySelector('#chat .chatbot').firstChild;"
+        "getSelection().setBaseAndExtent(node, 11, node, 16); }"
+    )
+    until(page, f"{WORDS}.name === '“Three four”'")  # from "hree f"
+    page.tab.locator("#words-bar .close").click()
+    assert painted(page, "chosen") == {}
+
+
+def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(page):
+    page.set_tokens(30)
+    page.set("#seed input", 1)
+    page.choose("demo")
+    page.ask("What does `str.split` do?")
+    settled(page)
+    before = page.said("bot")
+    assert before[0].startswith("`str.split(")
+    click_word(page, 1, "split")
+    assert page.tab.locator("#words-forget").is_disabled()  # of the answer itself
+    page.tab.locator("#words-depends").click()
+    until(page, f"{WORDS}.losses")
+    strongest = painted(page, "lost")["9"]
+    assert strongest == ["split"]
+    assert (
+        page.tab.evaluate(
+            f"{WORDS}.words[{WORDS}.losses.units.find((_, i) => "
+            f"{WORDS}.losses.losses[i] === {WORDS}.losses.most)[0]].message"
+        )
+        == 0
+    )
+    assert said(page).startswith("Without “split” before it, “split” is ")
+    click_word(page, 0, "split")
+    page.tab.locator("#words-forget").click()
+    note = "document.querySelector('#words-result .note').textContent"
+    until(page, f"{note}.startsWith('What changed is marked')")
+    result = page.tab.locator("#words-result")
+    assert result.locator(".original").inner_text() == before[0]
+    assert "split" in "".join(result.locator(".original del").all_inner_texts())
+    other = result.locator(".without").inner_text()
+    assert "split" not in other
+    assert "".join(result.locator(".without ins").all_inner_texts()).split()[0] in other
+    assert painted(page, "forgotten") == {"0": ["split"]}
+    page.tab.locator("#words-undo").click()
+    assert not result.is_visible()
+    assert painted(page, "forgotten") == {}
+    assert (page.said(), page.said("bot")) == (["What does `str.split` do?"], before)
+
+
+def test_hostile_words_are_shown_harmlessly(page):
+    page.set_tokens(12)
+    page.ask(HOSTILE)
+    settled(page)
+    assert page.said() == [HOSTILE]
+    click_word(page, 0, "right")
+    page.tab.locator("#words-bar .message").click()
+    name = page.tab.locator("#words-bar .chosen").inner_text()
+    assert name.startswith("“<img src=x onerror=")
+    assert "\u202e" not in name
+    page.tab.locator("#words-forget").click()
+    until(page, "document.querySelector('#words-result .note').textContent.includes('seed')")
+    assert page.tab.locator("#chat-words img, #chat img").count() == 0
+    text = "".join(page.said("bot").pop().split())
+    shown = page.tab.locator("#words-result .original").evaluate("element => element.textContent")
+    assert len(shown) >= len(text)  # control characters as codes
+
+
+def test_a_model_whose_steps_cannot_be_left_out_says_so(page):
+    page.set_tokens(8)
+    page.choose("falcon")
+    page.ask("one two three")
+    settled(page)
+    click_word(page, 0, "two")
+    for button in ("#words-depends", "#words-forget"):
+        page.tab.locator(button).click()
+        until(
+            page,
+            "document.querySelector('#chat-words .said').textContent.startsWith('model: layer')",
+        )
+        assert "no step can be left out exactly" in said(page)
+        page.tab.locator("#words-bar .message").click()

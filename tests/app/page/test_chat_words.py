@@ -1,0 +1,109 @@
+"""The words' questions to the server: strengths of the trace, and no trust in a request."""
+
+import asyncio
+import base64
+
+import numpy as np
+import pytest
+from mlx_gateloop.app.generation.run import Place, Run, Token
+from mlx_gateloop.app.page import chat_words
+
+from mlx_gateloop.generate import Sampling
+
+NAMES = ("words", "forget", "again", "undo", "depends", "shared")
+
+
+@pytest.fixture
+def ask(engine):
+    component = chat_words.chat_words(engine)
+    served = {name: getattr(component, name) for name in NAMES}
+    return lambda name, *request: asyncio.run(served[name](list(request)))
+
+
+@pytest.fixture
+def run(chat):
+    chat.messages.append({"role": "system", "content": "be brief"})
+    chat.say("One two.")
+    return chat.say("Three four", max_tokens=12)
+
+
+def codes(answer):
+    return np.frombuffer(base64.b64decode(answer["strengths"]), np.uint8)
+
+
+def test_words_come_once_with_the_strengths_of_the_trace(ask, run, monkeypatch):
+    monkeypatch.setattr(chat_words, "MOST_WORDS", 5)
+    words, answer = [], {"done": False}
+    while not answer["done"]:  # as the page asks
+        answer = ask("words", run.id, len(words), -1)
+        words[answer["start"] :] = answer["words"]
+    found = chat_words.Words(run).update()
+    assert words == [[w.message, w.begin, w.text, w.sentence, w.stop] for w in found]
+    assert [word[2] for word in words[:3]] == ["One", "two", "."]  # and not the system's
+    assert answer["answer"] == 3
+    row = run.trace.fading(run.trace.tokens - 1)
+    shares = np.array([row[word.first : word.stop].max() for word in found])
+    assert ((codes(answer) - 1.0) / 254) ** 2 == pytest.approx(shares / shares.max(), abs=0.005)
+    at = ask("words", run.id, len(words), 2)
+    assert at["at"] == 2
+    row = run.trace.fading(found[2].stop - 1)
+    shares = np.array([row[word.first : word.stop].max() for word in found[:3]])
+    assert ((codes(at) - 1.0) / 254) ** 2 == pytest.approx(shares / shares.max(), abs=0.005)
+
+
+def test_tokens_that_are_too_long_ago_are_unknown(engine, ask):
+    class Trace:
+        tokens = 3
+
+        def fading(self, token):
+            return np.array([np.nan, 0.25, 1.0], np.float32)[: token + 1]
+
+    run = Run("tiny", trace=Trace(), places=(Place("user", 0),))
+    run.pieces += [
+        Token(text, 0, "prompt", begin=2 * n) for n, text in enumerate(["a ", "b ", "c"])
+    ]
+    run.finish()
+    engine.recorded.put(run)
+    assert codes(ask("words", run.id, 0, -1)).tolist() == [chat_words.UNKNOWN, 128, 255]
+
+
+def test_the_other_answer_comes_in_parts_and_ends_with_undo(ask, run, until):
+    assert ask("again", run.id, 0) is None
+    assert ask("forget", run.id, 0, 2) == {}
+    texts, answer = [], {"done": False}
+    while not answer["done"]:
+        answer = ask("again", run.id, len(texts))
+        texts[answer["start"] :] = answer["texts"]
+    assert answer["error"] is None
+    assert texts == run.forgotten[0].answer
+    assert ask("undo", run.id) == {}
+    assert ask("again", run.id, 0) is None
+    assert "before the last answer" in ask("forget", run.id, 0, 10**9)["error"]
+
+
+def test_what_a_word_needed(ask, run):
+    found = chat_words.Words(run).update()
+    answer = ask("depends", run.id, 3)
+    assert answer["of"] == "words"
+    assert answer["units"] == [[n, n + 1] for n in range(3)]
+    assert len(answer["losses"]) == 3
+    assert "no word before" in ask("depends", run.id, 0)["error"]
+    assert ask("depends", run.id, len(found)) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "request_", [[], ["x", 0, 0], [None], [[1], 2], ["ID", "0", "0"], ["ID", 10**30, -(10**30)]]
+)
+def test_no_request_is_trusted(ask, run, name, request_):
+    request_ = [run.id if part == "ID" else part for part in request_]
+    answer = ask(name, *request_)
+    assert not answer or "error" in answer or answer.get("words") == []
+
+
+def test_runs_that_are_not_recorded_have_no_words(ask, engine, finished):
+    messages = [{"role": "user", "content": "hello"}]
+    run = finished(engine.submit("tiny", messages, Sampling(0), 3, record=False))
+    assert ask("words", run.id, 0, -1) is None
+    text = finished(engine.submit("tiny", "hello", Sampling(0), 3))
+    assert ask("words", text.id, 0, -1)["words"] == []
