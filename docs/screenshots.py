@@ -55,7 +55,7 @@ def pictures(browser: Browser, url: str) -> None:
         ask(page, "chat", "chat")
         ask(page, "chat", "chat", "And `str.join`?")
         click_token(page, "chat", 0.85)
-        page.tab.locator("#chat-view .magnitude").hover(position={"x": 150, "y": 90})
+        page.tab.locator("#chat-view .layers").hover(position={"x": 150, "y": 50})
         take(page, name)
     page.go_to("Side by side", "right")
     ask(page, "compare", "left")

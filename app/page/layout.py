@@ -33,25 +33,30 @@ strong was each when it was read, and what did it depend on? "Forget this" takes
 the model has read and gives the answer again, with the same seed. The panel beside the chat is for
 those who ask for more.
 
-Each token multiplies the state of every channel by a complex number *a* that the model chooses for
-this token: `h = a h + k v`. The picture shows these numbers as they are computed.
+In the panel, too, the words come first: each is as strongly coloured as it is in the state at the
+word that is chosen. Click a word, move the slider or press Play to go through time; point at a word
+or a column, and the other one lights up. A line above a word is what is left of it in the channel
+of the chosen layer that keeps most of it, a line below what it adds to the output.
 
-- **Magnitude.** Bright channels keep their contents for thousands of tokens, dark ones forget them
-  at once. The colour is the half-life, -ln 2 / ln|a|. A dark column across many channels is a
-  reset: a token at which at least a quarter of the channels that usually remember, of all layers,
-  lose more than half. Resets are marked in red above the picture and in the text.
-- **Phase.** The angle by which the token turns the state; the colours are cyclic.
-- **Mean |a|.** One row per layer, as in the paper's figure. Click a row to see that layer.
-- **What is remembered.** Click a token. An earlier one is as orange as it is strong in the state:
-  what it wrote, by what is left of it, in all layers. The line above is the share of it that is
-  left in the channel of this layer that keeps most of it; the line below, its contribution to
-  the output.
+Each token multiplies the state of every channel by a number that the model chooses for this token.
+The pictures show these numbers, a column for each token:
+
+- **All layers.** One row per layer, as in the paper's figure. Click a row to see that layer.
+- **How long it keeps this.** Bright channels keep their contents for thousands of tokens, dark ones
+  forget them at once. A dark column across many channels is a reset: a token at which at least a
+  quarter of the channels that usually remember, of all layers, lose more than half. Resets are
+  marked in red above the picture and in the text.
+- **Turn.** The angle by which the token turns the number that a channel holds.
+
+The formulas are behind each "?". Ctrl and the wheel or two fingers zoom, dragging moves, a double
+click shows all. The arrow keys move the word and, in a picture, the row; with Shift they point at a
+word; + and - zoom, 0 shows all.
 
 Models of other types are seen by the decays of their recurrent layers, of which most are real. The
 list of layers names the others; attention keeps its tokens as they are, and has no decay to see.
 
-Click, or use the arrow keys to move and + and - to zoom. The state has the same size after one
-token and after a million, and only the new message is read, however long the chat is.
+The state has the same size after one token and after a million, and only the new message is read,
+however long the chat is.
 """
 
 
@@ -286,7 +291,8 @@ def _side_by_side(handlers: Handlers, controls: Controls) -> None:
                     show_label=False, lines=5, interactive=False, elem_id=f"{side}-text"
                 )
                 state = gr.HTML(status(None), elem_id=f"{side}-status")
-                shows += [output, state_view(handlers.engine.recorded, f"{side}-view"), state]
+                view = state_view(handlers.engine.recorded, f"{side}-view", linked="side by side")
+                shows += [output, view, state]
     left, right = models
     inputs = {"session": controls.session, "left": left, "right": right, "as_chat": as_chat}
     stream(box.submit, handlers.compare, {"text": box, **inputs, **controls.values}, shows)

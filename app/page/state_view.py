@@ -35,7 +35,7 @@ KEPT_ARRAYS = 4  # runs with files for download, the oldest is deleted first
 NAME_CHARACTERS = 48  # of a file's
 
 
-def state_view(runs: RecordedRuns, elem_id: str) -> gr.HTML:
+def state_view(runs: RecordedRuns, elem_id: str, linked: str = "") -> gr.HTML:
     """Make the component; its value is `shown(run)` or None.
 
     A function and not a subclass: Gradio writes a stub beside the source of every subclass.
@@ -43,6 +43,7 @@ def state_view(runs: RecordedRuns, elem_id: str) -> gr.HTML:
     Args:
         runs: The runs to look at, by id.
         elem_id: Of the element on the page.
+        linked: Name of a group of views that show the same places.
     """
 
     async def columns(request: object) -> dict[str, object] | None:
@@ -67,6 +68,7 @@ def state_view(runs: RecordedRuns, elem_id: str) -> gr.HTML:
         js_on_load=scripts.call("state_view", "show", "element", "props", "server", "watch"),
         server_functions=[columns, row, arrays, share, shared],
         elem_id=elem_id,
+        linked=linked,
         low=float(np.log(LOW)),
         high=float(np.log(HIGH)),
     )

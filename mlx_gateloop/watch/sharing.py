@@ -17,7 +17,8 @@ from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.watch.measures import HIGH, LOW
 
 PARTS = Path(__file__).parent / "shared"
-SCRIPTS = ("colours.js", "data.js", "plain.js", "view.js")  # each imports from those before it
+# Each imports from those before it.
+SCRIPTS = ("colours.js", "data.js", "plain.js", "play.js", "view.js")
 FORMAT, VERSION = "gateloop-view", 1  # as data.js has them
 MOST_TOKENS = 1000  # whose fading takes 0.5 MB
 ROWS, LEAST_ROWS, COLUMN_BYTES = 96, 8, 1 << 20  # of a layer's picture; of all pictures

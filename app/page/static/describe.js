@@ -1,40 +1,41 @@
-import { quoted } from "../../../mlx_gateloop/watch/shared/plain.js";
+import { percent } from "../../../mlx_gateloop/watch/shared/plain.js";
 import { degrees } from "./codes.js";
 import { meanCode, meanPhase } from "./means.js";
+import { named } from "./words.js";
 
 /**
- * The tokens and channels, or the layer, under the pointer in words; nothing where there are none.
+ * The tokens and channels, or the layer, under the pointer in lines; none where there are none.
  * @param {import("./recording.js").Recording} recording
  * @param {number} layer The one that is shown.
  * @param {import("./codes.js").Codes} codes
  * @param {{of: string, token: number, from: number, bin: number, places: number[]}} cell
  *     Of the pictures; see `Heatmaps.cell`.
+ * @returns {string[]}
  */
 export function describe(recording, layer, codes, { of, token, from, bin, places }) {
   const { averages, layers, pieces } = recording;
   const column = recording.columns[layer];
   const { channels, real } = layers[layer];
   const records = of === "layers" ? averages : column;
-  if (token < 0 || token >= records.length) return "";
+  if (token < 0 || token >= records.length) return [];
   const to = Math.min(from + bin, records.length);
-  const tokens = bin > 1 ? `tokens ${from} to ${to - 1}` : `token ${token}`;
-  const word = `${tokens} ${quoted(pieces[token]?.text ?? "")}`;
+  const word = named(pieces[token], token) + (bin > 1 ? ` (mean of ${from} to ${to - 1})` : "");
   if (of === "layers") {
     const mean = meanCode(averages, from, to, places) / 255;
-    return `${word} · layer ${layers[places[0]].label} · mean |a| ${mean.toFixed(3)}`;
+    return [word, `layer ${layers[places[0]].label} keeps ${percent(mean)}`];
   }
   const rows = places.map((place) => place % channels);
   const code = meanCode(column, from, to, rows);
-  const phases = rows.map((row) => channels + row);
-  const phase = degrees(meanPhase(column, from, to, phases)).toFixed(0);
-  const magnitude = Math.exp(-codes.decay(code)).toFixed(4);
   const life = codes.halfLife(code);
   const digits = life < 10 ? 2 : life < 100 ? 1 : 0;
-  const lifeText = life.toLocaleString("en", {
+  const tokens = life.toLocaleString("en", {
     minimumFractionDigits: digits,
     maximumFractionDigits: digits,
   });
   const name = rows.length > 1 ? `mean of channels ${rows.join(", ")}` : `channel ${rows[0]}`;
-  const turn = real ? "" : ` · phase ${phase}°`;
-  return `${word} · ${name} · |a| ${magnitude} · half-life ${lifeText} tokens${turn}`;
+  const kept = (100 * Math.exp(-codes.decay(code))).toFixed(2);
+  const lines = [word, `${name}: keeps ${kept}%`, `half is left after ${tokens} such tokens`];
+  const phases = rows.map((row) => channels + row);
+  const phase = degrees(meanPhase(column, from, to, phases)).toFixed(0);
+  return real ? lines : [...lines, `turned by ${phase}°`];
 }

@@ -1,11 +1,15 @@
 import { MEAN_COLOURS, PHASE_COLOURS } from "./codes.js";
-import { grouped, meanCode, meanLine, meanPhase } from "./means.js";
+import { drawMeanLine } from "./mean_line.js";
+import { grouped, meanCode, meanPhase } from "./means.js";
 import { Picture } from "./picture.js";
-import { lineBin, perToken, sharing } from "./scale.js";
+import { perToken, sharing, zoomOf } from "./scale.js";
 import { Surface } from "./surface.js";
+import { WordAxis } from "./word_axis.js";
 
-const RANGE = "#0007"; // of the means that a point of the line stands for
-const LINE = { "#000a": 3.5, "#7df9ff": 1.5 }; // widths by colour, the outline first
+const POINTED = "#ffffff48";
+const SELECTED = "#fff";
+const RESET = "#ff4d4f";
+const NAMES = ["magnitude", "phase", "layers"];
 const LAYERS = 2; // index of the picture of all layers, after magnitude and phase of one layer
 
 /**
@@ -20,12 +24,16 @@ export class Heatmaps {
   constructor(element, codes) {
     const find = (name) => element.querySelector(`.${name}`);
     this.codes = codes;
-    this.surfaces = ["magnitude", "phase", "layers"].map((name) => new Surface(find(name)));
+    this.surfaces = NAMES.map((name) => new Surface(find(name)));
+    this.axis = new WordAxis(find("axis"));
     this.canvases = this.surfaces.map(({ canvas }) => canvas);
     [this.scroll, this.stack, this.spacer] = ["scroll", "stack", "wide"].map(find);
     this.zoom = find("zoom");
-    this.selected = null;
+    /** The tokens that are chosen and pointed at. @type {{selected: number | null, pointed: number | null}} */
+    this.marks = { selected: null, pointed: null };
     this.hint = "";
+    /** The recordings that are shown at the same scale. */
+    this.together = () => [this.recording];
   }
 
   /**
@@ -52,6 +60,7 @@ export class Heatmaps {
   measure() {
     this.stack.style.width = `${this.scroll.clientWidth}px`;
     for (const surface of this.surfaces) surface.measure();
+    this.axis.measure();
     this.invalidate();
   }
 
@@ -102,42 +111,91 @@ export class Heatmaps {
 
   /** The tokens and the rows under the pointer. @param {MouseEvent} event */
   cell(event) {
-    const i = this.canvases.indexOf(event.currentTarget);
+    const i = Math.max(0, this.canvases.indexOf(event.currentTarget));
     const box = event.currentTarget.getBoundingClientRect();
-    const { width, first } = this.#scale();
-    const { bin, places } = this.pictures[i];
+    const { places } = this.pictures[i];
     const row = Math.floor(((event.clientY - box.top) / box.height) * places.length);
-    const token = Math.floor(first + (event.clientX - box.left) / width);
+    const { width, first } = this.#scale();
+    return this.cellAt(i, Math.floor(first + (event.clientX - box.left) / width), row);
+  }
+
+  /** The tokens and the places of a cell. @param {number} i Of the picture. */
+  cellAt(i, token, row) {
+    const { bin, places } = this.pictures[i];
+    const inside = Math.min(places.length - 1, Math.max(0, row));
     const from = Math.floor(token / bin) * bin;
-    const of = ["magnitude", "phase", "layers"][i];
-    return { of, token, from, bin, places: places[Math.min(places.length - 1, Math.max(0, row))] };
+    return { of: NAMES[i], token, from, bin, row: inside, places: places[inside] };
+  }
+
+  /** The middle of a cell, in the window. */
+  middle(i, token, row) {
+    const { left, top, height } = this.canvases[i].getBoundingClientRect();
+    const { width, first } = this.#scale();
+    const share = (row + 0.5) / this.pictures[i].places.length;
+    return [left + (token + 0.5 - first) * width, top + share * height];
+  }
+
+  /** The width that is in sight, how many tokens there are, and true if no more will come. */
+  #extent() {
+    const recordings = this.together();
+    return {
+      width: this.surfaces[0].width,
+      count: Math.max(...recordings.map(({ pieces }) => pieces.length)),
+      done: recordings.every((recording) => recording.done),
+    };
   }
 
   /** The width of a token, and the first token shown; a growing run is scaled in steps. */
   #scale() {
-    const { pieces, done } = this.recording;
     const { scroll, spacer } = this;
-    const sight = this.surfaces[0].width;
+    const { width: sight, count, done } = this.#extent();
     const zoom = this.zoom.valueAsNumber;
-    const width = perToken({ zoom, width: sight, count: pieces.length, done });
+    const width = perToken({ zoom, width: sight, count, done });
     if (!zoom) {
       spacer.style.width = "0";
       return { width, first: 0 };
     }
     const atEnd = scroll.scrollLeft + sight >= spacer.clientWidth - 4;
-    const whole = Math.ceil(width * pieces.length);
+    const whole = Math.ceil(width * count);
     spacer.style.width = `${Math.max(sight, whole)}px`;
     if (atEnd && !done) scroll.scrollLeft = whole;
     return { width, first: scroll.scrollLeft / width };
   }
 
-  /** Show another zoom; the token in the middle stays there. */
-  zoomed() {
-    const half = this.surfaces[0].width / 2;
-    const middle = this.shown.first + half / this.shown.width;
+  /** Show another zoom; the token at `x` of the picture stays there, by default the middle one. */
+  zoomed(x = this.surfaces[0].width / 2) {
+    const token = this.shown.first + x / this.shown.width;
     const { width } = this.#scale();
-    this.scroll.scrollLeft = middle * width - half;
+    this.scroll.scrollLeft = token * width - x;
     this.show();
+  }
+
+  /** Make tokens wider. @param {number} factor @param {number} x In the window; it stays. */
+  magnify(factor, x) {
+    this.zoom.value = zoomOf({ ...this.#extent(), each: this.shown.width * factor });
+    this.zoomed(x - this.canvases[0].getBoundingClientRect().left);
+  }
+
+  /** @param {number} pixels Of the page. */
+  pan(pixels) {
+    this.scroll.scrollLeft += pixels;
+    this.show();
+  }
+
+  /** Show the same part as another. @param {Heatmaps} other */
+  follow(other) {
+    this.zoom.value = other.zoom.value;
+    this.#scale();
+    this.scroll.scrollLeft = this.followed = other.scroll.scrollLeft;
+    this.show();
+  }
+
+  /** Scroll to a token, if it is out of sight. @param {number} token */
+  reveal(token) {
+    const { width, first } = this.#scale();
+    const sight = this.surfaces[0].width / width;
+    if (token < first || token + 1 > first + sight)
+      this.scroll.scrollLeft = (token + 0.5 - sight / 2) * width;
   }
 
   /** Show what is in sight: all of it, or only the new tokens where nothing else has changed. */
@@ -149,6 +207,7 @@ export class Heatmaps {
     this.#paint(width);
     const end = this.pictures[0].tokens;
     const ratio = contexts[0].getTransform().a;
+    this.shown.ratio = ratio;
     const sizes = this.canvases.map(({ width, height }) => [width, height]);
     const state = [width, first, ratio, sizes].join();
     // tokens: edges, marks and means reach their neighbours
@@ -168,6 +227,8 @@ export class Heatmaps {
       context.restore();
     });
     this.painted = end > first ? { state, end } : null;
+    this.axis.update(this.recording);
+    this.axis.draw(this.shown, this.marks);
   }
 
   #showHint(context, { width, height }) {
@@ -177,51 +238,42 @@ export class Heatmaps {
     context.fillText(this.hint, width / 2, height / 2, width - 16);
   }
 
-  /** A picture with its marks; what is left of `left` is clipped. */
+  /** A picture with its marks; what is left of `left` is clipped. Columns begin at pixels. */
   #showPicture(context, i, left) {
     const { canvas, tokens, bin } = this.pictures[i];
-    const { width, height } = this.surfaces[i];
-    const { first } = this.shown;
+    const { first, ratio } = this.shown;
     const each = this.shown.width;
-    const shown = Math.min(tokens - first, width / each);
-    const place = (token) => (token - first) * each;
-    const wide = Math.max(each, 2);
+    const sight = context.canvas.width / ratio;
+    const height = context.canvas.height / ratio;
+    const place = (token) => Math.round((token - first) * each * ratio) / ratio;
+    const wide = (token) => Math.max(place(token + 1) - place(token), 2);
     context.imageSmoothingEnabled = false; // neighbours would bleed into each other
-    const source = [first / bin, 0, shown / bin, canvas.height];
-    context.drawImage(canvas, ...source, 0, 0, shown * each, height);
-    if (i === LAYERS) this.#showLine(context, place, first, first + shown, height);
-    if (i === 0) {
-      context.fillStyle = "#ff4d4f";
-      for (const token of this.recording.resets)
-        if (token < tokens && place(token) + wide > left)
-          context.fillRect(place(token), 0, wide, 5);
+    const source = [first / bin, 0, sight / each / bin, canvas.height];
+    context.drawImage(canvas, ...source, 0, 0, sight, height);
+    if (i === LAYERS) {
+      const last = Math.min(tokens, first + sight / each);
+      const place = (at) => (at - first) * each;
+      drawMeanLine(context, this.recording.averages, { place, first, last, each, height });
     }
-    if (this.selected === null) return;
-    context.strokeStyle = "#fff";
-    context.lineWidth = 1;
-    context.strokeRect(place(this.selected) - 0.5, 0.5, wide + 1, height - 1);
+    if (i === 0) {
+      context.fillStyle = RESET;
+      for (const token of this.recording.resets)
+        if (token < tokens && place(token) + wide(token) > left)
+          context.fillRect(place(token), 0, wide(token), 5);
+    }
+    this.#showMarks(context, place, wide, height);
   }
 
-  /** The mean magnitude of all layers; where tokens are narrow, of several, with their range. */
-  #showLine(context, place, from, end, height) {
-    const y = (value) => 3 + (height - 6) * (1 - value / 255);
-    const { averages } = this.recording;
-    const stop = Math.min(Math.ceil(end), averages.length);
-    const bin = lineBin(this.shown.width);
-    const points = meanLine(averages, Math.floor(from), stop, bin);
-    if (bin > 1) {
-      context.beginPath();
-      for (const { at, high } of points) context.lineTo(place(at), y(high));
-      for (const { at, low } of points.reverse()) context.lineTo(place(at), y(low));
-      context.fillStyle = RANGE;
-      context.fill();
+  #showMarks(context, place, wide, height) {
+    const { selected, pointed } = this.marks;
+    if (pointed !== null) {
+      context.fillStyle = POINTED;
+      context.fillRect(place(pointed), 0, wide(pointed), height);
     }
-    context.beginPath();
-    context.lineJoin = "round";
-    for (const { at, mean } of points) context.lineTo(place(at), y(mean));
-    for (const [strokeStyle, lineWidth] of Object.entries(LINE)) {
-      Object.assign(context, { strokeStyle, lineWidth });
-      context.stroke();
-    }
+    if (selected === null) return;
+    context.fillStyle = SELECTED;
+    const [x, width] = [place(selected), wide(selected)];
+    for (const edge of [x - 1, x + width]) context.fillRect(edge, 0, 1, height);
+    for (const edge of [0, height - 1]) context.fillRect(x, edge, width, 1);
   }
 }

@@ -26,9 +26,10 @@ export class Picture {
     if (end <= this.tokens) return;
     const start = Math.floor(this.tokens / bin); // its last cell may have had room for more
     const count = Math.ceil(end / bin) - start;
-    if (start + count > width) {
+    if (start + count >= width) {
+      // beside the last there is nothing, up to any edge
       const old = this.canvas;
-      this.canvas = Picture.#canvas(Math.max(start + count, 2 * width), height);
+      this.canvas = Picture.#canvas(Math.max(start + count + 1, 2 * width), height);
       this.canvas.getContext("2d").drawImage(old, 0, 0);
     }
     const image = new ImageData(count, height);

@@ -20,6 +20,15 @@ export function perToken({ zoom, width, count, done }) {
   return all * (WIDEST / all) ** (zoom / MOST_ZOOM);
 }
 
+/** The zoom at which a token has the width `each`. @param {{each: number, width: number, count: number, done: boolean}} shown */
+export function zoomOf({ each, ...shown }) {
+  const all = perToken({ ...shown, zoom: 0 });
+  return Math.min(
+    MOST_ZOOM,
+    Math.max(0, MOST_ZOOM * (Math.log(each / all) / Math.log(WIDEST / all))),
+  );
+}
+
 /** How many neighbours share a pixel. @param {number} pixels Of the screen, for each. */
 export const sharing = (pixels) => Math.max(1, Math.ceil(1 / pixels - 1e-9));
 

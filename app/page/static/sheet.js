@@ -1,123 +1,150 @@
 import { plain } from "../../../mlx_gateloop/watch/shared/plain.js";
 import { download } from "./downloads.js";
+import { textWidth } from "./papers.js";
 import { ticks } from "./scale.js";
+import { AXIS_HEIGHT, drawAxis } from "./word_axis.js";
 
 const LEFT = 76; // CSS pixels, the axes of the rows
 const GAP = 14;
 const LINE = 20;
 const MOST_LINES = 30; // of text
-const FONT = "12px system-ui, sans-serif";
 const TICK_WIDTH = 70;
 
-/** A growing picture; `y` is where the next part begins. */
+/** A growing figure, part by part; `y` is where the next one begins. */
 class Sheet {
-  constructor(width, height, { ink, ground }) {
-    const ratio = window.devicePixelRatio || 1;
-    this.canvas = Object.assign(document.createElement("canvas"), {
-      width: Math.round((LEFT + width + GAP) * ratio),
-      height: Math.round(height * ratio),
-    });
-    this.context = this.canvas.getContext("2d");
-    this.context.scale(ratio, ratio);
-    this.context.fillStyle = ground;
-    this.context.fillRect(0, 0, LEFT + width + GAP, height);
-    Object.assign(this, { width, y: GAP, ratio });
-    Object.assign(this.context, { fillStyle: ink, font: FONT, textBaseline: "top" });
+  constructor(width) {
+    Object.assign(this, { width, y: GAP, parts: [] });
   }
 
-  write(text, x = 0, align = "left") {
-    this.context.textAlign = align;
-    this.context.fillText(text, LEFT + x, this.y);
+  draw(part) {
+    this.parts.push(part);
+  }
+
+  write(text, x = 0, align = "left", bold = false) {
+    const y = this.y + LINE / 2;
+    this.draw((paper) => paper.text(text, LEFT + x, y, { align, bold }));
   }
 
   /** A canvas with its caption above, the colours' legend and the rows' axis. */
   panel(canvas, rows, unit) {
-    const { context } = this;
-    const caption = canvas.previousElementSibling;
-    const legend = caption.querySelector(".legend");
-    const [low, high] = legend.querySelectorAll("i");
-    const key = legend.querySelector("canvas");
-    const texts = [...caption.childNodes].filter((part) => part !== legend);
-    this.write(texts.map((part) => part.textContent.trim()).join(" "));
+    let caption = canvas.previousElementSibling;
+    while (!caption.matches(".caption")) caption = caption.previousElementSibling;
+    const [low, high] = caption.querySelectorAll(".legend i");
+    const key = caption.querySelector("canvas");
+    const texts = [...caption.childNodes].filter((part) => !part.matches?.(".legend, .why"));
+    const title = texts.map((part) => part.textContent.trim()).filter(Boolean);
+    this.write(title.join(" "));
     this.write(high.textContent, this.width, "right");
-    const right = this.width - context.measureText(high.textContent).width - 6;
-    context.drawImage(key, LEFT + right - 90, this.y + 2, 90, 8);
+    const right = this.width - textWidth(high.textContent) - 6;
+    const { width, y } = this;
+    this.draw((paper) => paper.image(key, LEFT + right - 90, y + 6, 90, 8));
     this.write(low.textContent, right - 96, "right");
     this.y += LINE;
-    const height = canvas.clientHeight;
-    context.imageSmoothingEnabled = false;
-    context.drawImage(canvas, LEFT, this.y, this.width, height);
+    const [top, height] = [this.y, canvas.clientHeight];
+    this.draw((paper) => paper.image(canvas, LEFT, top, width, height));
     this.write(`${unit} ${rows[0]}`, -6, "right");
-    this.y += height - 12;
+    this.y += height - LINE;
     this.write(rows[1], -6, "right");
-    this.y += 12;
+    this.y += LINE;
+  }
+
+  /** The words below a picture. @param {object} shown As `drawAxis` takes it. */
+  words(shown) {
+    const { y } = this;
+    this.draw((paper) => drawAxis(paper, shown, LEFT, y));
+    this.y += AXIS_HEIGHT;
   }
 
   /** The numbers of the tokens. */
-  axis(first, width, end) {
-    const { context } = this;
+  numbers(first, width, end) {
+    const { y } = this;
     for (const token of ticks(first, end, this.width / TICK_WIDTH)) {
       const x = (token - first + 0.5) * width;
-      context.fillRect(LEFT + x, this.y, 1, 4);
-      this.y += 6;
-      this.write(String(token), x, "center");
-      this.y -= 6;
+      this.draw((paper) => {
+        paper.rect(LEFT + x, y, 1, 4);
+        paper.text(String(token), LEFT + x, y + 14, { align: "center" });
+      });
     }
-    this.y += 6;
+    this.y += 4;
     this.write("token", -14, "right");
     this.y += LINE;
   }
 
-  text(lines) {
+  text(lines, bold = false) {
     for (const line of lines) {
-      this.write(line);
+      this.write(line, 0, "left", bold);
       this.y += LINE;
     }
+  }
+
+  /** All of it. @param {typeof import("./papers.js").CanvasPaper | typeof import("./papers.js").SvgPaper} Paper */
+  on(Paper, colours) {
+    const paper = Paper.blank(LEFT + this.width + GAP, this.y + GAP, colours);
+    for (const part of this.parts) part(paper);
+    return paper.file();
   }
 }
 
 /** Texts of tokens in lines that are no wider than `width`. */
-function wrapped(texts, context, width) {
+function wrapped(texts, width) {
   const lines = [""];
-  for (const [i, part] of texts.flatMap((text) => text.split(/(?<=\n)/)).entries()) {
-    if (i && context.measureText(lines.at(-1) + part).width > width) lines.push("");
-    lines[lines.length - 1] += part.replace("\n", "");
-    if (part.endsWith("\n")) lines.push("");
+  let room = width;
+  for (const part of texts.flatMap((text) => text.split(/(?<=\n)/))) {
+    const shown = part.replace("\n", "");
+    const wide = textWidth(shown);
+    if (wide > room && lines.at(-1)) {
+      lines.push("");
+      room = width;
+    }
+    lines[lines.length - 1] += shown;
+    room -= wide;
+    if (part.endsWith("\n")) {
+      lines.push("");
+      room = width;
+    }
     if (lines.length > MOST_LINES) return [...lines.slice(0, MOST_LINES - 1), "..."];
   }
   return lines;
 }
 
-/**
- * Download what a view shows as a PNG: the pictures with captions, legends and axes, and the text.
- * @param {import("./state_view.js").StateView} view
- */
-export function downloadSheet(view) {
-  const { canvases, surfaces, shown } = view.heatmaps;
+/** What a view shows, as a figure: pictures with captions, legends and axes, and the text. */
+function figure(view) {
+  const { axis, canvases, shown, sorted, surfaces } = view.heatmaps;
   const { layers, pieces, name } = view.recording;
   const { channels, label } = layers[view.layer];
-  const width = surfaces[0].width;
-  const first = shown?.first ?? 0;
-  const end = Math.min(pieces.length, first + width / shown.width);
-  const style = getComputedStyle(view.element);
-  const colours = { ink: style.color, ground: getComputedStyle(document.body).backgroundColor };
-  const texts = pieces.slice(Math.floor(first), Math.ceil(end)).map(({ text }) => plain(text));
-  const lines = wrapped(texts, new Sheet(1, 1, colours).context, width);
-  const pictures = canvases.reduce((sum, canvas) => sum + canvas.clientHeight + LINE + GAP, 0);
-  const sheet = new Sheet(width, pictures + (lines.length + 3) * LINE + 3 * GAP, colours);
-  const title = [name ?? "GateLoop", `layer ${label} of ${layers.length}`];
-  sheet.text([title.join(" · ")]);
-  const sorted = view.heatmaps.sorted;
-  for (const [i, canvas] of canvases.entries()) {
-    const rows = i === 2 ? [1, layers.length] : sorted ? ["", ""] : [0, channels - 1];
-    sheet.panel(canvas, rows, i === 2 ? "layer" : sorted ? "longest" : "channel");
-    if (i < 2) sheet.y += GAP;
+  const sheet = new Sheet(surfaces[0].width);
+  const { first, width } = shown;
+  const end = Math.min(pieces.length, first + sheet.width / width);
+  const inSight = pieces.slice(Math.floor(first), Math.ceil(end));
+  const [magnitude, phase, all] = canvases;
+  sheet.text([name ?? "GateLoop"], true);
+  sheet.panel(all, [1, layers.length], "layer");
+  sheet.words(axis.shown(shown, view.heatmaps.marks));
+  sheet.text([`Layer ${label} of ${layers.length}`], true);
+  for (const canvas of [magnitude, phase]) {
+    sheet.panel(canvas, sorted ? ["", ""] : [0, channels - 1], sorted ? "longest" : "channel");
+    sheet.y += GAP / 2;
   }
-  sheet.axis(first, shown.width, end);
-  sheet.text(lines);
-  sheet.canvas.toBlob((blob) => {
-    const url = URL.createObjectURL(blob);
-    download(url, `${name ?? "gateloop"}-layer-${view.layer + 1}.png`);
-    setTimeout(() => URL.revokeObjectURL(url), 1e4);
-  });
+  sheet.numbers(first, width, end);
+  sheet.text(
+    wrapped(
+      inSight.map(({ special, text }) => (special ? "◇" : plain(text))),
+      sheet.width,
+    ),
+  );
+  return sheet;
+}
+
+/**
+ * Download what a view shows as a figure.
+ * @param {import("./state_view.js").StateView} view
+ * @param {typeof import("./papers.js").CanvasPaper | typeof import("./papers.js").SvgPaper} Paper
+ * @param {"png" | "svg"} kind
+ */
+export async function downloadSheet(view, Paper, kind) {
+  const ink = getComputedStyle(view.element).color;
+  const ground = getComputedStyle(document.body).backgroundColor;
+  const url = URL.createObjectURL(await figure(view).on(Paper, { ink, ground }));
+  download(url, `${view.recording.name ?? "gateloop"}-layer-${view.layer + 1}.${kind}`);
+  setTimeout(() => URL.revokeObjectURL(url), 1e4);
 }

@@ -1,29 +1,25 @@
-import { quoted } from "../../../mlx_gateloop/watch/shared/plain.js";
-import { candidateItems } from "./candidates.js";
 import { Codes, css, MEAN_COLOURS, PHASE_COLOURS } from "./codes.js";
-import { describe } from "./describe.js";
 import { download } from "./downloads.js";
 import { Heatmaps } from "./heatmaps.js";
 import { Histogram } from "./histogram.js";
+import { linked } from "./linked.js";
+import { listen } from "./listeners.js";
+import { Memory } from "./memory.js";
 import { Recording } from "./recording.js";
-import { saveView } from "./share.js";
-import { downloadSheet } from "./sheet.js";
-import { TokenText } from "./token_text.js";
-import { remembered, sharedPixel } from "./words.js";
+import { Tip } from "./tip.js";
+import { sharedPixel } from "./words.js";
 
 const INTERVAL_MS = 85; // between requests: some 11 redraws a second
 const MAX_PAUSE_MS = 4000; // the last pause without an answer, some 10 s after the first
-const STEPS = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -1e9, End: 1e9 };
 const HINT = "every token will add a column";
-const POINT = "Click a token, then point at an earlier one: how much of it was left?";
-const ZOOM_STEPS = { "+": 1, "=": 1, "-": -1 };
 
 /** The live view of a run: it asks the server for new columns and draws them. */
 export class StateView {
   /**
    * @param {HTMLElement} element The section of state_view.html.
-   * @param {{low: number, high: number, value: import("./recording.js").Run | {hint: string} | null}} props
-   *     The limits of the codes, and the run that is to be shown, or why there is none.
+   * @param {{low: number, high: number, linked: string, value: import("./recording.js").Run | {hint: string} | null}} props
+   *     The limits of the codes, the name of the views that show the same places, and the run that
+   *     is to be shown, or why there is none.
    * @param {Record<"columns" | "row" | "arrays" | "shared" | "share", (request: unknown[]) => Promise<any>>} server
    *     Functions of state_view.py.
    */
@@ -32,13 +28,16 @@ export class StateView {
     this.codes = new Codes(props.low, props.high);
     this.heatmaps = new Heatmaps(element, this.codes);
     this.histogram = new Histogram(this.find("histogram"), this.codes);
-    this.text = new TokenText(this.find("text"));
-    this.tip = this.find("tip");
+    this.memory = new Memory(this);
+    this.heatmaps.marks = this.memory;
+    this.tip = new Tip(this.find("tip"));
     this.layer = 0;
     this.draws = 0;
     this.polls = 0; // the last one's number; the others have ended
+    this.views = linked(this, props.linked);
+    this.heatmaps.together = () => this.views.map(({ recording }) => recording);
     this.#drawLegends();
-    this.#listen();
+    listen(this);
     this.start();
     this.measure();
   }
@@ -62,6 +61,12 @@ export class StateView {
   get pieces() {
     return this.recording.pieces;
   }
+  get row() {
+    return this.memory.row;
+  }
+  get text() {
+    return this.memory.text;
+  }
 
   // ---- the run ----
   /** Show the run in `props.value`; before the next run the layers of the last one stay. */
@@ -71,7 +76,7 @@ export class StateView {
     const before = value?.hint ? null : this.recording; // a model with nothing to see has others
     const run = value?.run ? value : { ...none, ...before, run: null };
     this.heatmaps.hint = value?.hint ?? HINT;
-    this.tip.textContent = value?.hint ?? "";
+    this.find("note").textContent = value?.hint ?? "";
     this.find("with-system").hidden = !run.system;
     // a layer may turn out not to be watched
     const same = run.run && run.run === this.run && run.layers.length === this.layers.length;
@@ -79,12 +84,8 @@ export class StateView {
     this.find("saved").textContent = "";
     if (this.recording?.run) this.earlier = this.recording;
     this.recording = new Recording(run);
-    this.row = this.selected = null;
-    this.text.clear();
     this.find("count").textContent = "";
-    this.find("share").textContent = POINT;
-    this.find("candidates").textContent = "";
-    this.find("place").textContent = this.find("memory").textContent = "click a token in the text";
+    this.memory.start();
     this.#list(run.picker);
     this.#show(Math.min(this.layer, run.layers.length - 1));
   }
@@ -98,9 +99,8 @@ export class StateView {
 
   /** Show a layer. @param {number} layer */
   change(layer) {
-    this.row = null;
     this.#show(layer);
-    if (this.selected !== null) this.select(this.selected);
+    if (this.memory.selected !== null) this.#select(this.memory.selected);
   }
 
   #show(layer) {
@@ -128,7 +128,7 @@ export class StateView {
       if (answer) this.#add(answer);
       else if (pause > MAX_PAUSE_MS) {
         this.recording.done = true;
-        this.tip.textContent = "The server no longer has this run.";
+        this.find("note").textContent = "The server no longer has this run.";
         return;
       }
       if (this.done && this.have >= this.pieces.length) return;
@@ -141,14 +141,15 @@ export class StateView {
     const wasDone = this.done;
     this.recording.add(answer);
     if (answer.resets) this.text.mark(this.recording.resets);
-    if (answer.resets || (answer.done && !wasDone)) this.heatmaps.invalidate();
-    this.schedule();
+    const ends = answer.done && !wasDone;
+    if (answer.resets || ends) this.heatmaps.invalidate();
+    if (ends && this.memory.selected === null) this.#select(this.pieces.length - 1);
+    for (const view of this.views) view.schedule(); // they have one scale
   }
 
   // ---- drawing ----
   repaint() {
     const order = this.find("order").value;
-    this.heatmaps.selected = this.selected;
     this.heatmaps.reset(this.recording, this.layer, order === "sorted");
     this.schedule();
   }
@@ -163,15 +164,17 @@ export class StateView {
     const count = recording.pieces.length.toLocaleString("en");
     this.frame = undefined;
     heatmaps.update();
-    this.text.update(recording);
+    this.memory.update();
     this.histogram.draw(recording, layer);
     this.find("count").textContent = recording.pieces.length
       ? `${count} tokens${grouped ? `, the first ${grouped.toLocaleString("en")} in groups` : ""}`
       : "";
     this.draws++;
     this.find("real").textContent = this.layers[layer].real ? "· 0: real transitions" : "";
-    this.element.querySelectorAll(".means").forEach((place, i) => {
-      place.textContent = sharedPixel(heatmaps.pictures[i]);
+    heatmaps.canvases.forEach((canvas, i) => {
+      this.find(`caption:has(+ .${canvas.className}) .means`).textContent = sharedPixel(
+        heatmaps.pictures[i],
+      );
     });
   }
 
@@ -196,91 +199,36 @@ export class StateView {
 
   // ---- one token ----
   /** Show what the state held of every token when this one was read. @param {number} token */
-  async select(token) {
-    const { recording, layer } = this;
-    this.find("share").textContent = POINT;
+  select(token) {
+    for (const view of this.views) view.#select(token);
+  }
+
+  #select(token) {
     if (!this.run || !(token >= 0 && token < this.pieces.length)) return;
-    this.selected = this.heatmaps.selected = token;
-    this.text.update(recording); // a key may come before the frame that draws the token
-    this.text.select(token);
+    this.memory.select(token);
+    this.heatmaps.reveal(token);
     this.heatmaps.show();
-    const row = await this.server.row([this.run, layer, token]).catch(() => null);
-    const stale = recording !== this.recording || layer !== this.layer || token !== this.selected;
-    if (!row || stale) return;
-    this.row = row;
-    this.text.explain(row);
-    const { text } = this.pieces[token];
-    this.find("memory").textContent =
-      `in layer ${recording.layers[layer].label} when ${quoted(text)} (token ${token}) was read`;
-    this.find("place").textContent = row.candidates.length
-      ? `token ${token}`
-      : "a token that was given, not drawn";
-    this.find("candidates").replaceChildren(...candidateItems(row.candidates, text));
   }
 
-  #tellShare(token) {
-    if (this.row && token >= 0)
-      this.find("share").textContent = remembered(this.row, token, this.pieces[token].text);
+  /** Light up a token, or none. @param {number | null} token */
+  point(token) {
+    for (const view of this.views) {
+      if (view.memory.pointed === token) continue;
+      view.memory.point(token);
+      view.heatmaps.show();
+    }
   }
 
-  async #downloadArrays() {
+  // ---- files, scale ----
+  async downloadArrays() {
     const url = this.run && (await this.server.arrays([this.run]).catch(() => null));
     if (url) download(url, "");
-    else this.tip.textContent = "There is nothing to download yet.";
+    else this.find("note").textContent = "There is nothing to download yet.";
   }
 
-  // ---- events ----
-  #listen() {
-    const { heatmaps } = this;
-    const on = (name, event, listener) => this.find(name).addEventListener(event, listener);
-    on("layer", "change", (event) => this.change(Number(event.target.value)));
-    on("order", "change", () => this.repaint());
-    on("zoom", "input", () => heatmaps.zoomed());
-    on("scroll", "scroll", () => heatmaps.show());
-    on("png", "click", () => downloadSheet(this));
-    on("npz", "click", () => this.#downloadArrays());
-    on("save-page", "click", () => saveView(this));
-    for (const canvas of heatmaps.canvases) {
-      canvas.addEventListener("mousemove", (event) => {
-        this.tip.textContent = describe(
-          this.recording,
-          this.layer,
-          this.codes,
-          heatmaps.cell(event),
-        );
-      });
-      canvas.addEventListener("mouseleave", () => {
-        this.tip.textContent = "";
-      });
-      canvas.addEventListener("click", (event) => {
-        const { of, token, places } = heatmaps.cell(event);
-        if (of === "layers" && places[0] !== this.layer) this.change(places[0]);
-        this.select(token);
-      });
-    }
-    on("magnitude", "keydown", (event) => this.#key(event));
-    on("text", "keydown", (event) => this.#key(event));
-    const token = (event) => event.target.closest("span[data-token]")?.dataset.token;
-    on("text", "click", (event) => this.select(Number(token(event) ?? -1)));
-    on("text", "mouseover", (event) => this.#tellShare(Number(token(event) ?? -1)));
-    new ResizeObserver(() => this.measure()).observe(heatmaps.scroll);
-    const dark = new MutationObserver(() => this.measure());
-    dark.observe(document.body, { attributeFilter: ["class"] });
-  }
-
-  #key(event) {
-    if (event.ctrlKey || event.altKey || event.metaKey) return; // the browser's own
-    const step = STEPS[event.key];
-    const zoom = ZOOM_STEPS[event.key];
-    if (step === undefined && zoom === undefined) return;
-    event.preventDefault();
-    if (zoom) {
-      this.find("zoom").valueAsNumber += zoom;
-      this.heatmaps.zoomed();
-    } else {
-      const last = this.pieces.length - 1;
-      this.select(Math.min(last, Math.max(0, (this.selected ?? last) + step)));
-    }
+  /** Show in the others what this one has zoomed or scrolled to. */
+  lead() {
+    for (const view of this.views) if (view !== this) view.heatmaps.follow(this.heatmaps);
   }
 }
 

@@ -15,7 +15,7 @@ export class TokenText {
   clear() {
     this.element.textContent = "";
     this.spans = [];
-    this.selected = undefined;
+    this.selected = this.pointed = undefined;
     this.atEnd = true; // new text scrolls into sight
   }
 
@@ -42,6 +42,13 @@ export class TokenText {
     this.spans.forEach((span, token) => {
       span.classList.toggle("reset", resets.has(token));
     });
+  }
+
+  /** Light up a token, or none. @param {number | null} token */
+  point(token) {
+    this.pointed?.classList.remove("pointed");
+    this.pointed = this.spans[token];
+    this.pointed?.classList.add("pointed");
   }
 
   /** @param {number} token */

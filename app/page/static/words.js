@@ -1,6 +1,10 @@
 /** Numbers and texts of a model in words, for the lines below and above the pictures. */
 import { percent, quoted, strong } from "../../../mlx_gateloop/watch/shared/plain.js";
 
+/** A token's text and number. @param {import("./recording.js").Piece | undefined} piece @param {number} token */
+export const named = (piece, token) =>
+  `${piece?.special ? "a mark of the chat" : quoted(piece?.text ?? "")}, token ${token}`;
+
 /** What a pixel stands for. @param {{row: number, bin: number} | undefined} picture */
 export function sharedPixel({ row, bin } = { row: 1, bin: 1 }) {
   const counts = [row > 1 && `${row} channels`, bin > 1 && `${bin} tokens`].filter(Boolean);
@@ -21,19 +25,17 @@ export function strengths({ fading }) {
 }
 
 /**
- * How much of a token is left in the state.
+ * How much of a token is left in the state, in lines.
  * @param {Row} row
  * @param {number} token
- * @param {string} text The token's.
+ * @param {import("./recording.js").Piece} piece The token.
  */
-export function remembered(row, token, text) {
+export function remembered(row, token, piece) {
   const { best, channel, full } = row;
-  const name = `${quoted(text)}, token ${token}`;
-  if (token >= best.length) return `${name}, comes later.`;
-  const added =
-    full[token] === null ? "" : `, and it adds ${full[token].toPrecision(3)} to the output`;
-  return (
-    `${name}: ${strong(strengths(row)[token])}. ` +
-    `In this layer channel ${channel[token]} keeps ${percent(best[token])} of it${added}.`
-  );
+  const name = named(piece, token);
+  if (token >= best.length) return [name, "comes later"];
+  const lines = [name, strong(strengths(row)[token])];
+  lines.push(`channel ${channel[token]} of this layer keeps ${percent(best[token])}`);
+  if (full[token] !== null) lines.push(`adds ${full[token].toPrecision(3)} to the output`);
+  return lines;
 }

@@ -1,9 +1,9 @@
 import { gradient, MAGMA } from "./colours.js";
 import { recording } from "./data.js";
 import { inTokens, plain, quoted, strong } from "./plain.js";
+import { playing, STEP_MS } from "./play.js";
 
 const DECADES = [0, 4]; // log10 of the half-lives, in tokens, at the ends of the colours
-const STEP_MS = 60; // of a token that plays
 const FAINTEST = 0.16; // of a word of which nothing is left
 
 /** A colour of the scale, `[red, green, blue]`. */
@@ -86,7 +86,7 @@ class View {
     columns.addEventListener("pointerleave", () => this.point());
     layer.addEventListener("change", () => this.showLayer());
     place.addEventListener("input", () => this.goTo(place.valueAsNumber));
-    play.addEventListener("click", () => this.play());
+    playing(play, place, (token) => this.goTo(token));
   }
 
   /** The token and the row under the pointer. @param {PointerEvent} event */
@@ -157,22 +157,6 @@ class View {
     const { rows, codes } = this.layer;
     const half = inTokens(this.recorded.halfLife(codes[token * rows + row]));
     return `${said} Here these channels lose half in ${half}.`;
-  }
-
-  /** Let the text be read, token by token. */
-  play() {
-    const button = this.find("play");
-    clearInterval(this.timer);
-    if (button.textContent === "Stop") {
-      button.textContent = "Play";
-      return;
-    }
-    button.textContent = "Stop";
-    this.goTo(this.place === this.last ? 0 : this.place);
-    this.timer = setInterval(() => {
-      if (this.place === this.last) this.play();
-      else this.goTo(this.place + 1);
-    }, STEP_MS);
   }
 
   /** Offer the recorded answers without some words. */

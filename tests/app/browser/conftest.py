@@ -162,7 +162,7 @@ def page(tab):
 
 @pytest.fixture
 def download(tmp_path):
-    """Clicks "png" or "npz" and returns the file and its address."""
+    """Clicks "png", "svg" or "npz", and returns the file and its address."""
 
     def click(page, kind):
         with page.tab.expect_download() as download:

@@ -12,9 +12,12 @@ CONTRAST = """element => {
   const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
   const linear = (c) => (c / 255 <= 0.04045 ? c / 3294.6 : ((c / 255 + 0.055) / 1.055) ** 2.4);
   const text = parts(getComputedStyle(element).color);
-  let behind = element, ground;
-  do { ground = parts(getComputedStyle(behind).backgroundColor); behind = behind.parentElement; }
-  while (ground[3] === 0 && behind);
+  let ground = [0, 0, 0], opacity = 0;
+  for (let behind = element; behind && opacity < 1; behind = behind.parentElement) {
+    const [r, g, b, alpha = 1] = parts(getComputedStyle(behind).backgroundColor);
+    ground = [r, g, b].map((c, i) => ground[i] + (1 - opacity) * alpha * c);
+    opacity += (1 - opacity) * alpha;
+  }
   const [a, b] = [text, ground].map(c => light(c.slice(0, 3).map(linear))).sort((x, y) => y - x);
   return (a + 0.05) / (b + 0.05);
 }"""
@@ -54,6 +57,9 @@ READ = [
     "#chat-view .npz",
     "#chat-view .text span",
     "#chat-view .text span.prompt",
+    "#chat-view .text span.selected",  # the strongest
+    "#chat-view .time .now",
+    "#chat-view .share",
     "#chat-box textarea",
     "#clear",
     "#tabs button.selected",
@@ -194,6 +200,7 @@ def test_the_page_is_light_or_dark_and_can_be_read(new_page, scheme):
     page.ask("look")
     page.finished()
     assert page.tab.evaluate(DARK) == (scheme == "dark")
+    page.tab.wait_for_function("document.querySelector('#chat-view .gl').view.row")
     for selector in READ:
         assert page.tab.locator(selector).first.evaluate(CONTRAST) >= 4.5, selector
     page.tab.locator("#dark").click()

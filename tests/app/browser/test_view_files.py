@@ -2,11 +2,13 @@
 
 import base64
 from io import BytesIO
+from xml.etree import ElementTree
 
 import numpy as np
 from PIL import Image
 
-CANVASES = """() => ['magnitude', 'phase', 'layers'].map(name =>
+SVG = "{http://www.w3.org/2000/svg}"
+CANVASES = """() => ['layers', 'magnitude', 'phase'].map(name =>
   document.querySelector(`#chat-view .${name}`).toDataURL().split(',')[1])"""
 
 
@@ -21,22 +23,61 @@ def test_the_picture_has_the_canvases_with_axes_legends_text_and_a_name(page, do
     with Image.open(file) as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
     ground = pixels[0, 0]
-    left, top, gap, line = 76, 14, 14, 20
+    left, top, gap, line, axis = 76, 14, 14, 20, 68
     width = shown[0].width
     assert pixels.shape[1] == left + width + gap
-    written = [pixels[top : top + line]]  # the title
-    top += line
-    for canvas in shown:
+    written = []
+
+    def row(height, begin=left, end=None):
+        nonlocal top
+        written.append(pixels[top : top + height, begin:end])
+        top += height
+
+    row(line)  # the title
+    for i, canvas in enumerate(shown):
+        row(line)  # caption and legend
         held = np.asarray(canvas.convert("RGBA")).astype(int)
-        band = pixels[top + line : top + line + canvas.height, left : left + width]
+        band = pixels[top : top + canvas.height, left : left + width]
         opaque = held[..., 3] == 255
         assert (band[opaque] == held[opaque][:, :3]).all()
-        written += [pixels[top : top + line, left:]]  # caption and legend
-        written += [pixels[top + line : top + line + canvas.height, :left]]  # numbers of rows
-        top += line + canvas.height + gap
-    written += [pixels[top - gap : top + line, left:], pixels[top + 2 * line :]]  # tokens, text
+        row(canvas.height, 0, left)  # numbers of rows
+        if i == 0:
+            row(axis)  # words
+            row(line)  # the layer
+        else:
+            top += gap // 2
+    row(line + 4)  # numbers of tokens
+    row(line)  # the text
     for part in written:
         assert (part != ground).any(2).sum() > 20
+
+
+def test_the_drawing_has_texts_as_texts_and_pictures_inside(page, download):
+    hostile = "<script>alert(1)</script>&\u202e\u0007"
+    page.ask(hostile)
+    page.finished()
+    page.painted()
+    file, _ = download(page, "svg")
+    drawing = ElementTree.parse(file).getroot()
+    assert {element.tag for element in drawing.iter()} == {
+        f"{SVG}{name}" for name in ("svg", "rect", "text", "image")
+    }
+    images = [image.get("href") for image in drawing.iter(f"{SVG}image")]
+    assert len(images) == 6  # three pictures and their legends
+    assert all(href.startswith("data:image/png;base64,") for href in images)
+    texts = [text.text or "" for text in drawing.iter(f"{SVG}text")]
+    for expected in ("All layers", "Layer 1 of 4", "How long it keeps this", "everything", "token"):
+        assert any(text.startswith(expected) for text in texts), expected
+    whole = "".join(texts)
+    assert "<script>alert(1)</script>&" in whole
+    assert "\\u202e\\u0007" in whole
+    assert "\u202e" not in whole
+    words = set(page.view("heatmaps.axis.words"))
+    upright = [
+        text.text for text in drawing.iter(f"{SVG}text") if "rotate" in text.get("transform")
+    ]
+    assert len(upright) > 20
+    assert set(upright) <= words
 
 
 def test_the_arrays_are_of_this_run(page, arrays):

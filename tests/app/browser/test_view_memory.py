@@ -28,6 +28,7 @@ def test_a_click_draws_what_is_remembered_and_the_likeliest_tokens(page):
     assert 0 < sum(chances) <= 1.001
     assert page.tab.locator("#chat-view .candidates li").count() == len(chances) > 1
     assert "252, 137, 97" in token.evaluate("e => getComputedStyle(e).backgroundColor")
+    assert float(page.tab.locator("#chat-view .moment").input_value()) == last
     token.press("ArrowLeft")
     page.tab.wait_for_function(
         f"document.querySelector('#chat-view .gl').view.row?.fading.length === {last}"
@@ -45,7 +46,9 @@ def test_a_word_says_what_is_left_in_the_state_and_in_its_best_channel(page, arr
     line.dispatch_event("mouseover")
     said = page.tab.locator("#chat-view .share").inner_text()
     strength = share(page.view("row"), earlier)
-    strong, channel, best = re.search(r"(\S+)% as .* channel (\d+) keeps (\S+)%", said).groups()
+    strong, channel, best = re.search(
+        r"(\S+)% as .* channel (\d+) of this layer keeps (\S+)%", said
+    ).groups()
     assert float(strong) == pytest.approx(100 * strength, abs=0.6)
     assert int(channel) == left.argmax()
     assert float(best) == pytest.approx(100 * left.max(), abs=0.6)
@@ -81,3 +84,24 @@ def test_a_token_is_selected_before_it_is_drawn(page):
     page.tab.evaluate(f"{view()}.text.clear()")  # as before the frame that draws it
     page.tab.evaluate(f"{view()}.select(3)")
     assert page.tab.locator("#chat-view .selected").get_attribute("data-token") == "3"
+
+
+def test_a_scrubber_moves_through_time_and_plays(page):
+    page.ask("time")
+    tokens = page.finished()
+    moment, later = (page.tab.locator(f"#chat-view {name}") for name in (".moment", ".text .later"))
+    page.tab.wait_for_function(f"{view()}.row")  # the last one's, without a click
+    assert moment.input_value() == str(tokens - 1)
+    assert later.count() == 0
+    moment.fill("20")
+    page.tab.wait_for_function(f"{view()}.row?.fading.length === 21")
+    assert page.tab.locator("#chat-view .selected").get_attribute("data-token") == "20"
+    assert later.count() == tokens - 21
+    assert "token 20" in page.tab.locator("#chat-view .now").inner_text()
+    play = page.tab.locator("#chat-view .play")
+    moment.press("End")
+    play.click()  # from the first, as it is at the last
+    page.tab.wait_for_function("document.querySelector('#chat-view .moment').value > 5")
+    play.click()
+    assert play.inner_text() == "Play"
+    assert 5 < int(moment.input_value()) < tokens - 1

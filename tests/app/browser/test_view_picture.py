@@ -36,8 +36,16 @@ FOREIGN_COLOURS = """() => {
     const bytes = canvas.getContext('2d').getImageData(0, top, ...size).data;
     return new Set(new Uint32Array(bytes.buffer));
   };
-  const held = colours(pictures[0].canvas, 0);
+  const held = colours(pictures[0].canvas, 0).add(0xffffffff);  // of the chosen token
   return [...colours(canvases[0], 6)].filter(colour => !held.has(colour)).length;
+}"""
+
+# The upper edge of the picture of all layers in the middle of each column, and the words below it.
+LIT = """width => {
+  const gl = document.querySelector('#chat-view .gl');
+  const [layers, axis] = ['layers', 'axis'].map(name => gl.querySelector(`.${name}`));
+  const at = i => layers.getContext('2d').getImageData((i + 0.5) * width, 0, 1, 4).data.join();
+  return [...gl.view.pieces.map((_, i) => at(i)), axis.toDataURL()];
 }"""
 
 
@@ -46,22 +54,19 @@ def test_hover_tells_what_the_arrays_hold(page, arrays):
     page.finished()
     page.painted()
     held = arrays(page)
-    box = page.tab.locator("#chat-view .magnitude").bounding_box()
-    width = min(16, box["width"] / len(page.view("pieces")))
+    canvas = page.tab.locator("#chat-view .magnitude")
+    box, width = canvas.bounding_box(), page.view("heatmaps.shown.width")
     for token, channel in ((10, 20), (0, 0), (50, page.channels - 1)):
-        page.tab.mouse.move(
-            box["x"] + (token + 0.5) * width,
-            box["y"] + box["height"] * (channel + 0.5) / page.channels,
-        )
+        y = box["height"] * (channel + 0.5) / page.channels
+        canvas.hover(position={"x": (token + 0.5) * width, "y": y})
         tip = page.tab.locator("#chat-view .tip").inner_text()
-        assert tip.startswith(f"token {token} ")
-        assert f" channel {channel} " in tip
+        assert f", token {token}\nchannel {channel}: keeps " in tip
         magnitude, life, phase = (
             float(re.search(pattern, tip)[1].replace(",", ""))
-            for pattern in (r"\|a\| (\S+)", r"half-life (\S+)", r"phase (\S+)°")
+            for pattern in (r"keeps (\S+)%", r"left after (\S+) such", r"turned by (\S+)°")
         )
         exact = held["magnitude"][0, token, channel]
-        assert magnitude == pytest.approx(exact, abs=0.03)  # of a code of 8 bits
+        assert magnitude == pytest.approx(100 * exact, abs=3)  # of a code of 8 bits
         assert life == pytest.approx(-np.log(2) / np.log(exact), rel=0.05, abs=0.01)
         assert phase == pytest.approx(np.degrees(held["phase"][0, token, channel]), abs=1.5)
 
@@ -84,18 +89,71 @@ def test_hover_and_click_stay_in_sight_on_a_small_screen(new_page):
     page.set_tokens(300)
     page.ask("small")
     page.finished()
-    picture = page.tab.locator("#chat-view .magnitude")
-    picture.hover(position={"x": 100, "y": 100})
-    tip = page.tab.locator("#chat-view .tip")
-    assert tip.inner_text().startswith("token ")
-    box = tip.bounding_box()
-    assert 0 <= box["y"] < box["y"] + box["height"] <= 720
-    for x in (5, 300, 600):
-        picture.click(position={"x": x, "y": 100})
+    picture = page.tab.locator("#chat-view .layers")
+    for x in (3, 300, 690):
+        picture.hover(position={"x": x, "y": 60})
+        inside(page.tab.locator("#chat-view .tip").bounding_box(), 1280, 720)
+        picture.click(position={"x": x, "y": 60})
         assert page.tab.evaluate("scrollY") == 0
     chosen = page.tab.locator("#chat-view .text span.selected").bounding_box()
     text = page.tab.locator("#chat-view .text").bounding_box()
     assert text["y"] <= chosen["y"] <= text["y"] + text["height"] - 10  # it scrolls itself
+    page.tab.mouse.move(10, 10)
+    assert not page.tab.locator("#chat-view .tip").is_visible()
+
+
+def inside(box, width, height):
+    assert 0 <= box["x"] < box["x"] + box["width"] <= width
+    assert 0 <= box["y"] < box["y"] + box["height"] <= height
+
+
+def test_words_and_columns_light_each_other(page):
+    page.ask("light")
+    page.finished()
+    page.painted()
+    lit = page.tab.locator("#chat-view .text .pointed")
+    width = page.view("heatmaps.shown.width")
+    dark = page.tab.evaluate(LIT, width)
+    token = next(i for i in range(20, 60) if page.view(f"heatmaps.axis.words[{i}].length"))
+    at = {"x": (token + 0.5) * width, "y": 20}
+    for name in ("layers", "magnitude", "phase", "axis"):
+        page.tab.locator(f"#chat-view .{name}").hover(position=at)
+        assert lit.get_attribute("data-token") == str(token), name
+    word = page.tab.locator(f"#chat-view .text span[data-token='{token + 1}']")
+    word.dispatch_event("mouseover")
+    page.painted()
+    bright = page.tab.evaluate(LIT, width)
+    changed = [i for i, (a, b) in enumerate(zip(dark, bright, strict=True)) if a != b]
+    assert changed == [token + 1, len(dark) - 1]
+    assert page.view("heatmaps.axis.words[0]") == ""  # a special token's
+
+
+def test_keys_point_at_rows_and_words(page):
+    page.ask("keys that point")
+    tokens = page.finished()
+    picture, tip = (page.tab.locator(f"#chat-view .{name}") for name in ("layers", "tip"))
+    picture.press("ArrowLeft")
+    assert f"token {tokens - 2}\nlayer 1 keeps" in tip.inner_text()
+    picture.press("ArrowDown")
+    picture.press("ArrowDown")
+    assert "layer 3 keeps" in tip.inner_text()
+    inside(tip.bounding_box(), 1280, 900)
+    picture.press("Enter")
+    assert page.tab.locator("#chat-view .layer").input_value() == "2"
+    text = page.tab.locator("#chat-view .text")
+    text.press("Shift+ArrowLeft")
+    pointed = page.tab.locator("#chat-view .text .pointed")
+    assert pointed.get_attribute("data-token") == str(tokens - 3)
+    assert f"token {tokens - 3}" in page.tab.locator("#chat-view .share").inner_text()
+    assert page.view("memory.selected") == tokens - 2
+
+
+def test_formulas_are_behind_a_question_mark(page):
+    stack = page.tab.locator("#chat-view")
+    for sign in ("|a|", "h = a h", "Re("):
+        assert sign not in stack.inner_text()
+    page.tab.get_by_label("About how long it keeps this").first.press("Enter")
+    assert "h = a h + k v" in stack.inner_text()
 
 
 @pytest.mark.parametrize(
@@ -142,13 +200,14 @@ def test_hover_names_the_token_under_the_pointer_when_zoomed_and_scrolled(page):
     page.tab.evaluate(SCROLL, left)
     page.painted()
     canvas = page.tab.locator("#chat-view .magnitude")
-    box, pieces = canvas.bounding_box(), page.view("pieces")
+    box = canvas.bounding_box()
     for x, row in ((3, 5), (100, 40), (250, 2)):  # below the marks
         token, y = int((left + x) / width), int(box["height"] * (row + 0.5) / rows)
         canvas.hover(position={"x": x, "y": y})
         tip = page.tab.locator("#chat-view .tip").inner_text()
-        assert re.match(rf"token {token} “.*” · channel {row} ", tip)
-        assert "".join(re.findall(r"[\w ]", pieces[token]["text"])) in tip
+        assert f"token {token}\nchannel {row}: " in tip
+        page.tab.mouse.move(0, 0)  # the column is no longer lit
+        page.painted()
         shown, held = page.tab.evaluate(COLOURS, [x, y, token, row])
         assert shown == held
 

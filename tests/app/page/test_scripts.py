@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 NODE = shutil.which("node")
 MODULES = Path(__file__).parent / "modules"
-EXPORT = re.compile(r"^export (?:const|function|class) (\w+)", re.MULTILINE)
+EXPORT = re.compile(r"^export (?:const|(?:async )?function|class) (\w+)", re.MULTILINE)
 IMPORT = re.compile(r'^import \{ ([^}]+?),? \} from "(.+)\.js";$', re.MULTILINE)
 
 

@@ -4,7 +4,9 @@ import json
 import re
 
 import pytest
+from mlx_gateloop.app.generation.counterfactual import answer_again
 from mlx_gateloop.app.generation.run import Place, Token
+from mlx_gateloop.app.generation.words import Words
 from mlx_gateloop.app.page import sharing
 
 from mlx_gateloop import watch
@@ -119,3 +121,14 @@ def test_a_text_to_continue_has_no_places():
         Token("b", 0, "answer"),
     ]
     assert sharing.told(pieces, ()) == [("", "special"), ("a", "prompt"), ("b", "answer")]
+
+
+def test_an_answer_given_again_without_a_word_is_recorded_in_it(run, engine, finished):
+    run.model = "tiny"
+    words = Words(run).update()
+    left_out = next(word for word in words if word.text == "hello")
+    again = finished(answer_again(engine, run, [left_out]))
+    data = data_of(shared(run)["page"])
+    (forgotten,) = data["forgotten"]
+    assert "".join(data["texts"][place] for place in forgotten["left_out"]) == "hello"
+    assert "".join(forgotten["answer"]) == again.text

@@ -16,21 +16,22 @@ const recording = {
 };
 const cell = { of: "magnitude", token: 0, from: 0, bin: 1, places: [1] };
 
-test("a channel is described with its phase, if it has one", () => {
-  const complex = describe(recording, 0, codes, cell);
-  assert.match(
-    complex,
-    /^token 0 “a” · channel 1 · \|a\| \S+ · half-life \S+ tokens · phase 180°$/,
-  );
+test("a channel is described with its turn, if it has one", () => {
+  const [word, kept, life, turn] = describe(recording, 0, codes, cell);
+  assert.equal(word, "“a”, token 0");
+  assert.match(kept, /^channel 1: keeps \d+\.\d\d%$/);
+  assert.match(life, /^half is left after \S+ such tokens$/);
+  assert.equal(turn, "turned by 180°");
   const real = describe(recording, 1, codes, { ...cell, places: [0] });
-  assert.match(real, /channel 0 .* tokens$/);
+  assert.equal(real.length, 3);
+  assert.match(real[1], /^channel 0: /);
 });
 
 test("a layer is described by its label", () => {
   const shown = describe(recording, 0, codes, { ...cell, of: "layers" });
-  assert.equal(shown, "token 0 “a” · layer 2: layers.0.mamba · state space · mean |a| 0.200");
+  assert.deepEqual(shown, ["“a”, token 0", "layer 2: layers.0.mamba · state space keeps 20%"]);
 });
 
 test("where there is no token there is nothing to say", () => {
-  assert.equal(describe(recording, 0, codes, { ...cell, token: 1 }), "");
+  assert.deepEqual(describe(recording, 0, codes, { ...cell, token: 1 }), []);
 });

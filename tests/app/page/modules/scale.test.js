@@ -1,6 +1,13 @@
 import assert from "node:assert";
 import { test } from "node:test";
-import { lineBin, MOST_ZOOM, perToken, sharing, ticks } from "../../../../app/page/static/scale.js";
+import {
+  lineBin,
+  MOST_ZOOM,
+  perToken,
+  sharing,
+  ticks,
+  zoomOf,
+} from "../../../../app/page/static/scale.js";
 
 const zooms = Array.from({ length: MOST_ZOOM + 1 }, (_, zoom) => zoom);
 
@@ -18,6 +25,18 @@ test("without zoom all tokens fit", () => {
     assert.ok(width * count <= 695.001);
     assert.ok(width <= 16);
   }
+});
+
+test("a width has its zoom, within the limits", () => {
+  const shown = { width: 695, count: 300, done: true };
+  for (const zoom of zooms) {
+    const each = perToken({ ...shown, zoom });
+    assert.ok(Math.abs(zoomOf({ ...shown, each }) - zoom) < 1e-9);
+  }
+  assert.deepEqual(
+    [0.1, 500].map((each) => zoomOf({ ...shown, each })),
+    [0, MOST_ZOOM],
+  );
 });
 
 test("a growing run is scaled in steps", () => {

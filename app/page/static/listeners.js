@@ -1,0 +1,130 @@
+import { describe } from "./describe.js";
+import { gestures } from "./gestures.js";
+import { CanvasPaper, SvgPaper } from "./papers.js";
+import { saveView } from "./share.js";
+import { downloadSheet } from "./sheet.js";
+
+const STEPS = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -1e9, End: 1e9 };
+const ROWS = { ArrowUp: -1, ArrowDown: 1 };
+const ZOOMS = { "+": 1, "=": 1, "-": -1, 0: -1e9 };
+const LAYERS = 2;
+
+/** Let a view's controls, pictures and words do what they do. @param {import("./state_view.js").StateView} view */
+export function listen(view) {
+  const { heatmaps, memory, tip } = view;
+  const on = (name, event, listener) => view.find(name).addEventListener(event, listener);
+  on("layer", "change", (event) => view.change(Number(event.target.value)));
+  on("order", "change", () => view.repaint());
+  on("png", "click", () => downloadSheet(view, CanvasPaper, "png"));
+  on("svg", "click", () => downloadSheet(view, SvgPaper, "svg"));
+  on("npz", "click", () => view.downloadArrays());
+  on("save-page", "click", () => saveView(view));
+  listenToScale(view);
+  for (const canvas of heatmaps.canvases) new Cursor(view, canvas);
+  on("axis", "pointermove", (event) => {
+    const { token } = heatmaps.cell(event);
+    view.point(token in view.pieces ? token : null);
+    tip.show(memory.told(token), event.clientX, event.clientY);
+  });
+  on("axis", "click", (event) => view.select(heatmaps.cell(event).token));
+  const token = (event) => event.target.closest("span[data-token]")?.dataset.token;
+  on("text", "click", (event) => view.select(Number(token(event) ?? -1)));
+  on("text", "mouseover", (event) => {
+    const at = token(event) === undefined ? null : Number(token(event));
+    view.point(at);
+    tip.show(memory.told(at), event.clientX, event.clientY);
+  });
+  on("text", "keydown", (event) => key(view, event));
+  for (const name of ["axis", "text", "magnitude", "phase", "layers"])
+    for (const event of ["pointerleave", "blur"])
+      on(name, event, () => {
+        tip.hide();
+        view.point(null);
+      });
+  new ResizeObserver(() => view.measure()).observe(heatmaps.scroll);
+  new MutationObserver(() => view.measure()).observe(document.body, { attributeFilter: ["class"] });
+}
+
+/** Zoom and scroll a view, and with it those that are linked. */
+function listenToScale(view) {
+  const { heatmaps } = view;
+  const led = (change) => {
+    change();
+    view.lead();
+  };
+  heatmaps.zoom.addEventListener("input", () => led(() => heatmaps.zoomed()));
+  heatmaps.scroll.addEventListener("scroll", () => {
+    heatmaps.show();
+    if (heatmaps.scroll.scrollLeft !== heatmaps.followed) view.lead();
+    heatmaps.followed = undefined;
+  });
+  gestures([...heatmaps.canvases, view.find("axis")], {
+    pan: (pixels) => led(() => heatmaps.pan(pixels)),
+    magnify: (factor, x) => led(() => heatmaps.magnify(factor, x)),
+    reset: () => zoom(view, -1e9),
+  });
+}
+
+function zoom(view, steps) {
+  view.heatmaps.zoom.valueAsNumber += steps;
+  view.heatmaps.zoomed();
+  view.lead();
+}
+
+/** The cell of a picture that is pointed at, by the pointer or by keys. */
+class Cursor {
+  constructor(view, canvas) {
+    Object.assign(this, { view, canvas, index: view.heatmaps.canvases.indexOf(canvas), row: 0 });
+    canvas.addEventListener("pointermove", (event) => {
+      this.#tell(view.heatmaps.cell(event), [event.clientX, event.clientY]);
+    });
+    canvas.addEventListener("click", (event) => this.#choose(view.heatmaps.cell(event)));
+    canvas.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  /** Say what is there. @param {[number, number]} place In the window. */
+  #tell(cell, place) {
+    const { view } = this;
+    this.row = cell.row;
+    view.point(cell.token in view.pieces ? cell.token : null);
+    view.tip.show(describe(view.recording, view.layer, view.codes, cell), ...place);
+  }
+
+  #choose({ token, places }) {
+    const { view } = this;
+    if (this.index === LAYERS && places[0] !== view.layer) view.change(places[0]);
+    view.select(token);
+  }
+
+  #key(event) {
+    const { view, index } = this;
+    const { heatmaps } = view;
+    const moved = key(view, event);
+    const step = ROWS[event.key];
+    if (step === undefined && !moved && event.key !== "Enter") return;
+    const token = view.memory.selected;
+    if (token === null) return;
+    event.preventDefault();
+    const cell = heatmaps.cellAt(index, token, this.row + (step ?? 0));
+    if (event.key === "Enter") this.#choose(cell);
+    this.#tell(cell, heatmaps.middle(index, token, cell.row));
+  }
+}
+
+/** Move in time, point at a word or zoom. @returns {boolean} Whether the token was chosen. */
+function key(view, event) {
+  if (event.ctrlKey || event.altKey || event.metaKey) return false; // the browser's own
+  const step = STEPS[event.key];
+  const zooms = ZOOMS[event.key];
+  if (step === undefined && zooms === undefined) return false;
+  event.preventDefault();
+  if (zooms) zoom(view, zooms);
+  if (step === undefined) return false;
+  const { pointed, selected } = view.memory;
+  const last = view.pieces.length - 1;
+  const at = event.shiftKey ? (pointed ?? selected) : selected;
+  const token = Math.min(last, Math.max(0, (at ?? last) + step));
+  if (event.shiftKey) view.point(token);
+  else view.select(token);
+  return !event.shiftKey;
+}

@@ -1,0 +1,33 @@
+import { meanLine } from "./means.js";
+import { lineBin } from "./scale.js";
+
+const RANGE = "#0007"; // of the means that a point of the line stands for
+const LINE = { "#000a": 3.5, "#7df9ff": 1.5 }; // widths by colour, the outline first
+
+/**
+ * Draw the mean magnitude of all layers; where tokens are narrow, of several, with their range.
+ * @param {CanvasRenderingContext2D} context
+ * @param {{data: Uint8Array, size: number, length: number}} averages
+ * @param {{place: (token: number) => number, first: number, last: number, each: number, height: number}} shown
+ *     Places on the canvas, the tokens in sight, and the width of one.
+ */
+export function drawMeanLine(context, averages, { place, first, last, each, height }) {
+  const y = (value) => 3 + (height - 6) * (1 - value / 255);
+  const stop = Math.min(Math.ceil(last), averages.length);
+  const bin = lineBin(each);
+  const points = meanLine(averages, Math.floor(first), stop, bin);
+  if (bin > 1) {
+    context.beginPath();
+    for (const { at, high } of points) context.lineTo(place(at), y(high));
+    for (const { at, low } of points.reverse()) context.lineTo(place(at), y(low));
+    context.fillStyle = RANGE;
+    context.fill();
+  }
+  context.beginPath();
+  context.lineJoin = "round";
+  for (const { at, mean } of points) context.lineTo(place(at), y(mean));
+  for (const [strokeStyle, lineWidth] of Object.entries(LINE)) {
+    Object.assign(context, { strokeStyle, lineWidth });
+    context.stroke();
+  }
+}

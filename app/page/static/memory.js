@@ -1,0 +1,96 @@
+import { quoted } from "../../../mlx_gateloop/watch/shared/plain.js";
+import { playing } from "../../../mlx_gateloop/watch/shared/play.js";
+import { candidateItems } from "./candidates.js";
+import { TokenText } from "./token_text.js";
+import { named, remembered } from "./words.js";
+
+const POINT = "Click a word to go back to it, then point at an earlier one.";
+const NOTHING = "";
+
+/** The words, the moment in time that is chosen, and what the state held of every word then. */
+export class Memory {
+  /** @param {import("./state_view.js").StateView} view */
+  constructor(view) {
+    this.view = view;
+    this.text = new TokenText(view.find("text"));
+    this.moment = view.find("moment");
+    this.moment.addEventListener("input", () => view.select(this.moment.valueAsNumber));
+    playing(view.find("play"), this.moment, (token) => view.select(token));
+  }
+
+  /** Begin a run. */
+  start() {
+    const { view } = this;
+    this.row = this.selected = this.pointed = null;
+    this.text.clear();
+    for (const name of ["memory", "candidates", "place"]) view.find(name).textContent = NOTHING;
+    view.find("share").textContent = POINT;
+    this.update();
+  }
+
+  /** Show the words that are new. */
+  update() {
+    const { moment, view } = this;
+    const { pieces } = view.recording;
+    this.text.update(view.recording);
+    const last = Math.max(0, pieces.length - 1);
+    moment.disabled = view.find("play").disabled = !pieces.length;
+    moment.max = last;
+    moment.value = this.selected ?? last;
+    const now = moment.valueAsNumber;
+    view.find("now").textContent = pieces.length ? named(pieces[now], now) : NOTHING;
+  }
+
+  /** Go to a token. @param {number} token */
+  select(token) {
+    this.selected = token;
+    this.row = null;
+    this.update(); // a key may come before the frame that draws the token
+    this.text.select(token);
+    this.wanted = token;
+    if (!this.asking) this.#ask();
+  }
+
+  /** Point at a token, or at none. @param {number | null} token */
+  point(token) {
+    this.pointed = token;
+    this.text.point(token);
+    this.view.find("share").textContent = this.told(token).join(" · ") || POINT;
+  }
+
+  /** How much of a token is left, in lines. @param {number | null} token */
+  told(token) {
+    const piece = this.view.recording.pieces[token];
+    if (!piece) return [];
+    return this.row ? remembered(this.row, token, piece) : [named(piece, token)];
+  }
+
+  /** Ask the server for the latest token only, one after another. */
+  async #ask() {
+    const { view } = this;
+    this.asking = true;
+    while (this.wanted !== null) {
+      const { layer, recording, run } = view;
+      const token = this.wanted;
+      this.wanted = null;
+      const row = await view.server.row([run, layer, token]).catch(() => null);
+      if (row && recording === view.recording && layer === view.layer) this.#show(row, token);
+    }
+    this.asking = false;
+  }
+
+  #show(row, token) {
+    const { layers, pieces } = this.view.recording;
+    const find = (name) => this.view.find(name);
+    this.text.explain(row); // even if the next one is asked for: it plays
+    if (token !== this.selected) return;
+    this.row = row;
+    const { text } = pieces[token];
+    const layer = layers.length > 1 ? `, layer ${layers[this.view.layer].label}` : "";
+    find("memory").textContent = `at ${quoted(text)}, token ${token}${layer}`;
+    const none = "a word that was given, not drawn";
+    find("place").textContent = row.candidates.length ? `at token ${token}` : none;
+    find("candidates").replaceChildren(...candidateItems(row.candidates, text));
+    this.point(this.pointed);
+  }
+}

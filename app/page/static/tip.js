@@ -1,0 +1,37 @@
+const AWAY = 14; // CSS pixels from the pointer
+const MARGIN = 4; // to the window's edges
+
+/** A note at the pointer, inside the window. */
+export class Tip {
+  /** @param {HTMLElement} element A popover. */
+  constructor(element) {
+    this.element = element;
+  }
+
+  /**
+   * Show lines of text, the first of which is a name; hide the note if there are none.
+   * @param {string[]} lines @param {number} x @param {number} y Of the pointer, in the window.
+   */
+  show([name, ...lines], x, y) {
+    const { element } = this;
+    if (name === undefined) return this.hide();
+    const parts = [name, ...lines].map((line, i) => {
+      const part = document.createElement(i ? "div" : "b");
+      part.textContent = line;
+      return part;
+    });
+    element.replaceChildren(...parts);
+    if (!element.matches(":popover-open")) element.showPopover();
+    const { offsetWidth: width, offsetHeight: height } = element;
+    const right = x + AWAY + width + MARGIN <= window.innerWidth;
+    const below = y + AWAY + height + MARGIN <= window.innerHeight;
+    const left = right ? x + AWAY : x - AWAY - width;
+    const top = below ? y + AWAY : y - AWAY - height;
+    element.style.left = `${Math.max(MARGIN, Math.min(left, window.innerWidth - width - MARGIN))}px`;
+    element.style.top = `${Math.max(MARGIN, top)}px`;
+  }
+
+  hide() {
+    if (this.element.matches(":popover-open")) this.element.hidePopover();
+  }
+}

@@ -1,0 +1,27 @@
+export const STEP_MS = 60; // of a token that plays
+const MOST_STEPS = 500; // from the first token to the last
+
+/**
+ * Let a button play from the place of a range input, or from the first if it is at the last.
+ * @param {HTMLButtonElement} button
+ * @param {HTMLInputElement} range
+ * @param {(place: number) => void} goTo Moves the range, too.
+ */
+export function playing(button, range, goTo) {
+  let timer;
+  const stop = () => {
+    timer = clearInterval(timer);
+    button.textContent = "Play";
+  };
+  const step = () => {
+    const last = Number(range.max);
+    goTo(Math.min(last, range.valueAsNumber + Math.ceil(last / MOST_STEPS)));
+    if (range.valueAsNumber >= last) stop();
+  };
+  button.addEventListener("click", () => {
+    if (timer) return stop();
+    button.textContent = "Stop";
+    if (range.valueAsNumber >= Number(range.max)) goTo(0);
+    timer = setInterval(step, STEP_MS);
+  });
+}
