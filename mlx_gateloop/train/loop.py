@@ -266,10 +266,7 @@ class Run:
         progress.stale = 0 if best else progress.stale + 1
         progress.best_loss = min(progress.best_loss, result.loss_nats)
         self.output.record(
-            step=progress.step,
-            validation_loss=result.loss_nats,
-            **result.others,
-            best=best,
+            step=progress.step, validation_loss=result.loss_nats, **result.others, best=best
         )
         others = "".join(f", {k.replace('_', ' ')} {v:.3f}" for k, v in result.others.items())
         bar.write(

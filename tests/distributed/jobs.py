@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 from functools import partial
 from hashlib import sha256
@@ -94,6 +95,33 @@ def lost_beside(world: World):
         mx.eval(finish())
     except PeerLost as error:
         return str(error)
+
+
+def peak(world: World, config: str, data: str, length: str, limit: str = "", *settings: str):
+    """Peak memory of MLX's arrays in steps on one sequence a group, in MB.
+
+    Args:
+        world: The ranks.
+        config: A file.
+        data: A file.
+        length: Tokens of the sequence.
+        limit: MB of memory that the process may take from here on; empty is any.
+        settings: Others, `name=number`.
+    """
+    from mlx_gateloop.train import TrainConfig, dry_run
+
+    if limit:
+        fields = dict(
+            line.split(":") for line in Path("/proc/self/status").read_text().splitlines()
+        )
+        most = 1024 * int(fields["VmData"].split()[0]) + (int(limit) << 20)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    dry_run.BUDGET = 0.0
+    shape = {"data.length": int(length), "data.batch_size": world.groups, "log_every": 1}
+    shape |= {"sequence_parallel": world.sequence}
+    shape |= {name: int(value) for name, value in (word.split("=") for word in settings)}
+    loaded = TrainConfig.load(config, shape)
+    return dry_run.estimate(loaded, data, world).peak_bytes / 2**20
 
 
 FORMS = {  # shapes of q and k, v, a; the transition's form; mask; reverse

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import pydoc_data.topics
 import signal
 import threading
 import time
@@ -100,6 +101,38 @@ def test_a_sequence_over_ranks_is_that_on_one(nursery, size):
     """y and all gradients, in every form; the parts have different lengths."""
     for answer in nursery.answers(size, "sequences", sequence=size):
         assert max(answer.values()) < 1e-5, answer
+
+
+SIZES = ["model.hidden_size=128", "model.num_hidden_layers=4", "model.intermediate_size=384"]
+
+
+@pytest.fixture(scope="module")
+def long(run, tmp_path_factory):
+    """The words of `jobs.peak` up to the length: a configuration and a long text."""
+    text = tmp_path_factory.mktemp("long") / "text.txt"
+    text.write_text("".join(pydoc_data.topics.topics.values())[:60000])
+    return ["peak", run[run.index("--config") + 1], text]
+
+
+@pytest.mark.parametrize(
+    ("size", "sizes", "most"),
+    [(2, [], 1.2), pytest.param(4, SIZES, 1.1, marks=pytest.mark.slow)],
+    ids=["tiny", "small"],
+)
+def test_memory_of_a_rank_is_that_of_its_part(nursery, long, size, sizes, most):
+    """Peak memory of MLX's arrays, beside one process at the rank's part of the length."""
+    alone = nursery.answers(1, *long, 2048, "", *sizes)[0]
+    shared = nursery.answers(size, *long, 2048 * size, "", *sizes, sequence=size)
+    assert max(shared) < most * alone, (shared, alone)
+
+
+@pytest.mark.slow
+def test_a_length_that_one_process_cannot_train(nursery, long):
+    """A limit of the process's data ends one process; over four ranks, or in chunks, it trains."""
+    words = [*long, 16384, 150, "model.hidden_size=64"]
+    assert nursery.run(1, *words) != [0]
+    assert nursery.run(4, *words, sequence=4) == [0] * 4
+    assert nursery.run(1, *words, "sequence_chunk=2048") == [0]
 
 
 def test_ranks_that_differ_refuse_to_start(nursery, run, tmp_path):
