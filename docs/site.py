@@ -15,7 +15,7 @@ SHOWN = (
     *("*.md", "docs/**/*", "convert/**/*.md", "app/embedded_models/*/README.md"),
     *("benchmarks/results/**/*", "benchmarks/*.md", "configs/*", "mlx_gateloop/train/config.py"),
     *("mlx_gateloop/model/*.py", "mlx_gateloop/ops/gpu/kernels.py", "app/*.py"),
-    *("app/generation/run.py", "mlx_gateloop/ops/over_ranks.py"),
+    *("app/generation/run.py", "app/generation/lab.py", "mlx_gateloop/ops/over_ranks.py"),
 )
 CODE = {".py": "python", ".yaml": "yaml"}  # shown as pages
 FIRST = "README.md"  # what a visitor of the site sees first
