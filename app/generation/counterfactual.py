@@ -39,7 +39,8 @@ class Again(Request):
         """Generate; the run keeps its first answer, and this one in `forgotten`."""
         yield from _AgainDecoder(run, loaded, self, states, limits).steps()
         if not run.stopped:
-            texts = [piece.text for piece in run.pieces[run.answer_begin :]]
+            answer = run.pieces[run.answer_begin :]
+            texts = ["" if piece.special else piece.text for piece in answer]
             kept = self.original.forgotten
             kept.append(Forgotten(list(self.left_out), texts))
             del kept[:-MOST_FORGOTTEN]

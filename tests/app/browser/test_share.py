@@ -6,6 +6,8 @@ import re
 import pytest
 from helpers.browser import new_context
 
+from .test_words import click_word, settled, until
+
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">\u202e hi"
 OPACITY = "e => Number(getComputedStyle(e).opacity)"
 
@@ -38,7 +40,10 @@ def test_a_shared_view_opens_from_a_file_without_a_network(page, save, browser):
     page.tab.locator("#system textarea").fill("a hidden instruction")
     page.settings()
     page.ask(HOSTILE)
-    page.finished()
+    settled(page)
+    click_word(page, 0, "hi")
+    page.tab.locator("#words-forget").click()
+    until(page, "document.querySelector('#words-result .note').textContent.includes('seed')")
     file = save(page)
     assert file.name.startswith("a-script-img-src-x")
     text = file.read_text("utf-8")
@@ -63,6 +68,11 @@ def test_a_shared_view_opens_from_a_file_without_a_network(page, save, browser):
     strengths = words.evaluate_all(f"all => all.map({OPACITY})")
     assert max(strengths) == 1
     assert min(strengths) < 0.5  # they fade
+    assert "".join(tab.locator(".words .forgotten").all_inner_texts()).strip() == "hi"
+    tab.locator(".choices button").click()
+    tab.wait_for_function("() => !document.querySelector('.waiting')")
+    assert tab.locator(".without span").count() == page.tokens
+    assert tab.locator(".original span").count() > page.tokens / 2  # special ones are none of it
     words.nth(3).click()
     assert tab.locator(".words .later").count() > 20
     box = tab.locator(".columns").bounding_box()
