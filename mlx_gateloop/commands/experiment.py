@@ -3,6 +3,7 @@
 import argparse
 import shlex
 from pathlib import Path
+from typing import Any
 
 from mlx_gateloop.commands.parser import add_settings, settings
 from mlx_gateloop.errors import InputError
@@ -44,6 +45,13 @@ def add_experiment(command: argparse.ArgumentParser) -> None:
         help="choose each model's width of channel mixing so that it has as many parameters as "
         "data_controlled, or give all the same width; default: the preset's",
     )
+    add(
+        "--hosts",
+        type=Path,
+        metavar="FILE",
+        help="the machines that train the models, --jobs on each: a hostfile as of `gateloop "
+        "launch`; --out must be the same folder on all of them",
+    )
     command.set_defaults(run=_experiment, name=name)
 
 
@@ -79,6 +87,7 @@ def _add_runs(command: argparse.ArgumentParser) -> None:
 
 
 def _experiment(arguments: argparse.Namespace) -> None:
+    from mlx_gateloop.distributed.hosts import read_hostfile
     from mlx_gateloop.experiments.presets import PRESETS
     from mlx_gateloop.experiments.run import run_experiment
 
@@ -98,7 +107,12 @@ def _experiment(arguments: argparse.Namespace) -> None:
         trials=arguments.tune,
     )
     command = shlex.join(["gateloop", *arguments.argv])
-    run_experiment(experiment, arguments.out, arguments.resume, command, _jobs(arguments))
+    options: dict[str, Any] = {"jobs": _jobs(arguments)}
+    out = arguments.out
+    if arguments.hosts is not None:
+        options["hosts"] = [host.ssh for host in read_hostfile(arguments.hosts).hosts]
+        out = out.resolve()
+    run_experiment(experiment, out, arguments.resume, command, **options)
     print((arguments.out / "results.md").read_text(encoding="utf-8"))
 
 

@@ -20,7 +20,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.report import write_report
 from mlx_gateloop.experiments.runs import Run
-from mlx_gateloop.experiments.side_by_side import side_by_side
+from mlx_gateloop.experiments.side_by_side import HERE, side_by_side
 from mlx_gateloop.experiments.tuning import best, trials
 from mlx_gateloop.files import left_in, locked, sweep
 from mlx_gateloop.interrupt import Interrupted
@@ -28,7 +28,12 @@ from mlx_gateloop.train.source import TaskSource
 
 
 def run_experiment(
-    experiment: Experiment, out: Path, resume: bool = False, command: str = "", jobs: int = 1
+    experiment: Experiment,
+    out: Path,
+    resume: bool = False,
+    command: str = "",
+    jobs: int = 1,
+    hosts: Sequence[str] = (HERE,),
 ) -> None:
     """Train all models of an experiment and write the comparison to a directory.
 
@@ -41,6 +46,7 @@ def run_experiment(
         resume: continue what `out` holds: finished runs stay, the others continue exactly.
         command: the command line, for the report.
         jobs: runs side by side, each in a process of its own if there is more than one.
+        hosts: the machines that make them, each that many, in the same folders.
 
     Raises:
         InputError: unusable settings, an unusable directory, or runs that failed.
@@ -58,8 +64,8 @@ def run_experiment(
         sweep(out)
         whole.save(out / "experiment.json")
         try:
-            stop = _train(trials(experiment, out), out / "logs" / "trials", jobs)
-            _train(_runs(experiment, out, tuned=True), out / "logs" / "runs", jobs, stop)
+            stop = _train(trials(experiment, out), out / "logs" / "trials", jobs, hosts)
+            _train(_runs(experiment, out, tuned=True), out / "logs" / "runs", jobs, hosts, stop)
         except Interrupted:
             advice = "continue with the same command and --resume"
             raise Interrupted(f"interrupted, saved in {out}; {advice}") from None
@@ -84,13 +90,16 @@ def _runs(experiment: Experiment, out: Path, tuned: bool) -> list[Run]:
     ]
 
 
-def _train(runs: Sequence[Run], logs: Path, jobs: int, stop: bool = False) -> bool:
+def _train(
+    runs: Sequence[Run], logs: Path, jobs: int, hosts: Sequence[str], stop: bool = False
+) -> bool:
     """Train the runs that are not finished.
 
     Args:
         runs: The runs.
         logs: The folder for what they print, if there is more than one job.
-        jobs: Runs side by side.
+        jobs: Runs side by side on each machine.
+        hosts: The machines.
         stop: True if Ctrl-C came already, in the last step of a run.
 
     Returns:
@@ -99,8 +108,8 @@ def _train(runs: Sequence[Run], logs: Path, jobs: int, stop: bool = False) -> bo
     left = [run for run in runs if not run.is_finished]
     if left and stop:
         raise Interrupted
-    if jobs > 1:
-        side_by_side({run.name: run.go for run in left}, jobs, logs)
+    if jobs > 1 or [*hosts] != [HERE]:
+        side_by_side({run.name: run.go for run in left}, jobs, logs, hosts)
         return False
     for number, run in enumerate(left, 1):
         if stop:

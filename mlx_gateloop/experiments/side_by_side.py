@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.context import SpawnProcess
@@ -11,51 +11,76 @@ from pathlib import Path
 from threading import Thread
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.experiments.over_hosts import SSH_FAILED, OnHost
 from mlx_gateloop.interrupt import Interrupted, interrupt_flag
 
 POLL = 0.5  # seconds between looks at Ctrl-C
 TAIL = 4096  # bytes of a log that are searched for its last line
 
 
-def side_by_side(calls: Mapping[str, Callable[[], object]], jobs: int, logs: Path) -> None:
+HERE = "127.0.0.1"  # this machine, without ssh
+
+
+def side_by_side(
+    calls: Mapping[str, Callable[[], object]],
+    jobs: int,
+    logs: Path,
+    hosts: Sequence[str] = (HERE,),
+) -> None:
     """Make all calls, at most `jobs` at a time; one that fails leaves the others alone.
 
     Ctrl-C and SIGTERM are handed to the processes as SIGTERM, once, and all are waited for.
 
     Args:
         calls: By name; they can be pickled.
-        jobs: Number of processes.
+        jobs: Number of processes on each machine.
         logs: The folder for NAME.log, what a process prints.
+        hosts: The machines, see `over_hosts`. One that ssh cannot reach gets no more calls, and
+            others make its own.
 
     Raises:
         InputError: Some failed; the message has each one's last line.
         Interrupted: Ctrl-C or SIGTERM.
     """
     waiting, failed = list(calls), []
-    running: dict[str, SpawnProcess] = {}
+    running: dict[str, tuple[SpawnProcess, str]] = {}
+    free = [*hosts] * jobs
     logs.mkdir(parents=True, exist_ok=True)
     with interrupt_flag() as stop, _one_thread():
-        while running or (waiting and not stop.is_set()):
-            while waiting and len(running) < jobs and not stop.is_set():
-                name = waiting.pop(0)
-                print(f"{name} begins, {len(waiting)} after it", file=sys.stderr)
-                running[name] = _start(calls[name], logs / f"{name}.log")
-            connection.wait([process.sentinel for process in running.values()], POLL)
+        while running or (waiting and free and not stop.is_set()):
+            while waiting and free and not stop.is_set():
+                name, host = waiting.pop(0), free.pop(0)
+                print(f"{name} begins{_at(host)}, {len(waiting)} after it", file=sys.stderr)
+                call = calls[name] if host == HERE else OnHost(host, calls[name])
+                running[name] = _start(call, logs / f"{name}.log"), host
+            connection.wait([process.sentinel for process, _ in running.values()], POLL)
             if stop.is_set():
-                for process in running.values():
+                for process, _ in running.values():
                     process.terminate()
                 break
-            for name in [name for name, process in running.items() if not process.is_alive()]:
-                if code := running.pop(name).exitcode:
+            for name in [name for name, (process, _) in running.items() if not process.is_alive()]:
+                process, host = running.pop(name)
+                if process.exitcode == SSH_FAILED and host != HERE:
+                    print(f"{name}: ssh has lost {host}, which gets no more", file=sys.stderr)
+                    free = [other for other in free if other != host]
+                    waiting.append(name)
+                    continue
+                free.append(host)
+                if code := process.exitcode:
                     failed.append(f"{name} ({_last_line(logs / f'{name}.log', code)})")
-                    print(f"{name} failed", file=sys.stderr)
-        for process in running.values():
+                    print(f"{name} failed{_at(host)}", file=sys.stderr)
+        for process, _ in running.values():
             process.join()
         if stop.is_set():
             raise Interrupted
+    failed += [f"{name} (no machine is left)" for name in waiting]
     if failed:
         advice = "the same command with --resume tries them again"
         raise InputError(f"{len(failed)} of {len(calls)} failed: {'; '.join(failed)}; {advice}")
+
+
+def _at(host: str) -> str:
+    return "" if host == HERE else f" on {host}"
 
 
 @contextmanager
