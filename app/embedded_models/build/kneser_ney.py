@@ -1,7 +1,7 @@
 """An n-gram model with interpolated modified Kneser-Ney smoothing.
 
-Source: Chen and Goodman, "An Empirical Study of Smoothing Techniques for Language Modeling" (1998),
-section 3: three discounts for each order, and continuation counts below the highest one.
+Source: Chen and Goodman, "An Empirical Study of Smoothing Techniques for Language Modeling" (1998):
+three discounts for each order, and continuation counts below the highest one.
 """
 
 from collections.abc import Sequence
