@@ -89,6 +89,7 @@ def test_hover_and_click_stay_in_sight_on_a_small_screen(new_page):
     page.set_tokens(300)
     page.ask("small")
     page.finished()
+    assert page.tab.evaluate("scrollY") == 0  # the message box is in sight
     picture = page.tab.locator("#chat-view .layers")
     for x in (3, 300, 690):
         picture.hover(position={"x": x, "y": 60})
