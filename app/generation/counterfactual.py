@@ -17,7 +17,7 @@ from .states import START, Boundary, StateCache
 from .words import Word
 
 MOST_FORGOTTEN = 8  # answers kept of a run
-MOST_READ = 40_000  # tokens, to find out what a word depended on: 1 to 2 s of the demo on a core
+MOST_READ = 40_000  # tokens, to find out what a word depended on; 5 s of the demo on a busy core
 STEP_READ = 16_000  # of them at once: others take their turns in between
 
 

@@ -9,8 +9,7 @@ const INTERVAL_MS = 150; // between requests
 const MAX_PAUSE_MS = 4000; // the last pause without an answer
 const SELECT_MS = 200; // that a selection is not changed
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 };
-const OFFER =
-  "Click a word, or select some: how strong each was then, what one depended on, the answer without them.";
+const OFFER = "Click a word, or select some: what it depended on, and the answer without it.";
 
 /** The words of the chat, as strong as what is left of them in the state; and what to do with them. */
 export class ChatWords {
