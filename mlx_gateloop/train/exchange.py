@@ -14,7 +14,7 @@ Tree = dict[str, Any]  # arrays in nested dicts and lists, as MLX has parameters
 Leaves = list[tuple[str, mx.array]]
 BUFFER_BYTES = 16 << 20
 # MLX's ring sends arrays of 512 kB a rank and more in both directions, by threads that wait
-# actively: ranks that share a machine took 15 times as long, as these had one processor.
+# actively: ranks with a processor each took 15 times as long on a busy machine.
 SHARED_BYTES_PER_RANK = 384 << 10
 
 
