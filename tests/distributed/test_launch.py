@@ -113,6 +113,20 @@ def test_ranks_that_do_not_start_or_connect(launched):
     assert lines[0] == f"error: rank 1 on 127.0.0.1: not connected after 2 s; {CONNECT}"
 
 
+def test_a_host_that_ssh_cannot_reach_is_named(tmp_path, monkeypatch, capsys):
+    hosts = [{"ssh": name, "ips": ["127.0.0.1"]} for name in ("127.0.0.1", "desk9")]
+    (tmp_path / "hosts.json").write_text(json.dumps(hosts))
+    (tmp_path / "ssh").write_text("#!/bin/sh\nexit 255\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    out = tmp_path / "out"
+    words = ["--hostfile", str(tmp_path / "hosts.json"), "--", "train", "--out", str(out)]
+    assert main(["launch", *words]) == 2
+    line = "error: rank 1 on desk9 did not start; see if `ssh desk9 true` works\n"
+    assert capsys.readouterr().err == line
+    assert not out.exists()
+
+
 def test_ctrl_c_stops_all_ranks(launched):
     code, _, lines = launched("interrupt", "obey")
     assert (code, lines) == (130, ["interrupted at step 7"])
