@@ -42,7 +42,7 @@ _EXPERIMENTS = [
         "memory-horizon",
         "bar",
         {"length": 64, "max_output": 4, "function": "running_sum"},
-        _train((4, 16, 32), 32, 1e-2, warmup=100, steps=800),
+        _train((4, 16, 32), 32, 1e-2, warmup=100, steps=3000),
     ),
     Experiment(
         "memory-horizon",

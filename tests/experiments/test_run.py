@@ -322,7 +322,7 @@ def test_a_directory_of_something_else(tmp_path, text, words):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"steps": 250, "task.length": 32}, pytest.param({}, marks=pytest.mark.slow)],
+    [{"steps": 250, "task.length": 32}, pytest.param({"steps": 800}, marks=pytest.mark.slow)],
     ids=["short", "whole"],
 )
 @pytest.mark.parametrize(
