@@ -18,7 +18,7 @@ from .package import sums, thinned
 
 STEPS = 3000
 # Of seven settings that are tried for each model the one with the lowest validation loss:
-# gateloop memory-horizon --preset bar --models data_controlled,fixed --set steps=3000 --tune 7
+# gateloop memory-horizon --preset bar --models data_controlled,fixed --set steps=3000 --tune 12
 SETTINGS: dict[str, dict[str, float]] = {
     "data_controlled": {
         "optimizer.learning_rate": 0.00794,
