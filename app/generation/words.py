@@ -38,13 +38,9 @@ class Words:
 
     A word ends where a token ends: tokens are never cut. Words are kept as long as each begins
     where the one before it ended; tokens whose place is not known have none.
-
-    Args:
-        run: The run.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self) -> None:
         self.words: list[Word] = []
         self._next = 0  # piece
         self._held: int | None = None  # the first piece of a character that is not whole yet
@@ -53,9 +49,8 @@ class Words:
         self._characters = self._units = 0  # of the message so far
         self._blank = ""  # after the last word
 
-    def update(self) -> list[Word]:
-        """Take the pieces that are new; the last one may still change while the run goes on."""
-        run = self._run
+    def update(self, run: Run) -> list[Word]:
+        """Take the run's new pieces; the last one may still change while the run goes on."""
         settled = len(run.pieces) - (not run.done)
         for index in range(self._next, settled):
             self._take(index, run.pieces[index], run.places)

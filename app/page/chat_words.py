@@ -35,7 +35,7 @@ def chat_words(engine: Engine) -> gr.HTML:
     others: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()  # the answer without some words
 
     def found(run: Run) -> list[Word]:
-        return known.setdefault(run, Words(run)).update()
+        return known.setdefault(run, Words()).update(run)
 
     def get(run: Run, trace: EndlessTrace, have: int, at: int) -> dict[str, object]:
         return _words(run, trace, found(run), have, at)

@@ -38,7 +38,7 @@ def run(engine, finished):
 
 
 def words_of(run):
-    return Words(run).update()
+    return Words().update(run)
 
 
 def ids_of(run):

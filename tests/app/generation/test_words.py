@@ -52,12 +52,12 @@ def test_words_and_blanks_are_the_messages(tokenizer, texts, answer, pause):
     messages = [("system", "be brief"), *zip(["user", "assistant"] * 2, texts, strict=False)]
     run = read(tokenizer, messages, answer)
     pieces, run.pieces = run.pieces, run.pieces[:pause]
-    words = Words(run)
-    words.update()  # in the middle of it
+    words = Words()
+    words.update(run)  # in the middle of it
     run.pieces = pieces
     run.finish()
-    found = words.update()
-    assert found == Words(run).update()
+    found = words.update(run)
+    assert found == Words().update(run)
     shown = [*texts, answer]
     for number, text in enumerate(shown):
         mine = [word for word in found if word.message == number]
@@ -82,13 +82,13 @@ def test_words_and_blanks_are_the_messages(tokenizer, texts, answer, pause):
 def test_words_are_split_at_signs(tokenizer, text, words):
     run = read(tokenizer, [("user", text)])
     run.finish()
-    assert [word.text for word in Words(run).update()] == words
+    assert [word.text for word in Words().update(run)] == words
 
 
 def test_sentences_end_with_signs_and_lines(tokenizer):
     run = read(tokenizer, [("user", "One two. Three\nfour 1.5"), ("assistant", "five")], "six")
     run.finish()
-    found = Words(run).update()
+    found = Words().update(run)
     sentences = {}
     for word in found:
         sentences.setdefault(word.sentence, []).append(word.text)
@@ -130,7 +130,7 @@ def test_words_of_a_conversation_that_goes_on(make_chat, engine):
     chat = make_chat(engine)
     chat.say(" first 🙂 <b> ")
     run = chat.say("second")
-    found = Words(run).update()
+    found = Words().update(run)
     shown = [message["content"] for message in chat.messages]
     for number, text in enumerate(shown):
         mine = [word for word in found if word.message == number]

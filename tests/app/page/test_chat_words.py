@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -37,7 +39,7 @@ def test_words_come_once_with_the_strengths_of_the_trace(ask, run, monkeypatch):
     while not answer["done"]:  # as the page asks
         answer = ask("words", run.id, len(words), -1)
         words[answer["start"] :] = answer["words"]
-    found = chat_words.Words(run).update()
+    found = chat_words.Words().update(run)
     assert words == [[w.message, w.begin, w.text, w.sentence, w.stop] for w in found]
     assert [word[2] for word in words[:3]] == ["One", "two", "."]  # and not the system's
     assert answer["answer"] == 3
@@ -82,7 +84,7 @@ def test_the_other_answer_comes_in_parts_and_ends_with_undo(ask, run, until):
 
 
 def test_what_a_word_needed(ask, run):
-    found = chat_words.Words(run).update()
+    found = chat_words.Words().update(run)
     answer = ask("depends", run.id, 3)
     assert answer["of"] == "words"
     assert answer["units"] == [[n, n + 1] for n in range(3)]
@@ -107,3 +109,20 @@ def test_runs_that_are_not_recorded_have_no_words(ask, engine, finished):
     assert ask("words", run.id, 0, -1) is None
     text = finished(engine.submit("tiny", "hello", Sampling(0), 3))
     assert ask("words", text.id, 0, -1)["words"] == []
+
+
+def test_a_run_that_is_no_longer_kept_takes_no_memory(make_engine, make_chat, until):
+    engine = make_engine(runs=1)
+    component, chat = chat_words.chat_words(engine), make_chat(engine)
+
+    def look():
+        run = chat.say("One two.")
+        assert asyncio.run(component.words([run.id, 0, -1]))["words"]
+        assert asyncio.run(component.forget([run.id, 0, 1])) == {}
+        until(engine.prepare("tiny"))
+        return weakref.ref(run)
+
+    first, second = look(), look()
+    gc.collect()
+    assert first() is None
+    assert second() is not None
