@@ -104,7 +104,8 @@ def effects(model: Any, ids: np.ndarray, targets: np.ndarray) -> dict[str, np.nd
     places, following = len(ids) - 1, np.zeros((len(ids), len(ids) - 1))
     divergence = np.zeros_like(following)
     whole = _logs(model(mx.array(ids[None, :-1])))[0]
-    for rows, at, logits in predictions(model, ids, [np.array([m]) for m in range(len(ids))]):
+    groups = [np.array([m]) for m in range(len(ids))]
+    for rows, at, logits in filter(None, predictions(model, ids, groups)):
         for row, here, logs in zip(rows, at, _logs(logits), strict=True):
             read = (here > row) & (here < places)
             now, then = logs[read], whole[here[read]]

@@ -1,12 +1,13 @@
 """Counterfactuals of a run: its answer without some tokens, and what a word depended on."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.watch import Forgotten, depends
-from mlx_gateloop.watch.dependence import check_model
+from mlx_gateloop.watch import Forgotten
+from mlx_gateloop.watch.dependence import check_model, depending
 
 from .decoder import Decoder, Request
 from .engine import Engine
@@ -18,7 +19,7 @@ from .words import Word
 
 MOST_FORGOTTEN = 8  # answers kept of a run
 MOST_READ = 40_000  # tokens, to find out what a word depended on; 5 s of the demo on a busy core
-STEP_READ = 16_000  # of them at once: others take their turns in between
+MOST_SECONDS = 60  # for it; models can be large
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Again(Request):
             answer = run.pieces[run.answer_begin :]
             texts = ["" if piece.special else piece.text for piece in answer]
             kept = self.original.forgotten
-            kept.append(Forgotten(list(self.left_out), texts))
+            if (new := Forgotten(list(self.left_out), texts)) not in kept:
+                kept.append(new)
             del kept[:-MOST_FORGOTTEN]
 
 
@@ -69,7 +71,7 @@ class Dependence:
         ids: The conversation's tokens up to the word.
         first: The word's first token.
         groups: Tokens that are left out together.
-        losses: Nats, of the groups so far.
+        losses: Nats, of each group; not complete before the run is done.
     """
 
     ids: Sequence[int]
@@ -80,15 +82,21 @@ class Dependence:
     def steps(
         self, run: Run, loaded: LoadedModel, states: StateCache, limits: Limits
     ) -> Steps[None]:
-        """Compute the losses, some groups at a time."""
-        check_model(loaded.model)
-        size = max(1, STEP_READ // len(self.ids))
-        for begin in range(0, len(self.groups), size):
+        """Compute the losses; others take their turns after each forward pass.
+
+        Raises:
+            InputError: No step of this model can be left out, or it takes too long.
+        """
+        end = time.monotonic() + MOST_SECONDS
+        for losses in depending(loaded.model, self.ids, self.groups, since=self.first - 1):
             if run.stopped:
                 return
-            some = self.groups[begin : begin + size]
-            found = depends(loaded.model, self.ids, some, since=self.first - 1)
-            self.losses += found.sum(1).tolist()
+            if time.monotonic() > end:
+                raise InputError(
+                    f"words: this model takes more than {MOST_SECONDS} seconds to leave out all "
+                    "that is before this one; choose an earlier one"
+                )
+            self.losses = losses.sum(1).tolist()
             yield
 
 

@@ -79,7 +79,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Place:
-    """A message in the conversation as the chat template writes it.
+    """A message in the conversation as the chat template writes it, empty if not known where.
 
     Args:
         role: Of its author.
@@ -139,8 +139,8 @@ class Run:
         trace: The transitions at the pieces, or None; while the run goes on it may lack the last.
         unwatched: Reasons why layers are not in the trace, by their paths in the model.
         earlier: Tokens of the conversation before the first piece.
-        places: The conversation's messages and the answer, in order; None where a place is not
-            known, empty if the text is not of messages.
+        places: The conversation's messages and the answer, in order; empty if the text is not of
+            messages.
         sampling: How tokens are drawn, with the seed that was used.
         max_tokens: That may be generated.
         forgotten: Answers that were given again without some of the pieces, the last ones;
@@ -160,7 +160,7 @@ class Run:
     trace: EndlessTrace | None = None
     unwatched: dict[str, str] = field(default_factory=dict)
     earlier: tuple[int, ...] = ()
-    places: tuple[Place | None, ...] = ()
+    places: tuple[Place, ...] = ()
     sampling: Sampling | None = None
     max_tokens: int = 0
     forgotten: list[Forgotten] = field(default_factory=list)

@@ -57,7 +57,7 @@ class Words:
         self._next = max(self._next, settled)
         return self.words
 
-    def _take(self, index: int, piece: Token, places: Sequence[Place | None]) -> None:
+    def _take(self, index: int, piece: Token, places: Sequence[Place]) -> None:
         first, self._held = index if self._held is None else self._held, None
         if not piece.text:  # its character ends with a later token
             self._held = first
@@ -73,13 +73,13 @@ class Words:
             text = piece.text[begin - piece.begin : end - piece.begin].translate(SHOWN)
             self._add(text, "" if piece.special else text.strip(), first, index + 1, place.lead)
 
-    def _go_to(self, begin: int, places: Sequence[Place | None]) -> Place | None:
+    def _go_to(self, begin: int, places: Sequence[Place]) -> Place | None:
         """Return the message that ends after this place."""
         while self._place < len(places):
             place = places[self._place]
-            if place is not None and (place.end is None or begin < place.end):
+            if place.end is None or begin < place.end:
                 return place
-            self._number += place is None or place.role != "system"
+            self._number += place.role != "system"
             self._place += 1
             self._characters = self._units = 0
             self._blank = "\n"
@@ -100,10 +100,10 @@ class Words:
         self._units += units(text)
 
 
-def place(message: Message, found: tuple[int, int] | None) -> Place | None:
+def place(message: Message, found: tuple[int, int] | None) -> Place:
     """Make the place of a message from what `ChatTokenizer.places` found."""
     role, text = message
-    return found and Place(role, found[0], found[1], len(text) - len(text.lstrip()))
+    return Place(role, *(found or (0, 0)), len(text) - len(text.lstrip()))
 
 
 def walk(text: str, pieces: Sequence[str], begin: int) -> list[int | None]:

@@ -33,6 +33,7 @@ def chat_words(engine: Engine) -> gr.HTML:
     runs = engine.recorded
     known: WeakKeyDictionary[Run, Words] = WeakKeyDictionary()
     others: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()  # the answer without some words
+    asked: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()  # what a word depended on
 
     def found(run: Run) -> list[Word]:
         return known.setdefault(run, Words()).update(run)
@@ -42,8 +43,9 @@ def chat_words(engine: Engine) -> gr.HTML:
 
     def leave_out(run: Run, _: EndlessTrace, first: int, stop: int) -> dict[str, object]:
         end(run)
-        others[run] = answer_again(engine, run, found(run)[max(first, 0) : max(stop, 0)])
-        return {}
+        other = answer_again(engine, run, found(run)[max(first, 0) : max(stop, 0)])
+        others[run] = other
+        return {"again": other.id}
 
     def end(run: Run, *_: object) -> dict[str, object]:
         if (other := others.pop(run, None)) is not None:
@@ -54,7 +56,13 @@ def chat_words(engine: Engine) -> gr.HTML:
         run: Run, _: EndlessTrace, word: int
     ) -> tuple[Run, Dependence, str, list[range]] | None:
         words = found(run)
-        return ask_dependence(engine, run, words, word) if 0 <= word < len(words) else None
+        if not 0 <= word < len(words):
+            return None
+        if (earlier := asked.pop(run, None)) is not None:
+            earlier.cancel()
+        begun = ask_dependence(engine, run, words, word)
+        asked[run] = begun[0]
+        return begun
 
     async def words(request: object) -> dict[str, object] | None:
         return await ask(runs, request, 2, get, _pool())
@@ -114,7 +122,7 @@ def _words(
         "words": [[w.message, w.begin, w.text, w.sentence, w.stop] for w in words[have:stop]],
         "strengths": base64_of(_strengths(trace, token, words[: at + 1 if chosen else stop])),
         "at": at if chosen else None,
-        "answer": sum(place is None or place.role != "system" for place in run.places) - 1,
+        "answer": sum(place.role != "system" for place in run.places) - 1,
         "done": done and stop == seen,
     }
 
@@ -142,12 +150,13 @@ def _again(others: "WeakKeyDictionary[Run, Run]", run: Run, have: int) -> dict[s
     done = other.done
     texts = [piece.text for piece in other.pieces[other.answer_begin :]]
     have = min(max(have - 1, 0), len(texts))  # the last one may have got its end
-    return {"start": have, "texts": texts[have:], "done": done, "error": other.error}
+    news = {"start": have, "texts": texts[have:], "done": done, "error": other.error}
+    return {"again": other.id, **news}
 
 
 async def _dependence(
     job: Run, work: Dependence, name: str, units: list[range]
-) -> dict[str, object]:
+) -> dict[str, object] | None:
     try:
         while not job.done:
             await asyncio.sleep(WAIT_SECONDS)
@@ -155,6 +164,8 @@ async def _dependence(
         job.cancel()  # if the visitor has left
     if job.error:
         return {"error": job.error}
+    if job.stopped:  # another word was asked about
+        return None
     return {
         "of": name,
         "units": [[unit.start, unit.stop] for unit in units],

@@ -45,7 +45,7 @@ def shared_page(
     return {"page": page, "name": f"{name}.html", "said": f"Saved {name}.html{part}."}
 
 
-def told(pieces: Sequence[Token], places: Sequence[Place | None]) -> list[tuple[str, Kind]]:
+def told(pieces: Sequence[Token], places: Sequence[Place]) -> list[tuple[str, Kind]]:
     """Tell the words of messages from what the chat template writes around them.
 
     Args:
@@ -58,11 +58,11 @@ def told(pieces: Sequence[Token], places: Sequence[Place | None]) -> list[tuple[
     """
     if not places:
         return [("" if p.special else p.text, "special" if p.special else p.kind) for p in pieces]
-    known, words = [place for place in places if place is not None], list[tuple[str, Kind]]()
+    known, words = list(places), list[tuple[str, Kind]]()
     for piece in pieces:
         begin = piece.begin
-        while begin is not None and known and (known[0].end or begin + 1) <= begin:
-            known.pop(0)  # ended before this token
+        while begin is not None and known and _ended(known[0], begin):
+            known.pop(0)
         if begin is None or piece.special or not known or begin + len(piece.text) < known[0].begin:
             words.append(("", "special"))
             continue
@@ -73,9 +73,13 @@ def told(pieces: Sequence[Token], places: Sequence[Place | None]) -> list[tuple[
     return words
 
 
+def _ended(place: Place, begin: int) -> bool:
+    return place.end is not None and place.end <= begin
+
+
 def has_system(run: Run) -> bool:
-    """Return True if the run has a system prompt."""
-    return any(place is not None and place.role == "system" for place in run.places)
+    """Return True if the run has a system prompt whose place is known."""
+    return any(place.role == "system" and not _ended(place, place.begin) for place in run.places)
 
 
 def _title(run: Run) -> str:

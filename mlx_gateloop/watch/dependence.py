@@ -5,8 +5,10 @@ decays. Layers without positions mix tokens through their states alone, so the o
 they would in a text without it, and that text is what the model is given.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise, starmap
 from typing import Any
 
 import mlx.core as mx
@@ -23,7 +25,7 @@ Tokens = mx.array | np.ndarray | Sequence[int]
 Places = Iterable[int]
 ROWS = 16  # texts that are read together: they share the state before the first left-out token
 LOGITS = 1 << 23  # numbers, of one forward pass; bounds the memory
-async_eval: Callable[..., None] = mx.async_eval  # MLX declares no types for it
+TOKENS = 1 << 11  # of one forward pass; bounds its time
 
 
 def depends(
@@ -55,6 +57,21 @@ def depends(
         ValueError: Tokens or places that do not exist, or a model in which no step can be left out
             exactly.
     """
+    return deque(depending(model, tokens, left_out, since=since), maxlen=1).pop()
+
+
+def depending(
+    model: nn.Module,
+    tokens: Tokens,
+    left_out: Sequence[Places] | None = None,
+    *,
+    since: int = 0,
+) -> Iterator[np.ndarray]:
+    """Compute `depends` step by step, with its arguments.
+
+    Yields:
+        The losses so far, after each forward pass; the last time all of them.
+    """
     check_model(model)
     ids = checked_tokens(model, tokens)
     groups = _checked_groups(left_out, len(ids))
@@ -62,10 +79,11 @@ def depends(
         raise InputError(f"since: expected 0 to {max(len(ids) - 2, 0)}, got {shown(since)}")
     if len(ids) > 1 and ids[1:].max() >= (outputs := _outputs(model)):
         raise InputError(f"tokens: the model predicts ids below {outputs}, got {ids[1:].max()}")
-    if len(ids) == 1:
-        return np.zeros((len(groups), 0), np.float32)
+    losses = np.zeros((len(groups), len(ids) - 1), np.float32)
     with _evaluating(model):
-        return _losses(model, ids, groups, since)[:, since:]
+        for _ in _add_losses(losses, model, ids, groups, since):
+            yield losses[:, since:]
+    yield losses[:, since:]
 
 
 def without(model: nn.Module, tokens: Tokens, left_out: Places) -> list[Cache]:
@@ -88,36 +106,46 @@ def without(model: nn.Module, tokens: Tokens, left_out: Places) -> list[Cache]:
     rest = np.delete(ids, _checked_places("left_out", left_out, len(ids)))
     cache: list[Cache] = model.make_cache()
     with _evaluating(model):
-        for _ in _chunks(model, rest[None], cache):
-            mx.eval([entry.state for entry in cache])
+        for _ in _chunks(model, rest[None], cache, unasked=len(rest)):
+            pass
     return cache
 
 
-def _losses(
-    model: nn.Module, ids: np.ndarray, groups: Sequence[np.ndarray], since: int
-) -> np.ndarray:
-    """Compute all columns of `depends`; those before `since` are not complete."""
+def _add_losses(
+    losses: np.ndarray,
+    model: nn.Module,
+    ids: np.ndarray,
+    groups: Sequence[np.ndarray],
+    since: int,
+) -> Iterator[None]:
+    """Fill `losses` in from column `since` on; yields after each forward pass."""
     end = len(ids) - 1
-    whole, alone = _log_probabilities(model, ids), _log_probabilities_alone(model, ids)
-    parts = []
-    for rows, places, logits in predictions(model, ids, groups, since):
-        nats = cross_entropy(logits, mx.array(np.append(ids, 0)[places + 1]))
-        async_eval(nats)
-        parts.append((rows, places, nats))
-    losses = np.zeros((len(groups), end), np.float32)
-    for rows, places, nats in parts:
-        for row, at, surprise in zip(rows, places, np.array(nats), strict=True):
-            read = (at > groups[row][0]) & (at < end)
-            losses[row, at[read]] = whole[at[read]] + surprise[read]
-    for row, group in enumerate(groups):
-        inside = group[group < end]
-        losses[row, inside] = whole[inside] - alone[inside]
-    return losses
+    whole, alone = np.zeros(end, np.float32), np.zeros(end, np.float32)
+    for part, logits in _chunks(model, ids[None, :-1], model.make_cache(), since):
+        if logits is not None:
+            whole[part] = _surprises(logits, ids[None, 1:][:, part])[0]
+        yield
+    inside = [group[(group >= since) & (group < end)] for group in groups]
+    places = np.unique(np.concatenate(inside)) if inside else np.zeros(0, int)
+    for at in np.array_split(places, -(-len(places) // _most_tokens(model)) or 1):
+        if len(at):
+            alone[at] = _surprises_alone(model, ids, at)
+            yield
+    for row, own in enumerate(inside):
+        losses[row, own] = alone[own] - whole[own]
+    for found in predictions(model, ids, groups, since):
+        if found is not None:
+            rows, places, logits = found
+            surprises = _surprises(logits, np.append(ids, 0)[places + 1])
+            for row, at, surprise in zip(rows, places, surprises, strict=True):
+                read = (at > groups[row][0]) & (at >= since) & (at < end)
+                losses[row, at[read]] = surprise[read] - whole[at[read]]
+        yield
 
 
 def predictions(
     model: nn.Module, ids: np.ndarray, groups: Sequence[np.ndarray], since: int = 0
-) -> Iterator[tuple[list[int], np.ndarray, mx.array]]:
+) -> Iterator[tuple[list[int], np.ndarray, mx.array] | None]:
     """Read a text once for each group of its tokens, without them.
 
     Texts whose first left-out tokens are near each other start from one state. Logits of places
@@ -125,7 +153,8 @@ def predictions(
 
     Yields:
         Rows, as indices of groups; the places `[rows, steps]` of the tokens that were read, which
-        are `len(ids) - 1` behind the end; and the logits that followed, `[rows, steps, V]`.
+        are `len(ids) - 1` behind the end; and the logits that followed, `[rows, steps, V]`. None
+        for a forward pass without logits.
     """
     end = len(ids) - 1  # the last token predicts nothing
     order = sorted((r for r, g in enumerate(groups) if g[0] < end), key=lambda r: int(groups[r][0]))
@@ -133,30 +162,40 @@ def predictions(
     for first in range(0, len(order), ROWS):
         rows = order[first : first + ROWS]
         start = int(groups[rows[0]][0])
-        for _ in _chunks(model, ids[None, done:start], cache):
-            async_eval([entry.state for entry in cache])
+        for _ in _chunks(model, ids[None, done:start], cache, start - done):
+            yield None
         done = start
         kept = [np.setdiff1d(np.arange(start, end), groups[row]) for row in rows]
         places = np.full((len(rows), max(map(len, kept))), end)
         for row, at in enumerate(kept):
             places[row, : len(at)] = at
-        copies = _repeated(model, cache, len(rows))
         unasked = min(int((at < since).sum()) for at in kept)
-        for _ in _chunks(model, ids[places[:, :unasked]], copies):
-            async_eval([entry.state for entry in copies])
-        asked = places[:, unasked:]
-        for part, logits in _chunks(model, ids[asked], copies):
-            yield rows, asked[:, part], logits
+        copies = _repeated(model, cache, len(rows))
+        for part, logits in _chunks(model, ids[places], copies, unasked):
+            yield None if logits is None else (rows, places[:, part], logits)
 
 
 def _chunks(
-    model: nn.Module, ids: np.ndarray, cache: list[Cache]
-) -> Iterator[tuple[slice, mx.array]]:
-    """Read texts `[rows, tokens]` in parts of bounded memory; yields logits `[rows, steps, V]`."""
-    steps = max(1, LOGITS // (_outputs(model) * len(ids)))
-    for start in range(0, ids.shape[1], steps):
-        part = slice(start, start + steps)
-        yield part, model(mx.array(ids[:, part]), cache)
+    model: nn.Module, ids: np.ndarray, cache: list[Cache], unasked: int = 0
+) -> Iterator[tuple[slice, mx.array | None]]:
+    """Read texts `[rows, tokens]`, a forward pass at a time.
+
+    Yields:
+        The part that was read and its logits `[rows, steps, V]`; None for the tokens that are
+        `unasked`, the first ones.
+    """
+    rows, tokens = ids.shape
+    steps = max(1, _most_tokens(model) // rows)
+    starts = *range(0, unasked, steps), *range(unasked, tokens, steps), tokens
+    for part in starmap(slice, pairwise(starts)):
+        logits = model(mx.array(ids[:, part]), cache)
+        mx.eval([entry.state for entry in cache])
+        yield part, logits if part.start >= unasked else None
+
+
+def _most_tokens(model: nn.Module) -> int:
+    """Return the number of tokens of one forward pass."""
+    return min(TOKENS, max(1, LOGITS // _outputs(model)))
 
 
 def _outputs(model: nn.Module) -> int:
@@ -165,26 +204,19 @@ def _outputs(model: nn.Module) -> int:
     return outputs
 
 
-def _log_probabilities(model: nn.Module, ids: np.ndarray) -> np.ndarray:
-    """Compute the log probability of every token after the first."""
-    cache = model.make_cache()
-    parts = [
-        np.array(-cross_entropy(logits, mx.array(ids[None, 1:][:, part])))[0]
-        for part, logits in _chunks(model, ids[None, :-1], cache)
-    ]
-    return np.concatenate(parts)
+def _surprises(logits: mx.array, following: np.ndarray) -> np.ndarray:
+    """Compute -log p of the tokens that follow, of the shape of `following`."""
+    return np.array(cross_entropy(logits, mx.array(following)))
 
 
-def _log_probabilities_alone(model: nn.Module, ids: np.ndarray) -> np.ndarray:
-    """Compute the log probability of every token after the first from the one before alone."""
+def _surprises_alone(model: nn.Module, ids: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Compute -log p of the tokens after these places from the one before each alone."""
     if isinstance(model, Model) and model.args.mixer == "gate_loop":
         cache = model.make_cache()
         for entry in cache:
-            entry.left_padding = mx.array([len(ids)])  # every step is masked: y = 0
-        logits = model(mx.array(ids[None, :-1]), cache)[0]
-    else:
-        logits = model(mx.array(ids[:-1, None]), model.make_cache())[:, 0]
-    return np.array(-cross_entropy(logits, mx.array(ids[1:])))
+            entry.left_padding = mx.array([len(at)])  # every step is masked: y = 0
+        return _surprises(model(mx.array(ids[None, at]), cache)[0], ids[at + 1])
+    return _surprises(model(mx.array(ids[at, None]), model.make_cache())[:, 0], ids[at + 1])
 
 
 def _repeated(model: nn.Module, cache: list[Cache], rows: int) -> list[Cache]:

@@ -193,6 +193,23 @@ def test_parts_of_a_long_text_are_one(monkeypatch):
     assert np.abs(gl.watch.depends(model, text) - whole).max() <= 1e-5
 
 
+@pytest.mark.parametrize("since", [0, LENGTH - 2])
+def test_others_take_their_turns_after_each_forward_pass(monkeypatch, since):
+    model, text = tiny_model(), ids()
+    monkeypatch.setattr(dependence, "TOKENS", dependence.ROWS)
+    passes, call = [], type(model).__call__
+
+    def counted(self, tokens, cache):
+        if not np.array_equal(tokens, [[0]]):  # it asks for the number of outputs
+            passes.append(tokens.size)
+        return call(self, tokens, cache)
+
+    monkeypatch.setattr(type(model), "__call__", counted)
+    steps = [len(passes) for _ in dependence.depending(model, text, since=since)]
+    assert max(np.diff([0, *steps])) == 1
+    assert max(passes) <= dependence.ROWS
+
+
 def test_dropout_is_off_and_comes_back():
     model = tiny_model(dropout=0.5)
     expected = gl.watch.depends(model, ids())

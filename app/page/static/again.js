@@ -2,6 +2,7 @@ import { plain } from "../../../mlx_gateloop/watch/shared/plain.js";
 import { compare } from "./word_diff.js";
 
 const INTERVAL_MS = 120; // between requests
+export const NO_REPLY = "The server is busy, or keeps this answer no longer: retry it.";
 const SAME = "The same seed and settings; the conversation stays as it is.";
 
 /** The last answer beside the one without some words, as it is written. */
@@ -36,21 +37,22 @@ export class Again {
     await this.ended;
     const begun = await this.server.forget([run, first, stop]).catch(() => null);
     if (this.forgotten !== forgotten) return;
-    if (!begun || begun.error) return this.#fail(begun?.error ?? "The server is busy.");
+    if (!begun || begun.error) return this.#fail(begun?.error ?? NO_REPLY);
     this.element.hidden = false;
     this.find(".title").textContent = `Without ${name}`;
     this.#show(answer, "", false);
     this.find(".note").textContent = "The answer is given again …";
     this.element.scrollIntoView({ block: "nearest" });
-    return this.#follow(run, forgotten, answer);
+    return this.#follow(run, begun.again, forgotten, answer);
   }
 
-  async #follow(run, forgotten, answer) {
+  async #follow(run, again, forgotten, answer) {
     const texts = [];
     for (let done = false; !done; ) {
       const news = await this.server.again([run, texts.length]).catch(() => null);
       if (this.forgotten !== forgotten) return;
-      if (!news || news.error) return this.#fail(news?.error ?? "The answer is no longer there.");
+      if (!news || news.error) return this.#fail(news?.error ?? NO_REPLY);
+      if (news.again !== again) return this.#fail("Another page has left out other words.");
       texts.splice(news.start, texts.length, ...news.texts);
       done = news.done;
       this.#show(answer, texts.join(""), done);

@@ -1,5 +1,5 @@
 import { quoted, strong } from "../../../mlx_gateloop/watch/shared/plain.js";
-import { Again } from "./again.js";
+import { Again, NO_REPLY } from "./again.js";
 import { ChatText } from "./chat_text.js";
 import { likelihood, strongest } from "./dependence.js";
 import { canPaint, level, paint } from "./paint.js";
@@ -169,10 +169,13 @@ export class ChatWords {
 
   async #depends() {
     const { run, choice, name } = this;
+    const button = this.find("#words-depends");
+    button.disabled = true; // until it is known, or another word is chosen
     this.say(`Leaving out each word before ${name} …`);
     const answer = await this.server.depends([run, choice.first]).catch(() => null);
     if (run !== this.run || choice !== this.choice) return;
-    if (!answer || answer.error) return this.say(answer?.error ?? "The server is busy.");
+    button.disabled = false;
+    if (!answer || answer.error) return this.say(answer?.error ?? NO_REPLY);
     this.losses = answer;
     this.losses.most = Math.max(1, ...answer.losses.map(Math.abs));
     const found = strongest(answer);

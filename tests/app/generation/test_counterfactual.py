@@ -105,7 +105,6 @@ def test_longer_texts_are_left_out_in_larger_parts(engine, finished, monkeypatch
     run = finished(engine.submit("demo", LONGER, Sampling(0), 8))
     words = words_of(run)
     last = len(words) - 1
-    monkeypatch.setattr(counterfactual, "STEP_READ", 100)  # some groups at a time
     for expected in ("words", "sentences", "messages"):
         job, work, name, units = ask_dependence(engine, run, words, last)
         finished(job)
@@ -117,6 +116,20 @@ def test_longer_texts_are_left_out_in_larger_parts(engine, finished, monkeypatch
         monkeypatch.setattr(counterfactual, "MOST_READ", cost - 1)
     with pytest.raises(InputError, match="words: too long a text before this one"):
         ask_dependence(engine, run, words, last)
+
+
+def test_a_word_that_takes_too_long_is_refused(engine, until, run, monkeypatch):
+    monkeypatch.setattr(counterfactual, "MOST_SECONDS", 0)
+    job, *_ = ask_dependence(engine, run, words_of(run), 3)
+    until(job)
+    assert job.error.startswith("words: this model takes more than 0 seconds")
+
+
+def test_an_answer_given_again_twice_is_kept_once(engine, finished, run):
+    first, second = words_of(run)[:2]
+    for left_out in (first, second, first):
+        finished(answer_again(engine, run, [left_out]))
+    assert [each.left_out[0] for each in run.forgotten] == [first.first, second.first]
 
 
 def test_words_that_cannot_be_left_out_are_refused(engine, run):

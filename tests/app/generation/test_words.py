@@ -119,6 +119,15 @@ def test_a_place_is_known_or_there_is_none(models_folder, tmp_path, name):
     assert found == (['"a <|im_end|>', None, '"c'] if known else [None] * 3)
 
 
+def test_an_answer_has_words_though_messages_have_no_place(models_folder, tmp_path):
+    shutil.copytree(models_folder / "tiny", tmp_path / "tiny")
+    template = "{% for m in messages %}{{ m.content | upper }}|{% endfor %}"
+    (tmp_path / "tiny" / "chat_template.jinja").write_text(template)
+    run = read(ChatTokenizer(str(tmp_path / "tiny")), [("system", "a"), ("user", "b")], "cd e")
+    run.finish()
+    assert [(word.message, word.text) for word in Words().update(run)] == [(1, "cd"), (1, "e")]
+
+
 def test_pieces_that_are_not_in_the_text_have_no_place():
     assert walk("ab cd", ["ab", " c", "d"], 0) == [0, 2, 4]
     assert walk(" ab", ["ab"], 0) == [1]  # its blank is left out

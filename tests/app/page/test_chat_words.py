@@ -71,10 +71,11 @@ def test_tokens_that_are_too_long_ago_are_unknown(engine, ask):
 
 def test_the_other_answer_comes_in_parts_and_ends_with_undo(ask, run, until):
     assert ask("again", run.id, 0) is None
-    assert ask("forget", run.id, 0, 2) == {}
+    begun = ask("forget", run.id, 0, 2)
     texts, answer = [], {"done": False}
     while not answer["done"]:
         answer = ask("again", run.id, len(texts))
+        assert answer["again"] == begun["again"]
         texts[answer["start"] :] = answer["texts"]
     assert answer["error"] is None
     assert texts == run.forgotten[0].answer
@@ -91,6 +92,16 @@ def test_what_a_word_needed(ask, run):
     assert len(answer["losses"]) == 3
     assert "no word before" in ask("depends", run.id, 0)["error"]
     assert ask("depends", run.id, len(found)) is None
+
+
+def test_another_word_ends_the_work_for_the_one_before(ask, run, engine):
+    async def both():
+        component = chat_words.chat_words(engine)
+        return await asyncio.gather(*(component.depends([run.id, word]) for word in (3, 4)))
+
+    first, second = asyncio.run(both())
+    assert first is None
+    assert len(second["losses"]) == 4
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -118,7 +129,7 @@ def test_a_run_that_is_no_longer_kept_takes_no_memory(make_engine, make_chat, un
     def look():
         run = chat.say("One two.")
         assert asyncio.run(component.words([run.id, 0, -1]))["words"]
-        assert asyncio.run(component.forget([run.id, 0, 1])) == {}
+        assert asyncio.run(component.forget([run.id, 0, 1]))["again"]
         until(engine.prepare("tiny"))
         return weakref.ref(run)
 

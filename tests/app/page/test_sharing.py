@@ -94,7 +94,12 @@ def test_a_run_that_goes_on_is_shared_up_to_now(run):
 
 
 def test_a_token_at_the_edge_of_a_message_shows_no_more_than_the_message():
-    places = [Place("system", 2, 6), None, Place("user", 8, 11), Place("assistant", 20)]
+    places = [
+        Place("system", 2, 6),
+        Place("assistant", 0, 0),
+        Place("user", 8, 11),
+        Place("assistant", 20),
+    ]
     texts = ["<s>", "SYS.", "|u", "se", "r|a", "", "", "!", "?"]
     begins = [0, 2, 6, 8, 10, 13, None, 20, 21]
     pieces = [
@@ -125,7 +130,7 @@ def test_a_text_to_continue_has_no_places():
 
 def test_an_answer_given_again_without_a_word_is_recorded_in_it(run, engine, finished):
     run.model = "tiny"
-    words = Words(run).update()
+    words = Words().update(run)
     left_out = next(word for word in words if word.text == "hello")
     again = finished(answer_again(engine, run, [left_out]))
     data = data_of(shared(run)["page"])
