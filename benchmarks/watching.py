@@ -21,7 +21,8 @@ from mlx_gateloop.app.generation.run import Run, Token
 from mlx_gateloop.app.page import state_view
 
 import mlx_gateloop as gl
-from mlx_gateloop.watch.endless import Columns, EndlessTrace, Layer
+from mlx_gateloop.watch.endless import EndlessTrace
+from mlx_gateloop.watch.layer import Columns, Layer
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from helpers.recurrent import recurrent_model

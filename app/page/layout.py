@@ -25,39 +25,6 @@ TEXT_EXAMPLES = ["str.split(", "json.dumps("]
 DARK = f"() => {scripts.call('tab_memory', 'turnDark')}"
 CHAT = "document.querySelector('#chat')"
 SIDEBAR = "() => document.querySelector('#settings .toggle-button').click()"
-ABOUT = """
-### What you see
-
-**The words of the chat** are as strong as what is left of them in the model's state. Click one: how
-strong was each when it was read, and what did it depend on? "Forget this" takes words out of what
-the model has read and gives the answer again, with the same seed. The panel beside the chat is for
-those who ask for more.
-
-In the panel, too, the words come first: each is as strongly coloured as it is in the state at the
-word that is chosen. Click a word, move the slider or press Play to go through time; point at a word
-or a column, and the other one lights up. A line above a word is what is left of it in the channel
-of the chosen layer that keeps most of it, a line below what it adds to the output.
-
-Each token multiplies the state of every channel by a number that the model chooses for this token.
-The pictures show these numbers, a column for each token:
-
-- **All layers.** One row per layer, as in the paper's figure. Click a row to see that layer.
-- **How long it keeps this.** Bright channels keep their contents for thousands of tokens, dark ones
-  forget them at once. A dark column across many channels is a reset: a token at which at least a
-  quarter of the channels that usually remember, of all layers, lose more than half. Resets are
-  marked in red above the picture and in the text.
-- **Turn.** The angle by which the token turns the number that a channel holds.
-
-The formulas are behind each "?". Ctrl and the wheel or two fingers zoom, dragging moves, a double
-click shows all. The arrow keys move the word and, in a picture, the row; with Shift they point at a
-word; + and - zoom, 0 shows all.
-
-Models of other types are seen by the decays of their recurrent layers, of which most are real. The
-list of layers names the others; attention keeps its tokens as they are, and has no decay to see.
-
-The state has the same size after one token and after a million, and only the new message is read,
-however long the chat is.
-"""
 
 
 @dataclass
@@ -121,7 +88,7 @@ def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
             with gr.Tab("Memory lab"):
                 memory_lab(handlers.engine)
             with gr.Tab("About"):
-                gr.Markdown(ABOUT, elem_id="about")
+                gr.Markdown((scripts.STATIC / "about.md").read_text("utf-8"), elem_id="about")
         unescape = scripts.call("edit_box", "unescapeEditBoxes", CHAT)
         show_theme = scripts.call("tab_memory", "showTheme")
         tour.dialog()

@@ -1,12 +1,13 @@
 """A trace of any recurrent model, in constant memory however long the text is."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from threading import RLock
 
 import numpy as np
 
 from mlx_gateloop.watch.angles import wrapped
+from mlx_gateloop.watch.layer import Columns, Layer
 from mlx_gateloop.watch.levels import Levels, Window
 from mlx_gateloop.watch.measures import PHASE, RATE, Measures
 from mlx_gateloop.watch.rows import full_row, held, shares_from
@@ -16,59 +17,6 @@ from mlx_gateloop.watch.sharing import framed, share
 # a 12-layer model with 624 complex channels are in groups of at most 64.
 SHARES = (2, 1, 1, 3)
 SHOWN = 500  # tokens in a notebook
-
-
-@dataclass(frozen=True)
-class Columns:
-    """New tokens of one layer.
-
-    Args:
-        rate: -log|a|, float32 `[tokens, ...]`.
-        phase: arg a of the same shape; None for real transitions.
-        reads: Queries, keys and the rest that `full_row` takes, `[tokens, ...]` each, of the
-            last tokens at least.
-    """
-
-    rate: np.ndarray
-    phase: np.ndarray | None
-    reads: Mapping[str, np.ndarray]
-
-
-@dataclass
-class Layer:
-    """One recurrent layer and its storage.
-
-    Args:
-        name: Path in the model.
-        kind: Short name of the recurrence.
-        scale: What each state of a channel decays by, `[channels, states]`, times the rate.
-        erases: The delta rule.
-    """
-
-    name: str
-    kind: str
-    scale: np.ndarray | None = None
-    erases: bool = False
-    shape: tuple[int, ...] = ()  # of a token's rates
-    rate: Levels = field(init=False)
-    phase: Levels | None = field(init=False, default=None)
-    reads: dict[str, Window] = field(init=False, default_factory=dict)
-
-    @property
-    def channels(self) -> int:
-        return int(np.prod(self.shape)) if self.scale is None else self.scale.size
-
-    @property
-    def stores(self) -> list[Levels | Window]:
-        return [store for store in (self.rate, self.phase, *self.reads.values()) if store]
-
-    def first(self, tokens: int) -> "Layer":
-        """Copy what is kept of the first tokens."""
-        copy = replace(self)
-        copy.rate = self.rate.first(tokens)
-        copy.phase = self.phase and self.phase.first(tokens)
-        copy.reads = {name: window.first(tokens) for name, window in self.reads.items()}
-        return copy
 
 
 class EndlessTrace(Measures):
@@ -197,7 +145,7 @@ class EndlessTrace(Measures):
         with self._lock:
             of = self._at(layer)
             rows, tokens = of.rate.stored(start, stop)
-            return _of_states(rows, of), tokens
+            return of.of_states(rows), tokens
 
     def _at(self, layer: int) -> Layer:
         if not -self.layers <= layer < self.layers:
@@ -209,7 +157,7 @@ class EndlessTrace(Measures):
     def _rows(self, what: int, layer: Layer, start: int, stop: int) -> np.ndarray:
         store = {RATE: layer.rate, PHASE: layer.phase}[what] if self.tokens else None
         if store is not None and start < stop:
-            return _of_states(store.read(start, stop), layer)
+            return layer.of_states(store.read(start, stop))
         return np.zeros((max(stop - start, 0), layer.channels), np.float32)
 
     def fading(self, token: int) -> np.ndarray:
@@ -285,14 +233,6 @@ class EndlessTrace(Measures):
         rate, phase = (self._rows(what, of, first, token + 1) for what in (RATE, PHASE))
         rate, phase = (v.reshape(*shape, *[1] * (3 - len(shape))) for v in (rate, phase))
         return rate, None if of.phase is None else phase, reads
-
-
-def _of_states(rates: np.ndarray, layer: Layer) -> np.ndarray:
-    """Spread the rates of channels `[rows, channels]` over their states."""
-    if layer.scale is None:
-        return rates
-    states: np.ndarray = rates[:, :, None] * layer.scale
-    return states.reshape(len(rates), layer.scale.size)
 
 
 def total_bytes(traces: Iterable[EndlessTrace | None]) -> int:

@@ -12,7 +12,8 @@ import numpy as np
 from mlx_gateloop.errors import one_line
 from mlx_gateloop.watch.angles import rate_and_phase
 from mlx_gateloop.watch.attach import Tapped
-from mlx_gateloop.watch.endless import Columns, EndlessTrace, Layer
+from mlx_gateloop.watch.endless import EndlessTrace
+from mlx_gateloop.watch.layer import Columns, Layer
 from mlx_gateloop.watch.taps import Call, Report, report_of
 
 Calls = dict[str, list[Call]]  # of one forward pass, by layer

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mlx_gateloop.watch.angles import wrapped
-from mlx_gateloop.watch.endless import Columns, EndlessTrace, Layer, total_bytes
+from mlx_gateloop.watch.endless import EndlessTrace, total_bytes
+from mlx_gateloop.watch.layer import Columns, Layer
 from mlx_gateloop.watch.levels import Levels, Window
 
 

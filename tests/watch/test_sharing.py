@@ -16,7 +16,8 @@ from helpers.recurrent import recurrent_model
 
 import mlx_gateloop as gl
 from mlx_gateloop.watch import sharing
-from mlx_gateloop.watch.endless import Columns, EndlessTrace, Layer
+from mlx_gateloop.watch.endless import EndlessTrace
+from mlx_gateloop.watch.layer import Columns, Layer
 
 MODULES = Path(__file__).parent / "shared"
 NODE = shutil.which("node")

@@ -3,6 +3,7 @@ import { Again, NO_REPLY } from "./again.js";
 import { ChatText } from "./chat_text.js";
 import { likelihood, strongest } from "./dependence.js";
 import { canPaint, level, paint } from "./paint.js";
+import { fades, keepFades } from "./tab_memory.js";
 import { chosen, textOf, whole, word } from "./word_list.js";
 
 const INTERVAL_MS = 150; // between requests
@@ -251,7 +252,12 @@ export class ChatWords {
     click(".close", () => this.close());
     click("#words-pick", () => this.#pick());
     this.find("#words-fade").hidden = this.find(".scale").hidden = !canPaint;
-    this.find("#words-fade input").addEventListener("change", () => this.paint());
+    const fade = this.find("#words-fade input");
+    fade.checked = fades();
+    fade.addEventListener("change", () => {
+      keepFades(fade.checked);
+      this.paint();
+    });
     this.element.addEventListener("keydown", (event) => this.#key(event));
     chat.addEventListener("click", (event) => this.#click(event));
     chat.addEventListener("pointermove", (event) => this.choice && this.#point(this.#at(event)));

@@ -1,10 +1,12 @@
 /**
  * What a tab keeps when it is loaded again. The session's secret and the settings, with the system
- * prompt among them, end with the tab: the next person at this machine finds nothing of a chat.
+ * prompt among them, end with the tab: the next person at this machine finds nothing of a chat. The
+ * browser keeps the theme, and if words fade.
  */
 const SESSION = "gateloop.session";
 const SETTINGS = "gateloop.settings";
-const THEME = "gateloop.theme"; // of the browser
+const THEME = "gateloop.theme"; // of the browser, as the next one
+const FADES = "gateloop.fades";
 
 /** A secret of the session. @param {string} session */
 export const keepSession = (session) => {
@@ -34,3 +36,9 @@ export function showTheme() {
   const theme = localStorage.getItem(THEME);
   if (theme) document.body.classList.toggle("dark", theme === "dark");
 }
+
+/** Keep the choice to let words fade, or not. @param {boolean} fades */
+export const keepFades = (fades) => localStorage.setItem(FADES, String(fades));
+
+/** True if words fade, as they do until somebody chooses otherwise. */
+export const fades = () => localStorage.getItem(FADES) !== "false";

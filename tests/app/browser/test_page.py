@@ -125,6 +125,7 @@ def test_a_reload_keeps_chat_view_settings_and_theme(page, new_page):
     page.set("#system textarea", "Be brief.")
     page.set_tokens(40)
     page.tab.locator("#dark").click()
+    page.tab.locator("#words-fade input").uncheck()
     page.ask("before the reload")
     tokens = page.finished()
     answer, run = page.said("bot"), page.view("run")
@@ -135,6 +136,7 @@ def test_a_reload_keeps_chat_view_settings_and_theme(page, new_page):
     assert page.view("run") == run
     assert page.tab.evaluate(DARK)
     assert page.tab.locator("#system textarea").input_value() == "Be brief."
+    assert not page.tab.locator("#words-fade input").is_checked()
     page.ask("after")  # its state goes on, with the settings
     page.finished()
     now, whole = page.read()

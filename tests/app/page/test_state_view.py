@@ -11,7 +11,8 @@ from mlx_gateloop.app.generation.run import Run, Token
 from mlx_gateloop.app.page import state_view
 
 from mlx_gateloop.generate import Sampling
-from mlx_gateloop.watch.endless import Columns, EndlessTrace, Layer
+from mlx_gateloop.watch.endless import EndlessTrace
+from mlx_gateloop.watch.layer import Columns, Layer
 
 LONG = 2 * state_view.MOST_COLUMNS + 500
 

@@ -1,0 +1,68 @@
+"""One recurrent layer of a trace, and what is kept of its tokens."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from mlx_gateloop.watch.levels import Levels, Window
+
+
+@dataclass(frozen=True)
+class Columns:
+    """New tokens of one layer.
+
+    Args:
+        rate: -log|a|, float32 `[tokens, ...]`.
+        phase: arg a of the same shape; None for real transitions.
+        reads: Queries, keys and the rest that `full_row` takes, `[tokens, ...]` each, of the
+            last tokens at least.
+    """
+
+    rate: np.ndarray
+    phase: np.ndarray | None
+    reads: Mapping[str, np.ndarray]
+
+
+@dataclass
+class Layer:
+    """One recurrent layer and its storage.
+
+    Args:
+        name: Path in the model.
+        kind: Short name of the recurrence.
+        scale: What each state of a channel decays by, `[channels, states]`, times the rate.
+        erases: The delta rule.
+    """
+
+    name: str
+    kind: str
+    scale: np.ndarray | None = None
+    erases: bool = False
+    shape: tuple[int, ...] = ()  # of a token's rates
+    rate: Levels = field(init=False)
+    phase: Levels | None = field(init=False, default=None)
+    reads: dict[str, Window] = field(init=False, default_factory=dict)
+
+    @property
+    def channels(self) -> int:
+        return int(np.prod(self.shape)) if self.scale is None else self.scale.size
+
+    def of_states(self, rates: np.ndarray) -> np.ndarray:
+        """Spread the rates of channels `[rows, channels]` over their states."""
+        if self.scale is None:
+            return rates
+        states: np.ndarray = rates[:, :, None] * self.scale
+        return states.reshape(len(rates), self.scale.size)
+
+    @property
+    def stores(self) -> list[Levels | Window]:
+        return [store for store in (self.rate, self.phase, *self.reads.values()) if store]
+
+    def first(self, tokens: int) -> "Layer":
+        """Copy what is kept of the first tokens."""
+        copy = replace(self)
+        copy.rate = self.rate.first(tokens)
+        copy.phase = self.phase and self.phase.first(tokens)
+        copy.reads = {name: window.first(tokens) for name, window in self.reads.items()}
+        return copy
