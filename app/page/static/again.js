@@ -52,7 +52,10 @@ export class Again {
       const news = await this.server.again([run, texts.length]).catch(() => null);
       if (this.forgotten !== forgotten) return;
       if (!news || news.error) return this.#fail(news?.error ?? NO_REPLY);
-      if (news.again !== again) return this.#fail("Another page has left out other words.");
+      if (news.again !== again) {
+        this.run = null; // the other page's answer goes on
+        return this.#fail("Another page has left out other words.");
+      }
       texts.splice(news.start, texts.length, ...news.texts);
       done = news.done;
       this.#show(answer, texts.join(""), done);

@@ -1,3 +1,4 @@
+const MOST_CELLS = 4e6; // of the table; longer texts are marked as changed from where they differ
 const WORDS = /\s*[\p{L}\p{M}\p{N}_]+|\s*\S|\s+/gu; // blanks belong to the word after them
 
 /**
@@ -11,21 +12,25 @@ const WORDS = /\s*[\p{L}\p{M}\p{N}_]+|\s*\S|\s+/gu; // blanks belong to the word
 export function compare(before, after, whole = true) {
   const [all, b] = [before, after].map((text) => text.match(WORDS) ?? []);
   const a = whole ? all : all.slice(0, b.length);
-  const common = lengths(a, b);
   const parts = { before: [], after: [] };
   const add = (to, text, changed) => {
     const last = parts[to].at(-1);
     if (last?.changed === changed) last.text += text;
     else parts[to].push({ text, changed });
   };
+  const differs = a.findIndex((text, n) => text !== b[n]);
+  const same = differs < 0 ? a.length : differs;
+  if (same) for (const side of ["before", "after"]) add(side, a.slice(0, same).join(""), false);
   let [i, j] = [0, 0];
-  while (i < a.length || j < b.length) {
-    if (i < a.length && j < b.length && a[i] === b[j]) {
-      add("before", a[i++], false);
-      add("after", b[j++], false);
-    } else if (j === b.length || (i < a.length && common[i + 1][j] >= common[i][j + 1]))
-      add("before", a[i++], true);
-    else add("after", b[j++], true);
+  const [c, d] = [a.slice(same), b.slice(same)];
+  const common = c.length * d.length > MOST_CELLS ? null : lengths(c, d);
+  while (i < c.length || j < d.length) {
+    if (common && i < c.length && j < d.length && c[i] === d[j]) {
+      add("before", c[i++], false);
+      add("after", d[j++], false);
+    } else if (j === d.length || (i < c.length && !(common?.[i + 1][j] < common?.[i][j + 1])))
+      add("before", c[i++], true);
+    else add("after", d[j++], true);
   }
   if (all.length > a.length) add("before", all.slice(a.length).join(""), false);
   return parts;

@@ -30,3 +30,12 @@ test("the parts are the texts", () => {
       assert.equal(parts.after.map(({ text }) => text).join(""), after);
     }
 });
+
+test("texts of very many words are marked from where they differ", () => {
+  const before = `same ${"-".repeat(16_000)}`;
+  const after = `same ${"+".repeat(16_000)}`;
+  assert.deepEqual(shown(before, after), [
+    `same[ ${"-".repeat(16_000)}]`,
+    `same[ ${"+".repeat(16_000)}]`,
+  ]);
+});
