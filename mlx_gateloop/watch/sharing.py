@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
@@ -171,14 +170,32 @@ def _changes(
     """Mark the tokens of two answers that differ, of the last one and the other."""
     asked = max((i for i, token in enumerate(kept) if kinds[token] == "prompt"), default=-1)
     original = [texts[token] for token in kept[asked + 1 :] if kinds[token] == "answer"]
-    other, gone, added = list(forgotten.answer), list[int](), list[int]()
-    matcher = SequenceMatcher(None, original, other, autojunk=False)
-    for tag, first, last, begin, end in matcher.get_opcodes():
-        if tag != "equal":
-            gone += range(first, last)
-            added += range(begin, end)
+    other = list(forgotten.answer)
+    gone, added = _differing(original, other)
     left_out = [kept.index(m) for m in forgotten.left_out if m in kept]
     return {"left_out": left_out, "answer": other, "gone": gone, "added": added}
+
+
+def _differing(before: Sequence[str], after: Sequence[str]) -> tuple[list[int], list[int]]:
+    """Return the places of what is not in the longest common subsequence, as word_diff.js."""
+    # of the last i of one and the last j of the other
+    common = np.zeros((len(before) + 1, len(after) + 1), np.uint16)
+    same = np.array(before, object)[::-1, None] == np.array(after, object)[None, ::-1]
+    for i, row in enumerate(same):
+        longer = np.maximum(common[i, 1:], common[i, :-1] + row)
+        common[i + 1, 1:] = np.maximum.accumulate(longer)
+    gone, added = list[int](), list[int]()
+    i, j = len(before), len(after)
+    while i or j:
+        if i and j and same[i - 1, j - 1]:
+            i, j = i - 1, j - 1
+        elif j == 0 or (i and common[i - 1, j] >= common[i, j - 1]):
+            gone.append(len(before) - i)
+            i -= 1
+        else:
+            added.append(len(after) - j)
+            j -= 1
+    return gone, added
 
 
 def _plain(text: str) -> str:

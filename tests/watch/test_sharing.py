@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from itertools import combinations
 from pathlib import Path
 
 import mlx.core as mx
@@ -13,6 +14,8 @@ import pytest
 from helpers.browser import CHROMIUM, chromium
 from helpers.models import tiny_model, tokens
 from helpers.recurrent import recurrent_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import mlx_gateloop as gl
 from mlx_gateloop.watch import sharing
@@ -243,3 +246,34 @@ def test_a_title_cannot_turn_its_direction_and_what_is_left_out_is_said():
     assert "<title>a\\u202eb\\u001b\\u000a</title>" in page
     assert "The 2 tokens before these are left out." in page
     assert "left out" not in gl.watch.share(trace, ["x"] * 6).partition("<script")[0]
+
+
+ANSWER = st.lists(st.sampled_from("abc"), max_size=8)
+
+
+@given(ANSWER, ANSWER)
+@settings(max_examples=60, deadline=None)
+def test_two_answers_have_their_longest_common_part_unmarked(before, after):
+    trace, other = recorded(tiny_model(), len(before) + 1), gl.watch.Forgotten([0], after)
+    kinds = ["prompt", *["answer"] * len(before)]
+    page = gl.watch.share(trace, ["?", *before], kinds, forgotten=[other])
+    (marks,) = data_of(page)["forgotten"]
+    rests = [
+        [text for place, text in enumerate(texts) if place not in marks[name]]
+        for texts, name in ((before, "gone"), (after, "added"))
+    ]
+    assert rests[0] == rests[1]
+    longest = max(
+        (
+            n
+            for n in range(len(before) + 1)
+            for part in combinations(before, n)
+            if inside(part, after)
+        ),
+    )
+    assert len(rests[0]) == longest
+
+
+def inside(part, whole):
+    rest = iter(whole)
+    return all(text in rest for text in part)

@@ -2,14 +2,12 @@ import { quoted, strong } from "../../../mlx_gateloop/watch/shared/plain.js";
 import { Again, NO_REPLY } from "./again.js";
 import { ChatText } from "./chat_text.js";
 import { likelihood, strongest } from "./dependence.js";
-import { canPaint, level, paint } from "./paint.js";
-import { fades, keepFades } from "./tab_memory.js";
-import { chosen, textOf, whole, word } from "./word_list.js";
+import { level, paint } from "./paint.js";
+import { textOf, word } from "./word_list.js";
+import { listen } from "./word_listeners.js";
 
 const INTERVAL_MS = 150; // between requests
 const MAX_PAUSE_MS = 4000; // the last pause without an answer
-const SELECT_MS = 200; // that a selection is not changed
-const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 };
 const OFFER = "Click a word, or select some: what it depended on, and the answer without it.";
 
 /** The words of the chat, as strong as what is left of them in the state; and what to do with them. */
@@ -26,7 +24,7 @@ export class ChatWords {
     /** @type {import("./word_list.js").Word[]} */
     this.words = [];
     this.polls = 0; // the last one's number; the others have ended
-    this.#listen();
+    listen(this);
     this.#clear();
     this.start();
   }
@@ -168,7 +166,8 @@ export class ChatWords {
     this.paint();
   }
 
-  async #depends() {
+  /** Ask what the chosen word depended on. */
+  async depends() {
     const { run, choice, name } = this;
     const button = this.find("#words-depends");
     button.disabled = true; // until it is known, or another word is chosen
@@ -195,7 +194,7 @@ export class ChatWords {
   }
 
   /** Let the answer be given again without the chosen words. */
-  async #forget() {
+  async forget() {
     const text = this.text.messages[this.answer]?.text ?? "";
     const done = this.again.open(this.run, this.choice, this.name, text);
     this.paint();
@@ -204,13 +203,14 @@ export class ChatWords {
     this.paint();
   }
 
-  #remember() {
+  /** Close the other answer. */
+  remember() {
     this.again.close();
     this.paint();
   }
 
   /** Tell of a word, which the pointer is over. */
-  #point(n) {
+  point(n) {
     if (n === this.pointed) return;
     this.pointed = n;
     if (n < 0 || !this.choice) return;
@@ -238,93 +238,6 @@ export class ChatWords {
       item.append(colour, `${text} without it`);
       said.append(" ", item);
     }
-  }
-
-  // ---- events ----
-  #listen() {
-    const { chat } = this.text;
-    const click = (selector, listener) => this.find(selector).addEventListener("click", listener);
-    click("#words-forget", () => this.#forget());
-    click("#words-undo", () => this.#remember());
-    click("#words-depends", () => this.#depends());
-    click(".sentence", () => this.choose(whole(this.words, this.choice, "sentence")));
-    click(".message", () => this.choose(whole(this.words, this.choice, "message")));
-    click(".close", () => this.close());
-    click("#words-pick", () => this.#pick());
-    this.find("#words-fade").hidden = this.find(".scale").hidden = !canPaint;
-    const fade = this.find("#words-fade input");
-    fade.checked = fades();
-    fade.addEventListener("change", () => {
-      keepFades(fade.checked);
-      this.paint();
-    });
-    this.element.addEventListener("keydown", (event) => this.#key(event));
-    chat.addEventListener("click", (event) => this.#click(event));
-    chat.addEventListener("pointermove", (event) => this.choice && this.#point(this.#at(event)));
-    document.addEventListener("selectionchange", () => {
-      clearTimeout(this.selecting);
-      this.selecting = setTimeout(() => this.#select(), SELECT_MS);
-    });
-    const changed = new MutationObserver(() => {
-      this.text.read();
-      this.paint();
-    });
-    changed.observe(chat, { childList: true, subtree: true, characterData: true });
-  }
-
-  /** The number of the word at the pointer, or -1. */
-  #at({ clientX, clientY }) {
-    const found = this.text.at(clientX, clientY);
-    return (found && chosen(this.words, found.message, found.place, found.place)?.first) ?? -1;
-  }
-
-  #click(event) {
-    if (event.target.closest("button, textarea, a") || !getSelection().isCollapsed) return;
-    const n = this.#at(event);
-    const again = n >= 0 && this.choice?.first === n && this.choice.stop === n + 1;
-    this.choose(n < 0 || again ? null : { first: n, stop: n + 1 });
-  }
-
-  #select() {
-    const selection = getSelection();
-    if (selection.isCollapsed || !selection.rangeCount) return;
-    const parts = this.text.parts(selection.getRangeAt(0));
-    if (!parts.length) return;
-    const found = parts.map(({ message, begin, end }) => chosen(this.words, message, begin, end));
-    const inside = found.filter(Boolean);
-    if (inside.length) this.choose({ first: inside[0].first, stop: inside.at(-1).stop });
-  }
-
-  #pick() {
-    if (!this.words.length) return;
-    this.#go({ first: this.words.length - 1, stop: this.words.length });
-    this.find("#words-bar").focus();
-  }
-
-  #go(choice) {
-    this.choose(choice);
-    if (!this.choice) return;
-    const [first, last] = [this.words[choice.first], this.words[choice.stop - 1]];
-    if (this.text.shows(first)) this.text.show(this.text.range(first));
-    if (this.text.shows(last)) this.text.show(this.text.range(last));
-  }
-
-  #key(event) {
-    if (event.ctrlKey || event.altKey || event.metaKey) return; // the browser's own
-    if (event.key === "Escape") {
-      if (!this.choice) return this.#remember();
-      this.close();
-      return this.find("#words-pick").focus();
-    }
-    const step = STEPS[event.key];
-    if (step === undefined || !this.choice) return;
-    event.preventDefault();
-    const { first, stop } = this.choice;
-    const last = this.words.length;
-    if (event.shiftKey)
-      return this.#go({ first, stop: Math.min(last, Math.max(first + 1, stop + step)) });
-    const n = Math.min(last - 1, Math.max(0, (step > 0 ? stop - 1 : first) + step));
-    this.#go({ first: n, stop: n + 1 });
   }
 }
 

@@ -1,0 +1,101 @@
+import { canPaint } from "./paint.js";
+import { fades, keepFades } from "./tab_memory.js";
+import { chosen, whole } from "./word_list.js";
+
+/** @typedef {import("./chat_words.js").ChatWords} ChatWords */
+const SELECT_MS = 200; // that a selection is not changed
+const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 };
+
+/** Let words be chosen by clicks, selections and keys, and the buttons do what they say. @param {ChatWords} view */
+export function listen(view) {
+  const { chat } = view.text;
+  listenToButtons(view);
+  view.element.addEventListener("keydown", (event) => press(view, event));
+  chat.addEventListener("click", (event) => click(view, event));
+  chat.addEventListener("pointermove", (event) => view.choice && view.point(at(view, event)));
+  let selecting;
+  document.addEventListener("selectionchange", () => {
+    clearTimeout(selecting);
+    selecting = setTimeout(() => select(view), SELECT_MS);
+  });
+  const changed = new MutationObserver(() => {
+    view.text.read();
+    view.paint();
+  });
+  changed.observe(chat, { childList: true, subtree: true, characterData: true });
+}
+
+/** @param {ChatWords} view */
+function listenToButtons(view) {
+  const on = (selector, listener) => view.find(selector).addEventListener("click", listener);
+  on("#words-forget", () => view.forget());
+  on("#words-undo", () => view.remember());
+  on("#words-depends", () => view.depends());
+  on(".sentence", () => view.choose(whole(view.words, view.choice, "sentence")));
+  on(".message", () => view.choose(whole(view.words, view.choice, "message")));
+  on(".close", () => view.close());
+  on("#words-pick", () => pick(view));
+  view.find("#words-fade").hidden = view.find(".scale").hidden = !canPaint;
+  const fade = view.find("#words-fade input");
+  fade.checked = fades();
+  fade.addEventListener("change", () => {
+    keepFades(fade.checked);
+    view.paint();
+  });
+}
+
+/** The number of the word at the pointer, or -1. */
+function at({ text, words }, { clientX, clientY }) {
+  const found = text.at(clientX, clientY);
+  return (found && chosen(words, found.message, found.place, found.place)?.first) ?? -1;
+}
+
+function click(view, event) {
+  if (event.target.closest("button, textarea, a") || !getSelection().isCollapsed) return;
+  const n = at(view, event);
+  const again = n >= 0 && view.choice?.first === n && view.choice.stop === n + 1;
+  view.choose(n < 0 || again ? null : { first: n, stop: n + 1 });
+}
+
+function select(view) {
+  const selection = getSelection();
+  if (selection.isCollapsed || !selection.rangeCount) return;
+  const parts = view.text.parts(selection.getRangeAt(0));
+  const found = parts.map(({ message, begin, end }) => chosen(view.words, message, begin, end));
+  const inside = found.filter(Boolean);
+  if (inside.length) view.choose({ first: inside[0].first, stop: inside.at(-1).stop });
+}
+
+function pick(view) {
+  const stop = view.words.length;
+  if (!stop) return;
+  go(view, { first: stop - 1, stop });
+  view.find("#words-bar").focus();
+}
+
+/** Choose words, and scroll to them. */
+function go(view, choice) {
+  view.choose(choice);
+  if (!view.choice) return;
+  const { text, words } = view;
+  for (const word of [words[choice.first], words[choice.stop - 1]])
+    if (text.shows(word)) text.show(text.range(word));
+}
+
+function press(view, event) {
+  if (event.ctrlKey || event.altKey || event.metaKey) return; // the browser's own
+  if (event.key === "Escape") {
+    if (!view.choice) return view.remember();
+    view.close();
+    return view.find("#words-pick").focus();
+  }
+  const step = STEPS[event.key];
+  if (step === undefined || !view.choice) return;
+  event.preventDefault();
+  const { first, stop } = view.choice;
+  const last = view.words.length;
+  if (event.shiftKey)
+    return go(view, { first, stop: Math.min(last, Math.max(first + 1, stop + step)) });
+  const n = Math.min(last - 1, Math.max(0, (step > 0 ? stop - 1 : first) + step));
+  go(view, { first: n, stop: n + 1 });
+}
