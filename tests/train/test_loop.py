@@ -201,7 +201,9 @@ def test_interrupted_before_anything_was_logged(tmp_path, text_file, tiny, monke
     assert (tmp_path / "out" / "log.jsonl").read_text() == ""
 
 
-@pytest.mark.parametrize("moment", ["at any time", "save 4"])
+@pytest.mark.parametrize(  # tests/faults kills a training at any time too
+    "moment", [pytest.param("at any time", marks=pytest.mark.slow), "save 4"]
+)
 def test_killed_and_resumed_is_the_uninterrupted_run(tmp_path, text_file, tiny, moment):
     config = tiny(steps=40 if moment == "at any time" else 12)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.to_dict()))

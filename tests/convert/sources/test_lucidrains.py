@@ -23,8 +23,15 @@ def transformer(seed=0, **options):
     return torch_model(seed, 0.3, **{"dim": 8, "num_tokens": VOCAB, "ff_mult": 4} | options)
 
 
-@pytest.mark.parametrize("flags", list(itertools.product([False, True], repeat=3)))
-@pytest.mark.parametrize(("heads", "width"), SIZES)
+def variants():
+    """Sizes with flags: every pair of two flags with every size, and all of them if slow."""
+    for size in SIZES:
+        for flags in itertools.product([False, True], repeat=3):
+            is_long = sum(flags) % 2 != SIZES.index(size) % 2
+            yield pytest.param(*size, flags, marks=pytest.mark.slow if is_long else [])
+
+
+@pytest.mark.parametrize(("heads", "width", "flags"), [*variants()])
 def test_every_variant_computes_the_same(heads, width, flags):
     for seed, ablation in enumerate(ABLATIONS):
         model = transformer(
@@ -42,7 +49,9 @@ def test_every_variant_computes_the_same(heads, width, flags):
         assert difference(ours(mx.array(prompt)), apply(model, prompt)) <= TOLERANCE
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [n if n in (0, 2, 5) else pytest.param(n, marks=pytest.mark.slow) for n in range(6)]
+)
 def test_long_sequences_through_wider_models(seed):
     random = np.random.default_rng(seed)
     heads, width = [(None, None), (4, None), (8, 48), (None, 16), (1, 16), (16, 64)][seed]

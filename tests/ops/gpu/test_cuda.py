@@ -21,14 +21,18 @@ def slow_plan(plan):
     return pytest.param(plan, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [v if v.id in SHORT else slow(v) for v in VARIANTS])
 def test_the_kernels(variant):
     check(variant, "90", Plan(8))
 
 
 @pytest.mark.parametrize(
     ("architecture", "plan"),
-    [("80", Plan(8)), *(("90", plan) for plan in (Plan(16), Plan(4), Plan(8, fold=True)))],
+    [
+        ("80", Plan(8)),
+        ("90", Plan(8, fold=True)),
+        *(pytest.param("90", Plan(size), marks=pytest.mark.slow) for size in (16, 4)),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("variant", [VARIANTS[0], *map(slow, VARIANTS[1:])])
