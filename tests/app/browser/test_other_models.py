@@ -134,6 +134,10 @@ def test_attention_alone_answers_and_says_that_there_is_nothing_to_see(page):
     page.tab.locator("#chat-box textarea").fill("hello")
     page.tab.locator("#chat-box textarea").press("Enter")
     page.tab.wait_for_function("/done/.test(document.querySelector('#chat-status').innerText)")
+    # Without columns nothing tells that the page shows the text, which may follow the status.
+    page.tab.wait_for_function(
+        "document.querySelector('#chat [data-testid=bot]')?.textContent.trim()"
+    )
     page.settled()
     assert page.said("bot")[0]
     hint = "Nothing to see, the layers are not watched: attention keeps tokens as they are"
