@@ -26,6 +26,10 @@ sys.addaudithook(outside)
 """
 
 
+# A page lives a second here: optimizing its code takes longer than running it as it is.
+PLAIN_CODE = "--js-flags=--no-maglev --no-turbofan"
+
+
 class Visitor(Page):
     """A visitor of the small models."""
 
@@ -122,7 +126,7 @@ def browser():
     pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("there is no Chromium on this machine")
-    with chromium() as browser:
+    with chromium(PLAIN_CODE) as browser:
         yield browser
 
 
@@ -152,10 +156,11 @@ def tab(browser, server):
 @pytest.fixture
 def page(tab):
     """A new visitor, in the tab of all tests: a new tab would load and compile the page again."""
-    tab.reload()
+    tab.open()
     tab.set_tokens(tab.tokens)
     yield tab
     tab.tab.unroute_all(behavior="ignoreErrors")
+    tab.leave()  # or a long answer would go on beside the tests that have pages of their own
     problems, tab.problems = tab.problems, []
     assert not problems
 
