@@ -7,7 +7,8 @@ from itertools import groupby
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.watch import Forgotten
-from mlx_gateloop.watch.dependence import check_model, depending
+from mlx_gateloop.watch.checks import check_model
+from mlx_gateloop.watch.dependence import depending
 
 from .decoder import Decoder, Request
 from .engine import Engine

@@ -6,7 +6,7 @@ they would in a text without it, and that text is what the model is given.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise, starmap
 from typing import Any
@@ -20,9 +20,15 @@ from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.model.layers import Cache
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.ops.pointwise import cross_entropy
+from mlx_gateloop.watch.checks import (
+    Places,
+    Tokens,
+    check_model,
+    checked_groups,
+    checked_places,
+    checked_tokens,
+)
 
-Tokens = mx.array | np.ndarray | Sequence[int]
-Places = Iterable[int]
 ROWS = 16  # texts that are read together: they share the state before the first left-out token
 LOGITS = 1 << 23  # numbers, of one forward pass; bounds the memory
 TOKENS = 1 << 11  # of one forward pass; bounds its time
@@ -74,7 +80,7 @@ def depending(
     """
     check_model(model)
     ids = checked_tokens(model, tokens)
-    groups = _checked_groups(left_out, len(ids))
+    groups = checked_groups(left_out, len(ids))
     if since not in range(max(len(ids) - 1, 1)):
         raise InputError(f"since: expected 0 to {max(len(ids) - 2, 0)}, got {shown(since)}")
     if len(ids) > 1 and ids[1:].max() >= (outputs := _outputs(model)):
@@ -103,7 +109,7 @@ def without(model: nn.Module, tokens: Tokens, left_out: Places) -> list[Cache]:
     """
     check_model(model)
     ids = checked_tokens(model, tokens)
-    rest = np.delete(ids, _checked_places("left_out", left_out, len(ids)))
+    rest = np.delete(ids, checked_places("left_out", left_out, len(ids)))
     cache: list[Cache] = model.make_cache()
     with _evaluating(model):
         for _ in _chunks(model, rest[None], cache, unasked=len(rest)):
@@ -240,71 +246,3 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
-
-
-def checked_tokens(model: nn.Module, tokens: Tokens) -> np.ndarray:
-    """Return the tokens of a model, int64 `[tokens]`."""
-    ids = _integers("tokens", tokens)
-    if not len(ids):
-        raise InputError("tokens: expected at least one, got none")
-    most = _vocabulary(model)
-    if most is not None and not 0 <= ids.min() <= ids.max() < most:
-        wrong = ids[(ids < 0) | (ids >= most)][0]
-        raise InputError(f"tokens: expected ids from 0 to {most - 1}, got {wrong}")
-    return ids
-
-
-def check_model(model: nn.Module) -> None:
-    """Refuse layers that know places: without a token, the places of the others would change.
-
-    Raises:
-        ValueError: There is such a layer.
-    """
-    from mlx_lm.models.cache import ArraysCache
-
-    if isinstance(model, Model):
-        return
-    cache = model.make_cache() if hasattr(model, "make_cache") else [None]
-    for layer, entry in enumerate(cache):
-        if not isinstance(entry, ArraysCache):  # a state of constant size, without a position
-            raise InputError(
-                f"model: layer {layer} is not recurrent, so no step can be left out exactly; "
-                "give a model with recurrent layers only"
-            )
-
-
-def _vocabulary(model: nn.Module) -> int | None:
-    args = getattr(model, "args", None)
-    return getattr(args, "vocab_size", None)
-
-
-def _checked_groups(left_out: Sequence[Places] | None, tokens: int) -> list[np.ndarray]:
-    if left_out is None:
-        return [np.array([m]) for m in range(tokens)]
-    if not isinstance(left_out, Sequence):
-        raise InputError(f"left_out: expected a list of places each, got {shown(left_out)}")
-    groups = [_checked_places(f"left_out[{i}]", g, tokens) for i, g in enumerate(left_out)]
-    if empty := [i for i, group in enumerate(groups) if not len(group)]:
-        raise InputError(f"left_out[{empty[0]}]: expected at least one place, got none")
-    return groups
-
-
-def _checked_places(name: str, places: Places, tokens: int) -> np.ndarray:
-    """Return places, ascending and each once."""
-    at = np.unique(_integers(name, places))
-    if len(at) and not 0 <= at[0] <= at[-1] < tokens:
-        wrong = at[0] if at[0] < 0 else at[-1]
-        raise InputError(f"{name}: expected places from 0 to {tokens - 1}, got {wrong}")
-    return at
-
-
-def _integers(name: str, values: Any) -> np.ndarray:
-    try:
-        array = np.array(values if isinstance(values, mx.array) else list(values))
-    except (TypeError, ValueError, OverflowError):
-        array = np.array(None)
-    if array.size == 0 and array.ndim == 1:
-        return np.zeros(0, np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InputError(f"{name}: expected integers in one dimension, got {shown(values)}")
-    return array.astype(np.int64)

@@ -5,7 +5,7 @@ import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.watch.dependence import Tokens, checked_tokens
+from mlx_gateloop.watch.checks import Tokens, checked_tokens
 from mlx_gateloop.watch.recordings import recording
 
 TOKEN_BYTES = 8 << 20  # reserved for the recording of a token; what is not touched is not used
