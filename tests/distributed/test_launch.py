@@ -104,6 +104,21 @@ def test_wrong_input_is_one_line(launched):
     assert (code, lines) == (2, ["error: rank 1 on 127.0.0.1: text.txt: no such file"])
 
 
+@pytest.fixture
+def unhurried(monkeypatch):
+    """A start limit that does not pass before one of two ranks waits for the other alone."""
+    limits = {}
+
+    def join_by(attempt):
+        is_waiting = attempt._started == {0, 1} and attempt._joined == {0}
+        return limits[attempt] if is_waiting else float("inf")
+
+    monkeypatch.setattr(
+        launch.Attempt, "_join_by", property(join_by, limits.__setitem__), raising=False
+    )
+
+
+@pytest.mark.usefixtures("unhurried")
 def test_ranks_that_do_not_start_or_connect(launched):
     code, _, lines = launched("train", "train", interpreter="/no/python")
     assert code == 2
