@@ -17,7 +17,7 @@ from ...generation.files import SUMS
 from .package import sums, thinned
 
 STEPS = 3000
-# Of seven settings that are tried for each model the one with the lowest validation loss:
+# Of twelve settings that are tried for each model the one with the lowest validation loss:
 # gateloop memory-horizon --preset bar --models data_controlled,fixed --set steps=3000 --tune 12
 SETTINGS: dict[str, dict[str, float]] = {
     "data_controlled": {
