@@ -14,7 +14,8 @@ const OFFER = "Click a word, or select some: what it depended on, and the answer
 export class ChatWords {
   /**
    * @param {HTMLElement} element The section of chat_words.html.
-   * @param {{value: {run: string | null} | null}} props The run that is shown.
+   * @param {{value: {run?: string, hint?: string} | null}} props The run that is shown, or why
+   *     there is none.
    * @param {Record<string, (request: unknown[]) => Promise<any>>} server Functions of chat_words.py.
    */
   constructor(element, props, server) {
@@ -45,9 +46,9 @@ export class ChatWords {
   }
 
   // ---- the run ----
-  /** Follow the run in `props.value`. */
+  /** Follow the run in `props.value`, or say why there is none. */
   start() {
-    if (this.run === this.followed) return;
+    if (this.run && this.run === this.followed) return;
     const earlier = { run: this.followed, words: this.words };
     this.again.close();
     this.followed = this.run;
@@ -153,7 +154,7 @@ export class ChatWords {
     this.codes = this.latest;
     this.find(".key").hidden = false;
     this.find("#words-bar").hidden = true;
-    this.say(this.done ? OFFER : "");
+    this.say(this.done ? OFFER : (this.props.value?.hint ?? ""));
     this.paint();
   }
 

@@ -143,4 +143,5 @@ def test_attention_alone_answers_and_says_that_there_is_nothing_to_see(page):
     hint = "Nothing to see, the layers are not watched: attention keeps tokens as they are"
     assert hint in page.view("heatmaps.hint")
     assert hint in page.tab.locator("#chat-view .note").inner_text()
+    assert hint in page.tab.locator("#chat-words .said").inner_text()
     assert page.tab.evaluate(OPTIONS) == [["0", "1", False]]  # and not those of another model
