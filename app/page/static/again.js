@@ -14,6 +14,7 @@ export class Again {
   constructor(element, server) {
     Object.assign(this, { element, server });
     this.run = null;
+    this.going = false; // while the answer is written
     /** @type {import("./word_list.js").Choice | null} The words that are left out. */
     this.forgotten = null;
   }
@@ -39,6 +40,7 @@ export class Again {
     if (this.forgotten !== forgotten) return;
     if (!begun || begun.error) return this.#fail(begun?.error ?? NO_REPLY);
     this.element.hidden = false;
+    this.going = true;
     this.find(".title").textContent = `Without ${name}`;
     this.#show(answer, "", false);
     this.find(".note").textContent = "The answer is given again …";
@@ -61,6 +63,7 @@ export class Again {
       this.#show(answer, texts.join(""), done);
       if (!done) await new Promise((wake) => setTimeout(wake, INTERVAL_MS));
     }
+    this.going = false;
     const same = texts.join("") === answer;
     this.find(".note").textContent = same
       ? `Nothing changed. ${SAME}`
@@ -92,6 +95,7 @@ export class Again {
   close() {
     if (this.run) this.ended = this.server.undo([this.run]).catch(() => null);
     this.run = this.forgotten = null;
+    this.going = false;
     this.element.hidden = true;
   }
 }

@@ -13,6 +13,9 @@ export function listen(view) {
   view.element.addEventListener("keydown", (event) => press(view, event));
   chat.addEventListener("click", (event) => click(view, event));
   chat.addEventListener("pointermove", (event) => view.choice && view.point(at(view, event)));
+  document.addEventListener("click", ({ target }) => {
+    if (view.again.going && target.closest("#chat-stop")) view.remember();
+  });
   let selecting;
   document.addEventListener("selectionchange", () => {
     clearTimeout(selecting);

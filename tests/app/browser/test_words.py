@@ -73,6 +73,12 @@ def test_words_fade_while_they_stream(page):
     assert painted(page, "fade") == {}
     switch.check()
     assert painted(page, "fade")
+    click_word(page, 0, "first")
+    page.tab.locator("#words-forget").click()
+    until(page, f"{WORDS}.again.going")
+    page.tab.locator("#chat-stop").click()
+    assert not page.tab.locator("#words-result").is_visible()
+    assert painted(page, "forgotten") == {}
 
 
 def test_a_word_is_chosen_by_a_click_a_selection_and_keys(page):
