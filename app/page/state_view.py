@@ -33,6 +33,7 @@ MOST_COLUMNS, MOST_BYTES = 1024, 4 * 2**20  # in an answer; the page asks again 
 MOST_ARRAYS = 128 * 2**20  # bytes of the last tokens' transitions in a file
 KEPT_ARRAYS = 4  # runs with files for download, the oldest is deleted first
 NAME_CHARACTERS = 48  # of a file's
+OFF = "The live view is off: turn it on in Settings, and it begins with the next answer."
 
 
 def state_view(runs: RecordedRuns, elem_id: str, linked: str = "") -> gr.HTML:
@@ -86,9 +87,13 @@ class Changes:
 
 
 def shown(run: Run) -> dict[str, object] | None:
-    """Return the value that makes a view follow a run; None until the model has read something."""
+    """Return the value that makes a view follow a run, or says why there is nothing to see.
+
+    Returns:
+        The value; None until the model has read something.
+    """
     if (trace := run.trace) is None:
-        return None
+        return {"hint": OFF} if run.done and run.text else None
     if not trace.layers:
         # refused recurrences come after the attention layers
         reason = [NOT_FOUND, *run.unwatched.values()][-1]

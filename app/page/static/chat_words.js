@@ -63,13 +63,13 @@ export class ChatWords {
     const common = earlier.run ? await this.server.shared([run, earlier.run]).catch(() => 0) : 0;
     if (number !== this.polls) return;
     this.words = earlier.words.filter(({ stop }) => stop < common);
-    for (let pause = INTERVAL_MS; pause <= MAX_PAUSE_MS && !this.done; ) {
+    for (let silent = INTERVAL_MS; silent <= MAX_PAUSE_MS && !this.done; ) {
       const began = performance.now();
       const answer = await this.server.words([run, this.words.length, -1]).catch(() => null);
       if (number !== this.polls) return;
       if (answer) this.#add(answer);
-      // a busy server gives none for a while; a long text takes it longer
-      pause = answer ? Math.max(INTERVAL_MS, 2 * (performance.now() - began)) : 1.5 * pause;
+      silent = answer ? INTERVAL_MS : 1.5 * silent; // a busy server gives none for a while
+      const pause = Math.max(silent, 2 * (performance.now() - began)); // a long text takes it longer
       if (!this.done) await new Promise((wake) => setTimeout(wake, pause));
     }
   }

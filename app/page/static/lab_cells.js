@@ -65,8 +65,9 @@ export function said(solved, cells, place, { modulus, reset }, models) {
     (name, i) => `${name}: ${answers[i]}, ${answers[i] === right ? "right" : "wrong"}`,
   );
   const since = last < 0 ? "the start" : "the reset";
+  const added = span.length > 1 ? `${terms.join(" + ")} = ${sum}` : sum;
   const task = span.length
-    ? `${span.length} since ${since}: ${terms.join(" + ")} = ${sum}, modulo ${modulus} that is ${right}`
+    ? `${span.length} since ${since}: ${added}, modulo ${modulus} that is ${right}`
     : "a reset, whose answer is 0";
   return `Place ${place + 1}, ${task}. ${judged.join("; ")}.${held(solved.left, place, last, models)}`;
 }

@@ -32,8 +32,8 @@ class Sheet {
     const [low, high] = caption.querySelectorAll(".legend i");
     const key = caption.querySelector("canvas");
     const texts = [...caption.childNodes].filter((part) => !part.matches?.(".legend, .why"));
-    const title = texts.map((part) => part.textContent.trim()).filter(Boolean);
-    this.write(title.join(" "));
+    const [title, ...rest] = texts.map((part) => part.textContent.trim()).filter(Boolean);
+    this.write(`${title}: ${rest.join(" ")}`);
     this.write(high.textContent, this.width, "right");
     const right = this.width - textWidth(high.textContent) - 6;
     const { width, y } = this;

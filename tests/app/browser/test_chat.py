@@ -112,6 +112,7 @@ def test_a_saved_conversation_goes_on(page):
     assert page.view("run") is None
     assert "begins with the next answer" in page.view("heatmaps.hint")
     assert "begins with the next answer" in page.tab.locator("#chat-view .note").inner_text()
+    assert "begins with the next answer" in page.tab.locator("#chat-words .said").inner_text()
     page.set_tokens(8)
     page.ask("and now")
     page.finished()

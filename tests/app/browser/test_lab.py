@@ -80,7 +80,7 @@ def test_an_answer_is_looked_at_with_what_is_held_there(lab):
 
 
 def test_the_keyboard_moves_writes_and_changes_the_length(lab):
-    digit(lab, 9).focus()
+    lab.locator("#lab td.answer[data-place='9']").first.click()
     before = solved(lab)["cells"]
     for key in ("ArrowRight", "3", "r", "Insert", "ArrowLeft", "Delete"):
         lab.keyboard.press(key)
@@ -92,6 +92,8 @@ def test_the_keyboard_moves_writes_and_changes_the_length(lab):
     assert lab.locator("#lab td button[tabindex='0']").count() == 1
     lab.keyboard.press("Home")
     assert solved(lab)["place"] == 0
+    alone = f"since the start: {before[0]}, modulo 5 that is {before[0]}."
+    assert alone in lab.locator("#lab .said").inner_text()
     lab.keyboard.press("End")
     assert solved(lab)["place"] == 47
 

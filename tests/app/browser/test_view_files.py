@@ -66,7 +66,13 @@ def test_the_drawing_has_texts_as_texts_and_pictures_inside(page, download):
     assert len(images) == 6  # three pictures and their legends
     assert all(href.startswith("data:image/png;base64,") for href in images)
     texts = [text.text or "" for text in drawing.iter(f"{SVG}text")]
-    for expected in ("All layers", "Layer 1 of 4", "How long it keeps this", "everything", "token"):
+    for expected in (
+        "All layers: what each keeps",
+        "Layer 1 of 4",
+        "How long it keeps this: tokens until half is left",
+        "everything",
+        "token",
+    ):
         assert any(text.startswith(expected) for text in texts), expected
     whole = "".join(texts)
     assert "<script>alert(1)</script>&" in whole
