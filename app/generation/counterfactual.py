@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.watch import Forgotten
@@ -104,13 +104,19 @@ class Dependence:
 def answer_again(engine: Engine, original: Run, left_out: Sequence[Word]) -> Run:
     """Give a run's answer again without some words, with the same seed and settings.
 
+    Args:
+        engine: Of the run.
+        original: The run.
+        left_out: Words that follow one another, with the blanks between those of a message.
+
     Returns:
         The run of the other answer.
 
     Raises:
         InputError: There is nothing to leave out before the answer, or the queue is full.
     """
-    tokens = tuple(token for word in left_out for token in range(word.first, word.stop))
+    units = _units(left_out, UNITS["messages"])
+    tokens = tuple(chain(*(_tokens(left_out, unit) for unit in units)))
     if original.sampling is None or not tokens or tokens[-1] >= original.answer_begin:
         raise InputError("words: choose words before the last answer; it is given without them")
     if not original.done:
@@ -144,7 +150,7 @@ def ask_dependence(
     skipped = len(original.earlier)
     for name, key in UNITS.items():
         units = list(_units(before, key))
-        groups = [range(before[u[0]].first, before[u[-1]].stop) for u in units]
+        groups = [_tokens(before, unit) for unit in units]
         if sum(target.stop - group.start for group in groups) <= MOST_READ:
             ids = [*original.earlier, *(piece.id for piece in original.pieces[: target.stop])]
             shifted = [range(group.start + skipped, group.stop + skipped) for group in groups]
@@ -158,6 +164,11 @@ UNITS: dict[str, Callable[[Word], object]] = {
     "sentences": lambda word: word.sentence,
     "messages": lambda word: word.message,
 }
+
+
+def _tokens(words: Sequence[Word], unit: range) -> range:
+    """The tokens of some words, and what lies between them."""
+    return range(words[unit[0]].first, words[unit[-1]].stop)
 
 
 def _units(words: Sequence[Word], key: Callable[[Word], object]) -> Iterator[range]:

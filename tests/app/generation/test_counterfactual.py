@@ -53,6 +53,22 @@ def test_the_same_seed_gives_the_same_answer(engine, finished):
     assert finished(engine.enqueue(run.model, again)).text == run.text
 
 
+def test_blanks_between_words_that_are_left_out_are_left_out(engine, finished):
+    """Some blanks are tokens of their own; what a template writes between messages stays."""
+    history = [
+        {"role": "user", "content": "What is\n\n\nlen?"},
+        {"role": "assistant", "content": "A  function."},
+        {"role": "user", "content": "And\n\n\nstr?"},
+    ]
+    run = finished(engine.submit("demo", history, Sampling(0), 2))
+    words = [word for word in words_of(run) if word.message < 3]
+    finished(answer_again(engine, run, words))
+    tokens = set(run.forgotten[0].left_out)
+    assert "".join(run.pieces[token].text for token in sorted(tokens)) == "".join(
+        message["content"] for message in history
+    )
+
+
 def test_an_answer_without_words_is_the_one_of_a_cache_without_them(engine, finished, run):
     left_out = [word for word in words_of(run) if word.text == "split"][:1]
     again = finished(answer_again(engine, run, left_out))
