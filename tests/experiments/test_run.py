@@ -269,7 +269,10 @@ def test_a_run_out_of_patience_is_finished(tmp_path):
     assert file.stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize(("name", "transitions"), [("recall", set()), ("induction", TRANSITIONS)])
+@pytest.mark.parametrize(
+    ("name", "transitions"),
+    [("recall", set()), pytest.param("induction", TRANSITIONS, marks=pytest.mark.slow)],
+)
 def test_the_other_probes(tmp_path, name, transitions):
     run_experiment(tiny(name, "small", seeds=1), tmp_path / "out")
     assert names(tmp_path / "out") == FILES | PICTURES | TRANSITIONS

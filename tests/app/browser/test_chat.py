@@ -40,6 +40,7 @@ def test_stop_ends_the_run_and_keeps_the_text(running):
     assert running.said("bot")[0]
 
 
+@pytest.mark.slow
 def test_stop_ends_only_what_runs_in_its_own_tab(page, new_page):
     beside, stranger = new_page(context=page.tab.context), new_page()
     for visitor, tokens in ((page, 1024), (beside, 300), (stranger, 300)):
@@ -126,6 +127,7 @@ def test_a_saved_conversation_goes_on(page):
     assert page.read() == (now, whole)
 
 
+@pytest.mark.slow
 def test_a_saved_conversation_goes_on_in_another_session(page, new_page):
     page.ask("from one to the other")
     page.finished()

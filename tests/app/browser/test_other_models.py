@@ -64,7 +64,8 @@ def test_every_column_of_a_hybrid_is_the_recorders(falcon, recorder):
     falcon.ask("what does a state remember")
     tokens = falcon.finished()
     expected, answer = recorder("what does a state remember")
-    assert falcon.said("bot") == [answer.strip("\n")]
+    visible = answer.replace("\r", " ").strip("\n")  # a browser shows a carriage return as a space
+    assert falcon.said("bot") == [visible]
     assert tokens == expected.trace.tokens
     for layer in range(2):
         shown = codes(falcon, layer).astype(int)

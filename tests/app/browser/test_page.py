@@ -97,6 +97,7 @@ def test_completion_and_side_by_side(page):
     assert page.view("run", "left") != page.view("run", "right")
 
 
+@pytest.mark.slow
 def test_two_visitors_at_once(page, new_page):
     other = new_page()
     for visitor in (page, other):

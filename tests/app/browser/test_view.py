@@ -3,6 +3,7 @@
 import base64
 
 import numpy as np
+import pytest
 from helpers.browser import QUESTIONS, has
 
 from mlx_gateloop.watch.measures import HIGH, LOW
@@ -119,6 +120,7 @@ def test_resets_are_marked_whichever_layer_is_shown(page, arrays):
         assert page.tab.evaluate(SWITCH, layer) == page.tab.evaluate(MARKED) == expected
 
 
+@pytest.mark.slow
 def test_switching_layers_while_it_runs_loses_no_column_and_no_mark(page, arrays):
     page.set_tokens(600)
     page.ask("back and forth")

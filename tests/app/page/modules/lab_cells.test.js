@@ -66,7 +66,7 @@ test("a place is told with its sum, the answers and what is held from before the
   const tell = (place) => said(solved, cells, place, PROPS, MODELS);
   assert.equal(
     tell(0),
-    "Place 1, 1 since the start: 3 = 3, modulo 5 that is 3. Data-controlled: 3, right; Fixed: 3, right.",
+    "Place 1, 1 since the start: 3, modulo 5 that is 3. Data-controlled: 3, right; Fixed: 3, right.",
   );
   assert.match(tell(1), /^Place 2, a reset, whose answer is 0\. /);
   assert.match(
