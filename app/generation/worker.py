@@ -26,7 +26,7 @@ SHUT_DOWN = "the engine is shut down"
 
 
 class Work(Protocol):
-    """What is done with a model, step by step."""
+    """Work with a model, step by step."""
 
     def steps(
         self, run: Run, loaded: LoadedModel, states: StateCache, limits: Limits

@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from mlx_gateloop.distributed.hosts import BACKENDS, local_hosts, read_hostfile
 from mlx_gateloop.errors import InputError
 
 OVER_RANKS = ("train", "eval")
@@ -21,7 +22,7 @@ def add_launch(command: argparse.ArgumentParser) -> None:
     )
     add(
         "--backend",
-        choices=("ring", "jaccl", "jaccl-ring", "nccl"),
+        choices=BACKENDS,
         help="MLX's engine; default: the hostfile's, or ring, which alone has been tried",
     )
     add("--port", type=int, metavar="P", help="the first rank's port; the others' follow")
@@ -58,7 +59,6 @@ def add_launch(command: argparse.ArgumentParser) -> None:
 
 def _launch(arguments: argparse.Namespace) -> int:
     from mlx_gateloop.cli import parse
-    from mlx_gateloop.distributed.hosts import local_hosts, read_hostfile
     from mlx_gateloop.distributed.launch import Settings, launch
 
     if (arguments.n is None) == (arguments.hostfile is None):

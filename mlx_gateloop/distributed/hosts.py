@@ -11,10 +11,9 @@ from typing import Any
 
 from mlx_gateloop.errors import InputError, one_line, shown
 
-LOCAL = "127.0.0.1"
+LOCAL = "127.0.0.1"  # this machine, without ssh
 PORT = 32323  # mlx.launch's default
-
-
+SSH_FAILED = 255  # ssh's own exit code
 BACKENDS = ("ring", "jaccl", "jaccl-ring", "nccl")
 
 

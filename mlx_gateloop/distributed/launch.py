@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.distributed.events import Stream
-from mlx_gateloop.distributed.hosts import LOCAL, PORT, Host, Hostfile, free_ports
+from mlx_gateloop.distributed.hosts import LOCAL, PORT, SSH_FAILED, Host, Hostfile, free_ports
 
 MLX_LAUNCH = "from mlx_gateloop.distributed.events import mlx_launch; mlx_launch({!r})"
-SSH_FAILED = 255  # ssh's own exit code
 STOPPING = 2.0  # seconds for ranks that have not joined to hear that it is over
 GRACE = 10.0  # seconds beyond the limit of an exchange in which all ranks must have ended
 

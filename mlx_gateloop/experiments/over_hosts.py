@@ -18,7 +18,6 @@ from threading import Thread
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.interrupt import Interrupted, interrupt_flag
 
-SSH_FAILED = 255  # ssh's own exit code
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15")
 SERVE = "from mlx_gateloop.experiments.over_hosts import serve; serve()"
 

@@ -16,11 +16,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from mlx_gateloop.distributed.hosts import LOCAL
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.report import write_report
 from mlx_gateloop.experiments.runs import Run
-from mlx_gateloop.experiments.side_by_side import HERE, side_by_side
+from mlx_gateloop.experiments.side_by_side import side_by_side
 from mlx_gateloop.experiments.tuning import best, trials
 from mlx_gateloop.files import left_in, locked, sweep
 from mlx_gateloop.interrupt import Interrupted
@@ -33,7 +34,7 @@ def run_experiment(
     resume: bool = False,
     command: str = "",
     jobs: int = 1,
-    hosts: Sequence[str] = (HERE,),
+    hosts: Sequence[str] = (LOCAL,),
 ) -> None:
     """Train all models of an experiment and write the comparison to a directory.
 
@@ -108,7 +109,7 @@ def _train(
     left = [run for run in runs if not run.is_finished]
     if left and stop:
         raise Interrupted
-    if jobs > 1 or [*hosts] != [HERE]:
+    if jobs > 1 or [*hosts] != [LOCAL]:
         side_by_side({run.name: run.go for run in left}, jobs, logs, hosts)
         return False
     for number, run in enumerate(left, 1):

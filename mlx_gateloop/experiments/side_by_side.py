@@ -10,22 +10,20 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from threading import Thread
 
+from mlx_gateloop.distributed.hosts import LOCAL, SSH_FAILED
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.experiments.over_hosts import SSH_FAILED, OnHost
+from mlx_gateloop.experiments.over_hosts import OnHost
 from mlx_gateloop.interrupt import Interrupted, interrupt_flag
 
 POLL = 0.5  # seconds between looks at Ctrl-C
 TAIL = 4096  # bytes of a log that are searched for its last line
 
 
-HERE = "127.0.0.1"  # this machine, without ssh
-
-
 def side_by_side(
     calls: Mapping[str, Callable[[], object]],
     jobs: int,
     logs: Path,
-    hosts: Sequence[str] = (HERE,),
+    hosts: Sequence[str] = (LOCAL,),
 ) -> None:
     """Make all calls, at most `jobs` at a time; one that fails leaves the others alone.
 
@@ -51,7 +49,7 @@ def side_by_side(
             while waiting and free and not stop.is_set():
                 name, host = waiting.pop(0), free.pop(0)
                 print(f"{name} begins{_at(host)}, {len(waiting)} after it", file=sys.stderr)
-                call = calls[name] if host == HERE else OnHost(host, calls[name])
+                call = calls[name] if host == LOCAL else OnHost(host, calls[name])
                 running[name] = _start(call, logs / f"{name}.log"), host
             connection.wait([process.sentinel for process, _ in running.values()], POLL)
             if stop.is_set():
@@ -60,7 +58,7 @@ def side_by_side(
                 break
             for name in [name for name, (process, _) in running.items() if not process.is_alive()]:
                 process, host = running.pop(name)
-                if process.exitcode == SSH_FAILED and host != HERE:
+                if process.exitcode == SSH_FAILED and host != LOCAL:
                     print(f"{name}: ssh has lost {host}, which gets no more", file=sys.stderr)
                     free = [other for other in free if other != host]
                     waiting.append(name)
@@ -80,7 +78,7 @@ def side_by_side(
 
 
 def _at(host: str) -> str:
-    return "" if host == HERE else f" on {host}"
+    return "" if host == LOCAL else f" on {host}"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What is remembered of each token, in the state view."""
+"""The memory of each token, in the state view."""
 
 import re
 
@@ -57,7 +57,7 @@ def test_a_word_says_what_is_left_in_the_state_and_in_its_best_channel(page, arr
 
 
 def share(row, token):
-    """How strong a token is beside the strongest."""
+    """The strength of a token beside the strongest."""
     return row["fading"][token] / max(row["fading"])
 
 

@@ -9,7 +9,7 @@ HOSTILE = "<img src=x onerror=\"alert('owned')\"> &amp; \u202eright\u2066 <|im_e
 
 
 def painted(page, kind):
-    """What is painted of a kind, as texts by level."""
+    """The painted texts of a kind, by level."""
     return page.tab.evaluate(
         "kind => Object.fromEntries([...CSS.highlights].filter(([name]) => name.startsWith(kind))"
         ".map(([name, ranges]) => [name.slice(kind.length), [...ranges].map(String)]))",

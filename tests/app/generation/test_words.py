@@ -41,7 +41,7 @@ def read(tokenizer, messages, answer=""):
 
 
 def at(text, begin, word):
-    """What a browser has from this UTF-16 unit on, as long as a word."""
+    """The text of a browser from this UTF-16 unit on, as long as a word."""
     data = text.encode("utf-16-le")
     return data[2 * begin : 2 * (begin + units(word))].decode("utf-16-le")
 
