@@ -123,7 +123,8 @@ export class ChatWords {
       let last = first;
       while (last + 1 < levels.length && goes(last + 1)) last++;
       const range = this.text.range(this.words[first], this.words[last]);
-      found.set(of, [...(found.get(of) ?? []), range]);
+      if (!found.has(of)) found.set(of, []);
+      found.get(of).push(range);
       first = last;
     }
     return found;

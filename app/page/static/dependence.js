@@ -1,5 +1,5 @@
 /**
- * What a word's log probability loses without parts of the text before it.
+ * The loss of a word's log probability without parts of the text before it.
  * @typedef {{of: string, units: [number, number][], losses: number[]}} Losses In nats; of parts from
  *     one word to before another.
  */

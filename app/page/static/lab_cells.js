@@ -10,7 +10,7 @@ const MANY = [8, 19, 30, 41, 52]; // places of resets
 export const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
 /**
- * How strong token m is at n, 0 to 1; 0 where it comes later.
+ * The strength of token m at n, 0 to 1; 0 where it comes later.
  * @param {Uint8Array} codes Of `strengths` in lab.py, a row for each n. @param {number} n @param {number} m
  */
 export const left = (codes, n, m) => (m > n ? 0 : codes[(n * (n + 1)) / 2 + m] / 255);

@@ -111,7 +111,7 @@ class Cursor {
   }
 }
 
-/** Move in time, point at a word or zoom. @returns {boolean} Whether the token was chosen. */
+/** Move in time, point at a word or zoom. @returns {boolean} True if a token was chosen. */
 function key(view, event) {
   if (event.ctrlKey || event.altKey || event.metaKey) return false; // the browser's own
   const step = STEPS[event.key];

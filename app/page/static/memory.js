@@ -5,7 +5,6 @@ import { TokenText } from "./token_text.js";
 import { named, remembered } from "./words.js";
 
 const POINT = "Click a word to go back to it, then point at an earlier one.";
-const NOTHING = "";
 
 /** The words, the moment in time that is chosen, and what the state held of every word then. */
 export class Memory {
@@ -23,7 +22,7 @@ export class Memory {
     const { view } = this;
     this.row = this.selected = this.pointed = null;
     this.text.clear();
-    for (const name of ["memory", "candidates", "place"]) view.find(name).textContent = NOTHING;
+    for (const name of ["memory", "candidates", "place"]) view.find(name).textContent = "";
     view.find("share").textContent = POINT;
     this.update();
   }
@@ -38,7 +37,7 @@ export class Memory {
     moment.max = last;
     moment.value = this.selected ?? last;
     const now = moment.valueAsNumber;
-    view.find("now").textContent = pieces.length ? named(pieces[now], now) : NOTHING;
+    view.find("now").textContent = pieces.length ? named(pieces[now], now) : "";
   }
 
   /** Go to a token. @param {number} token */
@@ -58,7 +57,7 @@ export class Memory {
     this.view.find("share").textContent = this.told(token).join(" · ") || POINT;
   }
 
-  /** How much of a token is left, in lines. @param {number | null} token */
+  /** The share of a token that is left, in lines. @param {number | null} token */
   told(token) {
     const piece = this.view.recording.pieces[token];
     if (!piece) return [];

@@ -29,10 +29,10 @@ export function zoomOf({ each, ...shown }) {
   );
 }
 
-/** How many neighbours share a pixel. @param {number} pixels Of the screen, for each. */
+/** The number of neighbours that share a pixel. @param {number} pixels Of the screen, for each. */
 export const sharing = (pixels) => Math.max(1, Math.ceil(1 / pixels - 1e-9));
 
-/** How many tokens a point of a line stands for. @param {number} width Of a token. */
+/** The number of tokens that a point of a line stands for. @param {number} width Of a token. */
 export const lineBin = (width) => (width >= LINE ? 1 : Math.ceil(BIN / width));
 
 /** Round numbers from `first` up to `end`, `most` at most. */

@@ -107,7 +107,7 @@ function wrapped(texts, width) {
   return lines;
 }
 
-/** What a view shows, as a figure: pictures with captions, legends and axes, and the text. */
+/** A view as a figure: pictures with captions, legends and axes, and the text. */
 function figure(view) {
   const { axis, canvases, shown, sorted, surfaces } = view.heatmaps;
   const { layers, pieces, name } = view.recording;

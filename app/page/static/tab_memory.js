@@ -1,5 +1,5 @@
 /**
- * What a tab keeps when it is loaded again. The session's secret and the settings, with the system
+ * The things that a tab keeps when it is loaded again. The session's secret and the settings, with the system
  * prompt among them, end with the tab: the next person at this machine finds nothing of a chat. The
  * browser keeps the theme, and if words fade.
  */

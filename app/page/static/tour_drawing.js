@@ -19,7 +19,7 @@ export function complex([re, im], digits = 2) {
 }
 
 /**
- * What is left of each token's k v in the state after another, an exact part of h.
+ * The rest of each token's k v in the state after another, an exact part of h.
  * @param {{a: Complex[], k: number[], v: number[]}} channel
  * @param {number} end The other token.
  */

@@ -187,7 +187,7 @@ export function dials(recorded, width) {
   return [box("div", "dials", ...all)];
 }
 
-/** What each word has in one channel's output, before the answer's word. */
+/** The part of each word in one channel's output, before the answer's word. */
 export function read(recorded, width) {
   const { channel, read: end, written } = recorded;
   const tokens = Array.from({ length: end }, (_, i) => i + 1);

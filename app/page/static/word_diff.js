@@ -36,7 +36,7 @@ export function compare(before, after, whole = true) {
   return parts;
 }
 
-/** How many words the rests of two lists have in common, by where the rests begin. */
+/** The number of words that the rests of two lists have in common, by where the rests begin. */
 function lengths(a, b) {
   const table = [...Array(a.length + 1)].map(() => new Uint16Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i--)

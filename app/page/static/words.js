@@ -5,14 +5,14 @@ import { percent, quoted, strong } from "../../../mlx_gateloop/watch/shared/plai
 export const named = (piece, token) =>
   `${piece?.special ? "a mark of the chat" : quoted(piece?.text ?? "")}, token ${token}`;
 
-/** What a pixel stands for. @param {{row: number, bin: number} | undefined} picture */
+/** The channels and tokens of a pixel. @param {{row: number, bin: number} | undefined} picture */
 export function sharedPixel({ row, bin } = { row: 1, bin: 1 }) {
   const counts = [row > 1 && `${row} channels`, bin > 1 && `${bin} tokens`].filter(Boolean);
   return counts.length ? `· means of ${counts.join(" and ")}` : "";
 }
 
 /**
- * What the state holds of every token.
+ * The rest of every token in the state.
  * @typedef {{fading: (number | null)[], best: number[], channel: number[], full: (number | null)[]}} Row
  *     Of each token `EndlessTrace.fading`; of one layer the greatest product of |a| since, that
  *     channel, and Re(q Πa k). Null where queries and keys are no longer kept.
@@ -25,7 +25,7 @@ export function strengths({ fading }) {
 }
 
 /**
- * How much of a token is left in the state, in lines.
+ * The share of a token that is left in the state, in lines.
  * @param {Row} row
  * @param {number} token
  * @param {import("./recording.js").Piece} piece The token.

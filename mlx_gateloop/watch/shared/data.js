@@ -21,7 +21,7 @@ export function recording(data) {
     kinds,
     forgotten,
     layers,
-    /** How strong token m is at n, 0 to 1; undefined where it is unknown, 0 where m comes later. */
+    /** The strength of token m at n, 0 to 1; undefined where it is unknown, 0 where m comes later. */
     strength(m, n) {
       if (m > n) return 0;
       const code = left[(n * (n + 1)) / 2 + m];

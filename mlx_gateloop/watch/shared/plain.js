@@ -19,7 +19,7 @@ export function percent(share) {
   return `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}%`;
 }
 
-/** How strong a token is in the state. @param {number | null} share Of the strongest one's. */
+/** The strength of a token in the state, in words. @param {number | null} share Of the strongest one's. */
 export const strong = (share) =>
   share === null
     ? "too long ago to be known"
