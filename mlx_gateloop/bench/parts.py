@@ -1,9 +1,6 @@
 """The parts of a training step, each timed alone."""
 
-from functools import partial
-
 import mlx.core as mx
-import mlx.optimizers as optim
 from mlx.utils import tree_map
 
 import mlx_gateloop as gl
@@ -19,8 +16,8 @@ from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.ops import pointwise
 from mlx_gateloop.tables import markdown_table
 from mlx_gateloop.train.config import OptimizerConfig
-from mlx_gateloop.train.exchange import Tree
 from mlx_gateloop.train.optimizer import make_optimizer
+from mlx_gateloop.train.step import make_update
 
 
 def measure_parts(
@@ -106,17 +103,11 @@ def _update(args: ModelArgs) -> Run:
     optimizer = make_optimizer(OptimizerConfig(), 10**6)
     optimizer.init(model.trainable_parameters())
     gradient = tree_map(mx.ones_like, model.trainable_parameters())
-    state = [model.state, optimizer.state]
-    mx.eval(state, gradient)
-
-    @partial(mx.compile, inputs=state, outputs=state)
-    def update(gradient: Tree) -> mx.array:
-        norm: mx.array
-        clipped, norm = optim.clip_grad_norm(gradient, 1.0)
-        optimizer.update(model, clipped)
-        return norm
+    update = make_update(model, optimizer, 1.0)
+    position, scale = mx.array(0, mx.uint64), mx.array(1.0)
 
     def step() -> None:
-        mx.eval(update(gradient), state)
+        mx.eval(update(gradient, position, scale), model.state, optimizer.state)
 
+    mx.eval(gradient)
     return step

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
-import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 from safetensors import SafetensorError, safe_open
@@ -16,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from mlx_gateloop.errors import InputError, one_line, shortened, shown
 from mlx_gateloop.files import checksum, replacing
 from mlx_gateloop.train.loss_scale import INITIAL
-from mlx_gateloop.train.step import assign
+from mlx_gateloop.train.optimizer import Optimizer
 
 FORMAT = "mlx_gateloop training checkpoint 2"
 WITHOUT_CHECKSUM = "mlx_gateloop training checkpoint 1"
@@ -58,7 +57,7 @@ class Progress:
 def save_checkpoint(
     path: Path,
     model: nn.Module,
-    optimizer: optim.Optimizer,
+    optimizer: Optimizer,
     progress: Progress,
     run: dict[str, object],
 ) -> None:
@@ -150,7 +149,7 @@ def read_header(path: Path) -> tuple[Progress, dict[str, object]]:
         raise InputError(f"{path}: damaged ({one_line(error)})") from None
 
 
-def restore(path: Path, model: nn.Module, optimizer: optim.Optimizer) -> None:
+def restore(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
     """Put the weights, optimizer state and random state of a file that was checked in place.
 
     Raises:
@@ -168,11 +167,15 @@ def restore(path: Path, model: nn.Module, optimizer: optim.Optimizer) -> None:
     assign_state(loaded, model, optimizer)
 
 
-def assign_state(state: dict[str, mx.array], model: nn.Module, optimizer: optim.Optimizer) -> None:
+def assign_state(state: dict[str, mx.array], model: nn.Module, optimizer: Optimizer) -> None:
     """Put arrays with the names of `state_of` in place."""
     tree = tree_unflatten(list(state.items()))
     model.update(tree["model"])
-    assign(optimizer.state, tree["optimizer"])
+    prefix = "optimizer."
+    optimizer.restore(
+        {name.removeprefix(prefix): a for name, a in state.items() if name.startswith(prefix)},
+        model.trainable_parameters(),
+    )
     high, low = tree["random"][0].tolist()
     mx.random.seed(high << 32 | low)
     mx.eval(model.state, optimizer.state)
@@ -201,8 +204,9 @@ def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> 
             raise InputError(f"{path}: the run to resume differs in {key}: {values}")
 
 
-def state_of(model: nn.Module, optimizer: optim.Optimizer) -> dict[str, mx.array]:
+def state_of(model: nn.Module, optimizer: Optimizer) -> dict[str, mx.array]:
     """The weights, optimizer state and random state of a run, by name."""
     random = [mx.array(key) for key in cast(list[mx.array], mx.random.state)]
-    tree = {"model": model.parameters(), "optimizer": optimizer.state, "random": random}
+    moments = optimizer.by_weight(model.trainable_parameters())
+    tree = {"model": model.parameters(), "optimizer": moments, "random": random}
     return dict(tree_flatten(tree))

@@ -57,7 +57,7 @@ def make_step(
         that of the gradient before clipping; if it is not finite, the update was skipped.
     """
     gradients = _make_gradients(model, targets, dtype, chunk)
-    update = _make_update(model, optimizer, clip_norm)
+    update = make_update(model, optimizer, clip_norm)
 
     def step(batches: Iterable[Batch], position: int, scale: float) -> tuple[float, float]:
         total, asked, factor = mx.array(0.0), 0, mx.array(scale)
@@ -111,7 +111,7 @@ def _make_gradients(
     return gradients
 
 
-def _make_update(
+def make_update(
     model: nn.Module, optimizer: Optimizer, clip_norm: float
 ) -> Callable[[Tree, mx.array, mx.array], mx.array]:
     """Build the update by a scaled gradient; it returns the norm."""
@@ -119,17 +119,16 @@ def _make_update(
 
     @partial(mx.compile, inputs=state, outputs=state)
     def update(gradient: Tree, position: mx.array, scale: mx.array) -> mx.array:
-        clipped: Tree
         norm: mx.array
-        gradient = tree_map(lambda leaf: leaf / scale, gradient)
-        clipped, norm = optim.clip_grad_norm(gradient, clip_norm)
+        parameters = model.trainable_parameters()
+        joined = tree_map(lambda leaf: leaf / scale, optimizer.join(gradient))
+        clipped, norm = optim.clip_grad_norm(joined, clip_norm)
         optimizer.schedule(position)
-        before = tree_map(lambda leaf: leaf, [model.trainable_parameters(), optimizer.state])
-        optimizer.update(model, clipped)
-        after = [model.trainable_parameters(), optimizer.state]
-        finite = mx.isfinite(norm)
-        weights, moments = tree_map(partial(mx.where, finite), after, before)
-        model.update(weights)
+        weights = optimizer.join(parameters)
+        before = tree_map(lambda leaf: leaf, [weights, optimizer.state])
+        after = [optimizer.updated(clipped, weights), optimizer.state]
+        weights, moments = tree_map(partial(mx.where, mx.isfinite(norm)), after, before)
+        model.update(optimizer.split(weights, parameters))
         assign(optimizer.state, moments)
         return norm
 

@@ -1,6 +1,8 @@
 import math
 
 import mlx.core as mx
+import mlx.optimizers as optim
+import numpy as np
 import pytest
 from mlx.utils import tree_flatten, tree_map
 
@@ -88,3 +90,58 @@ def test_rates_follow_the_schedule_in_every_group():
         optimizer.update(model, tree_map(mx.zeros_like, model.parameters()))
         seen.append([group.learning_rate.item() for group in optimizer.optimizers])
     assert seen == [pytest.approx([rate] * 3) for rate in (0.5, 1.0, 1.0)]
+
+
+def random_gradients(model, steps):
+    mx.random.seed(1)
+    return [
+        tree_map(lambda leaf: mx.random.normal(leaf.shape), model.parameters())
+        for _ in range(steps)
+    ]
+
+
+def test_each_weight_moves_as_in_an_adamw_of_its_own():
+    """The weights are those of MLX's groups, which know nothing of joined arrays."""
+    model, plain = (Model(ModelArgs(**SMALL | {"vocab_size": 3000})) for _ in range(2))
+    plain.update(model.parameters())
+    settings = OptimizerConfig(
+        learning_rate=0.01, state_transition_learning_rate=0.002, weight_decay=0.3, warmup_steps=0
+    )
+    optimizer = make_optimizer(settings, steps=10**9)
+    reference = optim.MultiOptimizer(
+        [
+            optim.AdamW(rate, betas=list(settings.betas), weight_decay=decay, bias_correction=True)
+            for rate, decay in ((0.002, 0.0), (0.01, 0.0), (0.01, 0.3))
+        ],
+        optimizer.filters[:-1],
+    )
+    optimizer.init(model.trainable_parameters())
+    assert [len(group.state) - 2 for group in optimizer.optimizers] == [1, 1, 3]  # 2 scalars
+    for gradient in random_gradients(model, steps=3):
+        optimizer.update(model, gradient)
+        reference.update(plain, gradient)
+    expected = dict(tree_flatten(plain.parameters()))
+    for path, weight in tree_flatten(model.parameters()):
+        np.testing.assert_allclose(weight, expected[path], rtol=1e-6, atol=1e-7, err_msg=path)
+
+
+def test_the_state_by_weight_is_restored():
+    """Its moments have the shapes of their weights, whichever of these are joined."""
+    model = Model(ModelArgs(**SMALL))
+    weights = model.trainable_parameters()
+    optimizer, other = (make_optimizer(OptimizerConfig(), steps=5) for _ in range(2))
+    for one in (optimizer, other):
+        one.init(weights)
+    for gradient in random_gradients(model, steps=2):
+        optimizer.update(model, gradient)
+    named = optimizer.by_weight(weights)
+    for path, weight in tree_flatten(weights):
+        (group,) = {key.split(".")[1] for key in named if f".{path}.m" in key}
+        for moment in "mv":
+            assert named[f"states.{group}.{path}.{moment}"].shape == weight.shape
+    other.restore(named, weights)
+    expected = dict(tree_flatten(optimizer.state))
+    found = dict(tree_flatten(other.state))
+    assert found.keys() == expected.keys()
+    for key, leaf in found.items():
+        assert mx.array_equal(leaf, expected[key]), key
