@@ -5,7 +5,7 @@ import mlx.optimizers as optim
 import numpy as np
 import pytest
 from helpers.memory import peak_memory
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_flatten
 
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.ops.pointwise import cross_entropy
