@@ -1,16 +1,21 @@
 """Softmax attention of the last tokens to all tokens, with relative positions from a cache.
 
 Unlike `softmax_attention` it takes logarithms of transitions, which a cache can append to, and its
-memory grows with L^2 without a factor K: queries are taken in blocks, and the decay from earlier
-tokens is split at the block's start. Both factors are at most 1, so there is no division, and only
-forgotten tokens underflow.
+memory grows with L^2 without a factor K. Phases turn query and key by their sums from the first
+token. Magnitudes would under- or overflow there: queries are taken in blocks, and the decay from
+earlier tokens is split at the block's start. Both factors are at most 1, so there is no division,
+and only forgotten tokens underflow.
 """
+
+import math
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.planes import Planes
+from mlx_gateloop.ops.pointwise import exp, softmax
 
-BLOCK = 32  # queries
+BLOCK = 16  # queries; a block's own decays cost L BLOCK exponentials, the earlier ones L^2 / BLOCK
+TURN = 6.28125  # 2 pi in few bits: its products with whole numbers are exact
+TURN_REST = 2 * math.pi - TURN
 
 
 def relative_attention(
@@ -29,53 +34,70 @@ def relative_attention(
     Returns:
         `[B, H, N, V]` in v's dtype.
     """
-    if parts == 0:
-        how: mx.array | str = "causal" if mask is None else mask
-        return mx.fast.scaled_dot_product_attention(q, keys, v, scale=1.0, mask=how)
     rows, size, length = q.shape[2], q.shape[3], keys.shape[2]
     if mask is not None:
         mask = mx.broadcast_to(mask, (*mask.shape[:-2], rows, length))
+    if parts == 0:
+        how: mx.array | str = "causal" if mask is None else mask
+        return mx.fast.scaled_dot_product_attention(q, keys, v, scale=1.0, mask=how)
     width = (keys.shape[-1] - size) // parts
-    k, *log = mx.split(keys.astype(mx.float32), [size + n * width for n in range(parts)], -1)
-    q, values = q.astype(mx.float32), v.astype(mx.float32)
-    blocks = []
+    k, decay, *phases = mx.split(
+        keys.astype(mx.float32), [size + n * width for n in range(parts)], -1
+    )
+    # The planes of a turned number, `[B, H, T, 1 or 2, K]`.
+    q, k = q.astype(mx.float32)[:, :, :, None], k[:, :, :, None]
+    if phases:  # Re(q k exp(i (phase_n - phase_m))) is an inner product of two planes
+        turn = _turn(phases[0])
+        q, k = q * turn[:, :, length - rows :], k * turn
+    values, blocks = v.astype(mx.float32), []
     for first in range(0, rows, BLOCK):
         queries = q[:, :, first : first + BLOCK]
         stop = length - rows + first + queries.shape[2]
-        scores = _scores(queries, k[:, :, :stop], tuple(part[:, :, :stop] for part in log))
+        scores = _scores(queries, k[:, :, :stop], decay[:, :, :stop])
         seen = mx.tri(queries.shape[2], stop, stop - queries.shape[2], dtype=mx.bool_)
         if mask is not None:
             seen = seen & mask[..., first : first + BLOCK, :stop]
         # Not -inf: a row of padding sees no token, and its NaN would spread through its value.
-        weights = mx.softmax(mx.where(seen, scores, mx.finfo(mx.float32).min), axis=-1)
+        weights = softmax(mx.where(seen, scores, mx.finfo(mx.float32).min))
         blocks.append(weights @ values[:, :, :stop])
     y = mx.concatenate(blocks, axis=2) if blocks else mx.zeros((*q.shape[:3], v.shape[3]))
     return y.astype(v.dtype)
 
 
-def _scores(q: mx.array, k: mx.array, log: Planes) -> mx.array:
-    """Compute Re(q_n k_m a_{m+1} ... a_n), `[B, H, rows, T]`; undefined for m > n."""
+def _turn(phase: mx.array) -> mx.array:
+    """Compute cosine and sine of the sums of phases up to each token, `[B, H, T, 2, A]`.
+
+    Whole turns are taken out of phases and blocks' sums, so that long sums keep their digits.
+    """
+    length = phase.shape[2]
+    padded = mx.pad(_wrapped(phase), [(0, 0), (0, 0), (0, -length % BLOCK), (0, 0)])
+    inside = mx.cumsum(mx.unflatten(padded, 2, (-1, BLOCK)), axis=3)
+    before = mx.cumsum(_wrapped(inside[:, :, :, -1:]), axis=2, inclusive=False)
+    sums = mx.flatten(inside + before, 2, 3)[:, :, :length]
+    return mx.stack([mx.cos(sums), mx.sin(sums)], axis=3)
+
+
+def _wrapped(phase: mx.array) -> mx.array:
+    """Take whole turns out of phases; 2 pi has two parts, as its rounding would add up."""
+    turns = mx.stop_gradient(mx.round(phase / (TURN + TURN_REST)))
+    return phase - TURN * turns - TURN_REST * turns
+
+
+def _scores(q: mx.array, k: mx.array, decay: mx.array) -> mx.array:
+    """Compute the sum of q_n k_m exp(decay_{m+1} + ... + decay_n), `[B, H, rows, T]`.
+
+    q is `[B, H, rows, 1 or 2, K]`, k likewise over T; the scores of m > n are undefined.
+    """
     rows, start = q.shape[2], k.shape[2] - q.shape[2]
-    new = tuple(part[:, :, start:] for part in log)
+    new, old = decay[:, :, start:], decay[:, :, :start]
     # From the start of the block to n; from m to that start.
-    after = _exp(tuple(mx.cumsum(part, axis=2) for part in new))
-    before = _exp(
-        tuple(mx.cumsum(p[:, :, :start], axis=2, reverse=True, inclusive=False) for p in log)
-    )
-    products = [
-        (q * left) @ (k[:, :, :start] * right).swapaxes(-1, -2)
-        for left, right in zip(after, before, strict=True)
-    ]
-    earlier = products[0] if len(products) == 1 else products[0] - products[1]
+    after = exp(mx.cumsum(new, axis=2))
+    before = exp(mx.cumsum(old, axis=2, reverse=True, inclusive=False))
+    left = mx.flatten(q * after[:, :, :, None], 3)
+    right = mx.flatten(k[:, :, :start] * before[:, :, :, None], 3)
+    earlier = left @ right.swapaxes(-1, -2)
     # Within the block: sums over m+1..n only, as a difference of sums would lose digits.
     later = mx.tri(rows, k=-1, dtype=mx.bool_)[..., None]
-    inside = _exp(tuple(mx.cumsum(mx.where(later, p[:, :, :, None], 0), axis=2) for p in new))[0]
-    within = (q[:, :, :, None] * k[:, :, None, start:] * inside).sum(-1)
-    return mx.concatenate([earlier, within], axis=-1)
-
-
-def _exp(log: Planes) -> Planes:
-    magnitude = mx.exp(log[0])
-    if len(log) == 1:
-        return (magnitude,)
-    return magnitude * mx.cos(log[1]), magnitude * mx.sin(log[1])
+    inside = exp(mx.cumsum(mx.where(later, new[:, :, :, None], 0), axis=2))
+    pairs = (q[:, :, :, None] * k[:, :, None, start:]).sum(-2)
+    return mx.concatenate([earlier, (pairs * inside).sum(-1)], axis=-1)

@@ -57,6 +57,7 @@ GATELOOP_INLINE float value(float x) {
     auto [value, factor] = scaled_sigmoid(x);
     return x * value * factor;
   }
+  if constexpr (F == Activation::exp) return expf(x);
   return sigmoid(x);
 }
 
@@ -66,6 +67,7 @@ GATELOOP_INLINE float derivative(float x) {
     float near = within_range(x);
     return normal(near) + weighted_density(near);
   }
+  if constexpr (F == Activation::exp) return expf(x);
   auto [value, factor] = scaled_sigmoid(x);
   float rest = sigmoid(-x);
   return (F == Activation::silu ? value * (1 + x * rest) : value * rest) * factor;
@@ -100,15 +102,21 @@ GATELOOP_MULTIVERSION void backward(size_t begin, size_t end, Source x, Source d
 }
 
 auto forward_for(Activation f) {
-  return f == Activation::gelu   ? forward<Activation::gelu>
-         : f == Activation::silu ? forward<Activation::silu>
-                                 : forward<Activation::sigmoid>;
+  switch (f) {
+    case Activation::gelu: return forward<Activation::gelu>;
+    case Activation::silu: return forward<Activation::silu>;
+    case Activation::exp: return forward<Activation::exp>;
+    default: return forward<Activation::sigmoid>;
+  }
 }
 
 auto backward_for(Activation f) {
-  return f == Activation::gelu   ? backward<Activation::gelu>
-         : f == Activation::silu ? backward<Activation::silu>
-                                 : backward<Activation::sigmoid>;
+  switch (f) {
+    case Activation::gelu: return backward<Activation::gelu>;
+    case Activation::silu: return backward<Activation::silu>;
+    case Activation::exp: return backward<Activation::exp>;
+    default: return backward<Activation::sigmoid>;
+  }
 }
 
 }  // namespace
@@ -174,6 +182,7 @@ Arrays PointwiseGradient::composed(const Arrays& given, Activation function, mx:
       auto density = times(mx::array(kDensity), mx::exp(times(mx::array(-0.5f), times(x, x)), s));
       return mx::add(phi, times(x, density), s);
     }
+    if (function == Activation::exp) return mx::exp(x, s);
     auto sigmoid = mx::sigmoid(x, s), rest = mx::subtract(one, sigmoid, s);
     if (function == Activation::sigmoid) return times(sigmoid, rest);
     return times(sigmoid, mx::add(one, times(x, rest), s));
