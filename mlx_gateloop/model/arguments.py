@@ -51,6 +51,8 @@ class LayerArgs:
             None, the paper's start: |a| = sigmoid(normal), mostly forgotten after ten tokens.
         query: "linear", a projection of x (the paper's), or "constant", one learned number a
             channel, as in the published LRU, S4D and S5, where it is complex.
+        rope_theta: Base of the rotary positions (arXiv 2104.09864, 10,000 there) that turn query
+            and key in pairs of channels; None is without. For softmax with transition "none" only.
         output_gate: Multiply the operator's output by SiLU(Linear(x)).
         mixing_size: Width of the operator, split evenly over the heads; None means hidden_size.
         transition_per: One transition per "channel", or one shared by the channels of a "head".
@@ -95,6 +97,7 @@ class LayerArgs:
     gate: Literal["polar", "polar_abs", "real"] = "polar"
     longest_half_life: float | None = Field(default=None, gt=1)
     query: Literal["linear", "constant"] = "linear"
+    rope_theta: float | None = Field(default=None, gt=1)
     output_gate: bool = False
     # For converted models only.
     mixing_size: Count | None = None
@@ -162,9 +165,13 @@ class LayerArgs:
         unit = "none" if self.mixer == "softmax" else "linear_attention"
         if self.transition in ("none", "linear_attention") and self.transition != unit:
             raise self.invalid("transition", f"{unit!r} for a = 1 with mixer {self.mixer!r}")
-        if self.transition == "retnet" and (self.width // self.heads) % 2:
+        if self.rope_theta is not None and self.transition != "none":
+            raise self.invalid("rope_theta", f"null with transition {self.transition!r}")
+        turns_pairs = self.transition == "retnet" or self.rope_theta is not None
+        if turns_pairs and (self.width // self.heads) % 2:
+            whose = "rope_theta" if self.rope_theta is not None else "'retnet'"
             raise self.invalid(
-                "num_heads", "fewer, with an even number of channels each for 'retnet'"
+                "num_heads", f"fewer, with an even number of channels each for {whose}"
             )
         if self.transition not in GATED:
             for name, value in UNGATED.items():

@@ -129,7 +129,8 @@ class SoftmaxMixing(TimeMixing):
 
         y_n = sum_m softmax_m(Re(q_n k_m a_{m+1} ... a_n) / sqrt(K)) v_m   over m <= n
 
-    Transition "none", a = 1, is plain causal attention. The division by sqrt(K), with K channels
+    Transition "none", a = 1, is plain causal attention, with rotary positions if there is a
+    `rope_theta`. The division by sqrt(K), with K channels
     per head, is from Vaswani et al. (arXiv 1706.03762); the paper leaves it to the weights.
     """
 
@@ -150,6 +151,9 @@ class SoftmaxMixing(TimeMixing):
         log = () if self.args.transition == "none" else transition.logarithm()
         keys = mx.concatenate([key, *log], -1).swapaxes(1, 2)  # [B, L, H, K] -> [B, H, L, K]
         q, v = q.swapaxes(1, 2), v.swapaxes(1, 2)
+        if self.args.rope_theta is not None:
+            first = 0 if cache is None else cache.offset
+            q, keys = (_rotated(x, self.args.rope_theta, first) for x in (q, keys))
         if cache is not None:
             keys, v = cache.update_and_fetch(keys, v)
             if not isinstance(keys, mx.array):
@@ -160,6 +164,11 @@ class SoftmaxMixing(TimeMixing):
 
     def _heads(self, x: mx.array) -> mx.array:
         return mx.unflatten(x, -1, (self.args.heads, -1))
+
+
+def _rotated(x: mx.array, base: float, first: int | mx.array) -> mx.array:
+    """Turn the pairs of channels of `[B, H, L, K]` by their positions, from `first` on."""
+    return mx.fast.rope(x, x.shape[-1], traditional=False, base=base, scale=1.0, offset=first)
 
 
 MIXING = {"gate_loop": TimeMixing, "softmax": SoftmaxMixing}

@@ -35,6 +35,11 @@ def check_model(model: nn.Module) -> None:
     from mlx_lm.models.cache import ArraysCache
 
     if isinstance(model, Model):
+        if model.args.rope_theta is not None:
+            raise InputError(
+                "model: without a token the rotary positions of the others would change; "
+                "give a model without them"
+            )
         return
     cache = model.make_cache() if hasattr(model, "make_cache") else [None]
     for layer, entry in enumerate(cache):

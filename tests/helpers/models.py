@@ -42,6 +42,7 @@ VARIANTS = {
 }  # fmt: skip
 GROWING = {
     "attention": {"mixer": "softmax", "transition": "none", "num_heads": 2},
+    "rotary": {"mixer": "softmax", "transition": "none", "num_heads": 2, "rope_theta": 100.0},
     "softmax": {"mixer": "softmax"},
     "softmax heads": {"mixer": "softmax", "num_heads": 2, "transition_per": "head"},
     "softmax real": {"mixer": "softmax", "num_heads": 2, "gate": "real", "output_gate": True},

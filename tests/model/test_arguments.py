@@ -69,6 +69,11 @@ def test_an_unknown_argument_is_named():
             "longest_half_life must be null with transition 's5', got 9",
         ),
         ({"transition": "retnet", "input_gate": "tied"}, "num_heads must be fewer"),
+        ({"rope_theta": 1e4}, "rope_theta must be null with transition 'data_controlled', got"),
+        (
+            {"mixer": "softmax", "transition": "none", "rope_theta": 1e4},
+            "num_heads must be fewer, with an even number of channels each for rope_theta, got",
+        ),
         ({"transition": "lru", "input_gate": "tied"}, "input_gate must be another"),
         ({"transition": "none"}, "transition must be 'linear_attention' for a = 1 with mixer"),
         (
@@ -107,8 +112,8 @@ def test_replacing_a_size_takes_the_derived_ones_along():
 
 
 def test_unknown_config_keys_are_named_in_one_warning():
-    config = {"hidden_size": 8, "rope_theta": 1e4, "attention": True, "torch_dtype": "float32"}
-    message = "config.json: ignoring unknown attention, rope_theta"
+    config = {"hidden_size": 8, "rope_scaling": {}, "attention": True, "torch_dtype": "float32"}
+    message = "config.json: ignoring unknown attention, rope_scaling"
     with pytest.warns(UserWarning, match=f"^{message}$") as caught:
         args = ModelArgs.from_dict(config)
     assert len(caught) == 1

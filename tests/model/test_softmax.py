@@ -10,7 +10,7 @@ from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.layers import SoftmaxMixing
 from mlx_gateloop.ops.transition import Transition
 
-SIZE, LENGTH = 8, 71  # two blocks of queries and a part of one
+SIZE, LENGTH = 8, 71  # blocks of queries and a part of one
 VARIANTS = {
     "paper": {},
     "max-headed": {"num_heads": SIZE},
@@ -92,6 +92,32 @@ def test_padding_is_never_looked_at(transition):
     y = layer(wild, mask[None, None])
     np.testing.assert_allclose(y[:, 40:], layer(x[:, 40:]), atol=2e-6)
     assert mx.all(mx.isfinite(y))
+
+
+def test_rotary_positions_are_those_of_the_publication():
+    """Channels j and j + K/2 make the complex number that position n turns by n base^(-2j/K)."""
+    layer = mixing(transition="none", rope_theta=100.0)
+    x = mx.random.normal((1, LENGTH, SIZE))
+    q, k, v, _ = inputs(layer, x)
+    turns = np.arange(LENGTH)[:, None] * 100.0 ** (-2 * np.arange(2) / 4)
+
+    def turned(x):
+        return (x[..., :2] + 1j * x[..., 2:]) * np.exp(1j * turns)[:, None]
+
+    scores = np.einsum("nhj,mhj->hnm", turned(q), turned(k).conj()).real / 2
+    scores += np.triu(np.full((LENGTH, LENGTH), -np.inf), 1)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    y = np.einsum("hnm,mhv->nhv", weights, v).reshape(LENGTH, SIZE)
+    np.testing.assert_allclose(layer(x)[0], y, atol=2e-6)
+
+
+@pytest.mark.parametrize("cuts", [[1], [5, 6, 7, 60]])
+def test_rotary_positions_go_on_with_a_cache(cuts):
+    layer, cache = mixing(transition="none", rope_theta=10000.0), KVCache()
+    x = mx.random.normal((2, LENGTH, SIZE))
+    parts = [layer(part, "causal", cache) for part in mx.split(x, cuts, axis=1)]
+    np.testing.assert_allclose(mx.concatenate(parts, axis=1), layer(x), atol=5e-6)
 
 
 @pytest.mark.parametrize("shape", [(1, 0, SIZE), (0, 3, SIZE)])
