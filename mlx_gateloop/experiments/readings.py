@@ -12,8 +12,9 @@ import numpy as np
 
 from mlx_gateloop.bench.machine import facts
 from mlx_gateloop.experiments.experiment import Experiment
+from mlx_gateloop.experiments.measure import interval, mean_and_spread
 from mlx_gateloop.experiments.presets import PRESETS
-from mlx_gateloop.experiments.report import interval, mean_and_spread, read_runs
+from mlx_gateloop.experiments.report import read_runs
 from mlx_gateloop.experiments.run import run_experiment
 from mlx_gateloop.files import replacing
 from mlx_gateloop.tables import markdown_table

@@ -14,6 +14,12 @@ from mlx_gateloop.data import oracles
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.experiments.curves import log_paths, speed_of_learning
 from mlx_gateloop.experiments.experiment import Experiment
+from mlx_gateloop.experiments.measure import (
+    BITS,
+    listed_leads,
+    mean_and_spread,
+    measure_of,
+)
 from mlx_gateloop.experiments.presets import PRESETS, is_preset
 from mlx_gateloop.experiments.resets import FORGETS, KEEPS
 from mlx_gateloop.experiments.tuning import report_trials
@@ -23,6 +29,7 @@ from mlx_gateloop.io import load_model
 from mlx_gateloop.plots import figures
 from mlx_gateloop.tables import markdown_table
 from mlx_gateloop.train.source import TaskSource
+from mlx_gateloop.train.start import tokens_per_step
 from mlx_gateloop.watch import trace_of
 
 # Accuracy on Memory Horizon: paper, section 5.1, figure 6.
@@ -44,7 +51,7 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
     if not runs:
         return
     task, marks = tasks[0], _oracles(tasks)
-    environment = facts(command)
+    environment, measure = facts(command), measure_of(experiment.name)
     states = {
         model: experiment.config(task, model, 0).model_args(task.vocab_size).state_size
         for model in runs
@@ -60,7 +67,7 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
         f"draw of the data is that of the seed modulo {experiment.draws}. The state size is in "
         "numbers, complex where the transitions are.",
         _accuracies(runs, states, claims, planned),
-        *_gaps(runs),
+        *listed_leads(runs, measure),
         "Scores of simple strategies on the same test samples:",
         markdown_table(
             ["strategy", "accuracy"], [[name, f"{value:.3f}"] for name, value in marks.items()]
@@ -69,9 +76,9 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
         "## Accuracy over the required memory span",
         _by_span(runs),
         "## Speed of learning",
-        speed_of_learning(out, runs),
+        speed_of_learning(out, runs, measure),
         *_resets(runs),
-        *_draw(out, runs, tasks),
+        *_draw(out, experiment, runs, tasks),
     ]
     tree = {
         "experiment": asdict(experiment),
@@ -123,12 +130,6 @@ def _summary(results: list[dict[str, Any]]) -> dict[str, Any]:
         "standard_deviation": float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None,
         "runs_with_resetting_channels": sum(sum(m["resetting"]) > 0 for m in magnitudes),
     }
-
-
-def mean_and_spread(values: list[float]) -> str:
-    """Format the mean, with the sample standard deviation if there is more than one value."""
-    spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.3f}{spread}"
 
 
 def _configuration(experiment: Experiment) -> list[tuple[str, str]]:
@@ -211,36 +212,6 @@ def _steps(results: list[dict[str, Any]], planned: int | None) -> str:
     return "-".join(f"{step:,}" for step in dict.fromkeys((steps[0], steps[-1]))) + part
 
 
-def _gaps(runs: Runs) -> list[str]:
-    """List the reference's lead over each other model, for the seeds that both have.
-
-    The interval is Student's, of the differences between runs of one seed and draw.
-    """
-    lines = []
-    by_seed = {m: {r["seed"]: r["accuracy"] for r in results} for m, results in runs.items()}
-    reference = by_seed.pop(REFERENCE, {})
-    for model, accuracies in by_seed.items():
-        gaps = [reference[seed] - accuracies[seed] for seed in reference if seed in accuracies]
-        if gaps:
-            listed = ", ".join(f"{gap:+.3f}" for gap in gaps)
-            lines.append(
-                f"- {REFERENCE} - {model}: **{np.mean(gaps):.3f}**{interval(gaps)} "
-                f"(by seed: {listed})"
-            )
-    return ["\n".join(lines)] if lines else []
-
-
-def interval(values: Sequence[float]) -> str:
-    """Format the 95% confidence interval of the mean, if there is more than one value."""
-    if len(values) < 2:
-        return ""
-    from scipy.special import stdtrit  # scipy.stats fails where torch is kept out of imports
-
-    half = stdtrit(len(values) - 1, 0.975) * np.std(values, ddof=1) / np.sqrt(len(values))
-    low, high = np.mean(values) - half, np.mean(values) + half
-    return f" (95%: {low:.3f} to {high:.3f})"
-
-
 def _by_span(runs: Runs) -> str:
     """Tabulate accuracy in spans 0, 1, 2, 3-4, 5-8, ...: right over asked, all seeds together."""
     header, rows = ["model"], []
@@ -283,7 +254,7 @@ def _resets(runs: Runs) -> list[str]:
     return ["## State transitions at the marker", note, counts, markdown_table(header, rows)]
 
 
-def _draw(out: Path, runs: Runs, tasks: Sequence[Task]) -> list[str]:
+def _draw(out: Path, experiment: Experiment, runs: Runs, tasks: Sequence[Task]) -> list[str]:
     """Draw the figures and return the Markdown that shows them."""
     drawn = ["## Figures"]
 
@@ -295,6 +266,9 @@ def _draw(out: Path, runs: Runs, tasks: Sequence[Task]) -> list[str]:
     figures.accuracy_over_span(counts, show("accuracy-over-span.png", "Accuracy over span"))
     logs = log_paths(out, runs)
     figures.compared_curves(logs, show("training-curves.png", "Training curves"))
+    if measure_of(experiment.name) is BITS:
+        path = show("bits.png", "Bits a byte over bytes read and time")
+        figures.compression(logs, tokens_per_step(experiment.config(tasks[0], REFERENCE, 0)), path)
     accuracies = {model: [r["accuracy"] for r in results] for model, results in runs.items()}
     figures.accuracies(accuracies, show("accuracies.png", "Test accuracy of all runs"))
     for model, results in runs.items():

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Series = tuple[Sequence[int], Sequence[float]]  # steps, and a value at each
 TURNS = ("−π", "−π/2", "0", "π/2", "π")  # noqa: RUF001
 BINS, FEWEST = 32, 10  # of accuracy over span; bins with fewer answers are omitted
 
@@ -61,20 +63,56 @@ def compared_curves(log_paths: Mapping[str, Sequence[Path]], png_path: Path) -> 
     save_png(figure, png_path)
 
 
+def compression(
+    log_paths: Mapping[str, Sequence[Path]], bytes_per_step: int, png_path: Path
+) -> None:
+    """Draw bits a byte of validation text over the bytes read, and over the time that it took.
+
+    Args:
+        log_paths: Each model's logs, of one run each.
+        bytes_per_step: Bytes that each of their steps reads.
+        png_path: The picture; an existing file is replaced.
+    """
+    figure = new_figure(10, 4)
+    read = figure.add_subplot(1, 2, 1, xlabel="megabytes read", ylabel="bits a byte")
+    time = figure.add_subplot(1, 2, 2, xlabel="training time (s)", sharey=read)
+    for number, (model, paths) in enumerate(log_paths.items()):
+        runs = [_records(path) for path in paths]
+        bits = [
+            (steps, [nats / np.log(2) for nats in losses])
+            for steps, losses in (_series(run, "validation_loss") for run in runs)
+        ]
+        clocks = [_series(run, "seconds") for run in runs]
+        _draw_range(read, bits, number, model, lambda steps: steps * bytes_per_step / 1e6)
+        _draw_range(time, bits, number, None, partial(_seconds, clocks))
+    for axes in (read, time):
+        add_grid(axes)
+    add_legend(figure)
+    save_png(figure, png_path)
+
+
+def _seconds(clocks: Sequence[Series], steps: np.ndarray) -> np.ndarray:
+    """The mean time up to each of some steps."""
+    times = [np.interp(steps, [0, *at], [0, *seconds]) for at, seconds in clocks]
+    return np.asarray(np.mean(times, axis=0))
+
+
 def _draw_range(
     axes: "Axes",
-    runs: Sequence[tuple[Sequence[int], Sequence[float]]],
+    runs: Sequence[Series],
     number: int,
     label: str | None,
+    places: Callable[[np.ndarray], np.ndarray] = np.asarray,
 ) -> None:
     """Draw the mean of runs over the steps that all have, and the range between them."""
     known = [dict(zip(*run, strict=True)) for run in runs]
     steps = sorted(set.intersection(*map(set, known)))
     values = np.array([[run[step] for step in steps] for run in known])
-    (line,) = axes.plot(steps, values.mean(0), label=label, **line_style(number))
+    at = places(np.array(steps))
+    (line,) = axes.plot(at, values.mean(0), label=label, **line_style(number))
     if len(runs) > 1:
         low, high = values.min(0), values.max(0)
-        axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.2)
+        axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2)
 
 
 def accuracies(values: Mapping[str, Sequence[float]], png_path: Path) -> None:

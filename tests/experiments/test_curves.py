@@ -1,12 +1,13 @@
 import json
 
-from mlx_gateloop.experiments.curves import speed_of_learning, upto
+from mlx_gateloop.experiments.curves import curve, speed_of_learning, upto
+from mlx_gateloop.experiments.measure import ACCURACY, BITS
 
 
 def test_the_last_validation_up_to_a_step_counts():
-    curve = [(10, 0.1), (20, 0.2), (30, 0.3)]
-    assert [upto(curve, step) for step in (5, 10, 19, 30)] == [None, 0.1, 0.1, 0.3]
-    assert upto(curve, 31) is None  # the run ended before
+    points = [(10, 0.1), (20, 0.2), (30, 0.3)]
+    assert [upto(points, step) for step in (5, 10, 19, 30)] == [None, 0.1, 0.1, 0.3]
+    assert upto(points, 31) is None  # the run ended before
     assert upto([], 1) is None
 
 
@@ -20,7 +21,7 @@ def test_means_over_runs_that_came_so_far(tmp_path):
         return {"seed": seed, "total_steps": 32}
 
     runs = {"one": [run("one", 0, 32), run("one", 1, 32)], "other": [run("other", 0, 8)]}
-    header, _, one, other = speed_of_learning(tmp_path, runs).splitlines()
+    header, _, one, other = speed_of_learning(tmp_path, runs, ACCURACY).splitlines()
     assert [cell.strip() for cell in header.split("|")[2:-1]] == [
         f"{n} steps" for n in (2, 4, 8, 16, 32)
     ]
@@ -34,3 +35,11 @@ def test_means_over_runs_that_came_so_far(tmp_path):
         "-",
         "-",
     ]
+
+
+def test_a_curve_of_bits(tmp_path):
+    records = [{"step": 1, "loss": 5.0}, {"step": 2, "validation_loss": 1.3862943611198906}]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert curve(log, BITS) == [(2, 2.0)]
+    assert curve(log, ACCURACY) == curve(tmp_path / "missing.jsonl", BITS) == []

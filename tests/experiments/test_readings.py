@@ -7,9 +7,10 @@ from mlx_gateloop.cli import main
 from mlx_gateloop.data.task import SampleBatches
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments import readings
+from mlx_gateloop.experiments.measure import interval
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.readings import OURS, READINGS, run_readings
-from mlx_gateloop.experiments.report import interval, read_runs
+from mlx_gateloop.experiments.report import read_runs
 from mlx_gateloop.train import Interrupted
 
 SOME = (OURS, "post-norm")

@@ -67,24 +67,6 @@ def test_numbers_of_a_state(options, size):
     assert LayerArgs(hidden_size=24, **options).state_size == size
 
 
-def test_gaps_are_between_the_same_seeds():
-    (lines,) = report._gaps(RUNS)
-    assert lines.splitlines() == [
-        "- data_controlled - fixed: **0.250** (95%: -1.656 to 2.156) (by seed: +0.400, +0.100)",
-        "- data_controlled - real_gates: **0.050** (by seed: +0.050)",
-    ]
-    assert report._gaps({"fixed": RUNS["fixed"]}) == []
-    assert report._gaps({"data_controlled": RUNS["data_controlled"]}) == []
-
-
-def test_the_interval_is_students():
-    # t(0.975, 4 degrees) = 2.7764; the standard error of 1 to 5 is sqrt(2.5 / 5).
-    half = 2.7764451 * 0.5**0.5
-    assert report.interval([1, 2, 3, 4, 5]) == f" (95%: {3 - half:.3f} to {3 + half:.3f})"
-    assert report.interval([0.5, 0.5]) == " (95%: 0.500 to 0.500)"
-    assert report.interval([0.5]) == ""
-
-
 def test_draws_may_have_other_longest_spans():
     runs = {"fixed": [result("fixed", 0, 0.5), result("fixed", 1, 0.5)]}
     runs["fixed"][1] |= {"asked_by_span": [4, 0], "right_by_span": [2, 0]}

@@ -280,6 +280,19 @@ def test_the_other_probes(tmp_path, name, transitions):
     assert marked == bool(transitions)
 
 
+def test_models_of_a_text_are_compared_by_their_bits(tmp_path):
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_text("".join(f"{number}, " for number in range(1000)))
+    settings = {key: value for key, value in TINY.items() if not key.startswith("task.")}
+    settings |= {"task.file": str(text), "task.length": 12}
+    run_experiment(PRESETS["text"]["small"].changed_by(settings, seeds=1), out)
+    assert names(out) == FILES | PICTURES | TRANSITIONS | {"bits.png"}
+    report = (out / "results.md").read_text()
+    (ours, fixed) = (result["loss"] / np.log(2) for result in results(out))
+    assert f"- fixed - data_controlled: **{fixed - ours:.3f}** (by seed: " in report
+    assert "Leads of data_controlled in bits a byte:" in report
+
+
 def test_softmax_without_positions_has_no_transitions_to_show(tmp_path):
     out = tmp_path / "out"
     run_experiment(tiny(seeds=1, models=["softmax"], steps=3), out)

@@ -76,6 +76,22 @@ def test_compared_curves_draw_means_over_the_steps_that_all_runs_have(tmp_path, 
     np.testing.assert_allclose([first, second], [[[2], [0.3]], [[2], [0.3]]])
 
 
+def test_compression_over_bytes_and_over_time(tmp_path, plotted):
+    """Time is the mean over runs, between the records that have it."""
+
+    def log(name, speed):
+        records = [{"step": step, "loss": 1.0, "seconds": step * speed} for step in (2, 4)]
+        bits = ((1, 3), (4, 2))
+        records += [{"step": s, "validation_loss": b * np.log(2)} for s, b in bits]
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        return path
+
+    figures.compression({"one": [log("a", 1.0), log("b", 2.0)]}, 500_000, tmp_path / "c.png")
+    np.testing.assert_allclose(plotted["one"], [[[0.5, 2.0], [3, 2]]])
+    np.testing.assert_allclose(plotted[None], [[[1.5, 6.0], [3, 2]]])
+
+
 def test_accuracies_have_a_row_for_each_model(tmp_path, plotted):
     figures.accuracies({"one": [0.5, 0.7], "other": [0.2]}, tmp_path / "d.png")
     (first, second) = plotted[None]

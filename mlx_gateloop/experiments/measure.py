@@ -1,0 +1,87 @@
+"""The figure by which an experiment compares its models, and differences in it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlx_gateloop.experiments.variants import REFERENCE
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure of merit.
+
+    Args:
+        name: its name in reports.
+        key: its name in a run's result, of test samples.
+        logged: its name in a run's log, of validation samples.
+        unit: the result's or the log's value of one.
+        is_loss: True if less is better.
+    """
+
+    name: str
+    key: str
+    logged: str
+    unit: float = 1.0
+    is_loss: bool = False
+
+    def of(self, result: Mapping[str, Any]) -> float:
+        """The value of a run's result."""
+        return float(result[self.key]) / self.unit
+
+    def leads(
+        self, runs: Mapping[str, Sequence[Mapping[str, Any]]], reference: str = REFERENCE
+    ) -> dict[str, list[float]]:
+        """The reference's leads over each other model, for the seeds that both have."""
+        values = {m: {r["seed"]: self.of(r) for r in results} for m, results in runs.items()}
+        ours = values.pop(reference, {})
+        sign = -1 if self.is_loss else 1
+        return {
+            model: [sign * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs]
+            for model, theirs in values.items()
+        }
+
+
+ACCURACY = Measure("accuracy", "accuracy", "accuracy")
+BITS = Measure("bits a byte", "loss", "validation_loss", unit=float(np.log(2)), is_loss=True)
+
+
+def measure_of(experiment: str) -> Measure:
+    """The measure of an experiment by its name: a text is compressed, other tasks are answered."""
+    return BITS if experiment == "text" else ACCURACY
+
+
+def listed_leads(runs: Mapping[str, Sequence[Mapping[str, Any]]], measure: Measure) -> list[str]:
+    """List the reference's lead over each other model.
+
+    The interval is Student's, of the differences between runs of one seed and draw.
+    """
+    lines = []
+    for model, leads in measure.leads(runs).items():
+        if leads:
+            pair = (model, REFERENCE) if measure.is_loss else (REFERENCE, model)
+            listed = ", ".join(f"{lead:+.3f}" for lead in leads)
+            lines.append(
+                f"- {' - '.join(pair)}: **{np.mean(leads):.3f}**{interval(leads)} "
+                f"(by seed: {listed})"
+            )
+    return [f"Leads of {REFERENCE} in {measure.name}:", "\n".join(lines)] if lines else []
+
+
+def interval(values: Sequence[float]) -> str:
+    """Format the 95% confidence interval of the mean, if there is more than one value."""
+    if len(values) < 2:
+        return ""
+    from scipy.special import stdtrit  # scipy.stats fails where torch is kept out of imports
+
+    half = stdtrit(len(values) - 1, 0.975) * np.std(values, ddof=1) / np.sqrt(len(values))
+    low, high = np.mean(values) - half, np.mean(values) + half
+    return f" (95%: {low:.3f} to {high:.3f})"
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """Format the mean, with the sample standard deviation if there is more than one value."""
+    spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.3f}{spread}"

@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+
+from mlx_gateloop.experiments.measure import (
+    ACCURACY,
+    BITS,
+    interval,
+    listed_leads,
+    mean_and_spread,
+    measure_of,
+)
+
+
+def results(*accuracies, first=0):
+    """Results of seeds from `first` on; the loss is such that bits are 1 - accuracy."""
+    return [
+        {"seed": seed, "accuracy": accuracy, "loss": (1 - accuracy) * np.log(2)}
+        for seed, accuracy in enumerate(accuracies, first)
+    ]
+
+
+RUNS = {
+    "data_controlled": results(0.9, 0.8),
+    "fixed": results(0.5, 0.7, 0.1),
+    "real_gates": results(0.75, first=1),
+    "lru": results(0.5, first=2),
+}
+
+
+def test_leads_are_between_the_same_seeds():
+    title, lines = listed_leads(RUNS, ACCURACY)
+    assert title == "Leads of data_controlled in accuracy:"
+    assert lines.splitlines() == [
+        "- data_controlled - fixed: **0.250** (95%: -1.656 to 2.156) (by seed: +0.400, +0.100)",
+        "- data_controlled - real_gates: **0.050** (by seed: +0.050)",
+    ]
+    assert listed_leads({"fixed": RUNS["fixed"]}, ACCURACY) == []
+    assert listed_leads({"data_controlled": RUNS["data_controlled"]}, ACCURACY) == []
+
+
+def test_fewer_bits_are_a_lead():
+    _, lines = listed_leads(RUNS, BITS)
+    assert lines.splitlines()[0] == (
+        "- fixed - data_controlled: **0.250** (95%: -1.656 to 2.156) (by seed: +0.400, +0.100)"
+    )
+
+
+def test_a_text_is_compared_by_bits():
+    assert measure_of("text") is BITS
+    assert measure_of("memory-horizon") is measure_of("recall") is ACCURACY
+    assert BITS.of({"loss": 2 * np.log(2)}) == pytest.approx(2)
+
+
+def test_the_interval_is_students():
+    # t(0.975, 4 degrees) = 2.7764; the standard error of 1 to 5 is sqrt(2.5 / 5).
+    half = 2.7764451 * 0.5**0.5
+    assert interval([1, 2, 3, 4, 5]) == f" (95%: {3 - half:.3f} to {3 + half:.3f})"
+    assert interval([0.5, 0.5]) == " (95%: 0.500 to 0.500)"
+    assert interval([0.5]) == ""
+
+
+def test_the_mean_has_a_spread_if_there_is_one():
+    assert mean_and_spread([0.25, 0.75]) == "0.500 ± 0.354"
+    assert mean_and_spread([0.25]) == "0.250"
