@@ -95,7 +95,10 @@ def _tuning() -> list[tuple[str, str]]:
     if all(BACKENDS[name].why_missing() for name in GPUS):
         return []
     return [
-        ("tuning", str(stored(device()) or "none; gateloop bench ops --tune measures this GPU"))
+        (
+            "tuning",
+            str(stored(device()) or "none that can be used; gateloop bench ops --tune measures"),
+        )
     ]
 
 

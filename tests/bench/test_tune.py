@@ -153,7 +153,7 @@ def test_a_folder_that_cannot_be_written_costs_one_line(tuned, home, monkeypatch
     assert len(told) == 2
     assert told[1].startswith("not kept beyond this run: [Errno ")
     assert tuned.tuning != DEFAULT
-    assert "tuning      none; gateloop bench" in doctor.report()
+    assert "tuning      none that can be used; gateloop bench" in doctor.report()
 
 
 def refused(path):
@@ -264,7 +264,7 @@ def test_without_a_gpu_the_command_says_so(capsys, monkeypatch):
 def test_doctor_shows_the_tuning(home, monkeypatch):
     entry = backends.BACKENDS["metal"]._replace(why_missing=lambda: None)
     monkeypatch.setitem(backends.BACKENDS, "metal", entry)
-    assert "tuning      none; gateloop bench ops --tune" in doctor.report()
+    assert "tuning      none that can be used; gateloop bench ops --tune" in doctor.report()
     tune.keep(plans.device(), Tuning(7, {"forward 32": (4, True)}, {"forward 32": (8, False)}))
     row = "tuning      7 cores, parts from 512 steps; segments forward 32 bits 4 folded or 8"
     assert row in doctor.report()
