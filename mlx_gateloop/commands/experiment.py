@@ -35,6 +35,13 @@ def add_experiment(command: argparse.ArgumentParser) -> None:
         "lowest validation loss; default: 0, the preset's settings",
     )
     add(
+        "--settings-of",
+        type=Path,
+        metavar="DIR",
+        help="take the settings that --tune chose for each model in the experiment in DIR, for "
+        "more steps or another size",
+    )
+    add(
         "--models",
         metavar="NAME,NAME",
         help=f"models to compare, of {', '.join(VARIANTS)}; default: data_controlled,fixed",
@@ -90,6 +97,7 @@ def _experiment(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.distributed.hosts import read_hostfile
     from mlx_gateloop.experiments.presets import PRESETS
     from mlx_gateloop.experiments.run import run_experiment
+    from mlx_gateloop.experiments.tuning import chosen_in
 
     named = PRESETS[arguments.name]
     if arguments.preset not in named:
@@ -105,6 +113,7 @@ def _experiment(arguments: argparse.Namespace) -> None:
         equal_parameters=arguments.equal_parameters,
         draws=arguments.draws,
         trials=arguments.tune,
+        tuned=None if arguments.settings_of is None else chosen_in(arguments.settings_of),
     )
     command = shlex.join(["gateloop", *arguments.argv])
     options: dict[str, Any] = {"jobs": _jobs(arguments)}

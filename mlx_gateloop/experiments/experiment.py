@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 MAY_BE_ZERO = {"resets", "max_input", "max_output", "seed"}
 LARGEST = 2**20  # value of a task's argument: sums of products stay far below 2^63
 # Fields that saved experiments may lack, with the values that they had then.
-EARLIER: dict[str, object] = {"draws": 1, "trials": 0}
+EARLIER: dict[str, object] = {"draws": 1, "trials": 0, "settings": {}}
 # Keys that the experiment itself sets for each run.
 DECIDED = {
     "seed": "use --seeds",
@@ -52,6 +52,7 @@ class Experiment:
         models: names of `VARIANTS`.
         equal_parameters: choose each model's `intermediate_size` so that it has as many
             parameters as the reference.
+        settings: each model's values over `train`, as another experiment chose them.
         data: the fingerprint of each draw's samples; empty before they are drawn.
     """
 
@@ -64,6 +65,7 @@ class Experiment:
     trials: int = 0
     models: tuple[str, ...] = (REFERENCE, "fixed")
     equal_parameters: bool = True
+    settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     data: tuple[str, ...] = ()
 
     @classmethod
@@ -100,6 +102,7 @@ class Experiment:
         equal_parameters: bool | None = None,
         draws: int | None = None,
         trials: int = 0,
+        tuned: Mapping[str, Mapping[str, object]] | None = None,
     ) -> "Experiment":
         """Return a copy with other values; None keeps the preset's.
 
@@ -110,6 +113,7 @@ class Experiment:
             equal_parameters: see the class.
             draws: number of draws of the data, at least 1.
             trials: see the class.
+            tuned: each model's settings, in place of trials.
 
         Raises:
             InputError: a key that is set elsewhere, an unknown model, or a number out of range.
@@ -127,6 +131,10 @@ class Experiment:
                 raise InputError(f"models: unknown {name!r}; choose {', '.join(VARIANTS)}")
             if models.count(name) > 1:
                 raise InputError(f"models: {name} is given more than once")
+        if tuned is not None and trials:
+            raise InputError("tune: the settings of another experiment need no trials")
+        if missing := [name for name in models if tuned is not None and name not in tuned]:
+            raise InputError(f"models: the other experiment chose no settings of {missing[0]}")
         decided = DECIDED | {f"model.{k}": "use --models" for m in models for k in VARIANTS[m]}
         task, train = dict(self.task), dict(self.train)
         for key, value in (settings or {}).items():
@@ -145,6 +153,7 @@ class Experiment:
             seeds=seeds,
             draws=draws,
             trials=trials,
+            settings={name: tuned[name] for name in models} if tuned is not None else {},
             models=models,
             equal_parameters=(
                 self.equal_parameters if equal_parameters is None else equal_parameters
@@ -207,7 +216,8 @@ class Experiment:
 
         def load(name: str, settings: Mapping[str, object]) -> TrainConfig:
             variant = {f"model.{key}": value for key, value in VARIANTS[name].items()}
-            values = {"model": {}} | self.train | dict(settings) | decided | variant
+            chosen = dict(self.settings.get(name, {})) | dict(settings)
+            values = {"model": {}} | self.train | chosen | decided | variant
             return TrainConfig.load(None, values)
 
         config = load(model, settings or {})

@@ -5,12 +5,14 @@ where the task draws it, and never see test samples.
 """
 
 import json
+from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.experiment import TASKS, Experiment
 from mlx_gateloop.experiments.runs import Trial
 from mlx_gateloop.tables import markdown_table
@@ -80,6 +82,26 @@ def best(experiment: Experiment, out: Path, model: str) -> dict[str, object]:
     return dict(min(known, key=lambda record: record["validation_loss"])["settings"])
 
 
+def chosen_in(out: Path) -> dict[str, dict[str, object]]:
+    """Read the settings that the trials of a finished experiment chose, or that it was given.
+
+    Args:
+        out: Its directory.
+
+    Raises:
+        InputError: There is no experiment, or one without settings or with trials to make.
+    """
+    experiment = Experiment.load(out / "experiment.json")
+    if experiment.settings:
+        return {model: dict(values) for model, values in experiment.settings.items()}
+    if not experiment.trials:
+        raise InputError(f"{out}: an experiment without trials; give one made with --tune")
+    for trial in trials(experiment, out):
+        if not trial.is_finished:
+            raise InputError(f"{out}: its trial {trial.name} is not finished; --resume it first")
+    return {model: best(experiment, out, model) for model in experiment.models}
+
+
 def _records(experiment: Experiment, out: Path, model: str) -> list[dict[str, Any]]:
     """The records of a model's trials, by number, as far as there are any."""
     files = [trial.record for trial in trials(experiment, out) if trial.model == model]
@@ -88,6 +110,10 @@ def _records(experiment: Experiment, out: Path, model: str) -> list[dict[str, An
 
 def report_trials(experiment: Experiment, out: Path) -> list[str]:
     """Report the trials of each model, and the settings that were chosen."""
+    if experiment.settings:
+        rows = [[model, _listed(values)] for model, values in experiment.settings.items()]
+        note = "Settings that another experiment's trials chose, and nothing was tried here."
+        return ["## Tuning", note, markdown_table(["model", "settings"], rows)]
     if not experiment.trials:
         return []
     rows = []
@@ -104,8 +130,7 @@ def report_trials(experiment: Experiment, out: Path) -> list[str]:
                 f"{len(losses) - len(known)}",
                 f"{losses[0]:.4f}" if losses and losses[0] is not None else "-",
                 f"{min(known):.4f}" if known else "-",
-                ", ".join(f"{key.split('.')[-1]} {value}" for key, value in chosen.items())
-                or "the preset's",
+                _listed(chosen),
             ]
         )
     header = ["model", "trials", "steps of all", "diverged", "loss of the preset's settings"]
@@ -117,6 +142,10 @@ def report_trials(experiment: Experiment, out: Path) -> list[str]:
         "own where the task draws it, and no test samples."
     )
     return ["## Tuning", note, markdown_table([*header, "best loss", "chosen"], rows)]
+
+
+def _listed(settings: Mapping[str, object]) -> str:
+    return ", ".join(f"{k.split('.')[-1]} {v}" for k, v in settings.items()) or "the preset's"
 
 
 def _length(experiment: Experiment) -> Any:

@@ -8,7 +8,14 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments import runs
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.run import run_experiment
-from mlx_gateloop.experiments.tuning import APART, best, report_trials, settings, trials
+from mlx_gateloop.experiments.tuning import (
+    APART,
+    best,
+    chosen_in,
+    report_trials,
+    settings,
+    trials,
+)
 from mlx_gateloop.experiments.variants import VARIANTS
 from mlx_gateloop.train.loop import Diverged
 
@@ -157,3 +164,40 @@ def test_interrupted_trials_go_on_and_end_as_undisturbed_ones(tmp_path, monkeypa
         same_arrays(out / file, tmp_path / "straight" / file)
     with pytest.raises(InputError, match="differs in trials: it had 3, now it is 4"):
         run_experiment(tiny(trials=4), out, resume=True)
+
+
+def test_settings_chosen_by_another_experiment(tmp_path):
+    """Each model takes its own, from the trials or from an experiment that took them."""
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    run_experiment(tiny(), first)
+    chosen = chosen_in(first)
+    assert chosen == {model: best(tiny(), first, model) for model in tiny().models}
+    longer = BAR.changed_by(TINY | {"steps": 6}, seeds=1, draws=1, tuned=chosen)
+    run_experiment(longer, second)
+    assert not (second / "trials").exists()
+    for model, values in chosen.items():
+        config = longer.config(longer.make_task(), model, 0)
+        rate = values.get("optimizer.learning_rate", 0.01)
+        assert config.optimizer.learning_rate == rate
+        assert (
+            f"  learning_rate: {rate}\n"
+            in (second / "runs" / f"{model}-0" / "config.yaml").read_text()
+        )
+    assert "another experiment's trials chose" in (second / "results.md").read_text()
+    assert chosen_in(second) == chosen
+    run_experiment(longer, second, resume=True)
+    run_experiment(tiny(trials=0), third)
+    with pytest.raises(InputError, match="an experiment without trials; give one made with --tune"):
+        chosen_in(third)
+    (first / "trials" / "fixed-2" / "trial.json").unlink()
+    with pytest.raises(InputError, match="its trial fixed-2 is not finished; --resume it first"):
+        chosen_in(first)
+
+
+def test_settings_of_another_experiment_are_of_its_models_and_need_no_trials():
+    with pytest.raises(
+        InputError, match=r"^models: the other experiment chose no settings of lru$"
+    ):
+        BAR.changed_by(TINY, models=["lru"], tuned={"fixed": {}})
+    with pytest.raises(InputError, match=r"^tune: the settings of another experiment need no"):
+        BAR.changed_by(TINY, trials=2, tuned={"fixed": {}, "data_controlled": {}})
