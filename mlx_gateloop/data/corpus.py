@@ -7,6 +7,7 @@ from mlx_gateloop.data import pydocs, python_source, wikitext
 from mlx_gateloop.data.documents import Document, read_documents
 from mlx_gateloop.errors import InputError
 
+PARTS = ("train.jsonl", "valid.jsonl", "test.jsonl")  # of a folder, as `mlx_lm.lora` names them
 TEST_FRACTION = 0.05  # of the files of `python-source`
 
 
@@ -34,7 +35,8 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
     Args:
         source: A text file, a `.jsonl` file (a line is {"text": ...} or {"messages": [...]}), a
             folder of such files (`.txt`, `.md`, `.text`, `.jsonl`, subfolders too), a folder with
-            WikiText files, or a name: `pydoc` (Python's own documentation) or `python-source`
+            `train.jsonl`, `valid.jsonl` and perhaps `test.jsonl`, which are its parts, a folder
+            with WikiText files, or a name: `pydoc` (Python's own documentation) or `python-source`
             (its standard library), which need no network, or `wikitext-103` (from the Hugging
             Face hub).
         validation_fraction: Of the documents, between 0 and 1.
@@ -61,6 +63,9 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
         return Corpus(*wikitext.read_parts(wikitext.download()))
     if wikitext.is_wikitext(Path(source)):
         return Corpus(*wikitext.read_parts(Path(source)))
+    if all((Path(source) / name).is_file() for name in PARTS[:2]):
+        files = [Path(source) / name for name in PARTS]
+        return Corpus(*(read_documents(str(file)) for file in files if file.exists()))
     return split(read_documents(source), validation_fraction)
 
 

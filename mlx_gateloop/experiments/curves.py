@@ -10,7 +10,7 @@ import numpy as np
 from mlx_gateloop.experiments.measure import Measure
 from mlx_gateloop.tables import markdown_table
 
-PARTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)  # of the steps, at which accuracies are tabulated
+PARTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)  # of the steps, after which means are tabulated
 
 
 def log_paths(out: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Path]]:

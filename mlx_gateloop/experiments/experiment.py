@@ -47,7 +47,8 @@ class Experiment:
         task: arguments of the task's generator; the others keep their defaults.
         train: values of `TrainConfig` by dotted key.
         seeds: the training's seeds are 0 to seeds - 1.
-        draws: draws of the data; seed n trains and is tested on draw n % draws.
+        draws: draws of the data; seed n trains and is tested on draw n % draws. With fewer draws
+            than seeds, runs share data and intervals are too narrow.
         trials: settings that are tried for each model before its runs; 0 takes the preset's.
         models: names of `VARIANTS`.
         equal_parameters: choose each model's `intermediate_size` so that it has as many
@@ -61,7 +62,7 @@ class Experiment:
     task: dict[str, object]
     train: dict[str, object]
     seeds: int = 5
-    draws: int = 3
+    draws: int = 5
     trials: int = 0
     models: tuple[str, ...] = (REFERENCE, "fixed")
     equal_parameters: bool = True
@@ -217,7 +218,7 @@ class Experiment:
         def load(name: str, settings: Mapping[str, object]) -> TrainConfig:
             variant = {f"model.{key}": value for key, value in VARIANTS[name].items()}
             chosen = dict(self.settings.get(name, {})) | dict(settings)
-            values = {"model": {}} | self.train | chosen | decided | variant
+            values = {"model": {}} | self.train | variant | chosen | decided
             return TrainConfig.load(None, values)
 
         config = load(model, settings or {})

@@ -34,8 +34,11 @@ class Measure:
     def leads(
         self, runs: Mapping[str, Sequence[Mapping[str, Any]]], reference: str = REFERENCE
     ) -> dict[str, list[float]]:
-        """The reference's leads over each other model, for the seeds that both have."""
-        values = {m: {r["seed"]: self.of(r) for r in results} for m, results in runs.items()}
+        """The reference's leads over each other model, for the seeds that both have finished."""
+        values = {
+            model: {result["seed"]: self.of(result) for result in results if result["finished"]}
+            for model, results in runs.items()
+        }
         ours = values.pop(reference, {})
         sign = -1 if self.is_loss else 1
         return {

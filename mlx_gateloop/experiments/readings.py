@@ -95,8 +95,13 @@ def _report(out: Path, experiment: Experiment, command: str) -> str:
                 by_seed = runs.get(model, {})
                 row.append(mean_and_spread(list(by_seed.values())) if by_seed else "-")
                 row.append("-" if name == OURS else _difference(by_seed, ours.get(model, {})))
-            rows.append([*row, _difference(runs.get(first, {}), runs.get(second, {}))])
+            parameters = (
+                f"{results[0]['parameters']:,}" for results in read_runs(out / name).values()
+            )
+            lead = _difference(runs.get(first, {}), runs.get(second, {}))
+            rows.append([*row, lead, ", ".join(parameters)])
     header = ["reading", first, f"{first}: change", second, f"{second}: change", "lead"]
+    header.append("parameters")
     parts = [
         "# Readings of what the paper leaves open",
         markdown_table(["", ""], list(facts(command).items())),

@@ -34,7 +34,15 @@ from mlx_gateloop.watch import trace_of
 
 # Accuracy on Memory Horizon: paper, section 5.1, figure 6.
 CLAIMS = {("memory-horizon", "paper"): {"data_controlled": "0.43", "fixed": "0.25"}}
-LABELS = {"softmax": "softmax without positions"}  # of models whose name needs explanation
+# Of models whose names need explanation.
+LABELS = {
+    "softmax": "softmax without positions",
+    "retnet": "retnet (norm over all heads)",
+    **{
+        f"{name}_as_published": f"{name} with constant queries and real C"
+        for name in ("lru", "s4d_lin", "s4d_inv", "s5")
+    },
+}
 Runs = dict[str, list[dict[str, Any]]]
 
 
@@ -47,9 +55,10 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
         tasks: its samples, of each draw.
         command: the command line.
     """
-    runs = read_runs(out)
-    if not runs:
+    every = read_runs(out)
+    if not every:
         return
+    runs = {model: _counted(results) for model, results in every.items()}
     task, marks = tasks[0], _oracles(tasks)
     environment, measure = facts(command), measure_of(experiment.name)
     states = {
@@ -62,11 +71,12 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
     text = [
         f"# {experiment.name}, preset {experiment.preset}{'' if as_named else ', changed'}",
         markdown_table(["", ""], [*environment.items(), *_configuration(experiment)]),
-        "## Test accuracy",
+        "## Test results",
         "Weights with the lowest validation loss; mean and standard deviation over seeds. The "
         f"draw of the data is that of the seed modulo {experiment.draws}. The state size is in "
         "numbers, complex where the transitions are.",
         _accuracies(runs, states, claims, planned),
+        *_left_out(every, runs),
         *listed_leads(runs, measure),
         "Scores of simple strategies on the same test samples:",
         markdown_table(
@@ -76,6 +86,8 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
         "## Accuracy over the required memory span",
         _by_span(runs),
         "## Speed of learning",
+        f"Mean {measure.name} on validation data after a part of the steps. The learning rate "
+        "falls to zero over all steps, so a shorter run would end at other values.",
         speed_of_learning(out, runs, measure),
         *_resets(runs),
         *_draw(out, experiment, runs, tasks),
@@ -85,7 +97,7 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
         "environment": environment,
         "oracles": marks,
         "models": {model: _summary(results) for model, results in runs.items()},
-        "runs": [result for results in runs.values() for result in results],
+        "runs": [result for results in every.values() for result in results],
     }
     for name, content in (("results.json", json.dumps(tree)), ("results.md", "\n\n".join(text))):
         with replacing(out / name) as partial:
@@ -117,6 +129,26 @@ def counts_by_span(runs: Runs) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]
         model: [(padded(asked), padded(right)) for asked, right in pairs]
         for model, pairs in counts.items()
     }
+
+
+def _counted(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the finished runs of a model, or all if none is finished."""
+    return [result for result in results if result["finished"]] or results
+
+
+def _left_out(every: Runs, counted: Runs) -> list[str]:
+    """Name the runs that do not count, and those that diverged."""
+
+    def named(text: str, results: list[dict[str, Any]]) -> list[str]:
+        names = ", ".join(f"{result['model']}-{result['seed']}" for result in results)
+        return [f"{text}: {names}."] if results else []
+
+    missing = [r for model, results in every.items() for r in results if r not in counted[model]]
+    diverged = [r for results in counted.values() for r in results if r.get("diverged")]
+    return [
+        *named("Left out, as they are not finished", missing),
+        *named("Diverged, and tested with the best weights before that", diverged),
+    ]
 
 
 def _summary(results: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """One training run of an experiment: a trial of settings, or a run whose test counts."""
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,26 +71,30 @@ class Run:
     def go(self) -> bool:
         """Train, or resume, and write the result, whether finished or interrupted.
 
+        A run that diverges is finished too: its result is that of the best weights before.
+
         Returns:
             True if the run is finished and Ctrl-C came in its last step.
         """
         task = self.task()
-        config, finished = self.config(task), False
+        config, finished, diverged = self.config(task), False, False
         try:
-            stop = self._train(config, task)
+            resume = self.directory.exists()
+            stop = train(config, task, self.directory, resume=resume).stop_requested
             finished = True
             return stop
+        except Diverged as error:
+            print(f"{self.name}: {error}", file=sys.stderr)
+            finished = diverged = True
+            return False
         finally:
             if (self.directory / LAST).parent.exists():  # else it failed before there was a model
                 steps = config.total_steps(TaskSource(config, task).batches.per_epoch)
                 labels = {"model": self.model, "seed": self.number, "draw": self.draw}
-                labels |= {"finished": finished, "total_steps": steps}
+                labels |= {"finished": finished, "diverged": diverged, "total_steps": steps}
                 with replacing(self.record) as partial:
                     text = json.dumps(labels | self._result(task))
                     partial.write_text(f"{text}\n", encoding="utf-8")
-
-    def _train(self, config: TrainConfig, task: Task) -> bool:
-        return train(config, task, self.directory, resume=self.directory.exists()).stop_requested
 
     def _progress(self) -> Progress:
         return read_newest(self.directory / LAST)[1]
@@ -113,7 +118,7 @@ class Run:
 
 
 class Trial(Run):
-    """A run that tries settings: it never sees the test samples, and may diverge."""
+    """A run that tries settings: it never sees the test samples."""
 
     @property
     def record(self) -> Path:
@@ -122,12 +127,6 @@ class Trial(Run):
     def task(self) -> Task:
         task = super().task()
         return replace(task, test=task.test[:0])
-
-    def _train(self, config: TrainConfig, task: Task) -> bool:
-        try:
-            return super()._train(config, task)
-        except Diverged:
-            return False
 
     def _result(self, task: Task) -> dict[str, Any]:
         progress = self._progress()

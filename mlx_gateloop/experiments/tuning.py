@@ -15,14 +15,15 @@ import numpy as np
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.experiment import TASKS, Experiment
 from mlx_gateloop.experiments.runs import Trial
+from mlx_gateloop.experiments.variants import VARIANTS
+from mlx_gateloop.model.arguments import SPREAD
 from mlx_gateloop.tables import markdown_table
 
 APART = 1000  # the draw and the seed of the trials, apart from those of the runs
 RATES = 10.0  # the learning rate is within this factor of the preset's
 RATIOS = 10.0  # and that of the state transitions within this one of it
 SHORTEST = 2.0  # tokens, of the longest half-life at the start
-# Models whose half-lives at the start are ours to choose; the others' are those of their papers.
-FREE_HALF_LIVES = {"data_controlled", "fixed", "real_gates", "softmax_data_controlled"}
+COUNTS = (1, 2, 4)  # of heads
 
 
 def trials(experiment: Experiment, out: Path) -> list[Trial]:
@@ -48,35 +49,39 @@ def trials(experiment: Experiment, out: Path) -> list[Trial]:
 
 
 def settings(experiment: Experiment, model: str, number: int) -> dict[str, object]:
-    """The settings of a trial: the preset's own for number 0, drawn for the others.
+    """Draw the settings of a trial: rates, and what a model has of half-lives and heads.
 
-    All models have the same learning rates under the same number.
+    All models have the same learning rates under the same number, and all half-lives and numbers of
+    heads are the same for those that have any.
     """
-    if number == 0:
-        return {}
     generator = np.random.default_rng((APART, number))
     preset: Any = experiment.train["optimizer.learning_rate"]
-    rate, ratio, half_life = generator.uniform((-1, -1, 0), (1, 1, 1))
+    rate, ratio, half_life, chance, heads = generator.uniform((-1, -1, 0, 0, 0), (1, 1, 1, 1, 1))
     rate = preset * RATES**rate
     found: dict[str, object] = {
         "optimizer.learning_rate": _short(rate),
         "optimizer.state_transition_learning_rate": _short(rate * RATIOS**ratio),
     }
-    if model in FREE_HALF_LIVES and generator.random() < 0.5:
+    variant = VARIANTS[model]
+    if variant["transition"] in SPREAD and chance < 0.5:
         longest = max(float(_length(experiment)), SHORTEST)
         found["model.longest_half_life"] = _short(SHORTEST * (longest / SHORTEST) ** half_life)
+    if "num_heads" in variant:
+        found["model.num_heads"] = COUNTS[int(heads * len(COUNTS))]
     return found
 
 
 def best(experiment: Experiment, out: Path, model: str) -> dict[str, object]:
-    """The settings of a model's best trial so far; the preset's if there is none.
+    """The settings of a model's best trial so far, the preset's if there is none.
+
+    A trial that diverged is none, whatever its loss was before.
 
     Args:
         experiment: The experiment.
         out: Its directory.
         model: A name of `VARIANTS`.
     """
-    known = [r for r in _records(experiment, out, model) if r["validation_loss"] is not None]
+    known = [record for record in _records(experiment, out, model) if _has_loss(record)]
     if not known:
         return {}
     return dict(min(known, key=lambda record: record["validation_loss"])["settings"])
@@ -108,6 +113,10 @@ def _records(experiment: Experiment, out: Path, model: str) -> list[dict[str, An
     return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
 
 
+def _has_loss(record: Mapping[str, Any]) -> bool:
+    return record["validation_loss"] is not None and not record["diverged"]
+
+
 def report_trials(experiment: Experiment, out: Path) -> list[str]:
     """Report the trials of each model, and the settings that were chosen."""
     if experiment.settings:
@@ -119,27 +128,27 @@ def report_trials(experiment: Experiment, out: Path) -> list[str]:
     rows = []
     for model in experiment.models:
         records = _records(experiment, out, model)
-        losses = [record["validation_loss"] for record in records]
-        known = [loss for loss in losses if loss is not None]
+        known = [record["validation_loss"] for record in records if _has_loss(record)]
         chosen = best(experiment, out, model)
         rows.append(
             [
                 model,
                 f"{len(records)}",
                 f"{sum(record['steps'] for record in records):,}",
-                f"{len(losses) - len(known)}",
-                f"{losses[0]:.4f}" if losses and losses[0] is not None else "-",
+                f"{len(records) - len(known)}",
+                f"{np.median(known):.4f}" if known else "-",
                 f"{min(known):.4f}" if known else "-",
                 _listed(chosen),
             ]
         )
-    header = ["model", "trials", "steps of all", "diverged", "loss of the preset's settings"]
+    header = ["model", "trials", "steps of all", "diverged", "median loss"]
     note = (
         "The same random settings for every model, chosen by validation loss: learning rates "
         f"within a factor {RATES:g} of the preset's, those of the state transitions within "
-        f"{RATIOS:g} of that, and in about half of the trials a longest half-life at the start, "
-        "where a model has one to choose. Trials have the runs' steps, a draw of the data of their "
-        "own where the task draws it, and no test samples."
+        f"{RATIOS:g} of that; in about half of the trials a longest half-life at the start, where "
+        f"a model learns magnitudes; and {', '.join(map(str, COUNTS))} heads, where it has heads. "
+        "Trials have the runs' steps, a draw of the data of their own where the task draws it, and "
+        "no test samples. Intervals leave out the chance in the tuning."
     )
     return ["## Tuning", note, markdown_table([*header, "best loss", "chosen"], rows)]
 

@@ -1,14 +1,17 @@
 """The models that experiments compare, by name; light to import, for the command's parser."""
 
-PUBLISHED = {"query": "constant", "input_gate": "none"}  # real, where the publications are complex
-HEADS = {"num_heads": 4}  # of models with heads; the others are max-headed
+# Models with heads, whose number is tuned, mix their outputs; the others are max-headed.
+HEADS = {"num_heads": 4, "output_projection": True}
+# What the published models have after or around their operator, as far as the layer has it.
+PUBLISHED = {"query": "constant", "input_gate": "none", "output_projection": True}
+RETNET = {"transition": "retnet", "sub_norm": True, "output_gate": True}
 # The fields of `ModelArgs` that each changes; the rest is the same for all.
 VARIANTS: dict[str, dict[str, object]] = {
     "data_controlled": {"transition": "data_controlled"},
     "fixed": {"transition": "fixed"},
     "real_gates": {"transition": "data_controlled", "gate": "real"},
-    "linear_attention": {"transition": "linear_attention"},
-    "retnet": {"transition": "retnet", **HEADS},
+    "linear_attention": {"transition": "linear_attention", "sub_norm": True, **HEADS},
+    "retnet": {**RETNET, **HEADS},
     "lru": {"transition": "lru"},
     "s4d_lin": {"transition": "s4d_lin"},
     "s4d_inv": {"transition": "s4d_inv"},

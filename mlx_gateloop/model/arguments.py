@@ -13,12 +13,9 @@ Count = Annotated[int, Field(gt=0, lt=2**31)]  # MLX counts in 32 bits
 Activation = Literal["identity", "tanh", "sigmoid"]
 GATED = ("data_controlled", "fixed")
 # The values of fields that shape gates, with all other transitions.
-UNGATED = {
-    "transition_per": "channel",
-    "gate": "polar",
-    "ablation": "none",
-    "longest_half_life": None,
-}
+UNGATED = {"transition_per": "channel", "gate": "polar", "ablation": "none"}
+# The transitions whose memories at the start are chosen; the others learn none.
+SPREAD = (*GATED, "lru", "s4d_lin", "s4d_inv", "s5")
 
 
 @raises_input_error
@@ -44,11 +41,12 @@ class LayerArgs:
         dropout: Probability, on the embedding and on the output of each mixing.
         gate: "polar", a = sigmoid(gamma) exp(i theta), the paper's; "polar_abs",
             |a| = sigmoid(|z|) and arg a = arg z of z = gamma + i theta (gateloop-transformer's);
-            "real", without theta. This field, longest_half_life, transition_per and ablation are
-            for "data_controlled" and "fixed" only.
+            "real", without theta. This field, transition_per and ablation are for
+            "data_controlled" and "fixed" only.
         longest_half_life: Half-life of a channel's memory at the start, in tokens: the channels'
-            half-lives are spread from 1 to it, evenly in their logarithm, and phases start near 0.
-            None, the paper's start: |a| = sigmoid(normal), mostly forgotten after ten tokens.
+            half-lives are spread from 1 to it (S4D's and S5's from a hundredth), evenly in their
+            logarithm, and gates' phases start near 0. None, as published: |a| = sigmoid(normal) in
+            GateLoop, mostly forgotten after ten tokens. For transitions with learned magnitudes.
         query: "linear", a projection of x (the paper's), or "constant", one learned number a
             channel, as in the published LRU, S4D and S5, where it is complex.
         rope_theta: Base of the rotary positions (arXiv 2104.09864, 10,000 there) that turn query
@@ -125,8 +123,11 @@ class LayerArgs:
         if self.state_activation != "identity" and self.mixer == "softmax":
             raise self.invalid("state_activation", "'identity' with mixer 'softmax'")
         self._check_transition()
-        if self.longest_half_life is not None and (self.gate == "polar_abs" or not self.bias):
-            raise self.invalid("longest_half_life", "null with polar_abs or without bias")
+        if self.longest_half_life is not None:
+            if self.transition not in SPREAD:
+                raise self.invalid("longest_half_life", f"null with transition {self.transition!r}")
+            if self.transition in GATED and (self.gate == "polar_abs" or not self.bias):
+                raise self.invalid("longest_half_life", "null with polar_abs or without bias")
         if self.output_projection is False and (self.output_gate or self.width != self.hidden_size):
             raise self.invalid("output_projection", "true with an output gate or a mixing_size")
 
@@ -176,8 +177,7 @@ class LayerArgs:
         if self.transition not in GATED:
             for name, value in UNGATED.items():
                 if getattr(self, name) != value:
-                    shown = "null" if value is None else repr(value)
-                    raise self.invalid(name, f"{shown} with transition {self.transition!r}")
+                    raise self.invalid(name, f"{value!r} with transition {self.transition!r}")
             if self.input_gate == "tied":
                 raise self.invalid("input_gate", f"another with transition {self.transition!r}")
         elif self.input_gate == "tied" and (self.gate == "polar_abs" or self.ablation != "none"):

@@ -21,6 +21,7 @@ from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.ops import Transition
 
 STEPS = (0.001, 0.1)  # range of Delta at the start, log-uniform: S4D and S5
+DECAY = 0.5  # -Re A at the start, theirs
 
 
 class ConstantTransition(nn.Module):
@@ -63,7 +64,8 @@ class RetNet(ConstantTransition):
 class LRU(ConstantTransition):
     """a = exp(-exp(nu) + i exp(theta)), and the key times exp(log_scale); all three are learned.
 
-    At the start a is uniform on the unit disk and the scale sqrt(1 - |a|^2).
+    At the start a is uniform on the unit disk, or with a `longest_half_life` its half-lives are
+    spread from 1 token to that; the scale is sqrt(1 - |a|^2).
     Source: Orvieto et al., arXiv 2303.06349, lemma 3.2, section 3.4 and the defaults of appendix A
     (r_min = 0, r_max = 1, max_phase = 6.28).
     """
@@ -72,6 +74,8 @@ class LRU(ConstantTransition):
         super().__init__(args)
         # Without the ends, whose logarithms are infinite.
         square, turn = mx.random.uniform(1e-6, 1 - 1e-6, (2, args.width))
+        if args.longest_half_life is not None:
+            square = mx.exp(-2 * math.log(2) / args.longest_half_life**square)
         self.nu = mx.log(-0.5 * mx.log(square))
         self.theta = mx.log(6.28 * turn)
         self.log_scale = 0.5 * mx.log1p(-square)
@@ -88,10 +92,10 @@ class StateSpace(ConstantTransition):
     """S4D and S5: a = exp(Delta A) and the key times (a - 1) / A, the zero-order hold.
 
     A = -exp(log_decay) + i frequency and Delta = exp(log_step) are learned; A starts as -1/2 + i
-    times the published frequencies. S4D has one Delta per head, S5 one per state.
-    Only the factor's magnitude is used: the published output Re(C h) has a free complex C, ours a
-    real query, so C = q conj(phase of the factor). The factor 2 of conjugate pairs is left to the
-    query too.
+    times the published frequencies, and a `longest_half_life` moves Delta's range. S4D has one
+    Delta per head, S5 one per state. Only the factor's magnitude is used: the published output
+    Re(C h) has a free complex C, ours a real query, so C = q conj(phase of the factor). The factor
+    2 of conjugate pairs is left to the query too.
 
     Source: Gu et al., arXiv 2206.11893 (S4D); Smith et al., arXiv 2208.04933 (S5).
     """
@@ -101,10 +105,14 @@ class StateSpace(ConstantTransition):
         is_max_headed = args.heads == args.width
         systems = 1 if is_max_headed else args.heads
         frequencies = FREQUENCIES[args.transition](args.width // systems)
-        self.log_decay = mx.full((args.width,), math.log(0.5))
+        self.log_decay = mx.full((args.width,), math.log(DECAY))
         self.frequency = mx.tile(mx.array(frequencies, mx.float32), systems)
         steps = args.width if args.transition == "s5" else args.heads
-        self.log_step = mx.random.uniform(math.log(STEPS[0]), math.log(STEPS[1]), (steps,))
+        shortest, longest = STEPS
+        if args.longest_half_life is not None:
+            least = math.log(2) / (DECAY * args.longest_half_life)
+            shortest, longest = least, least * longest / shortest
+        self.log_step = mx.random.uniform(math.log(shortest), math.log(longest), (steps,))
 
     def transition(self) -> Transition:
         decay, frequency, step = self._continuous()

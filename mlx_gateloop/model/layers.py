@@ -10,7 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.arguments import GATED, LayerArgs
 from mlx_gateloop.model.gates import Gates, projection
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.pointwise import gelu, layer_norm, sigmoid, silu
@@ -49,7 +49,7 @@ class TimeMixing(Gates):
             self.k_proj = projection(nn.Linear, size, width, bias)
         self.v_proj = projection(nn.Linear, size, width, bias)
         self.add_transition()
-        if args.longest_half_life is not None:
+        if args.longest_half_life is not None and args.transition in GATED:
             self.v_proj.weight *= self.spread_half_lives(args.longest_half_life)[:, None]
         if args.sub_norm:
             self.sub_norm = LayerNorm(width, args.layer_norm_eps)
@@ -130,8 +130,8 @@ class SoftmaxMixing(TimeMixing):
         y_n = sum_m softmax_m(Re(q_n k_m a_{m+1} ... a_n) / sqrt(K)) v_m   over m <= n
 
     Transition "none", a = 1, is plain causal attention, with rotary positions if there is a
-    `rope_theta`. The division by sqrt(K), with K channels
-    per head, is from Vaswani et al. (arXiv 1706.03762); the paper leaves it to the weights.
+    `rope_theta`. The division by sqrt(K), with K channels per head, is from Vaswani et al. (arXiv
+    1706.03762); the paper leaves it to the weights.
     """
 
     def __call__(self, x: mx.array, mask: Mask = None, cache: Cache = None) -> mx.array:

@@ -42,7 +42,8 @@ def exp(x: mx.array) -> mx.array:
 
 def softmax(x: mx.array) -> mx.array:
     """Compute exp(x_j) / sum_i exp(x_i) over the last axis; argument and result as in `gelu`."""
-    if _native() is None or x.dtype != mx.float32:  # half types lose digits in the composition
+    # Half types would lose digits in the composition.
+    if _native() is None or x.dtype != mx.float32 or x.size == 0:
         return mx.softmax(x, axis=-1)
     weights = exp(x - mx.stop_gradient(x.max(-1, keepdims=True)))
     return weights / weights.sum(-1, keepdims=True)

@@ -1,10 +1,10 @@
 """Softmax attention of the last tokens to all tokens, with relative positions from a cache.
 
 Unlike `softmax_attention` it takes logarithms of transitions, which a cache can append to, and its
-memory grows with L^2 without a factor K. Phases turn query and key by their sums from the first
-token. Magnitudes would under- or overflow there: queries are taken in blocks, and the decay from
-earlier tokens is split at the block's start. Both factors are at most 1, so there is no division,
-and only forgotten tokens underflow.
+memory grows with L^2 K / BLOCK in place of L^2 K. Phases turn query and key by their sums from the
+first token. Magnitudes would under- or overflow there: queries are taken in blocks, and the decay
+from earlier tokens is split at the block's start. Both factors are at most 1, so there is no
+division, and only forgotten tokens underflow.
 """
 
 import math
@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from mlx_gateloop.ops.pointwise import exp, softmax
 
-BLOCK = 16  # queries; a block's own decays cost L BLOCK exponentials, the earlier ones L^2 / BLOCK
+BLOCK = 16  # queries; with L^2 / BLOCK + L BLOCK exponentials, and as much memory, for each channel
 TURN = 6.28125  # 2 pi in few bits: its products with whole numbers are exact
 TURN_REST = 2 * math.pi - TURN
 

@@ -171,11 +171,7 @@ def assign_state(state: dict[str, mx.array], model: nn.Module, optimizer: Optimi
     """Put arrays with the names of `state_of` in place."""
     tree = tree_unflatten(list(state.items()))
     model.update(tree["model"])
-    prefix = "optimizer."
-    optimizer.restore(
-        {name.removeprefix(prefix): a for name, a in state.items() if name.startswith(prefix)},
-        model.trainable_parameters(),
-    )
+    optimizer.restore(dict(tree_flatten(tree["optimizer"])), model.trainable_parameters())
     high, low = tree["random"][0].tolist()
     mx.random.seed(high << 32 | low)
     mx.eval(model.state, optimizer.state)

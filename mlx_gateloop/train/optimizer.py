@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import mlx.core as mx
-import mlx.nn as nn
 import mlx.optimizers as optim
 from mlx.utils import tree_flatten, tree_unflatten
 
@@ -62,10 +61,16 @@ class Optimizer(optim.MultiOptimizer):
         for group, weights in zip(self.optimizers, self.join(parameters), strict=True):
             group.init(weights)
 
-    def update(self, model: nn.Module, gradients: Tree) -> None:
-        """Update the weights of a model by their gradients."""
-        weights = model.trainable_parameters()
-        model.update(self.split(self.updated(self.join(gradients), self.join(weights)), weights))
+    def apply_gradients(self, gradients: Tree, parameters: Tree) -> Tree:
+        """Compute the updated weights; `update` calls it.
+
+        Args:
+            gradients: of some weights.
+            parameters: these weights, and any others.
+        """
+        names, weights = dict(tree_flatten(gradients)), dict(tree_flatten(parameters))
+        part = cast(Tree, tree_unflatten([(name, weights[name]) for name in names]))
+        return self.split(self.updated(self.join(gradients), self.join(part)), part)
 
     def updated(self, gradients: list[Named], weights: list[Named]) -> list[Named]:
         """Compute the weights after a step and change the moments; all arrays are joined."""

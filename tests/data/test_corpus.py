@@ -93,6 +93,15 @@ def test_bad_files(tmp_path, name, content, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_folder_may_have_the_parts_that_mlx_lm_names(tmp_path):
+    for name in ("train", "valid", "test"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": name}) + "\n")
+    assert load_corpus(str(tmp_path)) == Corpus(["train"], ["valid"], ["test"])
+    assert load_documents(str(tmp_path)) == ["test", "train", "valid"]
+    (tmp_path / "test.jsonl").unlink()
+    assert load_corpus(str(tmp_path)) == Corpus(["train"], ["valid"])
+
+
 def test_a_folder_without_text(tmp_path):
     (tmp_path / "image.png").write_bytes(b"x")
     with pytest.raises(InputError, match=r"no \.txt, \.md, \.text, \.jsonl file in this folder"):

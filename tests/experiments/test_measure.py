@@ -14,7 +14,7 @@ from mlx_gateloop.experiments.measure import (
 def results(*accuracies, first=0):
     """Results of seeds from `first` on; the loss is such that bits are 1 - accuracy."""
     return [
-        {"seed": seed, "accuracy": accuracy, "loss": (1 - accuracy) * np.log(2)}
+        {"seed": seed, "accuracy": accuracy, "loss": (1 - accuracy) * np.log(2), "finished": True}
         for seed, accuracy in enumerate(accuracies, first)
     ]
 
@@ -36,6 +36,12 @@ def test_leads_are_between_the_same_seeds():
     ]
     assert listed_leads({"fixed": RUNS["fixed"]}, ACCURACY) == []
     assert listed_leads({"data_controlled": RUNS["data_controlled"]}, ACCURACY) == []
+
+
+def test_a_run_that_is_not_finished_has_no_lead():
+    runs = {model: results(0.5, 0.5) for model in ("data_controlled", "fixed")}
+    runs["fixed"][1] |= {"accuracy": 0.1, "finished": False}
+    assert ACCURACY.leads(runs) == {"fixed": [0.0]}
 
 
 def test_fewer_bits_are_a_lead():

@@ -107,3 +107,14 @@ def test_the_summary_of_a_model():
 def test_without_runs_there_is_no_report(tmp_path):
     report.write_report(tmp_path, None, None, "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_that_are_not_finished_are_left_out_and_named():
+    first = result("fixed", 0, 0.5)
+    second = result("fixed", 1, 0.1, finished=False)
+    alone = result("lru", 0, 0.2, finished=False)
+    every = {"fixed": [first, second], "lru": [alone]}
+    counted = {model: report._counted(results) for model, results in every.items()}
+    assert counted == {"fixed": [first], "lru": [alone]}  # there is no other of lru
+    assert report._left_out(every, counted) == ["Left out, as they are not finished: fixed-1."]
+    assert report._left_out(counted, counted) == []

@@ -33,33 +33,41 @@ def without_pictures(monkeypatch):
     monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: None)
 
 
-def test_settings_are_the_same_for_all_models_but_for_half_lives_that_a_model_lacks():
-    half_lives = 0
+def test_settings_are_the_same_for_all_models_but_for_what_a_model_lacks():
+    half_lives, counts = 0, set()
     for number in range(20):
         found = {model: settings(BAR, model, number) for model in VARIANTS}
         assert found == {model: settings(BAR, model, number) for model in VARIANTS}
         longest = {model: s.pop("model.longest_half_life", None) for model, s in found.items()}
+        heads = {model: s.pop("model.num_heads", None) for model, s in found.items()}
         assert len({str(values) for values in found.values()}) == 1
-        assert longest["lru"] is None
-        assert longest["fixed"] == longest["data_controlled"] == longest["real_gates"]
+        for model, variant in VARIANTS.items():
+            has_none = variant["transition"] in ("linear_attention", "retnet", "none")
+            assert longest[model] == (None if has_none else longest["fixed"])
+            assert heads[model] == (heads["softmax"] if "num_heads" in variant else None)
         half_lives += longest["fixed"] is not None
-        if number == 0:
-            assert found["fixed"] == {}
-            continue
+        counts.add(heads["softmax"])
         rate = found["fixed"]["optimizer.learning_rate"]
         of_transitions = found["fixed"]["optimizer.state_transition_learning_rate"]
         assert 1e-3 <= rate <= 1e-1  # the preset's is 0.01
         assert 0.099 <= of_transitions / rate <= 10.1
         assert longest["fixed"] is None or 2 <= longest["fixed"] <= 64
     assert 4 < half_lives < 16
+    assert counts == {1, 2, 4}
 
 
 def test_every_model_takes_every_setting():
     task = BAR.make_task()
     for model in VARIANTS:
         for number in range(12):
-            args = BAR.config(task, model, 0, settings(BAR, model, number)).model_args(6)
-            assert {key: getattr(args, key) for key in VARIANTS[model]} == VARIANTS[model]
+            chosen = settings(BAR, model, number)
+            args = BAR.config(task, model, 0, chosen).model_args(6)
+            expected = VARIANTS[model] | {
+                key.removeprefix("model."): value
+                for key, value in chosen.items()
+                if key.startswith("model.")
+            }
+            assert {key: getattr(args, key) for key in expected} == expected
 
 
 def test_the_best_trial_decides_and_budgets_are_equal(tmp_path):
@@ -76,7 +84,7 @@ def test_the_best_trial_decides_and_budgets_are_equal(tmp_path):
         lowest = min(records, key=lambda record: record["validation_loss"])
         assert best(experiment, tmp_path / "out", model) == lowest["settings"]
         config = (tmp_path / "out" / "runs" / f"{model}-0" / "config.yaml").read_text()
-        rate = lowest["settings"].get("optimizer.learning_rate", 0.01)
+        rate = lowest["settings"]["optimizer.learning_rate"]
         assert f"  learning_rate: {rate}\n" in config
     assert list(steps.values()) == [[4, 4, 4]] * 3
     text = (tmp_path / "out" / "results.md").read_text()
@@ -123,25 +131,43 @@ def test_test_samples_do_not_change_what_is_chosen(tmp_path, monkeypatch):
     assert chosen[0] == chosen[1]
 
 
-def test_a_trial_that_diverges_is_counted_and_never_chosen(tmp_path, monkeypatch):
+def diverging(monkeypatch, *names):
+    """Let the runs of some directories diverge after their last step, with a finite loss before."""
     original = runs.train
 
     def train(config, task, directory, resume):
-        if config.optimizer.learning_rate == settings(BAR, "fixed", 1)["optimizer.learning_rate"]:
-            monkeypatch.setattr(runs.Run, "_progress", lambda _: runs.Progress())
-            original(config, task, directory, resume=resume)
+        result = original(config, task, directory, resume=resume)
+        if directory.name in names:
             raise Diverged("the validation loss is not finite")
-        monkeypatch.undo()
-        monkeypatch.setattr(runs, "train", train)
-        return original(config, task, directory, resume=resume)
+        return result
 
     monkeypatch.setattr(runs, "train", train)
-    experiment = tiny(models=["fixed"], trials=2)
-    run_experiment(experiment, tmp_path / "out")
-    assert best(experiment, tmp_path / "out", "fixed") == {}
-    (_, _, table) = report_trials(experiment, tmp_path / "out")
+
+
+def test_a_trial_that_diverges_is_counted_and_never_chosen(tmp_path, monkeypatch):
+    experiment, out = tiny(models=["fixed"], trials=2), tmp_path / "out"
+    run_experiment(experiment, tmp_path / "straight")
+    lower = best(experiment, tmp_path / "straight", "fixed")
+    number = [settings(experiment, "fixed", n) for n in range(2)].index(lower)
+    diverging(monkeypatch, f"fixed-{number}")
+    run_experiment(experiment, out)
+    assert best(experiment, out, "fixed") == settings(experiment, "fixed", 1 - number)
+    (*_, table) = report_trials(experiment, out)
     cells = [cell.strip() for cell in table.splitlines()[-1].split("|")[1:-1]]
-    assert (cells[1], cells[3], cells[-1]) == ("2", "1", "the preset's")
+    assert (cells[1], cells[3]) == ("2", "1")
+
+
+def test_a_run_that_diverges_is_finished_and_named(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    diverging(monkeypatch, "fixed-0")
+    run_experiment(tiny(trials=0), out)
+    records = [json.loads(file.read_text()) for file in out.glob("runs/*/test.json")]
+    assert {r["model"]: (r["finished"], r["diverged"]) for r in records} == {
+        "data_controlled": (True, False),
+        "fixed": (True, True),
+    }
+    line = "Diverged, and tested with the best weights before that: fixed-0."
+    assert line in (out / "results.md").read_text()
 
 
 def test_interrupted_trials_go_on_and_end_as_undisturbed_ones(tmp_path, monkeypatch):
@@ -177,7 +203,7 @@ def test_settings_chosen_by_another_experiment(tmp_path):
     assert not (second / "trials").exists()
     for model, values in chosen.items():
         config = longer.config(longer.make_task(), model, 0)
-        rate = values.get("optimizer.learning_rate", 0.01)
+        rate = values["optimizer.learning_rate"]
         assert config.optimizer.learning_rate == rate
         assert (
             f"  learning_rate: {rate}\n"

@@ -65,8 +65,8 @@ def test_an_unknown_argument_is_named():
             "gate must be 'polar' with transition 'lru', got 'real'",
         ),
         (
-            {"transition": "s5", "longest_half_life": 9},
-            "longest_half_life must be null with transition 's5', got 9",
+            {"transition": "linear_attention", "longest_half_life": 9},
+            "longest_half_life must be null with transition 'linear_attention', got 9",
         ),
         ({"transition": "retnet", "input_gate": "tied"}, "num_heads must be fewer"),
         ({"rope_theta": 1e4}, "rope_theta must be null with transition 'data_controlled', got"),

@@ -231,3 +231,20 @@ def test_what_is_learned_is_float32_and_unquantized(transition):
     x = x.astype(mx.bfloat16)
     assert layer.transition(x).first.dtype == layer.transition(x).second.dtype == mx.float32
     assert layer(x).dtype == mx.bfloat16
+
+
+@pytest.mark.parametrize("transition", ["lru", *STATE_SPACES])
+@pytest.mark.parametrize("longest", [4.0, 100.0])
+def test_half_lives_at_the_start_are_spread_up_to_the_longest(transition, longest):
+    """LRU's from one token on, the state spaces' from a hundredth of the longest."""
+    heads = 256 if transition == "s4d_lin" else None
+    layer = time_mixing(transition, heads, size=256, longest_half_life=longest)
+    half_lives = np.log(2) / -np.array(layer.constant.transition().first, np.float64)
+    shortest = 1 if transition == "lru" else longest / 100
+    assert shortest * 0.999 <= half_lives.min() < shortest * 1.5
+    assert longest * 0.7 < half_lives.max() <= longest * 1.001
+    middle = np.sqrt(shortest * longest)
+    assert np.median(half_lives) == pytest.approx(middle, rel=0.3)
+    factor = np.array(layer.constant.input_factor())
+    if transition == "lru":
+        np.testing.assert_allclose(factor**2 + np.exp(-2 * np.log(2) / half_lives), 1, atol=1e-5)

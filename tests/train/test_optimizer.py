@@ -120,6 +120,8 @@ def test_each_weight_moves_as_in_an_adamw_of_its_own():
     for gradient in random_gradients(model, steps=3):
         optimizer.update(model, gradient)
         reference.update(plain, gradient)
+    saved = dict(tree_flatten(reference.state))
+    assert optimizer.by_weight(model.parameters()).keys() == saved.keys()  # as ever in checkpoints
     expected = dict(tree_flatten(plain.parameters()))
     for path, weight in tree_flatten(model.parameters()):
         np.testing.assert_allclose(weight, expected[path], rtol=1e-6, atol=1e-7, err_msg=path)

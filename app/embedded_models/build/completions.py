@@ -3,8 +3,9 @@
     python -m app.embedded_models.build.completions runs/code runs/code-fixed
 
 prints Markdown: the bits for each byte of the held-out files; how many of 200 function bodies
-`ast.parse` accepts; how many questions about the documentation are answered word for word; and the
-first ten bodies. All models must have one tokenizer. Minutes a model.
+`ast.parse` accepts, with Wilson's 95% interval; how many questions about the documentation are
+answered word for word; and the first ten bodies. All models must have one tokenizer. Minutes a
+model.
 """
 
 import random
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from mlx_gateloop.data import encode, num_bytes
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.evaluate import evaluate
 from mlx_gateloop.generate import Sampling, Speed, stream
 from mlx_gateloop.io import load
@@ -34,6 +36,7 @@ BODIES, SHOWN, SEED = 200, 10, 0
 TEMPERATURE = 0.5
 LIMIT = 400  # tokens of a body; a longer one counts as refused
 ANSWER = 400  # tokens of an answer
+SHORT = 10  # letters of a line that may stand anywhere
 ORDER = 5
 WINDOW = 512  # tokens read at once; the state is carried on
 
@@ -108,6 +111,18 @@ def ngram_writer(ngram: KneserNey, tokenizer: Any) -> Writer:
     return writer
 
 
+def own_writer(functions: Sequence[Function], tokenizer: Any) -> Writer:
+    """Make a writer of the functions' own bodies, under the limit of the others."""
+
+    def writer(prompt: str, seed: int, speed: Speed) -> Iterator[str]:
+        text = functions[seed].body
+        tokens = tokenizer.encode(text, add_special_tokens=False)
+        speed.tokens = len(tokens)
+        yield text if len(tokens) < LIMIT else tokenizer.decode(tokens[:LIMIT])
+
+    return writer
+
+
 def answered(model: Model, tokenizer: Any, asked: Sequence[tuple[str, str]]) -> int:
     """Count the questions that a model answers word for word at temperature 0."""
     right = 0
@@ -122,15 +137,24 @@ def row(name: str, bits: str, written: Sequence[Written], answers: str) -> list[
     """Make a line of the table."""
     accepted = [result for result in written if result.accepted]
     code = sum(not result.function.is_documentation(result.body) for result in accepted)
+    low, high = wilson(len(accepted), len(written))
     return [
         name,
         bits,
-        f"{len(accepted)} ({len(accepted) / len(written):.0%})",
+        f"{len(accepted)} ({low:.0%} to {high:.0%})",
         str(code),
         str(sum(not result.finished for result in written)),
         f"{median(result.body.count(chr(10)) for result in written):.0f}",
         answers,
     ]
+
+
+def wilson(right: int, asked: int) -> tuple[float, float]:
+    """Compute Wilson's 95% interval of a share (J. Am. Stat. Assoc. 22, 1927)."""
+    square = 1.96**2
+    centre = (right + square / 2) / (asked + square)
+    half = 1.96 / (asked + square) * (right * (asked - right) / asked + square / 4) ** 0.5
+    return centre - half, centre + half
 
 
 def shown(written: Sequence[Written]) -> str:
@@ -145,13 +169,23 @@ def shown(written: Sequence[Written]) -> str:
 
 
 def report(directories: Sequence[str]) -> Iterator[str]:
-    """Yield the parts of the report as they are ready."""
+    """Yield the parts of the report as they are ready.
+
+    Raises:
+        InputError: No models, or models with different tokenizers.
+    """
+    if not directories:
+        raise InputError("no models; give their folders")
     files, asked = library.held_out(), questions()
-    bodies = chosen(files, BODIES)
-    own = [Written(function, function.body, True) for function in bodies]
-    rows, texts, size = [row("the files themselves", "", own, "")], [], num_bytes(files)
+    bodies, rows, texts, size = chosen(files, BODIES), [], [], num_bytes(files)
+    vocabulary: dict[str, int] = {}
     for directory in directories:
         model, tokenizer = load(directory)
+        vocabulary = vocabulary or tokenizer.get_vocab()
+        if tokenizer.get_vocab() != vocabulary:
+            raise InputError(
+                f"{directory}: another tokenizer than {directories[0]}'s; compare apart"
+            )
         tokens = encode(files, tokenizer)
         score = evaluate(model, tokens, size, WINDOW, 1, carry=True)
         written = write(bodies, model_writer(model, tokenizer))
@@ -159,13 +193,23 @@ def report(directories: Sequence[str]) -> Iterator[str]:
         name = Path(directory).name
         rows.append(row(name, f"{score.bits_per_byte:.3f}", written, answers))
         texts.append(f"## The first {SHOWN} bodies of {name}\n\n{shown(written[:SHOWN])}")
-    read = [document for document in library.documents() if isinstance(document, str)]
-    ngram = KneserNey(encode(read, tokenizer), ORDER, len(tokenizer.get_vocab()))
+    read = [document for document in library.parts().train if isinstance(document, str)]
+    ngram = KneserNey(encode(read, tokenizer), ORDER, len(vocabulary))
     written = write(bodies, ngram_writer(ngram, tokenizer))
     rows.append(row(f"{ORDER}-gram", f"{ngram.bits(tokens) / size:.3f}", written, ""))
+    own = write(bodies, own_writer(bodies, tokenizer))
     yield f"Held-out files: {len(files)}; bytes: {size:,}; tokens: {len(tokens):,}\n"
-    yield markdown_table(HEADER, rows) + "\n"
+    yield f"Lines above {SHORT} letters that were read elsewhere: {known(files, read):.0%}\n"
+    yield markdown_table(HEADER, [row("the files themselves", "", own, ""), *rows]) + "\n"
     yield from texts
+
+
+def known(files: Sequence[str], read: Sequence[str]) -> float:
+    """The share of the files' lines that stand in other texts too."""
+    elsewhere = {line.strip() for text in read for line in text.splitlines()}
+    lines = [line.strip() for file in files for line in file.splitlines()]
+    long = [line for line in lines if len(line) > SHORT]
+    return sum(line in elsewhere for line in long) / len(long)
 
 
 if __name__ == "__main__":

@@ -92,10 +92,10 @@ def spaced(text: str) -> str:
     return " ".join(text.split())
 
 
-def write(folder: Path, documents: Iterable[Document]) -> None:
-    """Write FOLDER/corpus.jsonl."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / "corpus.jsonl") as new, new.open("w", encoding="utf-8") as file:
+def write(path: Path, documents: Iterable[Document]) -> None:
+    """Write a .jsonl file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as new, new.open("w", encoding="utf-8") as file:
         for document in documents:
             key = "text" if isinstance(document, str) else "messages"
             file.write(json.dumps({key: document}) + "\n")
@@ -132,4 +132,4 @@ def _joined(turns: list[Conversation], chance: random.Random) -> Iterator[Conver
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), documents())
+    write(Path(sys.argv[1]) / "corpus.jsonl", documents())

@@ -11,7 +11,8 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 import mlx_gateloop as gl
 from mlx_gateloop import app
-from mlx_gateloop.data import encode
+from mlx_gateloop.data import Corpus, encode
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Speed
 from mlx_gateloop.tokenizer import byte_tokenizer
 
@@ -46,7 +47,14 @@ def test_a_row_counts_what_is_accepted(drawn):
     written = completions.write(drawn, writing(*texts))
     assert [result.accepted for result in written] == [True, False, True, False, False]
     assert [result.finished for result in written] == [True, True, True, False, True]
-    assert completions.row("a", "1.5", written, "2")[1:] == ["1.5", "2 (40%)", "1", "1", "1", "2"]
+    assert completions.row("a", "1.5", written, "2")[1:] == [
+        "1.5",
+        "2 (12% to 77%)",
+        "1",
+        "1",
+        "1",
+        "2",
+    ]
 
 
 def test_shown_text_does_not_end_its_block(drawn):
@@ -86,13 +94,38 @@ def test_the_report_has_every_model_the_ngram_and_the_first_bodies(monkeypatch):
     monkeypatch.setattr(completions, "LIMIT", 10)
     monkeypatch.setattr(completions, "questions", lambda: [("What does `len` do?", "No.")])
     monkeypatch.setattr(completions.library, "held_out", lambda: [FILE])
-    monkeypatch.setattr(completions.library, "documents", lambda: [FILE.replace("x", "y"), [{}]])
-    sizes, table, bodies = completions.report([str(DEMO)])
+    read = FILE.replace("x", "y").replace("return y + 7", "return x + 7")
+    monkeypatch.setattr(completions.library, "parts", lambda: Corpus([read, [{}]], []))
+    sizes, known, table, bodies = completions.report([str(DEMO)])
     assert sizes.startswith(f"Held-out files: 1; bytes: {len(FILE):,}; tokens: ")
+    assert known.endswith(" that were read elsewhere: 2%\n")  # one line of sixty
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
     assert [line[0] for line in rows] == ["", "---", "the files themselves", "demo", "5-gram"]
-    assert rows[2][2] == "3 (100%)"
+    assert rows[2][2] == "3 (44% to 100%)"
     assert rows[3][-1] == "0 of 1"
     assert 0 < float(rows[4][1]) < float(rows[3][1])  # the demo has never seen such a text
     assert "2. " in bodies
     assert "3. " not in bodies
+
+
+def test_files_own_bodies_are_under_the_limit_of_the_others(drawn, monkeypatch):
+    tokenizer = TokenizerWrapper(byte_tokenizer())
+    own = completions.write(drawn, completions.own_writer(drawn, tokenizer))
+    assert [result.body for result in own] == [function.body for function in drawn]
+    assert all(result.accepted for result in own)
+    monkeypatch.setattr(completions, "LIMIT", 10)
+    own = completions.write(drawn, completions.own_writer(drawn, tokenizer))
+    assert not any(result.finished for result in own)
+
+
+def test_models_with_other_tokenizers_are_refused(monkeypatch):
+    tokenizers = {"a": TokenizerWrapper(byte_tokenizer()), "b": gl.load(DEMO)[1]}
+    monkeypatch.setattr(completions, "load", lambda path: (gl.load(DEMO)[0], tokenizers[path]))
+    monkeypatch.setattr(completions, "BODIES", 1)
+    monkeypatch.setattr(completions, "LIMIT", 1)
+    monkeypatch.setattr(completions, "questions", list)
+    monkeypatch.setattr(completions.library, "held_out", lambda: [FILE])
+    with pytest.raises(InputError, match=r"^b: another tokenizer than a's; compare apart$"):
+        list(completions.report(["a", "b"]))
+    with pytest.raises(InputError, match=r"^no models; give their folders$"):
+        list(completions.report([]))

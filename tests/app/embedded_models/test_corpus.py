@@ -67,7 +67,7 @@ def test_the_beginning_of_each_text_comes_once_and_turns_alternate(documents, gr
 
 
 def test_the_file_holds_the_documents(documents, tmp_path):
-    corpus.write(tmp_path / "new", documents[:100])
+    corpus.write(tmp_path / "new" / "corpus.jsonl", documents[:100])
     assert load_documents(str(tmp_path / "new")) == documents[:100]
 
 

@@ -26,6 +26,7 @@ def small(monkeypatch):
         [f"box\n\ncount(x)\n{LONG}\n", chat("box.count", f"`box.count(x)`: {LONG}")],
         [chat("len", f"`len(x)`: {HEART}")],
     ]
+    monkeypatch.setattr(library, "VALIDATION", 0.1)
     monkeypatch.setattr(python_source, "documents", lambda: files)
     monkeypatch.setattr(pydocs, "groups", lambda: groups)
     return files, groups
@@ -38,16 +39,26 @@ def test_held_out_are_the_test_files_of_the_corpus_that_are_not_known_by_heart(s
 
 def test_it_reads_every_other_file_once(small):
     files, _ = small
-    documents = library.documents()
-    assert sorted(d for d in documents if d in files) == sorted({*files} - {files[19]})
+    parts = library.parts()
+    known = [d for part in (parts.train, parts.validation) for d in part if d in files]
+    assert sorted(known) == sorted({*files} - {files[19]})
+
+
+def test_validation_is_files_alone_that_are_not_learned(small):
+    files, _ = small
+    parts = library.parts()
+    assert 0 < len(parts.validation) < 5
+    assert {*parts.validation} <= {*files}
+    assert not {*parts.validation} & {d for d in parts.train if isinstance(d, str)}
 
 
 def test_it_reads_no_documentation_of_a_held_out_file(small):
-    everything = str(library.documents())
+    parts = library.parts()
+    everything = str([*parts.train, *parts.validation])
     assert LONG not in everything
     assert ELSEWHERE in everything
     assert everything.count(HEART) == library.COPIES + 1  # and the file
 
 
 def test_the_same_seed_gives_the_same_documents_and_another_another_order():
-    assert library.documents(1) == library.documents(1) != library.documents(2)
+    assert library.parts(1) == library.parts(1) != library.parts(2)

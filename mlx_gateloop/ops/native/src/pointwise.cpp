@@ -1,5 +1,7 @@
 #include "pointwise.h"
 
+#include <stdexcept>
+
 #include "parallel.h"
 #include "vector_math.h"
 
@@ -106,8 +108,9 @@ auto forward_for(Activation f) {
     case Activation::gelu: return forward<Activation::gelu>;
     case Activation::silu: return forward<Activation::silu>;
     case Activation::exp: return forward<Activation::exp>;
-    default: return forward<Activation::sigmoid>;
+    case Activation::sigmoid: return forward<Activation::sigmoid>;
   }
+  throw std::logic_error("GateLoop: an activation without a kernel");
 }
 
 auto backward_for(Activation f) {
@@ -115,8 +118,9 @@ auto backward_for(Activation f) {
     case Activation::gelu: return backward<Activation::gelu>;
     case Activation::silu: return backward<Activation::silu>;
     case Activation::exp: return backward<Activation::exp>;
-    default: return backward<Activation::sigmoid>;
+    case Activation::sigmoid: return backward<Activation::sigmoid>;
   }
+  throw std::logic_error("GateLoop: an activation without a kernel");
 }
 
 }  // namespace
