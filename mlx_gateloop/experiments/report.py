@@ -74,7 +74,8 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
         "## Test results",
         "Weights with the lowest validation loss; mean and standard deviation over seeds. The "
         f"draw of the data is that of the seed modulo {experiment.draws}. The state size is in "
-        "numbers, complex where the transitions are.",
+        "numbers, complex where the transitions are. Times are those of the clock, beside whatever "
+        "ran at the same time.",
         _accuracies(runs, states, claims, planned),
         *_left_out(every, runs),
         *listed_leads(runs, measure),

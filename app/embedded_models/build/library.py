@@ -15,7 +15,7 @@ from mlx_gateloop.data.corpus import split
 from .corpus import documents as documentation
 from .corpus import familiar, quotes, spaced, write
 
-VALIDATION = 0.01  # of the files
+VALIDATION = 0.03  # of the files
 COPIES = 26  # of a conversation about a familiar name: as the text is read several times
 
 
