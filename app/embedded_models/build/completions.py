@@ -154,7 +154,7 @@ def wilson(right: int, asked: int) -> tuple[float, float]:
     square = 1.96**2
     centre = (right + square / 2) / (asked + square)
     half = 1.96 / (asked + square) * (right * (asked - right) / asked + square / 4) ** 0.5
-    return centre - half, centre + half
+    return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
 def shown(written: Sequence[Written]) -> str:

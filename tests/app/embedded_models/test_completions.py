@@ -57,6 +57,11 @@ def test_a_row_counts_what_is_accepted(drawn):
     ]
 
 
+def test_wilsons_interval_of_none_and_all():
+    assert completions.wilson(0, 3) == (0.0, pytest.approx(0.5615, abs=1e-3))
+    assert completions.wilson(3, 3) == (pytest.approx(0.4385, abs=1e-3), 1.0)
+
+
 def test_shown_text_does_not_end_its_block(drawn):
     text = completions.shown([Written(drawn[0], "    x = '````'\n", True)])
     assert text.count("`````") == 2
@@ -91,7 +96,7 @@ def test_answers_are_counted_word_for_word():
 def test_the_report_has_every_model_the_ngram_and_the_first_bodies(monkeypatch):
     monkeypatch.setattr(completions, "BODIES", 3)
     monkeypatch.setattr(completions, "SHOWN", 2)
-    monkeypatch.setattr(completions, "LIMIT", 10)
+    monkeypatch.setattr(completions, "LIMIT", 20)
     monkeypatch.setattr(completions, "questions", lambda: [("What does `len` do?", "No.")])
     monkeypatch.setattr(completions.library, "held_out", lambda: [FILE])
     read = FILE.replace("x", "y").replace("return y + 7", "return x + 7")
