@@ -12,7 +12,7 @@ import numpy as np
 from mlx_gateloop.bench.machine import facts
 from mlx_gateloop.data import oracles
 from mlx_gateloop.data.task import Task
-from mlx_gateloop.experiments.curves import log_paths, speed_of_learning
+from mlx_gateloop.experiments.curves import curve, log_paths, speed_of_learning
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.measure import (
     BITS,
@@ -97,6 +97,10 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
         "experiment": asdict(experiment),
         "environment": environment,
         "oracles": marks,
+        "curves": {
+            model: [curve(path, measure) for path in paths]
+            for model, paths in log_paths(out, runs).items()
+        },
         "models": {model: _summary(results) for model, results in runs.items()},
         "runs": [result for results in every.values() for result in results],
     }

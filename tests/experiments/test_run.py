@@ -86,8 +86,10 @@ def test_every_model_and_seed_is_trained_and_compared(tmp_path):
     assert "`gateloop memory-horizon --preset bar`" in text
     assert "data_controlled - fixed: **" in text
     assert "at least one resetting channel: data_controlled 0 of 2; fixed 0 of 2." in text
-    models = json.loads((out / "results.json").read_text())["models"]
-    for model, summary in models.items():
+    tree = json.loads((out / "results.json").read_text())
+    for model, summary in tree["models"].items():
+        curves = tree["curves"][model]
+        assert [[step for step, _ in curve] for curve in curves] == [[3, 6], [3, 6]]
         accuracies = [r["accuracy"] for r in results(out) if r["model"] == model]
         assert summary["seeds"] == [0, 1]
         assert summary["accuracy"] == np.mean(accuracies)
