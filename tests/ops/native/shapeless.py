@@ -77,6 +77,17 @@ def scan(planes_a: int, planes_x: int, has_h0: bool, reverse: bool) -> Call:
     return Call(name, function, ("BLD",) * (planes_a + planes_x) + start, ("BLD",) * planes)
 
 
+def relative(parts: int, width: str, has_mask: bool) -> Call:
+    """Softmax attention of D tokens with relative positions; `width` is a transition's K or 1."""
+
+    def function(q: mx.array, k: mx.array, v: mx.array, *rest: mx.array) -> list[mx.array]:
+        keys = mx.concatenate([k, *rest[:parts]], -1)
+        return [native.relative_attention(q, keys, v, *rest[parts:], parts=parts)]
+
+    inputs = ("BHDK", "BHDK", "BHDV", *[f"BHD{width}"] * parts, *["mBHDD"] * has_mask)
+    return Call(f"relative{(parts, width, has_mask)}", function, inputs, ("BHDV",))
+
+
 def pointwise(name: str) -> Call:
     return Call(name, lambda x: [getattr(native, name)(x)], ("BLD",), ("BLD",))
 
@@ -150,6 +161,7 @@ CALLS = st.one_of(
         st.sampled_from(["", "K", "1"]),
         st.sampled_from([mx.float32, mx.float16, mx.bfloat16]),
     ),
+    st.builds(relative, st.integers(0, 2), st.sampled_from("K1"), st.booleans()),
     st.builds(scan, st.integers(1, 2), st.integers(1, 2), st.booleans(), st.booleans()),
     st.sampled_from([*map(pointwise, ("gelu", "silu", "sigmoid", "exp")), NORM, LOSS]),
 )

@@ -11,6 +11,7 @@
 #include "layer_norm.h"
 #include "linear_scan.h"
 #include "pointwise.h"
+#include "relative.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -75,6 +76,16 @@ mx::array checked_cross_entropy(const mx::array& logits, const mx::array& target
   return CrossEntropy::make({logits, targets}, {}, stream())[0];
 }
 
+mx::array checked_relative(const mx::array& q, const mx::array& keys, const mx::array& v,
+                           const std::optional<mx::array>& mask, int parts) {
+  require_float32({q, keys, v}, "relative_attention: q, keys and v are float32");
+  require(parts >= 0 && parts <= 2, "relative_attention: parts are 0, 1 or 2");
+  require(!mask || mask->dtype() == mx::bool_, "relative_attention: mask is bool");
+  Arrays inputs{q, keys, v};
+  if (mask) inputs.push_back(*mask);
+  return Relative::make(inputs, {parts, mask.has_value()}, stream())[0];
+}
+
 }  // namespace
 }  // namespace gateloop
 
@@ -97,4 +108,7 @@ NB_MODULE(_ext, m) {
         "Each row of x [..., D] less its mean, over its deviation, times weight, plus bias.");
   m.def("cross_entropy", &gateloop::checked_cross_entropy, "logits"_a, "targets"_a,
         "Losses [...] of logits [..., V].");
+  m.def("relative_attention", &gateloop::checked_relative, "q"_a, "keys"_a, "v"_a,
+        "mask"_a.none() = nb::none(), nb::kw_only(), "parts"_a,
+        "Softmax attention of q [B, H, N, K] with transitions as relative positions.");
 }
