@@ -35,20 +35,6 @@ def sigmoid(x: mx.array) -> mx.array:
     return _pointwise("sigmoid", mx.sigmoid, x)
 
 
-def exp(x: mx.array) -> mx.array:
-    """Compute e^x; argument and result as in `gelu`."""
-    return _pointwise("exp", mx.exp, x)
-
-
-def softmax(x: mx.array) -> mx.array:
-    """Compute exp(x_j) / sum_i exp(x_i) over the last axis; argument and result as in `gelu`."""
-    # Half types would lose digits in the composition.
-    if _native() is None or x.dtype != mx.float32 or x.size == 0:
-        return mx.softmax(x, axis=-1)
-    weights = exp(x - mx.stop_gradient(x.max(-1, keepdims=True)))
-    return weights / weights.sum(-1, keepdims=True)
-
-
 def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.array:
     """Compute (x - mean) / sqrt(variance + eps) weight + bias over the last axis.
 

@@ -13,7 +13,6 @@ import math
 import mlx.core as mx
 
 from mlx_gateloop.ops.native import extension
-from mlx_gateloop.ops.pointwise import exp, softmax
 
 BLOCK = 16  # queries; with L^2 / BLOCK + L BLOCK exponentials, and as much memory, for each channel
 TURN = 6.28125  # 2 pi in few bits: its products with whole numbers are exact
@@ -74,7 +73,7 @@ def composed(
         if mask is not None:
             seen = seen & mask[..., first : first + BLOCK, :stop]
         # Not -inf: a row of padding sees no token, and its NaN would spread through its value.
-        weights = softmax(mx.where(seen, scores, mx.finfo(mx.float32).min))
+        weights = mx.softmax(mx.where(seen, scores, mx.finfo(mx.float32).min), axis=-1)
         blocks.append(weights @ values[:, :, :stop])
     y = mx.concatenate(blocks, axis=2) if blocks else mx.zeros((*q.shape[:3], v.shape[3]))
     return y.astype(v.dtype)
@@ -107,13 +106,13 @@ def _scores(q: mx.array, k: mx.array, decay: mx.array) -> mx.array:
     rows, start = q.shape[2], k.shape[2] - q.shape[2]
     new, old = decay[:, :, start:], decay[:, :, :start]
     # From the start of the block to n; from m to that start.
-    after = exp(mx.cumsum(new, axis=2))
-    before = exp(mx.cumsum(old, axis=2, reverse=True, inclusive=False))
+    after = mx.exp(mx.cumsum(new, axis=2))
+    before = mx.exp(mx.cumsum(old, axis=2, reverse=True, inclusive=False))
     left = mx.flatten(q * after[:, :, :, None], 3)
     right = mx.flatten(k[:, :, :start] * before[:, :, :, None], 3)
     earlier = left @ right.swapaxes(-1, -2)
     # Within the block: sums over m+1..n only, as a difference of sums would lose digits.
     later = mx.tri(rows, k=-1, dtype=mx.bool_)[..., None]
-    inside = exp(mx.cumsum(mx.where(later, new[:, :, :, None], 0), axis=2))
+    inside = mx.exp(mx.cumsum(mx.where(later, new[:, :, :, None], 0), axis=2))
     pairs = (q[:, :, :, None] * k[:, :, None, start:]).sum(-2)
     return mx.concatenate([earlier, (pairs * inside).sum(-1)], axis=-1)

@@ -13,7 +13,7 @@ from helpers.reference import as_numpy, error, needs_native
 from mlx_gateloop.ops import pointwise
 from mlx_gateloop.ops.native import absence
 
-MLX = {"gelu": nn.gelu, "silu": nn.silu, "sigmoid": mx.sigmoid, "exp": mx.exp}
+MLX = {"gelu": nn.gelu, "silu": nn.silu, "sigmoid": mx.sigmoid}
 GRID = np.concatenate([np.linspace(-13, 13, 4001), np.linspace(-2, 2, 4001)]).astype(np.float32)
 
 
@@ -28,7 +28,6 @@ def exact(name):
         "gelu": (x * phi, phi + x * density),
         "silu": (x * s, s * (1 + x * rest)),
         "sigmoid": (s, s * rest),
-        "exp": (np.exp(x), np.exp(x)),
     }[name]
 
 
@@ -47,7 +46,7 @@ def test_a_few_units_in_the_last_place(name):
         assert units(function(x), value) < 4
         derivative = mx.grad(lambda x: function(x).sum())(x)
         # gelu' and silu' cross zero as sums of terms of 1/4: no nearer than these are rounded
-        assert units(derivative, slope, 0.25 if name in ("gelu", "silu") else 0) < 5
+        assert units(derivative, slope, 0 if name == "sigmoid" else 0.25) < 5
 
 
 @needs_native
@@ -107,20 +106,6 @@ def test_half_precision_comes_back(name, dtype):
     y = getattr(pointwise, name)(x)
     assert y.dtype == dtype
     assert error(y, as_numpy(MLX[name](x.astype(mx.float32)))) < 2**-8
-
-
-@pytest.mark.parametrize("dtype", [mx.float32, mx.float16], ids=str)
-def test_softmax_equals_mlx(dtype):
-    assert pointwise.softmax(mx.zeros((3, 0), dtype)).shape == (3, 0)
-    x = (10 * mx.random.normal((5, 33), key=mx.random.key(5))).astype(dtype)
-    x[2, 1:] = mx.finfo(dtype).min  # as a mask does
-    dy = mx.random.normal(x.shape, key=mx.random.key(6)).astype(dtype)
-    allowed = 1e-6 if dtype == mx.float32 else 2**-9
-    assert pointwise.softmax(x).dtype == dtype
-    (got,), (slope,) = mx.vjp(pointwise.softmax, [x], [dy])
-    (want,), (expected,) = mx.vjp(lambda x: mx.softmax(x, -1), [x], [dy])
-    assert error(got, as_numpy(want)) < allowed
-    assert error(slope, as_numpy(expected)) < allowed
 
 
 def layer_norm(x, weight, bias):

@@ -128,7 +128,7 @@ def test_empty_and_short(batch, length, last):
 
 @pytest.mark.parametrize("width", [1, SIZE])
 def test_the_gradient_of_a_transition_is_no_difference_of_large_sums(width):
-    """Where each token forgets nearly all, it is e^-20 times the scores' and still has digits."""
+    """Of tokens that forget nearly all, it is e^-20 times the scores' and still has digits."""
     q, keys, v = case(1, width)
     keys = mx.concatenate([keys[..., :SIZE], mx.full((*keys.shape[:3], width), -20.0)], -1)
     got, want = (gradients(f, [q, keys, v], 1)[1] for f in (relative_attention, composed))

@@ -103,7 +103,6 @@ NB_MODULE(_ext, m) {
   m.def("gelu", &gateloop::checked_pointwise<Activation::gelu>, "x"_a, "x Phi(x)");
   m.def("silu", &gateloop::checked_pointwise<Activation::silu>, "x"_a, "x sigmoid(x)");
   m.def("sigmoid", &gateloop::checked_pointwise<Activation::sigmoid>, "x"_a, "1 / (1 + exp(-x))");
-  m.def("exp", &gateloop::checked_pointwise<Activation::exp>, "x"_a, "exp(x)");
   m.def("layer_norm", &gateloop::checked_layer_norm, "x"_a, "weight"_a, "bias"_a, "eps"_a,
         "Each row of x [..., D] less its mean, over its deviation, times weight, plus bias.");
   m.def("cross_entropy", &gateloop::checked_cross_entropy, "logits"_a, "targets"_a,

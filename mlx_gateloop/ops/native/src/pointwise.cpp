@@ -1,7 +1,5 @@
 #include "pointwise.h"
 
-#include <stdexcept>
-
 #include "parallel.h"
 #include "vector_math.h"
 
@@ -59,7 +57,6 @@ GATELOOP_INLINE float value(float x) {
     auto [value, factor] = scaled_sigmoid(x);
     return x * value * factor;
   }
-  if constexpr (F == Activation::exp) return expf(x);
   return sigmoid(x);
 }
 
@@ -69,7 +66,6 @@ GATELOOP_INLINE float derivative(float x) {
     float near = within_range(x);
     return normal(near) + weighted_density(near);
   }
-  if constexpr (F == Activation::exp) return expf(x);
   auto [value, factor] = scaled_sigmoid(x);
   float rest = sigmoid(-x);
   return (F == Activation::silu ? value * (1 + x * rest) : value * rest) * factor;
@@ -104,23 +100,15 @@ GATELOOP_MULTIVERSION void backward(size_t begin, size_t end, Source x, Source d
 }
 
 auto forward_for(Activation f) {
-  switch (f) {
-    case Activation::gelu: return forward<Activation::gelu>;
-    case Activation::silu: return forward<Activation::silu>;
-    case Activation::exp: return forward<Activation::exp>;
-    case Activation::sigmoid: return forward<Activation::sigmoid>;
-  }
-  throw std::logic_error("GateLoop: an activation without a kernel");
+  return f == Activation::gelu   ? forward<Activation::gelu>
+         : f == Activation::silu ? forward<Activation::silu>
+                                 : forward<Activation::sigmoid>;
 }
 
 auto backward_for(Activation f) {
-  switch (f) {
-    case Activation::gelu: return backward<Activation::gelu>;
-    case Activation::silu: return backward<Activation::silu>;
-    case Activation::exp: return backward<Activation::exp>;
-    case Activation::sigmoid: return backward<Activation::sigmoid>;
-  }
-  throw std::logic_error("GateLoop: an activation without a kernel");
+  return f == Activation::gelu   ? backward<Activation::gelu>
+         : f == Activation::silu ? backward<Activation::silu>
+                                 : backward<Activation::sigmoid>;
 }
 
 }  // namespace
@@ -186,7 +174,6 @@ Arrays PointwiseGradient::composed(const Arrays& given, Activation function, mx:
       auto density = times(mx::array(kDensity), mx::exp(times(mx::array(-0.5f), times(x, x)), s));
       return mx::add(phi, times(x, density), s);
     }
-    if (function == Activation::exp) return mx::exp(x, s);
     auto sigmoid = mx::sigmoid(x, s), rest = mx::subtract(one, sigmoid, s);
     if (function == Activation::sigmoid) return times(sigmoid, rest);
     return times(sigmoid, mx::add(one, times(x, rest), s));

@@ -6,7 +6,7 @@
 namespace gateloop {
 
 // gelu is exact, x Phi(x); silu is x sigmoid(x).
-enum class Activation { gelu, silu, sigmoid, exp };
+enum class Activation { gelu, silu, sigmoid };
 
 // Input: x. Output: the activation.
 class Pointwise : public CpuPrimitive<Pointwise, Activation> {
