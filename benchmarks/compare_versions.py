@@ -27,7 +27,9 @@ OPERATORS = {
     for what in ("forward", "gradient")
 }
 NAMES = (
-    "prefill", "decode", "decode, real gates", "training step", "training step, 4 heads", *OPERATORS
+    "prefill", "decode", "decode, real gates", "training step", "training step, 4 heads",
+    "step of an experiment", "step of an experiment, softmax",
+    "step of an experiment, softmax data-controlled", *OPERATORS,
 )  # fmt: skip
 # Reads a name per line and answers with the seconds of that work: once untimed, then for 50 ms.
 WORKER = """
@@ -40,8 +42,10 @@ import mlx.nn as nn
 import mlx.optimizers as optim
 from mlx_gateloop.bench import model, zoo
 from mlx_gateloop.bench.measure import CACHE_BYTES, mlx_run
+from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.lm import Model, ModelArgs
 from mlx_gateloop.ops.pointwise import cross_entropy
+from mlx_gateloop.train.start import make_model, make_source, make_source_step, step_batches
 
 mx.set_cache_limit(CACHE_BYTES)
 tokens = np.random.default_rng(0).integers(0, zoo.VOCABULARY, (4, 1024))
@@ -59,6 +63,13 @@ def training(**options):
         optimizer.update(network, gradients)
         mx.eval(loss, network.state, optimizer.state)
     return step
+def experiment(name):
+    preset = PRESETS["memory-horizon"]["bar"]
+    task = preset.make_task()
+    config = preset.config(task, name, 0)
+    source = make_source(config, task, None)
+    take = make_source_step(config, source, *make_model(config, source.vocab_size, 3000))
+    return lambda: take(step_batches(config, source, 0), 0, 1.0)
 def operator(keys, values, is_complex, is_gradient):
     shapes = [keys, keys, values, *[keys] * (1 + is_complex)]
     arrays = [mx.random.normal(shape) for shape in shapes]
@@ -74,6 +85,9 @@ work = {
     "decode, real gates": partial(model._decode, small(gate="real"), prompt[:, :16], 128),
     "training step": training(),
     "training step, 4 heads": training(num_heads=4),
+    "step of an experiment": experiment("data_controlled"),
+    "step of an experiment, softmax": experiment("softmax"),
+    "step of an experiment, softmax data-controlled": experiment("softmax_data_controlled"),
 }
 for name, shape in json.loads(sys.argv[1]).items():
     work[name] = operator(*shape)
