@@ -1,0 +1,21 @@
+"""Fixtures of the commands: a folder to work in, and a model in it."""
+
+import pytest
+import yaml
+from helpers.commands import TEXT, TINY
+from helpers.models import save_tiny_model
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    return tmp_path
+
+
+@pytest.fixture
+def model(work):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    return save_tiny_model(work / "model", **sizes)

@@ -1,0 +1,131 @@
+"""`gateloop train` as a user runs it."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from helpers.commands import TEXT, TINY, fails
+
+from mlx_gateloop.cli import main
+from mlx_gateloop.tokenizer import byte_tokenizer
+
+
+def test_train_eval_generate(work, capsys):
+    train = ["train", "--config", "tiny.yaml", "--data", "text.txt", "--out", "run"]
+    assert main(train) == 0
+    assert "saved run after 6 steps" in capsys.readouterr().out
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "log.jsonl", "curves.png"):
+        assert (work / "run" / name).stat().st_size > 0
+
+    assert main(["eval", "--model", "run", "--data", "text.txt", "--context", "16"]) == 0
+    printed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert int(printed["tokens"].replace(",", "")) >= len(TEXT) - 2
+    assert 0 < float(printed["loss"].split()[0]) < 7
+
+    command = ["generate", "--model", "run", "--prompt", "1 plus", "--max-tokens", "8"]
+    texts = []
+    for _ in range(2):
+        assert main([*command, "--seed", "1"]) == 0
+        shown = capsys.readouterr()
+        texts.append(shown.out)
+        assert "tokens/s" in shown.err
+    assert texts[0] == texts[1] != "\n"
+
+    assert "already holds another run" in fails(capsys, *train)
+    assert main([*train, "--resume"]) == 0
+    # the run knows its own configuration
+    assert main(["train", "--data", "text.txt", "--out", "run", "--resume"]) == 0
+
+
+def test_flags_override_the_config(work):
+    argv = ["train", "--config", "tiny.yaml", "--data", "text.txt", "--out", "run"]
+    argv += ["--steps", "2", "--learning-rate", "0.003", "--set", "model.dropout=0.25"]
+    assert main(argv) == 0
+    written = yaml.safe_load((work / "run" / "config.yaml").read_text())
+    assert written["steps"] == 2
+    assert written["optimizer"]["learning_rate"] == 0.003
+    assert written["model"]["dropout"] == 0.25
+
+
+def test_a_dry_run_says_what_training_would_cost_and_writes_nothing(work, capsys):
+    before = sorted(work.rglob("*"))
+    argv = ["train", "--config", "tiny.yaml", "--data", "text.txt", "--dry-run"]
+    assert main([*argv, "--out", "run"]) == main(argv) == 0
+    shown = capsys.readouterr().out
+    assert "steps        6 of 32 tokens" in shown
+    assert "tokens       192 (" in shown
+    assert "Nothing was written." in shown
+    assert sorted(work.rglob("*")) == before
+    assert "leave out --resume" in fails(capsys, *argv, "--resume")
+    assert "--out: give a directory" in fails(capsys, *argv[:-1])
+
+
+def test_wikitext_from_a_folder_with_a_tokenizer_of_ones_own(work, capsys):
+    folder = work / "wiki"
+    folder.mkdir()
+    for part in ("train", "valid", "test"):
+        (folder / f"wiki.{part}.raw").write_text(" \n = Sums = \n \n" + TEXT)
+    byte_tokenizer().save_pretrained(work / "tokenizer")
+    argv = ["train", "--config", "tiny.yaml", "--data", "wiki", "--out", "run"]
+    argv += ["--set", "tokenizer={kind: pretrained, path: tokenizer}"]
+    assert main(argv) == 0
+    capsys.readouterr()
+    argv = ["eval", "--model", "run", "--data", "wiki", "--split", "test", "--context", "64"]
+    assert main([*argv, "--whole-windows"]) == 0
+    printed = capsys.readouterr().out.split()
+    tokens = len(" = Sums = \n" + TEXT)
+    assert int(printed[1].replace(",", "")) == (tokens - 1) // 64 * 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"--data": "missing.txt"}, "missing.txt"),
+        ({"--data": "empty.txt"}, "empty.txt"),
+        ({"--data": "short.txt"}, "token"),
+        ({"--data": "latin.txt"}, "latin.txt"),
+        ({"--config": "missing.yaml"}, "missing.yaml: No such file"),
+        ({"--config": "typo.yaml"}, "unknown key optimizer.learning_rat"),
+        ({"--config": "impossible.yaml"}, "data.length"),
+        ({"--set": "nonsense"}, "expected KEY=VALUE"),
+        ({"--set": "steps=[1"}, "not a YAML value"),
+        ({"--set": "seed=2020-99-99"}, "not a YAML value"),
+        ({"--set": "model.gate=imaginary"}, "model.gate must be"),
+        ({"--set": "model.preset=[1]"}, "unknown model.preset"),
+        ({"--set": "steps=true"}, "steps"),
+        ({"--set": "optimizer.learning_rate=.inf"}, "optimizer.learning_rate"),
+        ({"--set": "optimizer.warmup_steps=6"}, "warmup_steps (6) must be below"),
+        ({"--out": "text.txt"}, "text.txt"),
+        ({"--out": "o" * 300}, "File name too long"),
+        ({"--data": "d" * 300}, "File name too long"),
+        ({"--data": ""}, "empty name"),
+    ],
+)
+def test_bad_input_to_train(work, capsys, changes, message):
+    (work / "short.txt").write_text("hi")
+    (work / "latin.txt").write_bytes("déjà vu ".encode("latin-1") * 50)
+    (work / "typo.yaml").write_text(yaml.safe_dump({**TINY, "optimizer": {"learning_rat": 1}}))
+    (work / "impossible.yaml").write_text(yaml.safe_dump({**TINY, "data": {"length": -1}}))
+    before = sorted(work.rglob("*"))
+    arguments = {"--config": "tiny.yaml", "--data": "text.txt", "--out": "run", **changes}
+    line = fails(capsys, "train", *(word for pair in arguments.items() for word in pair))
+    assert message in line
+    assert sorted(work.rglob("*")) == before
+
+
+def test_ctrl_c_saves_and_exits_with_130(work):
+    argv = [sys.executable, "-m", "mlx_gateloop", "train", "--config", "tiny.yaml"]
+    argv += ["--data", "text.txt", "--out", "run", "--steps", "100000"]
+    child = subprocess.Popen(argv, cwd=work, stderr=subprocess.PIPE, text=True)
+    log = work / "run" / "log.jsonl"
+    while not (log.exists() and log.stat().st_size) and child.poll() is None:
+        time.sleep(0.1)
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate()
+    assert child.returncode == 130
+    assert "interrupted at step" in errors
+    assert "Traceback" not in errors
+    assert (work / "run" / "checkpoints" / "last.safetensors").exists()
