@@ -95,10 +95,11 @@ def _functions() -> Iterator[FunctionType]:
 
 def _prepare(name: str) -> tuple[Any, Callable[[bytes], None]]:
     """A target, and a function that tries an input and keeps it where it fails."""
-    from .targets import Attempts
+    from .attempts import Attempts
+    from .targets import TARGETS
 
     faulthandler.register(signal.SIGPROF, chain=True)
-    attempts, seen = Attempts(name), set()
+    attempts, seen = Attempts(TARGETS[name]), set()
     last, count = HERE / f"{name}.last", (HERE / f"{name}.count").open("ab", buffering=0)
 
     def run(data: bytes) -> None:

@@ -6,14 +6,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fuzz.targets import TARGETS, Attempts
+from fuzz.attempts import Attempts
+from fuzz.targets import TARGETS
 
 
 # Gradio leaves event loops to the garbage collector: here, and not in a later test.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_changed_file_is_read_or_refused_in_one_line(name):
-    attempts = Attempts(name)
+    attempts = Attempts(TARGETS[name])
 
     @settings(
         max_examples=8, derandomize=True, database=None, suppress_health_check=list(HealthCheck)

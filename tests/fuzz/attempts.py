@@ -1,0 +1,89 @@
+"""A reader of files, and what is asserted of it for each changed file."""
+
+import os
+import random
+import resource
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlx_gateloop.errors import InputError
+
+from .mutate import Codec, mutate
+
+ROOM = 128 * 2**20  # bytes that a reader may take beside twice the file: libraries, allocators
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader of files.
+
+    Args:
+        prepare: Fills an empty folder with good files; may return more contents of `file`.
+        file: The one of them that is changed.
+        codec: Reads and writes the meaning of the file; None changes bytes alone.
+        read: Reads the changed file, and raises InputError where it cannot be used.
+        close: Ends what `prepare` started.
+    """
+
+    prepare: Callable[[Path], object]
+    file: str
+    codec: Codec | None
+    read: Callable[[Path], object]
+    close: Callable[[Path], object] | None = None
+
+
+class Attempts:
+    """A target and a folder of its good files, for many changed ones.
+
+    Raises:
+        AssertionError: A file was left behind, too much memory taken, or an error was no line.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._place = tempfile.TemporaryDirectory(prefix="fuzz-")
+        self.folder = Path(self._place.name)
+        more = self.target.prepare(self.folder)
+        self.path = self.folder / self.target.file
+        self.seeds = [self.path.read_bytes(), *(more if isinstance(more, list) else [])]
+        self._files = self._listed()
+        self(self.seeds[0])  # what is imported now is no reader's memory
+
+    def __call__(self, data: bytes) -> None:
+        self.path.write_bytes(data)
+        before, here = _memory(), Path.cwd()
+        os.chdir(self.folder)  # a pickle that runs code writes here
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self.target.read(self.path)
+        except InputError as error:
+            said = str(error)
+        else:
+            said = "fine"
+        finally:
+            os.chdir(here)
+        assert len(said.splitlines()) == 1, f"not one line: {said[:2000]}"
+        assert len(said) < 2000, "an endless line"
+        assert _memory() - before < ROOM + 2 * len(data), f"took {_memory() - before:,} bytes"
+        assert self._listed() == self._files, "left a file behind"
+
+    def changed(self, chance: random.Random, data: bytes | None = None) -> bytes:
+        """Change a file: `data`, or one of the target's own."""
+        data = chance.choice(self.seeds) if data is None else data
+        return mutate(data, self.target.codec, chance)
+
+    def close(self) -> None:
+        if self.target.close is not None:
+            self.target.close(self.folder)
+        self._place.cleanup()
+
+    def _listed(self) -> set[Path]:
+        return set(self.folder.rglob("*"))
+
+
+def _memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
