@@ -5,7 +5,7 @@ where the task draws it, and never see test samples.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ RATES = 10.0  # the learning rate is within this factor of the preset's
 RATIOS = 10.0  # and that of the state transitions within this one of it
 SHORTEST = 2.0  # tokens, of the longest half-life at the start
 COUNTS = (1, 2, 4)  # of heads
+OUTER = 0.1  # of a range, at either end: a better value may lie beyond
 
 
 def trials(experiment: Experiment, out: Path) -> list[Trial]:
@@ -117,6 +118,27 @@ def _has_loss(record: Mapping[str, Any]) -> bool:
     return record["validation_loss"] is not None and not record["diverged"]
 
 
+def near_an_end(experiment: Experiment, chosen: Mapping[str, Any]) -> set[str]:
+    """Return the keys of chosen values that lie in an outer tenth of what was drawn from."""
+    if not chosen:
+        return set()
+    preset: Any = experiment.train["optimizer.learning_rate"]
+    rate = chosen["optimizer.learning_rate"]
+    ratio = chosen["optimizer.state_transition_learning_rate"] / rate
+    longest = max(float(_length(experiment)), SHORTEST)
+    ranges = {
+        "optimizer.learning_rate": (rate, preset / RATES, preset * RATES),
+        "optimizer.state_transition_learning_rate": (ratio, 1 / RATIOS, RATIOS),
+        "model.longest_half_life": (chosen.get("model.longest_half_life"), SHORTEST, longest),
+    }
+    return {
+        key
+        for key, (value, least, most) in ranges.items()
+        if value is not None and least < most
+        and not OUTER <= np.log(value / least) / np.log(most / least) <= 1 - OUTER
+    }
+
+
 def report_trials(experiment: Experiment, out: Path) -> list[str]:
     """Report the trials of each model, and the settings that were chosen."""
     if experiment.settings:
@@ -138,7 +160,7 @@ def report_trials(experiment: Experiment, out: Path) -> list[str]:
                 f"{len(records) - len(known)}",
                 f"{np.median(known):.4f}" if known else "-",
                 f"{min(known):.4f}" if known else "-",
-                _listed(chosen),
+                _listed(chosen, near_an_end(experiment, chosen)),
             ]
         )
     header = ["model", "trials", "steps of all", "diverged", "median loss"]
@@ -148,13 +170,15 @@ def report_trials(experiment: Experiment, out: Path) -> list[str]:
         f"{RATIOS:g} of that; in about half of the trials a longest half-life at the start, where "
         f"a model learns magnitudes; and {', '.join(map(str, COUNTS))} heads, where it has heads. "
         "Trials have the runs' steps, a draw of the data of their own where the task draws it, and "
-        "no test samples. Intervals leave out the chance in the tuning."
+        "no test samples. Intervals leave out the chance in the tuning. * lies in an outer tenth "
+        "of its range (the ratio of both rates in that of the second): a better one may lie beyond."
     )
     return ["## Tuning", note, markdown_table([*header, "best loss", "chosen"], rows)]
 
 
-def _listed(settings: Mapping[str, object]) -> str:
-    return ", ".join(f"{k.split('.')[-1]} {v}" for k, v in settings.items()) or "the preset's"
+def _listed(settings: Mapping[str, object], marked: Collection[str] = ()) -> str:
+    items = (f"{k.split('.')[-1]} {v}{'*' * (k in marked)}" for k, v in settings.items())
+    return ", ".join(items) or "the preset's"
 
 
 def _length(experiment: Experiment) -> Any:

@@ -12,6 +12,7 @@ from mlx_gateloop.experiments.tuning import (
     APART,
     best,
     chosen_in,
+    near_an_end,
     report_trials,
     settings,
     trials,
@@ -54,6 +55,20 @@ def test_settings_are_the_same_for_all_models_but_for_what_a_model_lacks():
         assert longest["fixed"] is None or 2 <= longest["fixed"] <= 64
     assert 4 < half_lives < 16
     assert counts == {1, 2, 4}
+
+
+def test_values_near_an_end_of_what_was_drawn_from_are_marked():
+    rate, transition = "optimizer.learning_rate", "optimizer.state_transition_learning_rate"
+    half_life = "model.longest_half_life"  # from 2 to 64: an outer tenth is beyond 45.3
+
+    def marked(*values):
+        return near_an_end(BAR, dict(zip((rate, transition, half_life), values, strict=False)))
+
+    assert marked() == marked(0.01, 0.01) == marked(0.01, 0.01, 8.0) == set()
+    assert marked(0.07, 0.07) == {rate}
+    assert marked(0.0011, 0.0011) == {rate}
+    assert marked(0.01, 0.08) == {transition}
+    assert marked(0.05, 0.006, 60.0) == {transition, half_life}
 
 
 def test_every_model_takes_every_setting():
