@@ -22,7 +22,7 @@ from mlx_gateloop.experiments.measure import (
 )
 from mlx_gateloop.experiments.presets import PRESETS, is_preset
 from mlx_gateloop.experiments.resets import FORGETS, KEEPS
-from mlx_gateloop.experiments.tuning import report_trials
+from mlx_gateloop.experiments.tuning import read_trials, report_trials
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.files import replacing
 from mlx_gateloop.io import load_model
@@ -102,6 +102,7 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
             for model, paths in log_paths(out, runs).items()
         },
         "models": {model: _summary(results) for model, results in runs.items()},
+        "trials": {model: read_trials(experiment, out, model) for model in experiment.models},
         "runs": [result for results in every.values() for result in results],
     }
     for name, content in (("results.json", json.dumps(tree)), ("results.md", "\n\n".join(text))):

@@ -82,7 +82,7 @@ def best(experiment: Experiment, out: Path, model: str) -> dict[str, object]:
         out: Its directory.
         model: A name of `VARIANTS`.
     """
-    known = [record for record in _records(experiment, out, model) if _has_loss(record)]
+    known = [record for record in read_trials(experiment, out, model) if _has_loss(record)]
     if not known:
         return {}
     return dict(min(known, key=lambda record: record["validation_loss"])["settings"])
@@ -108,8 +108,8 @@ def chosen_in(out: Path) -> dict[str, dict[str, object]]:
     return {model: best(experiment, out, model) for model in experiment.models}
 
 
-def _records(experiment: Experiment, out: Path, model: str) -> list[dict[str, Any]]:
-    """The records of a model's trials, by number, as far as there are any."""
+def read_trials(experiment: Experiment, out: Path, model: str) -> list[dict[str, Any]]:
+    """Read the records of a model's trials, by number, as far as there are any."""
     files = [trial.record for trial in trials(experiment, out) if trial.model == model]
     return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
 
@@ -134,7 +134,8 @@ def near_an_end(experiment: Experiment, chosen: Mapping[str, Any]) -> set[str]:
     return {
         key
         for key, (value, least, most) in ranges.items()
-        if value is not None and least < most
+        if value is not None
+        and least < most
         and not OUTER <= np.log(value / least) / np.log(most / least) <= 1 - OUTER
     }
 
@@ -149,7 +150,7 @@ def report_trials(experiment: Experiment, out: Path) -> list[str]:
         return []
     rows = []
     for model in experiment.models:
-        records = _records(experiment, out, model)
+        records = read_trials(experiment, out, model)
         known = [record["validation_loss"] for record in records if _has_loss(record)]
         chosen = best(experiment, out, model)
         rows.append(

@@ -28,6 +28,10 @@ def tiny(**others):
     return BAR.changed_by(TINY, **{"seeds": 1, "draws": 1, "trials": 3, **others})
 
 
+def read_raw(out):
+    return json.loads((out / "results.json").read_text())
+
+
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch):
     monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: [])
@@ -95,6 +99,7 @@ def test_the_best_trial_decides_and_budgets_are_equal(tmp_path):
         assert [record["settings"] for record in records] == [
             settings(experiment, model, number) for number in range(3)
         ]
+        assert read_raw(tmp_path / "out")["trials"][model] == records
         steps[model] = [record["steps"] for record in records]
         lowest = min(records, key=lambda record: record["validation_loss"])
         assert best(experiment, tmp_path / "out", model) == lowest["settings"]
