@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlx_gateloop.plots.style import add_grid, add_legend, line_style, new_figure, save_png
+from mlx_gateloop.plots.style import (
+    add_grid,
+    add_legend,
+    line_style,
+    new_figure,
+    range_style,
+    save_png,
+)
 from mlx_gateloop.watch.measures import Measures
 
 if TYPE_CHECKING:
@@ -52,11 +59,12 @@ def compared_curves(log_paths: Mapping[str, Sequence[Path]], png_path: Path) -> 
     figure = new_figure(10, 4)
     loss_axes = figure.add_subplot(1, 2, 1, xlabel="step", ylabel="training loss (nats)")
     accuracy_axes = figure.add_subplot(1, 2, 2, xlabel="step", ylabel="validation accuracy")
+    lines = len(log_paths)
     for number, (model, paths) in enumerate(log_paths.items()):
         runs = [_records(path) for path in paths]
         for axes, key in ((loss_axes, "loss"), (accuracy_axes, "accuracy")):
             label = model if axes is loss_axes else None
-            _draw_range(axes, [_series(run, key) for run in runs], number, label)
+            _draw_range(axes, [_series(run, key) for run in runs], number, lines, label)
     for axes in (loss_axes, accuracy_axes):
         add_grid(axes)
     add_legend(figure)
@@ -76,6 +84,7 @@ def compression(
     figure = new_figure(10, 4)
     read = figure.add_subplot(1, 2, 1, xlabel="megabytes read", ylabel="bits a byte")
     time = figure.add_subplot(1, 2, 2, xlabel="training time (s)", sharey=read)
+    lines = len(log_paths)
     for number, (model, paths) in enumerate(log_paths.items()):
         runs = [_records(path) for path in paths]
         bits = [
@@ -83,8 +92,8 @@ def compression(
             for steps, losses in (_series(run, "validation_loss") for run in runs)
         ]
         clocks = [_series(run, "seconds") for run in runs]
-        _draw_range(read, bits, number, model, lambda steps: steps * bytes_per_step / 1e6)
-        _draw_range(time, bits, number, None, partial(_seconds, clocks))
+        _draw_range(read, bits, number, lines, model, lambda steps: steps * bytes_per_step / 1e6)
+        _draw_range(time, bits, number, lines, None, partial(_seconds, clocks))
     for axes in (read, time):
         add_grid(axes)
     add_legend(figure)
@@ -101,6 +110,7 @@ def _draw_range(
     axes: "Axes",
     runs: Sequence[Series],
     number: int,
+    lines: int,
     label: str | None,
     places: Callable[[np.ndarray], np.ndarray] = np.asarray,
 ) -> None:
@@ -109,10 +119,9 @@ def _draw_range(
     steps = sorted(set.intersection(*map(set, known)))
     values = np.array([[run[step] for step in steps] for run in known])
     at = places(np.array(steps))
-    (line,) = axes.plot(at, values.mean(0), label=label, **line_style(number))
+    axes.plot(at, values.mean(0), label=label, **line_style(number))
     if len(runs) > 1:
-        low, high = values.min(0), values.max(0)
-        axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2)
+        axes.fill_between(at, values.min(0), values.max(0), **range_style(number, lines))
 
 
 def accuracies(values: Mapping[str, Sequence[float]], png_path: Path) -> None:
@@ -154,10 +163,9 @@ def accuracy_over_span(
         known = (asked >= FEWEST).all(0)
         accuracy = right[:, known] / asked[:, known]
         centres = (edges + (np.append(edges[1:], len(runs[0][0])) - 1))[known] / 2
-        (line,) = axes.plot(centres, accuracy.mean(0), label=model, **line_style(number))
-        axes.fill_between(
-            centres, accuracy.min(0), accuracy.max(0), color=line.get_color(), alpha=0.2
-        )
+        axes.plot(centres, accuracy.mean(0), label=model, **line_style(number))
+        style = range_style(number, len(counts))
+        axes.fill_between(centres, accuracy.min(0), accuracy.max(0), **style)
     axes.set_ylim(0, 1.02)
     add_grid(axes)
     add_legend(figure)

@@ -30,6 +30,11 @@ def line_style(number: int) -> dict[str, Any]:
     return {"color": f"C{number % COLOURS}", "linestyle": "-" if number < COLOURS else "--"}
 
 
+def range_style(number: int, lines: int) -> dict[str, Any]:
+    """Colour of the range around a line; the fainter, the more of them lie over one another."""
+    return {"color": f"C{number % COLOURS}", "alpha": min(0.2, 0.4 / lines), "linewidth": 0}
+
+
 def add_grid(axes: "Axes", axis: Literal["both", "x", "y"] = "both") -> None:
     """Draw faint grid lines across "x", "y" or "both"."""
     axes.grid(axis=axis, alpha=0.3)
