@@ -22,7 +22,7 @@ from mlx_gateloop.experiments.measure import (
 )
 from mlx_gateloop.experiments.presets import PRESETS, is_preset
 from mlx_gateloop.experiments.resets import FORGETS, KEEPS
-from mlx_gateloop.experiments.tuning import read_trials, report_trials
+from mlx_gateloop.experiments.tuning import best, read_trials, report_trials
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.files import replacing
 from mlx_gateloop.io import load_model
@@ -62,7 +62,9 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
     task, marks = tasks[0], _oracles(tasks)
     environment, measure = facts(command), measure_of(experiment.name)
     states = {
-        model: experiment.config(task, model, 0).model_args(task.vocab_size).state_size
+        model: experiment.config(task, model, 0, best(experiment, out, model))
+        .model_args(task.vocab_size)
+        .state_size
         for model in runs
     }
     as_named = is_preset(experiment)

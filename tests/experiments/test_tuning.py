@@ -112,6 +112,16 @@ def test_the_best_trial_decides_and_budgets_are_equal(tmp_path):
     assert text.count("| 3      | 12") == 3
 
 
+def test_the_state_of_the_report_is_that_of_the_chosen_heads(tmp_path, monkeypatch):
+    monkeypatch.setattr("mlx_gateloop.experiments.tuning.COUNTS", (1,))  # the variant has 4
+    experiment = tiny(models=["data_controlled", "retnet"])
+    run_experiment(experiment, tmp_path / "out")
+    width = experiment.train["model.hidden_size"]
+    text = (tmp_path / "out" / "results.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith("| retnet (norm"))
+    assert int(row.split("|")[3].replace(",", "")) == width**2
+
+
 def test_trials_see_no_test_samples_and_no_samples_of_the_runs(tmp_path, monkeypatch):
     seen = []
     original = runs.train
