@@ -5,12 +5,11 @@ vectorized forms are about thirty times faster.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_gateloop.ops.native import FLOATS, extension
+from mlx_gateloop.ops.native import FLOATS, extension_on_cpu
 
 
 def gelu(x: mx.array) -> mx.array:
@@ -47,7 +46,7 @@ def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.
     Returns:
         x's shape and dtype.
     """
-    native = _native()
+    native = extension_on_cpu()
     fits = x.size > 0 and weight.shape == bias.shape == x.shape[-1:]
     if native is None or not fits or {a.dtype for a in (x, weight, bias)} != {mx.float32}:
         return mx.fast.layer_norm(x, weight, bias, eps)
@@ -71,7 +70,7 @@ def cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
     if targets.shape != logits.shape[:-1] or not mx.issubdtype(targets.dtype, mx.integer):
         expected = f"integers of shape {logits.shape[:-1]}"
         raise ValueError(f"targets: expected {expected}, got {targets.dtype} {targets.shape}")
-    native = _native()
+    native = extension_on_cpu()
     logits = logits.astype(mx.float32)
     if native is None or logits.size == 0:
         return nn.losses.cross_entropy(logits, targets)
@@ -81,12 +80,8 @@ def cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
 
 
 def _pointwise(name: str, otherwise: Callable[[mx.array], mx.array], x: mx.array) -> mx.array:
-    native = _native()
+    native = extension_on_cpu()
     if native is None or x.dtype not in FLOATS:
         return otherwise(x)
     y: mx.array = getattr(native, name)(x)
     return y
-
-
-def _native() -> Any:
-    return extension() if mx.default_device().type == mx.cpu else None

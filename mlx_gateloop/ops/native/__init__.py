@@ -17,6 +17,11 @@ def extension() -> Any:  # untyped: compiled
     return _load()[0]
 
 
+def extension_on_cpu() -> Any:
+    """Return the compiled module if there is one and MLX computes on a CPU, else None."""
+    return extension() if mx.default_device().type == mx.cpu else None
+
+
 def absence() -> str | None:
     """Return the reason in one line if there is no extension, else None."""
     return _load()[1]
