@@ -33,6 +33,10 @@ READINGS: dict[str, tuple[str, dict[str, object]]] = {
         "half-lives at the start spread from 1 to 64 tokens (ours: sigmoid of a normal)",
         {"model.longest_half_life": 64.0},
     ),
+    "small-start": (
+        "weights of linear layers start as small as PyTorch's, 0.58 of ours (variance 1 / inputs)",
+        {"initial_scale": 3**-0.5},
+    ),
     "post-norm": ("norms after the skips (ours: before)", {"model.norm_position": "post"}),
     "output-gate": (
         "a SiLU gate and an output projection (ours: neither)",

@@ -109,6 +109,8 @@ class TrainConfig:
         checkpoint_every: steps between checkpoints (the last step always saves).
         patience: validations without improvement before the run stops; None never stops early.
         seed: of the initial weights, the order of the data and dropout.
+        initial_scale: factor on the initial weights of the linear layers, whose variance is
+            1 / inputs; 3 ** -0.5 gives the variance of PyTorch's.
         dtype: dtype of the forward and backward pass and of the saved weights. The optimizer
             always works on float32 weights, as bfloat16 would round small updates away.
         checkpoint_blocks: recompute each block in the backward pass instead of storing it.
@@ -129,6 +131,7 @@ class TrainConfig:
     checkpoint_every: Count = 100
     patience: Count | None = None
     seed: int = Field(default=0, ge=0, lt=2**32)
+    initial_scale: PositiveFloat = 1.0
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     checkpoint_blocks: bool = False
     sequence_parallel: Count = 1

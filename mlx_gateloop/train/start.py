@@ -36,6 +36,9 @@ def make_model(config: TrainConfig, vocab_size: int, steps: int) -> tuple[Model,
     """Make the model with its initial weights, and its optimizer, both evaluated."""
     mx.random.seed(config.seed)
     model = Model(config.model_args(vocab_size))
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            layer.weight = config.initial_scale * layer.weight
     model.train()
     if config.checkpoint_blocks:
         checkpoint_blocks(model)
