@@ -154,6 +154,7 @@ class Lucidrains(Source[ModelArgs]):
             "query_activation": "identity",
             "value_activation": "identity",
             "state_activation": "identity",
+            "sub_norm": bool(args.sub_norm),
             "activation": "gelu",
             "norm": "layer" if is_post else "rms",
             "final_norm": not is_post,

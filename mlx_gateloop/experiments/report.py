@@ -37,7 +37,6 @@ CLAIMS = {("memory-horizon", "paper"): {"data_controlled": "0.43", "fixed": "0.2
 # Of models whose names need explanation.
 LABELS = {
     "softmax": "softmax without positions",
-    "retnet": "retnet (norm over all heads)",
     **{
         f"{name}_as_published": f"{name} with constant queries and real C"
         for name in ("lru", "s4d_lin", "s4d_inv", "s5")

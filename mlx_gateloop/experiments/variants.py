@@ -4,7 +4,7 @@
 HEADS = {"num_heads": 4, "output_projection": True}
 # What the published models have after or around their operator, as far as the layer has it.
 PUBLISHED = {"query": "constant", "input_gate": "none", "output_projection": True}
-RETNET = {"transition": "retnet", "sub_norm": True, "output_gate": True}
+RETNET = {"transition": "retnet", "sub_norm": "head", "output_gate": True}
 # The fields of `ModelArgs` that each changes; the rest is the same for all.
 VARIANTS: dict[str, dict[str, object]] = {
     "data_controlled": {"transition": "data_controlled"},

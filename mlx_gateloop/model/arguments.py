@@ -61,7 +61,8 @@ class LayerArgs:
         query_activation: On the query: "identity" (the paper's), "tanh" or "sigmoid".
         value_activation: On the value.
         state_activation: On the state that the query reads, y = q f(Re h); max-headed only.
-        sub_norm: A layer norm on the operator's output, before the output gate.
+        sub_norm: A layer norm on the operator's output, before the output gate; "head", one over
+            each head, as RetNet's, with one weight for all heads.
         output_projection: A linear layer after the output gate; None means with an output gate, or
             if mixing_size is not hidden_size.
         activation: Of channel mixing: "gelu", exact, or "gelu_tanh", its approximation.
@@ -105,7 +106,7 @@ class LayerArgs:
     query_activation: Activation = "identity"
     value_activation: Activation = "identity"
     state_activation: Activation = "identity"
-    sub_norm: bool = False
+    sub_norm: bool | Literal["head"] = False
     output_projection: bool | None = None
     activation: Literal["gelu", "gelu_tanh"] = "gelu"
     norm: Literal["layer", "rms", "none"] = "layer"
@@ -128,6 +129,8 @@ class LayerArgs:
                 raise self.invalid("longest_half_life", f"null with transition {self.transition!r}")
             if self.transition in GATED and (self.gate == "polar_abs" or not self.bias):
                 raise self.invalid("longest_half_life", "null with polar_abs or without bias")
+        if self.sub_norm == "head" and self.heads == self.width:
+            raise self.invalid("sub_norm", f"a boolean with {self.heads} heads of one channel")
         if self.output_projection is False and (self.output_gate or self.width != self.hidden_size):
             raise self.invalid("output_projection", "true with an output gate or a mixing_size")
 

@@ -52,7 +52,8 @@ class TimeMixing(Gates):
         if args.longest_half_life is not None and args.transition in GATED:
             self.v_proj.weight *= self.spread_half_lives(args.longest_half_life)[:, None]
         if args.sub_norm:
-            self.sub_norm = LayerNorm(width, args.layer_norm_eps)
+            normed = width // args.heads if args.sub_norm == "head" else width
+            self.sub_norm = LayerNorm(normed, args.layer_norm_eps)
         if args.output_gate:
             self.gate_proj = projection(nn.Linear, size, width, bias)
         if args.projects_output:
@@ -105,8 +106,10 @@ class TimeMixing(Gates):
         return q, key, v, transition
 
     def _output(self, x: mx.array, y: mx.array) -> mx.array:
+        if self.args.sub_norm == "head":
+            y = self.sub_norm(y)
         y = y.reshape(*x.shape[:2], self.args.width)  # [B, L, heads, V] -> [B, L, D]
-        if "sub_norm" in self:
+        if self.args.sub_norm is True:
             y = self.sub_norm(y)
         if "gate_proj" in self:
             y = y * silu(self.gate_proj(x))

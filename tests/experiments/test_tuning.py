@@ -118,7 +118,7 @@ def test_the_state_of_the_report_is_that_of_the_chosen_heads(tmp_path, monkeypat
     run_experiment(experiment, tmp_path / "out")
     width = experiment.train["model.hidden_size"]
     text = (tmp_path / "out" / "results.md").read_text()
-    row = next(line for line in text.splitlines() if line.startswith("| retnet (norm"))
+    row = next(line for line in text.splitlines() if line.startswith("| retnet "))
     assert int(row.split("|")[3].replace(",", "")) == width**2
 
 

@@ -33,7 +33,7 @@ VARIANTS = {
     },
     "no key": {"gate": "real", "input_gate": "none"},
     "linear attention": {"transition": "linear_attention", "num_heads": 2},
-    "retnet": {"transition": "retnet", "num_heads": 2, "output_gate": True},
+    "retnet": {"transition": "retnet", "num_heads": 2, "sub_norm": "head", "output_gate": True},
     "lru": {"transition": "lru"},
     "s4d lin": {"transition": "s4d_lin"},
     "s4d inv": {"transition": "s4d_inv", "num_heads": 2},

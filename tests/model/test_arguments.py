@@ -74,6 +74,10 @@ def test_an_unknown_argument_is_named():
             {"mixer": "softmax", "transition": "none", "rope_theta": 1e4},
             "num_heads must be fewer, with an even number of channels each for rope_theta, got",
         ),
+        (
+            {"sub_norm": "head"},
+            "sub_norm must be a boolean with 8 heads of one channel, got 'head'",
+        ),
         ({"transition": "lru", "input_gate": "tied"}, "input_gate must be another"),
         ({"transition": "none"}, "transition must be 'linear_attention' for a = 1 with mixer"),
         (

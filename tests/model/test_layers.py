@@ -62,11 +62,13 @@ def expected_time_mixing(layer, x):
         h = a[:, n, :, :, None] * h + k[:, n, :, :, None] * v[:, n, :, None, :]
         state = ACTIVATIONS[args.state_activation](h.real)
         y[:, n] = np.einsum("bhk,bhkv->bhv", q[:, n], state)
-    y = y.reshape(*x.shape[:2], -1)
+    if args.sub_norm != "head":
+        y = y.reshape(*x.shape[:2], -1)
     if args.sub_norm:
         deviation = np.sqrt(y.var(-1, keepdims=True) + 1e-5)
         y = (y - y.mean(-1, keepdims=True)) / deviation
         y = y * weights["sub_norm.weight"] + weights["sub_norm.bias"]
+    y = y.reshape(*x.shape[:2], -1)
     if args.output_gate:
         gate = linear("gate")
         y = y * gate * sigmoid(gate)
@@ -95,6 +97,7 @@ VARIANTS = {
         "gate": "polar_abs", "transition_per": "head", "mixing_size": 12, "num_heads": 3,
         "sub_norm": True, "output_gate": True, "projection_bias": False,
     },
+    "a norm a head": {"num_heads": 2, "sub_norm": "head", "output_gate": True},
     "narrow": {"mixing_size": 4},
     "fixed a head": {"transition": "fixed", "transition_per": "head", "num_heads": 2},
     "max-headed a head": {"transition_per": "head", "gate": "real"},

@@ -137,6 +137,10 @@ def test_missing_matrices_are_named():
         ({}, "gate"),
         ({"mixer": "softmax"}, "mixer"),
         ({"gate": "polar_abs"}, "norm"),
+        (
+            {"gate": "polar_abs", "num_heads": 2, "transition_per": "head", "sub_norm": "head"},
+            "sub_norm",
+        ),
         ({"gate": "polar_abs", "norm": "rms", "projection_bias": False}, "head_bias"),
     ],
 )
