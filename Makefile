@@ -25,11 +25,12 @@ help:
 demo: .venv/installed
 	$(BIN)/python -m app --open
 
-# Makes the embedded models anew, half an hour.
+# Makes the embedded models anew, three hours.
 embedded: .venv/installed-all
 	$(BIN)/python -m app.embedded_models.build.corpus runs/corpus
-	for name in demo demo-fixed; do \
-	  $(BIN)/gateloop train --config configs/$$name.yaml --data runs/corpus --out runs/$$name && \
+	$(BIN)/python -m app.embedded_models.build.library runs/library
+	for made in demo:corpus demo-fixed:corpus code:library; do name=$${made%:*}; \
+	  $(BIN)/gateloop train --config configs/$$name.yaml --data runs/$${made#*:} --out runs/$$name && \
 	  $(BIN)/python -m app.embedded_models.build.package runs/$$name app/embedded_models/$$name || exit; \
 	done
 	$(BIN)/python -m app.embedded_models.build.lab runs/lab app/embedded_models/lab

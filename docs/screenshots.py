@@ -11,6 +11,7 @@ from playwright.sync_api import Browser
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from helpers.browser import ROOT, Page, chromium, new_context, served
+from mlx_gateloop.app.page.examples import TEXT_EXAMPLES
 
 OUT = ROOT / "docs" / "images"
 WIDE = {"width": 1440, "height": 1000}
@@ -64,8 +65,13 @@ def pictures(browser: Browser, url: str) -> None:
     click_token(page, "right", 0.8)
     take(page, "side-by-side")
     page = open_page(browser, url)
+    page.go_to("Completion", "complete")
+    ask(page, "complete", "complete", TEXT_EXAMPLES["asyncio/queues.py: a class"])
+    click_token(page, "complete", 0.9)
+    take(page, "completion")
+    page = open_page(browser, url)
     page.tab.get_by_role("tab", name="Memory lab").click()
-    page.tab.wait_for_function("document.querySelector('#lab .lab')?.lab.solved")
+    page.tab.wait_for_function("document.querySelector('#lab .lab')?.lab?.solved")
     take(page, "lab")
     phone = {"width": 390, "height": 844}
     page = open_page(browser, url, viewport=phone, device_scale_factor=2, is_mobile=True)

@@ -1,5 +1,6 @@
 """The page: tabs, controls and the events between them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..generation.run import Limits
 from . import scripts, tour
 from .chat_words import chat_words
 from .events import PRIVATE, QUICK, stream
+from .examples import CHAT_EXAMPLES, TEXT_EXAMPLES
 from .handlers import Handlers, complaint, new_session
 from .lab import memory_lab
 from .link_preview import name_the_project
@@ -20,8 +22,6 @@ from .state_view import state_view
 from .status import described, status
 from .visits import History
 
-CHAT_EXAMPLES = ["What does `str.split` do?", "What does `re.sub` do?", "How do I use json.dumps?"]
-TEXT_EXAMPLES = ["str.split(", "json.dumps("]
 DARK = f"() => {scripts.call('tab_memory', 'turnDark')}"
 CHAT = "document.querySelector('#chat')"
 SIDEBAR = "() => document.querySelector('#settings .toggle-button').click()"
@@ -128,7 +128,7 @@ def _controls(limits: Limits, session: gr.State, model: gr.Dropdown) -> Controls
         "top_p": gr.Slider(0.01, 1, 0.95, step=0.01, label="Top-p"),
         "top_k": gr.Slider(0, 200, 0, step=1, label="Top-k (0: off)"),
         "min_p": gr.Slider(0, 1, 0.05, step=0.01, label="Min-p"),
-        "repetition_penalty": gr.Slider(1, 2, 1.1, step=0.01, label="Repetition penalty"),
+        "repetition_penalty": gr.Slider(1, 2, 1, step=0.01, label="Repetition penalty"),
         "max_tokens": gr.Slider(1, most, 256, step=1, label="Max tokens", elem_id="max-tokens"),
         "seed": gr.Number(
             -1, precision=0, minimum=-1, label="Seed (-1: another each time)", elem_id="seed"
@@ -230,7 +230,8 @@ def _completion(handlers: Handlers, controls: Controls) -> None:
     with gr.Row(equal_height=False):
         with gr.Column(scale=4, min_width=320):
             box, stop = _prompt_box("complete", "The beginning of a text", lines=4)
-            gr.Examples([[example] for example in TEXT_EXAMPLES], box, label="Try")
+            texts = [[example] for example in TEXT_EXAMPLES.values()]
+            gr.Examples(texts, box, label="Try", example_labels=list(TEXT_EXAMPLES))
             state = gr.HTML(status(None), elem_id="complete-status")
             output = gr.Textbox(
                 label="The text", lines=12, interactive=False, elem_id="complete-text"
@@ -241,6 +242,9 @@ def _completion(handlers: Handlers, controls: Controls) -> None:
     inputs = {"text": box, **who, **controls.values}
     stream(box.submit, handlers.complete, inputs, [output, view, state])
     _connect_stop(stop, handlers, "complete", controls)
+    shown = "document.querySelector('#complete-text textarea')"
+    follow = scripts.call("follow_end", "followEnd", shown, "v")
+    output.change(None, output, None, js=f"(v) => {{ {follow} }}", **PRIVATE)
 
 
 def _side_by_side(handlers: Handlers, controls: Controls) -> None:
@@ -249,11 +253,9 @@ def _side_by_side(handlers: Handlers, controls: Controls) -> None:
     as_chat = gr.Checkbox(True, label="As a chat message", container=False)
     models, shows = [], []
     with gr.Row(equal_height=False):
-        for i, side in enumerate(("left", "right")):
+        for side, name in zip(("left", "right"), pair(names), strict=True):
             with gr.Column(min_width=320):
-                models.append(
-                    gr.Dropdown(names, value=names[i % len(names)], label=f"Model on the {side}")
-                )
+                models.append(gr.Dropdown(names, value=name, label=f"Model on the {side}"))
                 output = gr.Textbox(
                     show_label=False, lines=5, interactive=False, elem_id=f"{side}-text"
                 )
@@ -264,6 +266,14 @@ def _side_by_side(handlers: Handlers, controls: Controls) -> None:
     inputs = {"session": controls.session, "left": left, "right": right, "as_chat": as_chat}
     stream(box.submit, handlers.compare, {"text": box, **inputs, **controls.values}, shows)
     _connect_stop(stop, handlers, "compare", controls)
+
+
+def pair(names: Sequence[str]) -> tuple[str, str]:
+    """Choose two models: the first one with a partner of fixed transitions, or the first two."""
+    for name in names:
+        if f"{name}-fixed" in names:
+            return name, f"{name}-fixed"
+    return names[0], names[1 % len(names)]
 
 
 def _prompt_box(name: str, placeholder: str, lines: int = 1) -> tuple[gr.Textbox, gr.Button]:

@@ -1,9 +1,9 @@
 """Channels of a model that follow the structure of code, found by correlation.
 
-`python -m app.embedded_models.build.channels runs/code` reads the beginnings of the held-out files
-and prints Markdown: for each feature of `structure` the channels whose magnitude |a|, and whose
-state, correlate most with it. They are chosen on every other file; the correlation on the rest,
-which took no part in the choice, stands beside.
+`python -m app.embedded_models.build.channels app/embedded_models/code` reads the beginnings of the
+held-out files and prints Markdown: for each feature of `structure` the channels whose magnitude
+|a|, and whose state, correlate most with it. They are chosen on every other file; the correlation
+on the rest, which took no part in the choice, stands beside.
 """
 
 import sys
@@ -60,10 +60,15 @@ def read(model: Model, tokenizer: Any, text: str) -> tuple[np.ndarray, np.ndarra
     Returns:
         See `quantities`, and the features `[FEATURES, tokens]` at the end of each token.
     """
+    tokens, offsets = encode(tokenizer, text)
+    ends = np.array([end for _, end in offsets])
+    return quantities(model, tokens), structure(text)[:, ends - 1]
+
+
+def encode(tokenizer: Any, text: str) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """Return the first tokens of a file, and where in it each begins and ends."""
     encoded = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
-    tokens = np.array(encoded.ids[:TOKENS])
-    ends = [end for _, end in encoded.offsets[:TOKENS]]
-    return quantities(model, tokens), structure(text)[:, np.array(ends) - 1]
+    return np.array(encoded.ids[:TOKENS]), encoded.offsets[:TOKENS]
 
 
 def correlations(values: np.ndarray, features: np.ndarray) -> np.ndarray:

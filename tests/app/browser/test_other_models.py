@@ -20,7 +20,6 @@ WHOLE = """() => {
 }"""
 OPTIONS = """() => [...document.querySelectorAll('#chat-view .layer option')].map(
   option => [option.value, option.textContent, option.disabled])"""
-PENALTY = "[aria-label='number input for Repetition penalty']"
 TOKENS = 24
 
 
@@ -31,11 +30,9 @@ def falcon(page):
     about = "document.querySelector('#model-about').innerText"
     page.tab.wait_for_function(f"{about} === '2 layers, falcon_h1'")
     page.set("#seed input", 7)
-    page.set(PENALTY, 1)
     page.set_tokens(TOKENS)
     yield page
     page.set("#seed input", -1)
-    page.set(PENALTY, 1.1)
 
 
 @pytest.fixture(scope="module")

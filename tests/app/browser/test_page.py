@@ -5,6 +5,7 @@ import re
 import urllib.request
 
 import pytest
+from mlx_gateloop.app.page.examples import TEXT_EXAMPLES
 
 # The contrast of an element's text with what lies behind it, as WCAG defines it.
 CONTRAST = """element => {
@@ -85,10 +86,19 @@ def seen(url, run):
 
 def test_completion_and_side_by_side(page):
     page.go_to("Completion", "complete")
-    page.ask("Once upon", "complete")
+    for name, text in TEXT_EXAMPLES.items():
+        page.tab.get_by_role("button", name=name).click()
+        box = "document.querySelector('#complete-box textarea')"
+        page.tab.wait_for_function(f"(text) => {box}.value === text", arg=text)
+    beginning = "Once upon\n" * 15
+    page.ask(beginning, "complete")
     tokens = page.finished("complete")
-    assert tokens == page.tokens + len("Once upon")
-    assert page.tab.locator("#complete-text textarea").input_value().startswith("Once upon")
+    assert tokens == page.tokens + len(beginning)
+    text = page.tab.locator("#complete-text textarea")
+    assert text.input_value().startswith(beginning)
+    assert text.evaluate("t => t.scrollHeight > t.clientHeight")
+    end = "document.querySelector('#complete-text textarea')"
+    page.tab.wait_for_function(f"{end}.scrollTop + {end}.clientHeight > {end}.scrollHeight - 9")
     page.go_to("Side by side", "right")
     page.ask("both", "compare", "left")
     for side in ("left", "right"):

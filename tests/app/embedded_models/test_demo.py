@@ -1,14 +1,15 @@
-"""The embedded models: their files, and what the demo has learned."""
+"""The embedded models: their files, and what they have learned."""
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 import yaml
 from mlx.utils import tree_flatten
-from mlx_gateloop.app.embedded_models.build import package
+from mlx_gateloop.app.embedded_models.build import completions, library, package
 from mlx_gateloop.app.embedded_models.build.package import MOST_BYTES, sums, thinned
 from mlx_gateloop.app.generation.models import SUMS, Models
 
@@ -19,7 +20,8 @@ from mlx_gateloop.generate import Sampling, stream
 from mlx_gateloop.train import TrainConfig
 
 MODELS = Path(app.__file__).parent / "embedded_models"
-NAMES = ("demo", "demo-fixed")
+NAMES = ("code", "demo", "demo-fixed")
+BODIES, LEAST = 10, 3
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -30,6 +32,11 @@ def directory(request):
 @pytest.fixture(scope="module")
 def demo():
     return gl.load(MODELS / "demo")
+
+
+@pytest.fixture(scope="module", params=("code", "demo"))
+def learned(request):
+    return gl.load(MODELS / request.param)
 
 
 def answer(loaded, question, earlier=(), **sampling):
@@ -56,7 +63,7 @@ def test_the_app_loads_it_and_refuses_a_changed_file(directory, tmp_path):
 
 
 def test_it_is_small(directory):
-    assert max(file.stat().st_size for file in directory.iterdir()) <= MOST_BYTES
+    assert sum(file.stat().st_size for file in directory.iterdir()) <= MOST_BYTES
 
 
 def test_it_has_a_card_with_the_licence_and_the_command(directory):
@@ -104,7 +111,7 @@ def test_demo_is_data_controlled_and_has_3_to_5_million_parameters(demo):
 def test_the_fixed_one_loads_and_reads_the_same_tokens():
     model, tokenizer = gl.load(MODELS / "demo-fixed")
     assert model.args.transition == "fixed"
-    texts = [(MODELS / name / "tokenizer.json").read_text() for name in NAMES]
+    texts = [(MODELS / name / "tokenizer.json").read_text() for name in ("demo", "demo-fixed")]
     assert texts[0] == texts[1]
     assert answer((model, tokenizer), "What does `str.split` do?").strip()
 
@@ -137,10 +144,17 @@ def test_a_thinned_log_keeps_every_validation_and_the_last_record():
         ("len", "number of items"),
     ],
 )
-def test_demo_answers_what_it_has_learned(demo, name, words):
-    text = answer(demo, f"What does `{name}` do?")
+def test_they_answer_what_they_have_learned(learned, name, words):
+    text = answer(learned, f"What does `{name}` do?")
     assert text.startswith(f"`{name}(")
     assert words in text
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="it has read 3.11's library")
+def test_code_writes_bodies_that_python_can_parse():
+    functions = completions.chosen(library.held_out(), BODIES)
+    written = completions.write(functions, completions.model_writer(*gl.load(MODELS / "code")))
+    assert sum(result.accepted for result in written) >= LEAST
 
 
 def test_an_answer_does_not_depend_on_the_questions_before_it(demo):
