@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.hosts import LOCAL
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.experiment import Experiment
@@ -65,8 +66,10 @@ def run_experiment(
         sweep(out)
         whole.save(out / "experiment.json")
         try:
-            stop = _train(trials(experiment, out), out / "logs" / "trials", jobs, hosts)
-            _train(_runs(experiment, out, tuned=True), out / "logs" / "runs", jobs, hosts, stop)
+            tried, logs = trials(experiment, out), out / "logs"
+            stop = _train(tried, tasks[0], logs / "trials", jobs, hosts)
+            runs = _runs(experiment, out, tuned=True)
+            _train(runs, tasks[0], logs / "runs", jobs, hosts, stop)
         except Interrupted:
             advice = "continue with the same command and --resume"
             raise Interrupted(f"interrupted, saved in {out}; {advice}") from None
@@ -92,12 +95,13 @@ def _runs(experiment: Experiment, out: Path, tuned: bool) -> list[Run]:
 
 
 def _train(
-    runs: Sequence[Run], logs: Path, jobs: int, hosts: Sequence[str], stop: bool = False
+    runs: Sequence[Run], task: Task, logs: Path, jobs: int, hosts: Sequence[str], stop: bool = False
 ) -> bool:
     """Train the runs that are not finished.
 
     Args:
         runs: The runs.
+        task: A draw of the samples, for the configurations.
         logs: The folder for what they print, if there is more than one job.
         jobs: Runs side by side on each machine.
         hosts: The machines.
@@ -107,6 +111,9 @@ def _train(
         True if Ctrl-C came in the last step of the last run.
     """
     left = [run for run in runs if not run.is_finished]
+    for run in runs:
+        if run.is_finished:
+            run.check(task)
     if left and stop:
         raise Interrupted
     if jobs > 1 or [*hosts] != [LOCAL]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlx_gateloop.data.task import Task
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.evaluate import evaluate_task
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.resets import mean_magnitudes
@@ -21,6 +22,7 @@ from mlx_gateloop.train.loop import Diverged
 from mlx_gateloop.train.source import TaskSource
 from mlx_gateloop.train.start import num_parameters
 
+CONFIG = "config.yaml"
 LAST = Path("checkpoints") / "last.safetensors"
 
 
@@ -55,6 +57,16 @@ class Run:
         except (FileNotFoundError, ValueError):
             return False
         return bool(record["finished"])
+
+    def check(self, task: Task) -> None:
+        """Raise if the run was made with another configuration, as by an older version.
+
+        Raises:
+            InputError: It was; runs of one name would not be of one model.
+        """
+        if TrainConfig.load(self.directory / CONFIG).to_dict() != self.config(task).to_dict():
+            advice = "remove it to train it anew, or choose a new directory"
+            raise InputError(f"{self.directory}: has another configuration than now; {advice}")
 
     @property
     def record(self) -> Path:

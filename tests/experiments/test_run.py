@@ -16,6 +16,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.run import run_experiment
+from mlx_gateloop.experiments.variants import VARIANTS
 from mlx_gateloop.train import Interrupted
 from mlx_gateloop.train.checkpoint import read_newest
 
@@ -304,6 +305,16 @@ def test_softmax_without_positions_has_no_transitions_to_show(tmp_path):
     assert main(argv) == 0
     assert "accuracy-over-span.png" in names(tmp_path / "drawn")
     assert "transitions.png" not in names(tmp_path / "drawn")
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_run_of_another_model_under_the_same_name_is_refused(tmp_path, monkeypatch):
+    out, models = tmp_path / "out", ["retnet"]
+    run_experiment(tiny(seeds=1, models=models, steps=3), out)
+    run_experiment(tiny(seeds=1, models=models, steps=3), out, resume=True)
+    monkeypatch.setitem(VARIANTS["retnet"], "sub_norm", True)  # as it was once
+    with pytest.raises(InputError, match=r"retnet-0: has another configuration .* remove it"):
+        run_experiment(tiny(seeds=1, models=models, steps=3), out, resume=True)
 
 
 @pytest.mark.usefixtures("without_pictures")
