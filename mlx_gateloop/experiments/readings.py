@@ -34,7 +34,7 @@ READINGS: dict[str, tuple[str, dict[str, object]]] = {
         {"model.longest_half_life": 64.0},
     ),
     "small-start": (
-        "weights of linear layers start as small as PyTorch's, 0.58 of ours (variance 1 / inputs)",
+        "weights except the transitions' start as small as PyTorch's, 0.58 of ours",
         {"initial_scale": 3**-0.5},
     ),
     "post-norm": ("norms after the skips (ours: before)", {"model.norm_position": "post"}),

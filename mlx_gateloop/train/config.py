@@ -110,7 +110,8 @@ class TrainConfig:
         patience: validations without improvement before the run stops; None never stops early.
         seed: of the initial weights, the order of the data and dropout.
         initial_scale: factor on the initial weights of the linear layers, whose variance is
-            1 / inputs; 3 ** -0.5 gives the variance of PyTorch's.
+            1 / inputs; 3 ** -0.5 gives the variance of PyTorch's. State transitions keep their
+            start, which `model.longest_half_life` changes.
         dtype: dtype of the forward and backward pass and of the saved weights. The optimizer
             always works on float32 weights, as bfloat16 would round small updates away.
         checkpoint_blocks: recompute each block in the backward pass instead of storing it.

@@ -11,6 +11,7 @@ from mlx.utils import tree_flatten
 
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
+from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.optimizer import Optimizer, make_optimizer
@@ -37,7 +38,7 @@ def make_model(config: TrainConfig, vocab_size: int, steps: int) -> tuple[Model,
     mx.random.seed(config.seed)
     model = Model(config.model_args(vocab_size))
     for layer in model.modules():
-        if isinstance(layer, nn.Linear):
+        if isinstance(layer, nn.Linear) and not isinstance(layer, StateTransitionLinear):
             layer.weight = config.initial_scale * layer.weight
     model.train()
     if config.checkpoint_blocks:
