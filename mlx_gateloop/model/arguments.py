@@ -106,7 +106,7 @@ class LayerArgs:
     query_activation: Activation = "identity"
     value_activation: Activation = "identity"
     state_activation: Activation = "identity"
-    sub_norm: bool | Literal["head"] = False
+    sub_norm: Literal[False, True, "head"] = False
     output_projection: bool | None = None
     activation: Literal["gelu", "gelu_tanh"] = "gelu"
     norm: Literal["layer", "rms", "none"] = "layer"

@@ -1,8 +1,8 @@
 """Data-independent transitions, of the models that GateLoop generalises (paper, section 3.1).
 
 Only the transition differs from GateLoop. So LRU, S4D and S5 have real, data-controlled queries and
-keys, where their publications have constant complex C and B, and RetNet lacks its scale;
-its group norm and output gate are `sub_norm` and `output_gate`.
+keys, where their publications have constant complex C and B, and RetNet lacks its scale; its gate
+is `output_gate`, and `sub_norm: head` stands for its group norm, with a mean, a weight and a bias.
 
 Each module holds one transition for all tokens, `[width]`: channel c is key channel c % K of head
 c // K, with K channels per head. For the state-space models the max-headed form is one system of
