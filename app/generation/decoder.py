@@ -143,7 +143,7 @@ class Decoder:
         most, vocabulary = self.limits.input_tokens, self.loaded.vocabulary
         if len(fresh) > most:
             raise InputError(
-                f"prompt: {len(fresh)} new tokens, at most {most} can be read at once; "
+                f"prompt: {len(fresh):,} new tokens, at most {most:,} can be read at once; "
                 "send a shorter text"
             )
         if None in fresh:

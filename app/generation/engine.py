@@ -167,10 +167,11 @@ class Engine:
         if len(texts) > limits.messages:
             raise InputError(f"messages: at most {limits.messages}; start a new conversation")
         if (longest := max(map(len, texts))) > limits.characters:
-            raise InputError(f"text: {longest} characters, at most {limits.characters} are allowed")
+            most = limits.characters
+            raise InputError(f"text: {longest:,} characters, at most {most:,} are allowed")
         if (total := sum(map(len, texts))) > limits.conversation_characters:
             most = limits.conversation_characters
-            raise InputError(f"messages: {total} characters in all, at most {most} are allowed")
+            raise InputError(f"messages: {total:,} characters in all, at most {most:,} are allowed")
         if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
             raise InputError("text: holds half of a character, a lone surrogate; type it again")
 

@@ -1,7 +1,11 @@
-"""What the page offers to try."""
+"""Examples on the page."""
 
-CHAT_EXAMPLES = ["What does `str.split` do?", "What does `re.sub` do?", "How do I use json.dumps?"]
-# From files of Python's library that the embedded models have not read: copyright the Python
+CHAT_EXAMPLES = [
+    "What does `str.split` do?",
+    "What does `re.sub` do?",
+    "How do I use os.path.join?",
+]
+# From files of Python's library that the model `code` has not read: copyright the Python
 # Software Foundation, PSF License Version 2 (https://docs.python.org/3/license.html).
 TEXT_EXAMPLES = {
     "asyncio/queues.py: a class": r'''class QueueEmpty(Exception):

@@ -77,7 +77,7 @@ def test_a_wrong_argument_is_named_in_one_plain_line(ask, options, message):
 
 def test_what_the_model_refuses_is_plain_too(ask):
     assert refused(ask, "x" * 9000) == (
-        "prompt: 9000 new tokens, at most 8192 can be read at once; send a shorter text"
+        "prompt: 9,000 new tokens, at most 8,192 can be read at once; send a shorter text"
     )
 
 

@@ -1,14 +1,14 @@
-/** @type {WeakMap<HTMLElement, { length: number, top: number, away: boolean }>} */
+/** @type {WeakMap<HTMLElement, { text: string, top: number, away: boolean }>} */
 const followed = new WeakMap();
 
 /**
  * Keep the end of a growing text in sight, unless its reader has scrolled away from it.
  * @param {HTMLElement} element which scrolls
- * @param {string} text which it shows; a shorter one than before is a new text
+ * @param {string} text which it shows; one that does not begin as the last one did is a new text
  */
 export function followEnd(element, text) {
   if (!followed.has(element)) {
-    followed.set(element, { length: 0, top: 0, away: false });
+    followed.set(element, { text: "", top: 0, away: false });
     element.addEventListener("scroll", () => {
       const { scrollTop, clientHeight, scrollHeight } = element;
       const state = followed.get(element);
@@ -18,8 +18,8 @@ export function followEnd(element, text) {
     });
   }
   const state = followed.get(element);
-  if (text.length < state.length) state.away = false;
-  state.length = text.length;
+  if (!text.startsWith(state.text)) state.away = false;
+  state.text = text;
   requestAnimationFrame(() => {
     if (!state.away) element.scrollTop = element.scrollHeight;
   });

@@ -90,7 +90,7 @@ def test_completion_and_side_by_side(page):
         page.tab.get_by_role("button", name=name).click()
         box = "document.querySelector('#complete-box textarea')"
         page.tab.wait_for_function(f"(text) => {box}.value === text", arg=text)
-    beginning = "Once upon\n" * 15
+    beginning = "Once upon\n" * 40  # longer than what Gradio follows by itself
     page.ask(beginning, "complete")
     tokens = page.finished("complete")
     assert tokens == page.tokens + len(beginning)
@@ -98,6 +98,11 @@ def test_completion_and_side_by_side(page):
     assert text.input_value().startswith(beginning)
     assert text.evaluate("t => t.scrollHeight > t.clientHeight")
     end = "document.querySelector('#complete-text textarea')"
+    page.tab.wait_for_function(f"{end}.scrollTop + {end}.clientHeight > {end}.scrollHeight - 9")
+    text.evaluate("t => { t.scrollTop = 0 }")
+    page.tab.wait_for_function(f"{end}.scrollTop === 0")
+    page.ask(f"Twice upon\n{beginning}", "complete")  # longer: a new text's end is in sight again
+    page.finished("complete")
     page.tab.wait_for_function(f"{end}.scrollTop + {end}.clientHeight > {end}.scrollHeight - 9")
     page.go_to("Side by side", "right")
     page.ask("both", "compare", "left")

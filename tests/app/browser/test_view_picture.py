@@ -101,6 +101,10 @@ def test_hover_and_click_stay_in_sight_on_a_small_screen(new_page):
     assert 0 <= chosen <= 140  # of 150: the text scrolls itself
     page.tab.mouse.move(10, 10)
     assert not page.tab.locator("#chat-view .tip").is_visible()
+    before = picture.bounding_box()
+    long = "name => { name.textContent = 'at ' + 'a long word '.repeat(20) }"
+    page.tab.locator("#chat-view .memory").evaluate(long)
+    assert picture.bounding_box() == before
 
 
 def inside(box, width, height):

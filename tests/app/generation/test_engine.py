@@ -240,7 +240,7 @@ def test_an_error_inside_is_one_line_and_the_engine_goes_on(
         ({"max_tokens": 0}, "max_tokens: expected 1 to 1024, got 0"),
         ({"max_tokens": 1025}, "max_tokens: expected 1 to 1024, got 1025"),
         ({"max_tokens": 1.5}, "max_tokens: expected 1 to 1024, got 1.5"),
-        ({"prompt": "x" * 16_001}, "text: 16001 characters, at most 16000 are allowed"),
+        ({"prompt": "x" * 16_001}, "text: 16,001 characters, at most 16,000 are allowed"),
         ({"prompt": "a\ud83d"}, "text: holds half of a character"),
         ({"prompt": []}, "messages: expected a list of messages"),
         ({"prompt": ["x"]}, "messages: number 1: expected a role"),
