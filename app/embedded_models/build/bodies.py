@@ -36,7 +36,7 @@ class Function:
 
     def accepts(self, body: str) -> bool:
         """Tell if `ast.parse` accepts the function with a body."""
-        return bool(self._parsed(body))
+        return len(self._parsed(body)) == 1
 
     def is_documentation(self, body: str) -> bool:
         """Tell if a body that is accepted is a docstring and nothing else."""
@@ -53,8 +53,8 @@ class Function:
                 tree = ast.parse("if True:\n" * (self.indent > 0) + source)
             except (SyntaxError, ValueError):  # ValueError: a null character
                 return []
-        outer = tree.body[0]
-        return outer.body if isinstance(outer, ast.If) else tree.body
+        outer, *after = tree.body
+        return [*outer.body, *after] if isinstance(outer, ast.If) else tree.body
 
 
 def functions(text: str) -> Iterator[Function]:

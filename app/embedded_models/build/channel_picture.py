@@ -8,6 +8,7 @@ where the correlation is negative. Needs matplotlib.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,7 @@ from mlx_gateloop.model.lm import Model
 from mlx_gateloop.plots.style import new_figure, save_png
 
 from . import library
-from .channels import QUANTITIES as NAMES
-from .channels import Found, encode, find, quantities
+from .channels import QUANTITIES, Found, encode, find, quantities
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,19 +32,17 @@ RANGE = 2  # percent of the values that are off the scale of colours, at each en
 COLOURS = "YlOrRd"  # on which black text can be read
 
 
-def draw(model: Model, tokenizer: Any, png_path: Path) -> list[Found]:
+def draw(model: Model, tokenizer: Any, files: Sequence[str], png_path: Path) -> list[Found]:
     """Draw the excerpt once for each feature, and return the channels."""
-    files = library.held_out()
+    figure = new_figure(WIDTH, HEIGHT)  # first: it says if matplotlib is missing
     best = strongest(find(model, tokenizer, files))
     (text,) = (file for file in files[1::2] if FILE in file)
     ids, offsets = encode(tokenizer, text)
     values = quantities(model, ids)
-    figure = new_figure(WIDTH, HEIGHT)
     for axes, found in zip(figure.subplots(2, 2).flat, best, strict=True):
-        sign = "-" if found.chosen_by < 0 else ""
-        channel = values[NAMES.index(found.quantity), found.layer, :, found.channel]
-        colour(axes, text, offsets, -channel if sign else channel)
-        what = sign + ("|a|" if found.quantity == "magnitude" else "Re h")
+        channel = values[QUANTITIES.index(found.quantity), found.layer, :, found.channel]
+        colour(axes, text, offsets, np.sign(found.chosen_by) * channel)
+        what = "|a|" if found.quantity == "magnitude" else "Re h"
         where = f"{what} of layer {found.layer + 1}, channel {found.channel}"
         axes.set_title(f"{found.feature}: {where}, correlation {found.elsewhere:+.2f}", fontsize=10)
     save_png(figure, png_path)
@@ -77,4 +75,4 @@ def colour(axes: "Axes", text: str, offsets: list[tuple[int, int]], values: np.n
 
 
 if __name__ == "__main__":
-    draw(*load(sys.argv[1]), Path(sys.argv[2]))
+    draw(*load(sys.argv[1]), library.unread(sys.argv[1]), Path(sys.argv[2]))

@@ -121,7 +121,7 @@ def report(directory: str) -> str:
             f"{found.chosen_by:+.2f}",
             f"{found.elsewhere:+.2f}",
         ]
-        for found in find(model, tokenizer, library.held_out())
+        for found in find(model, tokenizer, library.unread(directory))
     ]
     header = ("feature", "quantity", "layer", "channel", "correlation", "on other files")
     return markdown_table(header, rows)

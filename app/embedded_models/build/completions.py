@@ -4,14 +4,14 @@
 
 prints Markdown: the bits for each byte of the held-out files; how many of 200 function bodies
 `ast.parse` accepts, with Wilson's 95% interval; how many questions about the documentation are
-answered word for word; and the first ten bodies. All models must have one tokenizer. Minutes a
-model.
+answered word for word, of those that come often in the text, and of 40 that come once; and the
+first ten bodies. All models must have one tokenizer. Minutes a model.
 """
 
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from mlx_gateloop.data import encode, num_bytes
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.data import encode, num_bytes, texts
 from mlx_gateloop.evaluate import evaluate
 from mlx_gateloop.generate import Sampling, Speed, stream
 from mlx_gateloop.io import load
@@ -29,13 +28,14 @@ from mlx_gateloop.tables import markdown_table
 
 from . import library
 from .bodies import Function, body, functions
-from .corpus import questions
+from .corpus import other_questions, questions
 from .kneser_ney import KneserNey
 
 BODIES, SHOWN, SEED = 200, 10, 0
 TEMPERATURE = 0.5
 LIMIT = 400  # tokens of a body; a longer one counts as refused
 ANSWER = 400  # tokens of an answer
+OTHERS = 40  # questions that come once
 SHORT = 10  # letters of a line that may stand anywhere
 ORDER = 5
 WINDOW = 512  # tokens read at once; the state is carried on
@@ -43,8 +43,8 @@ WINDOW = 512  # tokens read at once; the state is carried on
 # From a prompt and a seed to the pieces of a text, and the tokens that it took.
 Writer = Callable[[str, int, Speed], Iterator[str]]
 HEADER = (
-    "", "bits a byte", f"accepted of {BODIES}", "without docstrings alone", "unfinished",
-    "lines, median", "answers",
+    "", "bits a byte", f"accepted of {BODIES}", "more than a docstring", "unfinished",
+    "lines, median", "answers", "others",
 )  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def answered(model: Model, tokenizer: Any, asked: Sequence[tuple[str, str]]) -> 
     return right
 
 
-def row(name: str, bits: str, written: Sequence[Written], answers: str) -> list[str]:
+def row(name: str, bits: str, written: Sequence[Written], *answers: str) -> list[str]:
     """Make a line of the table."""
     accepted = [result for result in written if result.accepted]
     code = sum(not result.function.is_documentation(result.body) for result in accepted)
@@ -145,7 +145,7 @@ def row(name: str, bits: str, written: Sequence[Written], answers: str) -> list[
         str(code),
         str(sum(not result.finished for result in written)),
         f"{median(result.body.count(chr(10)) for result in written):.0f}",
-        answers,
+        *(answers or ("", "")),
     ]
 
 
@@ -169,42 +169,45 @@ def shown(written: Sequence[Written]) -> str:
 
 
 def report(directories: Sequence[str]) -> Iterator[str]:
-    """Yield the parts of the report as they are ready.
+    """Yield the parts of the report.
 
     Raises:
-        InputError: No models, or models with different tokenizers.
+        SystemExit: No models, models with different tokenizers, or one that has read the files.
     """
     if not directories:
-        raise InputError("no models; give their folders")
-    files, asked = library.held_out(), questions()
-    bodies, rows, texts, size = chosen(files, BODIES), [], [], num_bytes(files)
+        sys.exit("error: no models; give their folders")
+    files, *_ = map(library.unread, directories)
+    once = other_questions()
+    asked = questions(), random.Random(SEED).sample(once, min(OTHERS, len(once)))
+    bodies, rows, shows, size = chosen(files, BODIES), [], [], num_bytes(files)
     vocabulary: dict[str, int] = {}
     for directory in directories:
         model, tokenizer = load(directory)
         vocabulary = vocabulary or tokenizer.get_vocab()
         if tokenizer.get_vocab() != vocabulary:
-            raise InputError(
-                f"{directory}: another tokenizer than {directories[0]}'s; compare apart"
+            sys.exit(
+                f"error: {directory}: another tokenizer than {directories[0]}'s; compare apart"
             )
         tokens = encode(files, tokenizer)
         score = evaluate(model, tokens, size, WINDOW, 1, carry=True)
         written = write(bodies, model_writer(model, tokenizer))
-        answers = f"{answered(model, tokenizer, asked)} of {len(asked)}"
+        answers = (f"{answered(model, tokenizer, part)} of {len(part)}" for part in asked)
         name = Path(directory).name
-        rows.append(row(name, f"{score.bits_per_byte:.3f}", written, answers))
-        texts.append(f"## The first {SHOWN} bodies of {name}\n\n{shown(written[:SHOWN])}")
-    read = [document for document in library.parts().train if isinstance(document, str)]
+        rows.append(row(name, f"{score.bits_per_byte:.3f}", written, *answers))
+        shows.append(f"## The first {SHOWN} bodies of `{name}`\n\n{shown(written[:SHOWN])}")
+    read = library.parts().train
     ngram = KneserNey(encode(read, tokenizer), ORDER, len(vocabulary))
     written = write(bodies, ngram_writer(ngram, tokenizer))
-    rows.append(row(f"{ORDER}-gram", f"{ngram.bits(tokens) / size:.3f}", written, ""))
+    rows.append(row(f"{ORDER}-gram", f"{ngram.bits(tokens) / size:.3f}", written))
     own = write(bodies, own_writer(bodies, tokenizer))
     yield f"Held-out files: {len(files)}; bytes: {size:,}; tokens: {len(tokens):,}\n"
-    yield f"Lines above {SHORT} letters that were read elsewhere: {known(files, read):.0%}\n"
-    yield markdown_table(HEADER, [row("the files themselves", "", own, ""), *rows]) + "\n"
-    yield from texts
+    share = known(files, texts(read))
+    yield f"Lines above {SHORT} letters that were read elsewhere: {share:.0%}\n"
+    yield markdown_table(HEADER, [row("the files themselves", "", own), *rows]) + "\n"
+    yield from shows
 
 
-def known(files: Sequence[str], read: Sequence[str]) -> float:
+def known(files: Sequence[str], read: Iterable[str]) -> float:
     """The share of the files' lines that stand in other texts too."""
     elsewhere = {line.strip() for text in read for line in text.splitlines()}
     lines = [line.strip() for file in files for line in file.splitlines()]
@@ -214,4 +217,4 @@ def known(files: Sequence[str], read: Sequence[str]) -> float:
 
 if __name__ == "__main__":
     for part in report(sys.argv[1:]):
-        print(part, flush=True)
+        print(part)

@@ -67,14 +67,20 @@ def questions() -> list[tuple[str, str]]:
     return [_question(document) for document in familiar()]
 
 
+def other_questions() -> list[tuple[str, str]]:
+    """Return the questions that come once, and their answers."""
+    asked = map(_question, _conversations())
+    return [(question, answer) for question, answer in asked if not _is_familiar(question)]
+
+
 def familiar() -> list[Conversation]:
     """Return the conversations about familiar names as `pydocs` has them."""
-    return [
-        document
-        for group in pydocs.groups()
-        for document in group
-        if not isinstance(document, str) and _is_familiar(_question(document)[0])
-    ]
+    return [c for c in _conversations() if _is_familiar(_question(c)[0])]
+
+
+def _conversations() -> list[Conversation]:
+    documents = (document for group in pydocs.groups() for document in group)
+    return [document for document in documents if not isinstance(document, str)]
 
 
 def quotes(document: Document, file: str) -> bool:

@@ -1,10 +1,13 @@
 """The text of a model that writes code and answers: Python's library and its documentation.
 
 `python -m app.embedded_models.build.library FOLDER` writes FOLDER/train.jsonl and valid.jsonl, for
-`gateloop train --data FOLDER`. The files of `held_out` and their documentation are in neither. The
-validation part is files alone: of the conversations every one is read many times.
+`gateloop train --data FOLDER`. The files of `held_out` are in neither, nor is their documentation,
+except texts of less than `QUOTATION` letters. The validation part is files alone: of the
+conversations every one is read many times.
 """
 
+import hashlib
+import platform
 import random
 import sys
 from pathlib import Path
@@ -17,6 +20,9 @@ from .corpus import familiar, quotes, spaced, write
 
 VALIDATION = 0.03  # of the files
 COPIES = 26  # of a conversation about a familiar name: as the text is read several times
+MODELS = Path(__file__).parents[1]
+# SHA-256 of the held-out files of Python 3.11.7, whose other files `code` has read.
+UNREAD = "db52742bcf272fcbc2a824d0a44e1d0694455b96326eddd702d47e3be851c6db"
 
 
 def parts(seed: int = 0) -> Corpus:
@@ -32,13 +38,30 @@ def parts(seed: int = 0) -> Corpus:
 
 
 def held_out() -> list[str]:
-    """Return the files that no embedded model has read.
+    """Return the files of the running Python that a model of `parts` does not read.
 
     They are the test part of `python-source`, except files whose documentation is familiar.
     """
     conversations = familiar()
     files = list(texts(load_corpus("python-source").test))
     return [file for file in files if not any(quotes(c, spaced(file)) for c in conversations)]
+
+
+def unread(directory: str | Path) -> list[str]:
+    """Return the held-out files, for the scores of a model.
+
+    Raises:
+        SystemExit: The embedded model has read some of them, since they are another Python's.
+    """
+    files = held_out()
+    is_embedded = Path(directory).resolve().parent == MODELS
+    if is_embedded and hashlib.sha256("\0".join(files).encode()).hexdigest() != UNREAD:
+        version = platform.python_version()
+        sys.exit(
+            f"error: {directory}: it may have read files that are held out from Python {version}'s "
+            "library; run this with Python 3.11.7"
+        )
+    return files
 
 
 if __name__ == "__main__":

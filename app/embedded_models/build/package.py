@@ -17,7 +17,7 @@ from mlx_gateloop.files import staged
 from ...generation.files import SUMS
 
 BITS, GROUP = 8, 64
-MOST_BYTES = 12_000_000  # of a file
+MOST_BYTES = 12_000_000  # of a model
 LOGGED = 50  # training records that are kept, beside every validation
 CARD = "README.md"
 
@@ -30,7 +30,7 @@ def embed(run: Path, out: Path) -> None:
         out: The directory; all of it except the card is replaced.
 
     Raises:
-        SystemExit: The conversion failed, or a file is too large.
+        SystemExit: The conversion failed, or the model is too large.
     """
     with staged(out) as made:
         paths = ["--hf-path", str(run), "--mlx-path", str(made)]
@@ -42,10 +42,10 @@ def embed(run: Path, out: Path) -> None:
         (made / "log.jsonl").write_text(thinned((run / "log.jsonl").read_text()))
         if (out / CARD).exists():
             shutil.copy(out / CARD, made)
-        for file in made.iterdir():
-            if (size := file.stat().st_size) > MOST_BYTES:
-                sys.exit(f"error: {file.name}: {size:,} bytes are too many; train a smaller model")
         (made / SUMS).write_text(sums(made))
+        size = sum(file.stat().st_size for file in made.iterdir())
+        if size > MOST_BYTES:
+            sys.exit(f"error: {out}: {size:,} bytes exceed {MOST_BYTES:,}; train a smaller model")
 
 
 def thinned(log: str) -> str:

@@ -97,6 +97,7 @@ def test_what_is_not_python_is_refused(found, wrong):
 
 def test_a_docstring_alone_is_told_from_code(found):
     function = found["go"]
+    assert not function.accepts("        x = 1\ry = 2\n")  # another statement after it
     assert function.is_documentation('        """Go."""\n')
     assert not function.is_documentation('        """Go."""\n        return 1\n')
     assert not function.is_documentation("        pass\n")

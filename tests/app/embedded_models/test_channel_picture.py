@@ -1,5 +1,6 @@
 """The picture of the channels that follow code."""
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_gateloop.app.embedded_models.build import channel_picture, channels
@@ -14,8 +15,6 @@ CODE = "# The Tab Nanny (é)\ndef f(a):\n    return [a, 'b']\n"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    files = [CODE.replace("f(", "g("), CODE]
-    monkeypatch.setattr(channel_picture.library, "held_out", lambda: files)
     monkeypatch.setattr(channel_picture, "FIRST", 1)
 
 
@@ -43,9 +42,21 @@ def test_tokens_are_coloured_where_they_stand():
     assert shades["("] == shades[")"] < min(s for c, s in shades.items() if c not in "()")
 
 
-def test_the_picture_and_its_channels(tmp_path):
+def test_each_feature_has_its_channel_on_a_file_that_did_not_choose_it(tmp_path, monkeypatch):
+    mx.random.seed(0)
     size = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}
-    model = Model(ModelArgs(vocab_size=300, **size))
-    drawn = channel_picture.draw(model, byte_tokenizer(), tmp_path / "code.png")
+    model, tokenizer = Model(ModelArgs(vocab_size=300, **size)), byte_tokenizer()
+    panels = []
+    monkeypatch.setattr(channel_picture, "colour", lambda *panel: panels.append(panel))
+    files = [CODE.replace("f(", "g("), CODE]
+    drawn = channel_picture.draw(model, tokenizer, files, tmp_path / "code.png")
     assert [found.feature for found in drawn] == list(channel_picture.SHOWN)
     assert (tmp_path / "code.png").stat().st_size > 10_000
+    read, features = channels.read(model, tokenizer, CODE)
+    for found, (axes, text, _, values) in zip(drawn, panels, strict=True):
+        assert text == CODE
+        channel = read[channels.QUANTITIES.index(found.quantity), found.layer, :, found.channel]
+        assert np.array_equal(values, channel if found.chosen_by > 0 else -channel)
+        follows = np.corrcoef(channel, features[channels.FEATURES.index(found.feature)])[0, 1]
+        assert axes.get_title().endswith(f"correlation {follows:+.2f}")
+    assert {found.chosen_by > 0 for found in drawn} == {True, False}

@@ -12,11 +12,11 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 import mlx_gateloop as gl
 from mlx_gateloop import app
 from mlx_gateloop.data import Corpus, encode
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Speed
 from mlx_gateloop.tokenizer import byte_tokenizer
 
 DEMO = Path(app.__file__).parent / "embedded_models" / "demo"
+CHATS = [[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]]
 FILE = "".join(f"def f{number}(x):\n    return x + {number}\n\n\n" for number in range(30))
 
 
@@ -84,6 +84,26 @@ def test_an_ngram_goes_on_as_its_text_did(drawn):
     assert speed.tokens < completions.LIMIT
 
 
+def test_both_writers_have_the_temperature(drawn, monkeypatch):
+    given = []
+    monkeypatch.setattr(completions, "stream", lambda *_, **__: given.append(_[-1]) or [])
+    completions.write(drawn[:2], completions.model_writer(None, None))
+    assert [(s.temperature, s.top_p, s.seed) for s in given] == [(0.5, 1.0, 0), (0.5, 1.0, 1)]
+
+    tokenizer = TokenizerWrapper(byte_tokenizer())
+    a, b = encode(["a", "b"], tokenizer).tolist()[::2]
+
+    class Ngram:
+        def probabilities(self, context):
+            return np.array([0.75 * (t == a) + 0.25 * (t == b) for t in range(300)])
+
+    speed = Speed()
+    text = "".join(completions.ngram_writer(Ngram(), tokenizer)("", 0, speed))
+    assert len(text) == completions.LIMIT
+    share = 0.75**2 / (0.75**2 + 0.25**2)  # at temperature 1/2 chances are squared
+    assert abs(text.count("a") / completions.LIMIT - share) < 0.05
+
+
 def test_answers_are_counted_word_for_word():
     question, answer = (
         "What does `len` do?",
@@ -98,16 +118,29 @@ def test_the_report_has_every_model_the_ngram_and_the_first_bodies(monkeypatch):
     monkeypatch.setattr(completions, "SHOWN", 2)
     monkeypatch.setattr(completions, "LIMIT", 20)
     monkeypatch.setattr(completions, "questions", lambda: [("What does `len` do?", "No.")])
-    monkeypatch.setattr(completions.library, "held_out", lambda: [FILE])
+    known = "What does `len` do?", "`len(obj)`: Return the number of items in a container."
+    monkeypatch.setattr(completions, "other_questions", lambda: [known] * 3)
+    monkeypatch.setattr(completions, "OTHERS", 2)
+    monkeypatch.setattr(completions.library, "unread", lambda _: [FILE])
     read = FILE.replace("x", "y").replace("return y + 7", "return x + 7")
-    monkeypatch.setattr(completions.library, "parts", lambda: Corpus([read, [{}]], []))
+    monkeypatch.setattr(completions.library, "parts", lambda: Corpus([read, *CHATS], []))
+    ngrams = []
+
+    def learn(tokens, order, vocabulary):
+        ngrams.append(tokens)
+        return KneserNey(tokens, order, vocabulary)
+
+    monkeypatch.setattr(completions, "KneserNey", learn)
     sizes, known, table, bodies = completions.report([str(DEMO)])
+    (learned,) = ngrams
+    assert np.array_equal(learned, encode([read, *CHATS], gl.load(DEMO)[1]))
     assert sizes.startswith(f"Held-out files: 1; bytes: {len(FILE):,}; tokens: ")
     assert known.endswith(" that were read elsewhere: 2%\n")  # one line of sixty
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
     assert [line[0] for line in rows] == ["", "---", "the files themselves", "demo", "5-gram"]
     assert rows[2][2] == "3 (44% to 100%)"
-    assert rows[3][-1] == "0 of 1"
+    assert rows[3][-2:] == ["0 of 1", "2 of 2"]
+    assert rows[4][-2:] == ["", ""]
     assert 0 < float(rows[4][1]) < float(rows[3][1])  # the demo has never seen such a text
     assert "2. " in bodies
     assert "3. " not in bodies
@@ -129,8 +162,9 @@ def test_models_with_other_tokenizers_are_refused(monkeypatch):
     monkeypatch.setattr(completions, "BODIES", 1)
     monkeypatch.setattr(completions, "LIMIT", 1)
     monkeypatch.setattr(completions, "questions", list)
-    monkeypatch.setattr(completions.library, "held_out", lambda: [FILE])
-    with pytest.raises(InputError, match=r"^b: another tokenizer than a's; compare apart$"):
+    monkeypatch.setattr(completions, "other_questions", list)
+    monkeypatch.setattr(completions.library, "unread", lambda _: [FILE])
+    with pytest.raises(SystemExit, match=r"^error: b: another tokenizer than a's; compare apart$"):
         list(completions.report(["a", "b"]))
-    with pytest.raises(InputError, match=r"^no models; give their folders$"):
+    with pytest.raises(SystemExit, match=r"^error: no models; give their folders$"):
         list(completions.report([]))

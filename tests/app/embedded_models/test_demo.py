@@ -2,16 +2,17 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 import yaml
 from mlx.utils import tree_flatten
-from mlx_gateloop.app.embedded_models.build import completions, library, package
+from mlx_gateloop.app.embedded_models.build import completions, package
+from mlx_gateloop.app.embedded_models.build.corpus import questions
 from mlx_gateloop.app.embedded_models.build.package import MOST_BYTES, sums, thinned
 from mlx_gateloop.app.generation.models import SUMS, Models
+from mlx_gateloop.app.page.examples import CHAT_EXAMPLES
 
 import mlx_gateloop as gl
 from mlx_gateloop import app, files
@@ -21,7 +22,7 @@ from mlx_gateloop.train import TrainConfig
 
 MODELS = Path(app.__file__).parent / "embedded_models"
 NAMES = ("code", "demo", "demo-fixed")
-BODIES, LEAST = 10, 3
+BODIES, LEAST = 10, 6
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -150,9 +151,16 @@ def test_they_answer_what_they_have_learned(learned, name, words):
     assert words in text
 
 
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="it has read 3.11's library")
-def test_code_writes_bodies_that_python_can_parse():
-    functions = completions.chosen(library.held_out(), BODIES)
+def test_they_answer_the_questions_on_the_page(learned):
+    known = dict(questions())
+    for question in CHAT_EXAMPLES:
+        name = question.replace("`", "").rstrip("?").split()
+        name = max(name, key=lambda word: "." in word)
+        assert answer(learned, question).strip() == known[f"What does `{name}` do?"].strip()
+
+
+def test_code_writes_bodies_that_python_can_parse(unread):
+    functions = completions.chosen(unread, BODIES)
     written = completions.write(functions, completions.model_writer(*gl.load(MODELS / "code")))
     assert sum(result.accepted for result in written) >= LEAST
 
@@ -183,6 +191,11 @@ def test_a_model_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(package, "gateloop", convert)
+    with monkeypatch.context() as patch:
+        patch.setattr(package, "MOST_BYTES", 100)
+        with pytest.raises(SystemExit, match=r"^error: .*demo: [\d,]+ bytes exceed 100; train a"):
+            package.embed(run, out)
+    assert before == {file.name: file.read_bytes() for file in [*out.iterdir()]}
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copytree", refuse)
         patch.setattr(files, "_exchange", refuse)

@@ -1,5 +1,7 @@
 """The text of a model that writes code: what it holds, and what no model reads."""
 
+import hashlib
+
 import pytest
 from mlx_gateloop.app.embedded_models.build import library
 
@@ -58,6 +60,15 @@ def test_it_reads_no_documentation_of_a_held_out_file(small):
     assert LONG not in everything
     assert ELSEWHERE in everything
     assert everything.count(HEART) == library.COPIES + 1  # and the file
+
+
+def test_an_embedded_model_has_no_score_on_files_that_it_may_have_read(small, monkeypatch):
+    files, _ = small
+    assert library.unread("runs/mine") == [files[19]]
+    with pytest.raises(SystemExit, match=r"^error: .*code: it may have read files .* 3\.11\.7$"):
+        library.unread(library.MODELS / "code")
+    monkeypatch.setattr(library, "UNREAD", hashlib.sha256(files[19].encode()).hexdigest())
+    assert library.unread(library.MODELS / "code") == [files[19]]
 
 
 def test_the_same_seed_gives_the_same_documents_and_another_another_order():
