@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import gc
+import threading
 import weakref
 
 import numpy as np
@@ -94,10 +95,15 @@ def test_what_a_word_needed(ask, run):
     assert ask("depends", run.id, len(found)) is None
 
 
-def test_another_word_ends_the_work_for_the_one_before(ask, run, engine):
+def test_another_word_ends_the_work_for_the_one_before(run, engine):
     async def both():
-        component = chat_words.chat_words(engine)
-        return await asyncio.gather(*(component.depends([run.id, word]) for word in (3, 4)))
+        component, go_on = chat_words.chat_words(engine), threading.Event()
+        holds = asyncio.ensure_future(engine.ask(go_on.wait))  # so that neither is done too early
+        first, second = (asyncio.ensure_future(component.depends([run.id, n])) for n in (3, 4))
+        await asyncio.wait([first], timeout=10)
+        go_on.set()
+        await holds
+        return await first, await second
 
     first, second = asyncio.run(both())
     assert first is None
