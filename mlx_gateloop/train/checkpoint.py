@@ -20,7 +20,11 @@ from mlx_gateloop.train.optimizer import Optimizer
 FORMAT = "mlx_gateloop training checkpoint 2"
 WITHOUT_CHECKSUM = "mlx_gateloop training checkpoint 1"
 # Keys of a configuration that earlier checkpoints lack, with the values that they had then.
-EARLIER = {"optimizer.exchange_dtype": "float32", "optimizer.state_transition_weight_decay": 0.0}
+EARLIER = {
+    "initial_scale": 1.0,
+    "optimizer.exchange_dtype": "float32",
+    "optimizer.state_transition_weight_decay": 0.0,
+}
 
 
 @dataclass
