@@ -16,6 +16,7 @@ from mlx_gateloop.experiments.curves import curve, log_paths, speed_of_learning
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.measure import (
     BITS,
+    Measure,
     listed_leads,
     mean_and_spread,
     measure_of,
@@ -77,7 +78,7 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
         f"draw of the data is that of the seed modulo {experiment.draws}. The state size is in "
         "numbers, complex where the transitions are. Times are those of the clock, beside whatever "
         "ran at the same time.",
-        _accuracies(runs, states, claims, planned),
+        _accuracies(runs, measure, states, claims, planned),
         *_left_out(every, runs),
         *listed_leads(runs, measure),
         "Scores of simple strategies on the same test samples:",
@@ -216,11 +217,14 @@ def _preset_steps(experiment: Experiment, task: Task) -> int:
 
 
 def _accuracies(
-    runs: Runs, states: dict[str, int | None], claims: dict[str, str], planned: int | None
+    runs: Runs,
+    measure: Measure,
+    states: dict[str, int | None],
+    claims: dict[str, str],
+    planned: int | None,
 ) -> str:
     rows = []
     for model, results in runs.items():
-        accuracies = [result["accuracy"] for result in results]
         state = states[model]
         rows.append(
             [
@@ -229,15 +233,15 @@ def _accuracies(
                 "grows" if state is None else f"{state:,}",
                 f"{results[0]['intermediate_size']:,}",
                 _steps(results, planned),
-                mean_and_spread(accuracies),
+                mean_and_spread([result["accuracy"] for result in results]),
                 mean_and_spread([result["loss"] / np.log(2) for result in results]),
-                ", ".join(f"{accuracy:.3f}" for accuracy in accuracies),
+                ", ".join(f"{measure.of(result):.3f}" for result in results),
                 f"{np.mean([result['seconds'] for result in results]):,.0f}",
                 claims.get(model, "-"),
             ]
         )
     header = ["model", "parameters", "state a layer", "inner width", "steps", "accuracy"]
-    header += ["bits an answer", "accuracy by seed", "training s a run", "the paper's claim"]
+    header += ["bits an answer", f"{measure.name} by seed", "training s a run", "the paper's claim"]
     return markdown_table(header, rows)
 
 

@@ -294,6 +294,9 @@ def test_models_of_a_text_are_compared_by_their_bits(tmp_path):
     (ours, fixed) = (result["loss"] / np.log(2) for result in results(out))
     assert f"- fixed - data_controlled: **{fixed - ours:.3f}** (by seed: " in report
     assert "Leads of data_controlled in bits a byte:" in report
+    table = report.partition("## Test results")[2].split("\n\n")[2].splitlines()
+    header, _, row, *_ = ([cell.strip() for cell in line.split("|")] for line in table)
+    assert row[header.index("bits a byte by seed")] == f"{ours:.3f}"
 
 
 def test_softmax_without_positions_has_no_transitions_to_show(tmp_path):

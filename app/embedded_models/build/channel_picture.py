@@ -7,7 +7,6 @@ a held-out file that took no part in the choice. The darker, the larger the valu
 where the correlation is negative. Needs matplotlib.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from mlx_gateloop.model.lm import Model
 from mlx_gateloop.plots.style import new_figure, save_png
 
 from . import library
+from .arguments import paths
 from .channels import QUANTITIES, Found, encode, find, quantities
 
 if TYPE_CHECKING:
@@ -75,4 +75,5 @@ def colour(axes: "Axes", text: str, offsets: list[tuple[int, int]], values: np.n
 
 
 if __name__ == "__main__":
-    draw(*load(sys.argv[1]), library.unread(sys.argv[1]), Path(sys.argv[2]))
+    directory, picture = paths(__doc__, "model", "picture")
+    draw(*load(directory), library.unread(directory), picture)

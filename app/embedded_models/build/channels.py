@@ -6,8 +6,8 @@ held-out files and prints Markdown: for each feature of `structure` the channels
 on the rest, which took no part in the choice, stands beside.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -19,6 +19,7 @@ from mlx_gateloop.tables import markdown_table
 from mlx_gateloop.watch import recording_cache
 
 from . import library
+from .arguments import paths
 from .structure import FEATURES, structure
 
 TOKENS = 1500  # of a file
@@ -110,7 +111,7 @@ def find(model: Model, tokenizer: Any, files: Sequence[str]) -> list[Found]:
     return list(best(*halves))
 
 
-def report(directory: str) -> str:
+def report(directory: Path) -> str:
     model, tokenizer = load(directory)
     rows = [
         [
@@ -128,4 +129,4 @@ def report(directory: str) -> str:
 
 
 if __name__ == "__main__":
-    print(report(sys.argv[1]))
+    print(report(*paths(__doc__, "model")))

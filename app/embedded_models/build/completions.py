@@ -27,6 +27,7 @@ from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tables import markdown_table
 
 from . import library
+from .arguments import paths
 from .bodies import Function, body, functions
 from .corpus import other_questions, questions
 from .kneser_ney import KneserNey
@@ -168,14 +169,12 @@ def shown(written: Sequence[Written]) -> str:
     return "\n".join(parts)
 
 
-def report(directories: Sequence[str]) -> Iterator[str]:
+def report(directories: Sequence[str | Path]) -> Iterator[str]:
     """Yield the parts of the report.
 
     Raises:
-        SystemExit: No models, models with different tokenizers, or one that has read the files.
+        SystemExit: Models with different tokenizers, or one that has read the files.
     """
-    if not directories:
-        sys.exit("error: no models; give their folders")
     files, *_ = map(library.unread, directories)
     once = other_questions()
     asked = questions(), random.Random(SEED).sample(once, min(OTHERS, len(once)))
@@ -216,5 +215,5 @@ def known(files: Sequence[str], read: Iterable[str]) -> float:
 
 
 if __name__ == "__main__":
-    for part in report(sys.argv[1:]):
+    for part in report(paths(__doc__, last="models")):
         print(part)

@@ -7,12 +7,13 @@
 import builtins
 import json
 import random
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mlx_gateloop.data import Document, pydocs
 from mlx_gateloop.files import replacing
+
+from .arguments import paths
 
 Conversation = list[dict[str, str]]
 
@@ -138,4 +139,5 @@ def _joined(turns: list[Conversation], chance: random.Random) -> Iterator[Conver
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]) / "corpus.jsonl", documents())
+    (folder,) = paths(__doc__, "folder")
+    write(folder / "corpus.jsonl", documents())

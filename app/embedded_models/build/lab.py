@@ -14,6 +14,7 @@ from mlx_gateloop.__main__ import main as gateloop
 from mlx_gateloop.files import staged
 
 from ...generation.files import SUMS
+from .arguments import paths
 from .package import sums, thinned
 
 STEPS = 3000
@@ -68,7 +69,7 @@ def embed(run: Path, out: Path) -> None:
 
 
 def main() -> None:
-    runs, out = map(Path, sys.argv[1:3])
+    runs, out = paths(__doc__, "runs", "models")
     for model in SETTINGS:
         if code := gateloop(command(model, runs / model)):
             sys.exit(code)

@@ -15,6 +15,7 @@ from pathlib import Path
 from mlx_gateloop.data import Corpus, load_corpus, load_documents, texts
 from mlx_gateloop.data.corpus import split
 
+from .arguments import paths
 from .corpus import documents as documentation
 from .corpus import familiar, quotes, spaced, write
 
@@ -65,6 +66,7 @@ def unread(directory: str | Path) -> list[str]:
 
 
 if __name__ == "__main__":
+    (folder,) = paths(__doc__, "folder")
     corpus = parts()
-    write(Path(sys.argv[1]) / "train.jsonl", corpus.train)
-    write(Path(sys.argv[1]) / "valid.jsonl", corpus.validation)
+    write(folder / "train.jsonl", corpus.train)
+    write(folder / "valid.jsonl", corpus.validation)

@@ -15,6 +15,7 @@ from mlx_gateloop.__main__ import main as gateloop
 from mlx_gateloop.files import staged
 
 from ...generation.files import SUMS
+from .arguments import paths
 
 BITS, GROUP = 8, 64
 MOST_BYTES = 12_000_000  # of a model
@@ -65,4 +66,4 @@ def sums(directory: Path) -> str:
 
 
 if __name__ == "__main__":
-    embed(Path(sys.argv[1]), Path(sys.argv[2]))
+    embed(*paths(__doc__, "run", "model"))

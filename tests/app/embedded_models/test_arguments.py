@@ -1,0 +1,26 @@
+"""The paths of the commands that build the embedded models."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from mlx_gateloop.app.embedded_models.build.arguments import paths
+
+COMMANDS = "package channel_picture lab library channels corpus completions"
+
+
+def test_paths_come_in_their_order(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["program", "a", "b", "c"])
+    assert paths("", "first", "second", "third") == [Path("a"), Path("b"), Path("c")]
+    assert paths("", "first", last="others") == [Path("a"), Path("b"), Path("c")]
+
+
+@pytest.mark.parametrize("name", COMMANDS.split())
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_a_path_that_is_missing_ends_with_the_usage(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_module(f"app.embedded_models.build.{name}", run_name="__main__")
+    assert caught.value.code == 2
+    assert "the following arguments are required" in capsys.readouterr().err
