@@ -130,9 +130,7 @@ def _controls(limits: Limits, session: gr.State, model: gr.Dropdown) -> Controls
         "min_p": gr.Slider(0, 1, 0.05, step=0.01, label="Min-p"),
         "repetition_penalty": gr.Slider(1, 2, 1, step=0.01, label="Repetition penalty"),
         "max_tokens": gr.Slider(1, most, 256, step=1, label="Max tokens", elem_id="max-tokens"),
-        "seed": gr.Number(
-            -1, precision=0, minimum=-1, label="Seed (-1: another each time)", elem_id="seed"
-        ),
+        "seed": gr.Number(-1, precision=0, label="Seed (-1: another each time)", elem_id="seed"),
         "record": gr.Checkbox(
             True, label="Live view", info="Answers are faster without it", elem_id="live"
         ),

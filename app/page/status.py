@@ -33,7 +33,7 @@ def status(run: Run | None) -> str:
         (stats.memory_bytes, "memory", f"{stats.memory_bytes / 1e6:,.0f} MB"),
     ]
     chips = [f"<span>{name} <b>{text}</b></span>" for known, name, text in figures if known]
-    if not chips:
+    if not chips and not run.done:
         chips = ["<span>waiting for the model</span>"]
     if run.stats.note:
         chips.append(f"<span>{run.stats.note}</span>")

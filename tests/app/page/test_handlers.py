@@ -5,6 +5,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from mlx_gateloop.app.generation.run import Run
 from mlx_gateloop.app.page import layout
 from mlx_gateloop.app.page.handlers import Changes, Handlers, new_session, status
 from mlx_gateloop.app.page.state_view import OFF
@@ -205,7 +206,7 @@ def test_side_by_side_leaves_nothing_behind_if_one_is_refused(handlers, monkeypa
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("temperature", "hot"), ("temperature", float("nan")), ("max_tokens", 10**6)],
+    [("temperature", "hot"), ("temperature", float("nan")), ("max_tokens", 10**6), ("seed", -5)],
 )
 def test_a_wrong_value_is_a_line_for_the_visitor(handlers, name, value):
     with pytest.raises(gr.Error, match=name):
@@ -301,6 +302,13 @@ def test_the_figures_say_that_a_run_waited(engine, finished):
     run.stats.waiting_seconds = 2.34
     assert "waited <b>2.3 s</b>" in status(run)
     assert status(None) == '<div class="stats"><span>ready</span></div>'
+
+
+def test_a_run_that_failed_waits_for_nothing():
+    run = Run("tiny", lambda _: None)
+    assert status(run) == '<div class="stats"><span>waiting for the model</span></div>'
+    run.finish("no memory")
+    assert status(run) == '<div class="stats"><span>failed</span></div>'
 
 
 @pytest.mark.parametrize("handler", [layout._retry, layout._edit, layout._undo])
