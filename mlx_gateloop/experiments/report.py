@@ -103,7 +103,7 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
             model: [curve(path, measure) for path in paths]
             for model, paths in log_paths(out, runs).items()
         },
-        "models": {model: _summary(results) for model, results in runs.items()},
+        "models": {model: _summary(results, states[model]) for model, results in runs.items()},
         "trials": {model: read_trials(experiment, out, model) for model in experiment.models},
         "runs": [result for results in every.values() for result in results],
     }
@@ -159,12 +159,13 @@ def _left_out(every: Runs, counted: Runs) -> list[str]:
     ]
 
 
-def _summary(results: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(results: list[dict[str, Any]], state_size: int | None) -> dict[str, Any]:
     accuracies = [result["accuracy"] for result in results]
     magnitudes = [result["magnitudes"] for result in results if result["magnitudes"]]
     return {
         "seeds": [result["seed"] for result in results],
         "parameters": results[0]["parameters"],
+        "state_size": state_size,
         "accuracy": float(np.mean(accuracies)),
         "bits_an_answer": float(np.mean([result["loss"] for result in results]) / np.log(2)),
         "standard_deviation": float(np.std(accuracies, ddof=1)) if len(accuracies) > 1 else None,

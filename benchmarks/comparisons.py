@@ -1,0 +1,110 @@
+"""The tables of docs/results.md that compare models, from the records of their experiments.
+
+    python benchmarks/comparisons.py benchmarks/results/experiments/recall --beyond 8
+
+prints the table of an experiment, from its results.json. Finished runs count.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlx_gateloop.experiments.measure import Measure, interval, mean_and_spread, measure_of
+from mlx_gateloop.experiments.variants import REFERENCE
+from mlx_gateloop.tables import markdown_table
+
+NAMES = {
+    "data_controlled": "data-controlled",
+    "real_gates": "real gates",
+    "linear_attention": "linear attention",
+    "retnet": "RetNet",
+    "lru": "LRU",
+    "s4d_lin": "S4D-Lin",
+    "s4d_inv": "S4D-Inv",
+    "s5": "S5",
+    "softmax": "softmax without positions",
+    "softmax_rotary": "softmax, rotary positions",
+    "softmax_data_controlled": "softmax, data-controlled positions",
+}
+PUBLISHED = "_as_published"
+Results = Sequence[Mapping[str, Any]]
+
+
+def table(folder: Path, beyond: int | None = None) -> str:
+    """Compare the models of an experiment, the best one first.
+
+    Args:
+        folder: With its results.json.
+        beyond: The span above which accuracies are tabulated too, in inputs; without one the
+            seconds of a run are.
+
+    Returns:
+        A Markdown table.
+    """
+    tree = json.loads((folder / "results.json").read_text("utf-8"))
+    measure = measure_of(tree["experiment"]["name"])
+    runs: dict[str, list[Mapping[str, Any]]] = {}
+    for result in tree["runs"]:
+        if result["finished"]:
+            runs.setdefault(result["model"], []).append(result)
+    leads = measure.leads(runs)
+    header = ["model", "state a layer", measure.name, "by seed"]
+    header += ["s a run" if beyond is None else f"beyond {beyond} inputs"]
+    header += [f"{_name(REFERENCE)} is ahead by (95%)"]
+    rows = [
+        [
+            _name(model),
+            _size(tree["models"][model]["state_size"]),
+            *_figures(results, measure, beyond),
+            _lead(leads.get(model, [])),
+        ]
+        for model, results in sorted(runs.items(), key=lambda pair: _rank(pair[1], measure))
+    ]
+    return markdown_table(header, rows)
+
+
+def _name(model: str) -> str:
+    base = model.removesuffix(PUBLISHED)
+    return NAMES.get(base, base) + (", as published" if base != model else "")
+
+
+def _size(state: int | None) -> str:
+    return "grows" if state is None else f"{state:,}"
+
+
+def _rank(results: Results, measure: Measure) -> float:
+    mean = float(np.mean([measure.of(result) for result in results]))
+    return mean if measure.is_loss else -mean
+
+
+def _figures(results: Results, measure: Measure, beyond: int | None) -> list[str]:
+    values = [measure.of(result) for result in results]
+    if beyond is None:
+        last = f"{np.mean([result['seconds'] for result in results]):.0f}"
+    else:
+        asked, right = (
+            sum(sum(result[key][beyond + 1 :]) for result in results)
+            for key in ("asked_by_span", "right_by_span")
+        )
+        last = f"{right / asked:.3f}"
+    return [mean_and_spread(values), ", ".join(f"{value:.3f}" for value in values), last]
+
+
+def _lead(leads: list[float]) -> str:
+    return f"{np.mean(leads):.3f}{interval(leads).replace('95%: ', '')}" if leads else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="of an experiment, with its results.json")
+    parser.add_argument("--beyond", type=int, help="tabulate the accuracy above this span")
+    given = parser.parse_args()
+    print(table(given.folder, given.beyond))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The tables of docs/results.md are those of the records."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / "benchmarks" / "results" / "experiments"
+
+
+@pytest.fixture(scope="module")
+def comparisons():
+    script = ROOT / "benchmarks" / "comparisons.py"
+    spec = importlib.util.spec_from_file_location("comparisons", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("name", "beyond"),
+    [
+        ("memory-horizon-bar", 32),
+        ("memory-horizon-bar-long", 32),
+        ("recall", 8),
+        ("recall-long", 8),
+        ("text-python", None),
+    ],
+)
+def test_the_page_has_the_table_of_the_records(comparisons, name, beyond):
+    page = (ROOT / "docs" / "results.md").read_text("utf-8")
+    assert f"\n\n{comparisons.table(RECORDS / name, beyond)}\n\n" in page
+
+
+def test_figures_and_order(comparisons, tmp_path):
+    def run(model, seed, right, finished=True):
+        asked = {"asked_by_span": [10, 10, 10, 10], "right_by_span": [10, *right]}
+        accuracy = (10 + sum(right)) / 40
+        return {"model": model, "seed": seed, "finished": finished, "accuracy": accuracy, **asked}
+
+    runs = [
+        run("retnet", 0, [2, 2, 2]),
+        run("retnet", 1, [4, 2, 4]),
+        run("retnet", 2, [0, 0, 0], finished=False),
+        run("data_controlled", 0, [6, 6, 6]),
+        run("data_controlled", 1, [10, 8, 8]),
+        run("softmax", 5, [10, 10, 10]),
+    ]
+    sizes = {"retnet": 1024, "data_controlled": 16, "softmax": None}
+    models = {model: {"state_size": size} for model, size in sizes.items()}
+    tree = {"experiment": {"name": "recall"}, "models": models, "runs": runs}
+    (tmp_path / "results.json").write_text(json.dumps(tree))
+    header, _, *rows = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in comparisons.table(tmp_path, 1).splitlines()
+    )
+    assert header[4:] == ["beyond 1 inputs", "data-controlled is ahead by (95%)"]
+    assert rows == [
+        ["softmax without positions", "grows", "1.000", "1.000", "1.000", ""],
+        ["data-controlled", "16", "0.800 ± 0.141", "0.700, 0.900", "0.700", ""],
+        ["RetNet", "1,024", "0.450 ± 0.071", "0.400, 0.500", "0.250", "0.350 (-0.285 to 0.985)"],
+    ]
