@@ -29,10 +29,10 @@ def log_paths(out: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dic
 def speed_of_learning(
     out: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]], measure: Measure
 ) -> str:
-    """Tabulate the mean on validation data after a part of the steps.
+    """Tabulate the mean on validation data after parts of the steps.
 
-    Of each run the last validation up to that step counts. The learning rate falls to its end over
-    all steps, so that a shorter run would not end at these values.
+    The last validations up to `PARTS` of the steps are taken, and their steps named. The learning
+    rate falls to its end over all steps, so that a shorter run would not end at these values.
 
     Args:
         out: The experiment's directory.
@@ -41,13 +41,18 @@ def speed_of_learning(
     """
     rows = []
     total = max(result["total_steps"] for results in runs.values() for result in results)
-    steps = [round(part * total) for part in PARTS]
-    for model, paths in log_paths(out, runs).items():
-        curves = [curve(path, measure) for path in paths]
+    by_model = {
+        model: [curve(path, measure) for path in paths]
+        for model, paths in log_paths(out, runs).items()
+    }
+    known = {at for curves in by_model.values() for points in curves for at, _ in points}
+    reached = [max((at for at in known if at <= part * total), default=None) for part in PARTS]
+    steps = [step for step in dict.fromkeys(reached) if step is not None]
+    for model, curves in by_model.items():
         means = []
         for step in steps:
-            known = [upto(points, step) for points in curves]
-            found = [value for value in known if value is not None]
+            values = [upto(points, step) for points in curves]
+            found = [value for value in values if value is not None]
             means.append(f"{np.mean(found):.3f}" if len(found) == len(curves) else "-")
         rows.append([model, *means])
     return markdown_table(["model", *(f"{step:,} steps" for step in steps)], rows)

@@ -81,7 +81,12 @@ def interval(values: Sequence[float]) -> str:
 
     half = stdtrit(len(values) - 1, 0.975) * np.std(values, ddof=1) / np.sqrt(len(values))
     low, high = np.mean(values) - half, np.mean(values) + half
-    return f" (95%: {low:.3f} to {high:.3f})"
+    return f" (95%: {_bound(float(low))} to {_bound(float(high))})"
+
+
+def _bound(value: float) -> str:
+    """Format a bound so that its sign shows."""
+    return f"{value:.1g}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
 
 
 def mean_and_spread(values: Sequence[float]) -> str:

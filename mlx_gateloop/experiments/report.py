@@ -22,7 +22,7 @@ from mlx_gateloop.experiments.measure import (
     measure_of,
 )
 from mlx_gateloop.experiments.presets import PRESETS, is_preset
-from mlx_gateloop.experiments.resets import FORGETS, KEEPS
+from mlx_gateloop.experiments.resets import FORGETS, KEEPS, TRACED
 from mlx_gateloop.experiments.tuning import best, read_trials, report_trials
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.files import replacing
@@ -89,7 +89,7 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
         "## Accuracy over the required memory span",
         _by_span(runs),
         "## Speed of learning",
-        f"Mean {measure.name} on validation data after a part of the steps. The learning rate "
+        f"Mean {measure.name} on validation data, after the steps named. The learning rate "
         "falls to zero over all steps, so a shorter run would end at other values.",
         speed_of_learning(out, runs, measure),
         *_resets(runs),
@@ -290,8 +290,8 @@ def _resets(runs: Runs) -> list[str]:
         return []
     header = ["run", "resetting channels by layer", "greatest contrast", "mean of all"]
     note = (
-        "Mean magnitude of the state transition over test samples, channel by channel: at the "
-        "marker (Memory Horizon's reset) / elsewhere. A resetting channel has below "
+        f"Mean magnitude of the state transition over {TRACED} test samples, channel by channel: "
+        "at the marker (Memory Horizon's reset) / elsewhere. A resetting channel has below "
         f"{FORGETS} there and above {KEEPS} elsewhere."
     )
     counts = f"Runs with at least one resetting channel: {'; '.join(found)}."

@@ -24,6 +24,7 @@ RATES = 10.0  # the learning rate is within this factor of the preset's
 RATIOS = 10.0  # and that of the state transitions within this one of it
 SHORTEST = 2.0  # tokens, of the longest half-life at the start
 COUNTS = (1, 2, 4)  # of heads
+CONSTANT = {"none", "linear_attention", "retnet"}  # transitions without parameters
 OUTER = 0.1  # of a range, at either end: a better value may lie beyond
 
 
@@ -124,11 +125,15 @@ def near_an_end(experiment: Experiment, chosen: Mapping[str, Any]) -> set[str]:
         return set()
     preset: Any = experiment.train["optimizer.learning_rate"]
     rate = chosen["optimizer.learning_rate"]
-    ratio = chosen["optimizer.state_transition_learning_rate"] / rate
+    rate_of_transitions = chosen.get("optimizer.state_transition_learning_rate")
     longest = max(float(_length(experiment)), SHORTEST)
     ranges = {
         "optimizer.learning_rate": (rate, preset / RATES, preset * RATES),
-        "optimizer.state_transition_learning_rate": (ratio, 1 / RATIOS, RATIOS),
+        "optimizer.state_transition_learning_rate": (
+            rate_of_transitions,
+            rate / RATIOS,
+            rate * RATIOS,
+        ),
         "model.longest_half_life": (chosen.get("model.longest_half_life"), SHORTEST, longest),
     }
     return {
@@ -143,7 +148,10 @@ def near_an_end(experiment: Experiment, chosen: Mapping[str, Any]) -> set[str]:
 def report_trials(experiment: Experiment, out: Path) -> list[str]:
     """Report the trials of each model, and the settings that were chosen."""
     if experiment.settings:
-        rows = [[model, _listed(values)] for model, values in experiment.settings.items()]
+        rows = [
+            [model, _listed(_effective(model, values))]
+            for model, values in experiment.settings.items()
+        ]
         note = "Settings that another experiment's trials chose, and nothing was tried here."
         return ["## Tuning", note, markdown_table(["model", "settings"], rows)]
     if not experiment.trials:
@@ -152,7 +160,7 @@ def report_trials(experiment: Experiment, out: Path) -> list[str]:
     for model in experiment.models:
         records = read_trials(experiment, out, model)
         known = [record["validation_loss"] for record in records if _has_loss(record)]
-        chosen = best(experiment, out, model)
+        chosen = _effective(model, best(experiment, out, model))
         rows.append(
             [
                 model,
@@ -175,6 +183,13 @@ def report_trials(experiment: Experiment, out: Path) -> list[str]:
         "of its range (the ratio of both rates in that of the second): a better one may lie beyond."
     )
     return ["## Tuning", note, markdown_table([*header, "best loss", "chosen"], rows)]
+
+
+def _effective(model: str, settings: Mapping[str, object]) -> dict[str, object]:
+    """Leave out the rate of transitions that have no parameters."""
+    none = VARIANTS[model]["transition"] in CONSTANT
+    unused = {"optimizer.state_transition_learning_rate"} if none else set()
+    return {key: value for key, value in settings.items() if key not in unused}
 
 
 def _listed(settings: Mapping[str, object], marked: Collection[str] = ()) -> str:

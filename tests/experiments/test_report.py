@@ -1,6 +1,7 @@
 import pytest
 
 from mlx_gateloop.experiments import report
+from mlx_gateloop.experiments.measure import ACCURACY
 from mlx_gateloop.model.arguments import LayerArgs
 
 
@@ -35,27 +36,29 @@ def cells(table):
 
 def test_accuracies():
     states = {"data_controlled": 2048, "fixed": 64, "real_gates": 64}
-    _, controlled, fixed, real = cells(report._accuracies(RUNS, states, {"fixed": "0.25"}, None))
+    _, controlled, fixed, real = cells(
+        report._accuracies(RUNS, ACCURACY, states, {"fixed": "0.25"}, None)
+    )
     assert controlled[:6] == ["data_controlled", "1,234", "2,048", "32", "5", "0.800 ± 0.100"]
     assert controlled[6:] == ["2.000 ± 0.000", "0.900, 0.800, 0.700", "2", "-"]
     assert (fixed[5], fixed[-1]) == ("0.550 ± 0.071", "0.25")
     assert real[4:6] == ["3 **of 5**", "0.750"]
-    _, controlled, *_ = cells(report._accuracies(RUNS, states, {}, 18_900))
+    _, controlled, *_ = cells(report._accuracies(RUNS, ACCURACY, states, {}, 18_900))
     assert controlled[4] == "5 **of 18,900**"
 
 
 def test_more_steps_than_the_preset_has():
     runs = {"fixed": [result("fixed", 0, 0.5, steps=3000, total_steps=3000)]}
-    _, fixed = cells(report._accuracies(runs, {"fixed": 64}, {}, 800))
+    _, fixed = cells(report._accuracies(runs, ACCURACY, {"fixed": 64}, {}, 800))
     assert fixed[4] == "3,000"
     runs["fixed"][0] |= {"steps": 500, "finished": False}
-    _, fixed = cells(report._accuracies(runs, {"fixed": 64}, {}, 800))
+    _, fixed = cells(report._accuracies(runs, ACCURACY, {"fixed": 64}, {}, 800))
     assert fixed[4] == "500 **of 3,000**"
 
 
 def test_softmax_is_named_for_what_it_lacks_and_its_state_grows():
     runs = {"softmax": [result("softmax", 0, 0.5)]}
-    _, softmax = cells(report._accuracies(runs, {"softmax": None}, {}, None))
+    _, softmax = cells(report._accuracies(runs, ACCURACY, {"softmax": None}, {}, None))
     assert (softmax[0], softmax[2]) == ("softmax without positions", "grows")
 
 
@@ -97,11 +100,12 @@ def test_channels_that_reset_are_counted():
 
 
 def test_the_summary_of_a_model():
-    summary = report._summary(RUNS["data_controlled"])
+    summary = report._summary(RUNS["data_controlled"], 2048)
+    assert summary["state_size"] == 2048
     assert summary["accuracy"] == pytest.approx(0.8)
     assert summary["standard_deviation"] == pytest.approx(0.1)
     assert summary["runs_with_resetting_channels"] == 2
-    assert report._summary(RUNS["real_gates"])["standard_deviation"] is None
+    assert report._summary(RUNS["real_gates"], None)["standard_deviation"] is None
 
 
 def test_without_runs_there_is_no_report(tmp_path):

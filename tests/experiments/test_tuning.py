@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.training import TINY_EXPERIMENT
+from mlx.utils import tree_flatten
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments import runs
@@ -18,6 +19,7 @@ from mlx_gateloop.experiments.tuning import (
     trials,
 )
 from mlx_gateloop.experiments.variants import VARIANTS
+from mlx_gateloop.model.lm import Model, is_state_transition
 from mlx_gateloop.train.loop import Diverged
 
 TINY = TINY_EXPERIMENT | {"steps": 4, "eval_every": 2, "data.batch_size": 32}
@@ -69,7 +71,7 @@ def test_values_near_an_end_of_what_was_drawn_from_are_marked():
         return near_an_end(BAR, dict(zip((rate, transition, half_life), values, strict=False)))
 
     assert marked() == marked(0.01, 0.01) == marked(0.01, 0.01, 8.0) == set()
-    assert marked(0.07, 0.07) == {rate}
+    assert marked(0.07) == marked(0.07, 0.07) == {rate}
     assert marked(0.0011, 0.0011) == {rate}
     assert marked(0.01, 0.08) == {transition}
     assert marked(0.05, 0.006, 60.0) == {transition, half_life}
@@ -257,3 +259,16 @@ def test_settings_of_another_experiment_are_of_its_models_and_need_no_trials():
         BAR.changed_by(TINY, models=["lru"], tuned={"fixed": {}})
     with pytest.raises(InputError, match=r"^tune: the settings of another experiment need no"):
         BAR.changed_by(TINY, trials=2, tuned={"fixed": {}, "data_controlled": {}})
+
+
+def test_the_rate_of_transitions_is_listed_where_they_have_parameters(tmp_path):
+    task = BAR.make_task()
+    rate = "optimizer.state_transition_learning_rate"
+    for model in VARIANTS:
+        trial = settings(BAR, model, 0)
+        args = BAR.config(task, model, 0, trial).model_args(6)
+        weights = tree_flatten(Model(args).trainable_parameters())
+        learned = any(is_state_transition(name) for name, _ in weights)
+        chosen = replace(BAR, models=[model], settings={model: trial})
+        (*_, table) = report_trials(chosen, tmp_path)
+        assert (rate.split(".")[1] in table) == learned, model
