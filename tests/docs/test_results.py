@@ -4,6 +4,7 @@ import importlib.util
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -56,9 +57,19 @@ def test_figures_and_order(comparisons, tmp_path):
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in comparisons.table(tmp_path, 1).splitlines()
     )
-    assert header[4:] == ["beyond 1 inputs", "data-controlled is ahead by (95%)"]
+    assert header[4:] == ["beyond 1 inputs", "data-controlled is ahead by (95%)", "p"]
+    # t = 7 with one degree of freedom: p = 2 (1/2 - arctan(7) / pi)
+    lead = ["0.350 (-0.285 to 0.985)", f"{1 - 2 * np.arctan(7) / np.pi:.3f}"]
     assert rows == [
-        ["softmax without positions", "grows", "1.000", "1.000", "1.000", ""],
-        ["data-controlled", "16", "0.800 ± 0.141", "0.700, 0.900", "0.700", ""],
-        ["RetNet", "1,024", "0.450 ± 0.071", "0.400, 0.500", "0.250", "0.350 (-0.285 to 0.985)"],
+        ["softmax without positions", "grows", "1.000", "1.000", "1.000", "", ""],
+        ["data-controlled", "16", "0.800 ± 0.141", "0.700, 0.900", "0.700", "", ""],
+        ["RetNet", "1,024", "0.450 ± 0.071", "0.400, 0.500", "0.250", *lead],
     ]
+    assert "RetNet is ahead" in comparisons.table(tmp_path, 1, "retnet")
+
+
+def test_holms_method(comparisons):
+    # Holm, 1979: the smallest times 4, then times 3, 2 and 1, never less than the one before
+    chances = {"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}
+    assert comparisons.holm(chances) == pytest.approx({"d": 0.02, "a": 0.03, "c": 0.06, "b": 0.06})
+    assert comparisons.holm({"a": 0.7, "b": 0.9}) == {"a": 1.0, "b": 1.0}
