@@ -183,7 +183,8 @@ def test_painting_what_is_new_gives_what_painting_all_gives(page, zoom, scroll, 
 
     def one_answer(route):  # without marks, as new ones make everything be painted
         if route.request.post_data_json["fn_name"] != "columns":  # the words ask, too
-            return route.continue_()
+            route.continue_()
+            return
         asked.append(route)
         if len(asked) == 1:
             answer = route.fetch()
