@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 import mlx.core as mx
 
@@ -44,7 +45,7 @@ def facts(command: str) -> dict[str, str]:
         "CPU": f"{_cpu()}, {cores()} cores, {_memory_gib():.0f} GiB",
         "system": f"{platform.platform()}, Python {platform.python_version()}",
         "MLX device": f"{mx.default_device()} {device}".strip(),
-        "versions": ", ".join([f"mlx-gateloop {__version__}", *peers]),
+        "versions": ", ".join([f"mlx-gateloop {__version__}{_commit()}", *peers]),
         "BLAS": blas_in_use(),
     }
 
@@ -75,6 +76,16 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _commit() -> str:
+    """The commit of a checkout, in brackets; nothing for an installed package."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists() or not (git := which("git")):
+        return ""
+    command = [git, "-C", str(root), "describe", "--always", "--dirty", "--exclude", "*"]
+    found = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return f" ({found})" if found else ""
 
 
 def _missing_backends() -> dict[str, str]:

@@ -1,8 +1,20 @@
 """Scores of simple strategies on a task, to compare a model's accuracy with."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from mlx_gateloop.data.task import Samples
+from mlx_gateloop.data.task import Samples, Task
+
+
+def mean_scores(tasks: Sequence[Task]) -> dict[str, float]:
+    """The mean scores of the strategies over the draws of a task that all have."""
+    each = [_scores(task) for task in tasks]
+    return {
+        name: float(np.mean([scores[name] for scores in each]))
+        for name in each[0]
+        if all(name in scores for scores in each)
+    }
 
 
 def majority(training: Samples, test: Samples) -> float:
@@ -36,6 +48,17 @@ def exact_upto(training: Samples, test: Samples, span: int) -> float:
     asked = test.asked
     right = test.targets[asked] == _commonest(training)
     return float((right | (test.span[asked] <= span)).mean())
+
+
+def _scores(task: Task) -> dict[str, float]:
+    training, test = task.training, task.test
+    marks = {"the commonest answer": majority(training, test)}
+    marks["lookup of the last 6 inputs"] = last_inputs(training, test, 6)
+    if not task.is_exact:
+        return marks
+    for span in 2 ** np.arange(2, np.log2(max(test.span.max(), 4))).astype(int):
+        marks[f"right up to a span of {span}"] = exact_upto(training, test, int(span))
+    return marks
 
 
 def _commonest(samples: Samples) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlx_gateloop.bench.machine import facts
-from mlx_gateloop.data import oracles
+from mlx_gateloop.data.oracles import mean_scores
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.experiments.curves import curve, log_paths, speed_of_learning
 from mlx_gateloop.experiments.experiment import Experiment
@@ -22,7 +22,7 @@ from mlx_gateloop.experiments.measure import (
     measure_of,
 )
 from mlx_gateloop.experiments.presets import PRESETS, is_preset
-from mlx_gateloop.experiments.resets import FORGETS, KEEPS, TRACED
+from mlx_gateloop.experiments.resets import report_resets
 from mlx_gateloop.experiments.tuning import best, read_trials, report_trials
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.files import replacing
@@ -59,7 +59,7 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
     if not every:
         return
     runs = {model: _counted(results) for model, results in every.items()}
-    task, marks = tasks[0], _oracles(tasks)
+    task, marks = tasks[0], mean_scores(tasks)
     environment, measure = facts(command), measure_of(experiment.name)
     states = {
         model: experiment.config(task, model, 0, best(experiment, out, model))
@@ -67,19 +67,21 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
         .state_size
         for model in runs
     }
-    as_named = is_preset(experiment)
+    as_named = not _differs(experiment)
     claims = CLAIMS.get((experiment.name, experiment.preset), {}) if as_named else {}
     planned = _preset_steps(experiment, task) if as_named else None
     text = [
-        f"# {experiment.name}, preset {experiment.preset}{'' if as_named else ', changed'}",
-        markdown_table(["", ""], [*environment.items(), *_configuration(experiment)]),
+        f"# {experiment.name}, preset {experiment.preset}{_differs(experiment)}",
+        markdown_table(
+            ["", ""], [*environment.items(), *_made(every), *_configuration(experiment)]
+        ),
         "## Test results",
         "Weights with the lowest validation loss; mean and standard deviation over seeds. The "
         f"draw of the data is that of the seed modulo {experiment.draws}. The state size is in "
         "numbers, complex where the transitions are. Times are those of the clock, beside whatever "
         "ran at the same time.",
         _accuracies(runs, measure, states, claims, planned),
-        *_left_out(every, runs),
+        *_left_out(experiment, every, runs),
         *listed_leads(runs, measure),
         "Scores of simple strategies on the same test samples:",
         markdown_table(
@@ -92,7 +94,7 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
         f"Mean {measure.name} on validation data, after the steps named. The learning rate "
         "falls to zero over all steps, so a shorter run would end at other values.",
         speed_of_learning(out, runs, measure),
-        *_resets(runs),
+        *report_resets(runs),
         *_draw(out, experiment, runs, tasks),
     ]
     tree = {
@@ -144,16 +146,40 @@ def _counted(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [result for result in results if result["finished"]] or results
 
 
-def _left_out(every: Runs, counted: Runs) -> list[str]:
-    """Name the runs that do not count, and those that diverged."""
+def _differs(experiment: Experiment) -> str:
+    """What the runs have that the preset's do not, for the title."""
+    parts = [
+        ("changed", not is_preset(experiment)),
+        ("tuned", experiment.trials),
+        ("with another experiment's settings", experiment.settings),
+    ]
+    return "".join(f", {text}" for text, there in parts if there)
+
+
+def _made(every: Runs) -> list[tuple[str, str]]:
+    """When, where and with which versions the runs were made, as far as they say it."""
+    made = [result["made"] for results in every.values() for result in results if "made" in result]
+    if not made:
+        return []
+    dates = sorted(each["date"] for each in made)
+    rows = [("runs ended", " to ".join(dict.fromkeys((dates[0], dates[-1]))))]
+    for key in ("CPU", "versions"):
+        rows.append((f"{key} of the runs", "; ".join(dict.fromkeys(each[key] for each in made))))
+    return rows
+
+
+def _left_out(experiment: Experiment, every: Runs, counted: Runs) -> list[str]:
+    """Name the models without runs, the runs that do not count, and those that diverged."""
 
     def named(text: str, results: list[dict[str, Any]]) -> list[str]:
         names = ", ".join(f"{result['model']}-{result['seed']}" for result in results)
         return [f"{text}: {names}."] if results else []
 
+    without = [model for model in experiment.models if model not in every]
     missing = [r for model, results in every.items() for r in results if r not in counted[model]]
     diverged = [r for results in counted.values() for r in results if r.get("diverged")]
     return [
+        *([f"Without runs: {', '.join(without)}."] if without else []),
         *named("Left out, as they are not finished", missing),
         *named("Diverged, and tested with the best weights before that", diverged),
     ]
@@ -187,27 +213,6 @@ def _configuration(experiment: Experiment) -> list[tuple[str, str]]:
         ),
         ("models", width),
     ]
-
-
-def _oracles(tasks: Sequence[Task]) -> dict[str, float]:
-    """The mean scores of the strategies over the draws that all have."""
-    each = [_scores(task) for task in tasks]
-    return {
-        name: float(np.mean([scores[name] for scores in each]))
-        for name in each[0]
-        if all(name in scores for scores in each)
-    }
-
-
-def _scores(task: Task) -> dict[str, float]:
-    training, test = task.training, task.test
-    marks = {"the commonest answer": oracles.majority(training, test)}
-    marks["lookup of the last 6 inputs"] = oracles.last_inputs(training, test, 6)
-    if not task.is_exact:
-        return marks
-    for span in 2 ** np.arange(2, np.log2(max(test.span.max(), 4))).astype(int):
-        marks[f"right up to a span of {span}"] = oracles.exact_upto(training, test, int(span))
-    return marks
 
 
 def _preset_steps(experiment: Experiment, task: Task) -> int:
@@ -270,32 +275,6 @@ def _by_span(runs: Runs) -> str:
                 row.append(f"{right[low:high].sum() / count:.3f}")
         rows.append(row)
     return markdown_table(header, rows)
-
-
-def _resets(runs: Runs) -> list[str]:
-    """Report the channels that forget at the marker and remember elsewhere."""
-    rows, found = [], []
-    for model, results in runs.items():
-        traced = [(r["seed"], r["magnitudes"]) for r in results if r["magnitudes"]]
-        for seed, magnitudes in traced:
-            at, elsewhere = (np.array(magnitudes[key]) for key in ("at_marker", "elsewhere"))
-            layer, channel = np.unravel_index((elsewhere - at).argmax(), at.shape)
-            most = f"{at[layer, channel]:.3f} / {elsewhere[layer, channel]:.3f} (layer {layer + 1})"
-            means = f"{at.mean():.3f} / {elsewhere.mean():.3f}"
-            resetting = ", ".join(map(str, magnitudes["resetting"]))
-            rows.append([f"{model}, seed {seed}", resetting, most, means])
-        if traced:
-            found.append(f"{model} {sum(any(m['resetting']) for _, m in traced)} of {len(traced)}")
-    if not rows:
-        return []
-    header = ["run", "resetting channels by layer", "greatest contrast", "mean of all"]
-    note = (
-        f"Mean magnitude of the state transition over {TRACED} test samples, channel by channel: "
-        "at the marker (Memory Horizon's reset) / elsewhere. A resetting channel has below "
-        f"{FORGETS} there and above {KEEPS} elsewhere."
-    )
-    counts = f"Runs with at least one resetting channel: {'; '.join(found)}."
-    return ["## State transitions at the marker", note, counts, markdown_table(header, rows)]
 
 
 def _draw(out: Path, experiment: Experiment, runs: Runs, tasks: Sequence[Task]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mlx_gateloop.bench.machine import facts
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.evaluate import evaluate_task
@@ -23,6 +24,7 @@ from mlx_gateloop.train.source import TaskSource
 from mlx_gateloop.train.start import num_parameters
 
 CONFIG = "config.yaml"
+MADE = ("date", "CPU", "versions")  # what a result says of how it was made
 LAST = Path("checkpoints") / "last.safetensors"
 
 
@@ -104,6 +106,7 @@ class Run:
                 steps = config.total_steps(TaskSource(config, task).batches.per_epoch)
                 labels = {"model": self.model, "seed": self.number, "draw": self.draw}
                 labels |= {"finished": finished, "diverged": diverged, "total_steps": steps}
+                labels |= {"made": {key: value for key, value in facts("").items() if key in MADE}}
                 with replacing(self.record) as partial:
                     text = json.dumps(labels | self._result(task))
                     partial.write_text(f"{text}\n", encoding="utf-8")

@@ -1,8 +1,13 @@
+from dataclasses import replace
+
 import pytest
 
 from mlx_gateloop.experiments import report
 from mlx_gateloop.experiments.measure import ACCURACY
+from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.model.arguments import LayerArgs
+
+SMALL = PRESETS["recall"]["small"]
 
 
 def result(model, seed, accuracy, resetting=(0, 0), **others):
@@ -83,22 +88,6 @@ def test_spans_share_columns():
     assert controlled[1:] == fixed[1:] == ["1.000", "0.500", "0.000"]
 
 
-def test_channels_that_reset_are_counted():
-    _, _, counts, table = report._resets(RUNS)
-    assert counts == (
-        "Runs with at least one resetting channel: data_controlled 2 of 3; fixed 0 of 2."
-    )
-    rows = cells(table)
-    assert len(rows) == 6
-    assert rows[1] == [
-        "data_controlled, seed 0",
-        "1, 0",
-        "0.050 / 0.950 (layer 1)",
-        "0.412 / 0.637",
-    ]
-    assert report._resets({"real_gates": RUNS["real_gates"]}) == []
-
-
 def test_the_summary_of_a_model():
     summary = report._summary(RUNS["data_controlled"], 2048)
     assert summary["state_size"] == 2048
@@ -120,5 +109,37 @@ def test_runs_that_are_not_finished_are_left_out_and_named():
     every = {"fixed": [first, second], "lru": [alone]}
     counted = {model: report._counted(results) for model, results in every.items()}
     assert counted == {"fixed": [first], "lru": [alone]}  # there is no other of lru
-    assert report._left_out(every, counted) == ["Left out, as they are not finished: fixed-1."]
-    assert report._left_out(counted, counted) == []
+    experiment = replace(SMALL, models=("fixed", "lru", "s5"))
+    assert report._left_out(experiment, every, counted) == [
+        "Without runs: s5.",
+        "Left out, as they are not finished: fixed-1.",
+    ]
+    assert report._left_out(replace(SMALL, models=("lru",)), counted, counted) == []
+
+
+def test_the_title_says_what_differs_from_the_preset():
+    assert report._differs(SMALL) == ""
+    changed = SMALL.changed_by({"eval_every": 7})
+    assert report._differs(replace(changed, trials=12)) == ", changed, tuned"
+    others = replace(SMALL, settings={"fixed": {"optimizer.learning_rate": 0.1}})
+    assert report._differs(others) == ", with another experiment's settings"
+
+
+def test_when_and_where_the_runs_were_made():
+    def made(day, versions):
+        return {"made": {"date": f"2026-11-{day} 02:00 UTC", "CPU": "a CPU", "versions": versions}}
+
+    first, second = made(23, "1.0 (ab12)"), made(21, "1.0 (cd34)")
+    runs = {
+        "fixed": [result("fixed", 0, 0.5), result("fixed", 1, 0.5, **first)],
+        "lru": [result("lru", 0, 0.5, **second), result("lru", 1, 0.5, **first)],
+    }
+    assert report._made(runs) == [
+        ("runs ended", "2026-11-21 02:00 UTC to 2026-11-23 02:00 UTC"),
+        ("CPU of the runs", "a CPU"),
+        ("versions of the runs", "1.0 (ab12); 1.0 (cd34)"),
+    ]
+    assert (
+        report._made({"fixed": [result("fixed", 1, 0.5, **first)]})[0][1] == first["made"]["date"]
+    )
+    assert report._made(RUNS) == []  # of an older version

@@ -48,3 +48,26 @@ def test_softmax_without_positions_has_no_transitions():
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     model = Model(ModelArgs(vocab_size=10, mixer="softmax", transition="none", **sizes))
     assert resets.mean_magnitudes(model, SAMPLES, MARKER) is None
+
+
+def test_channels_that_reset_are_counted():
+    def result(seed, resetting):
+        means = {"at_marker": [[0.6, 0.05], [0.5, 0.5]], "elsewhere": [[0.7, 0.95], [0.5, 0.4]]}
+        return {"seed": seed, "magnitudes": means | {"resetting": resetting}}
+
+    controlled = [result(0, [1, 0]), result(1, [0, 0]), result(2, [0, 2])]
+    runs = {"data_controlled": controlled, "fixed": [result(2, [0, 0])]}
+    runs["real_gates"] = [{"seed": 1, "magnitudes": None}]
+    *_, counts, table = resets.report_resets(runs)
+    assert counts == (
+        "Runs with at least one resetting channel: data_controlled 2 of 3; fixed 0 of 1."
+    )
+    first, _, *rest = table.splitlines()[2:]
+    assert [cell.strip() for cell in first.strip("|").split("|")] == [
+        "data_controlled, seed 0",
+        "1, 0",
+        "0.050 / 0.950 (layer 1)",
+        "0.412 / 0.637",
+    ]
+    assert len(rest) == 2
+    assert resets.report_resets({"real_gates": runs["real_gates"]}) == []

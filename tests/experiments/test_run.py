@@ -56,7 +56,7 @@ def without_pictures(monkeypatch):
 def results(out):
     """The measurements, without times."""
     runs = json.loads((out / "results.json").read_text())["runs"]
-    return [{k: v for k, v in result.items() if k != "seconds"} for result in runs]
+    return [{k: v for k, v in result.items() if k not in ("seconds", "made")} for result in runs]
 
 
 def names(out):
@@ -68,6 +68,7 @@ def test_every_model_and_seed_is_trained_and_compared(tmp_path):
     run_experiment(tiny(), out, command="gateloop memory-horizon --preset bar")
     assert names(out) == FILES | PICTURES | TRANSITIONS
     assert names(out / "runs") == {f"{t}-{s}" for t in ("data_controlled", "fixed") for s in (0, 1)}
+    assert "| runs ended " in (out / "results.md").read_text()
     for result in results(out):
         asked, right = np.array(result["asked_by_span"]), np.array(result["right_by_span"])
         assert asked.sum() == 8 * 12
