@@ -11,7 +11,7 @@ OUT/results.{json,md}, OUT/*.png          the comparison, rewritten whenever the
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,8 @@ def _compare(out: Path, experiment: Experiment, resume: bool) -> Experiment:
         if not file.exists():
             raise InputError(f"{out}: no experiment to resume; start without --resume")
         saved = Experiment.load(file)
-        before, now = _compared(saved), _compared(experiment)
+        common = {*saved.models} & {*experiment.models}
+        before, now = _compared(saved, common), _compared(experiment, common)
         for key, value in now.items():
             if before[key] != value:
                 raise InputError(
@@ -146,14 +147,21 @@ def _compare(out: Path, experiment: Experiment, resume: bool) -> Experiment:
                     f"now it is {value}"
                 )
         models = tuple(dict.fromkeys((*saved.models, *experiment.models)))
-        experiment = replace(experiment, models=models, seeds=max(saved.seeds, experiment.seeds))
+        settings = {**saved.settings, **experiment.settings}
+        seeds = max(saved.seeds, experiment.seeds)
+        experiment = replace(experiment, models=models, seeds=seeds, settings=settings)
     elif out.exists() and (not out.is_dir() or set(out.iterdir()) - set(left_in(out))):
         raise InputError(f"{out}: already holds something; choose a new directory, or --resume")
     return experiment
 
 
-def _compared(experiment: Experiment) -> dict[str, object]:
-    """The values that a resumed experiment must share; a text may move, as `data` identifies it."""
+def _compared(experiment: Experiment, models: Container[str]) -> dict[str, object]:
+    """The values that a resumed experiment must share, its settings those of these models.
+
+    A text may move, as `data` identifies it.
+    """
     values: dict[str, Any] = json.loads(json.dumps(asdict(experiment)))
     values["task"].pop("file", None)
+    settings = values["settings"]
+    values["settings"] = {m: settings[m] for m in settings if m in models} if settings else None
     return {key: value for key, value in values.items() if key not in ("seeds", "models")}

@@ -252,6 +252,25 @@ def test_settings_chosen_by_another_experiment(tmp_path):
         chosen_in(first)
 
 
+def test_models_come_to_an_experiment_with_settings_of_another(tmp_path):
+    given = {model: {"optimizer.learning_rate": 0.01} for model in ("fixed", "lru")}
+
+    def longer(*models, **changes):
+        return BAR.changed_by(TINY, seeds=1, draws=1, models=models, tuned=given | changes)
+
+    run_experiment(longer("fixed"), tmp_path)
+    run_experiment(longer("lru"), tmp_path, resume=True)
+    assert chosen_in(tmp_path) == given
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"fixed-0", "lru-0"}
+    other = {"optimizer.learning_rate": 0.02}
+    with pytest.raises(InputError, match="the experiment to resume differs in settings"):
+        run_experiment(longer("fixed", fixed=other), tmp_path, resume=True)
+    for models in (["fixed"], ["s5"]):
+        untuned = BAR.changed_by(TINY, seeds=1, draws=1, models=models)
+        with pytest.raises(InputError, match="the experiment to resume differs in settings"):
+            run_experiment(untuned, tmp_path, resume=True)
+
+
 def test_settings_of_another_experiment_are_of_its_models_and_need_no_trials():
     with pytest.raises(
         InputError, match=r"^models: the other experiment chose no settings of lru$"
