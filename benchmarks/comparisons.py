@@ -16,23 +16,9 @@ import numpy as np
 from scipy.special import stdtr
 
 from mlx_gateloop.experiments.measure import Measure, interval, mean_and_spread, measure_of
-from mlx_gateloop.experiments.variants import REFERENCE
+from mlx_gateloop.experiments.variants import REFERENCE, title
 from mlx_gateloop.tables import markdown_table
 
-NAMES = {
-    "data_controlled": "data-controlled",
-    "real_gates": "real gates",
-    "linear_attention": "linear attention",
-    "retnet": "RetNet",
-    "lru": "LRU",
-    "s4d_lin": "S4D-Lin",
-    "s4d_inv": "S4D-Inv",
-    "s5": "S5",
-    "softmax": "softmax without positions",
-    "softmax_rotary": "softmax, rotary positions",
-    "softmax_data_controlled": "softmax, data-controlled positions",
-}
-PUBLISHED = "_as_published"
 Results = Sequence[Mapping[str, Any]]
 
 
@@ -58,11 +44,11 @@ def table(folder: Path, beyond: int | None = None, reference: str = REFERENCE) -
     chances = holm({model: _chance(values) for model, values in leads.items() if len(values) > 1})
     header = ["model", "state a layer", measure.name, "by seed"]
     header += ["s a run" if beyond is None else f"beyond {beyond} inputs"]
-    header += [f"{_name(reference)} is ahead by (95%)", "p"]
+    header += [f"{title(reference)} is ahead by (95%)", "p"]
     rows = [
         [
-            _name(model),
-            _size(tree["models"][model]["state_size"]),
+            title(model),
+            _size(tree["models"][model]),
             *_figures(results, measure, beyond),
             _lead(leads.get(model, [])),
             _p(chances.get(model)),
@@ -89,12 +75,10 @@ def _chance(leads: Sequence[float]) -> float:
     return 2 * float(stdtr(len(leads) - 1, -abs(np.mean(leads)) / error))
 
 
-def _name(model: str) -> str:
-    base = model.removesuffix(PUBLISHED)
-    return NAMES.get(base, base) + (", as published" if base != model else "")
-
-
-def _size(state: int | None) -> str:
+def _size(summary: Mapping[str, Any]) -> str:
+    if "state_size" not in summary:
+        return ""  # of an older version
+    state = summary["state_size"]
     return "grows" if state is None else f"{state:,}"
 
 
@@ -123,7 +107,7 @@ def _p(chance: float | None) -> str:
 
 
 def _lead(leads: list[float]) -> str:
-    return f"{np.mean(leads):.3f}{interval(leads).replace('95%: ', '')}" if leads else ""
+    return f"{np.mean(leads):.3f}{interval(leads)}".replace("95%: ", "") if leads else ""
 
 
 def main() -> None:
@@ -132,6 +116,16 @@ def main() -> None:
     parser.add_argument("--beyond", type=int, help="tabulate the accuracy above this span")
     parser.add_argument("--reference", default=REFERENCE, help="the model that leads are of")
     given = parser.parse_args()
+    file = given.folder / "results.json"
+    if not file.is_file():
+        parser.error(f"{file}: no such file; give the folder of an experiment")
+    runs = json.loads(file.read_text("utf-8"))["runs"]
+    finished = [run for run in runs if run["finished"]]
+    if given.reference not in {run["model"] for run in finished}:
+        parser.error(f"--reference {given.reference}: no finished run of it; choose another")
+    longest = min(int(np.flatnonzero(run["asked_by_span"])[-1]) for run in finished) - 1
+    if given.beyond is not None and not 0 <= given.beyond <= longest:
+        parser.error(f"--beyond {given.beyond}: expected 0 to {longest}")
     print(table(given.folder, given.beyond, given.reference))
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
@@ -41,13 +42,17 @@ def facts(command: str) -> dict[str, str]:
     device = mx.device_info().get("device_name", "") if mx.default_device().type == mx.gpu else ""
     return {
         "command": f"`{command}`",
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": now(),
         "CPU": f"{_cpu()}, {cores()} cores, {_memory_gib():.0f} GiB",
         "system": f"{platform.platform()}, Python {platform.python_version()}",
         "MLX device": f"{mx.default_device()} {device}".strip(),
         "versions": ", ".join([f"mlx-gateloop {__version__}{_commit()}", *peers]),
         "BLAS": blas_in_use(),
     }
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def absent_lines(peers: Sequence[str]) -> list[str]:
@@ -78,14 +83,24 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+@cache
 def _commit() -> str:
-    """The commit of a checkout, in brackets; nothing for an installed package."""
+    """The commit of a checkout, in brackets; nothing for an installed package.
+
+    It is that of the first call: what a process has imported stays when the checkout moves on.
+    """
     root = Path(__file__).parents[2]
     if not (root / ".git").exists() or not (git := which("git")):
         return ""
-    command = [git, "-C", str(root), "describe", "--always", "--dirty", "--exclude", "*"]
-    found = subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    return f" ({found})" if found else ""
+
+    def answer(*words: str) -> str:
+        command = [git, "--no-optional-locks", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+    if not (commit := answer("rev-parse", "--short", "HEAD")):
+        return ""
+    changed = answer("status", "--porcelain", "--untracked-files=no")
+    return f" ({commit}{'-dirty' if changed else ''})"
 
 
 def _missing_backends() -> dict[str, str]:

@@ -106,6 +106,7 @@ def _experiment(arguments: argparse.Namespace) -> None:
     if arguments.name == "text":
         is_named = arguments.text == "python-source"
         chosen["task.file"] = arguments.text if is_named else str(Path(arguments.text).resolve())
+    other = arguments.settings_of
     experiment = named[arguments.preset].changed_by(
         chosen,
         seeds=arguments.seeds,
@@ -113,7 +114,7 @@ def _experiment(arguments: argparse.Namespace) -> None:
         equal_parameters=arguments.equal_parameters,
         draws=arguments.draws,
         trials=arguments.tune,
-        tuned=None if arguments.settings_of is None else chosen_in(arguments.settings_of),
+        tuned=None if other is None else chosen_in(other, arguments.name),
     )
     command = shlex.join(["gateloop", *arguments.argv])
     options: dict[str, Any] = {"jobs": _jobs(arguments)}

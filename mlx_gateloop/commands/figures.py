@@ -89,7 +89,7 @@ def _of_experiment(directory: Path) -> Iterator[Drawing]:
     import numpy as np
 
     from mlx_gateloop.experiments.experiment import Experiment
-    from mlx_gateloop.experiments.report import counts_by_span, read_runs
+    from mlx_gateloop.experiments.results import counts_by_span, read_runs
     from mlx_gateloop.io import load_model
     from mlx_gateloop.plots import figures
     from mlx_gateloop.watch import trace_of

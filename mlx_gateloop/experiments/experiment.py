@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from mlx_gateloop.configuration import read_json
 from mlx_gateloop.data.memory_horizon import memory_horizon
 from mlx_gateloop.data.next_byte import next_byte
 from mlx_gateloop.data.recall import induction, recall
 from mlx_gateloop.data.task import Task
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, shortened, shown
 from mlx_gateloop.experiments.sizes import equal_parameters
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.files import replacing
@@ -27,6 +30,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 }
 MAY_BE_ZERO = {"resets", "max_input", "max_output", "seed"}
 LARGEST = 2**20  # value of a task's argument: sums of products stay far below 2^63
+MOST_RUNS = 1000  # of a model, as of its draws and its trials
 # Fields that saved experiments may lack, with the values that they had then.
 EARLIER: dict[str, object] = {"draws": 1, "trials": 0, "settings": {}}
 # Keys that the experiment itself sets for each run.
@@ -76,19 +80,21 @@ class Experiment:
         Raises:
             InputError: the file is missing or something else.
         """
+        advice = "choose another directory"
+        if not path.exists():
+            raise InputError(f"{path}: no such experiment; {advice}")
+        saved = EARLIER | read_json(path)
+        data = saved.get("data") or ()
+        saved["data"] = (data,) if isinstance(data, str) else data
         try:
-            saved = EARLIER | json.loads(path.read_text(encoding="utf-8"))
-            data = saved["data"] or ()
-            saved["data"] = (data,) if isinstance(data, str) else tuple(data)
-            experiment = cls(**saved | {"models": tuple(saved["models"])})
-            TASKS[experiment.name]
-        except FileNotFoundError:
-            raise InputError(f"{path}: no such experiment; choose another directory") from None
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: not readable ({error})") from None
-        except (KeyError, TypeError):
-            advice = "choose another directory"
+            experiment = TypeAdapter(cls).validate_python(saved)
+        except ValidationError:
             raise InputError(f"{path}: not an experiment; {advice}") from None
+        if experiment.name not in TASKS or saved.keys() - {field.name for field in fields(cls)}:
+            raise InputError(f"{path}: not an experiment; {advice}")
+        _check_counts(experiment.seeds, experiment.draws, experiment.trials)
+        _check_models(experiment.models)
+        experiment.check_task()
         return experiment
 
     def save(self, path: Path) -> None:
@@ -105,7 +111,7 @@ class Experiment:
         trials: int = 0,
         tuned: Mapping[str, Mapping[str, object]] | None = None,
     ) -> "Experiment":
-        """Return a copy with other values; None keeps the preset's.
+        """Make a copy with other values; None keeps the preset's.
 
         Args:
             settings: values by key: `task.*`, or a key of `TrainConfig`.
@@ -122,21 +128,22 @@ class Experiment:
         seeds = self.seeds if seeds is None else seeds
         draws = self.draws if draws is None else draws
         models = self.models if models is None else tuple(models)
-        for name, given, least in (("seeds", seeds, 1), ("draws", draws, 1), ("tune", trials, 0)):
-            if given < least:
-                raise InputError(f"{name}: expected at least {least}, got {given}")
+        _check_counts(seeds, draws, trials)
         if draws > 1 and "seed" not in signature(TASKS[self.name]).parameters:
             raise InputError(f"draws: {self.name} has one draw of the data; leave --draws out")
-        for name in models:
-            if name not in VARIANTS:
-                raise InputError(f"models: unknown {name!r}; choose {', '.join(VARIANTS)}")
-            if models.count(name) > 1:
-                raise InputError(f"models: {name} is given more than once")
-        if tuned is not None and trials:
-            raise InputError("tune: the settings of another experiment need no trials")
-        if missing := [name for name in models if tuned is not None and name not in tuned]:
-            raise InputError(f"models: the other experiment chose no settings of {missing[0]}")
-        decided = DECIDED | {f"model.{k}": "use --models" for m in models for k in VARIANTS[m]}
+        _check_models(models)
+        if tuned is not None:
+            if trials:
+                raise InputError("tune: the settings of another experiment need no trials")
+            if missing := [name for name in models if name not in tuned]:
+                raise InputError(f"models: the other experiment chose no settings of {missing[0]}")
+            tuned = {name: tuned[name] for name in models}
+        chosen = {
+            key: "the other experiment chose it" for of in (tuned or {}).values() for key in of
+        }
+        decided = (
+            DECIDED | {f"model.{k}": "use --models" for m in models for k in VARIANTS[m]} | chosen
+        )
         task, train = dict(self.task), dict(self.train)
         for key, value in (settings or {}).items():
             if key in decided:
@@ -154,7 +161,7 @@ class Experiment:
             seeds=seeds,
             draws=draws,
             trials=trials,
-            settings={name: tuned[name] for name in models} if tuned is not None else {},
+            settings=tuned or {},
             models=models,
             equal_parameters=(
                 self.equal_parameters if equal_parameters is None else equal_parameters
@@ -176,11 +183,18 @@ class Experiment:
             raise InputError(f"{file}: no longer the data of the experiment; restore it")
         return task
 
-    def _draw_task(self, draw: int) -> Task:
+    def check_task(self) -> None:
+        """Check the arguments of the task.
+
+        Raises:
+            InputError: an unknown key, or an unusable value.
+        """
         parameters = signature(TASKS[self.name]).parameters
         for key, value in self.task.items():
             if key not in parameters:
-                raise InputError(f"unknown key task.{key}; allowed: {', '.join(parameters)}")
+                raise InputError(
+                    f"unknown key task.{shortened(key)}; allowed: {', '.join(parameters)}"
+                )
             lowest = 0 if key in MAY_BE_ZERO else 1
             if isinstance(parameters[key].default, str):
                 good, expected = isinstance(value, str), "a name"
@@ -188,10 +202,13 @@ class Experiment:
                 good = type(value) is int and lowest <= value <= LARGEST
                 expected = f"an integer from {lowest} to {LARGEST}"
             if not good:
-                raise InputError(f"task.{key}: expected {expected}, got {value!r}")
+                raise InputError(f"task.{key}: expected {expected}, got {shown(value)}")
+
+    def _draw_task(self, draw: int) -> Task:
+        self.check_task()
         arguments: dict[str, Any] = dict(self.task)
-        if "seed" in parameters:
-            arguments["seed"] = arguments.get("seed", parameters["seed"].default) + draw
+        if seed := signature(TASKS[self.name]).parameters.get("seed"):
+            arguments["seed"] = arguments.get("seed", seed.default) + draw
         try:
             return TASKS[self.name](**arguments)
         except MemoryError:
@@ -227,3 +244,17 @@ class Experiment:
             args = equal_parameters(config.model_args(task.vocab_size), goal)
             config.model["intermediate_size"] = args.intermediate_size
         return config
+
+
+def _check_counts(seeds: int, draws: int, trials: int) -> None:
+    for name, given, least in (("seeds", seeds, 1), ("draws", draws, 1), ("tune", trials, 0)):
+        if not least <= given <= MOST_RUNS:
+            raise InputError(f"{name}: expected {least} to {MOST_RUNS}, got {given}")
+
+
+def _check_models(models: Sequence[str]) -> None:
+    for name in models:
+        if name not in VARIANTS:
+            raise InputError(f"models: unknown {shown(name)}; choose {', '.join(VARIANTS)}")
+        if models.count(name) > 1:
+            raise InputError(f"models: {name} is given more than once")

@@ -35,16 +35,14 @@ class Measure:
         self, runs: Mapping[str, Sequence[Mapping[str, Any]]], reference: str = REFERENCE
     ) -> dict[str, list[float]]:
         """The reference's leads over each other model, for the seeds that both have finished."""
-        values = {
-            model: {result["seed"]: self.of(result) for result in results if result["finished"]}
-            for model, results in runs.items()
-        }
-        ours = values.pop(reference, {})
         sign = -1 if self.is_loss else 1
-        return {
-            model: [sign * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs]
-            for model, theirs in values.items()
-        }
+        values = {model: self.by_seed(results, sign) for model, results in runs.items()}
+        ours = values.pop(reference, {})
+        return {model: differences(ours, theirs) for model, theirs in values.items()}
+
+    def by_seed(self, results: Sequence[Mapping[str, Any]], sign: int = 1) -> dict[int, float]:
+        """The values of the runs that are finished, times a sign."""
+        return {result["seed"]: sign * self.of(result) for result in results if result["finished"]}
 
 
 ACCURACY = Measure("accuracy", "accuracy", "accuracy")
@@ -66,11 +64,18 @@ def listed_leads(runs: Mapping[str, Sequence[Mapping[str, Any]]], measure: Measu
         if leads:
             pair = (model, REFERENCE) if measure.is_loss else (REFERENCE, model)
             listed = ", ".join(f"{lead:+.3f}" for lead in leads)
-            lines.append(
-                f"- {' - '.join(pair)}: **{np.mean(leads):.3f}**{interval(leads)} "
-                f"(by seed: {listed})"
-            )
+            lines.append(f"- {' - '.join(pair)}: {mean_difference(leads)} (by seed: {listed})")
     return [f"Leads of {REFERENCE} in {measure.name}:", "\n".join(lines)] if lines else []
+
+
+def differences(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
+    """The differences between values of one seed, for the seeds that both have."""
+    return [first[seed] - second[seed] for seed in first if seed in second]
+
+
+def mean_difference(values: Sequence[float]) -> str:
+    """Format the mean with its interval."""
+    return f"{np.mean(values):+.3f}{interval(values)}"
 
 
 def interval(values: Sequence[float]) -> str:

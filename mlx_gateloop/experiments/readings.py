@@ -8,13 +8,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
 from mlx_gateloop.bench.machine import facts
 from mlx_gateloop.experiments.experiment import Experiment
-from mlx_gateloop.experiments.measure import interval, mean_and_spread
+from mlx_gateloop.experiments.measure import (
+    ACCURACY,
+    differences,
+    mean_and_spread,
+    mean_difference,
+)
 from mlx_gateloop.experiments.presets import PRESETS
-from mlx_gateloop.experiments.report import read_runs
+from mlx_gateloop.experiments.results import Runs, read_runs
 from mlx_gateloop.experiments.run import run_experiment
 from mlx_gateloop.files import replacing
 from mlx_gateloop.tables import markdown_table
@@ -90,19 +93,18 @@ def run_readings(
 
 def _report(out: Path, experiment: Experiment, command: str) -> str:
     first, second = experiment.models
-    ours = _accuracies(out / OURS)
+    results = {name: read_runs(out / name) for name in READINGS}
+    ours = _accuracies(results[OURS])
     rows = []
     for name, (text, _) in READINGS.items():
-        if runs := _accuracies(out / name):
+        accuracies = _accuracies(results[name])
+        if any(accuracies.values()):
             row = [text]
-            for model in experiment.models:
-                by_seed = runs.get(model, {})
+            for model, by_seed in accuracies.items():
                 row.append(mean_and_spread(list(by_seed.values())) if by_seed else "-")
-                row.append("-" if name == OURS else _difference(by_seed, ours.get(model, {})))
-            parameters = (
-                f"{results[0]['parameters']:,}" for results in read_runs(out / name).values()
-            )
-            lead = _difference(runs.get(first, {}), runs.get(second, {}))
+                row.append("-" if name == OURS else _difference(by_seed, ours[model]))
+            parameters = (f"{runs[0]['parameters']:,}" for runs in results[name].values())
+            lead = _difference(accuracies[first], accuracies[second])
             rows.append([*row, lead, ", ".join(parameters)])
     header = ["reading", first, f"{first}: change", second, f"{second}: change", "lead"]
     header.append("parameters")
@@ -118,17 +120,12 @@ def _report(out: Path, experiment: Experiment, command: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _accuracies(out: Path) -> dict[str, dict[int, float]]:
-    """Return the accuracy of each model's finished runs by seed."""
-    found: dict[str, dict[int, float]] = {}
-    for model, results in read_runs(out).items():
-        for result in results:
-            if result["finished"]:
-                found.setdefault(model, {})[result["seed"]] = result["accuracy"]
-    return found
+def _accuracies(results: Runs) -> dict[str, dict[int, float]]:
+    """Return the accuracies of each model's finished runs by seed."""
+    models = PRESETS["memory-horizon"]["small"].models
+    return {model: ACCURACY.by_seed(results.get(model, [])) for model in models}
 
 
 def _difference(first: Mapping[int, float], second: Mapping[int, float]) -> str:
-    """Format the mean difference over the seeds that both have."""
-    differences = [first[seed] - second[seed] for seed in first if seed in second]
-    return f"{np.mean(differences):+.3f}{interval(differences)}" if differences else "-"
+    values = differences(first, second)
+    return mean_difference(values) if values else "-"

@@ -23,8 +23,16 @@ from mlx_gateloop.experiments.measure import (
 )
 from mlx_gateloop.experiments.presets import PRESETS, is_preset
 from mlx_gateloop.experiments.resets import report_resets
+from mlx_gateloop.experiments.results import (
+    Runs,
+    counted,
+    counts_by_span,
+    left_out,
+    made,
+    read_runs,
+)
 from mlx_gateloop.experiments.tuning import best, read_trials, report_trials
-from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
+from mlx_gateloop.experiments.variants import REFERENCE, title
 from mlx_gateloop.files import replacing
 from mlx_gateloop.io import load_model
 from mlx_gateloop.plots import figures
@@ -35,15 +43,6 @@ from mlx_gateloop.watch import trace_of
 
 # Accuracy on Memory Horizon: paper, section 5.1, figure 6.
 CLAIMS = {("memory-horizon", "paper"): {"data_controlled": "0.43", "fixed": "0.25"}}
-# Of models whose names need explanation.
-LABELS = {
-    "softmax": "softmax without positions",
-    **{
-        f"{name}_as_published": f"{name} with constant queries and real C"
-        for name in ("lru", "s4d_lin", "s4d_inv", "s5")
-    },
-}
-Runs = dict[str, list[dict[str, Any]]]
 
 
 def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], command: str) -> None:
@@ -58,30 +57,14 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
     every = read_runs(out)
     if not every:
         return
-    runs = {model: _counted(results) for model, results in every.items()}
-    task, marks = tasks[0], mean_scores(tasks)
+    runs = counted(every)
     environment, measure = facts(command), measure_of(experiment.name)
-    states = {
-        model: experiment.config(task, model, 0, best(experiment, out, model))
-        .model_args(task.vocab_size)
-        .state_size
-        for model in runs
-    }
-    as_named = not _differs(experiment)
-    claims = CLAIMS.get((experiment.name, experiment.preset), {}) if as_named else {}
-    planned = _preset_steps(experiment, task) if as_named else None
+    marks, states = mean_scores(tasks), _states(out, experiment, tasks[0], runs)
     text = [
         f"# {experiment.name}, preset {experiment.preset}{_differs(experiment)}",
-        markdown_table(
-            ["", ""], [*environment.items(), *_made(every), *_configuration(experiment)]
-        ),
-        "## Test results",
-        "Weights with the lowest validation loss; mean and standard deviation over seeds. The "
-        f"draw of the data is that of the seed modulo {experiment.draws}. The state size is in "
-        "numbers, complex where the transitions are. Times are those of the clock, beside whatever "
-        "ran at the same time.",
-        _accuracies(runs, measure, states, claims, planned),
-        *_left_out(experiment, every, runs),
+        markdown_table(["", ""], [*environment.items(), *made(every), *_configuration(experiment)]),
+        *_test_results(experiment, tasks[0], runs, states),
+        *left_out(experiment, every, runs),
         *listed_leads(runs, measure),
         "Scores of simple strategies on the same test samples:",
         markdown_table(
@@ -114,75 +97,14 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
             partial.write_text(f"{content}\n", encoding="utf-8")
 
 
-def read_runs(out: Path) -> Runs:
-    """Read the results of each model, in the order of `VARIANTS`, sorted by seed."""
-    results = [
-        json.loads(file.read_text(encoding="utf-8")) for file in out.glob("runs/*/test.json")
-    ]
-    results.sort(key=lambda result: result["seed"])
-    runs = {model: [r for r in results if r["model"] == model] for model in VARIANTS}
-    return {model: results for model, results in runs.items() if results}
-
-
-def counts_by_span(runs: Runs) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
-    """The numbers of asked and of right answers of each run, by span; all of one length."""
-    counts = {
-        model: [(result["asked_by_span"], result["right_by_span"]) for result in results]
-        for model, results in runs.items()
-    }
-    longest = max(len(asked) for pairs in counts.values() for asked, _ in pairs)
-
-    def padded(count: list[int]) -> np.ndarray:
-        return np.pad(count, (0, longest - len(count)))
-
-    return {
-        model: [(padded(asked), padded(right)) for asked, right in pairs]
-        for model, pairs in counts.items()
-    }
-
-
-def _counted(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the finished runs of a model, or all if none is finished."""
-    return [result for result in results if result["finished"]] or results
-
-
 def _differs(experiment: Experiment) -> str:
-    """What the runs have that the preset's do not, for the title."""
+    """The differences between the runs and the preset's, for the title."""
     parts = [
         ("changed", not is_preset(experiment)),
         ("tuned", experiment.trials),
         ("with another experiment's settings", experiment.settings),
     ]
     return "".join(f", {text}" for text, there in parts if there)
-
-
-def _made(every: Runs) -> list[tuple[str, str]]:
-    """When, where and with which versions the runs were made, as far as they say it."""
-    made = [result["made"] for results in every.values() for result in results if "made" in result]
-    if not made:
-        return []
-    dates = sorted(each["date"] for each in made)
-    rows = [("runs ended", " to ".join(dict.fromkeys((dates[0], dates[-1]))))]
-    for key in ("CPU", "versions"):
-        rows.append((f"{key} of the runs", "; ".join(dict.fromkeys(each[key] for each in made))))
-    return rows
-
-
-def _left_out(experiment: Experiment, every: Runs, counted: Runs) -> list[str]:
-    """Name the models without runs, the runs that do not count, and those that diverged."""
-
-    def named(text: str, results: list[dict[str, Any]]) -> list[str]:
-        names = ", ".join(f"{result['model']}-{result['seed']}" for result in results)
-        return [f"{text}: {names}."] if results else []
-
-    without = [model for model in experiment.models if model not in every]
-    missing = [r for model, results in every.items() for r in results if r not in counted[model]]
-    diverged = [r for results in counted.values() for r in results if r.get("diverged")]
-    return [
-        *([f"Without runs: {', '.join(without)}."] if without else []),
-        *named("Left out, as they are not finished", missing),
-        *named("Diverged, and tested with the best weights before that", diverged),
-    ]
 
 
 def _summary(results: list[dict[str, Any]], state_size: int | None) -> dict[str, Any]:
@@ -215,6 +137,28 @@ def _configuration(experiment: Experiment) -> list[tuple[str, str]]:
     ]
 
 
+def _states(out: Path, experiment: Experiment, task: Task, runs: Runs) -> dict[str, int | None]:
+    """The numbers that each model keeps in a layer."""
+    configs = {m: experiment.config(task, m, 0, best(experiment, out, m)) for m in runs}
+    return {m: config.model_args(task.vocab_size).state_size for m, config in configs.items()}
+
+
+def _test_results(
+    experiment: Experiment, task: Task, runs: Runs, states: dict[str, int | None]
+) -> list[str]:
+    as_named = not _differs(experiment)
+    claims = CLAIMS.get((experiment.name, experiment.preset), {}) if as_named else {}
+    planned = _preset_steps(experiment, task) if as_named else None
+    return [
+        "## Test results",
+        "Weights with the lowest validation loss; mean and standard deviation over seeds. The "
+        f"draw of the data is that of the seed modulo {experiment.draws}. The state size is in "
+        "numbers, complex where the transitions are. Times are those of the clock, beside whatever "
+        "ran at the same time.",
+        _accuracies(runs, measure_of(experiment.name), states, claims, planned),
+    ]
+
+
 def _preset_steps(experiment: Experiment, task: Task) -> int:
     """The number of steps of the preset's own runs on these samples."""
     preset = PRESETS[experiment.name][experiment.preset]
@@ -234,7 +178,7 @@ def _accuracies(
         state = states[model]
         rows.append(
             [
-                LABELS.get(model, model),
+                title(model),
                 f"{results[0]['parameters']:,}",
                 "grows" if state is None else f"{state:,}",
                 f"{results[0]['intermediate_size']:,}",
@@ -267,7 +211,7 @@ def _by_span(runs: Runs) -> str:
     for model, counts in counts_by_span(runs).items():
         asked, right = np.sum(counts, axis=0)
         edges = [0, 1, *(2 ** np.arange(int(np.ceil(np.log2(max(len(asked), 2)))) + 1) + 1)]
-        header, row = ["model"], [LABELS.get(model, model)]
+        header, row = ["model"], [title(model)]
         for low, high in pairwise(edges):
             if count := asked[low:high].sum():
                 last = min(high, len(asked)) - 1

@@ -58,8 +58,8 @@ def run_experiment(
     experiment = replace(experiment, data=tuple(task.fingerprint for task in tasks))
     # Report what cannot be trained before training any.
     for run in (*trials(experiment, out), *_runs(experiment, out, tuned=False)):
-        task = tasks[0]
-        run.config(task).total_steps(TaskSource(run.config(task), task).batches.per_epoch)
+        config = run.config(tasks[0])
+        config.total_steps(TaskSource(config, tasks[0]).batches.per_epoch)
     whole = _compare(out, experiment, resume)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):

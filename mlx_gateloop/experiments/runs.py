@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mlx_gateloop.bench.machine import facts
+from mlx_gateloop.bench.machine import facts, now
+from mlx_gateloop.configuration import read_json
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.evaluate import evaluate_task
@@ -24,7 +25,7 @@ from mlx_gateloop.train.source import TaskSource
 from mlx_gateloop.train.start import num_parameters
 
 CONFIG = "config.yaml"
-MADE = ("date", "CPU", "versions")  # what a result says of how it was made
+MADE = ("CPU", "versions")  # the facts that a result has
 LAST = Path("checkpoints") / "last.safetensors"
 
 
@@ -54,11 +55,8 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        try:
-            record = json.loads(self.record.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return False
-        return bool(record["finished"])
+        record = read_record(self.record)
+        return record is not None and bool(record["finished"])
 
     def check(self, task: Task) -> None:
         """Raise if the run was made with another configuration, as by an older version.
@@ -90,7 +88,7 @@ class Run:
         Returns:
             True if the run is finished and Ctrl-C came in its last step.
         """
-        task = self.task()
+        task, made = self.task(), facts("")  # before the checkout moves on
         config, finished, diverged = self.config(task), False, False
         try:
             resume = self.directory.exists()
@@ -106,7 +104,7 @@ class Run:
                 steps = config.total_steps(TaskSource(config, task).batches.per_epoch)
                 labels = {"model": self.model, "seed": self.number, "draw": self.draw}
                 labels |= {"finished": finished, "diverged": diverged, "total_steps": steps}
-                labels |= {"made": {key: value for key, value in facts("").items() if key in MADE}}
+                labels["made"] = {key: made[key] for key in MADE} | {"date": now()}
                 with replacing(self.record) as partial:
                     text = json.dumps(labels | self._result(task))
                     partial.write_text(f"{text}\n", encoding="utf-8")
@@ -152,3 +150,12 @@ class Trial(Run):
             "seconds": progress.seconds + progress.recent_seconds,
             "validation_loss": loss if np.isfinite(loss) else None,
         }
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """Read the result of a run; None if there is none, or it is damaged."""
+    try:
+        record = read_json(path)
+    except InputError:
+        return None
+    return record if "finished" in record else None

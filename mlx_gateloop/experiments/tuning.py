@@ -4,7 +4,6 @@ The trials of all models have equal numbers of steps. They train on a draw of th
 where the task draws it, and never see test samples.
 """
 
-import json
 from collections.abc import Collection, Mapping
 from inspect import signature
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.experiments.experiment import TASKS, Experiment
-from mlx_gateloop.experiments.runs import Trial
+from mlx_gateloop.experiments.runs import Trial, read_record
 from mlx_gateloop.experiments.variants import VARIANTS
 from mlx_gateloop.model.arguments import SPREAD
 from mlx_gateloop.tables import markdown_table
@@ -24,7 +23,6 @@ RATES = 10.0  # the learning rate is within this factor of the preset's
 RATIOS = 10.0  # and that of the state transitions within this one of it
 SHORTEST = 2.0  # tokens, of the longest half-life at the start
 COUNTS = (1, 2, 4)  # of heads
-CONSTANT = {"none", "linear_attention", "retnet"}  # transitions without parameters
 OUTER = 0.1  # of a range, at either end: a better value may lie beyond
 
 
@@ -57,9 +55,8 @@ def settings(experiment: Experiment, model: str, number: int) -> dict[str, objec
     heads are the same for those that have any.
     """
     generator = np.random.default_rng((APART, number))
-    preset: Any = experiment.train["optimizer.learning_rate"]
-    rate, ratio, half_life, chance, heads = generator.uniform((-1, -1, 0, 0, 0), (1, 1, 1, 1, 1))
-    rate = preset * RATES**rate
+    power, ratio, half_life, chance, heads = generator.uniform((-1, -1, 0, 0, 0), (1, 1, 1, 1, 1))
+    rate = _preset_rate(experiment) * RATES**power
     found: dict[str, object] = {
         "optimizer.learning_rate": _short(rate),
         "optimizer.state_transition_learning_rate": _short(rate * RATIOS**ratio),
@@ -89,16 +86,20 @@ def best(experiment: Experiment, out: Path, model: str) -> dict[str, object]:
     return dict(min(known, key=lambda record: record["validation_loss"])["settings"])
 
 
-def chosen_in(out: Path) -> dict[str, dict[str, object]]:
+def chosen_in(out: Path, name: str) -> dict[str, dict[str, object]]:
     """Read the settings that the trials of a finished experiment chose, or that it was given.
 
     Args:
         out: Its directory.
+        name: Its task, a key of `TASKS`.
 
     Raises:
-        InputError: There is no experiment, or one without settings or with trials to make.
+        InputError: There is no experiment, or one of another task, without settings or with trials
+            to make.
     """
     experiment = Experiment.load(out / "experiment.json")
+    if experiment.name != name:
+        raise InputError(f"{out}: an experiment of {experiment.name}; give one of {name}")
     if experiment.settings:
         return {model: dict(values) for model, values in experiment.settings.items()}
     if not experiment.trials:
@@ -112,19 +113,18 @@ def chosen_in(out: Path) -> dict[str, dict[str, object]]:
 def read_trials(experiment: Experiment, out: Path, model: str) -> list[dict[str, Any]]:
     """Read the records of a model's trials, by number, as far as there are any."""
     files = [trial.record for trial in trials(experiment, out) if trial.model == model]
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
+    return [record for file in files if (record := read_record(file)) is not None]
 
 
 def _has_loss(record: Mapping[str, Any]) -> bool:
-    return record["validation_loss"] is not None and not record["diverged"]
+    return record["validation_loss"] is not None and not record.get("diverged")
 
 
 def near_an_end(experiment: Experiment, chosen: Mapping[str, Any]) -> set[str]:
-    """Return the keys of chosen values that lie in an outer tenth of what was drawn from."""
+    """Return the keys of chosen values at an end of what was drawn from: of a range its tenth."""
     if not chosen:
         return set()
-    preset: Any = experiment.train["optimizer.learning_rate"]
-    rate = chosen["optimizer.learning_rate"]
+    preset, rate = _preset_rate(experiment), chosen["optimizer.learning_rate"]
     rate_of_transitions = chosen.get("optimizer.state_transition_learning_rate")
     longest = max(float(_length(experiment)), SHORTEST)
     ranges = {
@@ -136,7 +136,10 @@ def near_an_end(experiment: Experiment, chosen: Mapping[str, Any]) -> set[str]:
         ),
         "model.longest_half_life": (chosen.get("model.longest_half_life"), SHORTEST, longest),
     }
-    return {
+    ends = (
+        {"model.num_heads"} if chosen.get("model.num_heads") in (COUNTS[0], COUNTS[-1]) else set()
+    )
+    return ends | {
         key
         for key, (value, least, most) in ranges.items()
         if value is not None
@@ -179,22 +182,32 @@ def report_trials(experiment: Experiment, out: Path) -> list[str]:
         f"{RATIOS:g} of that; in about half of the trials a longest half-life at the start, where "
         f"a model learns magnitudes; and {', '.join(map(str, COUNTS))} heads, where it has heads. "
         "Trials have the runs' steps, a draw of the data of their own where the task draws it, and "
-        "no test samples. Intervals leave out the chance in the tuning. * lies in an outer tenth "
-        "of its range (the ratio of both rates in that of the second): a better one may lie beyond."
+        "no test samples. Intervals leave out the chance in the tuning. * is at an end of what was "
+        "tried, of a range in its outer tenth (the ratio of both rates in that of the second): a "
+        "better one may lie beyond."
     )
     return ["## Tuning", note, markdown_table([*header, "best loss", "chosen"], rows)]
 
 
 def _effective(model: str, settings: Mapping[str, object]) -> dict[str, object]:
     """Leave out the rate of transitions that have no parameters."""
-    none = VARIANTS[model]["transition"] in CONSTANT
-    unused = {"optimizer.state_transition_learning_rate"} if none else set()
+    learns = VARIANTS[model]["transition"] in SPREAD
+    unused = set() if learns else {"optimizer.state_transition_learning_rate"}
     return {key: value for key, value in settings.items() if key not in unused}
 
 
 def _listed(settings: Mapping[str, object], marked: Collection[str] = ()) -> str:
     items = (f"{k.split('.')[-1]} {v}{'*' * (k in marked)}" for k, v in settings.items())
     return ", ".join(items) or "the preset's"
+
+
+def _preset_rate(experiment: Experiment) -> float:
+    rate = experiment.train.get("optimizer.learning_rate")
+    if not isinstance(rate, int | float):
+        raise InputError(
+            f"optimizer.learning_rate: expected a number to tune around, got {shown(rate)}"
+        )
+    return rate
 
 
 def _length(experiment: Experiment) -> Any:

@@ -30,3 +30,22 @@ VARIANTS: dict[str, dict[str, object]] = {
     "softmax_data_controlled": {"mixer": "softmax", "transition": "data_controlled", **HEADS},
 }
 REFERENCE = "data_controlled"  # the others are compared with it
+TITLES = {
+    "data_controlled": "data-controlled",
+    "real_gates": "real gates",
+    "linear_attention": "linear attention",
+    "retnet": "RetNet",
+    "lru": "LRU",
+    "s4d_lin": "S4D-Lin",
+    "s4d_inv": "S4D-Inv",
+    "s5": "S5",
+    "softmax": "softmax without positions",
+    "softmax_rotary": "softmax, rotary positions",
+    "softmax_data_controlled": "softmax, data-controlled positions",
+}
+
+
+def title(model: str) -> str:
+    """The name of a model in tables for readers."""
+    base = model.removesuffix("_as_published")
+    return TITLES.get(base, base) + (", as published" if base != model else "")

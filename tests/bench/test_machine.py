@@ -11,6 +11,7 @@ def test_a_checkout_names_its_commit(monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "__file__", str(place))
 
     def versions():
+        machine._commit.cache_clear()
         return machine.facts("x")["versions"].split(", ")[0]
 
     def git(*words):
@@ -30,3 +31,4 @@ def test_a_checkout_names_its_commit(monkeypatch, tmp_path):
     assert versions() == f"mlx-gateloop {__version__} ({commit}-dirty)"
     monkeypatch.setenv("PATH", "")
     assert versions() == f"mlx-gateloop {__version__}"
+    machine._commit.cache_clear()

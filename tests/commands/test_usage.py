@@ -79,7 +79,7 @@ def test_figures_of_a_text_model(model, work, capsys):
         (["memory-horizon", "--preset", "large", "--out", "x"], "choose small, bar, paper"),
         (
             ["memory-horizon", "--seeds", "0", "--out", "x"],
-            "seeds: expected at least 1, got 0",
+            "seeds: expected 1 to 1000, got 0",
         ),
         (["memory-horizon", "--jobs", "0", "--out", "x"], "--jobs 0: expected at least 1"),
         (["text", "--text", "x", "--draws", "2", "--out", "x"], "text has one draw of the data"),

@@ -25,6 +25,7 @@ def comparisons():
     [
         ("memory-horizon-bar", 32),
         ("memory-horizon-bar-long", 32),
+        ("memory-horizon-small", 32),
         ("recall", 8),
         ("recall-long", 8),
         ("text-python", None),

@@ -57,9 +57,9 @@ def test_settings_go_where_they_belong():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"seeds": 0}, "seeds: expected at least 1, got 0"),
-        ({"draws": 0}, "draws: expected at least 1, got 0"),
-        ({"trials": -1}, "tune: expected at least 0, got -1"),
+        ({"seeds": 0}, "seeds: expected 1 to 1000, got 0"),
+        ({"draws": 0}, "draws: expected 1 to 1000, got 0"),
+        ({"trials": -1}, "tune: expected 0 to 1000, got -1"),
         ({"models": ["fixed", "fixe"]}, "models: unknown 'fixe'; choose data_controlled, fixed"),
         ({"models": [""]}, "models: unknown ''"),
         ({"models": ["fixed", "fixed"]}, "fixed is given more than once"),
@@ -127,6 +127,29 @@ def test_a_saved_experiment_is_read_again(tmp_path):
     assert Experiment.load(tmp_path / "experiment.json") == bar
     with pytest.raises(InputError, match="no such experiment"):
         Experiment.load(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "chess"}, "not an experiment"),
+        ({"trials": "x"}, "not an experiment"),
+        ({"trials": 10**9}, "tune: expected 0 to 1000"),
+        ({"seeds": 0}, "seeds: expected 1 to 1000"),
+        ({"models": ["nosuch"]}, "models: unknown 'nosuch'"),
+        ({"settings": [1]}, "not an experiment"),
+        ({"settings": {"fixed": 3}}, "not an experiment"),
+        ({"task": {"length": "x"}}, r"task\.length: expected an integer"),
+        ({"train": 5}, "not an experiment"),
+        ({"other": 5}, "not an experiment"),
+    ],
+)
+def test_a_file_that_no_experiment_wrote(tmp_path, change, words):
+    file = tmp_path / "experiment.json"
+    PRESETS["memory-horizon"]["bar"].save(file)
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(InputError, match=words):
+        Experiment.load(file)
 
 
 def test_an_experiment_saved_before_there_were_draws_and_trials(tmp_path):

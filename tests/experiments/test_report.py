@@ -44,7 +44,7 @@ def test_accuracies():
     _, controlled, fixed, real = cells(
         report._accuracies(RUNS, ACCURACY, states, {"fixed": "0.25"}, None)
     )
-    assert controlled[:6] == ["data_controlled", "1,234", "2,048", "32", "5", "0.800 ± 0.100"]
+    assert controlled[:6] == ["data-controlled", "1,234", "2,048", "32", "5", "0.800 ± 0.100"]
     assert controlled[6:] == ["2.000 ± 0.000", "0.900, 0.800, 0.700", "2", "-"]
     assert (fixed[5], fixed[-1]) == ("0.550 ± 0.071", "0.25")
     assert real[4:6] == ["3 **of 5**", "0.750"]
@@ -102,44 +102,9 @@ def test_without_runs_there_is_no_report(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_runs_that_are_not_finished_are_left_out_and_named():
-    first = result("fixed", 0, 0.5)
-    second = result("fixed", 1, 0.1, finished=False)
-    alone = result("lru", 0, 0.2, finished=False)
-    every = {"fixed": [first, second], "lru": [alone]}
-    counted = {model: report._counted(results) for model, results in every.items()}
-    assert counted == {"fixed": [first], "lru": [alone]}  # there is no other of lru
-    experiment = replace(SMALL, models=("fixed", "lru", "s5"))
-    assert report._left_out(experiment, every, counted) == [
-        "Without runs: s5.",
-        "Left out, as they are not finished: fixed-1.",
-    ]
-    assert report._left_out(replace(SMALL, models=("lru",)), counted, counted) == []
-
-
 def test_the_title_says_what_differs_from_the_preset():
     assert report._differs(SMALL) == ""
     changed = SMALL.changed_by({"eval_every": 7})
     assert report._differs(replace(changed, trials=12)) == ", changed, tuned"
     others = replace(SMALL, settings={"fixed": {"optimizer.learning_rate": 0.1}})
     assert report._differs(others) == ", with another experiment's settings"
-
-
-def test_when_and_where_the_runs_were_made():
-    def made(day, versions):
-        return {"made": {"date": f"2026-11-{day} 02:00 UTC", "CPU": "a CPU", "versions": versions}}
-
-    first, second = made(23, "1.0 (ab12)"), made(21, "1.0 (cd34)")
-    runs = {
-        "fixed": [result("fixed", 0, 0.5), result("fixed", 1, 0.5, **first)],
-        "lru": [result("lru", 0, 0.5, **second), result("lru", 1, 0.5, **first)],
-    }
-    assert report._made(runs) == [
-        ("runs ended", "2026-11-21 02:00 UTC to 2026-11-23 02:00 UTC"),
-        ("CPU of the runs", "a CPU"),
-        ("versions of the runs", "1.0 (ab12); 1.0 (cd34)"),
-    ]
-    assert (
-        report._made({"fixed": [result("fixed", 1, 0.5, **first)]})[0][1] == first["made"]["date"]
-    )
-    assert report._made(RUNS) == []  # of an older version

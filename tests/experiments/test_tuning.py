@@ -14,6 +14,7 @@ from mlx_gateloop.experiments.tuning import (
     best,
     chosen_in,
     near_an_end,
+    read_trials,
     report_trials,
     settings,
     trials,
@@ -75,6 +76,17 @@ def test_values_near_an_end_of_what_was_drawn_from_are_marked():
     assert marked(0.0011, 0.0011) == {rate}
     assert marked(0.01, 0.08) == {transition}
     assert marked(0.05, 0.006, 60.0) == {transition, half_life}
+    heads = "model.num_heads"
+    for count, found in ((1, {heads}), (2, set()), (4, {heads})):
+        assert near_an_end(BAR, {rate: 0.01, heads: count}) == found
+
+
+@pytest.mark.parametrize("rate", ["abc", None])
+def test_a_rate_that_is_no_number(tmp_path, rate):
+    broken = BAR.changed_by(TINY | {"optimizer.learning_rate": rate}, trials=2)
+    with pytest.raises(InputError, match=r"^optimizer\.learning_rate: expected a number to tune"):
+        run_experiment(broken, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_every_model_takes_every_setting():
@@ -120,7 +132,7 @@ def test_the_state_of_the_report_is_that_of_the_chosen_heads(tmp_path, monkeypat
     run_experiment(experiment, tmp_path / "out")
     width = experiment.train["model.hidden_size"]
     text = (tmp_path / "out" / "results.md").read_text()
-    row = next(line for line in text.splitlines() if line.startswith("| retnet "))
+    row = next(line for line in text.splitlines() if line.startswith("| RetNet "))
     assert int(row.split("|")[3].replace(",", "")) == width**2
 
 
@@ -228,7 +240,7 @@ def test_settings_chosen_by_another_experiment(tmp_path):
     """Each model takes its own, from the trials or from an experiment that took them."""
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     run_experiment(tiny(), first)
-    chosen = chosen_in(first)
+    chosen = chosen_in(first, "memory-horizon")
     assert chosen == {model: best(tiny(), first, model) for model in tiny().models}
     longer = BAR.changed_by(TINY | {"steps": 6}, seeds=1, draws=1, tuned=chosen)
     run_experiment(longer, second)
@@ -242,14 +254,14 @@ def test_settings_chosen_by_another_experiment(tmp_path):
             in (second / "runs" / f"{model}-0" / "config.yaml").read_text()
         )
     assert "another experiment's trials chose" in (second / "results.md").read_text()
-    assert chosen_in(second) == chosen
+    assert chosen_in(second, "memory-horizon") == chosen
     run_experiment(longer, second, resume=True)
     run_experiment(tiny(trials=0), third)
     with pytest.raises(InputError, match="an experiment without trials; give one made with --tune"):
-        chosen_in(third)
+        chosen_in(third, "memory-horizon")
     (first / "trials" / "fixed-2" / "trial.json").unlink()
     with pytest.raises(InputError, match="its trial fixed-2 is not finished; --resume it first"):
-        chosen_in(first)
+        chosen_in(first, "memory-horizon")
 
 
 def test_models_come_to_an_experiment_with_settings_of_another(tmp_path):
@@ -260,7 +272,7 @@ def test_models_come_to_an_experiment_with_settings_of_another(tmp_path):
 
     run_experiment(longer("fixed"), tmp_path)
     run_experiment(longer("lru"), tmp_path, resume=True)
-    assert chosen_in(tmp_path) == given
+    assert chosen_in(tmp_path, "memory-horizon") == given
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"fixed-0", "lru-0"}
     other = {"optimizer.learning_rate": 0.02}
     with pytest.raises(InputError, match="the experiment to resume differs in settings"):
@@ -269,6 +281,38 @@ def test_models_come_to_an_experiment_with_settings_of_another(tmp_path):
         untuned = BAR.changed_by(TINY, seeds=1, draws=1, models=models)
         with pytest.raises(InputError, match="the experiment to resume differs in settings"):
             run_experiment(untuned, tmp_path, resume=True)
+
+
+def test_a_damaged_trial_is_made_again(tmp_path):
+    run_experiment(tiny(), tmp_path)
+    record = tmp_path / "trials" / "fixed-0" / "trial.json"
+    for damaged in ("{}", '{"finished": tr'):
+        record.write_text(damaged)
+        assert len(read_trials(tiny(), tmp_path, "fixed")) == 2
+        with pytest.raises(InputError, match="its trial fixed-0 is not finished"):
+            chosen_in(tmp_path, "memory-horizon")
+        run_experiment(tiny(), tmp_path, resume=True)
+        assert len(read_trials(tiny(), tmp_path, "fixed")) == 3
+
+
+def test_trials_of_before_there_was_a_note_of_divergence(tmp_path):
+    run_experiment(tiny(), tmp_path)
+    chosen = chosen_in(tmp_path, "memory-horizon")
+    for record in tmp_path.glob("trials/*/trial.json"):
+        saved = json.loads(record.read_text())
+        record.write_text(json.dumps({k: v for k, v in saved.items() if k != "diverged"}))
+    assert chosen_in(tmp_path, "memory-horizon") == chosen
+
+
+def test_settings_of_another_task_or_beside_ones_own(tmp_path):
+    BAR.save(tmp_path / "experiment.json")
+    with pytest.raises(InputError, match="an experiment of memory-horizon; give one of recall"):
+        chosen_in(tmp_path, "recall")
+    given = {"fixed": {"optimizer.learning_rate": 0.01}}
+    with pytest.raises(
+        InputError, match=r"^--set optimizer\.learning_rate: the other experiment chose it$"
+    ):
+        BAR.changed_by({"optimizer.learning_rate": 0.5}, models=["fixed"], tuned=given)
 
 
 def test_settings_of_another_experiment_are_of_its_models_and_need_no_trials():

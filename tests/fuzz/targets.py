@@ -27,6 +27,8 @@ from mlx_gateloop import io as models
 from mlx_gateloop.data import encode, load_corpus
 from mlx_gateloop.data.next_byte import next_byte
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.experiments.presets import PRESETS
+from mlx_gateloop.experiments.tuning import chosen_in
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece
 from mlx_gateloop.train import TrainConfig, checkpoint
@@ -248,6 +250,17 @@ def _resume(path: Path) -> None:
     assert isinstance(progress.step, int)
 
 
+# --- an experiment whose settings another one takes
+
+
+def _experiment(folder: Path) -> None:
+    experiment = PRESETS["recall"]["small"].changed_by(models=["fixed"], trials=1)
+    experiment.save(folder / "experiment.json")
+    (record := folder / "trials" / "fixed-0" / "trial.json").parent.mkdir(parents=True)
+    settings = {"optimizer.learning_rate": 0.01}
+    record.write_text(json.dumps({"finished": True, "validation_loss": 1.0, "settings": settings}))
+
+
 # --- the page
 
 _pages: dict[Path, Page] = {}
@@ -261,6 +274,9 @@ def _page(folder: Path) -> list[bytes]:
 
 
 TARGETS = {
+    "experiment": Target(
+        _experiment, "experiment.json", codecs.JSON, lambda path: chosen_in(path.parent, "recall")
+    ),
     "configuration": Target(_configuration, "run.yaml", codecs.YAML, TrainConfig.load),
     "model-config": Target(
         _model, "config.json", codecs.JSON, lambda path: models.load_model(path.parent)

@@ -175,7 +175,7 @@ def report(directories: Sequence[str | Path]) -> Iterator[str]:
     Raises:
         SystemExit: Models with different tokenizers, or one that has read the files.
     """
-    files, *_ = map(library.unread, directories)
+    files = library.unread(*directories)
     once = other_questions()
     asked = questions(), random.Random(SEED).sample(once, min(OTHERS, len(once)))
     bodies, rows, shows, size = chosen(files, BODIES), [], [], num_bytes(files)

@@ -48,19 +48,19 @@ def held_out() -> list[str]:
     return [file for file in files if not any(quotes(c, spaced(file)) for c in conversations)]
 
 
-def unread(directory: str | Path) -> list[str]:
-    """Return the held-out files, for the scores of a model.
+def unread(*directories: str | Path) -> list[str]:
+    """Return the held-out files, for the scores of models.
 
     Raises:
-        SystemExit: The embedded model has read some of them, since they are another Python's.
+        SystemExit: An embedded model has read some of them, since they are another Python's.
     """
     files = held_out()
-    is_embedded = Path(directory).resolve().parent == MODELS
-    if is_embedded and hashlib.sha256("\0".join(files).encode()).hexdigest() != UNREAD:
+    embedded = [folder for folder in directories if Path(folder).resolve().parent == MODELS]
+    if embedded and hashlib.sha256("\0".join(files).encode()).hexdigest() != UNREAD:
         version = platform.python_version()
         sys.exit(
-            f"error: {directory}: it may have read files that are held out from Python {version}'s "
-            "library; run this with Python 3.11.7"
+            f"error: {embedded[0]}: it may have read files that are held out from Python "
+            f"{version}'s library; run this with Python 3.11.7"
         )
     return files
 

@@ -34,9 +34,9 @@ def embed(run: Path, out: Path) -> None:
         SystemExit: The conversion failed, or the model is too large.
     """
     with staged(out) as made:
-        paths = ["--hf-path", str(run), "--mlx-path", str(made)]
+        folders = ["--hf-path", str(run), "--mlx-path", str(made)]
         bits = ["-q", "--q-bits", str(BITS), "--q-group-size", str(GROUP)]
-        if code := gateloop(["mlx-lm", "convert", *paths, *bits]):
+        if code := gateloop(["mlx-lm", "convert", *folders, *bits]):
             sys.exit(code)
         (made / CARD).unlink(missing_ok=True)  # mlx-lm's own
         shutil.copy(run / "config.yaml", made)

@@ -121,7 +121,7 @@ def test_the_report_has_every_model_the_ngram_and_the_first_bodies(monkeypatch):
     known = "What does `len` do?", "`len(obj)`: Return the number of items in a container."
     monkeypatch.setattr(completions, "other_questions", lambda: [known] * 3)
     monkeypatch.setattr(completions, "OTHERS", 2)
-    monkeypatch.setattr(completions.library, "unread", lambda _: [FILE])
+    monkeypatch.setattr(completions.library, "unread", lambda *_: [FILE])
     read = FILE.replace("x", "y").replace("return y + 7", "return x + 7")
     monkeypatch.setattr(completions.library, "parts", lambda: Corpus([read, *CHATS], []))
     ngrams = []
@@ -163,6 +163,6 @@ def test_models_with_other_tokenizers_are_refused(monkeypatch):
     monkeypatch.setattr(completions, "LIMIT", 1)
     monkeypatch.setattr(completions, "questions", list)
     monkeypatch.setattr(completions, "other_questions", list)
-    monkeypatch.setattr(completions.library, "unread", lambda _: [FILE])
+    monkeypatch.setattr(completions.library, "unread", lambda *_: [FILE])
     with pytest.raises(SystemExit, match=r"^error: b: another tokenizer than a's; compare apart$"):
         list(completions.report(["a", "b"]))

@@ -1,0 +1,51 @@
+import json
+from dataclasses import replace
+
+from mlx_gateloop.experiments import results
+from mlx_gateloop.experiments.presets import PRESETS
+
+SMALL = PRESETS["recall"]["small"]
+
+
+def result(model, seed, finished=True, **others):
+    return {"model": model, "seed": seed, "finished": finished} | others
+
+
+def test_runs_that_do_not_count_are_named():
+    every = {
+        "fixed": [result("fixed", 0), result("fixed", 1, finished=False)],
+        "lru": [result("lru", 0, finished=False)],
+    }
+    runs = results.counted(every)
+    assert runs == {"fixed": every["fixed"][:1], "lru": every["lru"]}  # there is no other of lru
+    experiment = replace(SMALL, models=("fixed", "lru", "s5"), seeds=2)
+    assert results.left_out(experiment, every, runs) == [
+        "Without a result: lru-1, s5-0, s5-1.",
+        "Left out, as they are not finished: fixed-1.",
+    ]
+    assert results.left_out(replace(SMALL, models=("fixed",), seeds=1), runs, runs) == []
+
+
+def test_a_damaged_result_is_none(tmp_path):
+    for name, text in (("a", json.dumps(result("fixed", 1))), ("b", '{"model": "fi'), ("c", "[]")):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "test.json").write_text(text)
+    assert results.read_runs(tmp_path) == {"fixed": [result("fixed", 1)]}
+
+
+def test_when_and_where_the_runs_were_made():
+    def made(day, versions):
+        return {"made": {"date": f"2026-11-{day} 02:00 UTC", "CPU": "a CPU", "versions": versions}}
+
+    first, second = made(23, "1.0 (ab12)"), made(21, "1.0 (cd34)")
+    runs = {
+        "fixed": [result("fixed", 0), result("fixed", 1, **first)],
+        "lru": [result("lru", 0, **second), result("lru", 1, **first)],
+    }
+    assert results.made(runs) == [
+        ("runs ended", "2026-11-21 02:00 UTC to 2026-11-23 02:00 UTC"),
+        ("CPU of the runs", "a CPU"),
+        ("versions of the runs", "1.0 (ab12); 1.0 (cd34)"),
+    ]
+    assert results.made({"fixed": [result("fixed", 1, **first)]})[0][1] == first["made"]["date"]
+    assert results.made({"fixed": [result("fixed", 0)]}) == []  # of an older version
