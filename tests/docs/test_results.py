@@ -36,6 +36,12 @@ def test_the_page_has_the_table_of_the_records(comparisons, name, beyond):
     assert f"\n\n{comparisons.table(RECORDS / name, beyond)}\n\n" in page
 
 
+def test_the_page_has_the_readings():
+    page = (ROOT / "docs" / "results.md").read_text("utf-8")
+    record = (RECORDS / "readings" / "readings.md").read_text("utf-8")
+    assert record[record.index("| reading ") :] in page
+
+
 def test_figures_and_order(comparisons, tmp_path):
     def run(model, seed, right, finished=True):
         asked = {"asked_by_span": [10, 10, 10, 10], "right_by_span": [10, *right]}
