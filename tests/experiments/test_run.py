@@ -358,6 +358,7 @@ def test_a_directory_of_something_else(tmp_path, text, words):
     assert names(tmp_path) == {"experiment.json"}
 
 
+@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize(
     "settings",
     [{"steps": 250, "task.length": 32}, pytest.param({"steps": 800}, marks=pytest.mark.slow)],
