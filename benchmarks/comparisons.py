@@ -22,11 +22,11 @@ from mlx_gateloop.tables import markdown_table
 Results = Sequence[Mapping[str, Any]]
 
 
-def table(folder: Path, beyond: int | None = None, reference: str = REFERENCE) -> str:
+def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = REFERENCE) -> str:
     """Compare the models of an experiment, the best one first.
 
     Args:
-        folder: With its results.json.
+        tree: What results.json holds.
         beyond: The span above which accuracies are tabulated too, in inputs; without one the
             seconds of a run are.
         reference: The model whose leads over the others are tabulated.
@@ -34,7 +34,6 @@ def table(folder: Path, beyond: int | None = None, reference: str = REFERENCE) -
     Returns:
         A Markdown table.
     """
-    tree = json.loads((folder / "results.json").read_text("utf-8"))
     measure = measure_of(tree["experiment"]["name"])
     runs: dict[str, list[Mapping[str, Any]]] = {}
     for result in tree["runs"]:
@@ -48,7 +47,7 @@ def table(folder: Path, beyond: int | None = None, reference: str = REFERENCE) -
     rows = [
         [
             title(model),
-            _size(tree["models"][model]),
+            _size(tree["models"][model]["state_size"]),
             *_figures(results, measure, beyond),
             _lead(leads.get(model, [])),
             _p(chances.get(model)),
@@ -75,10 +74,7 @@ def _chance(leads: Sequence[float]) -> float:
     return 2 * float(stdtr(len(leads) - 1, -abs(np.mean(leads)) / error))
 
 
-def _size(summary: Mapping[str, Any]) -> str:
-    if "state_size" not in summary:
-        return ""  # of an older version
-    state = summary["state_size"]
+def _size(state: int | None) -> str:
     return "grows" if state is None else f"{state:,}"
 
 
@@ -119,14 +115,14 @@ def main() -> None:
     file = given.folder / "results.json"
     if not file.is_file():
         parser.error(f"{file}: no such file; give the folder of an experiment")
-    runs = json.loads(file.read_text("utf-8"))["runs"]
-    finished = [run for run in runs if run["finished"]]
+    tree = json.loads(file.read_text("utf-8"))
+    finished = [run for run in tree["runs"] if run["finished"]]
     if given.reference not in {run["model"] for run in finished}:
         parser.error(f"--reference {given.reference}: no finished run of it; choose another")
     longest = min(int(np.flatnonzero(run["asked_by_span"])[-1]) for run in finished) - 1
     if given.beyond is not None and not 0 <= given.beyond <= longest:
         parser.error(f"--beyond {given.beyond}: expected 0 to {longest}")
-    print(table(given.folder, given.beyond, given.reference))
+    print(table(tree, given.beyond, given.reference))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ def comparisons():
     [
         ("memory-horizon-bar", 32),
         ("memory-horizon-bar-long", 32),
-        ("memory-horizon-small", 32),
+        ("readings/ours", 32),
         ("recall", 8),
         ("recall-long", 8),
         ("text-python", None),
@@ -33,7 +34,8 @@ def comparisons():
 )
 def test_the_page_has_the_table_of_the_records(comparisons, name, beyond):
     page = (ROOT / "docs" / "results.md").read_text("utf-8")
-    assert f"\n\n{comparisons.table(RECORDS / name, beyond)}\n\n" in page
+    tree = json.loads((RECORDS / name / "results.json").read_text("utf-8"))
+    assert f"\n\n{comparisons.table(tree, beyond)}\n\n" in page
 
 
 def test_the_page_has_the_readings():
@@ -42,7 +44,8 @@ def test_the_page_has_the_readings():
     assert record[record.index("| reading ") :] in page
 
 
-def test_figures_and_order(comparisons, tmp_path):
+@pytest.fixture
+def tree():
     def run(model, seed, right, finished=True):
         asked = {"asked_by_span": [10, 10, 10, 10], "right_by_span": [10, *right]}
         accuracy = (10 + sum(right)) / 40
@@ -58,11 +61,13 @@ def test_figures_and_order(comparisons, tmp_path):
     ]
     sizes = {"retnet": 1024, "data_controlled": 16, "softmax": None}
     models = {model: {"state_size": size} for model, size in sizes.items()}
-    tree = {"experiment": {"name": "recall"}, "models": models, "runs": runs}
-    (tmp_path / "results.json").write_text(json.dumps(tree))
+    return {"experiment": {"name": "recall"}, "models": models, "runs": runs}
+
+
+def test_figures_and_order(comparisons, tree):
     header, _, *rows = (
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in comparisons.table(tmp_path, 1).splitlines()
+        for line in comparisons.table(tree, 1).splitlines()
     )
     assert header[4:] == ["beyond 1 inputs", "data-controlled is ahead by (95%)", "p"]
     # t = 7 with one degree of freedom: p = 2 (1/2 - arctan(7) / pi)
@@ -72,7 +77,31 @@ def test_figures_and_order(comparisons, tmp_path):
         ["data-controlled", "16", "0.800 ± 0.141", "0.700, 0.900", "0.700", "", ""],
         ["RetNet", "1,024", "0.450 ± 0.071", "0.400, 0.500", "0.250", *lead],
     ]
-    assert "RetNet is ahead" in comparisons.table(tmp_path, 1, "retnet")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--beyond", "2", "--reference", "retnet"], "RetNet is ahead by (95%)"),
+        (["--beyond", "-1"], "--beyond -1: expected 0 to 2"),
+        (["--beyond", "3"], "--beyond 3: expected 0 to 2"),
+        (["--reference", "s5"], "--reference s5: no finished run of it"),
+        (["--reference", "nosuch"], "--reference nosuch: no finished run of it"),
+    ],
+)
+def test_the_command(comparisons, tree, tmp_path, monkeypatch, capsys, options, words):
+    (tmp_path / "results.json").write_text(json.dumps(tree))
+    monkeypatch.setattr("sys.argv", ["comparisons.py", str(tmp_path), *options])
+    with nullcontext() if "ahead" in words else pytest.raises(SystemExit, match="2"):
+        comparisons.main()
+    assert words in "".join(capsys.readouterr())
+
+
+def test_a_folder_without_an_experiment(comparisons, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["comparisons.py", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        comparisons.main()
+    assert "no such file; give the folder of an experiment" in capsys.readouterr().err
 
 
 def test_holms_method(comparisons):
