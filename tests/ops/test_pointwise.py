@@ -62,6 +62,19 @@ def test_silu_is_exact_where_the_sigmoid_is_subnormal():
         assert units(slope, e * (1 + wide)) < 5
 
 
+@needs_native
+def test_gelu_where_nothing_is_left_of_it_or_all():
+    """Far below zero it differs from 0, as its derivative does, by subnormal numbers at most."""
+    below = mx.array([-1e9, -40.0, -15.5, -13.5, -13.41, -13.39])
+    above = mx.array([13.01, 13.5, 15.5, 40.0, 1e9])
+    slope = mx.grad(lambda x: pointwise.gelu(x).sum())
+    with mx.stream(mx.cpu):
+        assert np.abs(as_numpy(pointwise.gelu(below))).max() < 1.2e-38
+        assert np.abs(as_numpy(slope(below))).max() < 1.2e-38
+        assert pointwise.gelu(above).tolist() == above.tolist()
+        assert slope(above).tolist() == [1] * 5
+
+
 @pytest.mark.parametrize("name", MLX)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 5, 7), (70000,)])
 def test_any_shape_equals_mlx(name, shape):
