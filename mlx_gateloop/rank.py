@@ -22,6 +22,7 @@ from mlx_gateloop.cli import run
 from mlx_gateloop.distributed import events
 from mlx_gateloop.distributed.hosts import require_free
 from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.processors import take_share
 
 
 def main(settings: dict[str, Any], argv: list[str]) -> NoReturn:
@@ -97,12 +98,10 @@ def _check_address(rank: int) -> None:
 
 
 def _take_cores(hosts: list[str], rank: int) -> None:
-    """Divide a machine's processors among its ranks, so that their threads do not fight (Linux)."""
+    """Divide a machine's processors among its ranks."""
     here = [other for other, host in enumerate(hosts) if host == hosts[rank]]
-    if len(here) > 1 and hasattr(os, "sched_setaffinity"):
-        cores, place = sorted(os.sched_getaffinity(0)), here.index(rank)
-        share = cores[place * len(cores) // len(here) : (place + 1) * len(cores) // len(here)]
-        os.sched_setaffinity(0, share or [cores[place % len(cores)]])
+    if len(here) > 1:
+        take_share(here.index(rank), len(here))
 
 
 def _obey(limit: float) -> None:

@@ -1,11 +1,12 @@
-"""Calls side by side, each in a process of its own with one thread of the BLAS."""
+"""Calls side by side, each in a process of its own with its share of the processors."""
 
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from multiprocessing import connection, get_context, parent_process
+from dataclasses import dataclass
+from multiprocessing import connection, get_context, parent_process, resource_tracker
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from threading import Thread
@@ -14,9 +15,23 @@ from mlx_gateloop.distributed.hosts import LOCAL, SSH_FAILED
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.over_hosts import OnHost
 from mlx_gateloop.interrupt import Interrupted, interrupt_flag
+from mlx_gateloop.processors import take_share
 
 POLL = 0.5  # seconds between looks at Ctrl-C
 TAIL = 4096  # bytes of a log that are searched for its last line
+
+
+@dataclass(frozen=True)
+class OnShare:
+    """A call on a share of the machine's processors, see `take_share`."""
+
+    call: Callable[[], object]
+    place: int
+    places: int
+
+    def __call__(self) -> None:
+        take_share(self.place, self.places)  # before MLX has threads, which inherit it
+        self.call()
 
 
 def side_by_side(
@@ -26,6 +41,9 @@ def side_by_side(
     hosts: Sequence[str] = (LOCAL,),
 ) -> None:
     """Make all calls, at most `jobs` at a time; one that fails leaves the others alone.
+
+    Each has one thread of the BLAS, and on Linux its share of the processors, which it keeps when
+    others are done.
 
     Ctrl-C and SIGTERM are handed to the processes as SIGTERM, once, and all are waited for.
 
@@ -40,33 +58,39 @@ def side_by_side(
         InputError: Some failed; the message has each one's last line.
         Interrupted: Ctrl-C or SIGTERM.
     """
-    waiting, failed = list(calls), []
-    running: dict[str, tuple[SpawnProcess, str]] = {}
-    free = [*hosts] * jobs
+    kind, waiting, failed = logs.name, list(calls), []
+    jobs = min(jobs, -(-len(calls) // len(hosts)))
+    running: dict[str, tuple[SpawnProcess, tuple[str, int]]] = {}
+    free = [(host, share) for share in range(jobs) for host in hosts]
     logs.mkdir(parents=True, exist_ok=True)
     with interrupt_flag() as stop, _one_thread():
         while running or (waiting and free and not stop.is_set()):
             while waiting and free and not stop.is_set():
-                name, host = waiting.pop(0), free.pop(0)
-                print(f"{name} begins{_at(host)}, {len(waiting)} after it", file=sys.stderr)
-                call = calls[name] if host == LOCAL else OnHost(host, calls[name])
-                running[name] = _start(call, logs / f"{name}.log"), host
+                name, place = waiting.pop(0), free.pop(0)
+                host, share = place
+                print(f"{kind}/{name} begins{_at(host)}, {len(waiting)} after it", file=sys.stderr)
+                call = OnShare(calls[name], share, jobs)
+                there = call if host == LOCAL else OnHost(host, call)
+                running[name] = _start(there, logs / f"{name}.log"), place
             connection.wait([process.sentinel for process, _ in running.values()], POLL)
             if stop.is_set():
                 for process, _ in running.values():
                     process.terminate()
                 break
             for name in [name for name, (process, _) in running.items() if not process.is_alive()]:
-                process, host = running.pop(name)
+                process, place = running.pop(name)
+                host, _ = place
                 if process.exitcode == SSH_FAILED and host != LOCAL:
-                    print(f"{name}: ssh has lost {host}, which gets no more", file=sys.stderr)
-                    free = [other for other in free if other != host]
+                    print(
+                        f"{kind}/{name}: ssh has lost {host}, which gets no more", file=sys.stderr
+                    )
+                    free = [other for other in free if other[0] != host]
                     waiting.append(name)
                     continue
-                free.append(host)
+                free.append(place)
                 if code := process.exitcode:
                     failed.append(f"{name} ({_last_line(logs / f'{name}.log', code)})")
-                    print(f"{name} failed{_at(host)}", file=sys.stderr)
+                    print(f"{kind}/{name} failed{_at(host)}", file=sys.stderr)
         for process, _ in running.values():
             process.join()
         if stop.is_set():
@@ -97,7 +121,12 @@ def _one_thread() -> Iterator[None]:
 
 def _start(call: Callable[[], object], log: Path) -> SpawnProcess:
     process = get_context("spawn").Process(target=_call, args=(call, log), daemon=True)
-    process.start()
+    resource_tracker.ensure_running()  # it lifts the block when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the process keeps
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return process
 
 

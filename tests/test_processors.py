@@ -1,0 +1,25 @@
+import os
+
+import pytest
+
+from mlx_gateloop.processors import take_share
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [(1, [{3, 5, 6}]), (2, [{3}, {5, 6}]), (5, [{3}, {3}, {6}, {5}, {6}])],
+)
+def test_shares_cover_the_processors(monkeypatch, places, expected):
+    found = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5, 3, 6}, raising=False)
+    monkeypatch.setattr(
+        os, "sched_setaffinity", lambda _, share: found.append(set(share)), raising=False
+    )
+    for place in range(places):
+        take_share(place, places)
+    assert found == expected
+
+
+def test_a_system_without_a_choice(monkeypatch):
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)  # as on macOS
+    take_share(1, 2)
