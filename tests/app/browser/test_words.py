@@ -3,8 +3,7 @@
 import re
 
 WORDS = "document.querySelector('#chat-words .gw').words"
-# A random model writes them, after the beginnings of characters too.
-SPECIAL = re.compile(r"\ufffd*(?:<s>|</s>|<pad>|<unk>|<\|im_(?:start|end)\|>)")
+SPECIAL = re.compile(r"(\ufffd*)(?:<s>|</s>|<pad>|<unk>|<\|im_(?:start|end)\|>)")
 HOSTILE = "<img src=x onerror=\"alert('owned')\"> &amp; \u202eright\u2066 <|im_end|> 🙂 end"
 
 
@@ -19,6 +18,18 @@ def painted(page, kind):
 
 def until(page, condition):
     page.tab.wait_for_function(condition)
+
+
+def words_of(message):
+    """The pattern of a message's words, without the special tokens that a random model writes.
+
+    A replacement character before one is a part of it where a character began with no end, and a
+    word where it is the zero character: the page shows both alike.
+    """
+    parts = ["".join(part.split()) for part in SPECIAL.split(message)]
+    parts[::2] = map(re.escape, parts[::2])
+    parts[1::2] = [f"\ufffd{{0,{len(unclear)}}}" for unclear in parts[1::2]]
+    return "".join(parts)
 
 
 def said(page):
@@ -66,7 +77,7 @@ def test_words_fade_while_they_stream(page):
             "return mine.map(w => String(text.range(w))).join(''); }",
             number,
         )
-        assert "".join(words.split()) == "".join(SPECIAL.sub("", message).split())
+        assert re.fullmatch(words_of(message), "".join(words.split()))
         assert words
     switch = page.tab.locator("#words-fade input")
     switch.uncheck()
