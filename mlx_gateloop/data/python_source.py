@@ -3,6 +3,7 @@
 They are under the licence of Python (https://docs.python.org/3/license.html).
 """
 
+import os
 import sysconfig
 import tokenize
 from functools import cache
@@ -10,6 +11,7 @@ from pathlib import Path
 
 # Tests, what others installed, and text that is not code.
 SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data"}
+LOCAL = ("_sysconfigdata", "config-", "sitecustomize")  # of one machine
 SHORTEST = 10  # letters of a line that counts as one when files are compared
 
 
@@ -36,11 +38,9 @@ def documents() -> list[str]:
 
 def _files(root: Path) -> list[Path]:
     """The library's files that are the same on every machine."""
-    files = {file.relative_to(root).as_posix(): file for file in root.rglob("*.py")}
-    return [
-        file
-        for name, file in sorted(files.items())
-        if not SKIPPED.intersection(name.split("/"))
-        and not name.startswith(("_sysconfigdata", "config-", "sitecustomize"))
-        and file.is_file()
-    ]
+    files = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in SKIPPED]  # others are not entered
+        files += [Path(folder, name) for name in names if name.endswith(".py")]
+    named = sorted((file.relative_to(root).as_posix(), file) for file in files)
+    return [file for name, file in named if not name.startswith(LOCAL) and file.is_file()]

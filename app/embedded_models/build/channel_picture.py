@@ -7,6 +7,7 @@ a held-out file that took no part in the choice. The darker, the larger the valu
 where the correlation is negative. Needs matplotlib.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,9 @@ def draw(model: Model, tokenizer: Any, files: Sequence[str], png_path: Path) -> 
     """Draw the excerpt once for each feature, and return the channels."""
     figure = new_figure(WIDTH, HEIGHT)  # first: it says if matplotlib is missing
     best = strongest(find(model, tokenizer, files))
-    (text,) = (file for file in files[1::2] if FILE in file)
+    text = next((file for file in files[1::2] if FILE in file), None)
+    if text is None:
+        sys.exit(f"error: no file with {FILE!r} among those that test; run this with Python 3.11")
     ids, offsets = encode(tokenizer, text)
     values = quantities(model, ids)
     for axes, found in zip(figure.subplots(2, 2).flat, best, strict=True):
@@ -62,7 +65,8 @@ def colour(axes: "Axes", text: str, offsets: list[tuple[int, int]], values: np.n
     from matplotlib import colormaps
 
     low, high = np.percentile(values, (RANGE, 100 - RANGE))
-    shades = colormaps[COLOURS](0.8 * np.clip((values - low) / (high - low), 0, 1))
+    shares = np.clip((values - low) / (high - low or 1), 0, 1)  # a channel may never change
+    shades = colormaps[COLOURS](0.8 * shares)
     for (start, end), shade in zip(offsets, shades, strict=True):
         for at in range(start, end):
             line, column = text.count("\n", 0, at) - FIRST, at - text.rfind("\n", 0, at) - 1

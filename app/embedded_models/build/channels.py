@@ -3,7 +3,8 @@
 `python -m app.embedded_models.build.channels app/embedded_models/code` reads the beginnings of the
 held-out files and prints Markdown: for each feature of `structure` the channels whose magnitude
 |a|, and whose state, correlate most with it. They are chosen on every other file; the correlation
-on the rest, which took no part in the choice, stands beside.
+on the rest, which took no part in the choice, stands beside, and that of a model of the same size
+without training, whose channels are chosen in the same way.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from .structure import FEATURES, structure
 
 TOKENS = 1500  # of a file
 BEST = 2  # channels of each feature and quantity
+SEED = 0  # of the model without training
 QUANTITIES = ("magnitude", "state")
 
 
@@ -112,7 +114,11 @@ def find(model: Model, tokenizer: Any, files: Sequence[str]) -> list[Found]:
 
 
 def report(directory: Path) -> str:
+    """Tabulate the channels of a model, beside those of one without training."""
     model, tokenizer = load(directory)
+    files = library.unread(directory)
+    mx.random.seed(SEED)
+    untrained = find(Model(model.args), tokenizer, files)
     rows = [
         [
             found.feature,
@@ -121,11 +127,12 @@ def report(directory: Path) -> str:
             str(found.channel),
             f"{found.chosen_by:+.2f}",
             f"{found.elsewhere:+.2f}",
+            f"{chance.elsewhere:+.2f}",
         ]
-        for found in find(model, tokenizer, library.unread(directory))
+        for found, chance in zip(find(model, tokenizer, files), untrained, strict=True)
     ]
-    header = ("feature", "quantity", "layer", "channel", "correlation", "on other files")
-    return markdown_table(header, rows)
+    header = ("feature", "quantity", "layer", "channel", "correlation")
+    return markdown_table([*header, "on other files", "without training"], rows)
 
 
 if __name__ == "__main__":

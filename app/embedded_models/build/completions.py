@@ -5,7 +5,7 @@
 prints Markdown: the bits for each byte of the held-out files; how many of 200 function bodies
 `ast.parse` accepts, with Wilson's 95% interval; how many questions about the documentation are
 answered word for word, of those that come often in the text, and of 40 that come once; and the
-first ten bodies. All models must have one tokenizer. Minutes a model.
+first ten bodies. All models must have one tokenizer. Minutes per model.
 """
 
 import random
@@ -44,7 +44,7 @@ WINDOW = 512  # tokens read at once; the state is carried on
 # From a prompt and a seed to the pieces of a text, and the tokens that it took.
 Writer = Callable[[str, int, Speed], Iterator[str]]
 HEADER = (
-    "", "bits a byte", f"accepted of {BODIES}", "more than a docstring", "unfinished",
+    "", "bits per byte", f"accepted of {BODIES}", "more than a docstring", "unfinished",
     "lines, median", "answers", "others",
 )  # fmt: skip
 

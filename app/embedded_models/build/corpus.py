@@ -46,7 +46,7 @@ def documents(seed: int = 0, copies: int = COPIES, unseen: Sequence[str] = ()) -
     mixed: list[Document] = []
     turns: list[Conversation] = []
     for document in (document for group in pydocs.groups() for document in group):
-        if any(quotes(document, file) for file in files):
+        if any(line in file for line in quotations(document) for file in files):
             continue
         if isinstance(document, str):
             mixed.append(document[:BEGINNING])
@@ -84,14 +84,14 @@ def _conversations() -> list[Conversation]:
     return [document for document in documents if not isinstance(document, str)]
 
 
-def quotes(document: Document, file: str) -> bool:
-    """Tell if a document of `pydocs` comes from a file, given `spaced`."""
+def quotations(document: Document) -> list[str]:
+    """Return the lines of a document of `pydocs`, `spaced`, that show which file it comes from."""
     if isinstance(document, str):
         lines = document[:BEGINNING].splitlines()
     else:
         answer = document[1]["content"]  # a docstring's paragraph, after the signature if known
         lines = [answer.partition("`: ")[2] or answer]
-    return any(len(line) >= QUOTATION and line in file for line in map(spaced, lines))
+    return [line for line in map(spaced, lines) if len(line) >= QUOTATION]
 
 
 def spaced(text: str) -> str:

@@ -17,7 +17,7 @@ from mlx_gateloop.data.corpus import split
 
 from .arguments import paths
 from .corpus import documents as documentation
-from .corpus import familiar, quotes, spaced, write
+from .corpus import familiar, quotations, spaced, write
 
 VALIDATION = 0.03  # of the files
 COPIES = 26  # of a conversation about a familiar name: as the text is read several times
@@ -43,9 +43,9 @@ def held_out() -> list[str]:
 
     They are the test part of `python-source`, except files whose documentation is familiar.
     """
-    conversations = familiar()
-    files = list(texts(load_corpus("python-source").test))
-    return [file for file in files if not any(quotes(c, spaced(file)) for c in conversations)]
+    lines = [line for conversation in familiar() for line in quotations(conversation)]
+    files = ((file, spaced(file)) for file in texts(load_corpus("python-source").test))
+    return [file for file, words in files if not any(line in words for line in lines)]
 
 
 def unread(*directories: str | Path) -> list[str]:

@@ -42,6 +42,21 @@ def test_tokens_are_coloured_where_they_stand():
     assert shades["("] == shades[")"] < min(s for c, s in shades.items() if c not in "()")
 
 
+def test_a_channel_that_never_changes():
+    axes = new_figure(4, 4).subplots()
+    channel_picture.colour(axes, CODE, [(i, i + 1) for i in range(len(CODE))], np.ones(len(CODE)))
+    assert len({tuple(area.get_facecolor()[0]) for area in axes.collections}) == 1
+
+
+def test_another_version_of_python_has_no_such_file(tmp_path):
+    mx.random.seed(0)
+    size = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}
+    model, tokenizer = Model(ModelArgs(vocab_size=300, **size)), byte_tokenizer()
+    with pytest.raises(SystemExit, match=r"^error: no file with 'The Tab Nanny' among those that"):
+        channel_picture.draw(model, tokenizer, ["a = 1\n", "b = 2\n"], tmp_path / "code.png")
+    assert not (tmp_path / "code.png").exists()
+
+
 def test_each_feature_has_its_channel_on_a_file_that_did_not_choose_it(tmp_path, monkeypatch):
     mx.random.seed(0)
     size = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2}

@@ -92,3 +92,17 @@ def test_channels_are_chosen_on_every_other_file_and_tested_on_the_rest(model):
             assert np.corrcoef(values, features)[0, 1] == pytest.approx(expected, abs=1e-4)
     first = [one for one in found if one.feature == FEATURES[0] and one.quantity == "state"]
     assert abs(first[0].chosen_by) >= abs(first[1].chosen_by)
+
+
+def test_the_report_has_the_channels_of_a_model_without_training_beside(model, monkeypatch):
+    files = [FILE, FILE.replace("f", "g" * 9)]
+    monkeypatch.setattr(channels.library, "unread", lambda *_: files)
+    monkeypatch.setattr(channels, "load", lambda _: (model, byte_tokenizer()))
+    table = channels.report("model")
+    _, _, *rows = ([cell.strip() for cell in line.split("|")] for line in table.splitlines())
+    found = channels.find(model, byte_tokenizer(), files)
+    mx.random.seed(channels.SEED)
+    untrained = channels.find(Model(model.args), byte_tokenizer(), files)
+    for row, one, other in zip(rows, found, untrained, strict=True):
+        assert row[1:5] == [one.feature, one.quantity, str(one.layer + 1), str(one.channel)]
+        assert row[6:8] == [f"{one.elsewhere:+.2f}", f"{other.elsewhere:+.2f}"]
