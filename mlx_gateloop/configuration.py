@@ -1,4 +1,4 @@
-"""Values that users write in YAML and JSON, and what is wrong with them in one line."""
+"""Values in YAML and JSON files, and what is wrong with them in one line."""
 
 import difflib
 import json
@@ -53,8 +53,12 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(one_line(error)) from None
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a regular JSON file of at most 4 MB that holds an object.
+def read_json(path: Path, most: int = MOST_JSON_BYTES) -> dict[str, Any]:
+    """Read a regular JSON file that holds an object.
+
+    Args:
+        path: The file.
+        most: Bytes of the largest file that is read.
 
     Raises:
         InputError: The file is unreadable, or something else.
@@ -63,8 +67,8 @@ def read_json(path: Path) -> dict[str, Any]:
         size = path.stat().st_size
         if not path.is_file():  # reading a FIFO would not end
             raise InputError(f"{path}: not a regular file")
-        if size > MOST_JSON_BYTES:
-            raise InputError(f"{path}: larger than {MOST_JSON_BYTES >> 20} MB")
+        if size > most:
+            raise InputError(f"{path}: larger than {most >> 20} MB")
         value = json.loads(path.read_bytes())
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
@@ -75,6 +79,25 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{path}: expected a JSON object, got {type(value).__name__}")
     return value
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file that has a JSON object in every line; a last line without its end is left out.
+
+    Raises:
+        InputError: It has something else.
+    """
+    *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict):
+            raise InputError(f"{path}: line {number} is no JSON object; remove it")
+        records.append(record)
+    return records
 
 
 def raises_input_error(cls: type[T]) -> type[T]:

@@ -11,7 +11,7 @@ import pytest
 from helpers.interpreter import python
 
 ROOT = Path(__file__).parent.parent
-LEAVES = {"configuration", "errors", "files", "interrupt", "tables"}
+LEAVES = {"configuration", "errors", "files", "interrupt", "processors", "tables"}
 LIBRARY = LEAVES | {
     "distributed",
     "evaluate",
@@ -46,6 +46,7 @@ MAY_IMPORT = {
     "extras": {"errors"},
     "files": {"errors"},
     "interrupt": set(),
+    "processors": set(),
     "tables": set(),
     "tokenizer": LEAVES,
     "generate": LEAVES,

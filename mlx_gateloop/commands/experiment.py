@@ -38,8 +38,8 @@ def add_experiment(command: argparse.ArgumentParser) -> None:
         "--settings-of",
         type=Path,
         metavar="DIR",
-        help="take the settings that --tune chose for each model in the experiment in DIR, for "
-        "more steps or another size",
+        help="take the settings that --tune chose for each model in the experiment in DIR, by its "
+        "results.json, for more steps or another size",
     )
     add(
         "--models",
@@ -77,19 +77,24 @@ def _add_runs(command: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for results, figures and runs",
     )
-    add("--resume", action="store_true", help="continue the experiment in DIR, bit for bit")
+    add(
+        "--resume",
+        action="store_true",
+        help="continue the experiment in DIR, bit for bit; more seeds are added",
+    )
     add("--seeds", type=int, metavar="N", help="train each model N times; default: the preset's")
     add(
         "--jobs",
         type=int,
         default=1,
         metavar="N",
-        help="train N models side by side, each in a process with one thread of the BLAS",
+        help="train N models side by side, each in a process with one thread of the BLAS and, on "
+        "Linux, its share of the processors",
     )
     add_settings(
         command,
-        "another setting: of the task, such as task.length=128 or task.function=running_sum, "
-        "or of the training, such as steps=500; may be repeated",
+        "another setting: of the task, such as task.length=128, or of the training, such as "
+        "steps=500; may be repeated",
     )
 
 

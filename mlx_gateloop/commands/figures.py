@@ -101,4 +101,7 @@ def _of_experiment(directory: Path) -> Iterator[Drawing]:
     if trace.tokens:
         marks = np.flatnonzero(tokens == task.marker).tolist()
         yield "transitions", partial(figures.transitions, trace, marks)
-    yield "accuracy-over-span", partial(figures.accuracy_over_span, counts_by_span(read_runs(root)))
+    if not (runs := read_runs(root)):
+        raise InputError(f"{root}: no run has a result; --resume the experiment")
+    counts = counts_by_span(runs)
+    yield "accuracy-over-span", partial(figures.accuracy_over_span, counts, task.span_name)

@@ -44,7 +44,7 @@ def settings(arguments: list[str], example: str) -> dict[str, object]:
     values = {}
     for setting in arguments:
         key, equals, value = setting.partition("=")
-        if not equals:
+        if not equals or not value:  # the word null is YAML's for none
             raise InputError(f"--set {setting}: expected KEY=VALUE, such as {example}")
         try:
             values[key] = as_number(parse_yaml(value))

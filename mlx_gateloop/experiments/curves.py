@@ -1,13 +1,14 @@
 """The measure on validation data while models learn."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.experiments.measure import Measure
+from mlx_gateloop.experiments.variants import title
 from mlx_gateloop.tables import markdown_table
 
 PARTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)  # of the steps, after which means are tabulated
@@ -54,14 +55,13 @@ def speed_of_learning(
             values = [upto(points, step) for points in curves]
             found = [value for value in values if value is not None]
             means.append(f"{np.mean(found):.3f}" if len(found) == len(curves) else "-")
-        rows.append([model, *means])
+        rows.append([title(model), *means])
     return markdown_table(["model", *(f"{step:,} steps" for step in steps)], rows)
 
 
 def curve(log: Path, measure: Measure) -> list[tuple[int, float]]:
     """The steps of a run's validations, and their figures."""
-    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-    records, key = [json.loads(line) for line in lines], measure.logged
+    records, key = read_json_lines(log) if log.exists() else [], measure.logged
     return [(r["step"], r[key] / measure.unit) for r in records if r.get(key) is not None]
 
 

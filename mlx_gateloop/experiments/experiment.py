@@ -80,21 +80,36 @@ class Experiment:
         Raises:
             InputError: the file is missing or something else.
         """
-        advice = "choose another directory"
         if not path.exists():
-            raise InputError(f"{path}: no such experiment; {advice}")
-        saved = EARLIER | read_json(path)
+            raise InputError(f"{path}: no such experiment; choose another directory")
+        return cls.read(read_json(path), path)
+
+    @classmethod
+    def read(cls, tree: dict[str, Any], path: Path) -> "Experiment":
+        """Make an experiment of what `save` wrote.
+
+        Args:
+            tree: the fields.
+            path: the file that has them, for errors.
+
+        Raises:
+            InputError: they are something else.
+        """
+        saved = EARLIER | tree
         data = saved.get("data") or ()
         saved["data"] = (data,) if isinstance(data, str) else data
         try:
             experiment = TypeAdapter(cls).validate_python(saved)
         except ValidationError:
-            raise InputError(f"{path}: not an experiment; {advice}") from None
+            raise InputError(f"{path}: not an experiment; choose another directory") from None
         if experiment.name not in TASKS or saved.keys() - {field.name for field in fields(cls)}:
-            raise InputError(f"{path}: not an experiment; {advice}")
-        _check_counts(experiment.seeds, experiment.draws, experiment.trials)
-        _check_models(experiment.models)
-        experiment.check_task()
+            raise InputError(f"{path}: not an experiment; choose another directory")
+        try:
+            _check_counts(experiment.seeds, experiment.draws, experiment.trials)
+            _check_models(experiment.models)
+            experiment.check_task()
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
         return experiment
 
     def save(self, path: Path) -> None:
@@ -134,13 +149,13 @@ class Experiment:
         _check_models(models)
         if tuned is not None:
             if trials:
-                raise InputError("tune: the settings of another experiment need no trials")
+                raise InputError("tune: another experiment's settings need no trials; give one")
             if missing := [name for name in models if name not in tuned]:
-                raise InputError(f"models: the other experiment chose no settings of {missing[0]}")
+                lacks = f"the other experiment has no settings of {missing[0]}"
+                raise InputError(f"models: {lacks}; leave it out")
             tuned = {name: tuned[name] for name in models}
-        chosen = {
-            key: "the other experiment chose it" for of in (tuned or {}).values() for key in of
-        }
+        theirs = "the other experiment chose it; leave it out"
+        chosen = {key: theirs for of in (tuned or {}).values() for key in of}
         decided = (
             DECIDED | {f"model.{k}": "use --models" for m in models for k in VARIANTS[m]} | chosen
         )

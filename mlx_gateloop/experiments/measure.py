@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mlx_gateloop.experiments.variants import REFERENCE
+from mlx_gateloop.experiments.variants import REFERENCE, title
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Measure:
 
 
 ACCURACY = Measure("accuracy", "accuracy", "accuracy")
-BITS = Measure("bits a byte", "loss", "validation_loss", unit=float(np.log(2)), is_loss=True)
+BITS = Measure("bits per byte", "loss", "validation_loss", unit=float(np.log(2)), is_loss=True)
 
 
 def measure_of(experiment: str) -> Measure:
@@ -62,10 +62,10 @@ def listed_leads(runs: Mapping[str, Sequence[Mapping[str, Any]]], measure: Measu
     lines = []
     for model, leads in measure.leads(runs).items():
         if leads:
-            pair = (model, REFERENCE) if measure.is_loss else (REFERENCE, model)
             listed = ", ".join(f"{lead:+.3f}" for lead in leads)
-            lines.append(f"- {' - '.join(pair)}: {mean_difference(leads)} (by seed: {listed})")
-    return [f"Leads of {REFERENCE} in {measure.name}:", "\n".join(lines)] if lines else []
+            lines.append(f"- over {title(model)}: {mean_difference(leads)} (by seed: {listed})")
+    heading = f"Leads of the {title(REFERENCE)} model in {measure.name}:"
+    return [heading, "\n".join(lines)] if lines else []
 
 
 def differences(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:

@@ -20,8 +20,7 @@ def _train(
 
 # Source of "paper": appendix "MemoryHorizon hyperparameters"; 300 epochs are 18,900 steps.
 # Source of recall's "author": the setup in the author's repository GatedLinearRNN.
-# The others are ours and show the effect within minutes. Memory Horizon's "small" needs its many
-# samples and steps: with 2,000 and 2,500 the gap is 0.02 to 0.03, and not in every seed.
+# The others are ours.
 _EXPERIMENTS = [
     Experiment(
         "memory-horizon",

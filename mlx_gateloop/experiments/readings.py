@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mlx_gateloop.bench.machine import facts
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.measure import (
     ACCURACY,
@@ -19,6 +20,7 @@ from mlx_gateloop.experiments.measure import (
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.results import Runs, read_runs
 from mlx_gateloop.experiments.run import run_experiment
+from mlx_gateloop.experiments.variants import title
 from mlx_gateloop.files import replacing
 from mlx_gateloop.tables import markdown_table
 
@@ -63,23 +65,29 @@ def run_readings(
 
     Args:
         out: The directory; new or empty unless resumed.
-        settings: Values that all readings share, see `Experiment.changed_by`.
+        settings: Values that all readings share, see `Experiment.changed_by`; none that a reading
+            changes.
         seeds: Number of seeds; None takes `SEEDS`.
         jobs: Runs side by side.
         resume: Continue what `out` holds.
         command: The command line, for the reports.
 
     Raises:
-        InputError: See `run_experiment`.
+        InputError: A setting that a reading changes, or see `run_experiment`.
         Interrupted: Ctrl-C; everything is saved.
     """
     shared = dict(settings or {})
+    for name, (_, changes) in READINGS.items():
+        if taken := shared.keys() & changes.keys():
+            raise InputError(f"--set {min(taken)}: the reading {name} changes it; leave it out")
     experiments = {
         name: PRESETS["memory-horizon"]["small"].changed_by(
             shared | changes, seeds=SEEDS if seeds is None else seeds
         )
         for name, (_, changes) in READINGS.items()
     }
+    if resume and not (out / OURS / "experiment.json").exists():
+        raise InputError(f"{out}: no readings to resume; start without --resume")
     try:
         for name, experiment in experiments.items():
             print(f"reading: {name}", file=sys.stderr)
@@ -88,10 +96,11 @@ def run_readings(
     finally:
         if any(read_runs(out / name) for name in READINGS):
             with replacing(out / "readings.md") as partial:
-                partial.write_text(_report(out, experiments[OURS], command), encoding="utf-8")
+                text = _report(out, experiments[OURS], shared, command)
+                partial.write_text(text, encoding="utf-8")
 
 
-def _report(out: Path, experiment: Experiment, command: str) -> str:
+def _report(out: Path, experiment: Experiment, shared: Mapping[str, object], command: str) -> str:
     first, second = experiment.models
     results = {name: read_runs(out / name) for name in READINGS}
     ours = _accuracies(results[OURS])
@@ -106,14 +115,17 @@ def _report(out: Path, experiment: Experiment, command: str) -> str:
             parameters = (f"{runs[0]['parameters']:,}" for runs in results[name].values())
             lead = _difference(accuracies[first], accuracies[second])
             rows.append([*row, lead, ", ".join(parameters)])
-    header = ["reading", first, f"{first}: change", second, f"{second}: change", "lead"]
-    header.append("parameters")
+    one, other = title(first), title(second)
+    changed = ", ".join(f"{key}={value}" for key, value in shared.items())
+    header = ["reading", one, f"{one}: change", other, f"{other}: change", "lead", "parameters"]
     parts = [
         "# Readings of what the paper leaves open",
         markdown_table(["", ""], list(facts(command).items())),
-        "Memory Horizon's preset small, with one change at a time: test accuracy, mean and "
-        "standard deviation over seeds. Changes are against the first row and the lead is "
-        f"{first}'s over {second}, both between runs of one seed, with Student's 95% intervals. "
+        f"Memory Horizon's preset small{changed and f' with {changed}'}, with one change at a "
+        "time: test accuracy, mean and "
+        "standard deviation over seeds. Changes are against the first row, and leads are those of "
+        f"{one} over {other} transitions, both between runs of one seed, with Student's 95% "
+        "intervals. "
         "Resets that are not asked, and another modulus, also change how hard a guess is.",
         markdown_table(header, rows),
     ]

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from mlx_gateloop.experiments.presets import PRESETS, is_preset
 from mlx_gateloop.experiments.resets import report_resets
 from mlx_gateloop.experiments.results import (
     Runs,
+    accuracy_by_span,
     counted,
     counts_by_span,
     left_out,
@@ -59,27 +59,9 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
         return
     runs = counted(every)
     environment, measure = facts(command), measure_of(experiment.name)
-    marks, states = mean_scores(tasks), _states(out, experiment, tasks[0], runs)
-    text = [
-        f"# {experiment.name}, preset {experiment.preset}{_differs(experiment)}",
-        markdown_table(["", ""], [*environment.items(), *made(every), *_configuration(experiment)]),
-        *_test_results(experiment, tasks[0], runs, states),
-        *left_out(experiment, every, runs),
-        *listed_leads(runs, measure),
-        "Scores of simple strategies on the same test samples:",
-        markdown_table(
-            ["strategy", "accuracy"], [[name, f"{value:.3f}"] for name, value in marks.items()]
-        ),
-        *report_trials(experiment, out),
-        "## Accuracy over the required memory span",
-        _by_span(runs),
-        "## Speed of learning",
-        f"Mean {measure.name} on validation data, after the steps named. The learning rate "
-        "falls to zero over all steps, so a shorter run would end at other values.",
-        speed_of_learning(out, runs, measure),
-        *report_resets(runs),
-        *_draw(out, experiment, runs, tasks),
-    ]
+    states = _states(out, experiment, tasks[0], runs)
+    drawn = sorted({r["seed"] % len(tasks) for results in runs.values() for r in results})
+    marks = mean_scores([tasks[draw] for draw in drawn])
     tree = {
         "experiment": asdict(experiment),
         "environment": environment,
@@ -92,9 +74,33 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
         "trials": {model: read_trials(experiment, out, model) for model in experiment.models},
         "runs": [result for results in every.values() for result in results],
     }
-    for name, content in (("results.json", json.dumps(tree)), ("results.md", "\n\n".join(text))):
-        with replacing(out / name) as partial:
-            partial.write_text(f"{content}\n", encoding="utf-8")
+    _write(out / "results.json", json.dumps(tree))
+    text = [
+        f"# {experiment.name}, preset {experiment.preset}{_differs(experiment)}",
+        markdown_table(["", ""], [*environment.items(), *made(every), *_configuration(experiment)]),
+        *_test_results(experiment, tasks[0], runs, states),
+        *left_out(experiment, every, runs),
+        *listed_leads(runs, measure),
+        "Scores of simple strategies on the same test samples:",
+        markdown_table(
+            ["strategy", "accuracy"], [[name, f"{value:.3f}"] for name, value in marks.items()]
+        ),
+        *report_trials(experiment, out),
+        f"## Accuracy over the {tasks[0].span_name}",
+        _by_span(runs),
+        "## Speed of learning",
+        f"Mean {measure.name} on validation data, after the steps named. The learning rate "
+        "falls to zero over all steps, so a shorter run would end at other values.",
+        speed_of_learning(out, runs, measure),
+        *report_resets(runs),
+        *_draw(out, experiment, runs, tasks),
+    ]
+    _write(out / "results.md", "\n\n".join(text))
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as partial:
+        partial.write_text(f"{text}\n", encoding="utf-8")
 
 
 def _differs(experiment: Experiment) -> str:
@@ -123,7 +129,7 @@ def _summary(results: list[dict[str, Any]], state_size: int | None) -> dict[str,
 
 def _configuration(experiment: Experiment) -> list[tuple[str, str]]:
     width = (
-        f"inner width chosen for as many parameters as {REFERENCE}"
+        f"inner width chosen for as many parameters as the {title(REFERENCE)} model"
         if experiment.equal_parameters
         else "the same inner width; parameters differ"
     )
@@ -187,11 +193,12 @@ def _accuracies(
                 mean_and_spread([result["loss"] / np.log(2) for result in results]),
                 ", ".join(f"{measure.of(result):.3f}" for result in results),
                 f"{np.mean([result['seconds'] for result in results]):,.0f}",
-                claims.get(model, "-"),
+                *([claims.get(model, "-")] if claims else []),
             ]
         )
-    header = ["model", "parameters", "state a layer", "inner width", "steps", "accuracy"]
-    header += ["bits an answer", f"{measure.name} by seed", "training s a run", "the paper's claim"]
+    header = ["model", "parameters", "state per layer", "inner width", "steps", "accuracy"]
+    header += ["bits per byte" if measure is BITS else "bits per answer", f"{measure.name} by seed"]
+    header += ["training s per run", *(["the paper's claim"] if claims else [])]
     return markdown_table(header, rows)
 
 
@@ -206,37 +213,28 @@ def _steps(results: list[dict[str, Any]], planned: int | None) -> str:
 
 
 def _by_span(runs: Runs) -> str:
-    """Tabulate accuracy in spans 0, 1, 2, 3-4, 5-8, ...: right over asked, all seeds together."""
-    header, rows = ["model"], []
-    for model, counts in counts_by_span(runs).items():
-        asked, right = np.sum(counts, axis=0)
-        edges = [0, 1, *(2 ** np.arange(int(np.ceil(np.log2(max(len(asked), 2)))) + 1) + 1)]
-        header, row = ["model"], [title(model)]
-        for low, high in pairwise(edges):
-            if count := asked[low:high].sum():
-                last = min(high, len(asked)) - 1
-                header.append(f"{low}" if low == last else f"{low}-{last}")
-                row.append(f"{right[low:high].sum() / count:.3f}")
-        rows.append(row)
-    return markdown_table(header, rows)
+    names, accuracies = accuracy_by_span(runs)
+    rows = [[title(model), *values] for model, values in accuracies.items()]
+    return markdown_table(["model", *names], rows)
 
 
 def _draw(out: Path, experiment: Experiment, runs: Runs, tasks: Sequence[Task]) -> list[str]:
     """Draw the figures and return the Markdown that shows them."""
     drawn = ["## Figures"]
 
-    def show(name: str, title: str) -> Path:
-        drawn.append(f"![{title}]({name})")
+    def show(name: str, text: str) -> Path:
+        drawn.append(f"![{text}]({name})")
         return out / name
 
-    counts = counts_by_span(runs)
-    figures.accuracy_over_span(counts, show("accuracy-over-span.png", "Accuracy over span"))
-    logs = log_paths(out, runs)
+    counts = {title(model): pairs for model, pairs in counts_by_span(runs).items()}
+    path = show("accuracy-over-span.png", "Accuracy over span")
+    figures.accuracy_over_span(counts, tasks[0].span_name, path)
+    logs = {title(model): paths for model, paths in log_paths(out, runs).items()}
     figures.compared_curves(logs, show("training-curves.png", "Training curves"))
     if measure_of(experiment.name) is BITS:
         path = show("bits.png", "Bits a byte over bytes read and time")
         figures.compression(logs, tokens_per_step(experiment.config(tasks[0], REFERENCE, 0)), path)
-    accuracies = {model: [r["accuracy"] for r in results] for model, results in runs.items()}
+    accuracies = {title(m): [r["accuracy"] for r in results] for m, results in runs.items()}
     figures.accuracies(accuracies, show("accuracies.png", "Test accuracy of all runs"))
     for model, results in runs.items():
         task = tasks[results[0]["seed"] % len(tasks)]
@@ -244,6 +242,6 @@ def _draw(out: Path, experiment: Experiment, runs: Runs, tasks: Sequence[Task]) 
         marks = np.flatnonzero(tokens == task.marker).tolist()
         trace = trace_of(load_model(out / "runs" / f"{model}-{results[0]['seed']}"), tokens)
         if trace.tokens:
-            path = show(f"transitions-{model}.png", f"State transitions, {model}")
+            path = show(f"transitions-{model}.png", f"State transitions, {title(model)}")
             figures.transitions(trace, marks, path)
     return drawn

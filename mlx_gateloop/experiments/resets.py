@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from mlx_gateloop.data.task import Samples
+from mlx_gateloop.experiments.variants import title
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tables import markdown_table
 from mlx_gateloop.watch import trace_of
@@ -57,9 +58,10 @@ def report_resets(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
             most = f"{at[layer, channel]:.3f} / {elsewhere[layer, channel]:.3f} (layer {layer + 1})"
             means = f"{at.mean():.3f} / {elsewhere.mean():.3f}"
             resetting = ", ".join(map(str, magnitudes["resetting"]))
-            rows.append([f"{model}, seed {seed}", resetting, most, means])
+            rows.append([f"{title(model)}, seed {seed}", resetting, most, means])
         if traced:
-            found.append(f"{model} {sum(any(m['resetting']) for _, m in traced)} of {len(traced)}")
+            count = sum(any(m["resetting"]) for _, m in traced)
+            found.append(f"{title(model)} {count} of {len(traced)}")
     if not rows:
         return []
     header = ["run", "resetting channels by layer", "greatest contrast", "mean of all"]

@@ -1,12 +1,14 @@
 """The results of an experiment's runs: which there are, which count, and how they were made."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mlx_gateloop.experiments.experiment import Experiment
-from mlx_gateloop.experiments.runs import read_record
+from mlx_gateloop.experiments.records import RunRecord, read_record
 from mlx_gateloop.experiments.variants import VARIANTS
 
 Runs = dict[str, list[dict[str, Any]]]  # by model
@@ -14,7 +16,7 @@ Runs = dict[str, list[dict[str, Any]]]  # by model
 
 def read_runs(out: Path) -> Runs:
     """Read the results of each model, in the order of `VARIANTS`, sorted by seed."""
-    records = [read_record(file) for file in out.glob("runs/*/test.json")]
+    records = [read_record(file, RunRecord) for file in out.glob("runs/*/test.json")]
     results = [record for record in records if record is not None]
     results.sort(key=lambda result: result["seed"])
     runs = {model: [r for r in results if r["model"] == model] for model in VARIANTS}
@@ -38,6 +40,38 @@ def counts_by_span(runs: Runs) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]
     }
 
 
+def accuracy_by_span(
+    runs: Runs, edges: Sequence[int] = ()
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Format accuracies in groups of spans: right over asked, all seeds together.
+
+    Args:
+        runs: The runs.
+        edges: The first span of each group but the first one; without any 1, 2, 3, 5, 9, ...
+
+    Returns:
+        The names of the groups, of those that some model was asked, and the accuracies of each
+        model, "-" where it was asked nothing.
+    """
+    counts = {model: np.sum(pairs, axis=0) for model, pairs in counts_by_span(runs).items()}
+    length = next(len(asked) for asked, _ in counts.values())
+    first = edges or [1, *(2 ** np.arange(length.bit_length()) + 1)]
+    groups = [
+        (low, high)
+        for low, high in pairwise([0, *(edge for edge in first if edge < length), length])
+        if any(asked[low:high].any() for asked, _ in counts.values())
+    ]
+    names = [f"{low}" if low + 1 == high else f"{low}-{high - 1}" for low, high in groups]
+    return names, {
+        model: [_share(asked[low:high].sum(), right[low:high].sum()) for low, high in groups]
+        for model, (asked, right) in counts.items()
+    }
+
+
+def _share(asked: int, right: int) -> str:
+    return f"{right / asked:.3f}" if asked else "-"
+
+
 def counted(every: Runs) -> Runs:
     """The finished runs of each model, or all if none is finished."""
     return {
@@ -49,7 +83,7 @@ def counted(every: Runs) -> Runs:
 def made(every: Runs) -> list[tuple[str, str]]:
     """The dates, machines and versions of the runs, as far as they say them."""
     runs = [result for results in every.values() for result in results]
-    records = [result["made"] for result in runs if "made" in result]
+    records = [result["made"] for result in runs if result.get("made")]
     if not records:
         return []
     dates = sorted(each["date"] for each in records)

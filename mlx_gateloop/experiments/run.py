@@ -16,9 +16,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from mlx.utils import tree_flatten
+
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.hosts import LOCAL
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.report import write_report
 from mlx_gateloop.experiments.runs import Run
@@ -70,7 +72,7 @@ def run_experiment(
             stop = _train(tried, tasks[0], logs / "trials", jobs, hosts)
             runs = _runs(experiment, out, tuned=True)
             _train(runs, tasks[0], logs / "runs", jobs, hosts, stop)
-        except Interrupted:
+        except KeyboardInterrupt:  # also between two runs
             advice = "continue with the same command and --resume"
             raise Interrupted(f"interrupted, saved in {out}; {advice}") from None
         finally:
@@ -114,7 +116,9 @@ def _train(
     for run in runs:
         if run.is_finished:
             run.check(task)
-    if left and stop:
+    if not left:
+        return stop
+    if stop:
         raise Interrupted
     if jobs > 1 or [*hosts] != [LOCAL]:
         side_by_side({run.name: run.go for run in left}, jobs, logs, hosts)
@@ -140,28 +144,35 @@ def _compare(out: Path, experiment: Experiment, resume: bool) -> Experiment:
         saved = Experiment.load(file)
         common = {*saved.models} & {*experiment.models}
         before, now = _compared(saved, common), _compared(experiment, common)
-        for key, value in now.items():
-            if before[key] != value:
+        for key in now | before:
+            if before.get(key) != now.get(key):
                 raise InputError(
-                    f"{out}: the experiment to resume differs in {key}: it had {before[key]}, "
-                    f"now it is {value}"
+                    f"{out}: the experiment to resume differs in {key}: it had "
+                    f"{shown(before.get(key))}, now it is {shown(now.get(key))}; give all options "
+                    "of its command again"
                 )
+        if saved.data != experiment.data:
+            raise InputError(f"{out}: the experiment to resume differs in its data; restore them")
         models = tuple(dict.fromkeys((*saved.models, *experiment.models)))
         settings = {**saved.settings, **experiment.settings}
         seeds = max(saved.seeds, experiment.seeds)
         experiment = replace(experiment, models=models, seeds=seeds, settings=settings)
-    elif out.exists() and (not out.is_dir() or set(out.iterdir()) - set(left_in(out))):
+    elif out.exists() and not out.is_dir():
+        raise InputError(f"{out}: a file; choose a new directory")
+    elif out.exists() and set(out.iterdir()) - set(left_in(out)):
         raise InputError(f"{out}: already holds something; choose a new directory, or --resume")
     return experiment
 
 
 def _compared(experiment: Experiment, models: Container[str]) -> dict[str, object]:
-    """The values that a resumed experiment must share, its settings those of these models.
+    """The values by dotted key that a resumed experiment must share, with these models' settings.
 
     A text may move, as `data` identifies it.
     """
     values: dict[str, Any] = json.loads(json.dumps(asdict(experiment)))
     values["task"].pop("file", None)
     settings = values["settings"]
-    values["settings"] = {m: settings[m] for m in settings if m in models} if settings else None
-    return {key: value for key, value in values.items() if key not in ("seeds", "models")}
+    values["settings"] = {m: settings[m] for m in settings if m in models}
+    values["--settings-of"] = bool(settings)
+    del values["seeds"], values["models"], values["data"]
+    return dict(tree_flatten(values))

@@ -5,16 +5,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from mlx_gateloop.bench.machine import facts, now
-from mlx_gateloop.configuration import read_json
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.evaluate import evaluate_task
 from mlx_gateloop.experiments.experiment import Experiment
+from mlx_gateloop.experiments.records import Record, RunRecord, TrialRecord, read_record
 from mlx_gateloop.experiments.resets import mean_magnitudes
 from mlx_gateloop.files import replacing
 from mlx_gateloop.io import load_model
@@ -48,6 +48,7 @@ class Run:
     draw: int
     directory: Path
     settings: Mapping[str, object] = field(default_factory=dict)
+    kind: ClassVar[type[Record]] = RunRecord  # of its record
 
     @property
     def name(self) -> str:
@@ -55,8 +56,8 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        record = read_record(self.record)
-        return record is not None and bool(record["finished"])
+        record = read_record(self.record, self.kind)
+        return record is not None and record["finished"]
 
     def check(self, task: Task) -> None:
         """Raise if the run was made with another configuration, as by an older version.
@@ -133,6 +134,8 @@ class Run:
 class Trial(Run):
     """A run that tries settings: it never sees the test samples."""
 
+    kind = TrialRecord
+
     @property
     def record(self) -> Path:
         return self.directory / "trial.json"
@@ -150,12 +153,3 @@ class Trial(Run):
             "seconds": progress.seconds + progress.recent_seconds,
             "validation_loss": loss if np.isfinite(loss) else None,
         }
-
-
-def read_record(path: Path) -> dict[str, Any] | None:
-    """Read the result of a run; None if there is none, or it is damaged."""
-    try:
-        record = read_json(path)
-    except InputError:
-        return None
-    return record if "finished" in record else None

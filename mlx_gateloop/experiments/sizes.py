@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.train.start import num_parameters
 
@@ -12,6 +13,9 @@ def equal_parameters(args: ModelArgs, goal: int) -> ModelArgs:
     Args:
         args: the model.
         goal: the number of parameters.
+
+    Raises:
+        InputError: the model has more than that at width 1, beside what a width more adds.
     """
 
     def with_width(width: int) -> ModelArgs:
@@ -19,4 +23,10 @@ def equal_parameters(args: ModelArgs, goal: int) -> ModelArgs:
 
     # The count is linear in the width. The models are never evaluated, so they take no memory.
     least, next_to_least = (num_parameters(Model(with_width(width))) for width in (1, 2))
-    return with_width(1 + max(0, round((goal - least) / (next_to_least - least))))
+    wider = round((goal - least) / (next_to_least - least))
+    if wider < 0:
+        raise InputError(
+            f"{args.transition}: {least:,} parameters or more, the reference has {goal:,}; leave "
+            "the model out, or give --no-equal-parameters"
+        )
+    return with_width(1 + wider)

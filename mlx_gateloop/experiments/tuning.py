@@ -4,7 +4,7 @@ The trials of all models have equal numbers of steps. They train on a draw of th
 where the task draws it, and never see test samples.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import numpy as np
 
 from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.experiments.experiment import TASKS, Experiment
-from mlx_gateloop.experiments.runs import Trial, read_record
-from mlx_gateloop.experiments.variants import VARIANTS
+from mlx_gateloop.experiments.records import TrialRecord, read_record, read_results
+from mlx_gateloop.experiments.runs import Trial
+from mlx_gateloop.experiments.variants import VARIANTS, title
 from mlx_gateloop.model.arguments import SPREAD
 from mlx_gateloop.tables import markdown_table
 
@@ -80,40 +81,52 @@ def best(experiment: Experiment, out: Path, model: str) -> dict[str, object]:
         out: Its directory.
         model: A name of `VARIANTS`.
     """
-    known = [record for record in read_trials(experiment, out, model) if _has_loss(record)]
-    if not known:
-        return {}
-    return dict(min(known, key=lambda record: record["validation_loss"])["settings"])
+    return _best(read_trials(experiment, out, model))
 
 
 def chosen_in(out: Path, name: str) -> dict[str, dict[str, object]]:
-    """Read the settings that the trials of a finished experiment chose, or that it was given.
+    """Read the settings that the trials of an experiment chose, or that it was given.
 
     Args:
-        out: Its directory.
+        out: The folder of its results.json.
         name: Its task, a key of `TASKS`.
+
+    Returns:
+        The settings by model, of those that did not diverge in every trial.
 
     Raises:
         InputError: There is no experiment, or one of another task, without settings or with trials
             to make.
     """
-    experiment = Experiment.load(out / "experiment.json")
+    tree = read_results(out)
+    experiment = Experiment.read(tree["experiment"], out / "results.json")
     if experiment.name != name:
         raise InputError(f"{out}: an experiment of {experiment.name}; give one of {name}")
     if experiment.settings:
         return {model: dict(values) for model, values in experiment.settings.items()}
     if not experiment.trials:
         raise InputError(f"{out}: an experiment without trials; give one made with --tune")
-    for trial in trials(experiment, out):
-        if not trial.is_finished:
-            raise InputError(f"{out}: its trial {trial.name} is not finished; --resume it first")
-    return {model: best(experiment, out, model) for model in experiment.models}
+    chosen = {}
+    for model in experiment.models:
+        records = tree.get("trials", {}).get(model, [])
+        if sum(record["finished"] for record in records) < experiment.trials:
+            raise InputError(f"{out}: not all trials of {model} are finished; --resume it first")
+        if found := _best(records):
+            chosen[model] = found
+    return chosen
 
 
 def read_trials(experiment: Experiment, out: Path, model: str) -> list[dict[str, Any]]:
     """Read the records of a model's trials, by number, as far as there are any."""
     files = [trial.record for trial in trials(experiment, out) if trial.model == model]
-    return [record for file in files if (record := read_record(file)) is not None]
+    return [record for file in files if (record := read_record(file, TrialRecord)) is not None]
+
+
+def _best(records: Iterable[dict[str, Any]]) -> dict[str, object]:
+    known = [record for record in records if _has_loss(record)]
+    if not known:
+        return {}
+    return dict(min(known, key=lambda record: record["validation_loss"])["settings"])
 
 
 def _has_loss(record: Mapping[str, Any]) -> bool:
@@ -152,10 +165,13 @@ def report_trials(experiment: Experiment, out: Path) -> list[str]:
     """Report the trials of each model, and the settings that were chosen."""
     if experiment.settings:
         rows = [
-            [model, _listed(_effective(model, values))]
+            [title(model), _listed(_effective(model, values))]
             for model, values in experiment.settings.items()
         ]
-        note = "Settings that another experiment's trials chose, and nothing was tried here."
+        note = (
+            "Settings that another experiment's trials chose, and nothing was tried here; its "
+            "report says which are at an end of what was tried."
+        )
         return ["## Tuning", note, markdown_table(["model", "settings"], rows)]
     if not experiment.trials:
         return []
@@ -166,7 +182,7 @@ def report_trials(experiment: Experiment, out: Path) -> list[str]:
         chosen = _effective(model, best(experiment, out, model))
         rows.append(
             [
-                model,
+                title(model),
                 f"{len(records)}",
                 f"{sum(record['steps'] for record in records):,}",
                 f"{len(records) - len(known)}",

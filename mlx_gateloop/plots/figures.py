@@ -1,6 +1,5 @@
 """Plots of a run, of a comparison of runs, and of state transitions."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.plots.style import (
     add_grid,
     add_legend,
@@ -34,7 +34,7 @@ def training_curves(log_path: Path, png_path: Path) -> None:
         log_path: A run's log.jsonl.
         png_path: The picture; an existing file is replaced.
     """
-    records = _records(log_path)
+    records = read_json_lines(log_path)
     figure = new_figure(8, 4.5)
     loss_axes = figure.add_subplot(xlabel="step", ylabel="loss (nats per token)")
     loss_axes.plot(*_series(records, "loss"), label="training")
@@ -61,7 +61,7 @@ def compared_curves(log_paths: Mapping[str, Sequence[Path]], png_path: Path) -> 
     accuracy_axes = figure.add_subplot(1, 2, 2, xlabel="step", ylabel="validation accuracy")
     lines = len(log_paths)
     for number, (model, paths) in enumerate(log_paths.items()):
-        runs = [_records(path) for path in paths]
+        runs = [read_json_lines(path) for path in paths]
         for axes, key in ((loss_axes, "loss"), (accuracy_axes, "accuracy")):
             label = model if axes is loss_axes else None
             _draw_range(axes, [_series(run, key) for run in runs], number, lines, label)
@@ -74,7 +74,7 @@ def compared_curves(log_paths: Mapping[str, Sequence[Path]], png_path: Path) -> 
 def compression(
     log_paths: Mapping[str, Sequence[Path]], bytes_per_step: int, png_path: Path
 ) -> None:
-    """Draw bits a byte of validation text over the bytes read, and over the time that it took.
+    """Draw bits per byte of validation text over the bytes read, and over the time that it took.
 
     Args:
         log_paths: Each model's logs, of one run each.
@@ -82,11 +82,11 @@ def compression(
         png_path: The picture; an existing file is replaced.
     """
     figure = new_figure(10, 4)
-    read = figure.add_subplot(1, 2, 1, xlabel="megabytes read", ylabel="bits a byte")
+    read = figure.add_subplot(1, 2, 1, xlabel="megabytes read", ylabel="bits per byte")
     time = figure.add_subplot(1, 2, 2, xlabel="training time (s)", sharey=read)
     lines = len(log_paths)
     for number, (model, paths) in enumerate(log_paths.items()):
-        runs = [_records(path) for path in paths]
+        runs = [read_json_lines(path) for path in paths]
         bits = [
             (steps, [nats / np.log(2) for nats in losses])
             for steps, losses in (_series(run, "validation_loss") for run in runs)
@@ -145,16 +145,17 @@ def accuracies(values: Mapping[str, Sequence[float]], png_path: Path) -> None:
 
 
 def accuracy_over_span(
-    counts: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]], png_path: Path
+    counts: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]], span: str, png_path: Path
 ) -> None:
-    """Draw accuracy over the required memory span: the mean over seeds, and their range.
+    """Draw accuracy over the span of answers: the mean over seeds, and their range.
 
     Args:
         counts: Each model's runs: the numbers of answers and of correct ones, by span.
+        span: The name of the span.
         png_path: The picture; an existing file is replaced.
     """
     figure = new_figure(8, 4.5)
-    axes = figure.add_subplot(xlabel="required memory span (inputs)", ylabel="test accuracy")
+    axes = figure.add_subplot(xlabel=span, ylabel="test accuracy")
     for number, (model, runs) in enumerate(counts.items()):
         edges = np.unique(np.linspace(0, len(runs[0][0]), BINS + 1).astype(int))[:-1]
         asked, right = (
@@ -240,10 +241,6 @@ def _draw_layers(
 def _mean_direction(angles: np.ndarray, axis: int) -> np.ndarray:
     direction: np.ndarray = np.angle(np.exp(1j * angles).mean(axis))
     return direction
-
-
-def _records(log_path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log_path.read_text().splitlines()]
 
 
 def _series(records: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:

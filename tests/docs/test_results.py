@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.records import run_record
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
@@ -26,7 +27,7 @@ def comparisons():
     [
         ("memory-horizon-bar", 32),
         ("memory-horizon-bar-long", 32),
-        ("readings/ours", 32),
+        ("memory-horizon-small", 32),
         ("recall", 8),
         ("recall-long", 8),
         ("text-python", None),
@@ -36,6 +37,21 @@ def test_the_page_has_the_table_of_the_records(comparisons, name, beyond):
     page = (ROOT / "docs" / "results.md").read_text("utf-8")
     tree = json.loads((RECORDS / name / "results.json").read_text("utf-8"))
     assert f"\n\n{comparisons.table(tree, beyond)}\n\n" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "edges"),
+    [
+        ("memory-horizon-bar", [33]),
+        ("memory-horizon-bar-long", [33]),
+        ("memory-horizon-small", [5, 9, 17, 33]),
+        ("memory-horizon-paper", [3, 5, 9, 17, 25, 33, 65, 97, 129]),
+    ],
+)
+def test_the_page_has_accuracies_by_span(comparisons, name, edges):
+    page = (ROOT / "docs" / "results.md").read_text("utf-8")
+    tree = json.loads((RECORDS / name / "results.json").read_text("utf-8"))
+    assert f"\n\n{comparisons.table_by_span(tree, edges)}\n\n" in page
 
 
 def test_the_page_has_the_readings():
@@ -49,7 +65,7 @@ def tree():
     def run(model, seed, right, finished=True):
         asked = {"asked_by_span": [10, 10, 10, 10], "right_by_span": [10, *right]}
         accuracy = (10 + sum(right)) / 40
-        return {"model": model, "seed": seed, "finished": finished, "accuracy": accuracy, **asked}
+        return run_record(model, seed, finished=finished, accuracy=accuracy, **asked)
 
     runs = [
         run("retnet", 0, [2, 2, 2]),
@@ -73,20 +89,42 @@ def test_figures_and_order(comparisons, tree):
     # t = 7 with one degree of freedom: p = 2 (1/2 - arctan(7) / pi)
     lead = ["0.350 (-0.285 to 0.985)", f"{1 - 2 * np.arctan(7) / np.pi:.3f}"]
     assert rows == [
-        ["softmax without positions", "grows", "1.000", "1.000", "1.000", "", ""],
-        ["data-controlled", "16", "0.800 ± 0.141", "0.700, 0.900", "0.700", "", ""],
-        ["RetNet", "1,024", "0.450 ± 0.071", "0.400, 0.500", "0.250", *lead],
+        ["softmax without positions", "grows", "1.000", "-, -, 1.000", "1.000", "", ""],
+        ["data-controlled", "16", "0.800 ± 0.141", "0.700, 0.900, -", "0.700", "", ""],
+        ["RetNet", "1,024", "0.450 ± 0.071", "0.400, 0.500, -", "0.250", *lead],
+    ]
+
+
+def test_accuracies_by_span_and_the_leads_in_the_last_group(comparisons, tree):
+    header, _, *rows = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in comparisons.table_by_span(tree, [1, 2]).splitlines()
+    )
+    assert header[:4] == ["model", "0", "1", "2-3"]
+    assert header[4:] == ["data-controlled is ahead at 2-3 by (95%)", "p"]
+    # 0.6 - 0.2 and 0.8 - 0.3: t = 9
+    lead = ["0.450 (-0.185 to 1.085)", f"{1 - 2 * np.arctan(9) / np.pi:.3f}"]
+    assert rows == [
+        ["softmax without positions", "1.000", "1.000", "1.000", "", ""],
+        ["data-controlled", "1.000", "0.800", "0.700", "", ""],
+        ["RetNet", "1.000", "0.300", "0.250", *lead],
     ]
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        (["--spans", "1,2"], "data-controlled is ahead at 2-3 by (95%)"),
+        (["--spans", "2,2"], "--spans: expected increasing spans from 1 to 3"),
+        (["--spans", "1,4"], "--spans: expected increasing spans from 1 to 3"),
+        (["--spans", "1,a"], "--spans: invalid spans value: '1,a'"),
+        (["--spans", "1", "--beyond", "1"], "not allowed with argument"),
         (["--beyond", "2", "--reference", "retnet"], "RetNet is ahead by (95%)"),
         (["--beyond", "-1"], "--beyond -1: expected 0 to 2"),
         (["--beyond", "3"], "--beyond 3: expected 0 to 2"),
         (["--reference", "s5"], "--reference s5: no finished run of it"),
-        (["--reference", "nosuch"], "--reference nosuch: no finished run of it"),
+        (["--reference", "nosuch"], "of it; choose retnet, data_controlled, softmax; see"),
+        (["--nothing"], "error: unrecognized arguments: --nothing; see"),
     ],
 )
 def test_the_command(comparisons, tree, tmp_path, monkeypatch, capsys, options, words):
@@ -94,14 +132,16 @@ def test_the_command(comparisons, tree, tmp_path, monkeypatch, capsys, options, 
     monkeypatch.setattr("sys.argv", ["comparisons.py", str(tmp_path), *options])
     with nullcontext() if "ahead" in words else pytest.raises(SystemExit, match="2"):
         comparisons.main()
-    assert words in "".join(capsys.readouterr())
+    shown = capsys.readouterr()
+    assert words in shown.out + shown.err
+    assert len(shown.err.splitlines()) == ("ahead" not in words)
 
 
 def test_a_folder_without_an_experiment(comparisons, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["comparisons.py", str(tmp_path)])
     with pytest.raises(SystemExit, match="2"):
         comparisons.main()
-    assert "no such file; give the folder of an experiment" in capsys.readouterr().err
+    assert "no such file; give an experiment" in capsys.readouterr().err
 
 
 def test_holms_method(comparisons):

@@ -20,15 +20,19 @@ def test_means_over_runs_that_came_so_far(tmp_path):
         log.write_text("".join(json.dumps(record) + "\n" for record in records))
         return {"seed": seed, "total_steps": 32}
 
-    runs = {"one": [run("one", 0, 32), run("one", 1, 32)], "other": [run("other", 0, 8)]}
+    runs = {
+        "data_controlled": [run("data_controlled", 0, 32), run("data_controlled", 1, 32)],
+        "lru": [run("lru", 0, 8)],
+    }
     header, _, one, other = speed_of_learning(tmp_path, runs, ACCURACY).splitlines()
     assert [cell.strip() for cell in header.split("|")[2:-1]] == [
         f"{n} steps" for n in (2, 4, 8, 16, 32)
     ]
-    assert [cell.strip() for cell in one.split("|")[2:-1]] == [
-        *("0.520", "0.540", "0.580", "0.660", "0.820")
+    assert [cell.strip() for cell in one.split("|")[1:-1]] == [
+        *("data-controlled", "0.520", "0.540", "0.580", "0.660", "0.820")
     ]
-    assert [cell.strip() for cell in other.split("|")[2:-1]] == [
+    assert [cell.strip() for cell in other.split("|")[1:-1]] == [
+        "LRU",
         "0.020",
         "0.040",
         "0.080",

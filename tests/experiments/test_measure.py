@@ -29,10 +29,10 @@ RUNS = {
 
 def test_leads_are_between_the_same_seeds():
     title, lines = listed_leads(RUNS, ACCURACY)
-    assert title == "Leads of data_controlled in accuracy:"
+    assert title == "Leads of the data-controlled model in accuracy:"
     assert lines.splitlines() == [
-        "- data_controlled - fixed: +0.250 (95%: -1.656 to 2.156) (by seed: +0.400, +0.100)",
-        "- data_controlled - real_gates: +0.050 (by seed: +0.050)",
+        "- over fixed: +0.250 (95%: -1.656 to 2.156) (by seed: +0.400, +0.100)",
+        "- over real gates: +0.050 (by seed: +0.050)",
     ]
     assert listed_leads({"fixed": RUNS["fixed"]}, ACCURACY) == []
     assert listed_leads({"data_controlled": RUNS["data_controlled"]}, ACCURACY) == []
@@ -47,7 +47,7 @@ def test_a_run_that_is_not_finished_has_no_lead():
 def test_fewer_bits_are_a_lead():
     _, lines = listed_leads(RUNS, BITS)
     assert lines.splitlines()[0] == (
-        "- fixed - data_controlled: +0.250 (95%: -1.656 to 2.156) (by seed: +0.400, +0.100)"
+        "- over fixed: +0.250 (95%: -1.656 to 2.156) (by seed: +0.400, +0.100)"
     )
 
 

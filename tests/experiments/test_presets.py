@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from inspect import signature
 
@@ -148,7 +149,7 @@ def test_a_file_that_no_experiment_wrote(tmp_path, change, words):
     file = tmp_path / "experiment.json"
     PRESETS["memory-horizon"]["bar"].save(file)
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=f"^{re.escape(str(file))}: .*{words}"):
         Experiment.load(file)
 
 

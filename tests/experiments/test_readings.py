@@ -71,7 +71,16 @@ def test_the_table_compares_each_reading_with_ours_by_seed(tmp_path, capsys):
         for seed in (0, 1)
     ]
     assert cells[4] == f"{sum(lead) / 2:+.3f}{interval(lead)}"
-    assert capsys.readouterr().out == (out / "readings.md").read_text() + "\n"
+    text = (out / "readings.md").read_text()
+    assert capsys.readouterr().out == text + "\n"
+    shared = ", ".join(f"{key}={value}" for key, value in TINY_EXPERIMENT.items())
+    assert f"Memory Horizon's preset small with {shared}, with one change at a time:" in text
+
+
+def test_a_setting_that_a_reading_changes_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"^--set model\.norm_position: the reading post"):
+        run_readings(tmp_path / "out", {"model.norm_position": "post"})
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_resumed_run_keeps_what_is_finished_and_a_new_one_needs_an_empty_folder(
@@ -80,7 +89,7 @@ def test_a_resumed_run_keeps_what_is_finished_and_a_new_one_needs_an_empty_folde
     arguments = tmp_path / "out", TINY_EXPERIMENT, 1
     with monkeypatch.context() as patch:
         press_ctrl_c(patch, SampleBatches, 15)  # the third run: the second reading
-        with pytest.raises(Interrupted):
+        with pytest.raises(Interrupted, match="continue with the same command and --resume"):
             run_readings(*arguments)
     assert list(rows(arguments[0]))[-1] == READINGS[OURS][0]
     with pytest.raises(InputError, match="already holds something"):
@@ -95,4 +104,7 @@ def test_an_unusable_setting_is_refused_before_anything_is_trained(tmp_path):
     with pytest.raises(InputError, match="unknown"):
         run_readings(tmp_path / "out", {**TINY_EXPERIMENT, "optimizer.nothing": 1})
     assert main(["readings", "--out", str(tmp_path / "out"), "--jobs", "0"]) == 2
+    with pytest.raises(InputError, match="no readings to resume; start without --resume"):
+        run_readings(tmp_path / "missing", TINY_EXPERIMENT, resume=True)
+    assert not (tmp_path / "missing").exists()
     assert not (tmp_path / "out" / OURS / "runs").exists()

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from helpers.records import run_record
 
 from mlx_gateloop.experiments import report
 from mlx_gateloop.experiments.measure import ACCURACY
@@ -16,11 +17,9 @@ def result(model, seed, accuracy, resetting=(0, 0), **others):
         "elsewhere": [[0.7, 0.95], [0.5, 0.4]],
         "resetting": list(resetting),
     }
-    known = {"model": model, "seed": seed, "accuracy": accuracy, "magnitudes": magnitudes}
-    known["loss"] = 2 * 0.6931471805599453  # nats: two bits
-    sizes = {"parameters": 1234, "intermediate_size": 32, "seconds": 2.5}
-    counts = {"asked_by_span": [4, 0, 2, 2], "right_by_span": [4, 0, 1, 0]}
-    return known | sizes | counts | {"steps": 5, "total_steps": 5, "finished": True} | others
+    loss = 2 * 0.6931471805599453  # nats: two bits
+    score = {"accuracy": accuracy, "magnitudes": magnitudes, "loss": loss}
+    return run_record(model, seed, **score | others)
 
 
 RUNS = {
@@ -50,6 +49,7 @@ def test_accuracies():
     assert real[4:6] == ["3 **of 5**", "0.750"]
     _, controlled, *_ = cells(report._accuracies(RUNS, ACCURACY, states, {}, 18_900))
     assert controlled[4] == "5 **of 18,900**"
+    assert controlled[-1] == "2"  # there are no claims
 
 
 def test_more_steps_than_the_preset_has():
@@ -86,6 +86,14 @@ def test_spans_share_columns():
     header, controlled, fixed, _ = cells(report._by_span(RUNS))
     assert header == ["model", "0", "2", "3"]
     assert controlled[1:] == fixed[1:] == ["1.000", "0.500", "0.000"]
+
+
+def test_a_span_that_one_model_was_not_asked():
+    asked_less = result("fixed", 0, 0.5, asked_by_span=[4, 0], right_by_span=[2, 0])
+    runs = {"data_controlled": RUNS["data_controlled"], "fixed": [asked_less]}
+    header, controlled, fixed = cells(report._by_span(runs))
+    assert (header[1:], fixed[1:]) == (["0", "2", "3"], ["0.500", "-", "-"])
+    assert controlled[1:] == ["1.000", "0.500", "0.000"]
 
 
 def test_the_summary_of_a_model():

@@ -60,11 +60,11 @@ def test_channels_that_reset_are_counted():
     runs["real_gates"] = [{"seed": 1, "magnitudes": None}]
     *_, counts, table = resets.report_resets(runs)
     assert counts == (
-        "Runs with at least one resetting channel: data_controlled 2 of 3; fixed 0 of 1."
+        "Runs with at least one resetting channel: data-controlled 2 of 3; fixed 0 of 1."
     )
     first, _, *rest = table.splitlines()[2:]
     assert [cell.strip() for cell in first.strip("|").split("|")] == [
-        "data_controlled, seed 0",
+        "data-controlled, seed 0",
         "1, 0",
         "0.050 / 0.950 (layer 1)",
         "0.412 / 0.637",

@@ -1,14 +1,12 @@
 import json
 from dataclasses import replace
 
+from helpers.records import run_record as result
+
 from mlx_gateloop.experiments import results
 from mlx_gateloop.experiments.presets import PRESETS
 
 SMALL = PRESETS["recall"]["small"]
-
-
-def result(model, seed, finished=True, **others):
-    return {"model": model, "seed": seed, "finished": finished} | others
 
 
 def test_runs_that_do_not_count_are_named():
@@ -26,11 +24,12 @@ def test_runs_that_do_not_count_are_named():
     assert results.left_out(replace(SMALL, models=("fixed",), seeds=1), runs, runs) == []
 
 
-def test_a_damaged_result_is_none(tmp_path):
-    for name, text in (("a", json.dumps(result("fixed", 1))), ("b", '{"model": "fi'), ("c", "[]")):
+def test_results_are_sorted_by_seed_and_damaged_ones_are_none(tmp_path):
+    texts = {f"fixed-{seed}": json.dumps(result("fixed", seed)) for seed in (10, 2)}
+    for name, text in (texts | {"lru-0": '{"model": "lr', "s5-0": "[]"}).items():
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "test.json").write_text(text)
-    assert results.read_runs(tmp_path) == {"fixed": [result("fixed", 1)]}
+    assert results.read_runs(tmp_path) == {"fixed": [result("fixed", 2), result("fixed", 10)]}
 
 
 def test_when_and_where_the_runs_were_made():

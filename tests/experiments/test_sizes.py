@@ -3,6 +3,7 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.sizes import equal_parameters
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.train.start import num_parameters
@@ -14,6 +15,9 @@ def count(args):
     return num_parameters(Model(args))
 
 
+FEWEST = count(replace(ARGS, intermediate_size=1))
+
+
 def test_parameters_are_what_is_learned():
     model = Model(ARGS)
     everything = num_parameters(model)
@@ -21,7 +25,7 @@ def test_parameters_are_what_is_learned():
     assert everything - num_parameters(model) == 7 * 8 + 7
 
 
-@pytest.mark.parametrize("goal", [0, 900, 1000, 1017, 5000, 123_456])
+@pytest.mark.parametrize("goal", [FEWEST, FEWEST + 20, 1000, 1017, 5000, 123_456])
 def test_no_other_width_is_closer(goal):
     width = equal_parameters(ARGS, goal).intermediate_size
     distances = {
@@ -30,6 +34,11 @@ def test_no_other_width_is_closer(goal):
         if other > 0
     }
     assert distances[width] == min(distances.values())
+
+
+def test_a_model_that_is_larger_at_any_width():
+    with pytest.raises(InputError, match=f"{FEWEST:,} parameters or more, the reference has 900;"):
+        equal_parameters(ARGS, 900)
 
 
 def test_only_the_width_changes_and_the_same_size_is_found_again():

@@ -2,43 +2,26 @@ import json
 from dataclasses import replace
 
 import pytest
-from helpers.training import TINY_EXPERIMENT
+from helpers.experiments import BAR, SHORT, raw_results, tuned
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments import runs
-from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.run import run_experiment
 from mlx_gateloop.experiments.tuning import (
     APART,
     best,
-    chosen_in,
     near_an_end,
     read_trials,
     report_trials,
     settings,
     trials,
 )
-from mlx_gateloop.experiments.variants import VARIANTS
+from mlx_gateloop.experiments.variants import VARIANTS, title
 from mlx_gateloop.model.lm import Model, is_state_transition
 from mlx_gateloop.train.loop import Diverged
 
-TINY = TINY_EXPERIMENT | {"steps": 4, "eval_every": 2, "data.batch_size": 32}
-BAR = PRESETS["memory-horizon"]["bar"]
-
-
-def tiny(**others):
-    return BAR.changed_by(TINY, **{"seeds": 1, "draws": 1, "trials": 3, **others})
-
-
-def read_raw(out):
-    return json.loads((out / "results.json").read_text())
-
-
-@pytest.fixture(autouse=True)
-def without_pictures(monkeypatch):
-    monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: [])
-    monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: None)
+pytestmark = pytest.mark.usefixtures("without_pictures")
 
 
 def test_settings_are_the_same_for_all_models_but_for_what_a_model_lacks():
@@ -83,7 +66,7 @@ def test_values_near_an_end_of_what_was_drawn_from_are_marked():
 
 @pytest.mark.parametrize("rate", ["abc", None])
 def test_a_rate_that_is_no_number(tmp_path, rate):
-    broken = BAR.changed_by(TINY | {"optimizer.learning_rate": rate}, trials=2)
+    broken = BAR.changed_by(SHORT | {"optimizer.learning_rate": rate}, trials=2)
     with pytest.raises(InputError, match=r"^optimizer\.learning_rate: expected a number to tune"):
         run_experiment(broken, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -104,7 +87,7 @@ def test_every_model_takes_every_setting():
 
 
 def test_the_best_trial_decides_and_budgets_are_equal(tmp_path):
-    experiment = tiny(models=["data_controlled", "fixed", "lru"])
+    experiment = tuned(models=["data_controlled", "fixed", "lru"])
     run_experiment(experiment, tmp_path / "out")
     steps = {}
     for model in experiment.models:
@@ -113,7 +96,7 @@ def test_the_best_trial_decides_and_budgets_are_equal(tmp_path):
         assert [record["settings"] for record in records] == [
             settings(experiment, model, number) for number in range(3)
         ]
-        assert read_raw(tmp_path / "out")["trials"][model] == records
+        assert raw_results(tmp_path / "out")["trials"][model] == records
         steps[model] = [record["steps"] for record in records]
         lowest = min(records, key=lambda record: record["validation_loss"])
         assert best(experiment, tmp_path / "out", model) == lowest["settings"]
@@ -128,7 +111,7 @@ def test_the_best_trial_decides_and_budgets_are_equal(tmp_path):
 
 def test_the_state_of_the_report_is_that_of_the_chosen_heads(tmp_path, monkeypatch):
     monkeypatch.setattr("mlx_gateloop.experiments.tuning.COUNTS", (1,))  # the variant has 4
-    experiment = tiny(models=["data_controlled", "retnet"])
+    experiment = tuned(models=["data_controlled", "retnet"])
     run_experiment(experiment, tmp_path / "out")
     width = experiment.train["model.hidden_size"]
     text = (tmp_path / "out" / "results.md").read_text()
@@ -145,7 +128,7 @@ def test_trials_see_no_test_samples_and_no_samples_of_the_runs(tmp_path, monkeyp
         return original(config, task, directory, resume=resume)
 
     monkeypatch.setattr(runs, "train", train)
-    experiment = tiny(models=["fixed"], trials=1, seeds=2, draws=2)
+    experiment = tuned(models=["fixed"], trials=1, seeds=2, draws=2)
     run_experiment(experiment, tmp_path / "out")
     assert [kind for kind, _ in seen] == ["trials", "runs", "runs"]
     (_, trial), *others = seen
@@ -170,8 +153,8 @@ def test_test_samples_do_not_change_what_is_chosen(tmp_path, monkeypatch):
     for number, make in enumerate((original, other_test)):
         monkeypatch.setattr(Experiment, "_draw_task", make)
         out = tmp_path / str(number)
-        run_experiment(tiny(), out)
-        chosen.append([best(tiny(), out, model) for model in tiny().models])
+        run_experiment(tuned(), out)
+        chosen.append([best(tuned(), out, model) for model in tuned().models])
     assert chosen[0] == chosen[1]
 
 
@@ -189,7 +172,7 @@ def diverging(monkeypatch, *names):
 
 
 def test_a_trial_that_diverges_is_counted_and_never_chosen(tmp_path, monkeypatch):
-    experiment, out = tiny(models=["fixed"], trials=2), tmp_path / "out"
+    experiment, out = tuned(models=["fixed"], trials=2), tmp_path / "out"
     run_experiment(experiment, tmp_path / "straight")
     lower = best(experiment, tmp_path / "straight", "fixed")
     number = [settings(experiment, "fixed", n) for n in range(2)].index(lower)
@@ -204,7 +187,7 @@ def test_a_trial_that_diverges_is_counted_and_never_chosen(tmp_path, monkeypatch
 def test_a_run_that_diverges_is_finished_and_named(tmp_path, monkeypatch):
     out = tmp_path / "out"
     diverging(monkeypatch, "fixed-0")
-    run_experiment(tiny(trials=0), out)
+    run_experiment(tuned(trials=0), out)
     records = [json.loads(file.read_text()) for file in out.glob("runs/*/test.json")]
     assert {r["model"]: (r["finished"], r["diverged"]) for r in records} == {
         "data_controlled": (True, False),
@@ -220,108 +203,30 @@ def test_interrupted_trials_go_on_and_end_as_undisturbed_ones(tmp_path, monkeypa
     from mlx_gateloop.data.task import SampleBatches
     from mlx_gateloop.train import Interrupted
 
-    run_experiment(tiny(), tmp_path / "straight")
+    run_experiment(tuned(), tmp_path / "straight")
     out = tmp_path / "parts"
     for number in (7, 12):  # in a trial, and in the last step of one
         with monkeypatch.context() as patch:
             press_ctrl_c(patch, SampleBatches, number)
             with pytest.raises(Interrupted, match="continue with the same command"):
-                run_experiment(tiny(), out, resume=out.exists())
-    run_experiment(tiny(), out, resume=True)
+                run_experiment(tuned(), out, resume=out.exists())
+    run_experiment(tuned(), out, resume=True)
     files = sorted(path.relative_to(out) for path in out.rglob("last.safetensors"))
     assert len(files) == 8  # three trials and a run for each of two models
     for file in files:
         same_arrays(out / file, tmp_path / "straight" / file)
     with pytest.raises(InputError, match="differs in trials: it had 3, now it is 4"):
-        run_experiment(tiny(trials=4), out, resume=True)
-
-
-def test_settings_chosen_by_another_experiment(tmp_path):
-    """Each model takes its own, from the trials or from an experiment that took them."""
-    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
-    run_experiment(tiny(), first)
-    chosen = chosen_in(first, "memory-horizon")
-    assert chosen == {model: best(tiny(), first, model) for model in tiny().models}
-    longer = BAR.changed_by(TINY | {"steps": 6}, seeds=1, draws=1, tuned=chosen)
-    run_experiment(longer, second)
-    assert not (second / "trials").exists()
-    for model, values in chosen.items():
-        config = longer.config(longer.make_task(), model, 0)
-        rate = values["optimizer.learning_rate"]
-        assert config.optimizer.learning_rate == rate
-        assert (
-            f"  learning_rate: {rate}\n"
-            in (second / "runs" / f"{model}-0" / "config.yaml").read_text()
-        )
-    assert "another experiment's trials chose" in (second / "results.md").read_text()
-    assert chosen_in(second, "memory-horizon") == chosen
-    run_experiment(longer, second, resume=True)
-    run_experiment(tiny(trials=0), third)
-    with pytest.raises(InputError, match="an experiment without trials; give one made with --tune"):
-        chosen_in(third, "memory-horizon")
-    (first / "trials" / "fixed-2" / "trial.json").unlink()
-    with pytest.raises(InputError, match="its trial fixed-2 is not finished; --resume it first"):
-        chosen_in(first, "memory-horizon")
-
-
-def test_models_come_to_an_experiment_with_settings_of_another(tmp_path):
-    given = {model: {"optimizer.learning_rate": 0.01} for model in ("fixed", "lru")}
-
-    def longer(*models, **changes):
-        return BAR.changed_by(TINY, seeds=1, draws=1, models=models, tuned=given | changes)
-
-    run_experiment(longer("fixed"), tmp_path)
-    run_experiment(longer("lru"), tmp_path, resume=True)
-    assert chosen_in(tmp_path, "memory-horizon") == given
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"fixed-0", "lru-0"}
-    other = {"optimizer.learning_rate": 0.02}
-    with pytest.raises(InputError, match="the experiment to resume differs in settings"):
-        run_experiment(longer("fixed", fixed=other), tmp_path, resume=True)
-    for models in (["fixed"], ["s5"]):
-        untuned = BAR.changed_by(TINY, seeds=1, draws=1, models=models)
-        with pytest.raises(InputError, match="the experiment to resume differs in settings"):
-            run_experiment(untuned, tmp_path, resume=True)
+        run_experiment(tuned(trials=4), out, resume=True)
 
 
 def test_a_damaged_trial_is_made_again(tmp_path):
-    run_experiment(tiny(), tmp_path)
+    run_experiment(tuned(), tmp_path)
     record = tmp_path / "trials" / "fixed-0" / "trial.json"
-    for damaged in ("{}", '{"finished": tr'):
+    for damaged in ('{"finished": true}', '{"finished": tr'):
         record.write_text(damaged)
-        assert len(read_trials(tiny(), tmp_path, "fixed")) == 2
-        with pytest.raises(InputError, match="its trial fixed-0 is not finished"):
-            chosen_in(tmp_path, "memory-horizon")
-        run_experiment(tiny(), tmp_path, resume=True)
-        assert len(read_trials(tiny(), tmp_path, "fixed")) == 3
-
-
-def test_trials_of_before_there_was_a_note_of_divergence(tmp_path):
-    run_experiment(tiny(), tmp_path)
-    chosen = chosen_in(tmp_path, "memory-horizon")
-    for record in tmp_path.glob("trials/*/trial.json"):
-        saved = json.loads(record.read_text())
-        record.write_text(json.dumps({k: v for k, v in saved.items() if k != "diverged"}))
-    assert chosen_in(tmp_path, "memory-horizon") == chosen
-
-
-def test_settings_of_another_task_or_beside_ones_own(tmp_path):
-    BAR.save(tmp_path / "experiment.json")
-    with pytest.raises(InputError, match="an experiment of memory-horizon; give one of recall"):
-        chosen_in(tmp_path, "recall")
-    given = {"fixed": {"optimizer.learning_rate": 0.01}}
-    with pytest.raises(
-        InputError, match=r"^--set optimizer\.learning_rate: the other experiment chose it$"
-    ):
-        BAR.changed_by({"optimizer.learning_rate": 0.5}, models=["fixed"], tuned=given)
-
-
-def test_settings_of_another_experiment_are_of_its_models_and_need_no_trials():
-    with pytest.raises(
-        InputError, match=r"^models: the other experiment chose no settings of lru$"
-    ):
-        BAR.changed_by(TINY, models=["lru"], tuned={"fixed": {}})
-    with pytest.raises(InputError, match=r"^tune: the settings of another experiment need no"):
-        BAR.changed_by(TINY, trials=2, tuned={"fixed": {}, "data_controlled": {}})
+        assert len(read_trials(tuned(), tmp_path, "fixed")) == 2
+        run_experiment(tuned(), tmp_path, resume=True)
+        assert len(read_trials(tuned(), tmp_path, "fixed")) == 3
 
 
 def test_the_rate_of_transitions_is_listed_where_they_have_parameters(tmp_path):
@@ -335,3 +240,4 @@ def test_the_rate_of_transitions_is_listed_where_they_have_parameters(tmp_path):
         chosen = replace(BAR, models=[model], settings={model: trial})
         (*_, table) = report_trials(chosen, tmp_path)
         assert (rate.split(".")[1] in table) == learned, model
+        assert table.splitlines()[-1].split("|")[1].strip() == title(model)

@@ -51,7 +51,7 @@ TINY_EXPERIMENT = (
 )
 LUCIDRAINS = VARIANTS["lucidrains"] | {"hidden_size": 16, "intermediate_size": 32}
 OUT = "OUT"
-TIMES = {"tokens_per_second", "memory_gb", "seconds"}
+NOT_COMPARED = {"tokens_per_second", "memory_gb", "seconds", "made"}
 
 
 @dataclass
@@ -218,7 +218,7 @@ def arrays(path: Path) -> dict[str, bytes]:
 
 
 def same(one: Path, other: Path) -> bool:
-    """True if two directories hold the same files, bit for bit but for times and pictures."""
+    """True if two directories hold the same bits but for times, dates and pictures."""
     names = {path.relative_to(one) for path in one.rglob("*") if path.is_file()}
     if names != {path.relative_to(other) for path in other.rglob("*") if path.is_file()}:
         return False
@@ -236,7 +236,7 @@ def content(path: Path) -> object:
 
 
 def without_times(text: str) -> dict[str, object]:
-    return {key: value for key, value in json.loads(text).items() if key not in TIMES}
+    return {key: value for key, value in json.loads(text).items() if key not in NOT_COMPARED}
 
 
 def training(nursery: Nursery, folder: Path, kills: int, seed: int = 0) -> Figures:

@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 
 import mlx.optimizers as optim
@@ -13,6 +14,7 @@ import msgpack
 import numpy as np
 import torch
 from helpers.models import save_tiny_model, tiny_model
+from helpers.records import trial_record
 from mlx.utils import tree_flatten
 from mlx_gateloop.app.conversations import file as conversation_file
 from mlx_gateloop.app.generation.models import Models
@@ -255,10 +257,9 @@ def _resume(path: Path) -> None:
 
 def _experiment(folder: Path) -> None:
     experiment = PRESETS["recall"]["small"].changed_by(models=["fixed"], trials=1)
-    experiment.save(folder / "experiment.json")
-    (record := folder / "trials" / "fixed-0" / "trial.json").parent.mkdir(parents=True)
-    settings = {"optimizer.learning_rate": 0.01}
-    record.write_text(json.dumps({"finished": True, "validation_loss": 1.0, "settings": settings}))
+    trials = {"fixed": [trial_record("fixed")]}
+    tree = {"experiment": asdict(experiment), "models": {}, "trials": trials, "runs": []}
+    (folder / "results.json").write_text(json.dumps(tree))
 
 
 # --- the page
@@ -275,7 +276,7 @@ def _page(folder: Path) -> list[bytes]:
 
 TARGETS = {
     "experiment": Target(
-        _experiment, "experiment.json", codecs.JSON, lambda path: chosen_in(path.parent, "recall")
+        _experiment, "results.json", codecs.JSON, lambda path: chosen_in(path.parent, "recall")
     ),
     "configuration": Target(_configuration, "run.yaml", codecs.YAML, TrainConfig.load),
     "model-config": Target(

@@ -52,7 +52,8 @@ def test_accuracy_over_span_is_right_over_asked(tmp_path, plotted):
     asked = np.full(64, 50)
     asked[40:] = 1  # too few to say
     right = np.minimum(asked, np.arange(64))
-    figures.accuracy_over_span({"one": [(asked, right), (asked, asked)]}, tmp_path / "a.png")
+    runs = [(asked, right), (asked, asked)]
+    figures.accuracy_over_span({"one": runs}, "inputs", tmp_path / "a.png")
     ((spans, accuracy),) = plotted["one"]
     np.testing.assert_allclose(spans, np.arange(20) * 2 + 0.5)
     np.testing.assert_allclose(accuracy, (1 + spans / 50) / 2)

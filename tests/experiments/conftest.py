@@ -1,0 +1,8 @@
+import pytest
+
+
+@pytest.fixture
+def without_pictures(monkeypatch):
+    """They take most of the time."""
+    monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: [])
+    monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: None)

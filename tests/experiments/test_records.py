@@ -1,0 +1,99 @@
+import json
+from pathlib import Path
+
+import pytest
+from helpers.records import run_record, trial_record
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.experiments.records import RunRecord, TrialRecord, read_record, read_results
+
+GONE = object()
+
+
+def written(record, folder):
+    folder.mkdir(exist_ok=True)
+    file = folder / "record.json"
+    file.write_text(json.dumps({key: value for key, value in record.items() if value is not GONE}))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("kind", "record"), [(RunRecord, run_record("fixed", 3)), (TrialRecord, trial_record("fixed"))]
+)
+def test_a_record_is_read_as_it_was_written(tmp_path, kind, record):
+    file = written(record | {"newer": 1}, tmp_path / "fixed-3")
+    assert read_record(file, kind) == record | {"newer": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "record"),
+    [
+        (RunRecord, {"finished": True}),
+        (RunRecord, run_record("fixed", 3, loss=GONE)),
+        (RunRecord, run_record("fixed", 3, accuracy="a")),
+        (RunRecord, run_record("fixed", 3, asked_by_span=None)),
+        (RunRecord, run_record("fixed", 3, magnitudes={})),
+        (RunRecord, run_record("fixed", 3, made={"date": 5})),
+        (RunRecord, run_record("lru", 3)),  # of another model
+        (RunRecord, run_record("fixed", 4)),  # of another seed
+        (RunRecord, trial_record("fixed")),
+        (TrialRecord, {"finished": True}),
+        (TrialRecord, trial_record("fixed", settings=[])),
+        (TrialRecord, trial_record("fixed", settings=GONE)),
+        (TrialRecord, trial_record("fixed", validation_loss="low")),
+        (TrialRecord, trial_record("fixed", validation_loss=float("nan"))),
+        (TrialRecord, trial_record("fixed", finished=1)),
+    ],
+)
+def test_a_damaged_record_is_none(tmp_path, kind, record):
+    assert read_record(written(record, tmp_path / "fixed-3"), kind) is None
+
+
+def test_a_file_that_is_no_json_is_none(tmp_path):
+    (file := tmp_path / "test.json").write_text('{"model": "fi')
+    assert read_record(file, RunRecord) is None
+    assert read_record(tmp_path / "missing.json", RunRecord) is None
+
+
+RESULTS = {
+    "experiment": {"name": "recall"},
+    "models": {"fixed": {"state_size": 16}},
+    "trials": {"fixed": [trial_record("fixed")]},
+    "runs": [run_record("fixed", 0)],
+}
+
+
+def test_the_results_of_an_experiment(tmp_path):
+    file = tmp_path / "results.json"
+    with pytest.raises(
+        InputError, match=r"results\.json: no such file; give an experiment's folder, or"
+    ):
+        read_results(tmp_path)
+    file.write_text(json.dumps(RESULTS))
+    assert read_results(tmp_path) == RESULTS
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"experiment": {}},
+        {"experiment": []},
+        {"models": {}},
+        {"runs": [{"finished": True}]},
+        {"runs": [run_record("lru", 0)]},  # it is not among the models
+        {"trials": {"fixed": [{}]}},
+    ],
+)
+def test_damaged_results(tmp_path, damage):
+    (tmp_path / "results.json").write_text(json.dumps(RESULTS | damage))
+    with pytest.raises(InputError, match="not an experiment's results; give another folder"):
+        read_results(tmp_path)
+
+
+def test_the_published_results_are_read():
+    folder = Path(__file__).parents[2] / "benchmarks" / "results" / "experiments"
+    if not folder.exists():
+        pytest.skip("benchmarks/ is not part of an installed package")
+    files = [*folder.rglob("results.json")]
+    assert len(files) > 10
+    assert all(read_results(file.parent)["runs"] for file in files)

@@ -1,0 +1,234 @@
+"""Experiments that were interrupted, killed, moved, damaged or begun by something else."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers.experiments import names, raw_results, results, tiny
+from helpers.training import TINY_EXPERIMENT as TINY
+from helpers.training import press_ctrl_c, same_arrays
+
+from mlx_gateloop.data.task import SampleBatches
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.experiments.experiment import Experiment
+from mlx_gateloop.experiments.presets import PRESETS
+from mlx_gateloop.experiments.results import read_runs
+from mlx_gateloop.experiments.run import run_experiment
+from mlx_gateloop.experiments.runs import Run
+from mlx_gateloop.experiments.variants import VARIANTS
+from mlx_gateloop.train import Interrupted
+from mlx_gateloop.train.checkpoint import read_newest
+
+CHILD = """
+import json, sys, time
+from itertools import count
+from pathlib import Path
+from mlx_gateloop.data.task import SampleBatches
+from mlx_gateloop.experiments.presets import PRESETS
+from mlx_gateloop.experiments.run import run_experiment
+numbers, draw = count(1), SampleBatches.batch
+def batch(*arguments):
+    if next(numbers) == 75:  # of the second model; it waits here to be killed
+        time.sleep(600)
+    return draw(*arguments)
+SampleBatches.batch = batch
+experiment = PRESETS["memory-horizon"]["bar"].changed_by(json.loads(sys.argv[1]), seeds=1)
+run_experiment(experiment, Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_ctrl_c_and_resume_is_the_uninterrupted_experiment(tmp_path, monkeypatch):
+    run_experiment(tiny(), tmp_path / "straight")
+    out = tmp_path / "parts"
+    with monkeypatch.context() as patch:
+        press_ctrl_c(patch, SampleBatches, 9)  # the third step of the second run
+        with pytest.raises(Interrupted, match="continue with the same command"):
+            run_experiment(tiny(), out)
+    assert [(r["model"], r["steps"]) for r in results(out)] == [
+        ("data_controlled", 6),
+        ("fixed", 3),
+    ]
+    assert "**of 6**" in (out / "results.md").read_text()
+    before = (out / "runs" / "data_controlled-0" / "log.jsonl").read_text()
+    run_experiment(tiny(), out, resume=True)
+    assert results(out) == results(tmp_path / "straight")
+    assert (out / "runs" / "data_controlled-0" / "log.jsonl").read_text() == before
+    for name in names(out / "runs"):
+        last = Path("runs", name, "checkpoints", "last.safetensors")
+        same_arrays(out / last, tmp_path / "straight" / last)
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_ctrl_c_in_the_last_step_of_a_run(tmp_path, monkeypatch):
+    """It ends the experiment before its next run, and has no effect in the last one."""
+    experiment, out = tiny(seeds=1), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        press_ctrl_c(patch, SampleBatches, 6)
+        with pytest.raises(Interrupted, match="continue with the same command"):
+            run_experiment(experiment, out)
+    assert [(r["steps"], r["finished"]) for r in results(out)] == [(6, True)]
+    press_ctrl_c(monkeypatch, SampleBatches, 6)
+    run_experiment(experiment, out, resume=True)
+    assert [(r["steps"], r["finished"]) for r in results(out)] == 2 * [(6, True)]
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_ctrl_c_between_two_runs(tmp_path, monkeypatch):
+    original = Run.go
+
+    def go(run):
+        if run.model == "fixed":
+            raise KeyboardInterrupt
+        return original(run)
+
+    monkeypatch.setattr(Run, "go", go)
+    with pytest.raises(Interrupted, match=r"saved in .*out; continue with the same command"):
+        run_experiment(tiny(seeds=1), tmp_path / "out")
+    assert [r["model"] for r in results(tmp_path / "out")] == ["data_controlled"]
+
+
+@pytest.mark.slow  # tests of side_by_side are its short form
+def test_side_by_side_is_one_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    experiment = tiny().changed_by(trials=1, draws=2)
+    for jobs in (1, 3):
+        run_experiment(experiment, tmp_path / str(jobs), jobs=jobs)
+    assert results(tmp_path / "1") == results(tmp_path / "3")
+    for name in names(tmp_path / "1" / "runs"):
+        last = Path("runs", name, "checkpoints", "last.safetensors")
+        same_arrays(tmp_path / "1" / last, tmp_path / "3" / last)
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_killed_and_resumed_is_the_uninterrupted_experiment(tmp_path):
+    settings = TINY | {"steps": 40}
+    out = tmp_path / "killed"
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, json.dumps(settings), str(out)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    log, checkpoint = (out / "runs" / "fixed-0" / n for n in ("log.jsonl", "checkpoints"))
+    deadline = time.monotonic() + 600
+    while time.monotonic() < deadline and child.poll() is None:
+        if log.exists() and len(log.read_text().splitlines()) > 4:
+            break
+        time.sleep(0.01)
+    child.kill()
+    child.wait()
+    assert child.returncode == -signal.SIGKILL
+    # The kill may fall between the two renames of a checkpoint's write.
+    assert 0 < read_newest(checkpoint / "last.safetensors")[1].step < 40
+    experiment = PRESETS["memory-horizon"]["bar"].changed_by(settings, seeds=1)
+    run_experiment(experiment, out, resume=True)
+    run_experiment(experiment, tmp_path / "straight")
+    assert results(out) == results(tmp_path / "straight")
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_seeds_and_models_may_be_added(tmp_path):
+    out = tmp_path / "out"
+    run_experiment(tiny(seeds=1, models=["fixed"]), out)
+    assert [(r["model"], r["seed"]) for r in results(out)] == [("fixed", 0)]
+    assert "data_controlled" not in (out / "results.md").read_text()
+    run_experiment(tiny(seeds=2), out, resume=True)
+    assert len(results(out)) == 4
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_fewer_seeds_and_models_leave_the_others_in_place(tmp_path):
+    out = tmp_path / "out"
+    run_experiment(tiny(), out)
+    run_experiment(tiny(seeds=1, models=["fixed", "lru"]), out, resume=True)
+    saved = Experiment.load(out / "experiment.json")
+    assert (saved.seeds, saved.models) == (2, ("data_controlled", "fixed", "lru"))
+    assert len(results(out)) == 5
+    assert raw_results(out)["experiment"]["seeds"] == 2
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_text_may_move_but_not_change(tmp_path):
+    def text(name, last):
+        (tmp_path / name).write_bytes(b"abcd" * 400 + last * 100)  # the end is to test with
+        settings = {k: v for k, v in TINY.items() if k not in ("task.samples", "task.held_out")}
+        settings["task.file"] = str(tmp_path / name)
+        return PRESETS["text"]["small"].changed_by(settings, seeds=1, models=["fixed"])
+
+    out = tmp_path / "out"
+    run_experiment(text("one", b"a"), out)
+    run_experiment(text("moved", b"a"), out, resume=True)
+    changed = text("moved", b"b")
+    with pytest.raises(InputError, match="differs in its data; restore"):
+        run_experiment(changed, out, resume=True)
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_run_of_another_model_under_the_same_name_is_refused(tmp_path, monkeypatch):
+    out, models = tmp_path / "out", ["retnet"]
+    run_experiment(tiny(seeds=1, models=models, steps=3), out)
+    run_experiment(tiny(seeds=1, models=models, steps=3), out, resume=True)
+    monkeypatch.setitem(VARIANTS["retnet"], "sub_norm", True)  # as it was once
+    with pytest.raises(InputError, match=r"retnet-0: has another configuration .* remove it"):
+        run_experiment(tiny(seeds=1, models=models, steps=3), out, resume=True)
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_directory_with_something_is_left_alone(tmp_path):
+    out = tmp_path / "out"
+    run_experiment(tiny(seeds=1, steps=3), out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    for experiment, resume, words in [
+        (tiny(seeds=1, steps=3), False, "already holds something"),
+        (tiny(seeds=1, steps=4), True, r"differs in train\.steps: it had 3, now it is 4; give all"),
+        (tiny(seeds=1, steps=3, task__seed=1), True, "differs in task"),
+        (tiny(seeds=1, steps=3, task__length=0), False, "task.length: expected an integer from 1"),
+    ]:
+        with pytest.raises(InputError, match=words) as caught:
+            run_experiment(experiment, out, resume)
+        assert "\n" not in str(caught.value)
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="no experiment to resume"):
+        run_experiment(tiny(), tmp_path / "missing", resume=True)
+    assert names(tmp_path) == {"out"}
+    (file := tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file: a file; choose a new directory"):
+        run_experiment(tiny(), file)
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_damaged_result_is_made_again(tmp_path):
+    out = tmp_path / "out"
+    run_experiment(tiny(seeds=1, steps=3), out)
+    before = results(out)
+    record = out / "runs" / "fixed-0" / "test.json"
+    for change in ({"loss": None}, {"model": "lru"}):
+        record.write_text(json.dumps(json.loads(record.read_text()) | change))
+        assert len(read_runs(out)) == 1
+        run_experiment(tiny(seeds=1, steps=3), out, resume=True)
+        assert results(out) == before
+    log = out / "runs" / "fixed-0" / "log.jsonl"
+    log.write_text(log.read_text() + "x\n")
+    with pytest.raises(InputError, match=r"fixed-0/log\.jsonl: line \d+ is no JSON object"):
+        run_experiment(tiny(seeds=1, steps=3), out, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not readable"),
+        ("[" * 100_000, "not readable"),
+        ("[]", "expected a JSON object"),
+        ("{}", "not an experiment"),
+    ],
+)
+def test_a_directory_of_something_else(tmp_path, text, words):
+    (tmp_path / "experiment.json").write_text(text)
+    with pytest.raises(InputError, match=words) as caught:
+        run_experiment(tiny(), tmp_path, resume=True)
+    assert "\n" not in str(caught.value)
+    assert names(tmp_path) == {"experiment.json"}

@@ -1,0 +1,21 @@
+"""Files of JSON lines. Configurations are tested where they are read."""
+
+import pytest
+
+from mlx_gateloop.configuration import read_json_lines
+from mlx_gateloop.errors import InputError
+
+
+def test_lines_are_objects_and_a_last_one_without_its_end_is_left_out(tmp_path):
+    file = tmp_path / "log.jsonl"
+    for text, expected in (("", []), ('{"a": 1}\n{"b": 2}\n{"c"', [{"a": 1}, {"b": 2}])):
+        file.write_text(text)
+        assert read_json_lines(file) == expected
+
+
+@pytest.mark.parametrize("line", ["", "null", "[1]", "{", "[" * 100_000, "\udcff"])
+def test_a_line_of_something_else_is_named(tmp_path, line):
+    file = tmp_path / "log.jsonl"
+    file.write_text(f'{{"a": 1}}\n{line}\n', errors="surrogateescape")
+    with pytest.raises(InputError, match=r"log\.jsonl: line 2 is no JSON object; remove it"):
+        read_json_lines(file)
