@@ -1,13 +1,15 @@
 """The tables of docs/results.md that compare models, from the records of their experiments.
 
     python benchmarks/comparisons.py benchmarks/results/experiments/recall --beyond 8
+    python benchmarks/comparisons.py benchmarks/results/experiments/recall --spans 5,9
 
-prints the table of an experiment, from its results.json. Finished runs count. The last column is
-the p-value of the lead, Student's, corrected for the number of comparisons by Holm's method.
+prints the table of an experiment, from its results.json, or that of its accuracies by span (here
+0-4, 5-8, and from 9 on), with the leads in the last group. Finished runs count; a seed without one
+is a dash. The last column is the p-value of the lead by a paired t-test of both sides, corrected
+for the number of comparisons by Holm's method.
 """
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,17 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtr
 
-from mlx_gateloop.experiments.measure import Measure, interval, mean_and_spread, measure_of
+from mlx_gateloop.commands.parser import Parser
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.experiments.measure import (
+    ACCURACY,
+    Measure,
+    interval,
+    mean_and_spread,
+    measure_of,
+)
+from mlx_gateloop.experiments.records import read_results
+from mlx_gateloop.experiments.results import Runs, accuracy_by_span
 from mlx_gateloop.experiments.variants import REFERENCE, title
 from mlx_gateloop.tables import markdown_table
 
@@ -34,27 +46,65 @@ def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = R
     Returns:
         A Markdown table.
     """
-    measure = measure_of(tree["experiment"]["name"])
-    runs: dict[str, list[Mapping[str, Any]]] = {}
-    for result in tree["runs"]:
-        if result["finished"]:
-            runs.setdefault(result["model"], []).append(result)
+    runs, measure = _ranked(tree), measure_of(tree["experiment"]["name"])
+    seeds = sorted({result["seed"] for results in runs.values() for result in results})
     leads = measure.leads(runs, reference)
-    chances = holm({model: _chance(values) for model, values in leads.items() if len(values) > 1})
-    header = ["model", "state a layer", measure.name, "by seed"]
-    header += ["s a run" if beyond is None else f"beyond {beyond} inputs"]
+    chances = _chances(leads)
+    header = ["model", "state per layer", measure.name, "by seed"]
+    header += ["s per run" if beyond is None else f"beyond {beyond} inputs"]
     header += [f"{title(reference)} is ahead by (95%)", "p"]
     rows = [
         [
             title(model),
-            _size(tree["models"][model]["state_size"]),
-            *_figures(results, measure, beyond),
+            _size(tree["models"][model]),
+            *_figures(results, seeds, measure, beyond),
             _lead(leads.get(model, [])),
             _p(chances.get(model)),
         ]
-        for model, results in sorted(runs.items(), key=lambda pair: _rank(pair[1], measure))
+        for model, results in runs.items()
     ]
     return markdown_table(header, rows)
+
+
+def table_by_span(tree: Mapping[str, Any], edges: Sequence[int], reference: str = REFERENCE) -> str:
+    """Tabulate accuracies in groups of spans, in the order of `table`.
+
+    Args:
+        tree: What results.json holds.
+        edges: The first span of each group but the first one.
+        reference: The model whose leads over the others in the last group are tabulated.
+
+    Returns:
+        A Markdown table.
+    """
+    runs = _ranked(tree)
+    names, accuracies = accuracy_by_span(runs, edges)
+    last = {
+        model: [result | {"accuracy": _beyond([result], edges[-1] - 1)} for result in results]
+        for model, results in runs.items()
+    }
+    leads = ACCURACY.leads(last, reference)
+    chances = _chances(leads)
+    header = ["model", *names, f"{title(reference)} is ahead at {names[-1]} by (95%)", "p"]
+    rows = [
+        [title(model), *values, _lead(leads.get(model, [])), _p(chances.get(model))]
+        for model, values in accuracies.items()
+    ]
+    return markdown_table(header, rows)
+
+
+def _ranked(tree: Mapping[str, Any]) -> Runs:
+    """The finished runs of each model, the best model first."""
+    measure = measure_of(tree["experiment"]["name"])
+    runs: Runs = {}
+    for result in tree["runs"]:
+        if result["finished"]:
+            runs.setdefault(result["model"], []).append(result)
+    return dict(sorted(runs.items(), key=lambda pair: _rank(pair[1], measure)))
+
+
+def _chances(leads: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return holm({model: _chance(values) for model, values in leads.items() if len(values) > 1})
 
 
 def holm(chances: Mapping[str, float]) -> dict[str, float]:
@@ -74,8 +124,9 @@ def _chance(leads: Sequence[float]) -> float:
     return 2 * float(stdtr(len(leads) - 1, -abs(np.mean(leads)) / error))
 
 
-def _size(state: int | None) -> str:
-    return "grows" if state is None else f"{state:,}"
+def _size(model: Mapping[str, Any]) -> str:
+    state = model.get("state_size", "-")  # the first records had none
+    return "grows" if state is None else f"{state:,}" if isinstance(state, int) else state
 
 
 def _rank(results: Results, measure: Measure) -> float:
@@ -83,17 +134,25 @@ def _rank(results: Results, measure: Measure) -> float:
     return mean if measure.is_loss else -mean
 
 
-def _figures(results: Results, measure: Measure, beyond: int | None) -> list[str]:
-    values = [measure.of(result) for result in results]
+def _figures(
+    results: Results, seeds: Sequence[int], measure: Measure, beyond: int | None
+) -> list[str]:
+    values = measure.by_seed(results)
+    listed = [f"{values[seed]:.3f}" if seed in values else "-" for seed in seeds]
     if beyond is None:
         last = f"{np.mean([result['seconds'] for result in results]):.0f}"
     else:
-        asked, right = (
-            sum(sum(result[key][beyond + 1 :]) for result in results)
-            for key in ("asked_by_span", "right_by_span")
-        )
-        last = f"{right / asked:.3f}"
-    return [mean_and_spread(values), ", ".join(f"{value:.3f}" for value in values), last]
+        last = f"{_beyond(results, beyond):.3f}"
+    return [mean_and_spread([*values.values()]), ", ".join(listed), last]
+
+
+def _beyond(results: Results, span: int) -> float:
+    """The accuracy above a span, of all runs together."""
+    asked, right = (
+        sum(sum(result[key][span + 1 :]) for result in results)
+        for key in ("asked_by_span", "right_by_span")
+    )
+    return float(right / asked)
 
 
 def _p(chance: float | None) -> str:
@@ -106,23 +165,48 @@ def _lead(leads: list[float]) -> str:
     return f"{np.mean(leads):.3f}{interval(leads)}".replace("95%: ", "") if leads else ""
 
 
+def spans(text: str) -> list[int]:
+    """Read spans that commas part."""
+    return [int(span) for span in text.split(",")]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="of an experiment, with its results.json")
-    parser.add_argument("--beyond", type=int, help="tabulate the accuracy above this span")
+    tables = parser.add_mutually_exclusive_group()
+    tables.add_argument("--beyond", type=int, help="tabulate the accuracy above this span")
+    tables.add_argument(
+        "--spans",
+        type=spans,
+        metavar="N,N",
+        help="tabulate accuracies by span, in groups that begin at 0 and at these spans",
+    )
     parser.add_argument("--reference", default=REFERENCE, help="the model that leads are of")
     given = parser.parse_args()
-    file = given.folder / "results.json"
-    if not file.is_file():
-        parser.error(f"{file}: no such file; give the folder of an experiment")
-    tree = json.loads(file.read_text("utf-8"))
+    try:
+        tree = read_results(given.folder)
+    except InputError as error:
+        parser.exit(2, f"error: {error}\n")
     finished = [run for run in tree["runs"] if run["finished"]]
-    if given.reference not in {run["model"] for run in finished}:
-        parser.error(f"--reference {given.reference}: no finished run of it; choose another")
-    longest = min(int(np.flatnonzero(run["asked_by_span"])[-1]) for run in finished) - 1
+    models = dict.fromkeys(run["model"] for run in finished)
+    if not finished:
+        parser.error(f"{given.folder}: no run is finished; --resume the experiment")
+    if given.reference not in models:
+        parser.error(
+            f"--reference {given.reference}: no finished run of it; choose {', '.join(models)}"
+        )
+    longest = min(np.flatnonzero(run["asked_by_span"]).max(initial=0) for run in finished) - 1
     if given.beyond is not None and not 0 <= given.beyond <= longest:
         parser.error(f"--beyond {given.beyond}: expected 0 to {longest}")
-    print(table(tree, given.beyond, given.reference))
+    if given.spans is None:
+        print(table(tree, given.beyond, given.reference))
+        return
+    if (
+        given.spans != sorted({*given.spans})
+        or not 1 <= given.spans[0] <= given.spans[-1] <= longest + 1
+    ):
+        parser.error(f"--spans: expected increasing spans from 1 to {longest + 1}")
+    print(table_by_span(tree, given.spans, given.reference))
 
 
 if __name__ == "__main__":
