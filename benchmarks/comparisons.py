@@ -4,9 +4,10 @@
     python benchmarks/comparisons.py benchmarks/results/experiments/recall --spans 5,9
 
 prints the table of an experiment, from its results.json, or that of its accuracies by span (here
-0-4, 5-8, and from 9 on), with the leads in the last group. Finished runs count; a seed without one
-is a dash. The last column is the p-value of the lead by a paired t-test of both sides, corrected
-for the number of comparisons by Holm's method.
+0-4, 5-8, and from 9 on), with the leads in the last group. Several folders are the parts of one
+experiment, each with other models. Finished runs count; a seed without one is a dash. The last
+column is the p-value of the lead by a paired t-test of both sides, corrected for the number of
+comparisons by Holm's method.
 """
 
 import argparse
@@ -32,6 +33,32 @@ from mlx_gateloop.experiments.variants import REFERENCE, title
 from mlx_gateloop.tables import markdown_table
 
 Results = Sequence[Mapping[str, Any]]
+# What the parts of an experiment have in common.
+SHARED = ("name", "preset", "task", "train", "draws", "trials", "equal_parameters", "data")
+
+
+def read_parts(folders: Sequence[Path]) -> dict[str, Any]:
+    """Read the results of an experiment that was made in one folder or in several.
+
+    Args:
+        folders: Folders with results.json, each with other models.
+
+    Returns:
+        What results.json holds of the first one, with the models and runs of all.
+
+    Raises:
+        InputError: A folder without results, parts of different experiments, or a model in two.
+    """
+    whole, *others = (read_results(folder) for folder in folders)
+    for folder, part in zip(folders[1:], others, strict=True):
+        for key in SHARED:
+            if part["experiment"].get(key) != whole["experiment"].get(key):
+                raise InputError(f"{folder}: differs from {folders[0]} in {key}; leave it out")
+        if both := sorted(part["models"].keys() & whole["models"].keys()):
+            raise InputError(f"{folder}: has {both[0]}, as a folder before it; leave one out")
+        whole["models"] |= part["models"]
+        whole["runs"] += part["runs"]
+    return whole
 
 
 def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = REFERENCE) -> str:
@@ -172,7 +199,13 @@ def spans(text: str) -> list[int]:
 
 def main() -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="of an experiment, with its results.json")
+    parser.add_argument(
+        "folders",
+        type=Path,
+        nargs="+",
+        metavar="folder",
+        help="of an experiment, with its results.json; of one made in parts, all of them",
+    )
     tables = parser.add_mutually_exclusive_group()
     tables.add_argument("--beyond", type=int, help="tabulate the accuracy above this span")
     tables.add_argument(
@@ -184,13 +217,13 @@ def main() -> None:
     parser.add_argument("--reference", default=REFERENCE, help="the model that leads are of")
     given = parser.parse_args()
     try:
-        tree = read_results(given.folder)
+        tree = read_parts(given.folders)
     except InputError as error:
         parser.exit(2, f"error: {error}\n")
     finished = [run for run in tree["runs"] if run["finished"]]
     models = dict.fromkeys(run["model"] for run in finished)
     if not finished:
-        parser.error(f"{given.folder}: no run is finished; --resume the experiment")
+        parser.error(f"{given.folders[0]}: no run is finished; --resume the experiment")
     if given.reference not in models:
         parser.error(
             f"--reference {given.reference}: no finished run of it; choose {', '.join(models)}"

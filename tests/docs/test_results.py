@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from helpers.records import run_record
 
+from mlx_gateloop.errors import InputError
+
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
 
@@ -142,6 +144,43 @@ def test_a_folder_without_an_experiment(comparisons, tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit, match="2"):
         comparisons.main()
     assert "no such file; give an experiment" in capsys.readouterr().err
+
+
+@pytest.fixture
+def folders(tree, tmp_path):
+    """The experiment, and the part of it that has softmax attention."""
+
+    def write(name, **changes):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "results.json").write_text(json.dumps(tree | changes))
+        return folder
+
+    def part(is_softmax):
+        models = {m: size for m, size in tree["models"].items() if (m == "softmax") == is_softmax}
+        return {"models": models, "runs": [run for run in tree["runs"] if run["model"] in models]}
+
+    whole, first, second = (
+        write("whole"),
+        write("first", **part(False)),
+        write("second", **part(True)),
+    )
+    return whole, first, second, write("other", experiment={"name": "recall", "draws": 3})
+
+
+def test_parts_of_an_experiment(comparisons, folders):
+    whole, first, second, _ = folders
+    assert comparisons.table(comparisons.read_parts([first, second])) == comparisons.table(
+        comparisons.read_parts([whole])
+    )
+
+
+def test_what_is_no_other_part(comparisons, folders):
+    whole, _, second, other = folders
+    with pytest.raises(InputError, match=r"other: differs from .*second in draws; leave it"):
+        comparisons.read_parts([second, other])
+    with pytest.raises(InputError, match="whole: has softmax, as a folder before it; leave one"):
+        comparisons.read_parts([second, whole])
 
 
 def test_holms_method(comparisons):
