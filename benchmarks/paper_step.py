@@ -3,15 +3,17 @@
 python benchmarks/paper_step.py
 
 Each way has a process of its own. All stay loaded and take turns, so that a slow moment of the
-machine affects all. Prints medians, and the median ratio of the turns to the first way's.
+machine affects all. Prints medians of the time by the clock and of the processors' time, and
+medians of the turns' ratios to the first way's.
 """
 
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
+
+import numpy as np
 
 from mlx_gateloop.tables import markdown_table
 
@@ -27,7 +29,7 @@ WAYS: dict[str, tuple[dict[str, str], dict[str, int]]] = {
     "one thread, arrays stay, in four parts": (ONE | KEPT, PARTS),
     "two threads, arrays stay": (TWO | KEPT, {}),
 }
-# Takes a step for each line that it reads, and answers with its seconds.
+# Takes a step for each line that it reads, and answers with its seconds by clock and processors.
 WORKER = """
 import json, sys, time
 from mlx_gateloop.experiments.presets import PRESETS
@@ -43,9 +45,9 @@ with large_cache():
     take = make_source_step(config, source, *make_model(config, source.vocab_size, 18_900))
     for step, _ in enumerate(sys.stdin):
         time.sleep(0.1)  # until the other process's threads of OpenBLAS no longer spin
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), time.process_time()
         take(step_batches(config, source, step), step, 1.0)
-        print(time.perf_counter() - began, flush=True)
+        print(time.perf_counter() - began, time.process_time() - spent, flush=True)
 """
 
 
@@ -61,11 +63,12 @@ class Way:
             env=os.environ | environment,
         )
 
-    def seconds(self) -> float:
+    def seconds(self) -> list[float]:
+        """Take a step, and return its time by the clock and that of the processors."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(file=self._process.stdin, flush=True)
-        return float(self._process.stdout.readline())
+        return [float(time) for time in self._process.stdout.readline().split()]
 
 
 def main() -> None:
@@ -76,13 +79,15 @@ def main() -> None:
     for _ in range(2):  # the first steps compile
         for way in ways:
             way.seconds()
-    times = [[way.seconds() for way in ways] for _ in range(turns)]
-    first = [taken[0] for taken in times]
-    rows = []
-    for name, taken in zip(WAYS, zip(*times, strict=True), strict=True):
-        ratio = statistics.median(new / old for new, old in zip(taken, first, strict=True))
-        rows.append([name, f"{statistics.median(taken) * 1e3:.0f}", f"{ratio:.3f}"])
-    print(markdown_table(["", "ms", "over the first"], rows))
+    times = np.array([[way.seconds() for way in ways] for _ in range(turns)])
+    medians = np.median(times, 0) * 1e3
+    ratios = np.median(times / times[:, :1], 0)
+    rows = [
+        [name, f"{clock:.0f}", f"{of_clock:.3f}", f"{spent:.0f}", f"{of_spent:.3f}"]
+        for name, (clock, spent), (of_clock, of_spent) in zip(WAYS, medians, ratios, strict=True)
+    ]
+    header = ["", "ms by the clock", "over the first", "ms of the processors", "over the first"]
+    print(markdown_table(header, rows))
 
 
 if __name__ == "__main__":

@@ -256,7 +256,11 @@ class Experiment:
         config = load(model, settings or {})
         if self.equal_parameters and model != REFERENCE:
             goal = num_parameters(Model(load(REFERENCE, {}).model_args(task.vocab_size)))
-            args = equal_parameters(config.model_args(task.vocab_size), goal)
+            try:
+                args = equal_parameters(config.model_args(task.vocab_size), goal)
+            except InputError as error:
+                advice = "leave it out, or give --no-equal-parameters"
+                raise InputError(f"models: {model} has {error}; {advice}") from None
             config.model["intermediate_size"] = args.intermediate_size
         return config
 

@@ -25,8 +25,5 @@ def equal_parameters(args: ModelArgs, goal: int) -> ModelArgs:
     least, next_to_least = (num_parameters(Model(with_width(width))) for width in (1, 2))
     wider = round((goal - least) / (next_to_least - least))
     if wider < 0:
-        raise InputError(
-            f"{args.transition}: {least:,} parameters or more, the reference has {goal:,}; leave "
-            "the model out, or give --no-equal-parameters"
-        )
+        raise InputError(f"{least:,} parameters or more, the reference has {goal:,}")
     return with_width(1 + wider)

@@ -56,6 +56,15 @@ def test_the_page_has_accuracies_by_span(comparisons, name, edges):
     assert f"\n\n{comparisons.table_by_span(tree, edges)}\n\n" in page
 
 
+def test_the_page_has_the_completions():
+    page = (ROOT / "docs" / "results.md").read_text("utf-8")
+    card = (ROOT / "app" / "embedded_models" / "code" / "README.md").read_text("utf-8")
+    record = (ROOT / "benchmarks" / "results" / "completions.md").read_text("utf-8")
+    table = next(part for part in record.split("\n\n") if "bits per byte" in part)
+    assert table in page
+    assert table in card
+
+
 def test_the_page_has_the_readings():
     page = (ROOT / "docs" / "results.md").read_text("utf-8")
     record = (RECORDS / "readings" / "readings.md").read_text("utf-8")

@@ -201,6 +201,13 @@ def test_models_of_equal_parameters_have_another_inner_width():
         assert size(equal, model)[1] == pytest.approx(goal, abs=4 * (2 * 16 + 1) / 2)
 
 
+def test_a_model_that_cannot_be_as_small_as_the_reference():
+    bar = PRESETS["memory-horizon"]["bar"].changed_by({"model.intermediate_size": 1})
+    task = bar.make_task()
+    with pytest.raises(InputError, match=r"^models: softmax_data_controlled has .*; leave it out,"):
+        bar.config(task, "softmax_data_controlled", 0)
+
+
 def test_every_variant_is_a_possible_model():
     bar = PRESETS["memory-horizon"]["bar"].changed_by(models=list(VARIANTS))
     task = bar.make_task()

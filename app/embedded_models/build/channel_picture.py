@@ -36,10 +36,10 @@ COLOURS = "YlOrRd"  # on which black text can be read
 def draw(model: Model, tokenizer: Any, files: Sequence[str], png_path: Path) -> list[Found]:
     """Draw the excerpt once for each feature, and return the channels."""
     figure = new_figure(WIDTH, HEIGHT)  # first: it says if matplotlib is missing
-    best = strongest(find(model, tokenizer, files))
     text = next((file for file in files[1::2] if FILE in file), None)
     if text is None:
         sys.exit(f"error: no file with {FILE!r} among those that test; run this with Python 3.11")
+    best = strongest(find(model, tokenizer, files))
     ids, offsets = encode(tokenizer, text)
     values = quantities(model, ids)
     for axes, found in zip(figure.subplots(2, 2).flat, best, strict=True):
