@@ -1,4 +1,4 @@
-"""The tables of docs/results.md that compare models, from the records of their experiments.
+"""The tables and pictures of docs/results.md that compare models, from the records.
 
     python benchmarks/comparisons.py benchmarks/results/experiments/recall --beyond 8
     python benchmarks/comparisons.py benchmarks/results/experiments/recall --spans 5,9
@@ -8,6 +8,10 @@ prints the table of an experiment, from its results.json, or that of its accurac
 experiment, each with other models. Finished runs count; a seed without one is a dash. The last
 column is the p-value of the lead by a paired t-test of both sides, corrected for the number of
 comparisons by Holm's method.
+
+    python benchmarks/comparisons.py benchmarks/results/experiments/recall --pictures pictures
+
+draws accuracy over span, the curves of learning, and the accuracies of all runs.
 """
 
 import argparse
@@ -27,6 +31,7 @@ from mlx_gateloop.experiments.measure import (
     mean_and_spread,
     measure_of,
 )
+from mlx_gateloop.experiments.pictures import draw_records
 from mlx_gateloop.experiments.records import read_results
 from mlx_gateloop.experiments.results import Runs, accuracy_by_span
 from mlx_gateloop.experiments.variants import REFERENCE, title
@@ -57,6 +62,7 @@ def read_parts(folders: Sequence[Path]) -> dict[str, Any]:
         if both := sorted(part["models"].keys() & whole["models"].keys()):
             raise InputError(f"{folder}: has {both[0]}, as a folder before it; leave one out")
         whole["models"] |= part["models"]
+        whole["curves"] = whole.get("curves", {}) | part.get("curves", {})
         whole["runs"] += part["runs"]
     return whole
 
@@ -118,6 +124,14 @@ def table_by_span(tree: Mapping[str, Any], edges: Sequence[int], reference: str 
         for model, values in accuracies.items()
     ]
     return markdown_table(header, rows)
+
+
+def draw(tree: Mapping[str, Any], out: Path) -> None:
+    """Draw the pictures of an experiment into a folder, and print their names."""
+    out.mkdir(parents=True, exist_ok=True)
+    measure = measure_of(tree["experiment"]["name"])
+    for name in draw_records(out, _ranked(tree), tree.get("curves", {}), measure):
+        print(out / name)
 
 
 def _ranked(tree: Mapping[str, Any]) -> Runs:
@@ -214,6 +228,9 @@ def main() -> None:
         metavar="N,N",
         help="tabulate accuracies by span, in groups that begin at 0 and at these spans",
     )
+    tables.add_argument(
+        "--pictures", type=Path, metavar="DIR", help="draw pictures into this folder instead"
+    )
     parser.add_argument("--reference", default=REFERENCE, help="the model that leads are of")
     given = parser.parse_args()
     try:
@@ -228,6 +245,9 @@ def main() -> None:
         parser.error(
             f"--reference {given.reference}: no finished run of it; choose {', '.join(models)}"
         )
+    if given.pictures is not None:
+        draw(tree, given.pictures)
+        return
     longest = min(np.flatnonzero(run["asked_by_span"]).max(initial=0) for run in finished) - 1
     if given.beyond is not None and not 0 <= given.beyond <= longest:
         parser.error(f"--beyond {given.beyond}: expected 0 to {longest}")

@@ -89,13 +89,16 @@ def _of_experiment(directory: Path) -> Iterator[Drawing]:
     import numpy as np
 
     from mlx_gateloop.experiments.experiment import Experiment
+    from mlx_gateloop.experiments.measure import measure_of
+    from mlx_gateloop.experiments.pictures import line
     from mlx_gateloop.experiments.results import counts_by_span, read_runs
     from mlx_gateloop.io import load_model
     from mlx_gateloop.plots import figures
     from mlx_gateloop.watch import trace_of
 
     root = directory.resolve().parents[1]
-    task = Experiment.load(root / "experiment.json").make_task()
+    experiment = Experiment.load(root / "experiment.json")
+    task = experiment.make_task()
     tokens = task.test.inputs[0]
     trace = trace_of(load_model(directory), tokens)
     if trace.tokens:
@@ -103,5 +106,6 @@ def _of_experiment(directory: Path) -> Iterator[Drawing]:
         yield "transitions", partial(figures.transitions, trace, marks)
     if not (runs := read_runs(root)):
         raise InputError(f"{root}: no run has a result; --resume the experiment")
-    counts = counts_by_span(runs)
-    yield "accuracy-over-span", partial(figures.accuracy_over_span, counts, task.span_name)
+    counts = {line(model): pairs for model, pairs in counts_by_span(runs).items()}
+    span = measure_of(experiment.name).span
+    yield "accuracy-over-span", partial(figures.accuracy_over_span, counts, span)

@@ -60,11 +60,6 @@ class Task:
     is_exact: bool = True
 
     @property
-    def span_name(self) -> str:
-        """The span in words, for reports."""
-        return "required memory span in inputs" if self.is_exact else "number of inputs before"
-
-    @property
     def sha256(self) -> str:
         """A fingerprint of the training and validation samples, stored in checkpoints."""
         return _sha256(self.training, self.validation)

@@ -11,6 +11,8 @@ from mlx_gateloop.experiments.measure import Measure
 from mlx_gateloop.experiments.variants import title
 from mlx_gateloop.tables import markdown_table
 
+Curve = list[tuple[int, float]]  # the steps of a run's validations, and their figures
+Curves = Mapping[str, Sequence[Curve]]  # by model
 PARTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)  # of the steps, after which means are tabulated
 
 
@@ -27,25 +29,28 @@ def log_paths(out: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dic
     }
 
 
-def speed_of_learning(
+def read_curves(
     out: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]], measure: Measure
-) -> str:
+) -> Curves:
+    """Read the curve of each model's runs."""
+    return {
+        model: [curve(path, measure) for path in paths]
+        for model, paths in log_paths(out, runs).items()
+    }
+
+
+def speed_of_learning(runs: Mapping[str, Sequence[Mapping[str, Any]]], by_model: Curves) -> str:
     """Tabulate the mean on validation data after parts of the steps.
 
     The last validations up to `PARTS` of the steps are taken, and their steps named. The learning
     rate falls to its end over all steps, so that a shorter run would not end at these values.
 
     Args:
-        out: The experiment's directory.
         runs: Each model's results.
-        measure: The figure.
+        by_model: Their curves.
     """
     rows = []
     total = max(result["total_steps"] for results in runs.values() for result in results)
-    by_model = {
-        model: [curve(path, measure) for path in paths]
-        for model, paths in log_paths(out, runs).items()
-    }
     known = {at for curves in by_model.values() for points in curves for at, _ in points}
     reached = [max((at for at in known if at <= part * total), default=None) for part in PARTS]
     steps = [step for step in dict.fromkeys(reached) if step is not None]
@@ -59,13 +64,13 @@ def speed_of_learning(
     return markdown_table(["model", *(f"{step:,} steps" for step in steps)], rows)
 
 
-def curve(log: Path, measure: Measure) -> list[tuple[int, float]]:
-    """The steps of a run's validations, and their figures."""
+def curve(log: Path, measure: Measure) -> Curve:
+    """Read the curve of a run from its log."""
     records, key = read_json_lines(log) if log.exists() else [], measure.logged
     return [(r["step"], r[key] / measure.unit) for r in records if r.get(key) is not None]
 
 
-def upto(points: Sequence[tuple[int, float]], step: int) -> float | None:
+def upto(points: Curve, step: int) -> float | None:
     """The last value up to a step; None if there is none, or the run ended before it."""
     if not points or points[-1][0] < step:
         return None

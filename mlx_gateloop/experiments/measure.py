@@ -19,6 +19,7 @@ class Measure:
         logged: its name in a run's log, of validation samples.
         unit: the result's or the log's value of one.
         is_loss: True if less is better.
+        span: the name of the spans that its answers have.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Measure:
     logged: str
     unit: float = 1.0
     is_loss: bool = False
+    span: str = "required memory span in inputs"
 
     def of(self, result: Mapping[str, Any]) -> float:
         """The value of a run's result."""
@@ -46,7 +48,14 @@ class Measure:
 
 
 ACCURACY = Measure("accuracy", "accuracy", "accuracy")
-BITS = Measure("bits per byte", "loss", "validation_loss", unit=float(np.log(2)), is_loss=True)
+BITS = Measure(
+    "bits per byte",
+    "loss",
+    "validation_loss",
+    unit=float(np.log(2)),
+    is_loss=True,
+    span="number of inputs before",
+)
 
 
 def measure_of(experiment: str) -> Measure:

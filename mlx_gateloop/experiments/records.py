@@ -1,9 +1,9 @@
 """Records of runs and of whole experiments, read back: what is damaged is recognised."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, FiniteFloat, ValidationError, model_validator
+from pydantic import BaseModel, FiniteFloat, Strict, ValidationError, model_validator
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError
@@ -68,6 +68,7 @@ class _Results(BaseModel, strict=True):
 
     experiment: _Experiment
     models: dict[str, dict[str, Any]]
+    curves: dict[str, list[list[Annotated[tuple[int, float], Strict(False)]]]] = {}
     trials: dict[str, list[TrialRecord]] = {}
     runs: list[RunRecord]
 

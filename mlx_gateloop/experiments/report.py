@@ -11,7 +11,7 @@ import numpy as np
 from mlx_gateloop.bench.machine import facts
 from mlx_gateloop.data.oracles import mean_scores
 from mlx_gateloop.data.task import Task
-from mlx_gateloop.experiments.curves import curve, log_paths, speed_of_learning
+from mlx_gateloop.experiments.curves import Curves, log_paths, read_curves, speed_of_learning
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.measure import (
     BITS,
@@ -20,13 +20,13 @@ from mlx_gateloop.experiments.measure import (
     mean_and_spread,
     measure_of,
 )
+from mlx_gateloop.experiments.pictures import draw_records, line
 from mlx_gateloop.experiments.presets import PRESETS, is_preset
 from mlx_gateloop.experiments.resets import report_resets
 from mlx_gateloop.experiments.results import (
     Runs,
     accuracy_by_span,
     counted,
-    counts_by_span,
     left_out,
     made,
     read_runs,
@@ -62,14 +62,12 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
     states = _states(out, experiment, tasks[0], runs)
     drawn = sorted({r["seed"] % len(tasks) for results in runs.values() for r in results})
     marks = mean_scores([tasks[draw] for draw in drawn])
+    curves = read_curves(out, runs, measure)
     tree = {
         "experiment": asdict(experiment),
         "environment": environment,
         "oracles": marks,
-        "curves": {
-            model: [curve(path, measure) for path in paths]
-            for model, paths in log_paths(out, runs).items()
-        },
+        "curves": curves,
         "models": {model: _summary(results, states[model]) for model, results in runs.items()},
         "trials": {model: read_trials(experiment, out, model) for model in experiment.models},
         "runs": [result for results in every.values() for result in results],
@@ -86,14 +84,14 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
             ["strategy", "accuracy"], [[name, f"{value:.3f}"] for name, value in marks.items()]
         ),
         *report_trials(experiment, out),
-        f"## Accuracy over the {tasks[0].span_name}",
+        f"## Accuracy over the {measure.span}",
         _by_span(runs),
         "## Speed of learning",
         f"Mean {measure.name} on validation data, after the steps named. The learning rate "
         "falls to zero over all steps, so a shorter run would end at other values.",
-        speed_of_learning(out, runs, measure),
+        speed_of_learning(runs, curves),
         *report_resets(runs),
-        *_draw(out, experiment, runs, tasks),
+        *_draw(out, experiment, runs, curves, tasks),
     ]
     _write(out / "results.md", "\n\n".join(text))
 
@@ -218,24 +216,23 @@ def _by_span(runs: Runs) -> str:
     return markdown_table(["model", *names], rows)
 
 
-def _draw(out: Path, experiment: Experiment, runs: Runs, tasks: Sequence[Task]) -> list[str]:
+def _draw(
+    out: Path, experiment: Experiment, runs: Runs, curves: Curves, tasks: Sequence[Task]
+) -> list[str]:
     """Draw the figures and return the Markdown that shows them."""
+    measure = measure_of(experiment.name)
     drawn = ["## Figures"]
 
     def show(name: str, text: str) -> Path:
         drawn.append(f"![{text}]({name})")
         return out / name
 
-    counts = {title(model): pairs for model, pairs in counts_by_span(runs).items()}
-    path = show("accuracy-over-span.png", "Accuracy over span")
-    figures.accuracy_over_span(counts, tasks[0].span_name, path)
-    logs = {title(model): paths for model, paths in log_paths(out, runs).items()}
-    figures.compared_curves(logs, show("training-curves.png", "Training curves"))
-    if measure_of(experiment.name) is BITS:
-        path = show("bits.png", "Bits a byte over bytes read and time")
+    for name, text in draw_records(out, runs, curves, measure).items():
+        show(name, text)
+    if measure is BITS:
+        path = show("bits.png", "Bits per byte over bytes read and time")
+        logs = {line(model): paths for model, paths in log_paths(out, runs).items()}
         figures.compression(logs, tokens_per_step(experiment.config(tasks[0], REFERENCE, 0)), path)
-    accuracies = {title(m): [r["accuracy"] for r in results] for m, results in runs.items()}
-    figures.accuracies(accuracies, show("accuracies.png", "Test accuracy of all runs"))
     for model, results in runs.items():
         task = tasks[results[0]["seed"] % len(tasks)]
         tokens = task.test.inputs[0]

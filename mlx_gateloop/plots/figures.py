@@ -9,6 +9,7 @@ import numpy as np
 
 from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.plots.style import (
+    Line,
     add_grid,
     add_legend,
     line_style,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Series = tuple[Sequence[int], Sequence[float]]  # steps, and a value at each
+Points = dict[int, float]  # values by step
 TURNS = ("−π", "−π/2", "0", "π/2", "π")  # noqa: RUF001
 BINS, FEWEST = 32, 10  # of accuracy over span; bins with fewer answers are omitted
 
@@ -49,30 +50,27 @@ def training_curves(log_path: Path, png_path: Path) -> None:
     save_png(figure, png_path)
 
 
-def compared_curves(log_paths: Mapping[str, Sequence[Path]], png_path: Path) -> None:
-    """Draw training loss and validation accuracy over steps: each model's mean, and its range.
+def learning(
+    curves: Mapping[Line, Sequence[Sequence[tuple[int, float]]]], measure: str, png_path: Path
+) -> None:
+    """Draw a measure on validation data over steps: each model's mean, and its range.
 
     Args:
-        log_paths: Each model's logs, of one run each.
+        curves: Each model's runs: steps and values.
+        measure: The name of the measure.
         png_path: The picture; an existing file is replaced.
     """
-    figure = new_figure(10, 4)
-    loss_axes = figure.add_subplot(1, 2, 1, xlabel="step", ylabel="training loss (nats)")
-    accuracy_axes = figure.add_subplot(1, 2, 2, xlabel="step", ylabel="validation accuracy")
-    lines = len(log_paths)
-    for number, (model, paths) in enumerate(log_paths.items()):
-        runs = [read_json_lines(path) for path in paths]
-        for axes, key in ((loss_axes, "loss"), (accuracy_axes, "accuracy")):
-            label = model if axes is loss_axes else None
-            _draw_range(axes, [_series(run, key) for run in runs], number, lines, label)
-    for axes in (loss_axes, accuracy_axes):
-        add_grid(axes)
+    figure = new_figure(8, 4.5)
+    axes = figure.add_subplot(xlabel="step", ylabel=f"validation {measure}")
+    for line, runs in curves.items():
+        _draw_range(axes, [dict(points) for points in runs], line, len(curves))
+    add_grid(axes)
     add_legend(figure)
     save_png(figure, png_path)
 
 
 def compression(
-    log_paths: Mapping[str, Sequence[Path]], bytes_per_step: int, png_path: Path
+    log_paths: Mapping[Line, Sequence[Path]], bytes_per_step: int, png_path: Path
 ) -> None:
     """Draw bits per byte of validation text over the bytes read, and over the time that it took.
 
@@ -85,46 +83,42 @@ def compression(
     read = figure.add_subplot(1, 2, 1, xlabel="megabytes read", ylabel="bits per byte")
     time = figure.add_subplot(1, 2, 2, xlabel="training time (s)", sharey=read)
     lines = len(log_paths)
-    for number, (model, paths) in enumerate(log_paths.items()):
+    for line, paths in log_paths.items():
         runs = [read_json_lines(path) for path in paths]
-        bits = [
-            (steps, [nats / np.log(2) for nats in losses])
-            for steps, losses in (_series(run, "validation_loss") for run in runs)
-        ]
-        clocks = [_series(run, "seconds") for run in runs]
-        _draw_range(read, bits, number, lines, model, lambda steps: steps * bytes_per_step / 1e6)
-        _draw_range(time, bits, number, lines, None, partial(_seconds, clocks))
+        losses = [_points(run, "validation_loss") for run in runs]
+        bits = [{step: nats / np.log(2) for step, nats in run.items()} for run in losses]
+        clocks = [_points(run, "seconds") for run in runs]
+        _draw_range(read, bits, line, lines, lambda steps: steps * bytes_per_step / 1e6)
+        _draw_range(time, bits, line, lines, partial(_seconds, clocks))
     for axes in (read, time):
         add_grid(axes)
-    add_legend(figure)
+    add_legend(figure, read)
     save_png(figure, png_path)
 
 
-def _seconds(clocks: Sequence[Series], steps: np.ndarray) -> np.ndarray:
+def _seconds(clocks: Sequence[Points], steps: np.ndarray) -> np.ndarray:
     """The mean time up to each of some steps."""
-    times = [np.interp(steps, [0, *at], [0, *seconds]) for at, seconds in clocks]
+    times = [np.interp(steps, [0, *clock], [0, *clock.values()]) for clock in clocks]
     return np.asarray(np.mean(times, axis=0))
 
 
 def _draw_range(
     axes: "Axes",
-    runs: Sequence[Series],
-    number: int,
+    runs: Sequence[Points],
+    line: Line,
     lines: int,
-    label: str | None,
     places: Callable[[np.ndarray], np.ndarray] = np.asarray,
 ) -> None:
     """Draw the mean of runs over the steps that all have, and the range between them."""
-    known = [dict(zip(*run, strict=True)) for run in runs]
-    steps = sorted(set.intersection(*map(set, known)))
-    values = np.array([[run[step] for step in steps] for run in known])
+    steps = sorted(set.intersection(*map(set, runs)))
+    values = np.array([[run[step] for step in steps] for run in runs])
     at = places(np.array(steps))
-    axes.plot(at, values.mean(0), label=label, **line_style(number))
+    axes.plot(at, values.mean(0), label=line.name, **line_style(line.number))
     if len(runs) > 1:
-        axes.fill_between(at, values.min(0), values.max(0), **range_style(number, lines))
+        axes.fill_between(at, values.min(0), values.max(0), **range_style(line.number, lines))
 
 
-def accuracies(values: Mapping[str, Sequence[float]], png_path: Path) -> None:
+def accuracies(values: Mapping[Line, Sequence[float]], png_path: Path) -> None:
     """Draw the accuracy of every run as a dot, and each model's mean as a line.
 
     Args:
@@ -133,19 +127,19 @@ def accuracies(values: Mapping[str, Sequence[float]], png_path: Path) -> None:
     """
     figure = new_figure(8, 0.4 * len(values) + 1.2)
     axes = figure.add_subplot(xlabel="test accuracy")
-    for row, found in enumerate(values.values()):
-        colour = line_style(row)["color"]
+    for row, (line, found) in enumerate(values.items()):
+        colour = line_style(line.number)["color"]
         axes.scatter(found, [row] * len(found), color=colour, alpha=0.6, zorder=2)
         mean = float(np.mean(found))
         axes.plot([mean, mean], [row - 0.3, row + 0.3], color=colour, linewidth=3, zorder=3)
-    axes.set_yticks(range(len(values)), list(values))
+    axes.set_yticks(range(len(values)), [line.name for line in values])
     axes.invert_yaxis()  # the first model on top
     add_grid(axes, "x")
     save_png(figure, png_path)
 
 
 def accuracy_over_span(
-    counts: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]], span: str, png_path: Path
+    counts: Mapping[Line, Sequence[tuple[np.ndarray, np.ndarray]]], span: str, png_path: Path
 ) -> None:
     """Draw accuracy over the span of answers: the mean over seeds, and their range.
 
@@ -156,7 +150,7 @@ def accuracy_over_span(
     """
     figure = new_figure(8, 4.5)
     axes = figure.add_subplot(xlabel=span, ylabel="test accuracy")
-    for number, (model, runs) in enumerate(counts.items()):
+    for line, runs in counts.items():
         edges = np.unique(np.linspace(0, len(runs[0][0]), BINS + 1).astype(int))[:-1]
         asked, right = (
             np.array([np.add.reduceat(run[which], edges) for run in runs]) for which in (0, 1)
@@ -164,8 +158,8 @@ def accuracy_over_span(
         known = (asked >= FEWEST).all(0)
         accuracy = right[:, known] / asked[:, known]
         centres = (edges + (np.append(edges[1:], len(runs[0][0])) - 1))[known] / 2
-        axes.plot(centres, accuracy.mean(0), label=model, **line_style(number))
-        style = range_style(number, len(counts))
+        axes.plot(centres, accuracy.mean(0), label=line.name, **line_style(line.number))
+        style = range_style(line.number, len(counts))
         axes.fill_between(centres, accuracy.min(0), accuracy.max(0), **style)
     axes.set_ylim(0, 1.02)
     add_grid(axes)
@@ -244,5 +238,9 @@ def _mean_direction(angles: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _series(records: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
-    points = [(r["step"], r[name]) for r in records if r.get(name) is not None]
-    return [step for step, _ in points], [value for _, value in points]
+    points = _points(records, name)
+    return [*points], [*points.values()]
+
+
+def _points(records: list[dict[str, Any]], name: str) -> Points:
+    return {r["step"]: r[name] for r in records if r.get(name) is not None}

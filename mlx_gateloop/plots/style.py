@@ -1,7 +1,7 @@
 """The style that all pictures share, and the one way to save them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mlx_gateloop.files import replacing
 
@@ -12,6 +12,13 @@ if TYPE_CHECKING:
 COLOURS = 10  # in matplotlib's cycle; lines after them are dashed
 LEGEND_COLUMNS = 3
 DOTS_PER_INCH = 120
+
+
+class Line(NamedTuple):
+    """The name of a line in legends, and the number of its style."""
+
+    name: str
+    number: int
 
 
 def new_figure(width: float, height: float) -> "Figure":

@@ -130,6 +130,7 @@ def test_accuracies_by_span_and_the_leads_in_the_last_group(comparisons, tree):
         (["--spans", "1,4"], "--spans: expected increasing spans from 1 to 3"),
         (["--spans", "1,a"], "--spans: invalid spans value: '1,a'"),
         (["--spans", "1", "--beyond", "1"], "not allowed with argument"),
+        (["--spans", "1", "--pictures", "DIR"], "not allowed with argument"),
         (["--beyond", "2", "--reference", "retnet"], "RetNet is ahead by (95%)"),
         (["--beyond", "-1"], "--beyond -1: expected 0 to 2"),
         (["--beyond", "3"], "--beyond 3: expected 0 to 2"),
@@ -146,6 +147,16 @@ def test_the_command(comparisons, tree, tmp_path, monkeypatch, capsys, options, 
     shown = capsys.readouterr()
     assert words in shown.out + shown.err
     assert len(shown.err.splitlines()) == ("ahead" not in words)
+
+
+def test_pictures_of_the_parts(comparisons, folders, monkeypatch, capsys, tmp_path):
+    _, first, second, _ = folders
+    arguments = ["comparisons.py", str(first), str(second), "--pictures", str(tmp_path / "a" / "b")]
+    monkeypatch.setattr("sys.argv", arguments)
+    comparisons.main()
+    names = capsys.readouterr().out.splitlines()
+    assert {Path(name).name for name in names} == {"accuracy-over-span.png", "accuracies.png"}
+    assert all(Path(name).read_bytes()[:4] == b"\x89PNG" for name in names)
 
 
 def test_a_folder_without_an_experiment(comparisons, tmp_path, monkeypatch, capsys):

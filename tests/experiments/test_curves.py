@@ -1,6 +1,6 @@
 import json
 
-from mlx_gateloop.experiments.curves import curve, speed_of_learning, upto
+from mlx_gateloop.experiments.curves import curve, read_curves, speed_of_learning, upto
 from mlx_gateloop.experiments.measure import ACCURACY, BITS
 
 
@@ -24,7 +24,9 @@ def test_means_over_runs_that_came_so_far(tmp_path):
         "data_controlled": [run("data_controlled", 0, 32), run("data_controlled", 1, 32)],
         "lru": [run("lru", 0, 8)],
     }
-    header, _, one, other = speed_of_learning(tmp_path, runs, ACCURACY).splitlines()
+    header, _, one, other = speed_of_learning(
+        runs, read_curves(tmp_path, runs, ACCURACY)
+    ).splitlines()
     assert [cell.strip() for cell in header.split("|")[2:-1]] == [
         f"{n} steps" for n in (2, 4, 8, 16, 32)
     ]

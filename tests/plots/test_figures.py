@@ -5,8 +5,10 @@ import pytest
 
 from mlx_gateloop.plots import figures
 from mlx_gateloop.plots.figures import training_curves
+from mlx_gateloop.plots.style import Line
 from mlx_gateloop.watch.trace import Trace
 
+ONE, OTHER = Line("one", 0), Line("other", 11)
 RECORDS = [
     {"step": 1, "loss": 5.5, "learning_rate": 0.01},
     {"step": 2, "loss": None, "learning_rate": 0.02},
@@ -53,28 +55,34 @@ def test_accuracy_over_span_is_right_over_asked(tmp_path, plotted):
     asked[40:] = 1  # too few to say
     right = np.minimum(asked, np.arange(64))
     runs = [(asked, right), (asked, asked)]
-    figures.accuracy_over_span({"one": runs}, "inputs", tmp_path / "a.png")
+    figures.accuracy_over_span({ONE: runs}, "inputs", tmp_path / "a.png")
     ((spans, accuracy),) = plotted["one"]
     np.testing.assert_allclose(spans, np.arange(20) * 2 + 0.5)
     np.testing.assert_allclose(accuracy, (1 + spans / 50) / 2)
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 
-def test_compared_curves_draw_means_over_the_steps_that_all_runs_have(tmp_path, plotted):
-    def log(name, *losses):
-        records = [{"step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
-        records += [{"step": 2, "validation_loss": 2.0, "accuracy": losses[0] / 10}]
-        path = tmp_path / name
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
-        return path
+def test_learning_is_the_mean_over_the_steps_that_all_runs_have(tmp_path, plotted):
+    runs = [[(1, 0.25), (2, 0.5)], [(1, 0.35), (2, 0.7), (3, 0.9)]]
+    figures.learning({ONE: runs, OTHER: [[(1, 0.3)]]}, "accuracy", tmp_path / "c.png")
+    ((one,), (other,)) = plotted["one"], plotted["other"]
+    np.testing.assert_allclose(one, [[1, 2], [0.3, 0.6]])
+    assert other.tolist() == [[1], [0.3]]
+    assert [path.name for path in tmp_path.iterdir()] == ["c.png"]
 
-    logs = {"one": [log("a", 2.5, 1.0), log("b", 3.5, 2.0, 0.5)], "other": [log("c", 3.0)]}
-    figures.compared_curves(logs, tmp_path / "c.png")
-    ((one,), (other,)) = plotted["one"], plotted["other"]  # named once
-    assert one.tolist() == [[1, 2], [3.0, 1.5]]
-    assert other.tolist() == [[1], [3.0]]
-    (first, second) = plotted[None]
-    np.testing.assert_allclose([first, second], [[[2], [0.3]], [[2], [0.3]]])
+
+def test_a_line_looks_the_same_whatever_is_beside_it(tmp_path, monkeypatch):
+    from matplotlib.axes import Axes
+
+    drawn, plot = [], Axes.plot
+    monkeypatch.setattr(
+        Axes, "plot", lambda self, *line, **style: drawn.append(style) or plot(self, *line, **style)
+    )
+    figures.learning({OTHER: [[(1, 0.3)]]}, "accuracy", tmp_path / "a.png")
+    figures.learning({ONE: [[(1, 0.3)]], OTHER: [[(1, 0.3)]]}, "accuracy", tmp_path / "b.png")
+    alone, one, beside = drawn
+    assert alone == beside
+    assert alone["color"] != one["color"]
 
 
 def test_compression_over_bytes_and_over_time(tmp_path, plotted):
@@ -88,13 +96,12 @@ def test_compression_over_bytes_and_over_time(tmp_path, plotted):
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
         return path
 
-    figures.compression({"one": [log("a", 1.0), log("b", 2.0)]}, 500_000, tmp_path / "c.png")
-    np.testing.assert_allclose(plotted["one"], [[[0.5, 2.0], [3, 2]]])
-    np.testing.assert_allclose(plotted[None], [[[1.5, 6.0], [3, 2]]])
+    figures.compression({ONE: [log("a", 1.0), log("b", 2.0)]}, 500_000, tmp_path / "c.png")
+    np.testing.assert_allclose(plotted["one"], [[[0.5, 2.0], [3, 2]], [[1.5, 6.0], [3, 2]]])
 
 
 def test_accuracies_have_a_row_for_each_model(tmp_path, plotted):
-    figures.accuracies({"one": [0.5, 0.7], "other": [0.2]}, tmp_path / "d.png")
+    figures.accuracies({ONE: [0.5, 0.7], OTHER: [0.2]}, tmp_path / "d.png")
     (first, second) = plotted[None]
     np.testing.assert_allclose([first, second], [[[0.6] * 2, [-0.3, 0.3]], [[0.2] * 2, [0.7, 1.3]]])
     assert (tmp_path / "d.png").read_bytes()[:4] == b"\x89PNG"
