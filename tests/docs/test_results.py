@@ -13,6 +13,7 @@ from mlx_gateloop.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
+SMALL = ["memory-horizon-small", "memory-horizon-small-2"]
 
 
 @pytest.fixture(scope="module")
@@ -25,34 +26,34 @@ def comparisons():
 
 
 @pytest.mark.parametrize(
-    ("name", "beyond"),
+    ("names", "beyond"),
     [
-        ("memory-horizon-bar", 32),
-        ("memory-horizon-bar-long", 32),
-        ("memory-horizon-small", 32),
-        ("recall", 8),
-        ("recall-long", 8),
-        ("text-python", None),
+        (["memory-horizon-bar"], 32),
+        (["memory-horizon-bar-long"], 32),
+        (SMALL, 32),
+        (["recall"], 8),
+        (["recall-long"], 8),
+        (["text-python"], None),
     ],
 )
-def test_the_page_has_the_table_of_the_records(comparisons, name, beyond):
+def test_the_page_has_the_table_of_the_records(comparisons, names, beyond):
     page = (ROOT / "docs" / "results.md").read_text("utf-8")
-    tree = json.loads((RECORDS / name / "results.json").read_text("utf-8"))
+    tree = comparisons.read_parts([RECORDS / name for name in names])
     assert f"\n\n{comparisons.table(tree, beyond)}\n\n" in page
 
 
 @pytest.mark.parametrize(
-    ("name", "edges"),
+    ("names", "edges"),
     [
-        ("memory-horizon-bar", [33]),
-        ("memory-horizon-bar-long", [33]),
-        ("memory-horizon-small", [5, 9, 17, 33]),
-        ("memory-horizon-paper", [3, 5, 9, 17, 25, 33, 65, 97, 129]),
+        (["memory-horizon-bar"], [33]),
+        (["memory-horizon-bar-long"], [33]),
+        (SMALL, [5, 9, 17, 33]),
+        (["memory-horizon-paper"], [3, 5, 9, 17, 25, 33, 65, 97, 129]),
     ],
 )
-def test_the_page_has_accuracies_by_span(comparisons, name, edges):
+def test_the_page_has_accuracies_by_span(comparisons, names, edges):
     page = (ROOT / "docs" / "results.md").read_text("utf-8")
-    tree = json.loads((RECORDS / name / "results.json").read_text("utf-8"))
+    tree = comparisons.read_parts([RECORDS / name for name in names])
     assert f"\n\n{comparisons.table_by_span(tree, edges)}\n\n" in page
 
 
