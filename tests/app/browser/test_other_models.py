@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mlx_gateloop as gl
-from mlx_gateloop.generate import Sampling, stream
+from mlx_gateloop.generate import Sampling, Speed, stream
 from mlx_gateloop.io import load_any
 
 CODES = """layer => {
@@ -37,15 +37,19 @@ def falcon(page):
 
 @pytest.fixture(scope="module")
 def recorder(endless_models):
-    """The recording of the answer to a message."""
+    """The recording of the answer to a message, the answer, and the tokens in the view."""
     model, tokenizer = load_any(endless_models / "falcon")
 
     def record(text):
         messages = [{"role": "user", "content": text}]
         sampling = Sampling(0.7, top_p=0.95, min_p=0.05, seed=7)
+        speed = Speed()
         with gl.watch.recording(model) as recorder:
-            answer = "".join(stream(model, tokenizer, messages, sampling, max_tokens=TOKENS))
-        return recorder, answer
+            pieces = stream(model, tokenizer, messages, sampling, max_tokens=TOKENS, speed=speed)
+            answer = "".join(pieces)
+        # mlx-lm has read the token that ends an answer before it tells; the view has it not.
+        has_ended = speed.tokens < TOKENS
+        return recorder, answer, recorder.trace.tokens - has_ended
 
     return record
 
@@ -60,10 +64,10 @@ def codes(page, layer):
 def test_every_column_of_a_hybrid_is_the_recorders(falcon, recorder):
     falcon.ask("what does a state remember")
     tokens = falcon.finished()
-    expected, answer = recorder("what does a state remember")
+    expected, answer, read = recorder("what does a state remember")
     visible = answer.replace("\r", " ").strip("\n")  # a browser shows a carriage return as a space
     assert falcon.said("bot") == [visible]
-    assert tokens == expected.trace.tokens
+    assert tokens == read
     for layer in range(2):
         shown = codes(falcon, layer).astype(int)
         assert len(shown) == tokens
@@ -93,7 +97,7 @@ def test_a_hybrid_chats_is_undone_edited_saved_and_opened(falcon):
     falcon.ask("a second one")
     falcon.finished()
     now, whole = falcon.read()
-    assert now < 30 < whole
+    assert now < first < whole  # the first message was not read again
     assert (codes(falcon, 1)[:first] == before).all()
     said = falcon.said("bot")
     falcon.tab.get_by_label("Undo").last.click()
@@ -112,7 +116,7 @@ def test_a_hybrid_chats_is_undone_edited_saved_and_opened(falcon):
     falcon.tab.get_by_label("Submit").last.click()
     falcon.begun(before)
     falcon.finished()
-    assert falcon.read()[0] < 30
+    assert falcon.read()[0] < first
     falcon.save("a hybrid")
     said = falcon.said("bot")
     falcon.tab.locator("#clear").click()
