@@ -246,7 +246,10 @@ def main() -> None:
             f"--reference {given.reference}: no finished run of it; choose {', '.join(models)}"
         )
     if given.pictures is not None:
-        draw(tree, given.pictures)
+        try:
+            draw(tree, given.pictures)
+        except OSError as error:
+            parser.error(f"--pictures {given.pictures}: {error.strerror}; choose another folder")
         return
     longest = min(np.flatnonzero(run["asked_by_span"]).max(initial=0) for run in finished) - 1
     if given.beyond is not None and not 0 <= given.beyond <= longest:

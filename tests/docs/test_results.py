@@ -135,6 +135,7 @@ def test_accuracies_by_span_and_the_leads_in_the_last_group(comparisons, tree):
         (["--beyond", "2", "--reference", "retnet"], "RetNet is ahead by (95%)"),
         (["--beyond", "-1"], "--beyond -1: expected 0 to 2"),
         (["--beyond", "3"], "--beyond 3: expected 0 to 2"),
+        (["--pictures", "/dev/null"], "--pictures /dev/null: File exists; choose another folder"),
         (["--reference", "s5"], "--reference s5: no finished run of it"),
         (["--reference", "nosuch"], "of it; choose retnet, data_controlled, softmax; see"),
         (["--nothing"], "error: unrecognized arguments: --nothing; see"),
