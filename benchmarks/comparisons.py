@@ -241,16 +241,16 @@ def main() -> None:
     models = dict.fromkeys(run["model"] for run in finished)
     if not finished:
         parser.error(f"{given.folders[0]}: no run is finished; --resume the experiment")
-    if given.reference not in models:
-        parser.error(
-            f"--reference {given.reference}: no finished run of it; choose {', '.join(models)}"
-        )
     if given.pictures is not None:
         try:
             draw(tree, given.pictures)
         except OSError as error:
             parser.error(f"--pictures {given.pictures}: {error.strerror}; choose another folder")
         return
+    if given.reference not in models:
+        parser.error(
+            f"--reference {given.reference}: no finished run of it; choose {', '.join(models)}"
+        )
     longest = min(np.flatnonzero(run["asked_by_span"]).max(initial=0) for run in finished) - 1
     if given.beyond is not None and not 0 <= given.beyond <= longest:
         parser.error(f"--beyond {given.beyond}: expected 0 to {longest}")

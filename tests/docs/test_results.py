@@ -151,10 +151,11 @@ def test_the_command(comparisons, tree, tmp_path, monkeypatch, capsys, options, 
     assert len(shown.err.splitlines()) == ("ahead" not in words)
 
 
-def test_pictures_of_the_parts(comparisons, folders, monkeypatch, capsys, tmp_path):
-    _, first, second, _ = folders
-    arguments = ["comparisons.py", str(first), str(second), "--pictures", str(tmp_path / "a" / "b")]
-    monkeypatch.setattr("sys.argv", arguments)
+@pytest.mark.parametrize("parts", [[1, 2], [2]])  # the last one has no model to refer to
+def test_pictures_of_the_parts(comparisons, folders, monkeypatch, capsys, tmp_path, parts):
+    out = tmp_path / "a" / "b"
+    arguments = [str(folders[part]) for part in parts]
+    monkeypatch.setattr("sys.argv", ["comparisons.py", *arguments, "--pictures", str(out)])
     comparisons.main()
     names = capsys.readouterr().out.splitlines()
     assert {Path(name).name for name in names} == {"accuracy-over-span.png", "accuracies.png"}
