@@ -24,15 +24,25 @@ TOKENS = 24
 
 
 @pytest.fixture
-def falcon(page):
-    """A page with a tiny random falcon_h1, whose answers are the same every time."""
-    page.choose("falcon")
-    about = "document.querySelector('#model-about').innerText"
-    page.tab.wait_for_function(f"{about} === '2 layers, falcon_h1'")
+def seeded(page):
+    """A page whose answers are the same every time: others may end at their first token."""
     page.set("#seed input", 7)
     page.set_tokens(TOKENS)
     yield page
     page.set("#seed input", -1)
+
+
+def choose(page, name, type):
+    page.choose(name)
+    about = "document.querySelector('#model-about').innerText"
+    page.tab.wait_for_function(f"{about} === '2 layers, {type}'")
+
+
+@pytest.fixture
+def falcon(seeded):
+    """A page with a tiny random falcon_h1."""
+    choose(seeded, "falcon", "falcon_h1")
+    return seeded
 
 
 @pytest.fixture(scope="module")
@@ -130,9 +140,9 @@ def test_a_hybrid_chats_is_undone_edited_saved_and_opened(falcon):
     assert now < 30 < 60 < whole
 
 
-def test_attention_alone_answers_and_says_that_there_is_nothing_to_see(page):
-    page.choose("llama")
-    page.set_tokens(TOKENS)
+def test_attention_alone_answers_and_says_that_there_is_nothing_to_see(seeded):
+    page = seeded
+    choose(page, "llama", "llama")
     page.tab.locator("#chat-box textarea").fill("hello")
     page.tab.locator("#chat-box textarea").press("Enter")
     page.tab.wait_for_function("/done/.test(document.querySelector('#chat-status').innerText)")
