@@ -11,7 +11,12 @@ comparisons by Holm's method.
 
     python benchmarks/comparisons.py benchmarks/results/experiments/recall --pictures pictures
 
-draws accuracy over span, the curves of learning, and the accuracies of all runs.
+draws accuracy over span, the curves of learning, the accuracies of all runs and, of a text, bits
+per byte.
+
+    python benchmarks/comparisons.py benchmarks/results/experiments/recall --report
+
+prints results.md, as the experiment writes it, from its results.json.
 """
 
 import argparse
@@ -33,6 +38,7 @@ from mlx_gateloop.experiments.measure import (
 )
 from mlx_gateloop.experiments.pictures import draw_records
 from mlx_gateloop.experiments.records import read_results
+from mlx_gateloop.experiments.report_text import report_text
 from mlx_gateloop.experiments.results import Runs, accuracy_by_span
 from mlx_gateloop.experiments.variants import REFERENCE, title
 from mlx_gateloop.tables import markdown_table
@@ -54,7 +60,7 @@ def read_parts(folders: Sequence[Path]) -> dict[str, Any]:
     Raises:
         InputError: A folder without results, parts of different experiments, or a model in two.
     """
-    whole, *others = (read_results(folder) for folder in folders)
+    whole, *others = map(read_results, folders)
     for folder, part in zip(folders[1:], others, strict=True):
         for key in SHARED:
             if part["experiment"].get(key) != whole["experiment"].get(key):
@@ -129,8 +135,7 @@ def table_by_span(tree: Mapping[str, Any], edges: Sequence[int], reference: str 
 def draw(tree: Mapping[str, Any], out: Path) -> None:
     """Draw the pictures of an experiment into a folder, and print their names."""
     out.mkdir(parents=True, exist_ok=True)
-    measure = measure_of(tree["experiment"]["name"])
-    for name in draw_records(out, _ranked(tree), tree.get("curves", {}), measure):
+    for name in draw_records(out, tree):
         print(out / name)
 
 
@@ -206,6 +211,11 @@ def _lead(leads: list[float]) -> str:
     return f"{np.mean(leads):.3f}{interval(leads)}".replace("95%: ", "") if leads else ""
 
 
+def names(text: str) -> list[str]:
+    """Read names that commas part."""
+    return text.split(",")
+
+
 def spans(text: str) -> list[int]:
     """Read spans that commas part."""
     return [int(span) for span in text.split(",")]
@@ -231,12 +241,20 @@ def main() -> None:
     tables.add_argument(
         "--pictures", type=Path, metavar="DIR", help="draw pictures into this folder instead"
     )
+    tables.add_argument("--report", action="store_true", help="print results.md of one folder")
+    parser.add_argument(
+        "--models", type=names, metavar="NAME,NAME", help="only these models; default: all"
+    )
     parser.add_argument("--reference", default=REFERENCE, help="the model that leads are of")
     given = parser.parse_args()
     try:
         tree = read_parts(given.folders)
     except InputError as error:
         parser.exit(2, f"error: {error}\n")
+    if given.models is not None:
+        if unknown := [name for name in given.models if name not in tree["models"]]:
+            parser.error(f"--models: no {unknown[0]} there; choose {', '.join(tree['models'])}")
+        tree["runs"] = [run for run in tree["runs"] if run["model"] in given.models]
     finished = [run for run in tree["runs"] if run["finished"]]
     models = dict.fromkeys(run["model"] for run in finished)
     if not finished:
@@ -246,6 +264,11 @@ def main() -> None:
             draw(tree, given.pictures)
         except OSError as error:
             parser.error(f"--pictures {given.pictures}: {error.strerror}; choose another folder")
+        return
+    if given.report:
+        if len(given.folders) > 1:
+            parser.error("--report: a report is of one folder; give one")
+        print(report_text(tree, given.folders[0]))
         return
     if given.reference not in models:
         parser.error(

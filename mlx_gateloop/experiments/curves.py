@@ -16,26 +16,21 @@ Curves = Mapping[str, Sequence[Curve]]  # by model
 PARTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)  # of the steps, after which means are tabulated
 
 
-def log_paths(out: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Path]]:
-    """The log of each model's runs.
+def read_curves(
+    out: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]], measure: Measure
+) -> Curves:
+    """Read the curve of each model's runs.
 
     Args:
         out: The experiment's directory.
         runs: Each model's results.
+        measure: The figure.
     """
     return {
-        model: [out / "runs" / f"{model}-{r['seed']}" / "log.jsonl" for r in results]
+        model: [
+            curve(out / "runs" / f"{model}-{r['seed']}" / "log.jsonl", measure) for r in results
+        ]
         for model, results in runs.items()
-    }
-
-
-def read_curves(
-    out: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]], measure: Measure
-) -> Curves:
-    """Read the curve of each model's runs."""
-    return {
-        model: [curve(path, measure) for path in paths]
-        for model, paths in log_paths(out, runs).items()
     }
 
 

@@ -1,13 +1,25 @@
 """The pictures of an experiment that are drawn from its records alone."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from mlx_gateloop.experiments.curves import Curves
-from mlx_gateloop.experiments.measure import Measure
-from mlx_gateloop.experiments.results import Runs, counts_by_span
+import numpy as np
+
+from mlx_gateloop.experiments.experiment import Experiment
+from mlx_gateloop.experiments.measure import BITS, measure_of
+from mlx_gateloop.experiments.presets import claims
+from mlx_gateloop.experiments.results import counted, counts_by_span, runs_of
 from mlx_gateloop.experiments.variants import VARIANTS, title
 from mlx_gateloop.plots import figures
 from mlx_gateloop.plots.style import Line
+
+SPANS, LEARNING, RUNS, READ = (
+    "accuracy-over-span.png",
+    "training-curves.png",
+    "accuracies.png",
+    "bits.png",
+)
 
 
 def line(model: str) -> Line:
@@ -15,27 +27,51 @@ def line(model: str) -> Line:
     return Line(title(model), (*VARIANTS, model).index(model))
 
 
-def draw_records(out: Path, runs: Runs, curves: Curves, measure: Measure) -> dict[str, str]:
-    """Draw accuracy over span, the curves of learning, and the accuracies of all runs.
+def transitions_png(model: str) -> str:
+    """The name of the picture of a model's transitions."""
+    return f"transitions-{model}.png"
+
+
+def captions(models: Iterable[str]) -> dict[str, str]:
+    """What the pictures of an experiment show, by their names; it need not have all."""
+    return {
+        SPANS: "Accuracy over span",
+        LEARNING: "Training curves",
+        RUNS: "Test accuracy of all runs",
+        READ: "Bits per byte over bytes read and time",
+        **{transitions_png(model): f"State transitions, {title(model)}" for model in models},
+    }
+
+
+def draw_records(out: Path, tree: Mapping[str, Any]) -> list[str]:
+    """Draw accuracy over span, the curves of learning, all accuracies, and a text's bits per byte.
 
     Args:
         out: The folder for the pictures; those that it has are replaced.
-        runs: Each model's results.
-        curves: Each model's curves; a model may have none.
-        measure: The figure.
+        tree: What results.json holds.
 
     Returns:
-        The names of the files, and what they show.
+        The names of the files.
     """
-    models = sorted(runs, key=lambda model: line(model).number)
-    counts = counts_by_span(runs)
-    drawn = {"accuracy-over-span.png": "Accuracy over span"}
-    spans = {line(model): counts[model] for model in models}
-    figures.accuracy_over_span(spans, measure.span, out / "accuracy-over-span.png")
-    if learning := {line(model): curves[model] for model in models if curves.get(model)}:
-        drawn["training-curves.png"] = "Training curves"
-        figures.learning(learning, measure.name, out / "training-curves.png")
-    drawn["accuracies.png"] = "Test accuracy of all runs"
-    accuracies = {line(model): [r["accuracy"] for r in runs[model]] for model in models}
-    figures.accuracies(accuracies, out / "accuracies.png")
+    runs, measure = counted(runs_of(tree)), measure_of(tree["experiment"]["name"])
+    lines = {model: line(model) for model in runs}
+    counts = {lines[model]: pairs for model, pairs in counts_by_span(runs).items()}
+    figures.accuracy_over_span(counts, measure.span, out / SPANS)
+    accuracies = {lines[model]: [r["accuracy"] for r in runs[model]] for model in runs}
+    experiment = Experiment.read(tree["experiment"], out)
+    claimed = {lines[model]: value for model, value in claims(experiment).items() if model in runs}
+    figures.accuracies(accuracies, out / RUNS, claimed)
+    drawn = [SPANS, RUNS]
+    known = tree.get("curves", {})
+    curves = {lines[model]: known[model] for model in runs if known.get(model)}
+    if curves:
+        figures.learning(curves, measure.name, out / LEARNING)
+        drawn.append(LEARNING)
+    if curves and measure is BITS and "tokens_per_step" in tree:
+        seconds = {
+            lines[model]: float(np.mean([r["seconds"] / r["steps"] for r in results]))
+            for model, results in runs.items()
+        }
+        figures.compression(curves, tree["tokens_per_step"], seconds, out / READ)
+        drawn.append(READ)
     return drawn

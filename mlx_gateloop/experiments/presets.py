@@ -84,7 +84,15 @@ _EXPERIMENTS = [
         draws=1,
     ),
 ]
+# Accuracies on Memory Horizon: paper, section 5.1, figure 6.
+CLAIMS = {("memory-horizon", "paper"): {"data_controlled": 0.43, "fixed": 0.25}}
 PRESETS = {name: {e.preset: e for e in _EXPERIMENTS if e.name == name} for name in TASKS}
+
+
+def claims(experiment: Experiment) -> dict[str, float]:
+    """Return the paper's accuracies by model, where the experiment is as the paper's."""
+    as_published = is_preset(experiment) and not (experiment.trials or experiment.settings)
+    return CLAIMS.get((experiment.name, experiment.preset), {}) if as_published else {}
 
 
 def is_preset(experiment: Experiment) -> bool:

@@ -1,6 +1,6 @@
 """The results of an experiment's runs: which there are, which count, and how they were made."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,18 @@ Runs = dict[str, list[dict[str, Any]]]  # by model
 def read_runs(out: Path) -> Runs:
     """Read the results of each model, in the order of `VARIANTS`, sorted by seed."""
     records = [read_record(file, RunRecord) for file in out.glob("runs/*/test.json")]
-    results = [record for record in records if record is not None]
-    results.sort(key=lambda result: result["seed"])
-    runs = {model: [r for r in results if r["model"] == model] for model in VARIANTS}
+    return _by_model([record for record in records if record is not None])
+
+
+def runs_of(tree: Mapping[str, Any]) -> Runs:
+    """The results of each model in what results.json holds, as `read_runs` gives them."""
+    return _by_model(tree["runs"])
+
+
+def _by_model(results: Sequence[dict[str, Any]]) -> Runs:
+    ranked = sorted(results, key=lambda result: result["seed"])
+    models = dict.fromkeys((*VARIANTS, *(result["model"] for result in ranked)))
+    runs = {model: [r for r in ranked if r["model"] == model] for model in models}
     return {model: results for model, results in runs.items() if results}
 
 

@@ -4,7 +4,7 @@ The trials of all models have equal numbers of steps. They train on a draw of th
 where the task draws it, and never see test samples.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -161,8 +161,15 @@ def near_an_end(experiment: Experiment, chosen: Mapping[str, Any]) -> set[str]:
     }
 
 
-def report_trials(experiment: Experiment, out: Path) -> list[str]:
-    """Report the trials of each model, and the settings that were chosen."""
+def report_trials(
+    experiment: Experiment, made: Mapping[str, Sequence[dict[str, Any]]]
+) -> list[str]:
+    """Report the trials of each model, and the settings that were chosen.
+
+    Args:
+        experiment: The experiment.
+        made: The records of each model's trials.
+    """
     if experiment.settings:
         rows = [
             [title(model), _listed(_effective(model, values))]
@@ -177,9 +184,9 @@ def report_trials(experiment: Experiment, out: Path) -> list[str]:
         return []
     rows = []
     for model in experiment.models:
-        records = read_trials(experiment, out, model)
+        records = made.get(model, [])
         known = [record["validation_loss"] for record in records if _has_loss(record)]
-        chosen = _effective(model, best(experiment, out, model))
+        chosen = _effective(model, _best(records))
         rows.append(
             [
                 title(model),

@@ -1,7 +1,6 @@
 """Plots of a run, of a comparison of runs, and of state transitions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from mlx_gateloop.plots.style import (
     Line,
     add_grid,
     add_legend,
+    add_ranked_legend,
     line_style,
     new_figure,
     range_style,
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Points = dict[int, float]  # values by step
+Curves = Mapping[Line, Sequence[Sequence[tuple[int, float]]]]  # each model's runs: step, value
 TURNS = ("−π", "−π/2", "0", "π/2", "π")  # noqa: RUF001
 BINS, FEWEST = 32, 10  # of accuracy over span; bins with fewer answers are omitted
+MOST_RANGES = 4  # more ranges over one another cannot be told apart
 
 
 def training_curves(log_path: Path, png_path: Path) -> None:
@@ -50,80 +52,79 @@ def training_curves(log_path: Path, png_path: Path) -> None:
     save_png(figure, png_path)
 
 
-def learning(
-    curves: Mapping[Line, Sequence[Sequence[tuple[int, float]]]], measure: str, png_path: Path
-) -> None:
-    """Draw a measure on validation data over steps: each model's mean, and its range.
+def learning(curves: Curves, measure: str, png_path: Path) -> None:
+    """Draw a measure on validation data over steps: the mean of runs, and the range of a few.
 
     Args:
-        curves: Each model's runs: steps and values.
+        curves: The runs of each model.
         measure: The name of the measure.
         png_path: The picture; an existing file is replaced.
     """
-    figure = new_figure(8, 4.5)
+    figure = new_figure(10, 4.5)
     axes = figure.add_subplot(xlabel="step", ylabel=f"validation {measure}")
     for line, runs in curves.items():
-        _draw_range(axes, [dict(points) for points in runs], line, len(curves))
+        _draw_mean(axes, runs, line, len(curves))
     add_grid(axes)
-    add_legend(figure)
+    add_ranked_legend(figure, axes)
     save_png(figure, png_path)
 
 
 def compression(
-    log_paths: Mapping[Line, Sequence[Path]], bytes_per_step: int, png_path: Path
+    curves: Curves, bytes_per_step: int, seconds: Mapping[Line, float], png_path: Path
 ) -> None:
     """Draw bits per byte of validation text over the bytes read, and over the time that it took.
 
     Args:
-        log_paths: Each model's logs, of one run each.
+        curves: The runs of each model: steps and bits per byte.
         bytes_per_step: Bytes that each of their steps reads.
+        seconds: The mean time of a model's step.
         png_path: The picture; an existing file is replaced.
     """
-    figure = new_figure(10, 4)
-    read = figure.add_subplot(1, 2, 1, xlabel="megabytes read", ylabel="bits per byte")
+    figure = new_figure(12, 4.5)
+    label = "validation bits per byte"
+    read = figure.add_subplot(1, 2, 1, xlabel="megabytes read", ylabel=label)
     time = figure.add_subplot(1, 2, 2, xlabel="training time (s)", sharey=read)
-    lines = len(log_paths)
-    for line, paths in log_paths.items():
-        runs = [read_json_lines(path) for path in paths]
-        losses = [_points(run, "validation_loss") for run in runs]
-        bits = [{step: nats / np.log(2) for step, nats in run.items()} for run in losses]
-        clocks = [_points(run, "seconds") for run in runs]
-        _draw_range(read, bits, line, lines, lambda steps: steps * bytes_per_step / 1e6)
-        _draw_range(time, bits, line, lines, partial(_seconds, clocks))
+    for line, runs in curves.items():
+        _draw_mean(read, runs, line, len(curves), bytes_per_step / 1e6)
+        _draw_mean(time, runs, line, len(curves), seconds[line])
     for axes in (read, time):
         add_grid(axes)
-    add_legend(figure, read)
+    add_ranked_legend(figure, read)
     save_png(figure, png_path)
 
 
-def _seconds(clocks: Sequence[Points], steps: np.ndarray) -> np.ndarray:
-    """The mean time up to each of some steps."""
-    times = [np.interp(steps, [0, *clock], [0, *clock.values()]) for clock in clocks]
-    return np.asarray(np.mean(times, axis=0))
-
-
-def _draw_range(
+def _draw_mean(
     axes: "Axes",
-    runs: Sequence[Points],
+    runs: Sequence[Sequence[tuple[int, float]]],
     line: Line,
     lines: int,
-    places: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    per_step: float = 1,
 ) -> None:
-    """Draw the mean of runs over the steps that all have, and the range between them."""
-    steps = sorted(set.intersection(*map(set, runs)))
-    values = np.array([[run[step] for step in steps] for run in runs])
-    at = places(np.array(steps))
-    axes.plot(at, values.mean(0), label=line.name, **line_style(line.number))
-    if len(runs) > 1:
-        axes.fill_between(at, values.min(0), values.max(0), **range_style(line.number, lines))
+    """Draw the mean of runs over the steps that all have, and their range if lines are few."""
+    known = [dict(points) for points in runs]
+    steps = sorted(set.intersection(*map(set, known)))
+    values = np.array([[run[step] for step in steps] for run in known])
+    _draw_with_range(axes, np.array(steps) * per_step, values, line, lines)
 
 
-def accuracies(values: Mapping[Line, Sequence[float]], png_path: Path) -> None:
+def _draw_with_range(
+    axes: "Axes", places: np.ndarray, values: np.ndarray, line: Line, lines: int
+) -> None:
+    """Draw the mean of values `[runs, places]`, and their range if lines are few."""
+    axes.plot(places, values.mean(0), label=line.name, **line_style(line.number))
+    if len(values) > 1 and lines <= MOST_RANGES:
+        axes.fill_between(places, values.min(0), values.max(0), **range_style(line.number))
+
+
+def accuracies(
+    values: Mapping[Line, Sequence[float]], png_path: Path, claims: Mapping[Line, float]
+) -> None:
     """Draw the accuracy of every run as a dot, and each model's mean as a line.
 
     Args:
         values: Each model's accuracies.
         png_path: The picture; an existing file is replaced.
+        claims: The paper's accuracies of some models, drawn as crosses.
     """
     figure = new_figure(8, 0.4 * len(values) + 1.2)
     axes = figure.add_subplot(xlabel="test accuracy")
@@ -132,6 +133,10 @@ def accuracies(values: Mapping[Line, Sequence[float]], png_path: Path) -> None:
         axes.scatter(found, [row] * len(found), color=colour, alpha=0.6, zorder=2)
         mean = float(np.mean(found))
         axes.plot([mean, mean], [row - 0.3, row + 0.3], color=colour, linewidth=3, zorder=3)
+    if claims:
+        rows = [[*values].index(line) for line in claims]
+        axes.scatter([*claims.values()], rows, color="black", marker="x", label="the paper")
+        add_legend(figure)
     axes.set_yticks(range(len(values)), [line.name for line in values])
     axes.invert_yaxis()  # the first model on top
     add_grid(axes, "x")
@@ -141,29 +146,30 @@ def accuracies(values: Mapping[Line, Sequence[float]], png_path: Path) -> None:
 def accuracy_over_span(
     counts: Mapping[Line, Sequence[tuple[np.ndarray, np.ndarray]]], span: str, png_path: Path
 ) -> None:
-    """Draw accuracy over the span of answers: the mean over seeds, and their range.
+    """Draw accuracy over the span of answers: the mean of runs, and the range of a few.
 
     Args:
         counts: Each model's runs: the numbers of answers and of correct ones, by span.
         span: The name of the span.
         png_path: The picture; an existing file is replaced.
     """
-    figure = new_figure(8, 4.5)
+    figure = new_figure(10, 4.5)
     axes = figure.add_subplot(xlabel=span, ylabel="test accuracy")
     for line, runs in counts.items():
-        edges = np.unique(np.linspace(0, len(runs[0][0]), BINS + 1).astype(int))[:-1]
+        length = len(runs[0][0])
+        edges = np.unique(np.append(0, np.geomspace(1, length, BINS).astype(int)))[:-1]
         asked, right = (
             np.array([np.add.reduceat(run[which], edges) for run in runs]) for which in (0, 1)
         )
         known = (asked >= FEWEST).all(0)
+        centres = (edges + (np.append(edges[1:], length) - 1))[known] / 2
         accuracy = right[:, known] / asked[:, known]
-        centres = (edges + (np.append(edges[1:], len(runs[0][0])) - 1))[known] / 2
-        axes.plot(centres, accuracy.mean(0), label=line.name, **line_style(line.number))
-        style = range_style(line.number, len(counts))
-        axes.fill_between(centres, accuracy.min(0), accuracy.max(0), **style)
+        _draw_with_range(axes, centres, accuracy, line, len(counts))
+    axes.set_xscale("symlog", base=2, linthresh=1)
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(0, 1.02)
     add_grid(axes)
-    add_legend(figure)
+    add_ranked_legend(figure, axes, np.mean)
     save_png(figure, png_path)
 
 

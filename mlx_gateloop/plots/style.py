@@ -1,5 +1,7 @@
 """The style that all pictures share, and the one way to save them."""
 
+from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -37,9 +39,9 @@ def line_style(number: int) -> dict[str, Any]:
     return {"color": f"C{number % COLOURS}", "linestyle": "-" if number < COLOURS else "--"}
 
 
-def range_style(number: int, lines: int) -> dict[str, Any]:
-    """Colour of the range around a line; the fainter, the more of them lie over one another."""
-    return {"color": f"C{number % COLOURS}", "alpha": min(0.2, 0.4 / lines), "linewidth": 0}
+def range_style(number: int) -> dict[str, Any]:
+    """Colour of the range around a line."""
+    return {"color": f"C{number % COLOURS}", "alpha": 0.15, "linewidth": 0}
 
 
 def add_grid(axes: "Axes", axis: Literal["both", "x", "y"] = "both") -> None:
@@ -51,6 +53,21 @@ def add_legend(figure: "Figure", source: "Axes | None" = None) -> None:
     """Put one legend above the axes, of all labelled lines or of one axes' alone."""
     entries = () if source is None else source.get_legend_handles_labels()
     figure.legend(*entries, loc="outside upper center", ncols=LEGEND_COLUMNS)
+
+
+def add_ranked_legend(
+    figure: "Figure", axes: "Axes", height: Callable[[Any], float] = itemgetter(-1)
+) -> None:
+    """Put a legend beside the axes, its names in the order of their lines from the top.
+
+    Args:
+        figure: The figure.
+        axes: The axes with the lines.
+        height: The height of a line by its values; default: its end.
+    """
+    lines = [line for line in axes.lines if not str(line.get_label()).startswith("_")]
+    ranked = sorted(lines, key=lambda line: -height(line.get_ydata()))
+    figure.legend(handles=ranked, loc="outside right upper")
 
 
 def save_png(figure: "Figure", png_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_help_shows_an_example(capsys, command):
 
 
 def test_memory_horizon_prints_what_it_wrote(work, capsys, monkeypatch):
-    monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: [])  # takes most time
+    monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: None)  # takes most time
     argv = ["memory-horizon", "--preset", "bar", "--out", "out", "--seeds", "1"]
     for setting in ("steps=3", "optimizer.warmup_steps=1", "task.samples=32", "task.held_out=8"):
         argv += ["--set", setting]

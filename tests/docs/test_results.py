@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from helpers.records import run_record
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.experiments.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
@@ -57,6 +59,12 @@ def test_the_page_has_accuracies_by_span(comparisons, names, edges):
     assert f"\n\n{comparisons.table_by_span(tree, edges)}\n\n" in page
 
 
+@pytest.mark.parametrize("folder", sorted(RECORDS.rglob("results.md")), ids=lambda f: f.parent.name)
+def test_the_reports_are_those_of_the_records(comparisons, folder):
+    tree = comparisons.read_results(folder.parent)
+    assert folder.read_text("utf-8") == comparisons.report_text(tree, folder.parent) + "\n"
+
+
 def test_the_page_has_the_completions():
     page = (ROOT / "docs" / "results.md").read_text("utf-8")
     card = (ROOT / "app" / "embedded_models" / "code" / "README.md").read_text("utf-8")
@@ -89,7 +97,8 @@ def tree():
     ]
     sizes = {"retnet": 1024, "data_controlled": 16, "softmax": None}
     models = {model: {"state_size": size} for model, size in sizes.items()}
-    return {"experiment": {"name": "recall"}, "models": models, "runs": runs}
+    experiment = asdict(PRESETS["recall"]["small"])
+    return {"experiment": experiment, "models": models, "runs": runs}
 
 
 def test_figures_and_order(comparisons, tree):
@@ -137,6 +146,7 @@ def test_accuracies_by_span_and_the_leads_in_the_last_group(comparisons, tree):
         (["--beyond", "3"], "--beyond 3: expected 0 to 2"),
         (["--pictures", "/dev/null"], "--pictures /dev/null: File exists; choose another folder"),
         (["--reference", "s5"], "--reference s5: no finished run of it"),
+        (["--models", "retnet,s5"], "--models: no s5 there; choose retnet, data_controlled"),
         (["--reference", "nosuch"], "of it; choose retnet, data_controlled, softmax; see"),
         (["--nothing"], "error: unrecognized arguments: --nothing; see"),
     ],
@@ -160,6 +170,25 @@ def test_pictures_of_the_parts(comparisons, folders, monkeypatch, capsys, tmp_pa
     names = capsys.readouterr().out.splitlines()
     assert {Path(name).name for name in names} == {"accuracy-over-span.png", "accuracies.png"}
     assert all(Path(name).read_bytes()[:4] == b"\x89PNG" for name in names)
+
+
+def test_only_some_models(comparisons, folders, monkeypatch, capsys):
+    options = ["--models", "retnet,data_controlled"]
+    monkeypatch.setattr("sys.argv", ["comparisons.py", str(folders[0]), *options])
+    comparisons.main()
+    table = capsys.readouterr().out
+    assert ("data-controlled" in table, "RetNet" in table, "softmax" in table) == (
+        True,
+        True,
+        False,
+    )
+
+
+def test_a_report_is_of_one_folder(comparisons, folders, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["comparisons.py", *map(str, folders[1:3]), "--report"])
+    with pytest.raises(SystemExit, match="2"):
+        comparisons.main()
+    assert "--report: a report is of one folder; give one" in capsys.readouterr().err
 
 
 def test_a_folder_without_an_experiment(comparisons, tmp_path, monkeypatch, capsys):
@@ -188,7 +217,7 @@ def folders(tree, tmp_path):
         write("first", **part(False)),
         write("second", **part(True)),
     )
-    return whole, first, second, write("other", experiment={"name": "recall", "draws": 3})
+    return whole, first, second, write("other", experiment=tree["experiment"] | {"draws": 3})
 
 
 def test_parts_of_an_experiment(comparisons, folders):

@@ -1,14 +1,21 @@
+from dataclasses import asdict
+
 from helpers.records import run_record
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mlx_gateloop.experiments.measure import ACCURACY, BITS
-from mlx_gateloop.experiments.pictures import draw_records, line
+from mlx_gateloop.experiments.pictures import captions, draw_records, line
+from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.variants import VARIANTS
+from mlx_gateloop.plots import figures
 
 
-def run(model):
-    return run_record(model, 0, asked_by_span=[0, 50, 50], right_by_span=[0, 50, 20])
+def results(name, models, curves, **others):
+    """What results.json holds."""
+    counts = {"asked_by_span": [0, 50, 50], "right_by_span": [0, 50, 20]}
+    preset = "paper" if name == "memory-horizon" else "small"
+    experiment = asdict(PRESETS[name][preset])
+    runs = [run_record(model, 0, **counts) for model in models]
+    return {"experiment": experiment, "runs": runs, "curves": curves} | others
 
 
 def test_every_model_has_a_line_of_its_own():
@@ -16,24 +23,37 @@ def test_every_model_has_a_line_of_its_own():
     assert len({each.name for each in lines}) == len({each.number for each in lines}) == len(lines)
 
 
-def test_the_order_of_the_models_is_always_the_same(tmp_path, monkeypatch):
-    plotted, plot = {}, Axes.plot
-
-    def record(axes, x, y, **style):
-        if name := style.get("label"):
-            plotted.setdefault(name, []).append([list(x), list(y)])
-        return plot(axes, x, y, **style)
-
-    monkeypatch.setattr(Axes, "plot", record)
-    runs = {model: [run(model)] for model in ("of another version", "retnet", "data_controlled")}
+def test_the_order_of_the_models_is_always_the_same(tmp_path, plotted):
+    models = ("of another version", "retnet", "data_controlled")
     curves = {"retnet": [[(10, 0.5)]], "data_controlled": [[(10, 0.75), (20, 1.0)]]}
-    drawn = draw_records(tmp_path, runs, curves, ACCURACY)
-    assert {path.name for path in tmp_path.iterdir()} == drawn.keys()
-    assert list(plotted) == ["data-controlled", "RetNet", "of another version"]
-    spans, learning = plotted["data-controlled"]
+    drawn = draw_records(tmp_path, results("recall", models, curves))
+    assert {path.name for path in tmp_path.iterdir()} == {*drawn}
+    assert {*drawn} <= captions(models).keys()
+    assert [name for name in plotted if name] == ["data-controlled", "RetNet", "of another version"]
+    spans, learning = (points.tolist() for points in plotted["data-controlled"])
     assert spans == [[1, 2], [1.0, 0.4]]
     assert learning == [[10, 20], [0.75, 1.0]]
     assert len(plotted["of another version"]) == 1  # it has no curve
+
+
+def test_a_text_over_bytes_and_time(tmp_path, plotted):
+    curves = {"lru": [[(2, 3.0), (4, 2.0)]]}
+    tree = results("text", ["lru"], curves, tokens_per_step=500_000)  # 0.5 s a step
+    assert "bits.png" in draw_records(tmp_path, tree)
+    read, time = (points.tolist() for points in plotted["LRU"][-2:])
+    assert (read, time) == ([[1, 2], [3, 2]], [[1, 2], [3, 2]])
+    del tree["tokens_per_step"]  # as in earlier records
+    assert "bits.png" not in draw_records(tmp_path, tree)
+
+
+def test_claims_of_the_paper_stand_beside_its_own_settings(tmp_path, monkeypatch):
+    claims, draw = [], figures.accuracies
+    monkeypatch.setattr(figures, "accuracies", lambda *of: claims.append(of[2]) or draw(*of))
+    tree = results("memory-horizon", ["fixed", "lru"], {})
+    draw_records(tmp_path, tree)
+    tree["experiment"]["train"]["optimizer.learning_rate"] = 0.1
+    draw_records(tmp_path, tree)
+    assert claims == [{line("fixed"): 0.25}, {}]
 
 
 def test_the_names_of_the_axes(tmp_path, monkeypatch):
@@ -41,8 +61,6 @@ def test_the_names_of_the_axes(tmp_path, monkeypatch):
     monkeypatch.setattr(
         Figure, "add_subplot", lambda self, *a, **of: names.append(of) or add(self, *a, **of)
     )
-    draw_records(tmp_path, {"lru": [run("lru")]}, {"lru": [[(1, 2.5)]]}, BITS)
-    assert names[:2] == [
-        {"xlabel": "number of inputs before", "ylabel": "test accuracy"},
-        {"xlabel": "step", "ylabel": "validation bits per byte"},
-    ]
+    draw_records(tmp_path, results("text", ["lru"], {"lru": [[(1, 2.5)]]}))
+    assert names[0] == {"xlabel": "number of inputs before", "ylabel": "test accuracy"}
+    assert names[2] == {"xlabel": "step", "ylabel": "validation bits per byte"}

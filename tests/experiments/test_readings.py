@@ -20,7 +20,7 @@ FOLLOWING = {"intermediate_size", "num_outputs"}  # of a model
 @pytest.fixture(autouse=True)
 def two_readings_without_pictures(monkeypatch):
     monkeypatch.setattr(readings, "READINGS", {name: READINGS[name] for name in SOME})
-    monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: [])
+    monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: None)
     monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: None)
 
 

@@ -1,118 +1,23 @@
-from dataclasses import replace
-
 import pytest
 from helpers.records import run_record
 
 from mlx_gateloop.experiments import report
-from mlx_gateloop.experiments.measure import ACCURACY
-from mlx_gateloop.experiments.presets import PRESETS
-from mlx_gateloop.model.arguments import LayerArgs
-
-SMALL = PRESETS["recall"]["small"]
-
-
-def result(model, seed, accuracy, resetting=(0, 0), **others):
-    magnitudes = {
-        "at_marker": [[0.6, 0.05], [0.5, 0.5]],
-        "elsewhere": [[0.7, 0.95], [0.5, 0.4]],
-        "resetting": list(resetting),
-    }
-    loss = 2 * 0.6931471805599453  # nats: two bits
-    score = {"accuracy": accuracy, "magnitudes": magnitudes, "loss": loss}
-    return run_record(model, seed, **score | others)
-
-
-RUNS = {
-    "data_controlled": [
-        result("data_controlled", 0, 0.9, (1, 0)),
-        result("data_controlled", 1, 0.8),
-        result("data_controlled", 2, 0.7, (0, 2)),
-    ],
-    "fixed": [result("fixed", 0, 0.5), result("fixed", 2, 0.6)],
-    "real_gates": [result("real_gates", 1, 0.75, magnitudes=None, steps=3, finished=False)],
-}
-
-
-def cells(table):
-    rows = [line.strip("| ").split("|") for line in table.splitlines()]
-    return [[cell.strip() for cell in row] for row in [rows[0], *rows[2:]]]
-
-
-def test_accuracies():
-    states = {"data_controlled": 2048, "fixed": 64, "real_gates": 64}
-    _, controlled, fixed, real = cells(
-        report._accuracies(RUNS, ACCURACY, states, {"fixed": "0.25"}, None)
-    )
-    assert controlled[:6] == ["data-controlled", "1,234", "2,048", "32", "5", "0.800 ± 0.100"]
-    assert controlled[6:] == ["2.000 ± 0.000", "0.900, 0.800, 0.700", "2", "-"]
-    assert (fixed[5], fixed[-1]) == ("0.550 ± 0.071", "0.25")
-    assert real[4:6] == ["3 **of 5**", "0.750"]
-    _, controlled, *_ = cells(report._accuracies(RUNS, ACCURACY, states, {}, 18_900))
-    assert controlled[4] == "5 **of 18,900**"
-    assert controlled[-1] == "2"  # there are no claims
-
-
-def test_more_steps_than_the_preset_has():
-    runs = {"fixed": [result("fixed", 0, 0.5, steps=3000, total_steps=3000)]}
-    _, fixed = cells(report._accuracies(runs, ACCURACY, {"fixed": 64}, {}, 800))
-    assert fixed[4] == "3,000"
-    runs["fixed"][0] |= {"steps": 500, "finished": False}
-    _, fixed = cells(report._accuracies(runs, ACCURACY, {"fixed": 64}, {}, 800))
-    assert fixed[4] == "500 **of 3,000**"
-
-
-def test_softmax_is_named_for_what_it_lacks_and_its_state_grows():
-    runs = {"softmax": [result("softmax", 0, 0.5)]}
-    _, softmax = cells(report._accuracies(runs, ACCURACY, {"softmax": None}, {}, None))
-    assert (softmax[0], softmax[2]) == ("softmax without positions", "grows")
-
-
-@pytest.mark.parametrize(
-    ("options", "size"),
-    [({}, 24), ({"num_heads": 4}, 144), ({"mixing_size": 12}, 12), ({"mixer": "softmax"}, None)],
-)
-def test_numbers_of_a_state(options, size):
-    assert LayerArgs(hidden_size=24, **options).state_size == size
-
-
-def test_draws_may_have_other_longest_spans():
-    runs = {"fixed": [result("fixed", 0, 0.5), result("fixed", 1, 0.5)]}
-    runs["fixed"][1] |= {"asked_by_span": [4, 0], "right_by_span": [2, 0]}
-    header, fixed = cells(report._by_span(runs))
-    assert (header, fixed) == (["model", "0", "2", "3"], ["fixed", "0.750", "0.500", "0.000"])
-
-
-def test_spans_share_columns():
-    header, controlled, fixed, _ = cells(report._by_span(RUNS))
-    assert header == ["model", "0", "2", "3"]
-    assert controlled[1:] == fixed[1:] == ["1.000", "0.500", "0.000"]
-
-
-def test_a_span_that_one_model_was_not_asked():
-    asked_less = result("fixed", 0, 0.5, asked_by_span=[4, 0], right_by_span=[2, 0])
-    runs = {"data_controlled": RUNS["data_controlled"], "fixed": [asked_less]}
-    header, controlled, fixed = cells(report._by_span(runs))
-    assert (header[1:], fixed[1:]) == (["0", "2", "3"], ["0.500", "-", "-"])
-    assert controlled[1:] == ["1.000", "0.500", "0.000"]
 
 
 def test_the_summary_of_a_model():
-    summary = report._summary(RUNS["data_controlled"], 2048)
+    accuracies, resetting = (0.9, 0.8, 0.7), ([1, 0], [0, 0], [0, 2])
+    results = [
+        run_record("fixed", seed, accuracy=accuracy, magnitudes={"resetting": channels})
+        for seed, (accuracy, channels) in enumerate(zip(accuracies, resetting, strict=True))
+    ]
+    summary = report._summary(results, 2048)
     assert summary["state_size"] == 2048
     assert summary["accuracy"] == pytest.approx(0.8)
     assert summary["standard_deviation"] == pytest.approx(0.1)
     assert summary["runs_with_resetting_channels"] == 2
-    assert report._summary(RUNS["real_gates"], None)["standard_deviation"] is None
+    assert report._summary(results[:1], None)["standard_deviation"] is None
 
 
 def test_without_runs_there_is_no_report(tmp_path):
     report.write_report(tmp_path, None, None, "")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_title_says_what_differs_from_the_preset():
-    assert report._differs(SMALL) == ""
-    changed = SMALL.changed_by({"eval_every": 7})
-    assert report._differs(replace(changed, trials=12)) == ", changed, tuned"
-    others = replace(SMALL, settings={"fixed": {"optimizer.learning_rate": 0.1}})
-    assert report._differs(others) == ", with another experiment's settings"

@@ -179,7 +179,7 @@ def test_a_trial_that_diverges_is_counted_and_never_chosen(tmp_path, monkeypatch
     diverging(monkeypatch, f"fixed-{number}")
     run_experiment(experiment, out)
     assert best(experiment, out, "fixed") == settings(experiment, "fixed", 1 - number)
-    (*_, table) = report_trials(experiment, out)
+    (*_, table) = report_trials(experiment, {"fixed": read_trials(experiment, out, "fixed")})
     cells = [cell.strip() for cell in table.splitlines()[-1].split("|")[1:-1]]
     assert (cells[1], cells[3]) == ("2", "1")
 
@@ -229,7 +229,7 @@ def test_a_damaged_trial_is_made_again(tmp_path):
         assert len(read_trials(tuned(), tmp_path, "fixed")) == 3
 
 
-def test_the_rate_of_transitions_is_listed_where_they_have_parameters(tmp_path):
+def test_the_rate_of_transitions_is_listed_where_they_have_parameters():
     task = BAR.make_task()
     rate = "optimizer.state_transition_learning_rate"
     for model in VARIANTS:
@@ -238,6 +238,6 @@ def test_the_rate_of_transitions_is_listed_where_they_have_parameters(tmp_path):
         weights = tree_flatten(Model(args).trainable_parameters())
         learned = any(is_state_transition(name) for name, _ in weights)
         chosen = replace(BAR, models=[model], settings={model: trial})
-        (*_, table) = report_trials(chosen, tmp_path)
+        (*_, table) = report_trials(chosen, {})
         assert (rate.split(".")[1] in table) == learned, model
         assert table.splitlines()[-1].split("|")[1].strip() == title(model)

@@ -8,6 +8,7 @@ import pytest
 from helpers.models import GROWING, VARIANTS
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.lm import PRESETS, ModelArgs
 
 
@@ -132,3 +133,11 @@ def test_keys_of_mlx_lm_and_transformers_pass_silently():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert ModelArgs.from_dict(dict.fromkeys(keys.split())) == ModelArgs()
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [({}, 24), ({"num_heads": 4}, 144), ({"mixing_size": 12}, 12), ({"mixer": "softmax"}, None)],
+)
+def test_numbers_of_a_state(options, size):
+    assert LayerArgs(hidden_size=24, **options).state_size == size

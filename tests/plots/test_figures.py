@@ -57,8 +57,11 @@ def test_accuracy_over_span_is_right_over_asked(tmp_path, plotted):
     runs = [(asked, right), (asked, asked)]
     figures.accuracy_over_span({ONE: runs}, "inputs", tmp_path / "a.png")
     ((spans, accuracy),) = plotted["one"]
-    np.testing.assert_allclose(spans, np.arange(20) * 2 + 0.5)
-    np.testing.assert_allclose(accuracy, (1 + spans / 50) / 2)
+    assert spans.tolist()[:8] == [*range(8)]
+    assert spans.tolist()[-3:] == [29.5, 34, 39]  # bins of four and five spans
+    np.testing.assert_allclose(accuracy[:-1], (1 + spans[:-1] / 50) / 2)
+    # The last bin has three spans of 50 answers and two of one: 37, 38, 39 and 1, 1 are right.
+    np.testing.assert_allclose(accuracy[-1], (1 + (37 + 38 + 39 + 1 + 1) / (3 * 50 + 2)) / 2)
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 
@@ -86,24 +89,38 @@ def test_a_line_looks_the_same_whatever_is_beside_it(tmp_path, monkeypatch):
 
 
 def test_compression_over_bytes_and_over_time(tmp_path, plotted):
-    """Time is the mean over runs, between the records that have it."""
-
-    def log(name, speed):
-        records = [{"step": step, "loss": 1.0, "seconds": step * speed} for step in (2, 4)]
-        bits = ((1, 3), (4, 2))
-        records += [{"step": s, "validation_loss": b * np.log(2)} for s, b in bits]
-        path = tmp_path / name
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
-        return path
-
-    figures.compression({ONE: [log("a", 1.0), log("b", 2.0)]}, 500_000, tmp_path / "c.png")
+    runs = [[(1, 3.5), (4, 2.5)], [(1, 2.5), (4, 1.5)]]
+    figures.compression({ONE: runs}, 500_000, {ONE: 1.5}, tmp_path / "c.png")
     np.testing.assert_allclose(plotted["one"], [[[0.5, 2.0], [3, 2]], [[1.5, 6.0], [3, 2]]])
 
 
-def test_accuracies_have_a_row_for_each_model(tmp_path, plotted):
-    figures.accuracies({ONE: [0.5, 0.7], OTHER: [0.2]}, tmp_path / "d.png")
+def test_ranges_of_a_few_models_only(tmp_path, monkeypatch):
+    from matplotlib.axes import Axes
+
+    filled, fill = [], Axes.fill_between
+    monkeypatch.setattr(
+        Axes, "fill_between", lambda self, *of, **style: filled.append(of) or fill(self, *of)
+    )
+    for count, ranges in ((1, 1), (figures.MOST_RANGES, 4), (figures.MOST_RANGES + 1, 0)):
+        filled.clear()
+        lines = {Line(f"{n}", n): [[(1, 0.25)], [(1, 0.5)]] for n in range(count)}
+        figures.learning(lines, "accuracy", tmp_path / "a.png")
+        assert len(filled) == ranges
+    figures.learning({ONE: [[(1, 0.25)], [(1, 0.5)]]}, "accuracy", tmp_path / "a.png")
+    np.testing.assert_array_equal(filled, [[[1], [0.25], [0.5]]])
+
+
+def test_accuracies_have_a_row_for_each_model(tmp_path, plotted, monkeypatch):
+    from matplotlib.axes import Axes
+
+    dots, scatter = [], Axes.scatter
+    monkeypatch.setattr(
+        Axes, "scatter", lambda self, *of, **style: dots.append(of) or scatter(self, *of, **style)
+    )
+    figures.accuracies({ONE: [0.5, 0.7], OTHER: [0.2]}, tmp_path / "d.png", {OTHER: 0.4})
     (first, second) = plotted[None]
     np.testing.assert_allclose([first, second], [[[0.6] * 2, [-0.3, 0.3]], [[0.2] * 2, [0.7, 1.3]]])
+    assert dots == [([0.5, 0.7], [0, 0]), ([0.2], [1]), ([0.4], [1])]
     assert (tmp_path / "d.png").read_bytes()[:4] == b"\x89PNG"
 
 

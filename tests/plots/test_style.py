@@ -1,16 +1,28 @@
 """The style of lines and of the ranges around them."""
 
-from mlx_gateloop.plots.style import COLOURS, line_style, range_style
+import pytest
+
+from mlx_gateloop.plots.style import (
+    COLOURS,
+    add_ranked_legend,
+    line_style,
+    new_figure,
+    range_style,
+)
 
 
 def test_lines_differ_beyond_the_colours_and_ranges_have_their_lines_colour():
     styles = [line_style(number) for number in range(2 * COLOURS)]
     assert len({tuple(style.items()) for style in styles}) == 2 * COLOURS
     for number, style in enumerate(styles):
-        assert range_style(number, 3)["color"] == style["color"]
+        assert range_style(number)["color"] == style["color"]
 
 
-def test_ranges_over_one_another_leave_the_lines_visible():
-    for lines in range(1, 2 * COLOURS):
-        transparency = (1 - range_style(0, lines)["alpha"]) ** lines
-        assert transparency > 0.6
+@pytest.mark.parametrize(("height", "names"), [((), "bca"), ((max,), "cab")])
+def test_names_of_a_ranked_legend_are_in_the_order_of_their_lines(height, names):
+    figure = new_figure(4, 4)
+    axes = figure.add_subplot()
+    for name, values in {"a": [5, 1], "b": [0, 3], "c": [6, 2], "_of no name": [9, 9]}.items():
+        axes.plot([0, 1], values, label=name)
+    add_ranked_legend(figure, axes, *height)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [*names]

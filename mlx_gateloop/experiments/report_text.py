@@ -1,0 +1,156 @@
+"""The text of results.md, from what results.json holds."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlx_gateloop.experiments.curves import speed_of_learning
+from mlx_gateloop.experiments.experiment import Experiment
+from mlx_gateloop.experiments.measure import (
+    BITS,
+    Measure,
+    listed_leads,
+    mean_and_spread,
+    measure_of,
+)
+from mlx_gateloop.experiments.pictures import captions
+from mlx_gateloop.experiments.presets import claims, is_preset
+from mlx_gateloop.experiments.resets import report_resets
+from mlx_gateloop.experiments.results import (
+    Runs,
+    accuracy_by_span,
+    counted,
+    left_out,
+    made,
+    runs_of,
+)
+from mlx_gateloop.experiments.tuning import report_trials
+from mlx_gateloop.experiments.variants import REFERENCE, title
+from mlx_gateloop.tables import markdown_table
+
+
+def report_text(tree: Mapping[str, Any], folder: Path) -> str:
+    """Write the report of an experiment in Markdown.
+
+    Args:
+        tree: What results.json holds.
+        folder: The folder of the report; the pictures that it has are shown.
+    """
+    experiment = Experiment.read(tree["experiment"], folder / "results.json")
+    every, measure = runs_of(tree), measure_of(experiment.name)
+    runs = counted(every)
+    marks = [[name, f"{value:.3f}"] for name, value in tree["oracles"].items()]
+    facts = [*tree["environment"].items(), *made(every), *_configuration(experiment)]
+    parts = [
+        f"# {experiment.name}, preset {experiment.preset}{_differs(experiment)}",
+        markdown_table(["", ""], facts),
+        *_test_results(experiment, runs, tree),
+        *left_out(experiment, every, runs),
+        *listed_leads(runs, measure),
+        "Scores of simple strategies on the same test samples:",
+        markdown_table(["strategy", "accuracy"], marks),
+        *report_trials(experiment, tree["trials"]),
+        f"## Accuracy over the {measure.span}",
+        _by_span(runs),
+        "## Speed of learning",
+        f"Mean {measure.name} on validation data, after the steps named. The learning rate "
+        "falls to zero over all steps, so a shorter run would end at other values.",
+        speed_of_learning(runs, tree["curves"]),
+        *report_resets(runs),
+        *_pictures(folder, runs),
+    ]
+    return "\n\n".join(parts)
+
+
+def _differs(experiment: Experiment) -> str:
+    """The differences between the runs and the preset's, for the title."""
+    parts = [
+        ("changed", not is_preset(experiment)),
+        ("tuned", experiment.trials),
+        ("with another experiment's settings", experiment.settings),
+    ]
+    return "".join(f", {text}" for text, there in parts if there)
+
+
+def _configuration(experiment: Experiment) -> list[tuple[str, str]]:
+    width = (
+        f"inner width chosen for as many parameters as the {title(REFERENCE)} model"
+        if experiment.equal_parameters
+        else "the same inner width; parameters differ"
+    )
+    parts = {"task": experiment.task, "training": experiment.train}
+    return [
+        *(
+            (name, ", ".join(f"{k} {v}" for k, v in part.items()) or "the defaults")
+            for name, part in parts.items()
+        ),
+        ("models", width),
+    ]
+
+
+def _test_results(experiment: Experiment, runs: Runs, tree: Mapping[str, Any]) -> list[str]:
+    planned = None if _differs(experiment) else tree.get("preset_steps")
+    states = {model: summary["state_size"] for model, summary in tree["models"].items()}
+    return [
+        "## Test results",
+        "Weights with the lowest validation loss; mean and standard deviation over seeds. The "
+        f"draw of the data is that of the seed modulo {experiment.draws}. The state size is in "
+        "numbers, complex where the transitions are. Times are those of the clock, beside whatever "
+        "ran at the same time.",
+        _accuracies(runs, measure_of(experiment.name), states, claims(experiment), planned),
+    ]
+
+
+def _accuracies(
+    runs: Runs,
+    measure: Measure,
+    states: dict[str, int | None],
+    claimed: dict[str, float],
+    planned: int | None,
+) -> str:
+    rows = []
+    for model, results in runs.items():
+        state = states[model]
+        rows.append(
+            [
+                title(model),
+                f"{results[0]['parameters']:,}",
+                "grows" if state is None else f"{state:,}",
+                f"{results[0]['intermediate_size']:,}",
+                _steps(results, planned),
+                mean_and_spread([result["accuracy"] for result in results]),
+                mean_and_spread([result["loss"] / np.log(2) for result in results]),
+                ", ".join(f"{measure.of(result):.3f}" for result in results),
+                f"{np.mean([result['seconds'] for result in results]):,.0f}",
+                *([f"{claimed[model]:g}" if model in claimed else "-"] if claimed else []),
+            ]
+        )
+    header = ["model", "parameters", "state per layer", "inner width", "steps", "accuracy"]
+    header += ["bits per byte" if measure is BITS else "bits per answer", f"{measure.name} by seed"]
+    header += ["training s per run", *(["the paper's claim"] if claimed else [])]
+    return markdown_table(header, rows)
+
+
+def _steps(results: list[dict[str, Any]], planned: int | None) -> str:
+    """Format the range of steps, with the planned number if runs were interrupted or shortened."""
+    steps = sorted({result["steps"] for result in results})
+    total = results[0]["total_steps"]
+    planned = max(planned or 0, total)
+    is_whole = planned == total and all(result["finished"] for result in results)
+    part = "" if is_whole else f" **of {planned:,}**"
+    return "-".join(f"{step:,}" for step in dict.fromkeys((steps[0], steps[-1]))) + part
+
+
+def _by_span(runs: Runs) -> str:
+    names, accuracies = accuracy_by_span(runs)
+    rows = [[title(model), *values] for model, values in accuracies.items()]
+    return markdown_table(["model", *names], rows)
+
+
+def _pictures(folder: Path, runs: Runs) -> list[str]:
+    """Show the pictures that the folder has."""
+    named = captions(runs).items()
+    shown = [f"![{text}]({name})" for name, text in named if (folder / name).exists()]
+    return ["## Figures", *shown] if shown else []
