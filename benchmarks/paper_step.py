@@ -7,7 +7,6 @@ machine affects all. Prints medians of the time by the clock and of the processo
 medians of the turns' ratios to the first way's.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ import sys
 
 import numpy as np
 
+from mlx_gateloop.commands.parser import Parser
 from mlx_gateloop.tables import markdown_table
 
 ONE, TWO = ({"OPENBLAS_NUM_THREADS": f"{count}"} for count in (1, 2))
@@ -68,13 +68,16 @@ class Way:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(file=self._process.stdin, flush=True)
-        return [float(time) for time in self._process.stdout.readline().split()]
+        if not (answer := self._process.stdout.readline()):
+            sys.exit("error: a worker ended; it says why above")
+        return [float(time) for time in answer.split()]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=15, help="of each way (default: 15)")
-    turns = parser.parse_args().turns
+    if (turns := parser.parse_args().turns) < 1:
+        parser.error(f"--turns {turns}: expected at least 1")
     ways = [Way(*way) for way in WAYS.values()]
     for _ in range(2):  # the first steps compile
         for way in ways:

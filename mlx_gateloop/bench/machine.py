@@ -43,7 +43,7 @@ def facts(command: str) -> dict[str, str]:
     return {
         "command": f"`{command}`",
         "date": now(),
-        "CPU": f"{_cpu()}, {cores()} cores, {_memory_gib():.0f} GiB",
+        "CPU": f"{_cpu()}, {cores()} core{'s' * (cores() > 1)}, {_memory_gib():.0f} GiB",
         "system": f"{platform.platform()}, Python {platform.python_version()}",
         "MLX device": f"{mx.default_device()} {device}".strip(),
         "versions": ", ".join([f"mlx-gateloop {__version__}{_commit()}", *peers]),

@@ -80,7 +80,8 @@ def _add_runs(command: argparse.ArgumentParser) -> None:
     add(
         "--resume",
         action="store_true",
-        help="continue the experiment in DIR, bit for bit; more seeds are added",
+        help="continue the experiment in DIR, bit for bit where --jobs is 1 again, or again more; "
+        "more seeds are added",
     )
     add("--seeds", type=int, metavar="N", help="train each model N times; default: the preset's")
     add(
@@ -109,6 +110,8 @@ def _experiment(arguments: argparse.Namespace) -> None:
         raise InputError(f"--preset {arguments.preset}: no such preset; choose {', '.join(named)}")
     chosen = settings(arguments.set, "task.length=128")
     if arguments.name == "text":
+        if "task.file" in chosen:
+            raise InputError("--set task.file: use --text")
         is_named = arguments.text == "python-source"
         chosen["task.file"] = arguments.text if is_named else str(Path(arguments.text).resolve())
     other = arguments.settings_of

@@ -39,6 +39,8 @@ def next_byte(file: str = "", length: int = 256) -> Task:
 
 
 def _read(file: str, least: int, length: int) -> np.ndarray:
+    if Path(file).exists() and not Path(file).is_file():
+        raise InputError(f"{file}: not a file; give a text")
     try:
         text = np.frombuffer(Path(file).read_bytes(), np.uint8)
     except OSError as error:

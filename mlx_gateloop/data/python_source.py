@@ -16,11 +16,12 @@ SHORTEST = 10  # letters of a line that counts as one when files are compared
 
 
 @cache
-def documents() -> list[str]:
+def documents() -> tuple[str, ...]:
     """Read the library's files, except where earlier ones have half of the lines or more.
 
     Returns:
-        The texts in the order of their paths; they depend on the Python version alone.
+        The texts in the order of their paths; they depend on the Python version, and on
+        what a distribution changes in its library.
     """
     root = Path(sysconfig.get_path("stdlib"))
     seen: set[str] = set()
@@ -33,7 +34,7 @@ def documents() -> list[str]:
         seen.update(lines)
         if 2 * known < len(lines):
             texts.append(text)
-    return texts
+    return tuple(texts)
 
 
 def _files(root: Path) -> list[Path]:

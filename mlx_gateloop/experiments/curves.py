@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mlx_gateloop.configuration import read_json_lines
+from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.experiments.measure import Measure
 from mlx_gateloop.experiments.variants import title
 from mlx_gateloop.tables import markdown_table
@@ -60,9 +61,21 @@ def speed_of_learning(runs: Mapping[str, Sequence[Mapping[str, Any]]], by_model:
 
 
 def curve(log: Path, measure: Measure) -> Curve:
-    """Read the curve of a run from its log."""
+    """Read the curve of a run from its log.
+
+    Raises:
+        InputError: The log is damaged.
+    """
     records, key = read_json_lines(log) if log.exists() else [], measure.logged
-    return [(r["step"], r[key] / measure.unit) for r in records if r.get(key) is not None]
+    points = []
+    for record in records:
+        step, value = record.get("step"), record.get(key)
+        if value is None:
+            continue
+        if not isinstance(step, int) or not isinstance(value, int | float):
+            raise InputError(f"{log}: {key} {shown(value)} at step {shown(step)}; remove the run")
+        points.append((step, value / measure.unit))
+    return points
 
 
 def upto(points: Curve, step: int) -> float | None:

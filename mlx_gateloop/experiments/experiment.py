@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,6 +15,7 @@ from mlx_gateloop.data.next_byte import next_byte
 from mlx_gateloop.data.recall import induction, recall
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError, shortened, shown
+from mlx_gateloop.experiments.records import Chosen, Tunable
 from mlx_gateloop.experiments.sizes import equal_parameters
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.files import replacing
@@ -53,7 +54,8 @@ class Experiment:
         seeds: the training's seeds are 0 to seeds - 1.
         draws: draws of the data; seed n trains and is tested on draw n % draws. With fewer draws
             than seeds, runs share data and intervals are too narrow.
-        trials: settings that are tried for each model before its runs; 0 takes the preset's.
+        trials: settings that are tried for each model before its runs; 0 tries none and takes the
+            preset's.
         models: names of `VARIANTS`.
         equal_parameters: choose each model's `intermediate_size` so that it has as many
             parameters as the reference.
@@ -70,7 +72,7 @@ class Experiment:
     trials: int = 0
     models: tuple[str, ...] = (REFERENCE, "fixed")
     equal_parameters: bool = True
-    settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    settings: Mapping[str, Chosen] = field(default_factory=dict)
     data: tuple[str, ...] = ()
 
     @classmethod
@@ -124,7 +126,7 @@ class Experiment:
         equal_parameters: bool | None = None,
         draws: int | None = None,
         trials: int = 0,
-        tuned: Mapping[str, Mapping[str, object]] | None = None,
+        tuned: Mapping[str, Chosen] | None = None,
     ) -> "Experiment":
         """Make a copy with other values; None keeps the preset's.
 
@@ -151,14 +153,18 @@ class Experiment:
             if trials:
                 raise InputError("tune: another experiment's settings need no trials; give one")
             if missing := [name for name in models if name not in tuned]:
-                lacks = f"the other experiment has no settings of {missing[0]}"
-                raise InputError(f"models: {lacks}; leave it out")
+                lacks = f"the other experiment has not chosen settings of {missing[0]}"
+                raise InputError(f"models: {lacks}; leave it out, or --resume the other one")
             tuned = {name: tuned[name] for name in models}
+        decided = DECIDED | {f"model.{k}": "use --models" for m in models for k in VARIANTS[m]}
         theirs = "the other experiment chose it; leave it out"
-        chosen = {key: theirs for of in (tuned or {}).values() for key in of}
-        decided = (
-            DECIDED | {f"model.{k}": "use --models" for m in models for k in VARIANTS[m]} | chosen
-        )
+        decided |= {key: theirs for of in (tuned or {}).values() for key in of}
+        if trials:
+            tried = set(get_args(Tunable)) - {"optimizer.learning_rate"}  # it is the centre
+            decided |= dict.fromkeys(tried, "--tune tries values of it; leave it out")
+            decided["patience"] = "budgets of --tune are equal; leave it out"
+        if {"steps", "epochs"} <= (settings or {}).keys():
+            raise InputError("--set steps and --set epochs: give one of them")
         task, train = dict(self.task), dict(self.train)
         for key, value in (settings or {}).items():
             if key in decided:
@@ -225,13 +231,17 @@ class Experiment:
         if seed := signature(TASKS[self.name]).parameters.get("seed"):
             arguments["seed"] = arguments.get("seed", seed.default) + draw
         try:
-            return TASKS[self.name](**arguments)
+            task = TASKS[self.name](**arguments)
         except MemoryError:
             advice = "lower task.samples, task.held_out or task.length"
             raise InputError(f"the task's samples do not fit in memory; {advice}") from None
+        for part in ("training", "validation", "test"):
+            if not getattr(task, part).asked.any():
+                raise InputError(f"the task's {part} samples ask nothing; change task.*")
+        return task
 
     def config(
-        self, task: Task, model: str, seed: int, settings: Mapping[str, object] | None = None
+        self, task: Task, model: str, seed: int, settings: Mapping[Any, object] | None = None
     ) -> TrainConfig:
         """The training configuration of one of the runs.
 
@@ -247,7 +257,7 @@ class Experiment:
             "seed": seed,
         }
 
-        def load(name: str, settings: Mapping[str, object]) -> TrainConfig:
+        def load(name: str, settings: Mapping[Any, object]) -> TrainConfig:
             variant = {f"model.{key}": value for key, value in VARIANTS[name].items()}
             chosen = dict(self.settings.get(name, {})) | dict(settings)
             values = {"model": {}} | self.train | variant | chosen | decided

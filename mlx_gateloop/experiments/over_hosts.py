@@ -54,11 +54,16 @@ def serve() -> None:
     """Make the call that comes by the standard input."""
     call = pickle.load(sys.stdin.buffer)
     Thread(target=_end_with_input, daemon=True).start()
+    make(call)
+
+
+def make(call: Callable[[], object]) -> None:
+    """Make a call as the only work of a process: errors are a line and an exit code."""
     try:
         call()
     except (InputError, Interrupted) as error:
         print(error, file=sys.stderr)
-        raise SystemExit(2) from None
+        raise SystemExit(130 if isinstance(error, Interrupted) else 2) from None
 
 
 def _end_with_input() -> None:

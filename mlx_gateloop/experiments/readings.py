@@ -19,7 +19,7 @@ from mlx_gateloop.experiments.measure import (
 )
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.results import Runs, read_runs
-from mlx_gateloop.experiments.run import run_experiment
+from mlx_gateloop.experiments.run import check_new, run_experiment
 from mlx_gateloop.experiments.variants import title
 from mlx_gateloop.files import replacing
 from mlx_gateloop.tables import markdown_table
@@ -88,6 +88,8 @@ def run_readings(
     }
     if resume and not (out / OURS / "experiment.json").exists():
         raise InputError(f"{out}: no readings to resume; start without --resume")
+    if not resume:
+        check_new(out)
     try:
         for name, experiment in experiments.items():
             print(f"reading: {name}", file=sys.stderr)

@@ -1,14 +1,24 @@
 """Records of runs and of whole experiments, read back: what is damaged is recognised."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, FiniteFloat, Strict, ValidationError, model_validator
+from pydantic import BaseModel, Field, FiniteFloat, Strict, ValidationError, model_validator
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError
 
-MOST_BYTES = 2**28  # of results.json, which grows with models, seeds, trials and spans
+MOST_BYTES = 2**28  # of a record, which grows with seeds, trials and spans
+
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+# The settings that tuning chooses.
+Tunable = Literal[
+    "optimizer.learning_rate",
+    "optimizer.state_transition_learning_rate",
+    "model.longest_half_life",
+    "model.num_heads",
+]
+Chosen = dict[Tunable, Annotated[int | float, Field(gt=0, allow_inf_nan=False)]]
 
 
 class Record(BaseModel, strict=True):
@@ -18,24 +28,40 @@ class Record(BaseModel, strict=True):
     seed: int
     finished: bool
     diverged: bool = False
-    steps: int
-    total_steps: int
-    seconds: float
+    steps: Count
+    total_steps: Count
+    seconds: FiniteFloat
 
 
 class TrialRecord(Record):
     """A trial's record."""
 
-    settings: dict[str, Any]
+    settings: Chosen
     validation_loss: FiniteFloat | None
+
+    @model_validator(mode="after")
+    def _has_a_rate(self) -> "TrialRecord":
+        if "optimizer.learning_rate" not in self.settings:
+            raise ValueError("settings without a learning rate")
+        return self
 
 
 class Magnitudes(BaseModel, strict=True):
-    """The result of `resets.mean_magnitudes`."""
+    """The result of `resets.mean_magnitudes`: a list for each layer, of its channels."""
 
-    at_marker: list[list[float]]
-    elsewhere: list[list[float]]
-    resetting: list[int]
+    at_marker: list[list[FiniteFloat]]
+    elsewhere: list[list[FiniteFloat]]
+    resetting: list[Count]
+
+    @model_validator(mode="after")
+    def _has_every_channel(self) -> "Magnitudes":
+        shapes = [[len(layer) for layer in part] for part in (self.at_marker, self.elsewhere)]
+        widths = {*shapes[0]}
+        if shapes[0] != shapes[1] or len(self.resetting) != len(shapes[0]):
+            raise ValueError("parts of different shapes")
+        if len(widths) != 1 or 0 in widths:
+            raise ValueError("layers of no or of different widths")
+        return self
 
 
 class Made(BaseModel, strict=True):
@@ -50,24 +76,35 @@ class RunRecord(Record):
     """A run's record, with its result on the test samples."""
 
     made: Made | None = None
-    parameters: int
-    intermediate_size: int
-    loss: float
-    accuracy: float
-    asked_by_span: list[int]
-    right_by_span: list[int]
+    parameters: Count
+    intermediate_size: Count
+    loss: FiniteFloat
+    accuracy: FiniteFloat
+    asked_by_span: list[Count]
+    right_by_span: list[Count]
     magnitudes: Magnitudes | None
+
+    @model_validator(mode="after")
+    def _has_as_many_answers(self) -> "RunRecord":
+        pairs = zip(self.right_by_span, self.asked_by_span, strict=True)
+        if any(right > asked for right, asked in pairs) or not any(self.asked_by_span):
+            raise ValueError("more right answers than questions, or no question")
+        return self
 
 
 class _Experiment(BaseModel, strict=True):
     name: str
 
 
+class _Model(BaseModel, strict=True):
+    state_size: Count | None = None
+
+
 class _Results(BaseModel, strict=True):
     """The parts of results.json that are read."""
 
     experiment: _Experiment
-    models: dict[str, dict[str, Any]]
+    models: dict[str, _Model]
     curves: dict[str, list[list[Annotated[tuple[int, float], Strict(False)]]]] = {}
     trials: dict[str, list[TrialRecord]] = {}
     runs: list[RunRecord]
@@ -76,13 +113,15 @@ class _Results(BaseModel, strict=True):
     def _has_every_model(self) -> "_Results":
         if {run.model for run in self.runs} - self.models.keys():
             raise ValueError("runs of a model that is not among them")
+        if len({(run.model, run.seed) for run in self.runs}) < len(self.runs):
+            raise ValueError("two runs of one model and seed")
         return self
 
 
 def read_record(path: Path, kind: type[Record]) -> dict[str, Any] | None:
     """Read the record of a run; None if there is none, or it is damaged or of another run."""
     try:
-        record = read_json(path)
+        record = read_json(path, MOST_BYTES)
         kind.model_validate(record)
     except (InputError, ValidationError):
         return None

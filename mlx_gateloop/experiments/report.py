@@ -50,12 +50,12 @@ def _collect(
 ) -> dict[str, Any]:
     """Collect what results.json holds."""
     runs = counted(every)
-    drawn = sorted({r["seed"] % len(tasks) for results in runs.values() for r in results})
+    seeds = sorted({r["seed"] for results in runs.values() for r in results})
     states = _states(out, experiment, tasks[0], runs)
     return {
         "experiment": asdict(experiment),
         "environment": facts(command),
-        "oracles": mean_scores([tasks[draw] for draw in drawn]),
+        "oracles": mean_scores([tasks[seed % len(tasks)] for seed in seeds]),
         "preset_steps": _preset_steps(experiment, tasks[0]),
         "tokens_per_step": tokens_per_step(experiment.config(tasks[0], REFERENCE, 0)),
         "curves": read_curves(out, runs, measure_of(experiment.name)),

@@ -93,10 +93,12 @@ def _configuration(experiment: Experiment) -> list[tuple[str, str]]:
 def _test_results(experiment: Experiment, runs: Runs, tree: Mapping[str, Any]) -> list[str]:
     planned = None if _differs(experiment) else tree.get("preset_steps")
     states = {model: summary["state_size"] for model, summary in tree["models"].items()}
+    shared = " Seeds share draws, so intervals leave out the variation of the data."
     return [
         "## Test results",
         "Weights with the lowest validation loss; mean and standard deviation over seeds. The "
-        f"draw of the data is that of the seed modulo {experiment.draws}. The state size is in "
+        f"draw of the data is that of the seed modulo {experiment.draws}."
+        f"{shared if experiment.draws < experiment.seeds else ''} The state size is in "
         "numbers, complex where the transitions are. Times are those of the clock, beside whatever "
         "ran at the same time.",
         _accuracies(runs, measure_of(experiment.name), states, claims(experiment), planned),
@@ -138,7 +140,7 @@ def _steps(results: list[dict[str, Any]], planned: int | None) -> str:
     steps = sorted({result["steps"] for result in results})
     total = results[0]["total_steps"]
     planned = max(planned or 0, total)
-    is_whole = planned == total and all(result["finished"] for result in results)
+    is_whole = planned == total and all(r["finished"] and not r.get("diverged") for r in results)
     part = "" if is_whole else f" **of {planned:,}**"
     return "-".join(f"{step:,}" for step in dict.fromkeys((steps[0], steps[-1]))) + part
 

@@ -112,15 +112,15 @@ def left_out(experiment: Experiment, every: Runs, runs: Runs) -> list[str]:
         return [f"{text}: {names}."] if results else []
 
     known = {model: {result["seed"] for result in results} for model, results in every.items()}
-    none = [
+    missing = [
         {"model": model, "seed": seed}
         for model in experiment.models
         for seed in sorted({*range(experiment.seeds)} - known.get(model, set()))
     ]
-    missing = [r for model, results in every.items() for r in results if r not in runs[model]]
+    unfinished = [r for model, results in every.items() for r in results if r not in runs[model]]
     diverged = [r for results in runs.values() for r in results if r.get("diverged")]
     return [
-        *named("Without a result", none),
-        *named("Left out, as they are not finished", missing),
+        *named("Without a result", missing),
+        *named("Left out, as they are not finished", unfinished),
         *named("Diverged, and tested with the best weights before that", diverged),
     ]

@@ -59,7 +59,7 @@ def run_experiment(
     tasks = [experiment.make_task(draw) for draw in range(experiment.draws)]
     experiment = replace(experiment, data=tuple(task.fingerprint for task in tasks))
     # Report what cannot be trained before training any.
-    for run in (*trials(experiment, out), *_runs(experiment, out, tuned=False)):
+    for run in (*trials(experiment, out), *_runs(replace(experiment, seeds=1), out, tuned=False)):
         config = run.config(tasks[0])
         config.total_steps(TaskSource(config, tasks[0]).batches.per_epoch)
     whole = _compare(out, experiment, resume)
@@ -69,9 +69,9 @@ def run_experiment(
         whole.save(out / "experiment.json")
         try:
             tried, logs = trials(experiment, out), out / "logs"
-            stop = _train(tried, tasks[0], logs / "trials", jobs, hosts)
-            runs = _runs(experiment, out, tuned=True)
-            _train(runs, tasks[0], logs / "runs", jobs, hosts, stop)
+            if _train(tried, tasks[0], logs / "trials", jobs, hosts):
+                raise KeyboardInterrupt
+            _train(_runs(experiment, out, tuned=True), tasks[0], logs / "runs", jobs, hosts)
         except KeyboardInterrupt:  # also between two runs
             advice = "continue with the same command and --resume"
             raise Interrupted(f"interrupted, saved in {out}; {advice}") from None
@@ -96,9 +96,7 @@ def _runs(experiment: Experiment, out: Path, tuned: bool) -> list[Run]:
     ]
 
 
-def _train(
-    runs: Sequence[Run], task: Task, logs: Path, jobs: int, hosts: Sequence[str], stop: bool = False
-) -> bool:
+def _train(runs: Sequence[Run], task: Task, logs: Path, jobs: int, hosts: Sequence[str]) -> bool:
     """Train the runs that are not finished.
 
     Args:
@@ -107,7 +105,6 @@ def _train(
         logs: The folder for what they print, if there is more than one job.
         jobs: Runs side by side on each machine.
         hosts: The machines.
-        stop: True if Ctrl-C came already, in the last step of a run.
 
     Returns:
         True if Ctrl-C came in the last step of the last run.
@@ -116,13 +113,10 @@ def _train(
     for run in runs:
         if run.is_finished:
             run.check(task)
-    if not left:
-        return stop
-    if stop:
-        raise Interrupted
-    if jobs > 1 or [*hosts] != [LOCAL]:
+    if left and (jobs > 1 or [*hosts] != [LOCAL]):
         side_by_side({run.name: run.go for run in left}, jobs, logs, hosts)
         return False
+    stop = False
     for number, run in enumerate(left, 1):
         if stop:
             raise Interrupted
@@ -157,11 +151,21 @@ def _compare(out: Path, experiment: Experiment, resume: bool) -> Experiment:
         settings = {**saved.settings, **experiment.settings}
         seeds = max(saved.seeds, experiment.seeds)
         experiment = replace(experiment, models=models, seeds=seeds, settings=settings)
-    elif out.exists() and not out.is_dir():
-        raise InputError(f"{out}: a file; choose a new directory")
-    elif out.exists() and set(out.iterdir()) - set(left_in(out)):
-        raise InputError(f"{out}: already holds something; choose a new directory, or --resume")
+    else:
+        check_new(out)
     return experiment
+
+
+def check_new(out: Path) -> None:
+    """Check that a directory is new or empty.
+
+    Raises:
+        InputError: It is not.
+    """
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: a file; choose a new directory")
+    if out.exists() and set(out.iterdir()) - set(left_in(out)):
+        raise InputError(f"{out}: already holds something; choose a new directory, or --resume")
 
 
 def _compared(experiment: Experiment, models: Container[str]) -> dict[str, object]:

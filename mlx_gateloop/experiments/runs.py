@@ -16,7 +16,8 @@ from mlx_gateloop.evaluate import evaluate_task
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.records import Record, RunRecord, TrialRecord, read_record
 from mlx_gateloop.experiments.resets import mean_magnitudes
-from mlx_gateloop.files import replacing
+from mlx_gateloop.files import locked, replacing
+from mlx_gateloop.interrupt import Interrupted
 from mlx_gateloop.io import load_model
 from mlx_gateloop.train import TrainConfig, train
 from mlx_gateloop.train.checkpoint import Progress, read_newest
@@ -36,7 +37,7 @@ class Run:
     Args:
         experiment: Its task and training.
         model: A name of `VARIANTS`.
-        number: Seed of the training.
+        seed: Of the training.
         draw: Number of the draw of the data.
         directory: See `train.output`; beside the run's own files the record of its result.
         settings: Values over the experiment's training.
@@ -44,19 +45,23 @@ class Run:
 
     experiment: Experiment
     model: str
-    number: int
+    seed: int
     draw: int
     directory: Path
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[Any, object] = field(default_factory=dict)
     kind: ClassVar[type[Record]] = RunRecord  # of its record
 
     @property
     def name(self) -> str:
         return self.directory.name
 
+    def read(self) -> dict[str, Any] | None:
+        """Read the record; None if there is none, or it is damaged or another's."""
+        return read_record(self.record, self.kind)
+
     @property
     def is_finished(self) -> bool:
-        record = read_record(self.record, self.kind)
+        record = self.read()
         return record is not None and record["finished"]
 
     def check(self, task: Task) -> None:
@@ -79,7 +84,7 @@ class Run:
         return self.experiment.make_task(self.draw)
 
     def config(self, task: Task) -> TrainConfig:
-        return self.experiment.config(task, self.model, self.number, self.settings)
+        return self.experiment.config(task, self.model, self.seed, self.settings)
 
     def go(self) -> bool:
         """Train, or resume, and write the result, whether finished or interrupted.
@@ -90,25 +95,36 @@ class Run:
             True if the run is finished and Ctrl-C came in its last step.
         """
         task, made = self.task(), facts("")  # before the checkout moves on
-        config, finished, diverged = self.config(task), False, False
+        config = self.config(task)
         try:
             resume = self.directory.exists()
             stop = train(config, task, self.directory, resume=resume).stop_requested
-            finished = True
-            return stop
         except Diverged as error:
             print(f"{self.name}: {error}", file=sys.stderr)
-            finished = diverged = True
+            self._write(task, made, finished=True, diverged=True)
             return False
-        finally:
-            if (self.directory / LAST).parent.exists():  # else it failed before there was a model
-                steps = config.total_steps(TaskSource(config, task).batches.per_epoch)
-                labels = {"model": self.model, "seed": self.number, "draw": self.draw}
-                labels |= {"finished": finished, "diverged": diverged, "total_steps": steps}
-                labels["made"] = {key: made[key] for key in MADE} | {"date": now()}
-                with replacing(self.record) as partial:
-                    text = json.dumps(labels | self._result(task))
-                    partial.write_text(f"{text}\n", encoding="utf-8")
+        except Interrupted:
+            if (self.directory / LAST).exists():  # else it was before there was a model
+                self._write(task, made, finished=False)
+            raise
+        self._write(task, made, finished=True)
+        return stop
+
+    def _write(
+        self, task: Task, made: Mapping[str, str], finished: bool, diverged: bool = False
+    ) -> None:
+        """Write the record.
+
+        Raises:
+            InputError: Another process trains this run now; its record is to be that one's.
+        """
+        config = self.config(task)
+        record = {"model": self.model, "seed": self.seed, "draw": self.draw}
+        record |= {"finished": finished, "diverged": diverged}
+        record["total_steps"] = config.total_steps(TaskSource(config, task).batches.per_epoch)
+        record["made"] = {key: made[key] for key in MADE} | {"date": now()}
+        with locked(self.directory), replacing(self.record) as partial:
+            partial.write_text(f"{json.dumps(record | self._result(task))}\n", encoding="utf-8")
 
     def _progress(self) -> Progress:
         return read_newest(self.directory / LAST)[1]
@@ -135,6 +151,10 @@ class Trial(Run):
     """A run that tries settings: it never sees the test samples."""
 
     kind = TrialRecord
+
+    def read(self) -> dict[str, Any] | None:
+        record = super().read()
+        return record if record and record["settings"] == dict(self.settings) else None
 
     @property
     def record(self) -> Path:

@@ -13,7 +13,7 @@ from threading import Thread
 
 from mlx_gateloop.distributed.hosts import LOCAL, SSH_FAILED
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.experiments.over_hosts import OnHost
+from mlx_gateloop.experiments.over_hosts import OnHost, make
 from mlx_gateloop.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.processors import take_share
 
@@ -137,11 +137,7 @@ def _call(call: Callable[[], object], log: Path) -> None:
     with log.open("a") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
-        try:
-            call()
-        except (InputError, Interrupted) as error:
-            print(error, file=sys.stderr)
-            raise SystemExit(2) from None
+        make(call)
 
 
 def _end_with_parent() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.experiments.experiment import TASKS, Experiment
-from mlx_gateloop.experiments.records import TrialRecord, read_record, read_results
+from mlx_gateloop.experiments.records import Chosen, read_results
 from mlx_gateloop.experiments.runs import Trial
 from mlx_gateloop.experiments.variants import VARIANTS, title
 from mlx_gateloop.model.arguments import SPREAD
@@ -71,7 +71,7 @@ def settings(experiment: Experiment, model: str, number: int) -> dict[str, objec
     return found
 
 
-def best(experiment: Experiment, out: Path, model: str) -> dict[str, object]:
+def best(experiment: Experiment, out: Path, model: str) -> Chosen:
     """The settings of a model's best trial so far, the preset's if there is none.
 
     A trial that diverged is none, whatever its loss was before.
@@ -84,7 +84,7 @@ def best(experiment: Experiment, out: Path, model: str) -> dict[str, object]:
     return _best(read_trials(experiment, out, model))
 
 
-def chosen_in(out: Path, name: str) -> dict[str, dict[str, object]]:
+def chosen_in(out: Path, name: str) -> dict[str, Chosen]:
     """Read the settings that the trials of an experiment chose, or that it was given.
 
     Args:
@@ -92,37 +92,35 @@ def chosen_in(out: Path, name: str) -> dict[str, dict[str, object]]:
         name: Its task, a key of `TASKS`.
 
     Returns:
-        The settings by model, of those that did not diverge in every trial.
+        The settings by model, of those with all trials, unless each of them diverged.
 
     Raises:
-        InputError: There is no experiment, or one of another task, without settings or with trials
-            to make.
+        InputError: There is no experiment, or one of another task or without settings.
     """
     tree = read_results(out)
     experiment = Experiment.read(tree["experiment"], out / "results.json")
     if experiment.name != name:
         raise InputError(f"{out}: an experiment of {experiment.name}; give one of {name}")
     if experiment.settings:
-        return {model: dict(values) for model, values in experiment.settings.items()}
+        return dict(experiment.settings)
     if not experiment.trials:
         raise InputError(f"{out}: an experiment without trials; give one made with --tune")
     chosen = {}
     for model in experiment.models:
         records = tree.get("trials", {}).get(model, [])
-        if sum(record["finished"] for record in records) < experiment.trials:
-            raise InputError(f"{out}: not all trials of {model} are finished; --resume it first")
-        if found := _best(records):
+        whole = sum(record["finished"] for record in records) == experiment.trials
+        if whole and (found := _best(records)):
             chosen[model] = found
     return chosen
 
 
 def read_trials(experiment: Experiment, out: Path, model: str) -> list[dict[str, Any]]:
     """Read the records of a model's trials, by number, as far as there are any."""
-    files = [trial.record for trial in trials(experiment, out) if trial.model == model]
-    return [record for file in files if (record := read_record(file, TrialRecord)) is not None]
+    mine = [trial for trial in trials(experiment, out) if trial.model == model]
+    return [record for trial in mine if (record := trial.read()) is not None]
 
 
-def _best(records: Iterable[dict[str, Any]]) -> dict[str, object]:
+def _best(records: Iterable[dict[str, Any]]) -> Chosen:
     known = [record for record in records if _has_loss(record)]
     if not known:
         return {}
@@ -134,7 +132,7 @@ def _has_loss(record: Mapping[str, Any]) -> bool:
 
 
 def near_an_end(experiment: Experiment, chosen: Mapping[str, Any]) -> set[str]:
-    """Return the keys of chosen values at an end of what was drawn from: of a range its tenth."""
+    """Return the keys of chosen values at an end with more beyond it: of a range its tenth."""
     if not chosen:
         return set()
     preset, rate = _preset_rate(experiment), chosen["optimizer.learning_rate"]
@@ -149,10 +147,8 @@ def near_an_end(experiment: Experiment, chosen: Mapping[str, Any]) -> set[str]:
         ),
         "model.longest_half_life": (chosen.get("model.longest_half_life"), SHORTEST, longest),
     }
-    ends = (
-        {"model.num_heads"} if chosen.get("model.num_heads") in (COUNTS[0], COUNTS[-1]) else set()
-    )
-    return ends | {
+    most_heads = {"model.num_heads"} if chosen.get("model.num_heads") == COUNTS[-1] else set()
+    return most_heads | {
         key
         for key, (value, least, most) in ranges.items()
         if value is not None
@@ -212,7 +208,7 @@ def report_trials(
     return ["## Tuning", note, markdown_table([*header, "best loss", "chosen"], rows)]
 
 
-def _effective(model: str, settings: Mapping[str, object]) -> dict[str, object]:
+def _effective(model: str, settings: Mapping[Any, object]) -> dict[str, object]:
     """Leave out the rate of transitions that have no parameters."""
     learns = VARIANTS[model]["transition"] in SPREAD
     unused = set() if learns else {"optimizer.state_transition_learning_rate"}

@@ -83,6 +83,10 @@ def test_figures_of_a_text_model(model, work, capsys):
         ),
         (["memory-horizon", "--jobs", "0", "--out", "x"], "--jobs 0: expected at least 1"),
         (["text", "--text", "x", "--draws", "2", "--out", "x"], "text has one draw of the data"),
+        (
+            ["text", "--text", "x", "--set", "task.file=y", "--out", "x"],
+            "--set task.file: use --text",
+        ),
         (["memory-horizon", "--models", "a,fixed", "--out", "x"], "models: unknown 'a'; choose"),
         (["memory-horizon", "--set", "task.size=1", "--out", "x"], "unknown key task.size"),
         (["memory-horizon", "--set", "optimizer.x=1", "--out", "x"], "unknown key optimizer.x"),

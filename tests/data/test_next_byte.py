@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 
@@ -35,6 +37,12 @@ def test_a_file_that_does_not_do(tmp_path, content, message):
         file.write_bytes(content)
     with pytest.raises(InputError, match=message):
         next_byte(str(file), length=16)
+
+
+def test_a_pipe_is_no_text(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe: not a file; give a text"):
+        next_byte(str(tmp_path / "pipe"))
 
 
 def test_the_parts_of_python_source_are_those_of_the_corpus():

@@ -16,7 +16,7 @@ def library(tmp_path, monkeypatch):
             file = tmp_path / f"{name.replace('__', '/')}.py"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(text.encode() if isinstance(text, str) else text)
-        return python_source.documents.__wrapped__()
+        return list(python_source.documents.__wrapped__())
 
     return write
 

@@ -20,6 +20,7 @@ from mlx_gateloop.experiments.results import read_runs
 from mlx_gateloop.experiments.run import run_experiment
 from mlx_gateloop.experiments.runs import Run
 from mlx_gateloop.experiments.variants import VARIANTS
+from mlx_gateloop.files import locked
 from mlx_gateloop.train import Interrupted
 from mlx_gateloop.train.checkpoint import read_newest
 
@@ -92,7 +93,27 @@ def test_ctrl_c_between_two_runs(tmp_path, monkeypatch):
     assert [r["model"] for r in results(tmp_path / "out")] == ["data_controlled"]
 
 
-@pytest.mark.slow  # tests of side_by_side are its short form
+def test_the_record_of_a_run_that_another_process_trains_stays(tmp_path):
+    experiment = tiny(seeds=1, models=["fixed"])
+    run_experiment(experiment, tmp_path)
+    run = Run(experiment, "fixed", 0, 0, tmp_path / "runs" / "fixed-0")
+    before = run.record.read_text()
+    with locked(run.directory), pytest.raises(InputError, match="another process is writing"):
+        run.go()
+    assert run.record.read_text() == before
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_runs_side_by_side_leave_their_records(tmp_path):
+    experiment = tiny(seeds=1).changed_by({"steps": 3})
+    run_experiment(experiment, tmp_path, jobs=2)
+    assert {r["model"]: r["finished"] for r in results(tmp_path)} == {
+        "data_controlled": True,
+        "fixed": True,
+    }
+
+
+@pytest.mark.slow
 def test_side_by_side_is_one_after_the_other(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     experiment = tiny().changed_by(trials=1, draws=2)

@@ -178,3 +178,19 @@ def test_the_bar(tmp_path, model, low, high, settings):
     (result,) = results(tmp_path / "out")
     assert low <= result["accuracy"] <= high
     assert any(result["magnitudes"]["resetting"]) == (model == "data_controlled")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"task.at_resets": "unasked", "task.resets": 12},
+            "task's training samples ask nothing",
+        ),
+        ({"steps": 5, "epochs": 2}, "--set steps and --set epochs: give one of them"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_before(tmp_path, settings, message):
+    with pytest.raises(InputError, match=message):
+        run_experiment(tiny().changed_by(settings), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -72,14 +72,30 @@ def change_trials(out, change):
 def test_trials_that_are_not_finished_or_diverged_choose_nothing(tmp_path):
     run_experiment(tuned(models=["fixed"]), tmp_path)
     change_trials(tmp_path, lambda trial: trial.update(finished=False))
-    with pytest.raises(InputError, match="not all trials of fixed are finished; --resume it first"):
-        chosen_in(tmp_path, "memory-horizon")
+    assert chosen_in(tmp_path, "memory-horizon") == {}
     change_trials(tmp_path, lambda trial: trial.update(finished=True, diverged=True))
     assert chosen_in(tmp_path, "memory-horizon") == {}
     tree = raw_results(tmp_path)
     del tree["trials"]  # as an older version wrote it
     (tmp_path / "results.json").write_text(json.dumps(tree))
-    with pytest.raises(InputError, match="not all trials of fixed are finished; --resume it first"):
+    assert chosen_in(tmp_path, "memory-horizon") == {}
+
+
+def test_models_that_have_chosen_serve_beside_one_that_has_not(tmp_path):
+    run_experiment(tuned(models=["fixed", "lru"]), tmp_path)
+    tree = raw_results(tmp_path)
+    tree["trials"]["lru"].pop()
+    (tmp_path / "results.json").write_text(json.dumps(tree))
+    assert chosen_in(tmp_path, "memory-horizon").keys() == {"fixed"}
+
+
+@pytest.mark.parametrize("settings", [{"model.transition": "lru"}, {"model.num_heads": -1}])
+def test_settings_that_no_tuning_chooses_are_refused(tmp_path, settings):
+    run_experiment(tuned(models=["fixed"]), tmp_path)
+    tree = raw_results(tmp_path)
+    tree["experiment"] |= {"trials": 0, "settings": {"fixed": settings}}
+    (tmp_path / "results.json").write_text(json.dumps(tree))
+    with pytest.raises(InputError, match="not an experiment; choose another directory"):
         chosen_in(tmp_path, "memory-horizon")
 
 
@@ -117,7 +133,7 @@ def test_settings_of_another_task_or_beside_ones_own(tmp_path):
 
 def test_settings_of_another_experiment_are_of_its_models_and_need_no_trials():
     with pytest.raises(
-        InputError, match=r"^models: the other experiment has no settings of lru; leave it out$"
+        InputError, match=r"^models: the other experiment has not chosen settings of lru; "
     ):
         BAR.changed_by(SHORT, models=["lru"], tuned={"fixed": {}})
     with pytest.raises(InputError, match=r"^tune: another experiment's settings need no trials"):

@@ -60,7 +60,7 @@ def test_values_near_an_end_of_what_was_drawn_from_are_marked():
     assert marked(0.01, 0.08) == {transition}
     assert marked(0.05, 0.006, 60.0) == {transition, half_life}
     heads = "model.num_heads"
-    for count, found in ((1, {heads}), (2, set()), (4, {heads})):
+    for count, found in ((1, set()), (2, set()), (4, {heads})):
         assert near_an_end(BAR, {rate: 0.01, heads: count}) == found
 
 
@@ -222,7 +222,11 @@ def test_interrupted_trials_go_on_and_end_as_undisturbed_ones(tmp_path, monkeypa
 def test_a_damaged_trial_is_made_again(tmp_path):
     run_experiment(tuned(), tmp_path)
     record = tmp_path / "trials" / "fixed-0" / "trial.json"
-    for damaged in ('{"finished": true}', '{"finished": tr'):
+    whole = json.loads(record.read_text())
+    foreign = {"optimizer.learning_rate": 0.5, "model.transition": "data_controlled"}
+    others = [{"optimizer.warmup_steps": 1}, foreign, {"optimizer.learning_rate": 0.5}]
+    damaged_ones = [json.dumps(whole | {"settings": settings}) for settings in others]
+    for damaged in ('{"finished": true}', '{"finished": tr', *damaged_ones):
         record.write_text(damaged)
         assert len(read_trials(tuned(), tmp_path, "fixed")) == 2
         run_experiment(tuned(), tmp_path, resume=True)
@@ -241,3 +245,18 @@ def test_the_rate_of_transitions_is_listed_where_they_have_parameters():
         (*_, table) = report_trials(chosen, {})
         assert (rate.split(".")[1] in table) == learned, model
         assert table.splitlines()[-1].split("|")[1].strip() == title(model)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("optimizer.state_transition_learning_rate", "--tune tries values of it; leave it out"),
+        ("model.longest_half_life", "--tune tries values of it; leave it out"),
+        ("model.num_heads", "--tune tries values of it; leave it out"),
+        ("patience", "budgets of --tune are equal; leave it out"),
+    ],
+)
+def test_what_tuning_decides_cannot_be_set(setting, message):
+    BAR.changed_by({setting: 2}, models=["fixed"])
+    with pytest.raises(InputError, match=f"--set {setting}: {message}"):
+        BAR.changed_by({setting: 2}, models=["fixed"], trials=2)

@@ -1,7 +1,13 @@
-"""The paths that a command of this folder takes."""
+"""The paths that a command of this folder takes, and how it reports a user's mistake."""
 
 import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from mlx_gateloop.cli import users_error
+from mlx_gateloop.commands.parser import Parser
 
 
 def paths(description: str | None, *names: str, last: str | None = None) -> list[Path]:
@@ -12,12 +18,22 @@ def paths(description: str | None, *names: str, last: str | None = None) -> list
         names: Of the paths.
         last: Name of one or more paths after them, if any.
     """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in names:
         parser.add_argument(name, type=Path)
     if last:
         parser.add_argument(last, type=Path, nargs="+")
     given = vars(parser.parse_args())
     return [given[name] for name in names] + (given[last] if last else [])
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """End the process with a line and exit code 2 where the user can correct the error."""
+    try:
+        yield
+    except Exception as error:
+        if (message := users_error(error)) is None:
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        sys.exit(2)

@@ -1,4 +1,4 @@
-"""Functions of a file whose bodies a model shall write, and the test of what it wrote."""
+"""Functions of a file for a model to complete, and the test of what it wrote."""
 
 import ast
 import re
@@ -35,11 +35,11 @@ class Function:
         return line.start() if line else None
 
     def accepts(self, body: str) -> bool:
-        """Tell if `ast.parse` accepts the function with a body."""
+        """Return True if `ast.parse` accepts the function with a body."""
         return len(self._parsed(body)) == 1
 
     def is_documentation(self, body: str) -> bool:
-        """Tell if a body that is accepted is a docstring and nothing else."""
+        """Return True if a body that is accepted is a docstring and nothing else."""
         (function,) = self._parsed(body)
         assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         return len(function.body) == 1 and ast.get_docstring(function) is not None

@@ -19,7 +19,7 @@ from mlx_gateloop.model.lm import Model
 from mlx_gateloop.plots.style import new_figure, save_png
 
 from . import library
-from .arguments import paths
+from .arguments import errors_in_one_line, paths
 from .channels import QUANTITIES, Found, encode, find, quantities
 
 if TYPE_CHECKING:
@@ -79,5 +79,6 @@ def colour(axes: "Axes", text: str, offsets: list[tuple[int, int]], values: np.n
 
 
 if __name__ == "__main__":
-    directory, picture = paths(__doc__, "model", "picture")
-    draw(*load(directory), library.unread(directory), picture)
+    with errors_in_one_line():
+        directory, picture = paths(__doc__, "model", "picture")
+        draw(*load(directory), library.unread(directory), picture)

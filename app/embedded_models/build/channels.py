@@ -20,7 +20,7 @@ from mlx_gateloop.tables import markdown_table
 from mlx_gateloop.watch import recording_cache
 
 from . import library
-from .arguments import paths
+from .arguments import errors_in_one_line, paths
 from .structure import FEATURES, structure
 
 TOKENS = 1500  # of a file
@@ -136,4 +136,5 @@ def report(directory: Path) -> str:
 
 
 if __name__ == "__main__":
-    print(report(*paths(__doc__, "model")))
+    with errors_in_one_line():
+        print(report(*paths(__doc__, "model")))

@@ -27,7 +27,7 @@ from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tables import markdown_table
 
 from . import library
-from .arguments import paths
+from .arguments import errors_in_one_line, paths
 from .bodies import Function, body, functions
 from .corpus import other_questions, questions
 from .kneser_ney import KneserNey
@@ -215,5 +215,6 @@ def known(files: Sequence[str], read: Iterable[str]) -> float:
 
 
 if __name__ == "__main__":
-    for part in report(paths(__doc__, last="models")):
-        print(part)
+    with errors_in_one_line():
+        for part in report(paths(__doc__, last="models")):
+            print(part)

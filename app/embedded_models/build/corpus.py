@@ -13,7 +13,7 @@ from pathlib import Path
 from mlx_gateloop.data import Document, pydocs
 from mlx_gateloop.files import replacing
 
-from .arguments import paths
+from .arguments import errors_in_one_line, paths
 
 Conversation = list[dict[str, str]]
 
@@ -139,5 +139,6 @@ def _joined(turns: list[Conversation], chance: random.Random) -> Iterator[Conver
 
 
 if __name__ == "__main__":
-    (folder,) = paths(__doc__, "folder")
-    write(folder / "corpus.jsonl", documents())
+    with errors_in_one_line():
+        (folder,) = paths(__doc__, "folder")
+        write(folder / "corpus.jsonl", documents())

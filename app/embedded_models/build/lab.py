@@ -14,7 +14,7 @@ from mlx_gateloop.__main__ import main as gateloop
 from mlx_gateloop.files import staged
 
 from ...generation.files import SUMS
-from .arguments import paths
+from .arguments import errors_in_one_line, paths
 from .package import sums, thinned
 
 STEPS = 3000
@@ -45,6 +45,8 @@ def command(model: str, out: Path) -> list[str]:
     settings = {"steps": STEPS, **SETTINGS[model]}
     words = ["memory-horizon", "--preset", "bar", "--models", model, "--seeds", "1", "--draws", "1"]
     words += ["--out", str(out)]
+    if (out / "experiment.json").exists():
+        words.append("--resume")
     for key, value in settings.items():
         words += ["--set", f"{key}={value}"]
     return words
@@ -77,4 +79,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with errors_in_one_line():
+        main()

@@ -15,7 +15,7 @@ from pathlib import Path
 from mlx_gateloop.data import Corpus, load_corpus, load_documents, texts
 from mlx_gateloop.data.corpus import split
 
-from .arguments import paths
+from .arguments import errors_in_one_line, paths
 from .corpus import documents as documentation
 from .corpus import familiar, quotations, spaced, write
 
@@ -66,7 +66,8 @@ def unread(*directories: str | Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    (folder,) = paths(__doc__, "folder")
-    corpus = parts()
-    write(folder / "train.jsonl", corpus.train)
-    write(folder / "valid.jsonl", corpus.validation)
+    with errors_in_one_line():
+        (folder,) = paths(__doc__, "folder")
+        corpus = parts()
+        write(folder / "train.jsonl", corpus.train)
+        write(folder / "valid.jsonl", corpus.validation)

@@ -15,7 +15,7 @@ from mlx_gateloop.__main__ import main as gateloop
 from mlx_gateloop.files import staged
 
 from ...generation.files import SUMS
-from .arguments import paths
+from .arguments import errors_in_one_line, paths
 
 BITS, GROUP = 8, 64
 MOST_BYTES = 12_000_000  # of a model
@@ -53,7 +53,7 @@ def thinned(log: str) -> str:
     """Keep every validation, and evenly spaced training records."""
     lines = log.splitlines(keepends=True)
     training = [line for line in lines if "loss" in json.loads(line)]
-    kept = set(training[-1 :: -max(1, len(training) // LOGGED)])
+    kept = set(training[-1 :: -max(1, -(-len(training) // LOGGED))])
     return "".join(line for line in lines if line in kept or "validation_loss" in json.loads(line))
 
 
@@ -66,4 +66,5 @@ def sums(directory: Path) -> str:
 
 
 if __name__ == "__main__":
-    embed(*paths(__doc__, "run", "model"))
+    with errors_in_one_line():
+        embed(*paths(__doc__, "run", "model"))

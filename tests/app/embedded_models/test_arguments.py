@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from mlx_gateloop.app.embedded_models.build.arguments import paths
+from mlx_gateloop.app.embedded_models.build.arguments import errors_in_one_line, paths
+
+from mlx_gateloop.errors import InputError
 
 COMMANDS = "package channel_picture lab library channels corpus completions"
 
@@ -23,4 +25,20 @@ def test_a_path_that_is_missing_ends_with_the_usage(name, monkeypatch, capsys):
     with pytest.raises(SystemExit) as caught:
         runpy.run_module(f"app.embedded_models.build.{name}", run_name="__main__")
     assert caught.value.code == 2
-    assert "the following arguments are required" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the following arguments are required" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [(InputError("a: b; do c"), "a: b; do c"), (FileNotFoundError(2, "gone", "x"), "x: gone")],
+)
+def test_a_users_error_is_a_line(capsys, error, line):
+    with pytest.raises(SystemExit, match="2"), errors_in_one_line():
+        raise error
+    assert capsys.readouterr().err == f"error: {line}\n"
+
+
+def test_an_error_of_ours_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError), errors_in_one_line():
+        raise ZeroDivisionError
