@@ -15,7 +15,7 @@ from mlx_gateloop.experiments.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
-SMALL = ["memory-horizon-small", "memory-horizon-small-2"]
+SMALL = ["memory-horizon-small", "memory-horizon-small-2", "memory-horizon-small-3"]
 
 
 @pytest.fixture(scope="module")
