@@ -56,7 +56,7 @@ def run(argv: list[str], world: "World | None" = None) -> tuple[int, str]:
     except KeyboardInterrupt as interrupt:
         return 130, str(interrupt) or "interrupted"
     except Exception as error:
-        message = users_error(error)
+        message = _users_error(error)
         if message is None:
             raise
         return 2, f"error: {'; '.join(message.splitlines())}"
@@ -95,7 +95,7 @@ def _parser(argv: list[str]) -> Parser:
     return parser
 
 
-def users_error(error: Exception) -> str | None:
+def _users_error(error: Exception) -> str | None:
     """The message for an error that the user can correct; None for a defect of ours."""
     if isinstance(error, InputError):
         return str(error)

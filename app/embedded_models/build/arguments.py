@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mlx_gateloop.cli import users_error
-from mlx_gateloop.commands.parser import Parser
+from mlx_gateloop.errors import InputError
 
 
 def paths(description: str | None, *names: str, last: str | None = None) -> list[Path]:
@@ -18,7 +17,9 @@ def paths(description: str | None, *names: str, last: str | None = None) -> list
         names: Of the paths.
         last: Name of one or more paths after them, if any.
     """
-    parser = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name in names:
         parser.add_argument(name, type=Path)
     if last:
@@ -32,8 +33,9 @@ def errors_in_one_line() -> Iterator[None]:
     """End the process with a line and exit code 2 where the user can correct the error."""
     try:
         yield
-    except Exception as error:
-        if (message := users_error(error)) is None:
-            raise
-        print(f"error: {message}", file=sys.stderr)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         sys.exit(2)

@@ -25,8 +25,7 @@ def test_a_path_that_is_missing_ends_with_the_usage(name, monkeypatch, capsys):
     with pytest.raises(SystemExit) as caught:
         runpy.run_module(f"app.embedded_models.build.{name}", run_name="__main__")
     assert caught.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "the following arguments are required" in line
+    assert "the following arguments are required" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
