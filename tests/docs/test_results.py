@@ -33,6 +33,8 @@ def comparisons():
         (["memory-horizon-bar"], 32),
         (["memory-horizon-bar-long"], 32),
         (SMALL, 32),
+        (["memory-horizon-small-long"], 32),
+        (["memory-horizon-small-long-other"], 32),
         (["recall"], 8),
         (["recall-long"], 8),
         (["text-python"], None),
@@ -50,6 +52,7 @@ def test_the_page_has_the_table_of_the_records(comparisons, names, beyond):
         (["memory-horizon-bar"], [33]),
         (["memory-horizon-bar-long"], [33]),
         (SMALL, [5, 9, 17, 33]),
+        (["memory-horizon-small-long"], [5, 9, 17, 33]),
         (["memory-horizon-paper"], [3, 5, 9, 17, 25, 33, 65, 97, 129]),
     ],
 )
