@@ -68,7 +68,7 @@ def read_parts(folders: Sequence[Path]) -> dict[str, Any]:
         if both := sorted(part["models"].keys() & whole["models"].keys()):
             raise InputError(f"{folder}: has {both[0]}, as a folder before it; leave one out")
         whole["models"] |= part["models"]
-        whole["curves"] = whole.get("curves", {}) | part.get("curves", {})
+        whole["curves"] |= part["curves"]
         whole["runs"] += part["runs"]
     return whole
 
@@ -248,9 +248,19 @@ def main() -> None:
     parser.add_argument("--reference", default=REFERENCE, help="the model that leads are of")
     given = parser.parse_args()
     try:
-        tree = read_parts(given.folders)
+        show(parser, given)
     except InputError as error:
         parser.exit(2, f"error: {error}\n")
+
+
+def show(parser: Parser, given: argparse.Namespace) -> None:
+    """Show what the command line asks for."""
+    tree = read_parts(given.folders)
+    if given.report:
+        if len(given.folders) > 1 or given.models is not None:
+            parser.error("--report: a report is of all models of one folder; give it alone")
+        print(report_text(tree, given.folders[0]))
+        return
     if given.models is not None:
         if unknown := [name for name in given.models if name not in tree["models"]]:
             parser.error(f"--models: no {unknown[0]} there; choose {', '.join(tree['models'])}")
@@ -264,11 +274,6 @@ def main() -> None:
             draw(tree, given.pictures)
         except OSError as error:
             parser.error(f"--pictures {given.pictures}: {error.strerror}; choose another folder")
-        return
-    if given.report:
-        if len(given.folders) > 1:
-            parser.error("--report: a report is of one folder; give one")
-        print(report_text(tree, given.folders[0]))
         return
     if given.reference not in models:
         parser.error(

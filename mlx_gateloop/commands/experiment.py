@@ -80,8 +80,8 @@ def _add_runs(command: argparse.ArgumentParser) -> None:
     add(
         "--resume",
         action="store_true",
-        help="continue the experiment in DIR, bit for bit where --jobs is 1 again, or again more; "
-        "more seeds are added",
+        help="continue the experiment in DIR, bit for bit if --jobs is 1 both times or above 1 "
+        "both times; more seeds are added",
     )
     add("--seeds", type=int, metavar="N", help="train each model N times; default: the preset's")
     add(

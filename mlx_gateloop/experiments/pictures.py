@@ -58,12 +58,11 @@ def draw_records(out: Path, tree: Mapping[str, Any]) -> list[str]:
     counts = {lines[model]: pairs for model, pairs in counts_by_span(runs).items()}
     figures.accuracy_over_span(counts, measure.span, out / SPANS)
     accuracies = {lines[model]: [r["accuracy"] for r in runs[model]] for model in runs}
-    experiment = Experiment.read(tree["experiment"], out)
+    experiment = Experiment.read(tree["experiment"], Path("results.json"))
     claimed = {lines[model]: value for model, value in claims(experiment).items() if model in runs}
     figures.accuracies(accuracies, out / RUNS, claimed)
     drawn = [SPANS, RUNS]
-    known = tree.get("curves", {})
-    curves = {lines[model]: known[model] for model in runs if known.get(model)}
+    curves = {lines[model]: tree["curves"][model] for model in runs if tree["curves"].get(model)}
     if curves:
         figures.learning(curves, measure.name, out / LEARNING)
         drawn.append(LEARNING)

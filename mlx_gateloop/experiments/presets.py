@@ -91,8 +91,7 @@ PRESETS = {name: {e.preset: e for e in _EXPERIMENTS if e.name == name} for name 
 
 def claims(experiment: Experiment) -> dict[str, float]:
     """Return the paper's accuracies by model, where the experiment is as the paper's."""
-    as_published = is_preset(experiment) and not (experiment.trials or experiment.settings)
-    return CLAIMS.get((experiment.name, experiment.preset), {}) if as_published else {}
+    return {} if differs(experiment) else CLAIMS.get((experiment.name, experiment.preset), {})
 
 
 def is_preset(experiment: Experiment) -> bool:
@@ -105,3 +104,13 @@ def is_preset(experiment: Experiment) -> bool:
         return task, train, experiment.equal_parameters
 
     return compared(experiment) == compared(PRESETS[experiment.name][experiment.preset])
+
+
+def differs(experiment: Experiment) -> str:
+    """Name the differences from the preset, after commas; "" if there are none."""
+    parts = [
+        ("changed", not is_preset(experiment)),
+        ("tuned", experiment.trials),
+        ("with another experiment's settings", experiment.settings),
+    ]
+    return "".join(f", {text}" for text, there in parts if there)

@@ -97,13 +97,15 @@ class _Experiment(BaseModel, strict=True):
 
 
 class _Model(BaseModel, strict=True):
-    state_size: Count | None = None
+    state_size: Count | None
 
 
 class _Results(BaseModel, strict=True):
     """The parts of results.json that are read."""
 
     experiment: _Experiment
+    environment: dict[str, str]
+    oracles: dict[str, FiniteFloat]
     models: dict[str, _Model]
     curves: dict[str, list[list[Annotated[tuple[int, float], Strict(False)]]]] = {}
     trials: dict[str, list[TrialRecord]] = {}
@@ -135,6 +137,9 @@ def read_results(out: Path) -> dict[str, Any]:
 
     Raises:
         InputError: There is none, or it is something else.
+
+    Returns:
+        What it holds; curves and trials are empty where an earlier version wrote none.
     """
     file = out / "results.json"
     if not file.exists():
@@ -144,4 +149,4 @@ def read_results(out: Path) -> dict[str, Any]:
         _Results.model_validate(tree)
     except ValidationError:
         raise InputError(f"{file}: not an experiment's results; give another folder") from None
-    return tree
+    return {"curves": {}, "trials": {}} | tree

@@ -16,7 +16,7 @@ from mlx_gateloop.experiments.measure import (
     measure_of,
 )
 from mlx_gateloop.experiments.pictures import captions
-from mlx_gateloop.experiments.presets import claims, is_preset
+from mlx_gateloop.experiments.presets import claims, differs
 from mlx_gateloop.experiments.resets import report_resets
 from mlx_gateloop.experiments.results import (
     Runs,
@@ -44,7 +44,7 @@ def report_text(tree: Mapping[str, Any], folder: Path) -> str:
     marks = [[name, f"{value:.3f}"] for name, value in tree["oracles"].items()]
     facts = [*tree["environment"].items(), *made(every), *_configuration(experiment)]
     parts = [
-        f"# {experiment.name}, preset {experiment.preset}{_differs(experiment)}",
+        f"# {experiment.name}, preset {experiment.preset}{differs(experiment)}",
         markdown_table(["", ""], facts),
         *_test_results(experiment, runs, tree),
         *left_out(experiment, every, runs),
@@ -64,16 +64,6 @@ def report_text(tree: Mapping[str, Any], folder: Path) -> str:
     return "\n\n".join(parts)
 
 
-def _differs(experiment: Experiment) -> str:
-    """The differences between the runs and the preset's, for the title."""
-    parts = [
-        ("changed", not is_preset(experiment)),
-        ("tuned", experiment.trials),
-        ("with another experiment's settings", experiment.settings),
-    ]
-    return "".join(f", {text}" for text, there in parts if there)
-
-
 def _configuration(experiment: Experiment) -> list[tuple[str, str]]:
     width = (
         f"inner width chosen for as many parameters as the {title(REFERENCE)} model"
@@ -91,7 +81,7 @@ def _configuration(experiment: Experiment) -> list[tuple[str, str]]:
 
 
 def _test_results(experiment: Experiment, runs: Runs, tree: Mapping[str, Any]) -> list[str]:
-    planned = None if _differs(experiment) else tree.get("preset_steps")
+    planned = None if differs(experiment) else tree.get("preset_steps")
     states = {model: summary["state_size"] for model, summary in tree["models"].items()}
     shared = " Seeds share draws, so intervals leave out the variation of the data."
     return [

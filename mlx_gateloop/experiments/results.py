@@ -17,11 +17,14 @@ Runs = dict[str, list[dict[str, Any]]]  # by model
 def read_runs(out: Path) -> Runs:
     """Read the results of each model, in the order of `VARIANTS`, sorted by seed."""
     records = [read_record(file, RunRecord) for file in out.glob("runs/*/test.json")]
-    return _by_model([record for record in records if record is not None])
+    return _by_model([record for record in records if record and record["model"] in VARIANTS])
 
 
 def runs_of(tree: Mapping[str, Any]) -> Runs:
-    """The results of each model in what results.json holds, as `read_runs` gives them."""
+    """The results of each model in what results.json holds, sorted as those of `read_runs`.
+
+    Models that this version does not know come last.
+    """
     return _by_model(tree["runs"])
 
 

@@ -111,6 +111,8 @@ def _draw_with_range(
     axes: "Axes", places: np.ndarray, values: np.ndarray, line: Line, lines: int
 ) -> None:
     """Draw the mean of values `[runs, places]`, and their range if lines are few."""
+    if not len(places):
+        return
     axes.plot(places, values.mean(0), label=line.name, **line_style(line.number))
     if len(values) > 1 and lines <= MOST_RANGES:
         axes.fill_between(places, values.min(0), values.max(0), **range_style(line.number))

@@ -101,7 +101,8 @@ def tree():
     sizes = {"retnet": 1024, "data_controlled": 16, "softmax": None}
     models = {model: {"state_size": size} for model, size in sizes.items()}
     experiment = asdict(PRESETS["recall"]["small"])
-    return {"experiment": experiment, "models": models, "runs": runs}
+    facts = {"environment": {"date": "today"}, "oracles": {"the commonest answer": 0.25}}
+    return facts | {"experiment": experiment, "models": models, "runs": runs}
 
 
 def test_figures_and_order(comparisons, tree):
@@ -191,7 +192,25 @@ def test_a_report_is_of_one_folder(comparisons, folders, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["comparisons.py", *map(str, folders[1:3]), "--report"])
     with pytest.raises(SystemExit, match="2"):
         comparisons.main()
-    assert "--report: a report is of one folder; give one" in capsys.readouterr().err
+    assert "--report: a report is of all models of one folder" in capsys.readouterr().err
+
+
+def test_a_report_of_a_record_without_trials_and_curves(comparisons, folders, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["comparisons.py", str(folders[0]), "--report"])
+    comparisons.main()
+    report = capsys.readouterr().out
+    assert report.startswith("# recall, preset small\n")
+    assert "| RetNet " in report
+
+
+@pytest.mark.parametrize("options", [["--report"], ["--pictures", "pictures"]])
+def test_a_record_of_no_experiment(comparisons, tree, tmp_path, monkeypatch, capsys, options):
+    (tmp_path / "results.json").write_text(json.dumps(tree | {"experiment": {"name": "recall"}}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["comparisons.py", ".", *options])
+    with pytest.raises(SystemExit, match="2"):
+        comparisons.main()
+    assert "results.json: not an experiment; choose another" in capsys.readouterr().err
 
 
 def test_a_folder_without_an_experiment(comparisons, tmp_path, monkeypatch, capsys):

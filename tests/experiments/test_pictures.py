@@ -1,5 +1,6 @@
 from dataclasses import asdict
 
+import pytest
 from helpers.records import run_record
 from matplotlib.figure import Figure
 
@@ -64,3 +65,11 @@ def test_the_names_of_the_axes(tmp_path, monkeypatch):
     draw_records(tmp_path, results("text", ["lru"], {"lru": [[(1, 2.5)]]}))
     assert names[0] == {"xlabel": "number of inputs before", "ylabel": "test accuracy"}
     assert names[2] == {"xlabel": "step", "ylabel": "validation bits per byte"}
+
+
+@pytest.mark.parametrize("curves", [{"lru": [[]]}, {"lru": [[(2, 0.5)], []]}, {}])
+def test_runs_without_a_common_validation_have_no_line(tmp_path, plotted, curves):
+    tree = results("text", ["lru"], curves, tokens_per_step=16)
+    tree["runs"][0] |= {"asked_by_span": [1, 0], "right_by_span": [1, 0]}  # too few to draw
+    draw_records(tmp_path, tree)
+    assert "LRU" not in plotted

@@ -9,7 +9,7 @@ from mlx_gateloop.data.recall import recall
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments import experiment as module
 from mlx_gateloop.experiments.experiment import Experiment
-from mlx_gateloop.experiments.presets import PRESETS, is_preset
+from mlx_gateloop.experiments.presets import PRESETS, differs, is_preset
 from mlx_gateloop.experiments.variants import VARIANTS
 from mlx_gateloop.model.lm import PRESETS as MODELS
 from mlx_gateloop.model.lm import Model
@@ -215,3 +215,12 @@ def test_every_variant_is_a_possible_model():
     for model, args in zip(bar.models, made, strict=True):
         assert {key: getattr(args, key) for key in VARIANTS[model]} == VARIANTS[model]
     assert len({str(args) for args in made}) == len(VARIANTS)
+
+
+def test_what_differs_from_the_preset():
+    recall_small = PRESETS["recall"]["small"]
+    assert differs(recall_small) == ""
+    changed = recall_small.changed_by({"eval_every": 7})
+    assert differs(replace(changed, trials=12)) == ", changed, tuned"
+    others = replace(recall_small, settings={"fixed": {"optimizer.learning_rate": 0.1}})
+    assert differs(others) == ", with another experiment's settings"

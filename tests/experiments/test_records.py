@@ -69,6 +69,9 @@ def test_a_file_that_is_no_json_is_none(tmp_path):
 
 RESULTS = {
     "experiment": {"name": "recall"},
+    "environment": {"date": "today"},
+    "oracles": {"the commonest answer": 0.25},
+    "curves": {},
     "models": {"fixed": {"state_size": 16}},
     "trials": {"fixed": [trial_record("fixed")]},
     "runs": [run_record("fixed", 0)],
@@ -83,6 +86,9 @@ def test_the_results_of_an_experiment(tmp_path):
         read_results(tmp_path)
     file.write_text(json.dumps(RESULTS))
     assert read_results(tmp_path) == RESULTS
+    earlier = {key: value for key, value in RESULTS.items() if key not in ("curves", "trials")}
+    file.write_text(json.dumps(earlier))
+    assert read_results(tmp_path) == earlier | {"curves": {}, "trials": {}}
 
 
 @pytest.mark.parametrize(
@@ -90,6 +96,11 @@ def test_the_results_of_an_experiment(tmp_path):
     [
         {"experiment": {}},
         {"experiment": []},
+        {"environment": None},
+        {"oracles": {"the commonest answer": "low"}},
+        {"models": {"fixed": {}}},
+        {"models": {"fixed": {"state_size": [1]}}},
+        {"runs": [run_record("fixed", 0), run_record("fixed", 0)]},
         {"models": {}},
         {"runs": [{"finished": True}]},
         {"runs": [run_record("lru", 0)]},  # it is not among the models

@@ -1,12 +1,7 @@
-from dataclasses import replace
-
 from helpers.records import run_record
 
 from mlx_gateloop.experiments import report_text
 from mlx_gateloop.experiments.measure import ACCURACY
-from mlx_gateloop.experiments.presets import PRESETS
-
-SMALL = PRESETS["recall"]["small"]
 
 
 def result(model, seed, accuracy, resetting=(0, 0), **others):
@@ -84,11 +79,3 @@ def test_a_span_that_one_model_was_not_asked():
     header, controlled, fixed = cells(report_text._by_span(runs))
     assert (header[1:], fixed[1:]) == (["0", "2", "3"], ["0.500", "-", "-"])
     assert controlled[1:] == ["1.000", "0.500", "0.000"]
-
-
-def test_the_title_says_what_differs_from_the_preset():
-    assert report_text._differs(SMALL) == ""
-    changed = SMALL.changed_by({"eval_every": 7})
-    assert report_text._differs(replace(changed, trials=12)) == ", changed, tuned"
-    others = replace(SMALL, settings={"fixed": {"optimizer.learning_rate": 0.1}})
-    assert report_text._differs(others) == ", with another experiment's settings"

@@ -119,7 +119,8 @@ def test_trials_of_before_there_was_a_note_of_divergence(tmp_path):
 
 def test_settings_of_another_task_or_beside_ones_own(tmp_path):
     experiment = json.loads(json.dumps(asdict(BAR)))
-    tree = {"experiment": experiment, "models": {}, "trials": {}, "runs": []}
+    facts = {"environment": {}, "oracles": {}}
+    tree = facts | {"experiment": experiment, "models": {}, "trials": {}, "runs": []}
     (tmp_path / "results.json").write_text(json.dumps(tree))
     with pytest.raises(InputError, match="an experiment of memory-horizon; give one of recall"):
         chosen_in(tmp_path, "recall")

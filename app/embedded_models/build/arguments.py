@@ -37,5 +37,6 @@ def errors_in_one_line() -> Iterator[None]:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        name = f"{error.filename}: " if error.filename else ""
+        print(f"error: {name}{error.strerror or error}", file=sys.stderr)
         sys.exit(2)

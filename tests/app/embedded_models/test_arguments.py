@@ -30,7 +30,11 @@ def test_a_path_that_is_missing_ends_with_the_usage(name, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("error", "line"),
-    [(InputError("a: b; do c"), "a: b; do c"), (FileNotFoundError(2, "gone", "x"), "x: gone")],
+    [
+        (InputError("a: b; do c"), "a: b; do c"),
+        (FileNotFoundError(2, "gone", "x"), "x: gone"),
+        (OSError("odd"), "odd"),
+    ],
 )
 def test_a_users_error_is_a_line(capsys, error, line):
     with pytest.raises(SystemExit, match="2"), errors_in_one_line():
