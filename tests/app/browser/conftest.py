@@ -168,6 +168,14 @@ def page(tab):
 
 
 @pytest.fixture
+def seeded(page):
+    """A page whose answers are the same every time: others differ in length, and may be empty."""
+    page.set("#seed input", 7)
+    yield page
+    page.set("#seed input", -1)
+
+
+@pytest.fixture
 def download(tmp_path):
     """Clicks "png", "svg" or "npz", and returns the file and its address."""
 

@@ -23,16 +23,8 @@ OPTIONS = """() => [...document.querySelectorAll('#chat-view .layer option')].ma
 TOKENS = 24
 
 
-@pytest.fixture
-def seeded(page):
-    """A page whose answers are the same every time: others may end at their first token."""
-    page.set("#seed input", 7)
-    page.set_tokens(TOKENS)
-    yield page
-    page.set("#seed input", -1)
-
-
 def choose(page, name, type):
+    page.set_tokens(TOKENS)
     page.choose(name)
     about = "document.querySelector('#model-about').innerText"
     page.tab.wait_for_function(f"{about} === '2 layers, {type}'")

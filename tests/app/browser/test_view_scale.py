@@ -118,7 +118,8 @@ def test_a_tip_stays_inside_a_phone(phone):
         assert 0 <= box["y"] < box["y"] + box["height"] <= 844
 
 
-def test_side_by_side_has_one_scale_and_one_token(page):
+def test_side_by_side_has_one_scale_and_one_token(seeded):
+    page = seeded
     page.go_to("Side by side", "right")
     page.ask("both", "compare", "left")
     for side in ("left", "right"):
