@@ -38,6 +38,7 @@ def comparisons():
         (["recall"], 8),
         (["recall-long"], 8),
         (["text-python"], None),
+        (["text-python-long"], None),
     ],
 )
 def test_the_page_has_the_table_of_the_records(comparisons, names, beyond):
@@ -60,6 +61,38 @@ def test_the_page_has_accuracies_by_span(comparisons, names, edges):
     page = (ROOT / "docs" / "results.md").read_text("utf-8")
     tree = comparisons.read_parts([RECORDS / name for name in names])
     assert f"\n\n{comparisons.table_by_span(tree, edges)}\n\n" in page
+
+
+HEADLINES = [
+    (
+        SMALL,
+        "accuracy {data_controlled}, S4D-Lin and S5 {s5}, softmax with rotary positions and fixed "
+        "transitions {fixed}, LRU {lru}, real gates {real_gates};",
+    ),
+    (
+        ["memory-horizon-small-long"],
+        "after 24,000: {data_controlled}, S4D-Lin {s4d_lin}, S5 {s5}, fixed transitions {fixed} ",
+    ),
+    (
+        ["memory-horizon-bar"],
+        "After 3,000 steps {data_controlled} with control by the data, real gates {real_gates}, "
+        "S4D-Inv {s4d_inv}, fixed transitions {fixed};",
+    ),
+    (
+        ["text-python"],
+        "{data_controlled} bits per byte, softmax with rotary positions {softmax_rotary}, "
+        "real gates {real_gates}, fixed transitions and LRU {fixed}, ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("names", "headline"), HEADLINES)
+def test_the_readme_has_the_figures_of_the_records(comparisons, names, headline):
+    tree = comparisons.read_parts([RECORDS / name for name in names])
+    key = "bits_an_answer" if tree["experiment"]["name"] == "text" else "accuracy"
+    figures = {model: f"{results[key]:.2f}" for model, results in tree["models"].items()}
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert headline.format(**figures) in readme
 
 
 @pytest.mark.parametrize("folder", sorted(RECORDS.rglob("results.md")), ids=lambda f: f.parent.name)
