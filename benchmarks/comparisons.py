@@ -213,12 +213,17 @@ def _lead(leads: list[float]) -> str:
 
 def names(text: str) -> list[str]:
     """Read names that commas part."""
-    return text.split(",")
+    return [name for name in text.split(",") if name]
 
 
 def spans(text: str) -> list[int]:
     """Read spans that commas part."""
-    return [int(span) for span in text.split(",")]
+    try:
+        return [int(span) for span in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected numbers with commas, such as 5,9, got {text!r}"
+        ) from None
 
 
 def main() -> None:
@@ -245,7 +250,9 @@ def main() -> None:
     parser.add_argument(
         "--models", type=names, metavar="NAME,NAME", help="only these models; default: all"
     )
-    parser.add_argument("--reference", default=REFERENCE, help="the model that leads are of")
+    parser.add_argument(
+        "--reference", help=f"the model that a table's leads are of (default: {REFERENCE})"
+    )
     given = parser.parse_args()
     try:
         show(parser, given)
@@ -256,6 +263,10 @@ def main() -> None:
 def show(parser: Parser, given: argparse.Namespace) -> None:
     """Show what the command line asks for."""
     tree = read_parts(given.folders)
+    if given.reference is not None and (given.report or given.pictures is not None):
+        parser.error("--reference: tables alone have leads of another model; leave it out")
+    if not any(run["finished"] for run in tree["runs"]):
+        parser.error(f"{given.folders[0]}: no run is finished; --resume the experiment")
     if given.report:
         if len(given.folders) > 1 or given.models is not None:
             parser.error("--report: a report is of all models of one folder; give it alone")
@@ -268,29 +279,28 @@ def show(parser: Parser, given: argparse.Namespace) -> None:
     finished = [run for run in tree["runs"] if run["finished"]]
     models = dict.fromkeys(run["model"] for run in finished)
     if not finished:
-        parser.error(f"{given.folders[0]}: no run is finished; --resume the experiment")
+        parser.error(f"--models: no run of {' and '.join(given.models) or 'no model'} is finished")
     if given.pictures is not None:
         try:
             draw(tree, given.pictures)
         except OSError as error:
             parser.error(f"--pictures {given.pictures}: {error.strerror}; choose another folder")
         return
-    if given.reference not in models:
-        parser.error(
-            f"--reference {given.reference}: no finished run of it; choose {', '.join(models)}"
-        )
+    reference = given.reference or REFERENCE
+    if reference not in models:
+        parser.error(f"--reference {reference}: no finished run of it; choose {', '.join(models)}")
     longest = min(np.flatnonzero(run["asked_by_span"]).max(initial=0) for run in finished) - 1
     if given.beyond is not None and not 0 <= given.beyond <= longest:
         parser.error(f"--beyond {given.beyond}: expected 0 to {longest}")
     if given.spans is None:
-        print(table(tree, given.beyond, given.reference))
+        print(table(tree, given.beyond, reference))
         return
     if (
         given.spans != sorted({*given.spans})
         or not 1 <= given.spans[0] <= given.spans[-1] <= longest + 1
     ):
         parser.error(f"--spans: expected increasing spans from 1 to {longest + 1}")
-    print(table_by_span(tree, given.spans, given.reference))
+    print(table_by_span(tree, given.spans, reference))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@
 
 import argparse
 import io
-import os
 import sys
 import tempfile
 from typing import TYPE_CHECKING
@@ -42,9 +41,6 @@ def run(argv: list[str], world: "World | None" = None) -> tuple[int, str]:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # text may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
-    # transformers would tell every user that PyTorch is missing.
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         arguments = parse(argv)
         arguments.world = world

@@ -1,6 +1,7 @@
 """The subcommands of `gateloop`. Each imports what it needs when it runs."""
 
 import argparse
+import os
 from collections.abc import Callable
 from importlib import import_module
 from typing import NamedTuple
@@ -13,6 +14,10 @@ from mlx_gateloop.commands.launch import add_launch
 from mlx_gateloop.commands.tools import add_bench, add_doctor, add_mlx_lm
 from mlx_gateloop.commands.train import add_train
 from mlx_gateloop.commands.watch import add_watch
+
+# transformers, which no import above brings, would tell every user that PyTorch is missing.
+os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 class Command(NamedTuple):

@@ -103,7 +103,8 @@ def is_preset(experiment: Experiment) -> bool:
             parts.pop(key, None)
         return task, train, experiment.equal_parameters
 
-    return compared(experiment) == compared(PRESETS[experiment.name][experiment.preset])
+    preset = PRESETS[experiment.name].get(experiment.preset)
+    return preset is not None and compared(experiment) == compared(preset)
 
 
 def differs(experiment: Experiment) -> str:

@@ -84,10 +84,11 @@ def _test_results(experiment: Experiment, runs: Runs, tree: Mapping[str, Any]) -
     planned = None if differs(experiment) else tree.get("preset_steps")
     states = {model: summary["state_size"] for model, summary in tree["models"].items()}
     shared = " Seeds share draws, so intervals leave out the variation of the data."
+    draw = f"The draw of the data is that of the seed modulo {experiment.draws}."
     return [
         "## Test results",
-        "Weights with the lowest validation loss; mean and standard deviation over seeds. The "
-        f"draw of the data is that of the seed modulo {experiment.draws}."
+        "Weights with the lowest validation loss; mean and standard deviation over seeds. "
+        f"{draw if experiment.draws > 1 else 'There is one draw of the data.'}"
         f"{shared if experiment.draws < experiment.seeds else ''} The state size is in "
         "numbers, complex where the transitions are. Times are those of the clock, beside whatever "
         "ran at the same time.",

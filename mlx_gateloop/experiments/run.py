@@ -136,6 +136,8 @@ def _compare(out: Path, experiment: Experiment, resume: bool) -> Experiment:
         if not file.exists():
             raise InputError(f"{out}: no experiment to resume; start without --resume")
         saved = Experiment.load(file)
+        if saved.name != experiment.name:
+            raise InputError(f"{out}: an experiment of {saved.name}; give another folder")
         common = {*saved.models} & {*experiment.models}
         before, now = _compared(saved, common), _compared(experiment, common)
         for key in now | before:

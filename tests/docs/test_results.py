@@ -175,7 +175,7 @@ def test_accuracies_by_span_and_the_leads_in_the_last_group(comparisons, tree):
         (["--spans", "1,2"], "data-controlled is ahead at 2-3 by (95%)"),
         (["--spans", "2,2"], "--spans: expected increasing spans from 1 to 3"),
         (["--spans", "1,4"], "--spans: expected increasing spans from 1 to 3"),
-        (["--spans", "1,a"], "--spans: invalid spans value: '1,a'"),
+        (["--spans", "1,a"], "--spans: expected numbers with commas, such as 5,9, got '1,a'"),
         (["--spans", "1", "--beyond", "1"], "not allowed with argument"),
         (["--spans", "1", "--pictures", "DIR"], "not allowed with argument"),
         (["--beyond", "2", "--reference", "retnet"], "RetNet is ahead by (95%)"),
@@ -183,6 +183,9 @@ def test_accuracies_by_span_and_the_leads_in_the_last_group(comparisons, tree):
         (["--beyond", "3"], "--beyond 3: expected 0 to 2"),
         (["--pictures", "/dev/null"], "--pictures /dev/null: File exists; choose another folder"),
         (["--reference", "s5"], "--reference s5: no finished run of it"),
+        (["--pictures", "DIR", "--reference", "retnet"], "--reference: tables alone have leads"),
+        (["--report", "--reference", "retnet"], "--reference: tables alone have leads of another"),
+        (["--models", ""], "--models: no run of no model is finished"),
         (["--models", "retnet,s5"], "--models: no s5 there; choose retnet, data_controlled"),
         (["--reference", "nosuch"], "of it; choose retnet, data_controlled, softmax; see"),
         (["--nothing"], "error: unrecognized arguments: --nothing; see"),
@@ -219,6 +222,20 @@ def test_only_some_models(comparisons, folders, monkeypatch, capsys):
         True,
         False,
     )
+
+
+@pytest.mark.parametrize("options", [[], ["--report"], ["--pictures", "DIR"]])
+def test_an_experiment_without_a_finished_run(comparisons, tree, tmp_path, monkeypatch, options):
+    (tmp_path / "results.json").write_text(json.dumps(tree | {"runs": []}))
+    monkeypatch.setattr("sys.argv", ["comparisons.py", str(tmp_path), *options])
+    with pytest.raises(SystemExit, match="2"):
+        comparisons.main()
+
+
+def test_a_preset_that_is_no_more_is_a_change(comparisons, tmp_path):
+    tree = comparisons.read_results(RECORDS / "recall")
+    tree["experiment"]["preset"] = "gone"
+    assert comparisons.report_text(tree, tmp_path).startswith("# recall, preset gone, changed")
 
 
 def test_a_report_is_of_one_folder(comparisons, folders, monkeypatch, capsys):

@@ -207,6 +207,7 @@ def test_a_directory_with_something_is_left_alone(tmp_path):
         (tiny(seeds=1, steps=3), False, "already holds something"),
         (tiny(seeds=1, steps=4), True, r"differs in train\.steps: it had 3, now it is 4; give all"),
         (tiny(seeds=1, steps=3, task__seed=1), True, "differs in task"),
+        (PRESETS["recall"]["small"], True, "out: an experiment of memory-horizon; give another"),
         (tiny(seeds=1, steps=3, task__length=0), False, "task.length: expected an integer from 1"),
     ]:
         with pytest.raises(InputError, match=words) as caught:

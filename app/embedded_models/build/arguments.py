@@ -1,4 +1,4 @@
-"""The paths that a command of this folder takes, and how it reports a user's mistake."""
+"""The paths that a command of this folder takes, and how it reports what ends it early."""
 
 import argparse
 import sys
@@ -28,9 +28,21 @@ def paths(description: str | None, *names: str, last: str | None = None) -> list
     return [given[name] for name in names] + (given[last] if last else [])
 
 
+def check_own(folder: Path, *names: str) -> None:
+    """Check that a folder is new, or has no other files than these, which are written anew.
+
+    Raises:
+        InputError: It has others, or is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: a file; give another folder")
+    if others := {path.name for path in folder.glob("*")} - {*names}:
+        raise InputError(f"{folder}: holds {min(others)}; give a folder of its own")
+
+
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """End the process with a line and exit code 2 where the user can correct the error."""
+    """End the process with a line, and exit code 2 where the user can correct the error."""
     try:
         yield
     except InputError as error:
@@ -40,3 +52,6 @@ def errors_in_one_line() -> Iterator[None]:
         name = f"{error.filename}: " if error.filename else ""
         print(f"error: {name}{error.strerror or error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -13,7 +13,7 @@ from pathlib import Path
 from mlx_gateloop.data import Document, pydocs
 from mlx_gateloop.files import replacing
 
-from .arguments import errors_in_one_line, paths
+from .arguments import check_own, errors_in_one_line, paths
 
 Conversation = list[dict[str, str]]
 
@@ -141,4 +141,5 @@ def _joined(turns: list[Conversation], chance: random.Random) -> Iterator[Conver
 if __name__ == "__main__":
     with errors_in_one_line():
         (folder,) = paths(__doc__, "folder")
+        check_own(folder, "corpus.jsonl")
         write(folder / "corpus.jsonl", documents())

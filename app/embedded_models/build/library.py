@@ -9,13 +9,13 @@ conversations every one is read many times.
 import hashlib
 import platform
 import random
-import sys
 from pathlib import Path
 
 from mlx_gateloop.data import Corpus, load_corpus, load_documents, texts
 from mlx_gateloop.data.corpus import split
+from mlx_gateloop.errors import InputError
 
-from .arguments import errors_in_one_line, paths
+from .arguments import check_own, errors_in_one_line, paths
 from .corpus import documents as documentation
 from .corpus import familiar, quotations, spaced, write
 
@@ -52,14 +52,14 @@ def unread(*directories: str | Path) -> list[str]:
     """Return the held-out files, for the scores of models.
 
     Raises:
-        SystemExit: An embedded model has read some of them, since they are another Python's.
+        InputError: An embedded model has read some of them, since they are another Python's.
     """
     files = held_out()
     embedded = [folder for folder in directories if Path(folder).resolve().parent == MODELS]
     if embedded and hashlib.sha256("\0".join(files).encode()).hexdigest() != UNREAD:
         version = platform.python_version()
-        sys.exit(
-            f"error: {embedded[0]}: it may have read files that are held out from Python "
+        raise InputError(
+            f"{embedded[0]}: it may have read files that are held out from Python "
             f"{version}'s library; run this with Python 3.11.7"
         )
     return files
@@ -68,6 +68,7 @@ def unread(*directories: str | Path) -> list[str]:
 if __name__ == "__main__":
     with errors_in_one_line():
         (folder,) = paths(__doc__, "folder")
+        check_own(folder, "train.jsonl", "valid.jsonl")
         corpus = parts()
         write(folder / "train.jsonl", corpus.train)
         write(folder / "valid.jsonl", corpus.validation)

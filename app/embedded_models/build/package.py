@@ -2,7 +2,8 @@
 
     python -m app.embedded_models.build.package runs/demo app/embedded_models/demo
 
-README.md, the model's card, is written by hand: it stays, and has no hash.
+The second directory is replaced if such a model is there. README.md, the model's card, is written
+by hand: it stays, and has no hash.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 from mlx_gateloop.__main__ import main as gateloop
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.files import staged
 
 from ...generation.files import SUMS
@@ -31,8 +33,15 @@ def embed(run: Path, out: Path) -> None:
         out: The directory; all of it except the card is replaced.
 
     Raises:
-        SystemExit: The conversion failed, or the model is too large.
+        InputError: There is no such run, another thing than an embedded model is at `out`, or the
+            model is too large.
+        SystemExit: The conversion failed.
     """
+    for name in ("config.yaml", "log.jsonl", "model.safetensors"):
+        if not (run / name).is_file():
+            raise InputError(f"{run}: no {name}; give the folder of a training run that has ended")
+    if out.exists() and not (out / SUMS).is_file() and not is_empty(out):
+        raise InputError(f"{out}: holds no embedded model; give another folder, or move it away")
     with staged(out) as made:
         folders = ["--hf-path", str(run), "--mlx-path", str(made)]
         bits = ["-q", "--q-bits", str(BITS), "--q-group-size", str(GROUP)]
@@ -46,7 +55,12 @@ def embed(run: Path, out: Path) -> None:
         (made / SUMS).write_text(sums(made))
         size = sum(file.stat().st_size for file in made.iterdir())
         if size > MOST_BYTES:
-            sys.exit(f"error: {out}: {size:,} bytes exceed {MOST_BYTES:,}; train a smaller model")
+            raise InputError(f"{out}: {size:,} bytes exceed {MOST_BYTES:,}; train a smaller model")
+
+
+def is_empty(path: Path) -> bool:
+    """Return True for a folder without anything in it."""
+    return path.is_dir() and not any(path.iterdir())
 
 
 def thinned(log: str) -> str:

@@ -5,7 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from mlx_gateloop.app.embedded_models.build.arguments import errors_in_one_line, paths
+from mlx_gateloop.app.embedded_models.build.arguments import (
+    check_own,
+    errors_in_one_line,
+    paths,
+)
 
 from mlx_gateloop.errors import InputError
 
@@ -45,3 +49,21 @@ def test_a_users_error_is_a_line(capsys, error, line):
 def test_an_error_of_ours_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError), errors_in_one_line():
         raise ZeroDivisionError
+
+
+def test_an_interruption_is_a_line(capsys):
+    with pytest.raises(SystemExit, match="130"), errors_in_one_line():
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_folder_of_others_is_refused(tmp_path):
+    check_own(tmp_path / "new", "a")
+    check_own(tmp_path, "a")
+    (tmp_path / "a").write_text("")
+    check_own(tmp_path, "a", "b")
+    with pytest.raises(InputError, match="a: a file; give another folder"):
+        check_own(tmp_path / "a", "a")
+    (tmp_path / "c").write_text("")
+    with pytest.raises(InputError, match="holds c; give a folder of its own"):
+        check_own(tmp_path, "a", "b")

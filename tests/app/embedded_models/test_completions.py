@@ -12,6 +12,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 import mlx_gateloop as gl
 from mlx_gateloop import app
 from mlx_gateloop.data import Corpus, encode
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Speed
 from mlx_gateloop.tokenizer import byte_tokenizer
 
@@ -159,10 +160,6 @@ def test_files_own_bodies_are_under_the_limit_of_the_others(drawn, monkeypatch):
 def test_models_with_other_tokenizers_are_refused(monkeypatch):
     tokenizers = {"a": TokenizerWrapper(byte_tokenizer()), "b": gl.load(DEMO)[1]}
     monkeypatch.setattr(completions, "load", lambda path: (gl.load(DEMO)[0], tokenizers[path]))
-    monkeypatch.setattr(completions, "BODIES", 1)
-    monkeypatch.setattr(completions, "LIMIT", 1)
-    monkeypatch.setattr(completions, "questions", list)
-    monkeypatch.setattr(completions, "other_questions", list)
-    monkeypatch.setattr(completions.library, "unread", lambda *_: [FILE])
-    with pytest.raises(SystemExit, match=r"^error: b: another tokenizer than a's; compare apart$"):
+    monkeypatch.setattr(completions.library, "unread", lambda *_: pytest.fail("it has begun"))
+    with pytest.raises(InputError, match=r"^b: another tokenizer than a's; compare apart$"):
         list(completions.report(["a", "b"]))

@@ -179,6 +179,7 @@ def test_a_model_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     run.mkdir()
     (run / "config.yaml").write_text("steps: 1\n")
     (run / "log.jsonl").write_text('{"loss": 1}\n')
+    (run / "model.safetensors").write_text("trained")
     shutil.copytree(MODELS / "demo", out)
     before = {file.name: file.read_bytes() for file in out.iterdir()}
 
@@ -193,7 +194,7 @@ def test_a_model_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(package, "gateloop", convert)
     with monkeypatch.context() as patch:
         patch.setattr(package, "MOST_BYTES", 100)
-        with pytest.raises(SystemExit, match=r"^error: .*demo: [\d,]+ bytes exceed 100; train a"):
+        with pytest.raises(InputError, match=r"demo: [\d,]+ bytes exceed 100; train a"):
             package.embed(run, out)
     assert before == {file.name: file.read_bytes() for file in [*out.iterdir()]}
     with monkeypatch.context() as patch:
@@ -206,3 +207,19 @@ def test_a_model_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     assert (out / "model.safetensors").read_text() == "new"
     assert (out / "README.md").read_bytes() == before["README.md"]
     assert [path.name for path in out.parent.iterdir()] == ["demo"]
+
+
+def test_nothing_but_an_embedded_model_is_replaced(tmp_path):
+    run, folder, file = tmp_path / "run", tmp_path / "notes", tmp_path / "notes.txt"
+    for path in (run, folder):
+        path.mkdir()
+    with pytest.raises(InputError, match=r"run: no config.yaml; give the folder of a training run"):
+        package.embed(run, tmp_path / "out")
+    for path in (run / "config.yaml", run / "log.jsonl", run / "model.safetensors", file):
+        path.write_text("kept")
+    (folder / "notes.txt").write_text("kept")
+    for out in (file, folder, run):
+        with pytest.raises(InputError, match="holds no embedded model; give another folder"):
+            package.embed(run, out)
+    assert {path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == {"kept"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "notes.txt", "run"]

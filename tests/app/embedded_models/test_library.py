@@ -6,6 +6,7 @@ import pytest
 from mlx_gateloop.app.embedded_models.build import library
 
 from mlx_gateloop.data import pydocs, python_source
+from mlx_gateloop.errors import InputError
 
 LONG = "Return the number of the items that stand in the container."
 HEART = "Return the length of a thing, which is the number of its items."
@@ -65,7 +66,7 @@ def test_it_reads_no_documentation_of_a_held_out_file(small):
 def test_an_embedded_model_has_no_score_on_files_that_it_may_have_read(small, monkeypatch):
     files, _ = small
     assert library.unread("runs/mine") == [files[19]]
-    with pytest.raises(SystemExit, match=r"^error: .*code: it may have read files .* 3\.11\.7$"):
+    with pytest.raises(InputError, match=r"code: it may have read files .* 3\.11\.7$"):
         library.unread(library.MODELS / "code")
     monkeypatch.setattr(library, "UNREAD", hashlib.sha256(files[19].encode()).hexdigest())
     assert library.unread(library.MODELS / "code") == [files[19]]
