@@ -39,6 +39,7 @@ def comparisons():
         (["recall-long"], 8),
         (["text-python"], None),
         (["text-python-long"], None),
+        (["text-python-long-other"], None),
     ],
 )
 def test_the_page_has_the_table_of_the_records(comparisons, names, beyond):
@@ -82,6 +83,10 @@ HEADLINES = [
         ["text-python"],
         "{data_controlled} bits per byte, softmax with rotary positions {softmax_rotary}, "
         "real gates {real_gates}, fixed transitions and LRU {fixed}, ",
+    ),
+    (
+        ["text-python-long"],
+        "After 4,000 steps {data_controlled}, fixed transitions {fixed}, S4D-Inv and S5 {s5}",
     ),
 ]
 
