@@ -33,7 +33,7 @@ def transitions_png(model: str) -> str:
 
 
 def captions(models: Iterable[str]) -> dict[str, str]:
-    """What the pictures of an experiment show, by their names; it need not have all."""
+    """Return the captions of an experiment's pictures, by their names; it need not have all."""
     return {
         SPANS: "Accuracy over span",
         LEARNING: "Training curves",

@@ -84,6 +84,11 @@ HEADLINES = [
         "{data_controlled} bits per byte, softmax with rotary positions {softmax_rotary}, "
         "real gates {real_gates}, fixed transitions and LRU {fixed}, ",
     ),
+    # the models that share a figure with another one
+    (SMALL, "S4D-Lin and S5 {s4d_lin}, softmax with rotary positions and fixed transitions "),
+    (SMALL, "softmax with rotary positions and fixed transitions {softmax_rotary}, LRU "),
+    (["text-python"], "fixed transitions and LRU {lru}, S4D and S5 {s4d_inv} to {s4d_lin}."),
+    (["text-python-long"], "fixed transitions {fixed}, S4D-Inv and S5 {s4d_inv} "),
     (
         ["text-python-long"],
         "After 4,000 steps {data_controlled}, fixed transitions {fixed}, S4D-Inv and S5 {s5}",

@@ -11,7 +11,7 @@ from mlx_gateloop.plots import figures
 
 
 def results(name, models, curves, **others):
-    """What results.json holds."""
+    """Make the content of results.json."""
     counts = {"asked_by_span": [0, 50, 50], "right_by_span": [0, 50, 20]}
     preset = "paper" if name == "memory-horizon" else "small"
     experiment = asdict(PRESETS[name][preset])

@@ -29,14 +29,14 @@ def paths(description: str | None, *names: str, last: str | None = None) -> list
 
 
 def check_own(folder: Path, *names: str) -> None:
-    """Check that a folder is new, or has no other files than these, which are written anew.
+    """Check that a folder is new, or has no other files than these and hidden ones.
 
     Raises:
         InputError: It has others, or is a file.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: a file; give another folder")
-    if others := {path.name for path in folder.glob("*")} - {*names}:
+    if others := {path.name for path in folder.glob("[!.]*")} - {*names}:
         raise InputError(f"{folder}: holds {min(others)}; give a folder of its own")
 
 

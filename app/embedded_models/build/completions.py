@@ -5,8 +5,8 @@
 prints Markdown: the bits for each byte of the held-out files; how many of 200 function bodies
 `ast.parse` accepts, with Wilson's 95% interval; how many questions about the documentation are
 answered word for word, of those that come often in the text, and of 40 that come once; and the
-first ten bodies. All models must have one tokenizer. Some ten minutes per model on two cores; what
-it does meanwhile goes to the standard error.
+first ten bodies. All models must have one tokenizer. Minutes per model; what is done meanwhile goes
+to the standard error.
 """
 
 import random
@@ -178,9 +178,10 @@ def report(directories: Sequence[str | Path]) -> Iterator[str]:
         InputError: Models with different tokenizers, or one that has read the files.
     """
     models = [(Path(directory).name, *load(directory)) for directory in directories]
-    vocabulary = models[0][2].get_vocab()
-    for directory, (_, _, tokenizer) in zip(directories, models, strict=True):
-        if tokenizer.get_vocab() != vocabulary:
+    tokenizer = models[0][2]
+    vocabulary = tokenizer.get_vocab()
+    for directory, (_, _, other) in zip(directories, models, strict=True):
+        if other.get_vocab() != vocabulary:
             raise InputError(
                 f"{directory}: another tokenizer than {directories[0]}'s; compare apart"
             )
@@ -189,7 +190,7 @@ def report(directories: Sequence[str | Path]) -> Iterator[str]:
     asked = questions(), random.Random(SEED).sample(once, min(OTHERS, len(once)))
     bodies, rows, shows, size = chosen(files, BODIES), [], [], num_bytes(files)
     tokens = encode(files, tokenizer)
-    for name, model, tokenizer in models:
+    for name, model, _ in models:
         say(f"{name}: {len(files)} held-out files")
         score = evaluate(model, tokens, size, WINDOW, 1, carry=True)
         say(f"{name}: {len(bodies)} bodies")

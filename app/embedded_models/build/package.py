@@ -17,7 +17,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.files import staged
 
 from ...generation.files import SUMS
-from .arguments import errors_in_one_line, paths
+from .arguments import check_own, errors_in_one_line, paths
 
 BITS, GROUP = 8, 64
 MOST_BYTES = 12_000_000  # of a model
@@ -33,15 +33,14 @@ def embed(run: Path, out: Path) -> None:
         out: The directory; all of it except the card is replaced.
 
     Raises:
-        InputError: There is no such run, another thing than an embedded model is at `out`, or the
-            model is too large.
+        InputError: There is no such run, `out` holds something else, or the model is too large.
         SystemExit: The conversion failed.
     """
     for name in ("config.yaml", "log.jsonl", "model.safetensors"):
         if not (run / name).is_file():
             raise InputError(f"{run}: no {name}; give the folder of a training run that has ended")
-    if out.exists() and not (out / SUMS).is_file() and not is_empty(out):
-        raise InputError(f"{out}: holds no embedded model; give another folder, or move it away")
+    if not (out / SUMS).is_file():  # no model of ours, but its card may be there first
+        check_own(out, CARD)
     with staged(out) as made:
         folders = ["--hf-path", str(run), "--mlx-path", str(made)]
         bits = ["-q", "--q-bits", str(BITS), "--q-group-size", str(GROUP)]
@@ -56,11 +55,6 @@ def embed(run: Path, out: Path) -> None:
         size = sum(file.stat().st_size for file in made.iterdir())
         if size > MOST_BYTES:
             raise InputError(f"{out}: {size:,} bytes exceed {MOST_BYTES:,}; train a smaller model")
-
-
-def is_empty(path: Path) -> bool:
-    """Return True for a folder without anything in it."""
-    return path.is_dir() and not any(path.iterdir())
 
 
 def thinned(log: str) -> str:

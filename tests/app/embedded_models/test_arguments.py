@@ -61,6 +61,7 @@ def test_a_folder_of_others_is_refused(tmp_path):
     check_own(tmp_path / "new", "a")
     check_own(tmp_path, "a")
     (tmp_path / "a").write_text("")
+    (tmp_path / ".left-by-a-killed-process").write_text("")
     check_own(tmp_path, "a", "b")
     with pytest.raises(InputError, match="a: a file; give another folder"):
         check_own(tmp_path / "a", "a")

@@ -218,8 +218,8 @@ def test_nothing_but_an_embedded_model_is_replaced(tmp_path):
     for path in (run / "config.yaml", run / "log.jsonl", run / "model.safetensors", file):
         path.write_text("kept")
     (folder / "notes.txt").write_text("kept")
-    for out in (file, folder, run):
-        with pytest.raises(InputError, match="holds no embedded model; give another folder"):
+    for out, words in ((file, "a file"), (folder, "holds notes.txt"), (run, "holds config.yaml")):
+        with pytest.raises(InputError, match=f"{words}; give a"):
             package.embed(run, out)
     assert {path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == {"kept"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "notes.txt", "run"]
