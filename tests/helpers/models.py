@@ -73,9 +73,9 @@ def chat_tokenizer() -> Any:
 
 
 def never_end(model: Model, tokenizer: Any) -> None:
-    """Keep a model from drawing a token that ends an answer."""
-    stops = mx.array(stop_token_ids(tokenizer))
-    model.lm_head.bias = mx.zeros(len(tokenizer)).at[stops].add(-1e9)
+    """Keep a model from drawing a token that ends an answer, or another special one."""
+    never = mx.array([*{*stop_token_ids(tokenizer), *tokenizer.all_special_ids}])
+    model.lm_head.bias = mx.zeros(len(tokenizer)).at[never].add(-1e9)
 
 
 def save_tiny_model(path: Path, seed: int = 0, chat: bool = False, **options: Any) -> Path:
