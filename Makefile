@@ -115,7 +115,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 	@echo "Installing the package and the app's dependencies: 115 MB, once."
 	$(PIP) -e ".[app]"
 	@touch $@
-	@$(BIN)/python -c 'from mlx_gateloop import doctor; doctor.print_what_is_missing()'
+	@$(BIN)/python -c 'from mlx_gateloop.commands import doctor; doctor.print_what_is_missing()'
 
 .venv/installed-all: .venv/installed requirements.txt
 	@echo "Installing what training and converting need, PyTorch among it: once."

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from mlx_gateloop.tables import markdown_table
+from mlx_gateloop.io.tables import markdown_table
 
 SHAPES = {  # of q and v
     "max-headed": [(1, 4096, 624)] * 2,
@@ -43,7 +43,7 @@ import mlx.optimizers as optim
 from mlx_gateloop.bench import model, zoo
 from mlx_gateloop.bench.measure import CACHE_BYTES, mlx_run
 from mlx_gateloop.experiments.presets import PRESETS
-from mlx_gateloop.lm import Model, ModelArgs
+from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.train.start import make_model, make_source, make_source_step, step_batches
 

@@ -41,7 +41,7 @@ from mlx_gateloop.experiments.records import read_results
 from mlx_gateloop.experiments.report_text import report_text
 from mlx_gateloop.experiments.results import Runs, accuracy_by_span
 from mlx_gateloop.experiments.variants import REFERENCE, title
-from mlx_gateloop.tables import markdown_table
+from mlx_gateloop.io.tables import markdown_table
 
 Results = Sequence[Mapping[str, Any]]
 # What the parts of an experiment have in common.

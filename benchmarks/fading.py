@@ -21,8 +21,8 @@ import numpy as np
 import mlx_gateloop as gl
 from mlx_gateloop.data import load_corpus
 from mlx_gateloop.experiments.presets import PRESETS
-from mlx_gateloop.io import load_model
-from mlx_gateloop.tables import markdown_table
+from mlx_gateloop.io.models import load_model
+from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.train import TrainConfig, train
 from mlx_gateloop.watch.dependence import predictions
 from mlx_gateloop.watch.endless import EndlessTrace

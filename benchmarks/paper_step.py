@@ -16,7 +16,7 @@ import sys
 import numpy as np
 
 from mlx_gateloop.commands.parser import Parser
-from mlx_gateloop.tables import markdown_table
+from mlx_gateloop.io.tables import markdown_table
 
 ONE, TWO = ({"OPENBLAS_NUM_THREADS": f"{count}"} for count in (1, 2))
 # glibc gives large arrays back to the system after every operation, unless told otherwise.

@@ -12,7 +12,7 @@ import sys
 
 from mlx_gateloop.bench.machine import facts
 from mlx_gateloop.commands.parser import Parser
-from mlx_gateloop.tables import markdown_table
+from mlx_gateloop.io.tables import markdown_table
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from mlx_gateloop.bench.scaling import Cluster, Link, best_interval, fit, simulate
 from mlx_gateloop.distributed.hosts import free_ports
-from mlx_gateloop.tables import markdown_table
+from mlx_gateloop.io.tables import markdown_table
 
 SIZES = (1 << 10, 1 << 18, 1 << 22, 62_000_000)  # float32
 TURNS = 9

@@ -18,7 +18,7 @@ from helpers.llama import save_tiny_llama
 from helpers.mlx_lm_commands import saved
 from helpers.mlx_lm_server import Clients, Single, serving
 
-from mlx_gateloop.tables import name_value_lines
+from mlx_gateloop.io.tables import name_value_lines
 
 
 def main() -> int:

@@ -5,8 +5,8 @@ from typing import Any
 import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.files import staged
-from mlx_gateloop.io import HUB_ID
+from mlx_gateloop.io.files import staged
+from mlx_gateloop.io.models import HUB_ID
 from mlx_gateloop.model.lm import ModelArgs
 
 from .card import Card

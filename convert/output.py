@@ -11,7 +11,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io import save
+from mlx_gateloop.io.models import save
 from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.lm import Model
 

@@ -10,7 +10,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.errors import InputError, one_line
-from mlx_gateloop.files import staged
+from mlx_gateloop.io.files import staged
 from mlx_gateloop.model.lm import Model, ModelArgs
 
 from .options import Options

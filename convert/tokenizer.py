@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 
 from mlx_gateloop.errors import InputError, one_line, shortened
-from mlx_gateloop.io import HUB_ID
+from mlx_gateloop.io.models import HUB_ID
 from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece
 
 from .hub import download

@@ -7,7 +7,7 @@ import mlx.core as mx
 
 import mlx_gateloop as gl
 from mlx_gateloop.experiments.presets import PRESETS
-from mlx_gateloop.io import load_model
+from mlx_gateloop.io.models import load_model
 from mlx_gateloop.tokenizer import token_texts
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ from shared_pages import QUESTION, ROOT, answer, kinds_of
 
 import mlx_gateloop as gl
 from mlx_gateloop.experiments.presets import PRESETS
-from mlx_gateloop.io import load_model
+from mlx_gateloop.io.models import load_model
 from mlx_gateloop.ops import gate_loop
 from mlx_gateloop.tokenizer import token_texts
 from mlx_gateloop.watch import EndlessTrace

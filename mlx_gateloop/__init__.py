@@ -13,7 +13,7 @@ _register.install()  # first: it prepares MLX's BLAS before MLX is imported
 
 if TYPE_CHECKING:
     from mlx_gateloop import watch
-    from mlx_gateloop.io import load, save
+    from mlx_gateloop.io.models import load, save
     from mlx_gateloop.model.lm import Model, ModelArgs
     from mlx_gateloop.ops import (
         Transition,
@@ -37,7 +37,7 @@ __all__ = [
     "watch",
 ]
 
-_FROM = {"Model": "model.lm", "ModelArgs": "model.lm", "load": "io", "save": "io"}
+_FROM = {"Model": "model.lm", "ModelArgs": "model.lm", "load": "io.models", "save": "io.models"}
 _MODULES = ("ops", "watch")
 
 

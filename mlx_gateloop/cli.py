@@ -9,8 +9,8 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from mlx_gateloop import __version__, extras
-from mlx_gateloop.commands import COMMANDS
+from mlx_gateloop import __version__
+from mlx_gateloop.commands import COMMANDS, extras
 from mlx_gateloop.commands.parser import Formatter, Parser
 from mlx_gateloop.errors import InputError, shortened
 

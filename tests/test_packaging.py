@@ -14,8 +14,8 @@ from unittest.mock import Mock
 import pytest
 from packaging.requirements import Requirement
 
-from mlx_gateloop import extras
 from mlx_gateloop.cli import main
+from mlx_gateloop.commands import extras
 
 ROOT = Path(__file__).parent.parent
 PREFIX = "mlx_gateloop/"
@@ -60,10 +60,12 @@ def test_a_command_names_the_extra_that_is_missing(monkeypatch, capsys, command,
 
 def test_a_module_that_is_missing_later_names_its_extra(monkeypatch, capsys):
     missing = ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow.parquet")
-    monkeypatch.setattr("mlx_gateloop.doctor.report", Mock(side_effect=missing))
+    monkeypatch.setattr("mlx_gateloop.commands.doctor.report", Mock(side_effect=missing))
     assert main(["doctor"]) == 2
     assert 'pip install "mlx-gateloop[train]"' in capsys.readouterr().err
-    monkeypatch.setattr("mlx_gateloop.doctor.report", lambda: import_module("no_such_module"))
+    monkeypatch.setattr(
+        "mlx_gateloop.commands.doctor.report", lambda: import_module("no_such_module")
+    )
     with pytest.raises(ModuleNotFoundError):  # a defect of ours keeps its traceback
         main(["doctor"])
 

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.files import checksum, replacing
+from mlx_gateloop.io.files import checksum, replacing
 
 from ..generation.caches import LENGTH
 from ..generation.models import Models

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.files import locked, sweep
+from mlx_gateloop.io.files import locked, sweep
 
 from ..generation.models import Models
 from ..generation.states import StateCache

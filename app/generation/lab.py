@@ -11,7 +11,7 @@ import numpy as np
 
 from mlx_gateloop.data.memory_horizon import answers
 from mlx_gateloop.errors import InputError, shown
-from mlx_gateloop.io import LOADED, load_model
+from mlx_gateloop.io.models import LOADED, load_model
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.watch import EndlessTrace, recording
 

@@ -9,9 +9,9 @@ import mlx.nn as nn
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line
-from mlx_gateloop.io import HUB_ID, LOADED, load_weights
+from mlx_gateloop.io.checks import check
+from mlx_gateloop.io.models import HUB_ID, LOADED, load_weights
 from mlx_gateloop.model.lm import Model, ModelArgs
-from mlx_gateloop.model_files import check
 from mlx_gateloop.watch import Tapped
 
 from .caches import Layout, layout

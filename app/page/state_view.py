@@ -16,7 +16,7 @@ import gradio as gr
 import numpy as np
 import numpy.typing as npt
 
-from mlx_gateloop.files import replacing
+from mlx_gateloop.io.files import replacing
 from mlx_gateloop.watch import EndlessTrace
 from mlx_gateloop.watch.measures import HIGH, LOW
 from mlx_gateloop.watch.recordings import NOT_FOUND

@@ -18,7 +18,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from mlx_gateloop import extras
+from mlx_gateloop.commands import extras
 from mlx_gateloop.errors import InputError, one_line, shortened
 
 Tree = Mapping[str, Any]  # of trees and `Stored`; files may hold anything else beside them

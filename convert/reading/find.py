@@ -14,7 +14,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from mlx_gateloop.errors import InputError, one_line, shortened, shown
-from mlx_gateloop.io import HUB_ID
+from mlx_gateloop.io.models import HUB_ID
 
 from ..hub import download
 from .containers import READERS, Stored, Tree, read

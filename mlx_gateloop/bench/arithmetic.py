@@ -15,8 +15,8 @@ from mlx_gateloop.bench.measure import (
     ratio,
 )
 from mlx_gateloop.bench.report import Report
+from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.ops import pointwise
-from mlx_gateloop.tables import markdown_table
 
 # rows, inner size, columns
 PRODUCTS = [(size, size, size) for size in (256, 512, 1024, 2048)]

@@ -11,7 +11,7 @@ from mlx_gateloop.bench.measure import (
     peak_bytes,
     ratio,
 )
-from mlx_gateloop.tables import markdown_table
+from mlx_gateloop.io.tables import markdown_table
 
 
 @dataclass(frozen=True)

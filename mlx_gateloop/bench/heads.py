@@ -21,8 +21,8 @@ from mlx_gateloop.bench.measure import (
     peak_bytes,
 )
 from mlx_gateloop.bench.report import Report
+from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.ops.chunked import CHUNK
-from mlx_gateloop.tables import markdown_table
 
 PRODUCTS = "bare products, MLX"
 JAX, TORCH = "our chunked form, jax", "our chunked form, torch"

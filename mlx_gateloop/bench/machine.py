@@ -14,10 +14,10 @@ from shutil import which
 import mlx.core as mx
 
 from mlx_gateloop import __version__
-from mlx_gateloop.doctor import blas_in_use
-from mlx_gateloop.extras import installed
+from mlx_gateloop.commands.doctor import blas_in_use
+from mlx_gateloop.commands.extras import installed
+from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.ops.backends import BACKENDS
-from mlx_gateloop.tables import markdown_table
 
 FASTEST_FIRST = ("metal", "cuda", "native", "ops")
 PEERS = {"jax": "jax", "torch": "torch", "gateloop-transformer": "gateloop_transformer"}

@@ -19,7 +19,7 @@ from mlx_gateloop.bench.measure import (
     total_bytes,
 )
 from mlx_gateloop.bench.report import Report
-from mlx_gateloop.tables import markdown_table
+from mlx_gateloop.io.tables import markdown_table
 
 PEERS = ("torch", "gateloop-transformer")
 TORCH = "gateloop-transformer (torch)"

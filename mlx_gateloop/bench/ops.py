@@ -29,8 +29,8 @@ from mlx_gateloop.bench.measure import (
     ratio,
 )
 from mlx_gateloop.bench.report import Report
+from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.ops.backends import BACKENDS
-from mlx_gateloop.tables import markdown_table
 
 PEERS = ("jax", "torch", "gateloop-transformer")
 JAX = "jax.lax.associative_scan"

@@ -12,9 +12,9 @@ from mlx_gateloop.bench.measure import (
     mlx_run,
 )
 from mlx_gateloop.bench.report import Report
+from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.ops import pointwise
-from mlx_gateloop.tables import markdown_table
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.optimizer import make_optimizer
 from mlx_gateloop.train.step import make_update

@@ -12,8 +12,8 @@ from mlx_gateloop.bench.measure import (
     TURNS,
     cache_limit,
 )
-from mlx_gateloop.files import replacing
-from mlx_gateloop.tables import markdown_table
+from mlx_gateloop.io.files import replacing
+from mlx_gateloop.io.tables import markdown_table
 
 REPORTS = ("ops", "model", "train")
 

@@ -19,8 +19,8 @@ from mlx_gateloop.bench.measure import (
 )
 from mlx_gateloop.bench.parts import measure_parts
 from mlx_gateloop.bench.report import Report
+from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.model.lm import Model, ModelArgs
-from mlx_gateloop.tables import markdown_table
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.optimizer import make_optimizer
 from mlx_gateloop.train.step import Step, make_step

@@ -14,7 +14,7 @@ from typing import TypeVar
 import mlx.core as mx
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.files import replacing
+from mlx_gateloop.io.files import replacing
 from mlx_gateloop.ops.backends import BACKENDS
 from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Variant

@@ -60,9 +60,9 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
     from mlx_gateloop.data import decoded_bytes, encode, num_bytes
     from mlx_gateloop.distributed.world import ALONE
-    from mlx_gateloop.evaluate import evaluate, require_same, whole_windows
-    from mlx_gateloop.tables import name_value_lines
+    from mlx_gateloop.io.tables import name_value_lines
     from mlx_gateloop.train import TrainConfig
+    from mlx_gateloop.train.evaluate import evaluate, require_same, whole_windows
 
     model, tokenizer = load(arguments.model)
     # A run stores its configuration beside the model.

@@ -66,7 +66,7 @@ def _of_text(model_name: str, path: Path, length: int) -> Iterator[Drawing]:
     from mlx_lm.models.cache import make_prompt_cache
 
     from mlx_gateloop.data.documents import read_text
-    from mlx_gateloop.io import load_any
+    from mlx_gateloop.io.models import load_any
     from mlx_gateloop.plots import figures
     from mlx_gateloop.watch import recording
 
@@ -92,7 +92,7 @@ def _of_experiment(directory: Path) -> Iterator[Drawing]:
     from mlx_gateloop.experiments.measure import measure_of
     from mlx_gateloop.experiments.pictures import line
     from mlx_gateloop.experiments.results import counts_by_span, read_runs
-    from mlx_gateloop.io import load_model
+    from mlx_gateloop.io.models import load_model
     from mlx_gateloop.plots import figures
     from mlx_gateloop.watch import trace_of
 

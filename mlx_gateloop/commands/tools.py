@@ -46,7 +46,7 @@ def add_doctor(command: argparse.ArgumentParser) -> None:
 
 
 def _doctor(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.doctor import report
+    from mlx_gateloop.commands.doctor import report
 
     print(report())
 

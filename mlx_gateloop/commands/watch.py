@@ -18,8 +18,8 @@ def add_watch(command: argparse.ArgumentParser) -> None:
 
 
 def _watch(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.files import replacing
-    from mlx_gateloop.io import load_any
+    from mlx_gateloop.io.files import replacing
+    from mlx_gateloop.io.models import load_any
     from mlx_gateloop.plots.figures import transitions
     from mlx_gateloop.tokenizer import token_texts
     from mlx_gateloop.watch import recording, share

@@ -108,7 +108,14 @@ class Attempt:
             "terminal": sys.stderr.isatty(),
             "restarted": self._restarted,
         }
-        words += ["--", settings.python, "-m", "mlx_gateloop.rank", json.dumps(rank), *self._argv]
+        words += [
+            "--",
+            settings.python,
+            "-m",
+            "mlx_gateloop.distributed.rank",
+            json.dumps(rank),
+            *self._argv,
+        ]
         pipe = subprocess.PIPE
         process = subprocess.Popen(
             words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True

@@ -10,7 +10,7 @@ from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.experiments.measure import Measure
 from mlx_gateloop.experiments.variants import title
-from mlx_gateloop.tables import markdown_table
+from mlx_gateloop.io.tables import markdown_table
 
 Curve = list[tuple[int, float]]  # the steps of a run's validations, and their figures
 Curves = Mapping[str, Sequence[Curve]]  # by model

@@ -18,7 +18,7 @@ from mlx_gateloop.errors import InputError, shortened, shown
 from mlx_gateloop.experiments.records import Chosen, Tunable
 from mlx_gateloop.experiments.sizes import equal_parameters
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
-from mlx_gateloop.files import replacing
+from mlx_gateloop.io.files import replacing
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train import TrainConfig
 from mlx_gateloop.train.start import num_parameters

@@ -16,7 +16,7 @@ from subprocess import PIPE, Popen
 from threading import Thread
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.interrupt import Interrupted, interrupt_flag
+from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15")
 SERVE = "from mlx_gateloop.experiments.over_hosts import serve; serve()"

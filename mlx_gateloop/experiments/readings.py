@@ -21,8 +21,8 @@ from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.results import Runs, read_runs
 from mlx_gateloop.experiments.run import check_new, run_experiment
 from mlx_gateloop.experiments.variants import title
-from mlx_gateloop.files import replacing
-from mlx_gateloop.tables import markdown_table
+from mlx_gateloop.io.files import replacing
+from mlx_gateloop.io.tables import markdown_table
 
 OURS = "ours"
 # What each changes in Memory Horizon's "small"; the others are compared with the first.

@@ -20,8 +20,8 @@ from mlx_gateloop.experiments.report_text import report_text
 from mlx_gateloop.experiments.results import Runs, counted, read_runs, runs_of
 from mlx_gateloop.experiments.tuning import best, read_trials
 from mlx_gateloop.experiments.variants import REFERENCE
-from mlx_gateloop.files import replacing
-from mlx_gateloop.io import load_model
+from mlx_gateloop.io.files import replacing
+from mlx_gateloop.io.models import load_model
 from mlx_gateloop.plots import figures
 from mlx_gateloop.train.source import TaskSource
 from mlx_gateloop.train.start import tokens_per_step

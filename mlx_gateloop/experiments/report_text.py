@@ -28,7 +28,7 @@ from mlx_gateloop.experiments.results import (
 )
 from mlx_gateloop.experiments.tuning import report_trials
 from mlx_gateloop.experiments.variants import REFERENCE, title
-from mlx_gateloop.tables import markdown_table
+from mlx_gateloop.io.tables import markdown_table
 
 
 def report_text(tree: Mapping[str, Any], folder: Path) -> str:

@@ -7,8 +7,8 @@ import numpy as np
 
 from mlx_gateloop.data.task import Samples
 from mlx_gateloop.experiments.variants import title
+from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.model.lm import Model
-from mlx_gateloop.tables import markdown_table
 from mlx_gateloop.watch import trace_of
 
 TRACED = 32  # samples whose transitions are averaged

@@ -26,8 +26,8 @@ from mlx_gateloop.experiments.report import write_report
 from mlx_gateloop.experiments.runs import Run
 from mlx_gateloop.experiments.side_by_side import side_by_side
 from mlx_gateloop.experiments.tuning import best, trials
-from mlx_gateloop.files import left_in, locked, sweep
-from mlx_gateloop.interrupt import Interrupted
+from mlx_gateloop.io.files import left_in, locked, sweep
+from mlx_gateloop.train.interrupt import Interrupted
 from mlx_gateloop.train.source import TaskSource
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from threading import Thread
 
 from mlx_gateloop.distributed.hosts import LOCAL, SSH_FAILED
+from mlx_gateloop.distributed.processors import take_share
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.over_hosts import OnHost, make
-from mlx_gateloop.interrupt import Interrupted, interrupt_flag
-from mlx_gateloop.processors import take_share
+from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 
 POLL = 0.5  # seconds between looks at Ctrl-C
 TAIL = 4096  # bytes of a log that are searched for its last line

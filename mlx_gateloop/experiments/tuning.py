@@ -16,8 +16,8 @@ from mlx_gateloop.experiments.experiment import TASKS, Experiment
 from mlx_gateloop.experiments.records import Chosen, read_results
 from mlx_gateloop.experiments.runs import Trial
 from mlx_gateloop.experiments.variants import VARIANTS, title
+from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.model.arguments import SPREAD
-from mlx_gateloop.tables import markdown_table
 
 APART = 1000  # the draw and the seed of the trials, apart from those of the runs
 RATES = 10.0  # the learning rate is within this factor of the preset's

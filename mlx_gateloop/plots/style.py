@@ -5,7 +5,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from mlx_gateloop.files import replacing
+from mlx_gateloop.io.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from safetensors import SafetensorError, safe_open
 
 from mlx_gateloop.errors import InputError, one_line, shortened, shown
-from mlx_gateloop.files import checksum, replacing
+from mlx_gateloop.io.files import checksum, replacing
 from mlx_gateloop.train.loss_scale import INITIAL
 from mlx_gateloop.train.optimizer import Optimizer
 

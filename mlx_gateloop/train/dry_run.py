@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
-from mlx_gateloop.tables import name_value_lines
+from mlx_gateloop.io.tables import name_value_lines
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.ranks import share_sequences
 from mlx_gateloop.train.start import (

@@ -15,12 +15,12 @@ from tqdm import tqdm
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.files import flush
-from mlx_gateloop.interrupt import Interrupted, interrupt_flag
+from mlx_gateloop.io.files import flush
 from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train import ranks
 from mlx_gateloop.train.checkpoint import Progress, require_same_run, restore, save_checkpoint
 from mlx_gateloop.train.config import TrainConfig
+from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.train.loss_scale import next_scale
 from mlx_gateloop.train.output import NoOutput, Output
 from mlx_gateloop.train.source import Score

@@ -22,8 +22,8 @@ from pathlib import Path
 import yaml
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.files import flush, flush_tree, locked, replacing, sweep
-from mlx_gateloop.io import SAVING
+from mlx_gateloop.io.files import flush, flush_tree, locked, replacing, sweep
+from mlx_gateloop.io.models import SAVING
 
 
 class Output:

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Protocol
 
-from mlx_gateloop import io
 from mlx_gateloop.data import Batches
 from mlx_gateloop.data.task import SampleBatches, Task
 from mlx_gateloop.distributed.world import World
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.evaluate import TaskScore, evaluate_task
+from mlx_gateloop.io import models as io
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train.config import TrainConfig
+from mlx_gateloop.train.evaluate import TaskScore, evaluate_task
 
 
 class Score(Protocol):

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from mlx_gateloop import io
 from mlx_gateloop.data import Batches, Document, encode, load_corpus, num_bytes, texts
 from mlx_gateloop.distributed.world import World
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.evaluate import Evaluation, evaluate
+from mlx_gateloop.io import models as io
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tokenizer import (
     CHAT_TEMPLATE,
@@ -22,6 +21,7 @@ from mlx_gateloop.tokenizer import (
     train_tokenizer,
 )
 from mlx_gateloop.train.config import TokenizerConfig, TrainConfig
+from mlx_gateloop.train.evaluate import Evaluation, evaluate
 
 
 @dataclass(frozen=True)

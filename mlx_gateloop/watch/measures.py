@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlx_gateloop.files import replacing
+from mlx_gateloop.io.files import replacing
 
 # The range of the decay rate -log|a| that `Trace.columns` encodes in 8 bits, on a log scale:
 # half-lives from 0.04 to 700,000 tokens. |a| itself in 8 bits would lose every long memory.

@@ -19,7 +19,7 @@ from mlx_gateloop.bench.measure import (
 from mlx_gateloop.bench.report import Report, Target
 from mlx_gateloop.bench.zoo import mlx_models, num_parameters
 from mlx_gateloop.cli import main
-from mlx_gateloop.tables import markdown_table
+from mlx_gateloop.io.tables import markdown_table
 
 
 def test_table_is_aligned():

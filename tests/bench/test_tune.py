@@ -10,9 +10,9 @@ from harness import metal_kernel
 from helpers import gated
 from helpers.reference import random_case
 
-from mlx_gateloop import doctor
 from mlx_gateloop.bench import tune
 from mlx_gateloop.cli import main
+from mlx_gateloop.commands import doctor
 from mlx_gateloop.ops import backends
 from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu import plans

@@ -7,7 +7,7 @@ from helpers.checkpoints import FILES, contents, old_model, refused, run
 from mlx_gateloop.convert import from_source
 from mlx_gateloop.convert.plan import Plan
 
-from mlx_gateloop import files
+from mlx_gateloop.io import files
 
 
 def test_an_existing_output_is_kept_unless_forced(source, out, capsys):

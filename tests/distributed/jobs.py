@@ -16,9 +16,9 @@ import numpy as np
 from mlx_gateloop.cli import run
 from mlx_gateloop.distributed.world import PeerLost, World
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.evaluate import require_same
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.over_ranks import gate_loop_over_ranks
+from mlx_gateloop.train.evaluate import require_same
 
 
 def exchanges(world: World):

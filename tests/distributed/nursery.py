@@ -75,7 +75,7 @@ class Nursery:
 def child(job: dict[str, Any], rank: int, hostfile: str) -> None:
     from distributed import jobs
 
-    import mlx_gateloop.rank as entry
+    import mlx_gateloop.distributed.rank as entry
 
     for descriptor, suffix in ((1, "out"), (2, "err")):
         file = os.open(f"{job['folder']}/{rank}.{suffix}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

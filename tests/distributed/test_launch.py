@@ -233,7 +233,7 @@ def test_a_port_in_use():
 
 def test_a_launch_of_one_rank_has_an_empty_hostfile(tmp_path):
     (tmp_path / "hosts.json").write_text("\n")
-    code = "from mlx_gateloop.rank import _check_address; _check_address(0)"
+    code = "from mlx_gateloop.distributed.rank import _check_address; _check_address(0)"
     assert python(code, MLX_HOSTFILE=str(tmp_path / "hosts.json")) == ""
 
 

@@ -20,7 +20,7 @@ from mlx_gateloop.experiments.results import read_runs
 from mlx_gateloop.experiments.run import run_experiment
 from mlx_gateloop.experiments.runs import Run
 from mlx_gateloop.experiments.variants import VARIANTS
-from mlx_gateloop.files import locked
+from mlx_gateloop.io.files import locked
 from mlx_gateloop.train import Interrupted
 from mlx_gateloop.train.checkpoint import read_newest
 

@@ -13,7 +13,7 @@ import pytest
 from mlx_gateloop.distributed.hosts import LOCAL
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.side_by_side import side_by_side
-from mlx_gateloop.interrupt import Interrupted, interrupt_flag
+from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 
 PATIENCE = 120  # seconds
 
@@ -151,7 +151,7 @@ import os, signal, sys, time
 from functools import partial
 from pathlib import Path
 from mlx_gateloop.experiments import side_by_side as module
-from mlx_gateloop.interrupt import Interrupted
+from mlx_gateloop.train.interrupt import Interrupted
 
 folder = Path(sys.argv[1])
 original = module._start
@@ -202,7 +202,7 @@ os.execvp(words[0], words)
 
 STOPPED = """
 from pathlib import Path
-from mlx_gateloop.interrupt import Interrupted, interrupt_flag
+from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 with interrupt_flag() as stop:
     Path("{ready}").touch()
     stop.wait(120)

@@ -12,10 +12,10 @@ from mlx_gateloop.app.conversations.folder import ConversationFolder
 from mlx_gateloop.app.generation.models import Models
 from mlx_gateloop.app.generation.states import StateCache
 
-from mlx_gateloop import files
 from mlx_gateloop.cli import main
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.files import locked, staged
+from mlx_gateloop.io import files
+from mlx_gateloop.io.files import locked, staged
 
 CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
 

@@ -16,7 +16,7 @@ from helpers.training import same_arrays
 
 from mlx_gateloop.cli import main
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.files import locked
+from mlx_gateloop.io.files import locked
 from mlx_gateloop.train import TrainConfig, train
 from mlx_gateloop.train.checkpoint import read_newest
 

@@ -25,12 +25,12 @@ from mlx_gateloop.convert.sources.flax import nested
 from mlx_gateloop.convert.tokenizer import load_tokenizer
 from safetensors.numpy import save_file
 
-from mlx_gateloop import io as models
 from mlx_gateloop.data import encode, load_corpus
 from mlx_gateloop.data.next_byte import next_byte
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.tuning import chosen_in
+from mlx_gateloop.io import models
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece
 from mlx_gateloop.train import TrainConfig, checkpoint

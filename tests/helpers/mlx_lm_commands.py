@@ -10,7 +10,7 @@ from mlx.utils import tree_flatten
 from mlx_lm import load
 from mlx_lm.tuner.datasets import TextDataset
 
-from mlx_gateloop.io import save
+from mlx_gateloop.io.models import save
 from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.model.lm import is_state_transition
 

@@ -19,9 +19,9 @@ from mlx_lm import load as load_with_mlx_lm
 from mlx_gateloop import load
 from mlx_gateloop.data import Batches
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.evaluate import evaluate
 from mlx_gateloop.train import Interrupted, TrainConfig, train
 from mlx_gateloop.train.checkpoint import read_header, read_newest
+from mlx_gateloop.train.evaluate import evaluate
 from mlx_gateloop.train.loop import MOST_SKIPPED_IN_A_ROW
 from mlx_gateloop.train.loss_scale import INITIAL
 from mlx_gateloop.train.optimizer import cosine_with_warmup

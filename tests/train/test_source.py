@@ -9,9 +9,9 @@ from mlx_gateloop.data.memory_horizon import memory_horizon
 from mlx_gateloop.data.recall import induction
 from mlx_gateloop.data.task import SampleBatches
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.evaluate import evaluate_task
-from mlx_gateloop.io import load_model
+from mlx_gateloop.io.models import load_model
 from mlx_gateloop.train import Interrupted, train
+from mlx_gateloop.train.evaluate import evaluate_task
 
 
 def sums(seed=0):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlx_gateloop.io import load
+from mlx_gateloop.io.models import load
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.plots.style import new_figure, save_png
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from mlx_gateloop.io import load
+from mlx_gateloop.io.models import load
+from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.model.lm import Model
-from mlx_gateloop.tables import markdown_table
 from mlx_gateloop.watch import recording_cache
 
 from . import library

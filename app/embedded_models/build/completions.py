@@ -22,11 +22,11 @@ import numpy as np
 
 from mlx_gateloop.data import encode, num_bytes, texts
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.evaluate import evaluate
 from mlx_gateloop.generate import Sampling, Speed, stream
-from mlx_gateloop.io import load
+from mlx_gateloop.io.models import load
+from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.model.lm import Model
-from mlx_gateloop.tables import markdown_table
+from mlx_gateloop.train.evaluate import evaluate
 
 from . import library
 from .arguments import errors_in_one_line, paths

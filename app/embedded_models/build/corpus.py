@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mlx_gateloop.data import Document, pydocs
-from mlx_gateloop.files import replacing
+from mlx_gateloop.io.files import replacing
 
 from .arguments import check_own, errors_in_one_line, paths
 

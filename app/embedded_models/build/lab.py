@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from mlx_gateloop.__main__ import main as gateloop
-from mlx_gateloop.files import staged
+from mlx_gateloop.io.files import staged
 
 from ...generation.files import SUMS
 from .arguments import errors_in_one_line, paths

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mlx_gateloop.__main__ import main as gateloop
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.files import staged
+from mlx_gateloop.io.files import staged
 
 from ...generation.files import SUMS
 from .arguments import check_own, errors_in_one_line, paths

@@ -7,7 +7,7 @@ import pytest
 
 import mlx_gateloop as gl
 from mlx_gateloop.generate import Sampling, Speed, stream
-from mlx_gateloop.io import load_any
+from mlx_gateloop.io.models import load_any
 
 CODES = """layer => {
   const { columns, layers } = document.querySelector('#chat-view .gl').view.recording;

@@ -15,9 +15,10 @@ from mlx_gateloop.app.generation.models import SUMS, Models
 from mlx_gateloop.app.page.examples import CHAT_EXAMPLES
 
 import mlx_gateloop as gl
-from mlx_gateloop import app, files
+from mlx_gateloop import app
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling, stream
+from mlx_gateloop.io import files
 from mlx_gateloop.train import TrainConfig
 
 MODELS = Path(app.__file__).parent / "embedded_models"

@@ -11,10 +11,10 @@ from mlx_gateloop.app.embedded_models.build.package import sums
 from mlx_gateloop.app.generation.files import SUMS
 
 from mlx_gateloop import app
-from mlx_gateloop.evaluate import evaluate_task
 from mlx_gateloop.experiments.presets import PRESETS
-from mlx_gateloop.io import load_model
+from mlx_gateloop.io.models import load_model
 from mlx_gateloop.train import TrainConfig
+from mlx_gateloop.train.evaluate import evaluate_task
 from mlx_gateloop.train.start import num_parameters
 
 FOLDER = Path(app.__file__).parent / "embedded_models" / "lab"

@@ -17,7 +17,7 @@ from mlx_gateloop.app.page.lab import FOLDER, memory_lab
 
 import mlx_gateloop as gl
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io import load_model
+from mlx_gateloop.io.models import load_model
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),

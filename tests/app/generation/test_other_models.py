@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 import mlx_gateloop as gl
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
-from mlx_gateloop.io import load_weights
+from mlx_gateloop.io.models import load_weights
 
 WINDOW = 100  # tokens; a message and its answer have fewer
 SAVED = {

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import mlx.core as mx
 import pytest
 
-from mlx_gateloop import doctor
 from mlx_gateloop.cli import main
+from mlx_gateloop.commands import doctor
 from mlx_gateloop.ops.backends import BACKENDS
 
 HOOK = sys.modules["_mlx_gateloop_hook"]

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from mlx_gateloop.files import replacing
+from mlx_gateloop.io.files import replacing
 
 
 def test_the_file_appears_when_the_block_ends(tmp_path):

@@ -13,7 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_gateloop import extras
+from mlx_gateloop.commands import extras
 from mlx_gateloop.ops.backends import BACKENDS
 from mlx_gateloop.ops.gpu.plans import device, stored
 from mlx_gateloop.ops.native import MLX_VERSION, NOT_INSTALLED, absence
@@ -76,7 +76,7 @@ def _cure() -> list[str]:
     again = f"{pip} --force-reinstall --no-deps --no-cache-dir {_source()}"
     built = _build_info()
     if absence() == NOT_INSTALLED:
-        return [f"{pip} -e {Path(__file__).parent.parent}    (or run from another directory)"]
+        return [f"{pip} -e {Path(__file__).parents[2]}    (or run from another directory)"]
     if absence() and built and built.MLX_VERSION not in ("", MLX_VERSION):
         return [f'{pip} "mlx[cpu]=={built.MLX_VERSION}"']
     if absence():

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from mlx_gateloop.processors import take_share
+from mlx_gateloop.distributed.processors import take_share
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten
 from mlx_lm import load as load_with_mlx_lm
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io import load, load_model, load_weights, save
+from mlx_gateloop.io.models import load, load_model, load_weights, save
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tokenizer import byte_tokenizer, stop_token_ids
 

@@ -19,9 +19,9 @@ from mlx.utils import tree_flatten
 from mlx_gateloop._register import install
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, is_panic, one_line, shown
-from mlx_gateloop.files import flush, flush_tree
+from mlx_gateloop.io.checks import check
+from mlx_gateloop.io.files import flush, flush_tree
 from mlx_gateloop.model.lm import Model, ModelArgs
-from mlx_gateloop.model_files import check
 from mlx_gateloop.tokenizer import stop_token_ids
 
 LOG = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from mlx_gateloop.data import in_order
 from mlx_gateloop.data.task import Samples
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.files import checksum
+from mlx_gateloop.io.files import checksum
 from mlx_gateloop.ops.pointwise import cross_entropy
 
 

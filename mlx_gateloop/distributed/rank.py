@@ -1,4 +1,4 @@
-"""One rank of `gateloop launch`, as mlx.launch starts it: python -m mlx_gateloop.rank JSON COMMAND.
+"""One rank of `gateloop launch`, as mlx.launch starts it: python -m mlx_gateloop.distributed.rank JSON COMMAND.
 
 It reads the variables by which mlx.launch tells a process its place.
 """
@@ -21,8 +21,8 @@ from mlx_gateloop import __version__
 from mlx_gateloop.cli import run
 from mlx_gateloop.distributed import events
 from mlx_gateloop.distributed.hosts import require_free
+from mlx_gateloop.distributed.processors import take_share
 from mlx_gateloop.errors import InputError, one_line
-from mlx_gateloop.processors import take_share
 
 
 def main(settings: dict[str, Any], argv: list[str]) -> NoReturn:

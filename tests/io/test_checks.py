@@ -12,7 +12,7 @@ import mlx_gateloop as gl
 from mlx_gateloop import cli
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.model_files import check
+from mlx_gateloop.io.checks import check
 
 
 @pytest.mark.parametrize("kind", FILES)

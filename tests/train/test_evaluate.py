@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mlx_gateloop.data.task import UNASKED, Samples
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.evaluate import evaluate, evaluate_task, whole_windows
+from mlx_gateloop.train.evaluate import evaluate, evaluate_task, whole_windows
 
 
 class Bigram(nn.Module):

@@ -1,0 +1,1 @@
+"""Model directories, and files that are replaced whole."""
