@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 LEAVES = {"configuration", "errors", "io.files", "io.tables"}
 LIBRARY = LEAVES | {"distributed", "generate", "io", "model", "ops", "tokenizer"}
 TOOLS = LIBRARY | {"data", "plots", "train", "watch"}
-# A package or a module at the root; "io.files" and "io.tables" are leaves; "" is the root's __init__.
+# A package or a module at the root; "" is the root's __init__.
 MAY_IMPORT = {
     "ops": set(),
     "model": LEAVES | {"ops"},

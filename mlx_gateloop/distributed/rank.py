@@ -1,4 +1,6 @@
-"""One rank of `gateloop launch`, as mlx.launch starts it: python -m mlx_gateloop.distributed.rank JSON COMMAND.
+"""One rank of `gateloop launch`, as mlx.launch starts it.
+
+    python -m mlx_gateloop.distributed.rank JSON COMMAND
 
 It reads the variables by which mlx.launch tells a process its place.
 """
