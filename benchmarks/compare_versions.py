@@ -45,7 +45,7 @@ from mlx_gateloop.bench.measure import CACHE_BYTES, mlx_run
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.ops.pointwise import cross_entropy
-from mlx_gateloop.train.start import make_model, make_source, make_source_step, step_batches
+from mlx_gateloop.train.setup import make_model, make_source, make_source_step, step_batches
 
 mx.set_cache_limit(CACHE_BYTES)
 tokens = np.random.default_rng(0).integers(0, zoo.VOCABULARY, (4, 1024))

@@ -38,7 +38,7 @@ WAYS: dict[str, tuple[dict[str, str], dict[str, int | bool]]] = {
 WORKER = """
 import json, sys, time
 from mlx_gateloop.experiments.presets import PRESETS
-from mlx_gateloop.train.start import (
+from mlx_gateloop.train.setup import (
     large_cache, make_model, make_source, make_source_step, step_batches
 )
 

@@ -3,7 +3,7 @@
 import os
 
 
-def take_share(place: int, places: int) -> None:
+def pin_cpus(place: int, places: int) -> None:
     """Keep this process to its share of the processors that it may use (Linux).
 
     An operation of ours starts a thread for each of them; those of several processes would wait for

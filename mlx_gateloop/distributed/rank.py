@@ -23,7 +23,7 @@ from mlx_gateloop import __version__
 from mlx_gateloop.cli import run
 from mlx_gateloop.distributed import events
 from mlx_gateloop.distributed.hosts import require_free
-from mlx_gateloop.distributed.processors import take_share
+from mlx_gateloop.distributed.processors import pin_cpus
 from mlx_gateloop.errors import InputError, one_line
 
 
@@ -56,10 +56,10 @@ def main(settings: dict[str, Any], argv: list[str]) -> NoReturn:
         _check_address(rank)
         world = _join(settings, expired)
         send(joined=True)
-        world.agree({"mlx-gateloop": __version__, "MLX": version("mlx")})
+        world.assert_equal({"mlx-gateloop": __version__, "MLX": version("mlx")})
         _set_streams(world.is_first, settings["terminal"])
         if settings["restarted"]:
-            argv = world.first(partial(_resumed, argv), "command")
+            argv = world.broadcast(partial(_resumed, argv), "command")
         code, line = run(argv, world)
     except InputError as error:
         code, line = 2, f"error: {error}"
@@ -103,7 +103,7 @@ def _take_cores(hosts: list[str], rank: int) -> None:
     """Divide a machine's processors among its ranks."""
     here = [other for other, host in enumerate(hosts) if host == hosts[rank]]
     if len(here) > 1:
-        take_share(here.index(rank), len(here))
+        pin_cpus(here.index(rank), len(here))
 
 
 def _obey(limit: float) -> None:

@@ -121,7 +121,7 @@ class World:
         texts = np.array(self._exchange(mx.distributed.all_gather, padded, purpose))
         return [json.loads(row.tobytes()) for row in texts.reshape(self.size, longest)]
 
-    def first(self, make: Callable[[], T], purpose: str) -> T:
+    def broadcast(self, make: Callable[[], T], purpose: str) -> T:
         """The JSON value that the first rank makes, on all ranks."""
         value: T = self.gather(make() if self.is_first else None, purpose)[0]
         return value
@@ -130,7 +130,7 @@ class World:
         """Tell if the flag is set on any rank."""
         return bool(self.sum(mx.array(float(flag)), purpose).item())
 
-    def agree(self, facts: dict[str, Any]) -> None:
+    def assert_equal(self, facts: dict[str, Any]) -> None:
         """Require the same facts on all ranks.
 
         Args:

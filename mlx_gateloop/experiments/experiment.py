@@ -21,7 +21,7 @@ from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.io.files import replacing
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train import TrainConfig
-from mlx_gateloop.train.start import num_parameters
+from mlx_gateloop.train.setup import num_parameters
 
 TASKS: dict[str, Callable[..., Task]] = {
     "memory-horizon": memory_horizon,

@@ -23,8 +23,8 @@ from mlx_gateloop.experiments.variants import REFERENCE
 from mlx_gateloop.io.files import replacing
 from mlx_gateloop.io.models import load_model
 from mlx_gateloop.plots import figures
-from mlx_gateloop.train.source import TaskSource
-from mlx_gateloop.train.start import tokens_per_step
+from mlx_gateloop.train.setup import tokens_per_step
+from mlx_gateloop.train.task import TaskSource
 from mlx_gateloop.watch import trace_of
 
 

@@ -28,7 +28,7 @@ from mlx_gateloop.experiments.side_by_side import side_by_side
 from mlx_gateloop.experiments.tuning import best, trials
 from mlx_gateloop.io.files import left_in, locked, sweep
 from mlx_gateloop.train.interrupt import Interrupted
-from mlx_gateloop.train.source import TaskSource
+from mlx_gateloop.train.task import TaskSource
 
 
 def run_experiment(

@@ -19,11 +19,10 @@ from mlx_gateloop.io.files import locked, replacing
 from mlx_gateloop.io.models import load_model
 from mlx_gateloop.train import TrainConfig, train
 from mlx_gateloop.train.checkpoint import Progress, read_newest
-from mlx_gateloop.train.evaluate import evaluate_task
 from mlx_gateloop.train.interrupt import Interrupted
 from mlx_gateloop.train.loop import Diverged
-from mlx_gateloop.train.source import TaskSource
-from mlx_gateloop.train.start import num_parameters
+from mlx_gateloop.train.setup import num_parameters
+from mlx_gateloop.train.task import TaskSource, evaluate_task
 
 CONFIG = "config.yaml"
 MADE = ("CPU", "versions")  # the facts that a result has

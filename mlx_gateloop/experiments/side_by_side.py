@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Thread
 
 from mlx_gateloop.distributed.hosts import LOCAL, SSH_FAILED
-from mlx_gateloop.distributed.processors import take_share
+from mlx_gateloop.distributed.processors import pin_cpus
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.over_hosts import OnHost, make
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
@@ -23,14 +23,14 @@ TAIL = 4096  # bytes of a log that are searched for its last line
 
 @dataclass(frozen=True)
 class OnShare:
-    """A call on a share of the machine's processors, see `take_share`."""
+    """A call on a share of the machine's processors, see `pin_cpus`."""
 
     call: Callable[[], object]
     place: int
     places: int
 
     def __call__(self) -> None:
-        take_share(self.place, self.places)  # before MLX has threads, which inherit it
+        pin_cpus(self.place, self.places)  # before MLX has threads, which inherit it
         self.call()
 
 

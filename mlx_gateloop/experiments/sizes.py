@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.lm import Model, ModelArgs
-from mlx_gateloop.train.start import num_parameters
+from mlx_gateloop.train.setup import num_parameters
 
 
 def equal_parameters(args: ModelArgs, goal: int) -> ModelArgs:

@@ -11,7 +11,7 @@ from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.io.tables import name_value_lines
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.ranks import share_sequences
-from mlx_gateloop.train.start import (
+from mlx_gateloop.train.setup import (
     large_cache,
     make_model,
     make_source,
@@ -85,7 +85,7 @@ def estimate(config: TrainConfig, data: str | Task, world: World = ALONE) -> Est
         for step in range(WARM_UP):
             take_step(step_batches(config, source, step, world), step, 1.0)
         times: list[float] = []
-        while world.first(lambda: _wants_more(times), "timing"):
+        while world.broadcast(lambda: _wants_more(times), "timing"):
             began = time.perf_counter()
             step = WARM_UP + len(times)
             take_step(step_batches(config, source, step, world), step, 1.0)

@@ -1,4 +1,4 @@
-"""Evaluation of a model on a text (perplexity, bits per byte) or on a task (accuracy)."""
+"""Evaluation of a model on a text: perplexity and bits per byte."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.data import in_order
-from mlx_gateloop.data.task import Samples
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import checksum
@@ -109,7 +108,7 @@ def require_same(world: World, model: nn.Module, tokens: np.ndarray) -> None:
         return
     leaves: list[tuple[str, mx.array]] = list(dict(tree_flatten(model.parameters())).items())
     weights = checksum((name, np.asarray(x.reshape(-1).view(mx.uint8))) for name, x in leaves)
-    world.agree({"weights": weights, "text": checksum([("tokens", np.asarray(tokens))])})
+    world.assert_equal({"weights": weights, "text": checksum([("tokens", np.asarray(tokens))])})
 
 
 def whole_windows(tokens: np.ndarray, length: int) -> np.ndarray:
@@ -121,51 +120,3 @@ def whole_windows(tokens: np.ndarray, length: int) -> np.ndarray:
     """
     count = len(tokens) - 2
     return tokens[: (count // length * length or count) + 1]
-
-
-@dataclass(frozen=True)
-class TaskScore:
-    """The score of a model on a task.
-
-    Args:
-        loss_nats: mean negative log-likelihood of the right answers.
-        accuracy: share of the likeliest answers that are right.
-        right: mask of the right ones, bool `[N, L]`; False where nothing is asked.
-    """
-
-    loss_nats: float
-    accuracy: float
-    right: np.ndarray
-
-    @property
-    def others(self) -> dict[str, float]:
-        """The other scores, by name."""
-        return {"accuracy": self.accuracy}
-
-
-def evaluate_task(
-    model: nn.Module, samples: Samples, batch_size: int, world: World = ALONE
-) -> TaskScore:
-    """Score the model's answers at every asked position of some samples.
-
-    Args:
-        model: tokens `[B, L]` to logits `[B, L, V]`; dropout is off meanwhile.
-        samples: held-out samples.
-        batch_size: sequences per batch.
-        world: the ranks, which read the batches in turns.
-    """
-    was_training = model.training
-    model.eval()
-    nats, right = 0.0, np.zeros(samples.inputs.shape, bool)
-    for start in range(world.rank * batch_size, len(samples), world.size * batch_size):
-        part = slice(start, start + batch_size)
-        targets = mx.array(samples.targets[part])
-        logits = model(mx.array(samples.inputs[part]))
-        losses = cross_entropy(logits, mx.maximum(targets, 0))
-        nats += float(np.array(mx.where(targets >= 0, losses, 0).sum()))
-        right[part] = np.array(logits.argmax(-1) == targets)
-    model.train(was_training)
-    nats = sum(world.gather(nats, "evaluation"))
-    right = np.array(world.sum(mx.array(right, mx.uint8), "evaluation"), bool)
-    count = samples.asked.sum()
-    return TaskScore(float(nats / count), float(right.sum() / count), right)

@@ -20,11 +20,11 @@ from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train import ranks
 from mlx_gateloop.train.checkpoint import Progress, require_same_run, restore, save_checkpoint
 from mlx_gateloop.train.config import TrainConfig
+from mlx_gateloop.train.data import Score
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.train.loss_scale import next_scale
 from mlx_gateloop.train.output import NoOutput, Output
-from mlx_gateloop.train.source import Score
-from mlx_gateloop.train.start import (
+from mlx_gateloop.train.setup import (
     large_cache,
     make_model,
     make_source,

@@ -9,7 +9,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from mlx_gateloop.model.lm import is_state_transition
 from mlx_gateloop.train.config import OptimizerConfig
-from mlx_gateloop.train.joined import Named, join, split
+from mlx_gateloop.train.fused_update import Named, join, split
 
 Schedule = Callable[[mx.array], mx.array]
 Tree = dict[str, Any]
@@ -38,7 +38,8 @@ class Optimizer(optim.MultiOptimizer):
     """Groups of weights with a learning rate each, which follow the steps of the run.
 
     A group's own steps are its updates, as Adam's bias correction needs them; a step of the run
-    that is skipped is none. Each group updates its small weights as one array, see `train.joined`.
+    that is skipped is none. Each group updates its small weights as one array, see
+    `train.fused_update`.
 
     Args:
         optimizers: one per group.

@@ -41,7 +41,7 @@ def read_first(world: World, checkpoint: Path) -> tuple[Path, Progress, dict[str
         path, progress, identity = read_newest(checkpoint)
         return str(path), asdict(progress), identity
 
-    path, progress, identity = world.first(read, "checkpoint")
+    path, progress, identity = world.broadcast(read, "checkpoint")
     return Path(path), Progress(**progress), identity
 
 
@@ -56,7 +56,7 @@ def files_of_first(world: World, directory: Path, *patterns: str) -> Iterator[Pa
     if world.size == 1:
         yield directory
         return
-    files = world.first(read, "files of the run")
+    files = world.broadcast(read, "files of the run")
     with TemporaryDirectory() as place:
         for name, text in files.items():
             (Path(place) / Path(name).name).write_text(text, encoding="utf-8")
@@ -82,7 +82,7 @@ def require_one_run(world: World, config: TrainConfig, identity: dict[str, objec
         )
     if length < world.sequence:
         raise InputError(f"data.length: {length} tokens are fewer than the {world.sequence} ranks")
-    world.agree(dict(tree_flatten(identity)))
+    world.assert_equal(dict(tree_flatten(identity)))
 
 
 def share_sequences(world: World, model: Model) -> None:

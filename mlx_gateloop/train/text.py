@@ -51,7 +51,7 @@ class Text:
 
 
 class TextSource:
-    """A corpus as the source of a run, see `train.source`.
+    """A corpus as the source of a run, see `train.data`.
 
     Args:
         config: the run.

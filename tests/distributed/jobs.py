@@ -27,7 +27,7 @@ def exchanges(world: World):
     part = world.part(7)
     return {
         "gathered": world.gather(value, "test"),
-        "first": world.first(lambda: [world.rank, float("inf")], "test"),
+        "first": world.broadcast(lambda: [world.rank, float("inf")], "test"),
         "sum": world.sum(mx.arange(5) * (world.rank + 1), "test").tolist(),
         "any": [world.any(world.rank == 1, "test"), world.any(False, "test")],
         "part": [part.start, part.stop],
@@ -40,7 +40,7 @@ def exchanges(world: World):
 def differ(world: World):
     """The message if ranks have another number than the first."""
     try:
-        world.agree({"version": "1.0", "seed": min(world.rank, 1)})
+        world.assert_equal({"version": "1.0", "seed": min(world.rank, 1)})
     except InputError as error:
         return str(error)
     return "agreed"

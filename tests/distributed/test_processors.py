@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from mlx_gateloop.distributed.processors import take_share
+from mlx_gateloop.distributed.processors import pin_cpus
 
 
 @pytest.mark.parametrize(
@@ -16,10 +16,10 @@ def test_shares_cover_the_processors(monkeypatch, places, expected):
         os, "sched_setaffinity", lambda _, share: found.append(set(share)), raising=False
     )
     for place in range(places):
-        take_share(place, places)
+        pin_cpus(place, places)
     assert found == expected
 
 
 def test_a_system_without_a_choice(monkeypatch):
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)  # as on macOS
-    take_share(1, 2)
+    pin_cpus(1, 2)

@@ -13,7 +13,7 @@ from mlx_gateloop.experiments.presets import PRESETS, differs, is_preset
 from mlx_gateloop.experiments.variants import VARIANTS
 from mlx_gateloop.model.lm import PRESETS as MODELS
 from mlx_gateloop.model.lm import Model
-from mlx_gateloop.train.start import num_parameters
+from mlx_gateloop.train.setup import num_parameters
 
 
 @pytest.mark.parametrize("name", PRESETS)

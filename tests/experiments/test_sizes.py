@@ -6,7 +6,7 @@ import pytest
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.sizes import equal_parameters
 from mlx_gateloop.model.lm import Model, ModelArgs
-from mlx_gateloop.train.start import num_parameters
+from mlx_gateloop.train.setup import num_parameters
 
 ARGS = ModelArgs(vocab_size=7, hidden_size=8, intermediate_size=12, num_hidden_layers=2)
 

@@ -3,7 +3,7 @@ import pytest
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train import TrainConfig, estimate, train
 from mlx_gateloop.train.dry_run import FEWEST, duration
-from mlx_gateloop.train.start import num_parameters
+from mlx_gateloop.train.setup import num_parameters
 
 
 def test_an_estimate_is_of_the_run_itself(text_file, tiny, tmp_path, monkeypatch):

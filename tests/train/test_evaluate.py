@@ -8,9 +8,8 @@ from helpers.models import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_gateloop.data.task import UNASKED, Samples
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.train.evaluate import evaluate, evaluate_task, whole_windows
+from mlx_gateloop.train.evaluate import evaluate, whole_windows
 
 
 class Bigram(nn.Module):
@@ -111,22 +110,3 @@ def test_a_hopeless_model_has_infinite_perplexity():
 def test_nothing_to_predict(tokens):
     with pytest.raises(InputError, match="fewer than two tokens"):
         evaluate(Bigram(7), np.array(tokens, np.int32), num_bytes=1, length=4, batch_size=1)
-
-
-@pytest.mark.parametrize("batch_size", [1, 2, 5])
-def test_a_task_is_scored_where_it_asks(batch_size):
-    inputs = np.array([[0, 1, 2], [2, 2, 1], [1, 0, 0]], np.int32)
-    model = Bigram(3)
-    table = np.array(model.table, np.float64)
-    log_probability = table - np.log(np.exp(table).sum(-1, keepdims=True))
-    best = table.argmax(1)
-    wrong = (best + 1) % 3
-    targets = np.where(inputs == 1, wrong[inputs], best[inputs]).astype(np.int32)
-    targets[0, 0] = targets[2, 1] = UNASKED
-    asked = targets != UNASKED
-    score = evaluate_task(model, Samples(inputs, targets, targets), batch_size)
-    np.testing.assert_array_equal(score.right, asked & (inputs != 1))
-    assert score.accuracy == 4 / 7
-    nats = -log_probability[inputs[asked], targets[asked]].mean()
-    assert score.loss_nats == pytest.approx(nats, rel=1e-5)
-    assert score.others == {"accuracy": 4 / 7}

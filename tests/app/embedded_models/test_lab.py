@@ -14,8 +14,8 @@ from mlx_gateloop import app
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.io.models import load_model
 from mlx_gateloop.train import TrainConfig
-from mlx_gateloop.train.evaluate import evaluate_task
-from mlx_gateloop.train.start import num_parameters
+from mlx_gateloop.train.setup import num_parameters
+from mlx_gateloop.train.task import evaluate_task
 
 FOLDER = Path(app.__file__).parent / "embedded_models" / "lab"
 CARD = (FOLDER / "README.md").read_text("utf-8")

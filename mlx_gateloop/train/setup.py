@@ -14,9 +14,10 @@ from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train.config import TrainConfig
+from mlx_gateloop.train.data import Source
 from mlx_gateloop.train.optimizer import Optimizer, make_optimizer
-from mlx_gateloop.train.source import Source, TaskSource
 from mlx_gateloop.train.step import Batch, Step, checkpoint_blocks, make_step
+from mlx_gateloop.train.task import TaskSource
 from mlx_gateloop.train.text import TextSource
 
 CACHE_BYTES = 4 << 30

@@ -3,7 +3,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_gateloop.train.joined import JOINED, SMALL, join, split
+from mlx_gateloop.train.fused_update import JOINED, SMALL, join, split
 
 SHAPES = st.one_of(
     st.sampled_from([(SMALL - 1,), (SMALL,), (128, SMALL // 128), (2, SMALL)]),

@@ -4,13 +4,9 @@ from pathlib import Path
 from typing import Protocol
 
 from mlx_gateloop.data import Batches
-from mlx_gateloop.data.task import SampleBatches, Task
+from mlx_gateloop.data.task import SampleBatches
 from mlx_gateloop.distributed.world import World
-from mlx_gateloop.errors import InputError
-from mlx_gateloop.io import models as io
 from mlx_gateloop.model.lm import Model
-from mlx_gateloop.train.config import TrainConfig
-from mlx_gateloop.train.evaluate import TaskScore, evaluate_task
 
 
 class Score(Protocol):
@@ -47,21 +43,3 @@ class Source(Protocol):
 
     def save(self, model: Model, directory: Path) -> None:
         """Write a model directory."""
-
-
-class TaskSource:
-    """A synthetic task as the source of a run: no tokenizer, and accuracy beside the loss."""
-
-    def __init__(self, config: TrainConfig, task: Task) -> None:
-        if config.sequence_parallel > 1:
-            raise InputError("sequence_parallel: expected 1, as samples of a task are short")
-        self._task, self._batch_size = task, config.data.batch_size
-        self.batches = SampleBatches(task.training, self._batch_size, config.seed)
-        self.vocab_size, self.sha256 = task.vocab_size, task.sha256
-        self.summary = f"{len(task.training):,} samples"
-
-    def evaluate(self, model: Model, world: World) -> TaskScore:
-        return evaluate_task(model, self._task.validation, self._batch_size, world)
-
-    def save(self, model: Model, directory: Path) -> None:
-        io.save(model, None, directory)

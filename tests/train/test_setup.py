@@ -5,7 +5,7 @@ import mlx.nn as nn
 
 from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.train import TrainConfig
-from mlx_gateloop.train.start import make_model
+from mlx_gateloop.train.setup import make_model
 
 
 def test_the_weights_of_linear_layers_are_scaled_but_not_the_transitions():

@@ -2,16 +2,18 @@
 
 import json
 
+import mlx.nn as nn
+import numpy as np
 import pytest
 from helpers.training import press_ctrl_c, same_arrays
 
 from mlx_gateloop.data.memory_horizon import memory_horizon
 from mlx_gateloop.data.recall import induction
-from mlx_gateloop.data.task import SampleBatches
+from mlx_gateloop.data.task import UNASKED, SampleBatches, Samples
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.models import load_model
 from mlx_gateloop.train import Interrupted, train
-from mlx_gateloop.train.evaluate import evaluate_task
+from mlx_gateloop.train.task import evaluate_task
 
 
 def sums(seed=0):
@@ -67,3 +69,22 @@ def test_a_head_too_small_for_the_tokenizer_is_refused(tmp_path, tiny, text_file
     with pytest.raises(InputError, match=r"num_outputs: at least the tokenizer's \d+ tokens"):
         train(tiny(model__num_outputs=2), str(text_file), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_a_task_is_scored_where_it_asks(batch_size):
+    inputs = np.array([[0, 1, 2], [2, 2, 1], [1, 0, 0]], np.int32)
+    model = nn.Embedding(3, 3)  # logits that depend on the last token alone
+    table = np.array(model.weight, np.float64)
+    log_probability = table - np.log(np.exp(table).sum(-1, keepdims=True))
+    best = table.argmax(1)
+    wrong = (best + 1) % 3
+    targets = np.where(inputs == 1, wrong[inputs], best[inputs]).astype(np.int32)
+    targets[0, 0] = targets[2, 1] = UNASKED
+    asked = targets != UNASKED
+    score = evaluate_task(model, Samples(inputs, targets, targets), batch_size)
+    np.testing.assert_array_equal(score.right, asked & (inputs != 1))
+    assert score.accuracy == 4 / 7
+    nats = -log_probability[inputs[asked], targets[asked]].mean()
+    assert score.loss_nats == pytest.approx(nats, rel=1e-5)
+    assert score.others == {"accuracy": 4 / 7}

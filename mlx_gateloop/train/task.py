@@ -1,0 +1,82 @@
+"""A synthetic task as the source of a run, and a model's score on it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from mlx_gateloop.data.task import SampleBatches, Samples, Task
+from mlx_gateloop.distributed.world import ALONE, World
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.io import models as io
+from mlx_gateloop.model.lm import Model
+from mlx_gateloop.ops.pointwise import cross_entropy
+from mlx_gateloop.train.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """The score of a model on a task.
+
+    Args:
+        loss_nats: mean negative log-likelihood of the right answers.
+        accuracy: share of the likeliest answers that are right.
+        right: mask of the right ones, bool `[N, L]`; False where nothing is asked.
+    """
+
+    loss_nats: float
+    accuracy: float
+    right: np.ndarray
+
+    @property
+    def others(self) -> dict[str, float]:
+        """The other scores, by name."""
+        return {"accuracy": self.accuracy}
+
+
+def evaluate_task(
+    model: nn.Module, samples: Samples, batch_size: int, world: World = ALONE
+) -> TaskScore:
+    """Score the model's answers at every asked position of some samples.
+
+    Args:
+        model: tokens `[B, L]` to logits `[B, L, V]`; dropout is off meanwhile.
+        samples: held-out samples.
+        batch_size: sequences per batch.
+        world: the ranks, which read the batches in turns.
+    """
+    was_training = model.training
+    model.eval()
+    nats, right = 0.0, np.zeros(samples.inputs.shape, bool)
+    for start in range(world.rank * batch_size, len(samples), world.size * batch_size):
+        part = slice(start, start + batch_size)
+        targets = mx.array(samples.targets[part])
+        logits = model(mx.array(samples.inputs[part]))
+        losses = cross_entropy(logits, mx.maximum(targets, 0))
+        nats += float(np.array(mx.where(targets >= 0, losses, 0).sum()))
+        right[part] = np.array(logits.argmax(-1) == targets)
+    model.train(was_training)
+    nats = sum(world.gather(nats, "evaluation"))
+    right = np.array(world.sum(mx.array(right, mx.uint8), "evaluation"), bool)
+    count = samples.asked.sum()
+    return TaskScore(float(nats / count), float(right.sum() / count), right)
+
+
+class TaskSource:
+    """A task as the source of a run, see `train.data`: accuracy beside the loss, no tokenizer."""
+
+    def __init__(self, config: TrainConfig, task: Task) -> None:
+        if config.sequence_parallel > 1:
+            raise InputError("sequence_parallel: expected 1, as samples of a task are short")
+        self._task, self._batch_size = task, config.data.batch_size
+        self.batches = SampleBatches(task.training, self._batch_size, config.seed)
+        self.vocab_size, self.sha256 = task.vocab_size, task.sha256
+        self.summary = f"{len(task.training):,} samples"
+
+    def evaluate(self, model: Model, world: World) -> TaskScore:
+        return evaluate_task(model, self._task.validation, self._batch_size, world)
+
+    def save(self, model: Model, directory: Path) -> None:
+        io.save(model, None, directory)
