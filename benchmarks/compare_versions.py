@@ -45,7 +45,8 @@ from mlx_gateloop.bench.measure import CACHE_BYTES, mlx_run
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.ops.pointwise import cross_entropy
-from mlx_gateloop.train.setup import make_model, make_source, make_source_step, step_batches
+from mlx_gateloop.train.data import make_source
+from mlx_gateloop.train.setup import Trainer
 
 mx.set_cache_limit(CACHE_BYTES)
 tokens = np.random.default_rng(0).integers(0, zoo.VOCABULARY, (4, 1024))
@@ -67,9 +68,8 @@ def experiment(name):
     preset = PRESETS["memory-horizon"]["bar"]
     task = preset.make_task()
     config = preset.config(task, name, 0)
-    source = make_source(config, task, None)
-    take = make_source_step(config, source, *make_model(config, source.vocab_size, 3000))
-    return lambda: take(step_batches(config, source, 0), 0, 1.0)
+    trainer = Trainer(config, make_source(config, task))
+    return lambda: trainer.step(0)
 def operator(keys, values, is_complex, is_gradient):
     shapes = [keys, keys, values, *[keys] * (1 + is_complex)]
     arrays = [mx.random.normal(shape) for shape in shapes]

@@ -38,20 +38,18 @@ WAYS: dict[str, tuple[dict[str, str], dict[str, int | bool]]] = {
 WORKER = """
 import json, sys, time
 from mlx_gateloop.experiments.presets import PRESETS
-from mlx_gateloop.train.setup import (
-    large_cache, make_model, make_source, make_source_step, step_batches
-)
+from mlx_gateloop.train.data import make_source
+from mlx_gateloop.train.setup import Trainer, large_cache
 
 preset = PRESETS["memory-horizon"]["paper"].changed_by(json.loads(sys.argv[1]))
 task = preset.make_task()
 config = preset.config(task, "data_controlled", 0)
 with large_cache():
-    source = make_source(config, task, None)
-    take = make_source_step(config, source, *make_model(config, source.vocab_size, 18_900))
+    trainer = Trainer(config, make_source(config, task))
     for step, _ in enumerate(sys.stdin):
         time.sleep(0.1)  # until the other process's threads of OpenBLAS no longer spin
         began, spent = time.perf_counter(), time.process_time()
-        take(step_batches(config, source, step), step, 1.0)
+        trainer.step(step)
         print(time.perf_counter() - began, time.process_time() - spent, flush=True)
 """
 

@@ -16,8 +16,8 @@ from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.ops import pointwise
 from mlx_gateloop.train.config import OptimizerConfig
+from mlx_gateloop.train.fused_update import make_update
 from mlx_gateloop.train.optimizer import make_optimizer
-from mlx_gateloop.train.step import make_update
 
 
 def measure_parts(

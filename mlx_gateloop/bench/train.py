@@ -23,7 +23,7 @@ from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.optimizer import make_optimizer
-from mlx_gateloop.train.step import Step, make_step
+from mlx_gateloop.train.step import Step, StepSettings, make_step
 
 PEERS = ("torch", "gateloop-transformer")
 OURS = "GateLoop (ours)"
@@ -85,7 +85,7 @@ def _our_step(model: nn.Module, targets: int) -> Step:
     optimizer = make_optimizer(OptimizerConfig(clip_norm=CLIP_NORM), STEPS)
     optimizer.init(model.trainable_parameters())
     mx.eval(model.state, optimizer.state)
-    return make_step(model, optimizer, CLIP_NORM, targets, mx.float32)
+    return make_step(model, optimizer, StepSettings(targets, CLIP_NORM))
 
 
 def _torch_step(model: Any, tokens: np.ndarray) -> Run:

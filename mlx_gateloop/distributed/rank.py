@@ -127,8 +127,10 @@ def _resumed(argv: list[str]) -> list[str]:
     from mlx_gateloop.cli import parse
 
     arguments = parse(argv)
-    started = (arguments.out / "checkpoints").exists() if hasattr(arguments, "resume") else False
-    return [*argv, "--resume"] if started and not arguments.resume else argv
+    if not hasattr(arguments, "resume") or arguments.resume or not arguments.out:
+        return argv
+    has_checkpoint = any((arguments.out / "checkpoints").glob("[!.]*"))
+    return [*argv, "--resume"] if has_checkpoint else argv
 
 
 if __name__ == "__main__":

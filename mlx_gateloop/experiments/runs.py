@@ -21,6 +21,7 @@ from mlx_gateloop.train import TrainConfig, train
 from mlx_gateloop.train.checkpoint import Progress, read_newest
 from mlx_gateloop.train.interrupt import Interrupted
 from mlx_gateloop.train.loop import Diverged
+from mlx_gateloop.train.output import has_checkpoint
 from mlx_gateloop.train.setup import num_parameters
 from mlx_gateloop.train.task import TaskSource, evaluate_task
 
@@ -96,7 +97,7 @@ class Run:
         task, made = self.task(), facts("")  # before the checkout moves on
         config = self.config(task)
         try:
-            resume = self.directory.exists()
+            resume = has_checkpoint(self.directory)
             stop = train(config, task, self.directory, resume=resume).stop_requested
         except Diverged as error:
             print(f"{self.name}: {error}", file=sys.stderr)

@@ -9,22 +9,14 @@ from typing import Any, cast
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_flatten, tree_map_with_path
 from safetensors import SafetensorError, safe_open
 
 from mlx_gateloop.errors import InputError, one_line, shortened, shown
 from mlx_gateloop.io.files import checksum, replacing
-from mlx_gateloop.train.loss_scale import INITIAL
-from mlx_gateloop.train.optimizer import Optimizer
+from mlx_gateloop.train.fused_update import Optimizer
 
-FORMAT = "mlx_gateloop training checkpoint 2"
-WITHOUT_CHECKSUM = "mlx_gateloop training checkpoint 1"
-# Keys of a configuration that earlier checkpoints lack, with the values that they had then.
-EARLIER = {
-    "initial_scale": 1.0,
-    "optimizer.exchange_dtype": "float32",
-    "optimizer.state_transition_weight_decay": 0.0,
-}
+FORMAT = "mlx_gateloop training checkpoint 3"
 
 
 @dataclass
@@ -51,7 +43,7 @@ class Progress:
     stale: int = 0
     skipped: int = 0
     skipped_in_a_row: int = 0
-    loss_scale: float = INITIAL
+    loss_scale: float = 1.0
     steps_at_scale: int = 0
     recent: list[float] = field(default_factory=list)
     recent_seconds: float = 0.0
@@ -133,14 +125,12 @@ def read_header(path: Path) -> tuple[Progress, dict[str, object]]:
     try:
         with safe_open(path, "numpy") as file:
             metadata = file.metadata() or {}
-            if metadata.get("format") not in (FORMAT, WITHOUT_CHECKSUM):
+            if metadata.get("format") != FORMAT:
                 raise InputError(f"{path}: not a training checkpoint of this program")
-            texts = metadata["progress"], metadata["run"]
-            if metadata["format"] == FORMAT:
-                names = sorted(file.keys())
-                found = checksum(((name, file.get_tensor(name)) for name in names), *texts)
-                if found != metadata["sha256"]:
-                    raise InputError(f"{path}: damaged (its checksum is another)")
+            texts, names = (metadata["progress"], metadata["run"]), sorted(file.keys())
+            found = checksum(((name, file.get_tensor(name)) for name in names), *texts)
+            if found != metadata["sha256"]:
+                raise InputError(f"{path}: damaged (its checksum is another)")
         return Progress(**json.loads(texts[0])), json.loads(texts[1])
     except InputError:
         raise
@@ -173,9 +163,9 @@ def restore(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
 
 def assign_state(state: dict[str, mx.array], model: nn.Module, optimizer: Optimizer) -> None:
     """Put arrays with the names of `state_of` in place."""
-    tree = tree_unflatten(list(state.items()))
+    tree = tree_map_with_path(lambda path, _: state[path], _tree(model, optimizer))
     model.update(tree["model"])
-    optimizer.restore(dict(tree_flatten(tree["optimizer"])), model.trainable_parameters())
+    optimizer.state = tree["optimizer"]
     high, low = tree["random"][0].tolist()
     mx.random.seed(high << 32 | low)
     mx.eval(model.state, optimizer.state)
@@ -195,8 +185,6 @@ def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> 
     if saved["data"] != now["data"]:
         raise InputError(f"{path}: the run to resume differs in its data; give the same data")
     before, after = (dict(tree_flatten(identity["config"])) for identity in (saved, now))
-    for key, value in EARLIER.items():
-        before.setdefault(key, value)
     before["sequence_parallel"] = after["sequence_parallel"]  # the ranks may be other ones
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) != after.get(key):
@@ -206,7 +194,9 @@ def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> 
 
 def state_of(model: nn.Module, optimizer: Optimizer) -> dict[str, mx.array]:
     """The weights, optimizer state and random state of a run, by name."""
+    return dict(tree_flatten(_tree(model, optimizer)))
+
+
+def _tree(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     random = [mx.array(key) for key in cast(list[mx.array], mx.random.state)]
-    moments = optimizer.by_weight(model.trainable_parameters())
-    tree = {"model": model.parameters(), "optimizer": moments, "random": random}
-    return dict(tree_flatten(tree))
+    return {"model": model.parameters(), "optimizer": optimizer.state, "random": random}

@@ -12,7 +12,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
 
-from mlx_gateloop.train.exchange import Tree
+from mlx_gateloop.train.fused_update import Tree
 
 Losses = Callable[..., Any]
 States = list[mx.array]

@@ -1,12 +1,15 @@
-"""The sources that a run learns from: batches, and a score on held-out data."""
+"""The data that a run learns from: batches, and a score on held-out data."""
 
 from pathlib import Path
 from typing import Protocol
 
 from mlx_gateloop.data import Batches
-from mlx_gateloop.data.task import SampleBatches
+from mlx_gateloop.data.task import SampleBatches, Task
 from mlx_gateloop.distributed.world import World
 from mlx_gateloop.model.lm import Model
+from mlx_gateloop.train.config import TrainConfig
+from mlx_gateloop.train.task import TaskSource
+from mlx_gateloop.train.text import TextSource
 
 
 class Score(Protocol):
@@ -25,9 +28,9 @@ class Source(Protocol):
     """The text or task of a run, as the training loop needs it.
 
     Args:
-        vocab_size: number of input tokens.
-        sha256: a fingerprint of all data.
-        summary: a description of the training data.
+        vocab_size: Number of input tokens.
+        sha256: A fingerprint of all data.
+        summary: A description of the training data.
     """
 
     vocab_size: int
@@ -43,3 +46,14 @@ class Source(Protocol):
 
     def save(self, model: Model, directory: Path) -> None:
         """Write a model directory."""
+
+
+def make_source(config: TrainConfig, data: str | Task, saved: Path | None = None) -> Source:
+    """Make the source of a run's batches.
+
+    Args:
+        config: The run.
+        data: See `train`.
+        saved: A directory with the tokenizer of the run to resume; None makes a new one.
+    """
+    return TextSource(config, data, saved) if isinstance(data, str) else TaskSource(config, data)

@@ -10,16 +10,8 @@ from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.io.tables import name_value_lines
 from mlx_gateloop.train.config import TrainConfig
-from mlx_gateloop.train.ranks import share_sequences
-from mlx_gateloop.train.setup import (
-    large_cache,
-    make_model,
-    make_source,
-    make_source_step,
-    num_parameters,
-    step_batches,
-    tokens_per_step,
-)
+from mlx_gateloop.train.data import make_source
+from mlx_gateloop.train.setup import Trainer, large_cache, num_parameters
 
 WARM_UP = 2  # steps; the first ones compile
 FEWEST, MOST, BUDGET = 3, 50, 10.0  # steps to time, and seconds after which none is started
@@ -74,28 +66,23 @@ def estimate(config: TrainConfig, data: str | Task, world: World = ALONE) -> Est
     Raises:
         InputError: unusable data or configuration.
     """
-    world = world.with_sequences_over(config.sequence_parallel)
     with large_cache():
-        source = make_source(config, data, saved=None)
-        steps = config.total_steps(source.batches.per_epoch)
+        source = make_source(config, data)
         mx.reset_peak_memory()
-        model, optimizer = make_model(config, source.vocab_size, steps)
-        share_sequences(world, model)
-        take_step = make_source_step(config, source, model, optimizer, world)
+        trainer = Trainer(config, source, world)
         for step in range(WARM_UP):
-            take_step(step_batches(config, source, step, world), step, 1.0)
+            trainer.step(step)
         times: list[float] = []
         while world.broadcast(lambda: _wants_more(times), "timing"):
             began = time.perf_counter()
-            step = WARM_UP + len(times)
-            take_step(step_batches(config, source, step, world), step, 1.0)
+            trainer.step(WARM_UP + len(times))
             times.append(time.perf_counter() - began)
     return Estimate(
-        parameters=num_parameters(model),
+        parameters=num_parameters(trainer.model),
         data=source.summary,
-        steps=steps,
-        epochs=steps * config.optimizer.accumulate / source.batches.per_epoch,
-        tokens_per_step=tokens_per_step(config),
+        steps=trainer.steps,
+        epochs=trainer.steps * config.optimizer.accumulate / source.batches.per_epoch,
+        tokens_per_step=trainer.tokens_per_step,
         timed=len(times),
         seconds_per_step=statistics.median(times),
         peak_bytes=mx.get_peak_memory(),

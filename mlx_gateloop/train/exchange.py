@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
 from mlx_gateloop.distributed.world import World
+from mlx_gateloop.train.fused_update import Tree
 
-Tree = dict[str, Any]  # arrays in nested dicts and lists, as MLX has parameters
 Leaves = list[tuple[str, mx.array]]
 BUFFER_BYTES = 16 << 20
 # MLX's ring sends arrays of 512 kB a rank and more in both directions, by threads that wait

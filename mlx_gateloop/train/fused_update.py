@@ -1,13 +1,24 @@
-"""Small arrays joined to one: an operation on each would take longer to launch than to compute."""
+"""The clipped update of all weights, in which the small arrays of a group are one vector.
 
+An operation on each small array would take longer to launch than to compute.
+"""
+
+from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
+from typing import Any, cast
 
 import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 JOINED = "joined"
 SMALL = 2**14  # elements; copying that many takes less time than a launch
 
 Named = dict[str, mx.array]
+Tree = dict[str, Any]  # arrays in nested dicts and lists, as MLX has parameters
+Schedule = Callable[[mx.array], mx.array]
 
 
 def join(arrays: Named) -> Named:
@@ -21,8 +32,8 @@ def split(joined: Named, like: Named) -> Named:
     """Undo `join`.
 
     Args:
-        joined: its result.
-        like: arrays with the names, the order and the shapes of its argument.
+        joined: Its result.
+        like: Arrays with the names, the order and the shapes of its argument.
     """
     sizes = [array.size for array in like.values() if array.size < SMALL]
     parts = iter(mx.split(joined[JOINED], list(accumulate(sizes))[:-1]) if sizes else [])
@@ -30,3 +41,95 @@ def split(joined: Named, like: Named) -> Named:
         name: next(parts).reshape(array.shape) if array.size < SMALL else joined[name]
         for name, array in like.items()
     }
+
+
+class Optimizer:
+    """Groups of weights, each with an AdamW and a learning rate by step of the run.
+
+    A group's own steps are its updates, as Adam's bias correction needs them; a step of the run
+    that is skipped is none.
+
+    Args:
+        groups: The AdamW of each group.
+        schedules: The learning rate of each by step.
+        group_of: The number of the group of a weight, by its path and value.
+    """
+
+    def __init__(
+        self,
+        groups: list[optim.AdamW],
+        schedules: list[Schedule],
+        group_of: Callable[[str, mx.array], int],
+    ) -> None:
+        self.groups, self._schedules, self._group_of = groups, schedules, group_of
+
+    @property
+    def state(self) -> list[Tree]:
+        """Step, learning rate and moments of each group; compiled functions capture the dicts."""
+        return [group.state for group in self.groups]
+
+    @state.setter
+    def state(self, values: list[Tree]) -> None:
+        for group, value in zip(self.groups, values, strict=True):
+            group.state.update(value)  # in place
+
+    def init(self, parameters: Tree) -> None:
+        """Make the moments of these weights, all zero."""
+        for group, weights in zip(self.groups, self.join(parameters), strict=True):
+            group.init(weights)
+        self.schedule(mx.array(0, mx.uint64))
+
+    def schedule(self, step: mx.array) -> None:
+        """Set the learning rates of a step of the run, counted from 0."""
+        for group, rate in zip(self.groups, self._schedules, strict=True):
+            group.learning_rate = rate(step)
+
+    def updated(self, gradients: list[Named], weights: list[Named]) -> list[Named]:
+        """Compute the weights after a step and change the moments; all arrays are joined."""
+        parts = zip(self.groups, gradients, weights, strict=True)
+        return [group.apply_gradients(gradient, part) for group, gradient, part in parts]
+
+    def join(self, tree: Tree) -> list[Named]:
+        """Join the small arrays of each group in a tree of the weights' shapes."""
+        return [join(arrays) for arrays in self._divided(tree)]
+
+    def split(self, joined: list[Named], like: Tree) -> Tree:
+        """Undo `join` of a tree of these shapes."""
+        leaves: Named = {}
+        for arrays, shapes in zip(joined, self._divided(like), strict=True):
+            leaves |= split(arrays, shapes)
+        return cast(Tree, tree_unflatten(list(leaves.items())))
+
+    def _divided(self, tree: Tree) -> list[Named]:
+        groups: list[Named] = [{} for _ in self.groups]
+        leaves: Named = dict(tree_flatten(tree))
+        for name, leaf in leaves.items():
+            groups[self._group_of(name, leaf)][name] = leaf
+        return groups
+
+
+def make_update(
+    model: nn.Module, optimizer: Optimizer, clip_norm: float
+) -> Callable[[Tree, mx.array, mx.array], mx.array]:
+    """Build the update by a scaled gradient; it returns the norm.
+
+    A gradient whose norm is not finite changes nothing but the learning rates.
+    """
+    state = [model.state, optimizer.state]
+
+    @partial(mx.compile, inputs=state, outputs=state)
+    def update(gradient: Tree, position: mx.array, scale: mx.array) -> mx.array:
+        norm: mx.array
+        parameters = model.trainable_parameters()
+        joined = tree_map(lambda leaf: leaf / scale, optimizer.join(gradient))
+        clipped, norm = optim.clip_grad_norm(joined, clip_norm)
+        optimizer.schedule(position)
+        weights = optimizer.join(parameters)
+        before = [weights, tree_map(lambda leaf: leaf, optimizer.state)]
+        after = [optimizer.updated(clipped, weights), optimizer.state]
+        weights, moments = tree_map(partial(mx.where, mx.isfinite(norm)), after, before)
+        model.update(optimizer.split(weights, parameters))
+        optimizer.state = moments
+        return norm
+
+    return update

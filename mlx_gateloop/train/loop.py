@@ -20,19 +20,11 @@ from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train import ranks
 from mlx_gateloop.train.checkpoint import Progress, require_same_run, restore, save_checkpoint
 from mlx_gateloop.train.config import TrainConfig
-from mlx_gateloop.train.data import Score
+from mlx_gateloop.train.data import Score, make_source
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
-from mlx_gateloop.train.loss_scale import next_scale
+from mlx_gateloop.train.loss_scale import INITIAL, next_scale
 from mlx_gateloop.train.output import NoOutput, Output
-from mlx_gateloop.train.setup import (
-    large_cache,
-    make_model,
-    make_source,
-    make_source_step,
-    num_parameters,
-    step_batches,
-    tokens_per_step,
-)
+from mlx_gateloop.train.setup import Trainer, large_cache, num_parameters
 from mlx_gateloop.train.step import lowered, number
 
 MOST_SKIPPED_IN_A_ROW = 20
@@ -106,40 +98,38 @@ class Run:
         self, config: TrainConfig, data: str | Task, output: Output, resume: bool, world: World
     ) -> None:
         self.config, self.output = config, output
-        self.world = world = world.with_sequences_over(config.sequence_parallel)
-        checkpoint, progress, identity = output.checkpoint, Progress(), None
+        checkpoint, progress, saved = output.checkpoint, Progress(), None
         if resume:
-            checkpoint, progress, identity = ranks.read_first(world, checkpoint)
-        self.progress = progress
-        with ranks.files_of_first(world, output.directory, *ranks.TOKENIZER) as saved:
-            self.source = make_source(config, data, saved if resume else None)
-        self.steps = config.total_steps(self.source.batches.per_epoch)
+            checkpoint, progress, saved = ranks.read_first(world, checkpoint)
+        with ranks.files_of_first(world, output.directory, *ranks.TOKENIZER) as files:
+            self.source = make_source(config, data, files if resume else None)
         self.identity = {"config": config.to_dict(), "data": {"sha256": self.source.sha256}}
-        if identity is not None:
-            require_same_run(identity, self.identity, checkpoint)
-        ranks.require_one_run(world, config, self.identity)
+        if saved is not None:
+            require_same_run(saved, self.identity, checkpoint)
+        ranks.assert_same_run(world, self.identity)
 
-        self.dtype = getattr(mx, config.dtype)
-        self.is_scaled = self.dtype == mx.float16  # the others have float32's range
-        self.model, self.optimizer = make_model(config, self.source.vocab_size, self.steps)
+        self.trainer = trainer = Trainer(config, self.source, world)
+        self.world, self.model, self.optimizer = trainer.world, trainer.model, trainer.optimizer
+        self.progress = progress
+        self.is_scaled = trainer.dtype == mx.float16  # the others have float32's range
+        if self.is_scaled and saved is None:
+            progress.loss_scale = INITIAL
         if resume and world.is_first:
             restore(checkpoint, self.model, self.optimizer)
         ranks.share_state(world, self.model, self.optimizer)
-        ranks.share_sequences(world, self.model)
         if resume:
             output.rewind(checkpoint, progress.step)
         else:
             with output.start(config.to_dict()):
                 self._save_model()
                 self._save_checkpoint()
-        self.take_step = make_source_step(config, self.source, self.model, self.optimizer, world)
 
     def train(self) -> TrainResult:
         """Take the remaining steps."""
         progress, config, last = self.progress, self.config, None
         mx.reset_peak_memory()
         print(self._summary(), file=sys.stderr)
-        bar = tqdm(total=self.steps, initial=progress.step, unit="step", disable=None)
+        bar = tqdm(total=self.trainer.steps, initial=progress.step, unit="step", disable=None)
         with interrupt_flag() as stop, bar:
             while not self._finished():
                 self._step(bar)
@@ -157,7 +147,7 @@ class Run:
             best_loss=progress.best_loss,
             last=last,
             skipped=progress.skipped,
-            stopped_early=progress.step < self.steps,
+            stopped_early=progress.step < self.trainer.steps,
             stop_requested=stop.is_set(),
         )
 
@@ -165,10 +155,7 @@ class Run:
         """Take a step, and log it if that is due."""
         progress = self.progress
         began = time.perf_counter()
-        ranks.seed_step(self.world, self.config.seed, progress.step)
-        batches = step_batches(self.config, self.source, progress.step, self.world)
-        scale = progress.loss_scale if self.is_scaled else 1.0
-        loss, norm = self.take_step(batches, progress.step, scale)
+        loss, norm = self.trainer.step(progress.step, progress.loss_scale)
         progress.step += 1
         progress.recent_seconds += time.perf_counter() - began
         self._count(loss, norm, bar)
@@ -186,23 +173,23 @@ class Run:
             self._save_model()
         self._draw()
         raise Interrupted(
-            f"interrupted at step {self.progress.step} of {self.steps}, saved in "
+            f"interrupted at step {self.progress.step} of {self.trainer.steps}, saved in "
             f"{self.output.directory}; continue with --resume"
         )
 
     def _summary(self) -> str:
         return (
             f"{num_parameters(self.model):,} parameters; {self.source.summary}; "
-            f"{self.steps:,} steps of {tokens_per_step(self.config):,} tokens"
+            f"{self.trainer.steps:,} steps of {self.trainer.tokens_per_step:,} tokens"
         )
 
     def _finished(self) -> bool:
         patience = self.config.patience
         out_of_patience = patience is not None and self.progress.stale >= patience
-        return self.progress.step >= self.steps or out_of_patience
+        return self.progress.step >= self.trainer.steps or out_of_patience
 
     def _is_due(self, interval: int) -> bool:
-        return self.progress.step % interval == 0 or self.progress.step == self.steps
+        return self.progress.step % interval == 0 or self.progress.step == self.trainer.steps
 
     def _count(self, loss: float, norm: float, bar: "tqdm[Any]") -> None:
         progress, finite = self.progress, bool(np.isfinite(norm))
@@ -230,12 +217,12 @@ class Run:
     def _rate(self) -> float:
         """The rate of trained tokens per second since the last log record."""
         steps = (self.progress.step - 1) % self.config.log_every + 1
-        return steps * tokens_per_step(self.config) / self.progress.recent_seconds
+        return steps * self.trainer.tokens_per_step / self.progress.recent_seconds
 
     def _log(self, norm: float, rate: float, memory: float) -> None:
         progress = self.progress
         progress.seconds += progress.recent_seconds
-        transition, base, _ = self.optimizer.optimizers
+        transition, base, _ = self.optimizer.groups
         self.output.record(
             step=progress.step,
             loss=float(np.mean(progress.recent)) if progress.recent else None,
@@ -287,7 +274,7 @@ class Run:
     @contextmanager
     def _lowered_weights(self) -> Iterator[None]:
         full = self.model.parameters()
-        self.model.update(lowered(self.model, full, self.dtype))
+        self.model.update(lowered(self.model, full, self.trainer.dtype))
         try:
             yield
         finally:

@@ -22,8 +22,13 @@ from pathlib import Path
 import yaml
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io.files import flush, flush_tree, locked, replacing, sweep
+from mlx_gateloop.io.files import flush, locked, replacing, sweep
 from mlx_gateloop.io.models import SAVING
+
+
+def has_checkpoint(directory: Path) -> bool:
+    """True if a run in this directory can be resumed."""
+    return any((directory / "checkpoints").glob("[!.]*"))
 
 
 class Output:
@@ -48,48 +53,51 @@ class Output:
         elif directory.exists():
             held.enter_context(locked(directory))
 
-    def _require_new(self) -> None:
-        directory = self.directory
-        if directory.exists() and any(directory.iterdir()):
-            if self.checkpoint.parent.exists():
-                raise InputError(
-                    f"{directory}: already holds another run; choose a new directory, or --resume"
-                )
-            raise InputError(f"{directory}: already holds other files; choose a new directory")
-
     def _use(self, directory: Path) -> None:
         self.directory = directory
         self.checkpoint = directory / "checkpoints" / "last.safetensors"
         self.log = directory / "log.jsonl"
         self.curves = directory / "curves.png"
         self.config = directory / "config.yaml"
+        self.starting = directory / ".starting"  # until the first checkpoint is there
+
+    def _require_new(self) -> None:
+        directory = self.directory
+        if directory.exists() and any(directory.iterdir()) and not self.starting.exists():
+            if has_checkpoint(directory):
+                raise InputError(
+                    f"{directory}: already holds another run; choose a new directory, or --resume"
+                )
+            raise InputError(f"{directory}: already holds other files; choose a new directory")
 
     @contextmanager
     def start(self, config: dict[str, object]) -> Iterator[None]:
         """Create the directory with the resolved configuration and what the `with` block saves.
 
-        Everything is written beside the directory, which is renamed at the end: whatever stops
-        that, even `kill -9`, leaves either nothing to resume or a complete run.
+        If the block fails, the directory is deleted; a run that was killed here may start again.
         """
-        final = self.directory
-        staging = final.with_name(f".{final.name}.starting")
-        staging.mkdir(parents=True, exist_ok=True)
-        self._held.enter_context(locked(staging))  # and so `final`, which it becomes
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._held.enter_context(locked(self.directory))
+        self._require_new()  # another process may have come first
         try:
-            self._require_new()
-            for left in staging.iterdir():  # by a process that was killed
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
-            self._use(staging)
-            self.checkpoint.parent.mkdir()
-            self.config.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-            self.log.touch()
+            self.starting.touch()
+            self.checkpoint.parent.mkdir(exist_ok=True)
+            with replacing(self.config) as partial:
+                partial.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+            self.log.write_text("")
             yield
-            flush_tree(staging)
-            staging.replace(final)
-            flush(final.parent)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-            self._use(final)
+            self._sweep()
+            flush(self.directory.parent)
+        except BaseException:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise
+
+    def _sweep(self) -> None:
+        """Delete the unfinished files of killed processes."""
+        self.starting.unlink(missing_ok=True)
+        shutil.rmtree(self.directory / SAVING, ignore_errors=True)
+        for directory in (self.directory, self.checkpoint.parent):
+            sweep(directory)
 
     def rewind(self, checkpoint: Path, step: int) -> None:
         """Delete what a killed process left after a checkpoint, which becomes the last one.
@@ -99,9 +107,7 @@ class Output:
             step: its step.
         """
         checkpoint.replace(self.checkpoint)  # a damaged one must not become the one before
-        shutil.rmtree(self.directory / SAVING, ignore_errors=True)
-        for directory in (self.directory, self.checkpoint.parent):
-            sweep(directory)
+        self._sweep()
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         lines = text.splitlines()
         kept = [line for line in lines if _is_upto(step, line)]

@@ -19,7 +19,7 @@ from mlx_gateloop.model.lm import Model
 from mlx_gateloop.ops.over_ranks import gate_loop_over_ranks
 from mlx_gateloop.train.checkpoint import Progress, assign_state, read_newest, state_of
 from mlx_gateloop.train.config import TrainConfig
-from mlx_gateloop.train.optimizer import Optimizer
+from mlx_gateloop.train.fused_update import Optimizer
 
 TOKENIZER = ("*token*.json", "*.jinja")  # the files that `tokenizer.save_pretrained` writes
 
@@ -63,26 +63,30 @@ def files_of_first(world: World, directory: Path, *patterns: str) -> Iterator[Pa
         yield Path(place)
 
 
-def require_one_run(world: World, config: TrainConfig, identity: dict[str, object]) -> None:
-    """Require the same run on all ranks, and work for each of them in every batch.
+def assert_same_run(world: World, identity: dict[str, object]) -> None:
+    """Require the same configuration and data on all ranks."""
+    world.assert_equal(dict(tree_flatten(identity)))
+
+
+def divided(world: World, config: TrainConfig) -> World:
+    """Divide the ranks into groups that share sequences, with work for each in every batch.
 
     Raises:
-        InputError: A rank has another configuration or other data, or nothing to do.
+        InputError: The ranks, the batch or the sequences do not divide so.
     """
-    batch_size, length = config.data.batch_size, config.data.length
-    among = f"{world.groups} {'ranks' if world.sequence == 1 else 'groups of ranks'}"
-    if batch_size < world.groups or (world.sequence > 1 and batch_size % world.groups):
+    world = world.with_sequences_over(config.sequence_parallel)
+    batch_size, length, groups = config.data.batch_size, config.data.length, world.groups
+    if batch_size < groups or (world.sequence > 1 and batch_size % groups):
+        names, advice = (
+            ("ranks", "at least") if world.sequence == 1 else ("groups of ranks", "a multiple of")
+        )
         raise InputError(
-            f"data.batch_size: {batch_size} sequences cannot be divided among {among}; give "
-            + (
-                f"at least {world.groups}"
-                if world.sequence == 1
-                else f"a multiple of {world.groups}"
-            )
+            f"data.batch_size: {batch_size} sequences cannot be divided among {groups} {names}; "
+            f"give {advice} {groups}"
         )
     if length < world.sequence:
         raise InputError(f"data.length: {length} tokens are fewer than the {world.sequence} ranks")
-    world.assert_equal(dict(tree_flatten(identity)))
+    return world
 
 
 def share_sequences(world: World, model: Model) -> None:

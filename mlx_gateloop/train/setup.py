@@ -1,41 +1,75 @@
-"""The start of a run: its data, its model and optimizer, and room for MLX's buffers."""
+"""What a run starts with: its model and optimizer, its step, and room for MLX's buffers."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.model.lm import Model
+from mlx_gateloop.train import ranks
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.data import Source
-from mlx_gateloop.train.optimizer import Optimizer, make_optimizer
-from mlx_gateloop.train.step import Batch, Step, checkpoint_blocks, make_step
-from mlx_gateloop.train.task import TaskSource
-from mlx_gateloop.train.text import TextSource
+from mlx_gateloop.train.optimizer import make_optimizer
+from mlx_gateloop.train.step import Batch, StepSettings, make_step
 
 CACHE_BYTES = 4 << 30
 
 
-def make_source(config: TrainConfig, data: str | Task, saved: Path | None) -> Source:
-    """Make the source of a run's batches.
+class Trainer:
+    """The model of a run with its initial weights, its optimizer, and its step.
 
     Args:
-        config: the run.
-        data: see `train`.
-        saved: a directory with the tokenizer of the run to resume; None makes a new one.
+        config: The run.
+        source: Its data.
+        world: The ranks that train it together.
+
+    Raises:
+        InputError: The ranks cannot divide the batches, or the warm-up is not shorter than the run.
     """
-    return TextSource(config, data, saved) if isinstance(data, str) else TaskSource(config, data)
+
+    def __init__(self, config: TrainConfig, source: Source, world: World = ALONE) -> None:
+        self.source, self._seed = source, config.seed
+        self.world = world = ranks.divided(world, config)
+        self.dtype: mx.Dtype = getattr(mx, config.dtype)
+        self._accumulate = config.optimizer.accumulate
+        self.steps = config.total_steps(source.batches.per_epoch)
+        self.tokens_per_step = tokens_per_step(config)
+        self.model = make_model(config, source.vocab_size)
+        self.optimizer = make_optimizer(config.optimizer, self.steps)
+        self.optimizer.init(self.model.trainable_parameters())
+        mx.eval(self.model.state, self.optimizer.state)
+        ranks.share_sequences(world, self.model)
+        settings = StepSettings(
+            targets=self._accumulate * source.batches.targets,
+            clip_norm=config.optimizer.clip_norm,
+            dtype=self.dtype,
+            exchange_dtype=getattr(mx, config.optimizer.exchange_dtype),
+            chunk=config.sequence_chunk,
+        )
+        self._step = make_step(self.model, self.optimizer, settings, world)
+
+    def step(self, position: int, loss_scale: float = 1.0) -> tuple[float, float]:
+        """Take the step of that number, from 0; returns its loss and gradient norm."""
+        ranks.seed_step(self.world, self._seed, position)
+        return self._step(self._batches(position), position, loss_scale)
+
+    def _batches(self, step: int) -> Iterator[Batch]:
+        """This rank's part of the batches of an optimizer step."""
+        batches, world = self.source.batches, self.world
+        for position in range(step * self._accumulate, (step + 1) * self._accumulate):
+            inputs, targets = batches.batch(*divmod(position, batches.per_epoch))
+            part = world.part(len(inputs)), world.part_of_sequence(inputs.shape[1])
+            yield inputs[part], targets[part]
 
 
-def make_model(config: TrainConfig, vocab_size: int, steps: int) -> tuple[Model, Optimizer]:
-    """Make the model with its initial weights, and its optimizer, both evaluated."""
+def make_model(config: TrainConfig, vocab_size: int) -> Model:
+    """Make the model with its initial weights."""
     mx.random.seed(config.seed)
     model = Model(config.model_args(vocab_size))
     for layer in model.modules():
@@ -44,33 +78,19 @@ def make_model(config: TrainConfig, vocab_size: int, steps: int) -> tuple[Model,
     model.train()
     if config.checkpoint_blocks:
         checkpoint_blocks(model)
-    optimizer = make_optimizer(config.optimizer, steps)
-    optimizer.init(model.trainable_parameters())
-    mx.eval(model.state, optimizer.state)
-    return model, optimizer
+    return model
 
 
-def make_source_step(
-    config: TrainConfig, source: Source, model: Model, optimizer: Optimizer, world: World = ALONE
-) -> Step:
-    """Make the step function of a run, see `train.step`."""
-    settings = config.optimizer
-    targets = settings.accumulate * source.batches.targets
-    dtype, exchange_dtype = getattr(mx, config.dtype), getattr(mx, settings.exchange_dtype)
-    ranks = world, exchange_dtype
-    chunk = config.sequence_chunk
-    return make_step(model, optimizer, settings.clip_norm, targets, dtype, *ranks, chunk)
+def checkpoint_blocks(model: nn.Module) -> None:
+    """Make each block of this model store only its input and recompute the rest in the gradient."""
+    for layer in model.layers:
+        block = type(layer)
 
+        class Checkpointed(block):  # type: ignore[misc, valid-type]
+            def __call__(self, *args: Any, **kwargs: Any) -> Any:
+                return nn.utils.checkpoint(self, super().__call__)(*args, **kwargs)
 
-def step_batches(
-    config: TrainConfig, source: Source, step: int, world: World = ALONE
-) -> Iterator[Batch]:
-    """This rank's part of the batches of an optimizer step, counted from 0."""
-    accumulate = config.optimizer.accumulate
-    for position in range(step * accumulate, (step + 1) * accumulate):
-        inputs, targets = source.batches.batch(*divmod(position, source.batches.per_epoch))
-        part = world.part(len(inputs)), world.part_of_sequence(inputs.shape[1])
-        yield inputs[part], targets[part]
+        layer.__class__ = Checkpointed
 
 
 def tokens_per_step(config: TrainConfig) -> int:

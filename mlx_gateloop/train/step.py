@@ -1,34 +1,46 @@
-"""One optimizer step as two compiled functions: a batch's gradients, and the clipped update."""
+"""One optimizer step: the gradients of its batches, their sum over the ranks, and the update."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
-import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_map, tree_map_with_path
 
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.train.chunks import make_chunked_gradients
-from mlx_gateloop.train.exchange import Tree, start_sum
-from mlx_gateloop.train.optimizer import Optimizer
+from mlx_gateloop.train.exchange import start_sum
+from mlx_gateloop.train.fused_update import Optimizer, Tree, make_update
 
 Batch = tuple[np.ndarray, np.ndarray]
 Step = Callable[[Iterable[Batch], int, float], tuple[float, float]]
 
 
+@dataclass(frozen=True)
+class StepSettings:
+    """The settings of a step.
+
+    Args:
+        targets: Mean number of targets in a full step.
+        clip_norm: Largest global norm of the gradient.
+        dtype: Dtype of the forward and backward pass.
+        exchange_dtype: Dtype in which ranks exchange gradients.
+        chunk: Tokens of a sequence to compute at a time, see `train.chunks`; None is all.
+    """
+
+    targets: float
+    clip_norm: float
+    dtype: mx.Dtype = mx.float32
+    exchange_dtype: mx.Dtype = mx.float32
+    chunk: int | None = None
+
+
 def make_step(
-    model: nn.Module,
-    optimizer: Optimizer,
-    clip_norm: float,
-    targets: float,
-    dtype: mx.Dtype,
-    world: World = ALONE,
-    exchange_dtype: mx.Dtype = mx.float32,
-    chunk: int | None = None,
+    model: nn.Module, optimizer: Optimizer, settings: StepSettings, world: World = ALONE
 ) -> Step:
     """Build the step: the gradient of some batches, clipped to a global norm, and the update.
 
@@ -37,18 +49,14 @@ def make_step(
     how many targets that has and which rank computes it do not matter.
 
     The compiled functions capture the containers of the model's and the optimizer's arrays, so
-    both must be initialised (and restored) before. A gradient whose norm is not finite changes
-    nothing but the learning rates.
+    both must be initialised before. A gradient whose norm is not finite changes nothing but the
+    learning rates.
 
     Args:
-        model: the float32 weights.
-        optimizer: initialised on the model's weights.
-        clip_norm: largest global norm of the gradient.
-        targets: mean number of targets in a full step.
-        dtype: dtype of the forward and backward pass.
-        world: the ranks, of which each gets its part of every batch.
-        exchange_dtype: dtype in which they exchange gradients.
-        chunk: tokens of a sequence to compute at a time, see `train.chunks`; None is all.
+        model: The float32 weights.
+        optimizer: Initialised on the model's weights.
+        settings: The settings.
+        world: The ranks, of which each gets its part of every batch.
 
     Returns:
         `step(batches, position, scale) -> (loss, norm)`, with the step's place in the run, from 0,
@@ -56,8 +64,8 @@ def make_step(
         in nats per target (negative targets are not counted; NaN if there are no others), the norm
         that of the gradient before clipping; if it is not finite, the update was skipped.
     """
-    gradients = _make_gradients(model, targets, dtype, chunk)
-    update = make_update(model, optimizer, clip_norm)
+    gradients = _make_gradients(model, settings)
+    update = make_update(model, optimizer, settings.clip_norm)
 
     def step(batches: Iterable[Batch], position: int, scale: float) -> tuple[float, float]:
         total, asked, factor = mx.array(0.0), 0, mx.array(scale)
@@ -72,7 +80,7 @@ def make_step(
             asked += np.count_nonzero(answers >= 0)
             gradient = tree_map(mx.add, gradient, new) if gradient else new
         gradient = gradient or tree_map(mx.zeros_like, model.trainable_parameters())
-        finish = start_sum(world, gradient, exchange_dtype)
+        finish = start_sum(world, gradient, settings.exchange_dtype)
         with world.computing():  # the limit of an exchange is one of waiting, not of computing
             mx.eval(total, gradient, mx.random.state)
         gradient = finish()
@@ -85,7 +93,7 @@ def make_step(
 
 
 def _make_gradients(
-    model: nn.Module, targets: float, dtype: mx.Dtype, chunk: int | None
+    model: nn.Module, settings: StepSettings
 ) -> Callable[[mx.array, mx.array, mx.array], tuple[mx.array, Tree]]:
     """Build a batch's summed loss and its scaled gradient."""
     state = [model.state, mx.random.state]
@@ -93,13 +101,13 @@ def _make_gradients(
     def losses(
         parameters: Tree, inputs: mx.array, answers: mx.array, scale: mx.array, *cache: Any
     ) -> Any:
-        model.update(lowered(model, parameters, dtype))
+        model.update(lowered(model, parameters, settings.dtype))
         nats = cross_entropy(model(inputs, *cache), mx.maximum(answers, 0))
         total = mx.where(answers >= 0, nats, 0).sum()
-        return total / targets * scale, total
+        return total / settings.targets * scale, total
 
-    if chunk is not None:
-        return make_chunked_gradients(model, losses, chunk)
+    if settings.chunk is not None:
+        return make_chunked_gradients(model, losses, settings.chunk)
 
     @partial(mx.compile, inputs=state, outputs=state)
     def gradients(inputs: mx.array, answers: mx.array, scale: mx.array) -> tuple[mx.array, Tree]:
@@ -109,30 +117,6 @@ def _make_gradients(
         return total, gradient
 
     return gradients
-
-
-def make_update(
-    model: nn.Module, optimizer: Optimizer, clip_norm: float
-) -> Callable[[Tree, mx.array, mx.array], mx.array]:
-    """Build the update by a scaled gradient; it returns the norm."""
-    state = [model.state, optimizer.state]
-
-    @partial(mx.compile, inputs=state, outputs=state)
-    def update(gradient: Tree, position: mx.array, scale: mx.array) -> mx.array:
-        norm: mx.array
-        parameters = model.trainable_parameters()
-        joined = tree_map(lambda leaf: leaf / scale, optimizer.join(gradient))
-        clipped, norm = optim.clip_grad_norm(joined, clip_norm)
-        optimizer.schedule(position)
-        weights = optimizer.join(parameters)
-        before = tree_map(lambda leaf: leaf, [weights, optimizer.state])
-        after = [optimizer.updated(clipped, weights), optimizer.state]
-        weights, moments = tree_map(partial(mx.where, mx.isfinite(norm)), after, before)
-        model.update(optimizer.split(weights, parameters))
-        assign(optimizer.state, moments)
-        return norm
-
-    return update
 
 
 def number(scalar: mx.array) -> float:
@@ -147,27 +131,3 @@ def lowered(model: nn.Module, parameters: Tree, dtype: mx.Dtype) -> Tree:
         return leaf.astype(dtype) if model.cast_predicate(path) else leaf
 
     return cast(Tree, tree_map_with_path(cast_leaf, parameters))
-
-
-def assign(target: Any, source: Any) -> None:
-    """Write the leaves of one tree into the containers of another with the same structure.
-
-    Compiled functions have captured the containers; replacing them would silently have no effect.
-    """
-    for key in target if isinstance(target, dict) else range(len(target)):
-        if isinstance(target[key], (dict, list)):
-            assign(target[key], source[key])
-        else:
-            target[key] = source[key]
-
-
-def checkpoint_blocks(model: nn.Module) -> None:
-    """Make each block of this model store only its input and recompute the rest in the gradient."""
-    for layer in model.layers:
-        block = type(layer)
-
-        class Checkpointed(block):  # type: ignore[misc, valid-type]
-            def __call__(self, *args: Any, **kwargs: Any) -> Any:
-                return nn.utils.checkpoint(self, super().__call__)(*args, **kwargs)
-
-        layer.__class__ = Checkpointed

@@ -193,18 +193,18 @@ def another_seed(world: World, *argv: str):
 
 def recorded(world: World, stop_at: str, folder: str, *argv: str):
     """Train until a step, at which the first rank is interrupted, and record what was read."""
-    from mlx_gateloop.train import loop
+    from mlx_gateloop.train.setup import Trainer
 
-    draw, rows = loop.step_batches, {}
+    draw, rows = Trainer._batches, {}
 
-    def step_batches(config, source, step, world):
+    def batches(trainer, step):
         if step + 1 == int(stop_at) and world.is_first:
             os.kill(os.getpid(), signal.SIGINT)
-        for batch in draw(config, source, step, world):
+        for batch in draw(trainer, step):
             rows[step] = [sha256(row.tobytes()).hexdigest() for row in np.stack(batch, 1)]
             yield batch
 
-    loop.step_batches = step_batches
+    Trainer._batches = batches
     code, line = run(list(argv), world)
     Path(folder, f"{world.rank}-{stop_at}.json").write_text(json.dumps(rows))
     return code, line

@@ -97,7 +97,7 @@ class Kills:
         folder: A directory for all files.
         words: The command; OUT stands for its output.
         resume: Words that are added where an earlier process left `mark`.
-        mark: A file in the output.
+        mark: A pattern of files in the output.
         old: An output that is there before and stays until the new one takes its place.
         seed: Of the draws.
     """
@@ -143,7 +143,7 @@ class Kills:
 
     def _start(self, out: Path, **moment: Any) -> int:
         words = [out if word == OUT else word for word in self._words]
-        resume = [self._resume] if (out / self._mark).exists() else []
+        resume = [self._resume] if any(out.glob(self._mark)) else []
         return self._nursery.run([*words, *resume], self._said, out.parent, **moment)
 
     def _until_done(self, out: Path, kills: int) -> None:
@@ -174,7 +174,7 @@ class Kills:
         else:
             figures.corrupt += len(corrupt(out))
         for line in self._said.read_text(errors="replace").splitlines():
-            if line.startswith("saved ") and ".starting" not in line:
+            if line.startswith("saved "):
                 _, path, step = line.split()
                 saved[Path(path)] = int(step)
         for path, step in saved.items():
@@ -243,7 +243,7 @@ def training(nursery: Nursery, folder: Path, kills: int, seed: int = 0) -> Figur
     (folder / "run.yaml").write_text(json.dumps(TINY))
     (folder / "text.txt").write_text("".join(pydoc_data.topics.topics.values())[:6000])
     words = ["train", "--config", folder / "run.yaml", "--data", folder / "text.txt", "--out", OUT]
-    return Kills(nursery, folder, words, "--resume", "config.yaml", seed=seed).run(kills)
+    return Kills(nursery, folder, words, "--resume", "checkpoints/[!.]*", seed=seed).run(kills)
 
 
 def experiment(nursery: Nursery, folder: Path, kills: int, seed: int = 0) -> Figures:

@@ -114,14 +114,14 @@ def test_a_second_run_in_the_same_directory_is_refused(straight, text, tmp_path,
 
 
 def test_two_new_runs_in_the_same_directory(text, tmp_path):
-    staging = tmp_path / ".out.starting"
-    staging.mkdir()
-    (staging / "half a model").write_text("")
-    with locked(staging), pytest.raises(InputError, match="another process is writing there"):
-        train(TINY, text, tmp_path / "out")
-    assert (staging / "half a model").exists()
-    train(TINY, text, tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / ".starting").touch()
+    with locked(out), pytest.raises(InputError, match="another process is writing there"):
+        train(TINY, text, out)
+    assert [path.name for path in out.iterdir()] == [".starting"]
+    train(TINY, text, out)
+    assert not (out / ".starting").exists()
 
 
 def test_a_clock_that_runs_backwards(straight, text, tmp_path, monkeypatch):

@@ -20,14 +20,14 @@ TINY = {
 }
 
 
-@pytest.fixture
-def text_file(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
     path.write_text("".join(pydoc_data.topics.topics.values())[:6000], encoding="utf-8")
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny() -> Callable[..., TrainConfig]:
     """A run of a second or two; `tiny(seed=1)` changes a key, with __ for the dot."""
 
@@ -36,3 +36,8 @@ def tiny() -> Callable[..., TrainConfig]:
         return TrainConfig.load(None, TINY | dotted)
 
     return config
+
+
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: None)

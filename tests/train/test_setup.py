@@ -11,7 +11,7 @@ from mlx_gateloop.train.setup import make_model
 def test_the_weights_of_linear_layers_are_scaled_but_not_the_transitions():
     config = {"steps": 1, "model": {"hidden_size": 8, "intermediate_size": 8}}
     ours, smaller = (
-        make_model(TrainConfig.load(None, config | {"initial_scale": scale}), 16, 1)[0]
+        make_model(TrainConfig.load(None, config | {"initial_scale": scale}), 16)
         for scale in (1.0, 0.5)
     )
     pairs = list(zip(ours.named_modules(), smaller.named_modules(), strict=True))
