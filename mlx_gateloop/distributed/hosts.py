@@ -1,4 +1,4 @@
-"""The machines of a launch, and the addresses at which their ranks listen."""
+"""The machines of a launch, the addresses of their ranks, and how MLX's engines learn of these."""
 
 import json
 import random
@@ -6,13 +6,13 @@ import re
 import socket
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.errors import InputError, one_line, shown
 
 LOCAL = "127.0.0.1"  # this machine, without ssh
-PORT = 32323  # mlx.launch's default
 SSH_FAILED = 255  # ssh's own exit code
 BACKENDS = ("ring", "jaccl", "jaccl-ring", "nccl")
 
@@ -34,7 +34,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Hostfile:
-    """The machines of a launch, as mlx.launch reads them.
+    """The machines of a launch, as in a hostfile of `mlx.launch`.
 
     Args:
         hosts: The machine of each rank.
@@ -50,6 +50,33 @@ class Hostfile:
     def is_here(self) -> bool:
         """True if all ranks are on this machine."""
         return all(host.ssh == LOCAL for host in self.hosts)
+
+    def addresses(self, port: int) -> list[list[str]]:
+        """The addresses at which each rank listens, with ports counted from the first."""
+        ports = count(port)
+        return [[f"{ip}:{next(ports)}" for ip in host.ips] for host in self.hosts]
+
+    def variables(self, rank: int, port: int) -> tuple[dict[str, str], dict[str, str]]:
+        """The variables from which MLX's engine on a rank learns of the others.
+
+        Args:
+            rank: The rank.
+            port: The first port.
+
+        Returns:
+            Values by name, and contents of files by the names of the variables for their paths.
+        """
+        values, first = {"MLX_RANK": str(rank)}, self.hosts[0].ips[0]
+        if self.backend == "ring":
+            return values, {"MLX_HOSTFILE": json.dumps(self.addresses(port))}
+        if self.backend == "nccl":
+            here = [host.ssh for host in self.hosts[:rank]].count(self.hosts[rank].ssh)
+            values |= {"NCCL_HOST_IP": first, "NCCL_PORT": str(port)}
+            values |= {"MLX_WORLD_SIZE": str(len(self.hosts)), "CUDA_VISIBLE_DEVICES": str(here)}
+            return values, {}
+        values |= {"MLX_JACCL_COORDINATOR": f"{first}:{port}"}
+        values |= {"MLX_JACCL_RING": "1"} if self.backend == "jaccl-ring" else {}
+        return values, {"MLX_IBV_DEVICES": json.dumps([host.rdma for host in self.hosts])}
 
 
 def local_hosts(count: int) -> Hostfile:
@@ -82,6 +109,8 @@ def read_hostfile(path: Path) -> Hostfile:
         )
     if not hosts:
         raise InputError(f"{path}: has no hosts")
+    if not all(re.match(r"\w+=", pair, re.ASCII) for pair in hostfile.envs):
+        raise InputError(f"{path}: envs: expected NAME=VALUE in each, got {shown(hostfile.envs)}")
     for host in hosts:
         if not re.fullmatch(r"\w[\w.@:-]*", host.ssh, re.ASCII):
             raise InputError(f"{path}: {shown(host.ssh)} is not the name of a machine")

@@ -1,26 +1,30 @@
-"""A command over the ranks that mlx.launch starts: its output, its end, and the reason for that."""
+"""A command over several ranks: their processes, their output, their end and the reason for it."""
 
 import json
 import os
-import secrets
+import re
 import selectors
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO
 
-from mlx_gateloop.distributed.events import Stream
-from mlx_gateloop.distributed.hosts import LOCAL, PORT, SSH_FAILED, Host, Hostfile, free_ports
+from mlx_gateloop.distributed.events import received
+from mlx_gateloop.distributed.hosts import LOCAL, SSH_FAILED, Host, Hostfile, free_ports
 
-MLX_LAUNCH = "from mlx_gateloop.distributed.events import mlx_launch; mlx_launch({!r})"
+PORT = 32323  # as `mlx.launch` has it
 STOPPING = 2.0  # seconds for ranks that have not joined to hear that it is over
 GRACE = 10.0  # seconds beyond the limit of an exchange in which all ranks must have ended
+# MLX's lines about a lost peer, which it writes in pieces; the rank says it in one line.
+NOISE = re.compile(rb"^\[ring\] .*(\n|\Z)", re.MULTILINE)
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "LogLevel=QUIET")
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,6 @@ class Settings:
     python: str
     limit: float
     start_limit: float
-
-    @property
-    def hosts(self) -> list[Host]:
-        return self.hostfile.hosts
 
 
 def launch(settings: Settings, argv: list[str], restarts: int) -> int:
@@ -66,68 +66,123 @@ def launch(settings: Settings, argv: list[str], restarts: int) -> int:
     return code
 
 
+class Rank:
+    """A rank's process, and what it has reported.
+
+    Args:
+        number: The rank.
+        host: Its machine.
+        words: The command line of the process.
+    """
+
+    def __init__(self, number: int, host: Host, words: list[str]) -> None:
+        self.name = f"rank {number} on {host.ssh}"
+        if host.ssh != LOCAL:
+            folder = shlex.quote(str(Path.cwd()))
+            script = f"[ -d {folder} ] && cd {folder}; exec {shlex.join(words)}"
+            words = [*SSH, host.ssh, script]
+        pipe = subprocess.PIPE  # a terminal's Ctrl-C spares a session of its own
+        self.process = subprocess.Popen(
+            words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        )
+        self.started = self.joined = False
+        self.code: int | None = None  # as the rank reports it, with its last line
+        self.line = ""
+        self._rest = self._noise = b""
+
+    @property
+    def is_over(self) -> bool:
+        return self.code is not None or self.process.poll() is not None
+
+    def read(self, data: bytes) -> None:
+        """Take the next bytes of the standard output: show the text, keep the rest."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            event = received(line)
+            sys.stdout.write(event.get("text", ""))
+            self.started |= "started" in event
+            self.joined |= "joined" in event
+            if "code" in event:
+                self.code, self.line = event["code"], event["line"]
+        sys.stdout.flush()
+
+    def read_error(self, data: bytes) -> None:
+        """Show the next bytes of the standard error, but for MLX's lines about a lost peer."""
+        data = self._noise + data
+        *_, last = [None, *NOISE.finditer(data)]
+        self._noise = last[0] if last and not last[1] else b""
+        sys.stderr.write(NOISE.sub(b"", data).decode(errors="replace"))
+        sys.stderr.flush()
+
+    def tell(self, word: bytes) -> None:
+        assert self.process.stdin
+        with suppress(OSError):  # it has gone
+            self.process.stdin.write(word)
+            self.process.stdin.flush()
+
+    def end(self) -> None:
+        """Leave no process behind; one that ssh had started ends as its input does."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+
 class Attempt:
     """One start of all ranks, until the last of them has ended."""
 
     def __init__(self, settings: Settings, argv: list[str], restarted: bool) -> None:
         self._settings, self._argv, self._restarted = settings, argv, restarted
-        self._key = secrets.token_hex(8)
-        self._started: set[int] = set()
-        self._joined: set[int] = set()
-        self._exits: dict[int, int] = {}  # exit codes that mlx.launch has seen
-        self._ended: dict[int, tuple[int, str]] = {}  # code and last line of a rank
-        self._first_end = time.monotonic()
-        self._join_by = self._first_end + settings.start_limit
+        self._ranks: list[Rank] = []
+        self._first_end: float | None = None
+        self._join_by = time.monotonic() + settings.start_limit
         self._interrupts = 0
 
     def run(self) -> int:
-        with tempfile.TemporaryDirectory() as place, self._processes(Path(place)) as process:
-            self._follow(process)
+        with self._signals():
+            try:
+                for number, words in enumerate(self._commands()):
+                    host = self._settings.hostfile.hosts[number]
+                    self._ranks.append(Rank(number, host, words))
+                self._follow()
+            finally:
+                for rank in self._ranks:
+                    rank.end()
         return self._conclude()
 
+    def _commands(self) -> Iterator[list[str]]:
+        """The command line of each rank on its machine."""
+        settings, hostfile = self._settings, self._settings.hostfile
+        count = sum(len(host.ips) for host in hostfile.hosts)
+        port = settings.port or (free_ports(count) if hostfile.is_here else PORT)
+        variables = list(hostfile.envs)
+        if sys.stderr.isatty():
+            columns, lines = shutil.get_terminal_size()
+            variables += [f"COLUMNS={columns}", f"LINES={lines}"]
+        for rank in range(len(hostfile.hosts)):
+            values, files = hostfile.variables(rank, port)
+            told = {
+                "rank": rank,
+                "hosts": [host.ssh for host in hostfile.hosts],
+                "backend": hostfile.backend.partition("-")[0],
+                "variables": values,
+                "files": files,
+                "listens_at": hostfile.addresses(port)[rank] if hostfile.backend == "ring" else [],
+                "limit": settings.limit,
+                "terminal": sys.stderr.isatty(),
+                "restarted": self._restarted,
+            }
+            module = "mlx_gateloop.distributed.rank"
+            command = [settings.python, "-m", module, json.dumps(told), *self._argv]
+            yield ["env", *variables, *command]
+
     @contextmanager
-    def _processes(self, place: Path) -> "Iterator[subprocess.Popen[bytes]]":
-        """Start mlx.launch in a session of its own, and leave no process of it behind."""
-        settings, hosts = self._settings, self._settings.hosts
-        (place / "hosts.json").write_text(json.dumps(asdict(settings.hostfile)))
-        ports = sum(len(host.ips) for host in hosts)
-        port = settings.port or (free_ports(ports) if settings.hostfile.is_here else PORT)
-        words = [
-            sys.executable,
-            "-c",
-            MLX_LAUNCH.format(self._key),
-            "--hostfile",
-            str(place / "hosts.json"),
-        ]
-        words += ["--backend", settings.hostfile.backend, "--starting-port", str(port)]
-        rank = {
-            "key": self._key,
-            "hosts": [host.ssh for host in hosts],
-            "backend": settings.hostfile.backend.partition("-")[0],
-            "limit": settings.limit,
-            "terminal": sys.stderr.isatty(),
-            "restarted": self._restarted,
-        }
-        words += [
-            "--",
-            settings.python,
-            "-m",
-            "mlx_gateloop.distributed.rank",
-            json.dumps(rank),
-            *self._argv,
-        ]
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-        )
+    def _signals(self) -> Iterator[None]:
+        """Take Ctrl-C and SIGTERM as requests to stop all ranks."""
         requests = (signal.SIGINT, signal.SIGTERM)
         previous = [signal.signal(request, self._interrupt) for request in requests]
         try:
-            yield process
+            yield
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
             for request, handler in zip(requests, previous, strict=True):
                 signal.signal(request, handler)
 
@@ -135,111 +190,86 @@ class Attempt:
         self._interrupts += 1
         self._join_by = min(self._join_by, time.monotonic() + STOPPING)
 
-    def _follow(self, process: "subprocess.Popen[bytes]") -> None:
+    def _follow(self) -> None:
         """Show the output and take the events, until all ranks have ended or a limit has passed."""
         told = time.monotonic()
         with selectors.DefaultSelector() as selector:
-            for pipe, shown in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
-                assert pipe
-                selector.register(pipe, selectors.EVENT_READ, (Stream(self._key), shown))
+            for rank in self._ranks:
+                selector.register(_pipe(rank.process.stdout), selectors.EVENT_READ, rank.read)
+                selector.register(_pipe(rank.process.stderr), selectors.EVENT_READ, rank.read_error)
             while selector.get_map() and not self._is_overdue() and self._interrupts < 2:
                 for key, _ in selector.select(timeout=0.2):
-                    data = os.read(key.fd, 65536)
-                    if not data:
+                    if data := os.read(key.fd, 65536):
+                        key.data(data)
+                    else:
                         selector.unregister(key.fileobj)
-                    stream, shown = key.data
-                    text, events = stream.read(data)
-                    shown.write(text.decode(errors="replace"))
-                    shown.flush()
-                    for event in events:
-                        self._take(event)
                 if self._interrupts or time.monotonic() > told + self._settings.limit / 8:
                     told = time.monotonic()
-                    self._tell(process, b"stop\n" if self._interrupts else b"go on\n")
-
-    def _tell(self, process: "subprocess.Popen[bytes]", word: bytes) -> None:
-        """Write to all ranks, which stop when they hear nothing for the limit of an exchange."""
-        assert process.stdin
-        with suppress(OSError):
-            process.stdin.write(word)
-            process.stdin.flush()
-
-    def _take(self, event: dict[str, Any]) -> None:
-        rank = event["rank"]
-        if "started" in event:
-            self._started.add(rank)
-        elif "joined" in event:
-            self._joined.add(rank)
-        else:
-            if not (self._ended or self._exits):
-                self._first_end = time.monotonic()
-            if "exit" in event:
-                self._exits[rank] = event["exit"]
-            else:
-                self._ended[rank] = event["code"], event["line"]
+                    for rank in self._ranks:  # they stop too when they hear nothing for the limit
+                        rank.tell(b"stop\n" if self._interrupts else b"go on\n")
 
     def _is_overdue(self) -> bool:
         """Tell if ranks have not joined in time, or have not ended soon after the first did."""
-        now, settings = time.monotonic(), self._settings
-        missing = len(self._joined) < len(settings.hosts)
-        if self._ended or self._exits:
-            wrong = any(code == 2 for code, _ in self._ended.values())  # no rank has more to save
-            rest = STOPPING if missing else GRACE if wrong else settings.limit + GRACE
-            return now > self._first_end + rest
-        return missing and now > self._join_by
+        now, missing = time.monotonic(), not all(rank.joined for rank in self._ranks)
+        if not any(rank.is_over for rank in self._ranks):
+            return missing and now > self._join_by
+        if self._first_end is None:
+            self._first_end = now
+        wrong = any(rank.code == 2 for rank in self._ranks)  # no rank has more to save
+        rest = STOPPING if missing else GRACE if wrong else self._settings.limit + GRACE
+        return now > self._first_end + rest
 
     def _conclude(self) -> int:
         """Say why the command ended, and choose the exit code."""
-        ended, ranks = self._ended, range(len(self._settings.hosts))
-        codes = {code for code, _ in ended.values()}
-        silent = [rank for rank in ranks if rank not in ended]
-        if 2 in codes:
-            lines = [line for code, line in ended.values() if code == 2]
-            for line in dict.fromkeys(lines):
-                rank = next(rank for rank in ended if ended[rank] == (2, line))
-                place = f"{self._name(rank)}: " if lines.count(line) == 1 else ""
-                self._say(f"error: {place}{line.removeprefix('error: ')}")
+        ranks = self._ranks
+        wrong, failed = ([rank for rank in ranks if rank.code == code] for code in (2, 1))
+        silent = [rank for rank in ranks if rank.code is None]
+        if wrong:
+            lines = [rank.line for rank in wrong]
+            for rank in {rank.line: rank for rank in reversed(wrong)}.values():
+                place = f"{rank.name}: " if lines.count(rank.line) == 1 else ""
+                _say(f"error: {place}{rank.line.removeprefix('error: ')}")
             return 2
-        if codes <= {0, 130} and not silent:
-            self._say(ended[0][1])
-            return max(codes)
-        for rank, (code, line) in sorted(ended.items()):
-            if code == 1:
-                self._say(f"{self._name(rank)}: {line}")
-        missing = len(self._joined) < len(ranks)
+        if not failed and not silent:
+            _say(ranks[0].line)
+            return max(rank.code or 0 for rank in ranks)
+        for rank in failed:
+            _say(f"{rank.name}: {rank.line}")
+        missing = [rank for rank in ranks if not rank.joined]
         if self._interrupts and (missing or self._interrupts > 1):
             return 130
-        if missing and not ended and not self._restarted:
-            self._say(f"error: {self._reason_of_no_start()}")
+        if missing and len(silent) == len(ranks) and not self._restarted:
+            _say(f"error: {self._reason_of_no_start(missing)}")
             return 2
         if silent:
-            names = " and ".join(map(self._name, silent))
-            self._say(
+            names = " and ".join(rank.name for rank in silent)
+            _say(
                 f"error: {names}: lost (killed, stopped or unreachable); what was saved is whole, "
                 "continue with --resume"
             )
         return 1
 
-    def _reason_of_no_start(self) -> str:
+    def _reason_of_no_start(self, missing: list[Rank]) -> str:
         settings = self._settings
-        failed = [rank for rank, code in self._exits.items() if code > 0]
-        for rank in (*failed, *range(len(settings.hosts))):
-            if rank not in self._started:
-                host, way = settings.hosts[rank].ssh, f"{settings.python} --version"
+        codes = [rank.process.returncode for rank in self._ranks]  # negative if we ended it
+        for number in sorted(range(len(codes)), key=lambda number: codes[number] <= 0):
+            if not self._ranks[number].started:
+                host, way = settings.hostfile.hosts[number].ssh, f"{settings.python} --version"
                 if host != LOCAL:
-                    way = f"ssh {host} {'true' if self._exits.get(rank) == SSH_FAILED else way}"
-                return f"{self._name(rank)} did not start; see if `{way}` works"
-        missing = [rank for rank in range(len(settings.hosts)) if rank not in self._joined]
-        names = " and ".join(map(self._name, missing))
+                    way = f"ssh {host} {'true' if codes[number] == SSH_FAILED else way}"
+                return f"{self._ranks[number].name} did not start; see if `{way}` works"
+        names = " and ".join(rank.name for rank in missing)
         return (
             f"{names}: not connected after {settings.start_limit:g} s; see that the machines reach "
             "each other's ips at these ports"
         )
 
-    def _name(self, rank: int) -> str:
-        return f"rank {rank} on {self._settings.hosts[rank].ssh}"
 
-    @staticmethod
-    def _say(line: str) -> None:
-        if line:
-            print(line, file=sys.stderr, flush=True)
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe
+    return pipe
+
+
+def _say(line: str) -> None:
+    if line:
+        print(line, file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
-"""One rank of `gateloop launch`, as mlx.launch starts it.
+"""One rank of `gateloop launch`.
 
     python -m mlx_gateloop.distributed.rank JSON COMMAND
 
-It reads the variables by which mlx.launch tells a process its place.
+The launcher hears of its end by events on the standard output, see `distributed.events`.
 """
 
 import io
@@ -12,16 +12,18 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 import mlx_gateloop.no_torch  # noqa: F401  # for its effect
 from mlx_gateloop import __version__
 from mlx_gateloop.cli import run
-from mlx_gateloop.distributed import events
+from mlx_gateloop.distributed.events import TextEvents, send
 from mlx_gateloop.distributed.hosts import require_free
 from mlx_gateloop.distributed.processors import pin_cpus
 from mlx_gateloop.errors import InputError, one_line
@@ -31,14 +33,12 @@ def main(settings: dict[str, Any], argv: list[str]) -> NoReturn:
     """Run a command as one of several ranks, report its end to the launcher, and exit.
 
     Args:
-        settings: `key` of the launch, `hosts` by rank, `limit` in seconds, `terminal` if the first
-            rank's progress is seen, and `restarted` after a failure.
+        settings: `rank`; `hosts` by rank; `backend`, `variables` and `files` of MLX's engine, see
+            `Hostfile.variables`; `listens_at`, addresses; `limit` in seconds; `terminal` if the
+            first rank's progress is seen; and `restarted` after a failure.
         argv: The command line of `gateloop`.
     """
-    rank = int(os.environ["MLX_RANK"])
-    send = partial(events.send, settings["key"], rank=rank)
-
-    ending = threading.Lock()
+    ending, joined = threading.Lock(), threading.Event()
 
     def end(code: int, line: str) -> NoReturn:
         ending.acquire()  # for good: one thread ends the process
@@ -48,13 +48,17 @@ def main(settings: dict[str, Any], argv: list[str]) -> NoReturn:
     def expired(exchange: str) -> NoReturn:
         end(1, f"no answer of the other ranks in the {exchange} for {settings['limit']:g} s")
 
-    threading.Thread(target=_obey, args=[settings["limit"]], daemon=True).start()
+    watch = threading.Thread(target=_watch_launcher, args=[settings["limit"], joined], daemon=True)
+    watch.start()
     send(started=True)
-    _take_cores(settings["hosts"], rank)
+    _pin_cpus(settings["hosts"], settings["rank"])
     code, line = 1, ""
     try:
-        _check_address(rank)
+        for address in settings["listens_at"] if len(settings["hosts"]) > 1 else []:
+            host, _, port = address.rpartition(":")
+            require_free(host, int(port))
         world = _join(settings, expired)
+        joined.set()
         send(joined=True)
         world.assert_equal({"mlx-gateloop": __version__, "MLX": version("mlx")})
         _set_streams(world.is_first, settings["terminal"])
@@ -81,45 +85,53 @@ def _join(settings: dict[str, Any], expired: Any) -> Any:
 
     if len(settings["hosts"]) == 1:
         return World()
-    try:
-        group = mx.distributed.init(strict=True, backend=settings["backend"])
-    except RuntimeError as error:
-        raise InputError(f"cannot connect to the next rank ({one_line(error)})") from None
+    with TemporaryDirectory() as folder:
+        os.environ |= settings["variables"]
+        for name, content in settings["files"].items():
+            os.environ[name] = str(Path(folder) / name)
+            Path(folder, name).write_text(content)
+        try:
+            group = mx.distributed.init(strict=True, backend=settings["backend"])
+        except RuntimeError as error:
+            raise InputError(f"cannot connect to the next rank ({one_line(error)})") from None
     overlaps = mx.default_device() != mx.Device(mx.cpu)
     limit = TimeLimit(settings["limit"], expired)
     return World(group, settings["hosts"], limit, overlaps=overlaps)
 
 
-def _check_address(rank: int) -> None:
-    """Require that this rank can listen where MLX's ring will."""
-    file = os.environ.get("MLX_HOSTFILE")
-    for address in json.loads(Path(file).read_text().strip() or "[]")[rank:][:1] if file else []:
-        for place in address:
-            host, _, port = place.rpartition(":")
-            require_free(host, int(port))
-
-
-def _take_cores(hosts: list[str], rank: int) -> None:
+def _pin_cpus(hosts: list[str], rank: int) -> None:
     """Divide a machine's processors among its ranks."""
     here = [other for other, host in enumerate(hosts) if host == hosts[rank]]
     if len(here) > 1:
         pin_cpus(here.index(rank), len(here))
 
 
-def _obey(limit: float) -> None:
+def _watch_launcher(limit: float, joined: threading.Event) -> None:
     """Take the launcher's word to stop, its end, or its silence, as Ctrl-C."""
     word = b"go on"
     while word and b"stop" not in word:
         word = os.read(0, 4096) if select.select([0], [], [], limit)[0] else b""
     os.kill(os.getpid(), signal.SIGINT)
+    if not word:  # nobody else ends this process if it hangs in MLX
+        time.sleep(10 * limit if joined.is_set() else 1)
+        os._exit(130)
+
+
+class _Terminal(io.TextIOWrapper):
+    """A standard error that the launcher shows on a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def _set_streams(is_first: bool, terminal: bool) -> None:
     """Show the first rank alone, with its progress bar if the launcher has a terminal."""
     if not is_first:
         sys.stdout = sys.stderr = io.StringIO()
-    elif terminal:
-        sys.stderr.isatty = lambda: True  # type: ignore[method-assign]
+        return
+    sys.stdout = TextEvents()
+    if terminal:
+        sys.stderr = _Terminal(sys.stderr.buffer, line_buffering=True)
 
 
 def _resumed(argv: list[str]) -> list[str]:

@@ -11,6 +11,9 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent))
 
+from mlx_gateloop.distributed.events import received
+from mlx_gateloop.distributed.hosts import Hostfile, free_ports, local_hosts
+
 PATIENCE = 120  # seconds; longer than any test takes on a busy machine
 
 
@@ -52,9 +55,8 @@ class Nursery:
 
     def said(self, rank: int) -> str:
         """The last line of a rank, as it tells the launcher."""
-        text = (self._folder / f"{rank}.out").read_text()
-        events = [json.loads(part.splitlines()[0]) for part in text.split("\x1e")[1:]]
-        return next((event["line"] for event in events if "code" in event), "")
+        lines = (self._folder / f"{rank}.out").read_bytes().split(b"\n")
+        return next((event["line"] for event in map(received, lines) if "code" in event), "")
 
     def answers(self, size: int, job: str, *words: Any, **options: Any) -> list[Any]:
         """The results of a function of `distributed.jobs`, of each rank."""
@@ -72,7 +74,7 @@ class Nursery:
         return json.loads(self._process.stdout.readline())
 
 
-def child(job: dict[str, Any], rank: int, hostfile: str) -> None:
+def child(job: dict[str, Any], rank: int, hostfile: Hostfile, port: int) -> None:
     from distributed import jobs
 
     import mlx_gateloop.distributed.rank as entry
@@ -82,9 +84,11 @@ def child(job: dict[str, Any], rank: int, hostfile: str) -> None:
         os.dup2(file, descriptor)
     reader, _ = os.pipe()  # the launcher's end stays open and says nothing
     os.dup2(reader, 0)
-    os.environ |= {"MLX_RANK": str(rank), "MLX_HOSTFILE": hostfile}
-    settings = {"key": "test", "backend": "ring", "limit": job["limit"], "terminal": False}
+    variables, files = hostfile.variables(rank, port)
+    settings = {"rank": rank, "backend": "ring", "variables": variables, "files": files}
     settings |= {"hosts": [f"desk{other}" for other in range(job["size"])], "restarted": False}
+    settings |= {"listens_at": hostfile.addresses(port)[rank], "limit": job["limit"]}
+    settings |= {"terminal": False}
     if hasattr(jobs, job["words"][0]):
         run = getattr(jobs, job["words"][0])
         split = job["sequence"]
@@ -98,22 +102,18 @@ def child(job: dict[str, Any], rank: int, hostfile: str) -> None:
 def serve() -> None:
     import matplotlib.pyplot  # noqa: F401
 
-    from mlx_gateloop.distributed.hosts import free_ports
     from mlx_gateloop.train import train  # noqa: F401
 
     for line in sys.stdin:
         job = json.loads(line)
         if job:
-            first = free_ports(job["size"])
-            hosts = [[f"127.0.0.1:{first + rank}"] for rank in range(job["size"])]
-            hostfile = Path(job["folder"]) / "hosts.json"
-            hostfile.write_text(json.dumps(hosts))
+            hostfile, port = local_hosts(job["size"]), free_ports(job["size"])
             pids = []
             for rank in range(job["size"]):
                 pids.append(os.fork())
                 if pids[-1] == 0:
                     try:
-                        child(job, rank, str(hostfile))
+                        child(job, rank, hostfile, port)
                     finally:
                         os._exit(99)
             print(json.dumps(pids), flush=True)

@@ -4,38 +4,45 @@ import json
 import os
 import signal
 import sys
-import time
-from dataclasses import asdict
+from pathlib import Path
 from subprocess import run
 
 import pytest
-from helpers.interpreter import python
 
 from mlx_gateloop.cli import main
 from mlx_gateloop.distributed import launch
-from mlx_gateloop.distributed.events import Stream, send, wait_for_output
-from mlx_gateloop.distributed.hosts import free_ports, local_hosts, read_hostfile, require_free
+from mlx_gateloop.distributed.events import TextEvents, received, send
+from mlx_gateloop.distributed.hosts import (
+    Host,
+    Hostfile,
+    free_ports,
+    local_hosts,
+    read_hostfile,
+    require_free,
+)
 from mlx_gateloop.errors import InputError
 
 RANK = """#!{python} -SE
 import json, os, signal, sys, time
-settings, rank = json.loads(sys.argv[3]), int(os.environ["MLX_RANK"])
+settings = json.loads(sys.argv[3])
+rank = settings["rank"]
 def send(**event):
-    text = json.dumps({{"key": settings["key"], "rank": rank, **event}})
-    os.write(1, b"\\x1e" + text.encode() + b"\\n")
+    print(json.dumps(event), flush=True)
 acts = json.loads(sys.argv[sys.argv.index("--data") + 1])
 act = acts[rank]
-os.write(2, b"[ring] Socket 3 was closed by the peer\\n")
+for part in (b"[ring] Socket ", b"3", b" was closed by the peer", b"\\n"):
+    os.write(2, part)
+    time.sleep(0.02)
 send(started=True)
 if act == "wait in MLX, interrupt":
     os.kill({pid}, signal.SIGINT)
 if "wait in MLX" in act:
     time.sleep(600)
 send(joined=True)
-open(f"{folder}/{{settings['key']}}-{{rank}}", "w").close()
-while len([name for name in os.listdir("{folder}") if settings["key"] in name]) < len(acts):
+place = f"{folder}/{{settings['restarted']}}-"
+open(f"{{place}}{{rank}}", "w").close()
+while not all(os.path.exists(f"{{place}}{{other}}") for other in range(len(acts))):
     time.sleep(0.01)  # as MLX waits for all
-os.write(1, b"half a line ")
 if act == "die" or act == "die once" and not settings["restarted"]:
     os.kill(os.getpid(), signal.SIGKILL)
 if act == "stop":
@@ -47,13 +54,16 @@ if act in ("interrupt", "obey"):
         pass
     act = [130, "interrupted at step 7"]
 code, line = act if isinstance(act, list) else (0, "")
-if rank == 0:
-    print("of rank", rank, flush=True)
+send(text=f"of rank {{rank}}\\n")
 send(code=code, line=line)
 sys.exit(code)
 """
+SEEN = """#!{python} -SE
+import json, os
+print(json.dumps({{"text": os.getcwd() + " " + os.environ["GREETING"] + "\\n"}}))
+print(json.dumps({{"code": 0, "line": ""}}))
+"""
 LOST = "lost (killed, stopped or unreachable); what was saved is whole, continue with --resume"
-ADVICE = "see if `{python} --version` works"
 CONNECT = "see that the machines reach each other's ips at these ports"
 
 
@@ -66,6 +76,8 @@ def launched(tmp_path, monkeypatch, capsys):
     script.chmod(0o755)
 
     def start(*acts, interpreter=script, options=()):
+        for mark in (*tmp_path.glob("True-*"), *tmp_path.glob("False-*")):
+            mark.unlink()
         words = ["launch", "-n", str(len(acts)), "--python", str(interpreter), *options]
         words += ["--", "train", "--out", str(tmp_path / "out"), "--data", json.dumps(acts)]
         code = main(words)
@@ -77,9 +89,7 @@ def launched(tmp_path, monkeypatch, capsys):
 
 def test_done_on_all_ranks(launched):
     code, out, lines = launched("train", "train")
-    assert (code, lines) == (0, [])
-    assert out.count("half a line ") == 2
-    assert "of rank 0\n" in out
+    assert (code, sorted(out.splitlines()), lines) == (0, ["of rank 0", "of rank 1"], [])
 
 
 def test_a_rank_that_dies_is_named_and_the_run_goes_on_from_its_checkpoint(launched):
@@ -97,11 +107,13 @@ def test_a_rank_that_stops_is_named_and_ended(launched):
     assert (code, lines[-1]) == (1, f"error: rank 1 on 127.0.0.1: {LOST}")
 
 
-def test_wrong_input_is_one_line(launched):
+def test_wrong_input_is_one_line_and_ends_the_others_soon(launched):
     line = "error: data.batch_size: too few"
     assert launched([2, line], [2, line])[::2] == (2, [line])
-    code, _, lines = launched([1, "a rank was lost"], [2, "error: text.txt: no such file"])
-    assert (code, lines) == (2, ["error: rank 1 on 127.0.0.1: text.txt: no such file"])
+    lines = ["error: rank 1 on 127.0.0.1: text.txt: no such file"]
+    wrong = [2, "error: text.txt: no such file"]
+    assert launched([1, "a rank was lost"], wrong)[::2] == (2, lines)
+    assert launched("obey", wrong, options=["--limit", "60"])[::2] == (2, lines)
 
 
 @pytest.fixture
@@ -110,8 +122,8 @@ def unhurried(monkeypatch):
     limits = {}
 
     def join_by(attempt):
-        is_waiting = attempt._started == {0, 1} and attempt._joined == {0}
-        return limits[attempt] if is_waiting else float("inf")
+        joined = [(rank.started, rank.joined) for rank in attempt._ranks]
+        return limits[attempt] if joined == [(True, True), (True, False)] else float("inf")
 
     monkeypatch.setattr(
         launch.Attempt, "_join_by", property(join_by, limits.__setitem__), raising=False
@@ -122,24 +134,43 @@ def unhurried(monkeypatch):
 def test_ranks_that_do_not_start_or_connect(launched):
     code, _, lines = launched("train", "train", interpreter="/no/python")
     assert code == 2
-    assert lines[-1].endswith("did not start; " + ADVICE.format(python="/no/python"))
+    assert lines[-1].endswith("did not start; see if `/no/python --version` works")
     code, _, lines = launched("train", "wait in MLX", options=["--start-limit", "2"])
     assert (code, len(lines)) == (2, 1)
     assert lines[0] == f"error: rank 1 on 127.0.0.1: not connected after 2 s; {CONNECT}"
 
 
-def test_a_host_that_ssh_cannot_reach_is_named(tmp_path, monkeypatch, capsys):
-    hosts = [{"ssh": name, "ips": ["127.0.0.1"]} for name in ("127.0.0.1", "desk9")]
-    (tmp_path / "hosts.json").write_text(json.dumps(hosts))
-    (tmp_path / "ssh").write_text("#!/bin/sh\nexit 255\n")
-    (tmp_path / "ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    out = tmp_path / "out"
-    words = ["--hostfile", str(tmp_path / "hosts.json"), "--", "train", "--out", str(out)]
-    assert main(["launch", *words]) == 2
+@pytest.fixture
+def over_ssh(tmp_path, monkeypatch, capsys):
+    """Launch over this machine and a host `desk9`, which a stand-in for ssh reaches."""
+
+    def start(ssh, interpreter):
+        hosts = [{"ssh": name, "ips": ["127.0.0.1"]} for name in ("127.0.0.1", "desk9")]
+        content = {"hosts": hosts, "envs": ["GREETING=hello you"]}
+        (tmp_path / "hosts.json").write_text(json.dumps(content))
+        (tmp_path / "ssh").write_text(f"#!/bin/sh\n{ssh}\n")
+        (tmp_path / "ssh").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        words = ["--hostfile", str(tmp_path / "hosts.json"), "--python", str(interpreter)]
+        code = main(["launch", *words, "--", "train", "--out", str(tmp_path / "out")])
+        return code, *capsys.readouterr()
+
+    return start
+
+
+def test_a_host_that_ssh_cannot_reach_is_named(over_ssh, tmp_path):
+    code, _, err = over_ssh("exit 255", sys.executable)
     line = "error: rank 1 on desk9 did not start; see if `ssh desk9 true` works\n"
-    assert capsys.readouterr().err == line
-    assert not out.exists()
+    assert (code, err) == (2, line)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_rank_on_another_machine_has_the_folder_and_the_variables(over_ssh, tmp_path):
+    script = tmp_path / "it's python"
+    script.write_text(SEEN.format(python=sys.executable))
+    script.chmod(0o755)
+    code, out, err = over_ssh('while [ "$1" != desk9 ]; do shift; done; exec sh -c "$2"', script)
+    assert (code, out, err) == (0, f"{Path.cwd()} hello you\n" * 2, "")
 
 
 def test_ctrl_c_stops_all_ranks(launched):
@@ -177,6 +208,9 @@ def test_the_launched_command_is_checked_first(capsys):
     assert capsys.readouterr().err == line
 
 
+HERE = '{"ssh": "desk", "ips": ["127.0.0.1"]}'
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -186,7 +220,8 @@ def test_the_launched_command_is_checked_first(capsys):
         ("[]", "has no hosts"),
         ('[{"ssh": "-oProxyCommand=x", "ips": ["127.0.0.1"]}]', "'-oProxyCommand=x' is not the"),
         ('[{"ssh": "desk\\u001b[2J", "ips": ["127.0.0.1"]}]', r"'desk\x1b[2J' is not the name"),
-        ('{"hosts": [{"ssh": "a", "ips": ["127.0.0.1"]}], "backend": "mpi"}', "backend: expected"),
+        (f'{{"hosts": [{HERE}], "backend": "mpi"}}', "backend: expected"),
+        (f'{{"hosts": [{HERE}], "envs": ["rm"]}}', "envs: expected NAME=VALUE in each"),
         ('[{"ssh": "desk", "ips": []}]', "'desk' has no address in its ips"),
         (
             '[{"ssh": "desk", "ips": ["nowhere.invalid"]}]',
@@ -203,20 +238,26 @@ def test_bad_hostfiles(tmp_path, capsys, text, message):
     assert len(said.splitlines()) == 1
 
 
-def test_a_hostfile_reaches_mlx_launch_whole(tmp_path):
-    content = {"backend": "jaccl", "envs": ["MLX_METAL_FAST_SYNCH=1"]}
-    hosts = [{"ssh": f"desk{i}", "ips": ["127.0.0.1"], "rdma": [None, "en2"]} for i in range(2)]
+def test_a_hostfile_becomes_the_variables_of_each_engine(tmp_path):
+    content = {"backend": "jaccl-ring", "envs": ["MLX_METAL_FAST_SYNCH=1"]}
+    hosts = [{"ssh": "desk", "ips": ["127.0.0.1"], "rdma": [None, "en2"]}] * 2
     (tmp_path / "hosts.json").write_text(json.dumps(content | {"hosts": hosts}))
-    found = read_hostfile(tmp_path / "hosts.json")
-    assert json.loads(json.dumps(asdict(found))) == content | {"hosts": hosts}
-    assert not found.is_here
+    read = read_hostfile(tmp_path / "hosts.json")
+    assert read == Hostfile(
+        [Host("desk", ("127.0.0.1",), (None, "en2"))] * 2, "jaccl-ring", ("MLX_METAL_FAST_SYNCH=1",)
+    )
+    assert not read.is_here
+    values = {"MLX_RANK": "1", "MLX_JACCL_COORDINATOR": "127.0.0.1:7", "MLX_JACCL_RING": "1"}
+    devices = {"MLX_IBV_DEVICES": '[[null, "en2"], [null, "en2"]]'}
+    assert read.variables(1, 7) == (values, devices)
     assert local_hosts(2).is_here
-
-
-def test_wrong_input_of_one_rank_ends_the_others_soon(launched):
-    line = "error: text.txt: no such file"
-    code, _, lines = launched("obey", [2, line], options=["--limit", "60"])
-    assert (code, lines) == (2, ["error: rank 1 on 127.0.0.1: text.txt: no such file"])
+    ring = Hostfile([Host("a", ("10.0.0.1", "10.0.0.2")), Host("b", ("10.0.0.3",))])
+    addresses = [["10.0.0.1:7", "10.0.0.2:8"], ["10.0.0.3:9"]]
+    assert ring.addresses(7) == addresses
+    assert ring.variables(0, 7) == ({"MLX_RANK": "0"}, {"MLX_HOSTFILE": json.dumps(addresses)})
+    nccl = Hostfile([Host("a", ("10.0.0.1",)), *[Host("b", ("10.0.0.3",))] * 2], "nccl")
+    values = {"MLX_RANK": "2", "NCCL_HOST_IP": "10.0.0.1", "NCCL_PORT": "7"}
+    assert nccl.variables(2, 7)[0] == values | {"MLX_WORLD_SIZE": "3", "CUDA_VISIBLE_DEVICES": "1"}
 
 
 def test_a_port_in_use():
@@ -231,31 +272,16 @@ def test_a_port_in_use():
     assert f"127.0.0.1 port {first}: Address already in use" in child.stderr
 
 
-def test_a_launch_of_one_rank_has_an_empty_hostfile(tmp_path):
-    (tmp_path / "hosts.json").write_text("\n")
-    code = "from mlx_gateloop.distributed.rank import _check_address; _check_address(0)"
-    assert python(code, MLX_HOSTFILE=str(tmp_path / "hosts.json")) == ""
-
-
-def test_a_launcher_with_nothing_to_read_waits():
-    reader, writer = os.pipe()
-    began = time.monotonic()
-    assert wait_for_output([reader], [writer], [], 1.0) == ([], [writer], [])
-    assert time.monotonic() - began > 0.05
-    os.write(writer, b"text")
-    assert wait_for_output([reader], [writer], [], 1.0) == ([reader], [writer], [])
-    os.close(reader)
-    os.close(writer)
-
-
-def test_events_between_lines(capfd):
-    send("key", rank=1, joined=True)
-    send("other", rank=2)
-    whole = b"a bar\r 50%" + capfd.readouterr().out.encode() + b"\xff[ring] text\n[ring] noise\nend"
-    for size in (1, 7, 1000):
-        stream, text, events = Stream("key"), b"", []
-        for start in range(0, len(whole), size):
-            shown, found = stream.read(whole[start : start + size])
-            text, events = text + shown, events + found
-        assert text == b"a bar\r 50%\xff[ring] text\nend"
-        assert events == [{"key": "key", "rank": 1, "joined": True}]
+def test_events_between_lines_of_text(capfdbinary):
+    print("unfinished", end="")
+    send(rank=1, joined=True)
+    TextEvents().write("ä\n{")
+    os.write(1, b"\xff of a library\n3\n")
+    events = [received(line) for line in capfdbinary.readouterr().out.split(b"\n")]
+    assert [event for event in events if event] == [
+        {"text": "unfinished\n"},
+        {"rank": 1, "joined": True},
+        {"text": "ä\n{"},
+        {"text": "\N{REPLACEMENT CHARACTER} of a library\n"},
+        {"text": "3\n"},
+    ]
