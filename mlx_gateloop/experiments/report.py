@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlx_gateloop.bench.machine import facts
-from mlx_gateloop.data.oracles import mean_scores
+from mlx_gateloop.data.baselines import mean_scores
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.experiments.curves import read_curves
 from mlx_gateloop.experiments.experiment import Experiment

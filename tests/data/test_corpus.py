@@ -15,18 +15,10 @@ def write_jsonl(path, values):
     return str(path)
 
 
-def test_a_file_is_split_by_position(tmp_path):
+def test_a_file_is_split_by_position_and_otherwise_unchanged(tmp_path):
     file = tmp_path / "a.txt"
-    file.write_text("0123456789" * 10)
-    corpus = load_corpus(str(file), 0.2)
-    assert corpus == Corpus(["0123456789" * 8], ["0123456789" * 2])
-
-
-def test_newlines_and_byte_order_marks(tmp_path):
-    file = tmp_path / "a.txt"
-    file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\n")
-    corpus = load_corpus(str(file), 0.5)
-    assert corpus.train[0] + corpus.validation[0] == "one\r\ntwo\n"
+    file.write_bytes(b"\xef\xbb\xbf" + b"one\r\ntwo\n" * 10)
+    assert load_corpus(str(file), 0.2) == Corpus(["one\r\ntwo\n" * 8], ["one\r\ntwo\n" * 2])
 
 
 def test_a_folder_is_read_in_sorted_order(tmp_path):
@@ -102,22 +94,24 @@ def test_a_folder_may_have_the_parts_that_mlx_lm_names(tmp_path):
     assert load_corpus(str(tmp_path)) == Corpus(["train"], ["valid"])
 
 
-def test_a_folder_without_text(tmp_path):
+def test_a_folder_without_text_and_impossible_fractions(tmp_path):
     (tmp_path / "image.png").write_bytes(b"x")
     with pytest.raises(InputError, match=r"no \.txt, \.md, \.text, \.jsonl file in this folder"):
         load_corpus(str(tmp_path))
+    for fraction in (0, 1, -1, 2):
+        with pytest.raises(InputError, match="validation_fraction"):
+            load_corpus(str(tmp_path), fraction)
 
 
-@pytest.mark.parametrize("fraction", [0, 1, -1, 2])
-def test_impossible_fractions(tmp_path, fraction):
-    with pytest.raises(InputError, match="validation_fraction"):
-        load_corpus(str(tmp_path), fraction)
-
-
-def test_pydoc_by_name():
-    corpus = load_corpus("pydoc", 0.02)
-    assert num_bytes(corpus.train) > 50 * num_bytes(corpus.validation) / 3
-    assert any(isinstance(document, list) for document in corpus.validation)
+def test_pydoc_is_split_by_groups(monkeypatch):
+    groups = [[f"a{i}", f"b{i}", CHAT] for i in range(40)]
+    monkeypatch.setattr("mlx_gateloop.data.pydocs.groups", lambda: groups)
+    held_out = [*groups[19], *groups[39]]
+    train = [document for group in groups if group[0] not in held_out for document in group]
+    assert load_corpus("pydoc", 0.05) == Corpus(train, held_out)
+    assert load_corpus("pydoc", 0.001).validation == groups[-1]
+    tenths = load_corpus("pydoc")
+    assert load_documents("pydoc") == [*tenths.train, *tenths.validation]
 
 
 def test_python_source_by_name():

@@ -19,12 +19,6 @@ def test_recall_equals_a_search_backwards(rows):
             assert distances[now] == (0 if before is None else now - before + 1)
 
 
-def test_recall_by_hand():
-    targets, span = recalled(np.array([[1, 2, 1, 1, 2, 0]]), 3)
-    assert targets.tolist() == [[3, 3, 2, 1, 1, 3]]
-    assert span.tolist() == [[0, 0, 3, 2, 4, 0]]
-
-
 def test_the_authors_sizes_are_the_defaults_of_recall():
     task = recall()
     assert task.training.inputs.shape == (6000, 100)

@@ -3,10 +3,8 @@ import pyarrow
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 from pyarrow import parquet
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
-from mlx_gateloop.data import Corpus, encode, load_corpus, wikitext
+from mlx_gateloop.data import Corpus, load_corpus, wikitext
 from mlx_gateloop.errors import InputError
 
 BODY = [" \n", " First . \n", " \n", " = = Part = = \n", " \n", " More . \n", " \n"]
@@ -69,39 +67,18 @@ def test_broken_and_missing_parts(tmp_path):
         load_corpus(str(tmp_path))
 
 
-def test_tokens_are_those_of_the_rows_one_after_another(tmp_path):
-    """The text of the systems that the paper compares with: rows without end-of-text tokens."""
-    for part in ("train", "valid", "test"):
-        (tmp_path / f"wiki.{part}.raw").write_text("".join(LINES))
-    tokenizer = tiny_gpt2()
-    rows = [line for line in LINES if line != " \n"]
-    expected = [token for row in rows for token in tokenizer.encode(row)]
-    (document,) = load_corpus(str(tmp_path)).test
-    assert encode([document], tokenizer).tolist() == [*expected, tokenizer.eos_token_id]
-    assert tokenizer.decode(expected) == TEXT
-
-
-def tiny_gpt2():
-    """A byte-level BPE tokenizer that splits words as GPT-2's does."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=290, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"]
-    )
-    tokenizer.train_from_iterator([TEXT] * 3, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")
-
-
-def test_a_column_that_holds_no_strings_is_refused(tmp_path):
-    parquet.write_table(pyarrow.table({"text": [1, 2]}), tmp_path / "train-0.parquet")
-    with pytest.raises(InputError, match="'text' holds int64; give one of strings"):
-        wikitext.read_parts(tmp_path)
-
-
-def test_a_small_file_that_repeats_a_line_is_not_unfolded(tmp_path):
-    line = pyarrow.DictionaryArray.from_arrays(np.zeros(2_000_000, np.int32), ["x" * 1_000])
-    parquet.write_table(pyarrow.table({"text": line}), tmp_path / "train-0.parquet")
-    with pytest.raises(InputError, match=r"2,000,000,000 bytes of text; WikiText has less"):
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pyarrow.array([1, 2]), "'text' holds int64; give one of strings"),
+        (  # a small file that repeats a line
+            pyarrow.DictionaryArray.from_arrays(np.zeros(2_000_000, np.int32), ["x" * 1_000]),
+            "2,000,000,000 bytes of text; WikiText has less",
+        ),
+    ],
+    ids=["numbers", "repeated"],
+)
+def test_a_column_that_cannot_be_text(tmp_path, column, message):
+    parquet.write_table(pyarrow.table({"text": column}), tmp_path / "train-0.parquet")
+    with pytest.raises(InputError, match=message):
         wikitext.read_parts(tmp_path)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_gateloop.data import oracles
+from mlx_gateloop.data import baselines
 from mlx_gateloop.data.task import UNASKED, Samples
 
 
@@ -19,20 +19,7 @@ TRAINING = samples([[0, 1, 0, 1], [1, 1, 0, 0]], [[2, 2, 2, 3], [0, 3, 3, UNASKE
 
 def test_majority_counts_what_is_asked():
     # both 2 and 3 occur three times: the lower one is taken
-    assert oracles.majority(TRAINING, samples([[0, 0, 0, 0]], [[2, 3, 2, UNASKED]])) == 2 / 3
-
-
-def test_last_inputs_is_a_lookup_of_the_commonest_answer():
-    # contexts of two: start 0 -> 2, 0 1 -> 2 or 3, 1 0 -> 2 or 3, start 1 -> 0, 1 1 -> 3
-    test = samples([[1, 1, 1], [0, 0, 0]], [[0, 3, 3], [2, 2, 3]])
-    assert oracles.last_inputs(TRAINING, test, 2) == 5 / 6  # 0 0 is unknown: the majority, 2
-    # contexts of one: 0 -> 2, 1 -> 3
-    assert oracles.last_inputs(TRAINING, test, 1) == 4 / 6
-
-
-def test_last_inputs_takes_the_more_frequent_answer():
-    training = samples([[0], [0], [0], [1], [1]], [[4], [1], [1], [4], [4]])
-    assert oracles.last_inputs(training, samples([[0], [1], [9]], [[1], [4], [4]]), 1) == 1
+    assert baselines.majority(TRAINING, samples([[0, 0, 0, 0]], [[2, 3, 2, UNASKED]])) == 2 / 3
 
 
 def lookup(training, test, count):
@@ -68,12 +55,12 @@ def test_last_inputs_equals_the_definition(seed, tokens, count):
     training, test = draw(8), draw(4)
     if training.asked.any() and test.asked.any():
         expected = lookup(training, test, count)
-        assert oracles.last_inputs(training, test, count) == pytest.approx(expected)
+        assert baselines.last_inputs(training, test, count) == pytest.approx(expected)
 
 
 def test_exact_upto_a_span():
     test = samples([[0, 0, 0, 0]], [[5, 4, 4, 2]], [[1, 2, 3, 9]])
-    assert [oracles.exact_upto(TRAINING, test, span) for span in (0, 1, 2, 3)] == [
+    assert [baselines.exact_upto(TRAINING, test, span) for span in (0, 1, 2, 3)] == [
         0.25,
         0.5,
         0.75,
