@@ -5,7 +5,7 @@ import pydoc_data.topics
 from pathlib import Path
 
 import pytest
-from distributed.nursery import Nursery
+from distributed.nursery import Ranks
 
 TINY = {
     "model": {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32},
@@ -21,7 +21,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def nursery(tmp_path_factory):
-    nursery = Nursery(tmp_path_factory.mktemp("ranks"))
+    nursery = Ranks(tmp_path_factory.mktemp("ranks"))
     yield nursery
     nursery.close()
 

@@ -1,15 +1,15 @@
-"""A process with everything imported, which forks ranks that listen on loopback."""
+"""Ranks that listen on loopback, forked from a process with everything imported."""
 
 import json
 import os
-import signal
-import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent))
+
+from helpers import nursery
 
 from mlx_gateloop.distributed.events import received
 from mlx_gateloop.distributed.hosts import Hostfile, free_ports, local_hosts
@@ -17,7 +17,7 @@ from mlx_gateloop.distributed.hosts import Hostfile, free_ports, local_hosts
 PATIENCE = 120  # seconds; longer than any test takes on a busy machine
 
 
-class Nursery:
+class Ranks(nursery.Nursery):
     """The test's end of it.
 
     Args:
@@ -25,10 +25,8 @@ class Nursery:
     """
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(__file__)
         self._folder = folder
-        self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
 
     def start(
         self, size: int, *words: Any, limit: float = PATIENCE, sequence: int = 1
@@ -41,13 +39,19 @@ class Nursery:
             limit: Seconds that they wait for each other.
             sequence: Ranks that share a sequence in a function.
         """
-        words = tuple(map(str, words))
-        folder = str(self._folder)
-        return self._ask(size=size, words=words, limit=limit, sequence=sequence, folder=folder)
+        self._pids: list[int] = self.ask(
+            size=size,
+            words=tuple(map(str, words)),
+            limit=limit,
+            sequence=sequence,
+            folder=str(self._folder),
+        )
+        return self._pids
 
     def wait(self) -> list[int]:
         """Wait until all ranks have ended; returns their exit codes, negative for a signal."""
-        return self._ask()
+        codes: list[int] = self.ask(wait_for=self._pids)
+        return codes
 
     def run(self, size: int, *words: Any, **options: Any) -> list[int]:
         self.start(size, *words, **options)
@@ -63,15 +67,6 @@ class Nursery:
         codes = self.run(size, job, *words, **options)
         assert codes == [0] * size, [self.said(rank) for rank in range(size)]
         return [json.loads(self.said(rank)) for rank in range(size)]
-
-    def close(self) -> None:
-        self._process.communicate()
-
-    def _ask(self, **job: Any) -> Any:
-        assert self._process.stdin
-        assert self._process.stdout
-        print(json.dumps(job), file=self._process.stdin, flush=True)
-        return json.loads(self._process.stdout.readline())
 
 
 def child(job: dict[str, Any], rank: int, hostfile: Hostfile, port: int) -> None:
@@ -89,53 +84,24 @@ def child(job: dict[str, Any], rank: int, hostfile: Hostfile, port: int) -> None
     settings |= {"hosts": [f"desk{other}" for other in range(job["size"])], "restarted": False}
     settings |= {"listens_at": hostfile.addresses(port)[rank], "limit": job["limit"]}
     settings |= {"terminal": False}
-    if hasattr(jobs, job["words"][0]):
-        run = getattr(jobs, job["words"][0])
-        split = job["sequence"]
+    if run := getattr(jobs, job["words"][0], None):
         entry.run = lambda words, world: (
             0,
-            json.dumps(run(world.with_sequences_over(split), *words[1:])),
+            json.dumps(run(world.with_sequences_over(job["sequence"]), *words[1:])),
         )
     entry.main(settings, job["words"])
 
 
-def serve() -> None:
-    import matplotlib.pyplot  # noqa: F401
-
-    from mlx_gateloop.train import train  # noqa: F401
-
-    for line in sys.stdin:
-        job = json.loads(line)
-        if job:
-            hostfile, port = local_hosts(job["size"]), free_ports(job["size"])
-            pids = []
-            for rank in range(job["size"]):
-                pids.append(os.fork())
-                if pids[-1] == 0:
-                    try:
-                        child(job, rank, hostfile, port)
-                    finally:
-                        os._exit(99)
-            print(json.dumps(pids), flush=True)
-        else:
-            print(json.dumps(ended(pids)), flush=True)
-
-
-def ended(pids: list[int]) -> list[int]:
-    """Wait for processes; those that are still there after `PATIENCE` are killed."""
-    codes: dict[int, int] = {}
-    deadline = time.monotonic() + PATIENCE
-    while len(codes) < len(pids):
-        for pid in pids:
-            if pid not in codes:
-                found, status = os.waitpid(pid, os.WNOHANG)
-                if found:
-                    codes[pid] = os.waitstatus_to_exitcode(status)
-                elif time.monotonic() > deadline:
-                    os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
-    return [codes[pid] for pid in pids]
+def answer(job: dict[str, Any]) -> list[int]:
+    if "wait_for" in job:
+        return nursery.ended(job["wait_for"], PATIENCE)
+    hostfile, port = local_hosts(job["size"]), free_ports(job["size"])
+    return [nursery.fork(partial(child, job, rank, hostfile, port)) for rank in range(job["size"])]
 
 
 if __name__ == "__main__":
-    serve()
+    import matplotlib.pyplot  # noqa: F401
+
+    import mlx_gateloop.train  # noqa: F401
+
+    nursery.serve(answer)

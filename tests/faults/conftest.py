@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from faults.nursery import Nursery
+from faults.nursery import Commands
 
 
 @pytest.fixture
@@ -22,6 +22,6 @@ def small_disk(tmp_path):
 
 @pytest.fixture(scope="module")
 def nursery():
-    nursery = Nursery()
+    nursery = Commands()
     yield nursery
     nursery.close()

@@ -21,8 +21,9 @@ from safetensors import SafetensorError, safe_open
 
 sys.path.append(str(Path(__file__).parent.parent))
 
-from faults.nursery import Nursery
+from faults.nursery import Commands
 from helpers.models import VARIANTS, save_tiny_model
+from helpers.training import TINY_EXPERIMENT
 
 from mlx_gateloop.train.checkpoint import previous, read_header
 
@@ -36,19 +37,6 @@ TINY = {
     "eval_every": 6,
     "checkpoint_every": 3,
 }
-TINY_EXPERIMENT = (
-    "task.length=12",
-    "task.samples=16",
-    "task.held_out=8",
-    "model.hidden_size=8",
-    "model.num_hidden_layers=2",
-    "data.batch_size=8",
-    "optimizer.warmup_steps=2",
-    "steps=6",
-    "checkpoint_every=2",
-    "eval_every=3",
-    "log_every=1",
-)
 LUCIDRAINS = VARIANTS["lucidrains"] | {"hidden_size": 16, "intermediate_size": 32}
 OUT = "OUT"
 NOT_COMPARED = {"tokens_per_second", "memory_gb", "seconds", "made"}
@@ -80,31 +68,23 @@ class Figures:
     def is_clean(self) -> bool:
         return not (self.corrupt or self.lost or self.different or self.left)
 
-    def __str__(self) -> str:
-        return (
-            f"{self.kills} kills ({self.writing} inside a write) in {self.runs} runs: "
-            f"{self.runs - self.different} of {self.runs} equal to the undisturbed one bit for "
-            f"bit, {self.corrupt} corrupt files, {self.lost} saved steps lost, {self.left} files "
-            "left over"
-        )
-
 
 class Kills:
     """Kills of one command, at operations on files and at moments drawn at random.
 
     Args:
-        nursery: Starts the processes.
+        commands: Starts the processes.
         folder: A directory for all files.
         words: The command; OUT stands for its output.
-        resume: Words that are added where an earlier process left `mark`.
+        resume: A word that is added where an earlier process left `mark`.
         mark: A pattern of files in the output.
         old: An output that is there before and stays until the new one takes its place.
-        seed: Of the draws.
+        seed: Seed of the draws.
     """
 
     def __init__(
         self,
-        nursery: Nursery,
+        commands: Commands,
         folder: Path,
         words: list[Any],
         resume: str,
@@ -112,16 +92,20 @@ class Kills:
         old: Path | None = None,
         seed: int = 0,
     ) -> None:
-        self._nursery, self._folder, self._words = nursery, folder, words
+        self._commands, self._folder, self._words = commands, folder, words
         self._resume, self._mark, self._old = resume, mark, old
         self._random, self._said = random.Random(seed), folder / "said"
         self._straight = folder / "straight" / "out"
-        self._operations, self._writes, self._seconds, self._attempts = 0, 0, 0.0, 0
+        self._attempts = 0
         self.figures = Figures()
 
     def run(self, kills: int) -> Figures:
         """Run the command again and again until it has been killed so often."""
-        self._undisturbed()
+        self._straight.parent.mkdir()
+        began = time.monotonic()
+        assert self._start(self._straight) == 0, self._said.read_text()
+        self._seconds = time.monotonic() - began
+        *_, self._operations, self._writes = map(int, self._said.read_text().split()[-2:])
         while self.figures.kills < kills:
             out = self._folder / f"run{self.figures.runs}" / "out"
             out.parent.mkdir()
@@ -133,26 +117,15 @@ class Kills:
             self.figures.left += len(unfinished(out.parent))
         return self.figures
 
-    def _undisturbed(self) -> None:
-        self._straight.parent.mkdir()
-        began = time.monotonic()
-        code = self._start(self._straight)
-        assert code == 0, self._said.read_text()
-        self._seconds = time.monotonic() - began
-        *_, self._operations, self._writes = map(int, self._said.read_text().split()[-2:])
-
     def _start(self, out: Path, **moment: Any) -> int:
         words = [out if word == OUT else word for word in self._words]
         resume = [self._resume] if any(out.glob(self._mark)) else []
-        return self._nursery.run([*words, *resume], self._said, out.parent, **moment)
+        return self._commands.run([*words, *resume], self._said, out.parent, **moment)
 
     def _until_done(self, out: Path, kills: int) -> None:
-        code = -signal.SIGKILL
         saved: dict[Path, int] = {}
-        while code == -signal.SIGKILL:
-            code = self._start(out, **self._moment(kills))
-            if code == -signal.SIGKILL:
-                self._count(out, saved)
+        while (code := self._start(out, **self._moment(kills))) == -signal.SIGKILL:
+            self._count(out, saved)
         assert code == 0, self._said.read_text()
 
     def _moment(self, kills: int) -> dict[str, Any]:
@@ -172,7 +145,8 @@ class Kills:
         if self._old:
             figures.corrupt += not (same(out, self._old) or same(out, self._straight))
         else:
-            figures.corrupt += len(corrupt(out))
+            named = [p for p in out.rglob("*") if not any(n.startswith(".") for n in p.parts)]
+            figures.corrupt += sum(path.is_file() and not is_whole(path) for path in named)
         for line in self._said.read_text(errors="replace").splitlines():
             if line.startswith("saved "):
                 _, path, step = line.split()
@@ -185,13 +159,6 @@ class Kills:
 def unfinished(folder: Path) -> list[Path]:
     """The files and folders that a command writes before they get their names."""
     return [path for path in folder.rglob("*") if path.name.startswith(".")]
-
-
-def corrupt(out: Path) -> list[Path]:
-    """The files of a directory that are not whole, those without their names left out."""
-    files = [path for path in out.rglob("*") if path.is_file()]
-    named = [p for p in files if not any(part.startswith(".") for part in p.parts)]
-    return [path for path in named if not is_whole(path)]
 
 
 def is_whole(path: Path) -> bool:
@@ -228,42 +195,35 @@ def same(one: Path, other: Path) -> bool:
 def content(path: Path) -> object:
     if path.suffix == ".safetensors":
         return arrays(path)
-    if path.suffix == ".jsonl":
-        return [without_times(line) for line in path.read_text().splitlines()]
-    if path.suffix == ".json" and path.name != "results.json":
-        return without_times(path.read_text())
+    if path.suffix == ".jsonl" or (path.suffix == ".json" and path.name != "results.json"):
+        lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        read = [json.loads(line).items() for line in lines]
+        return [{key: value for key, value in items if key not in NOT_COMPARED} for items in read]
     return path.read_bytes() if path.suffix in (".yaml", ".pt") else None
 
 
-def without_times(text: str) -> dict[str, object]:
-    return {key: value for key, value in json.loads(text).items() if key not in NOT_COMPARED}
-
-
-def training(nursery: Nursery, folder: Path, kills: int, seed: int = 0) -> Figures:
+def training(commands: Commands, folder: Path, kills: int, seed: int = 0) -> Figures:
     (folder / "run.yaml").write_text(json.dumps(TINY))
     (folder / "text.txt").write_text("".join(pydoc_data.topics.topics.values())[:6000])
     words = ["train", "--config", folder / "run.yaml", "--data", folder / "text.txt", "--out", OUT]
-    return Kills(nursery, folder, words, "--resume", "checkpoints/[!.]*", seed=seed).run(kills)
+    return Kills(commands, folder, words, "--resume", "checkpoints/[!.]*", seed=seed).run(kills)
 
 
-def experiment(nursery: Nursery, folder: Path, kills: int, seed: int = 0) -> Figures:
-    settings = [word for setting in TINY_EXPERIMENT for word in ("--set", setting)]
+def experiment(commands: Commands, folder: Path, kills: int, seed: int = 0) -> Figures:
+    settings = [w for key, value in TINY_EXPERIMENT.items() for w in ("--set", f"{key}={value}")]
     words = ["memory-horizon", "--preset", "bar", "--seeds", 1, *settings, "--out", OUT]
-    return Kills(nursery, folder, words, "--resume", "experiment.json", seed=seed).run(kills)
+    return Kills(commands, folder, words, "--resume", "experiment.json", seed=seed).run(kills)
 
 
-def conversion(nursery: Nursery, folder: Path, kills: int, seed: int = 0) -> Figures:
+def conversion(commands: Commands, folder: Path, kills: int, seed: int = 0) -> Figures:
     """A conversion to where a model already is."""
     for name, number in (("source", 0), ("old", 1)):
         save_tiny_model(folder / name, seed=number, **LUCIDRAINS)
     back = ["convert", folder / "source", folder / "weights.safetensors", "--to", "lucidrains"]
-    assert nursery.run(back, folder / "said", folder) == 0, (folder / "said").read_text()
+    assert commands.run(back, folder / "said", folder) == 0, (folder / "said").read_text()
     words = ["convert", folder / "weights.safetensors", OUT, "--tokenizer", "bytes"]
     old = folder / "old"
-    return Kills(nursery, folder, words, "--force", "config.json", old, seed).run(kills)
-
-
-COMMANDS = (training, experiment, conversion)
+    return Kills(commands, folder, words, "--force", "config.json", old, seed).run(kills)
 
 
 def main() -> None:
@@ -271,12 +231,12 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=60, help="of each command")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    nursery = Nursery()
-    for command in COMMANDS:
+    commands = Commands()
+    for command in (training, experiment, conversion):
         with tempfile.TemporaryDirectory() as folder:
-            figures = command(nursery, Path(folder), arguments.kills, arguments.seed)
+            figures = command(commands, Path(folder), arguments.kills, arguments.seed)
         print(f"{command.__name__}: {figures}", flush=True)
-    nursery.close()
+    commands.close()
 
 
 if __name__ == "__main__":
