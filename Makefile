@@ -23,7 +23,7 @@ help:
 	@echo "make clean  remove .venv and caches"
 
 demo: .venv/installed
-	$(BIN)/python -m app --open
+	MALLOC_ARENA_MAX=2 $(BIN)/python -m app --open
 
 # Makes the embedded models anew, three hours.
 embedded: .venv/installed-all

@@ -47,12 +47,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def serve(arguments: argparse.Namespace) -> None:
     """Serve until interrupted."""
-    from . import security
+    from .server import security
 
     security.environment(arguments.allow_hub)
-    from . import server  # Gradio reads the environment when it is imported
+    from .server import launch  # Gradio reads the environment when it is imported
 
-    server.serve(arguments)
+    launch.serve(arguments)
 
 
 def _port(text: str) -> int:

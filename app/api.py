@@ -12,10 +12,10 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.watch import EndlessTrace
 from mlx_gateloop.watch.measures import HIGH, LOW
 
-from . import request_values
 from .generation.engine import Engine
 from .generation.run import Run
 from .generation.worker_pool import WorkerPool
+from .server import request_values
 
 MOST_TRANSITIONS = 8 * 2**20  # bytes of an answer; 560 tokens of 12 layers of 624 channels
 

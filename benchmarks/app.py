@@ -36,17 +36,19 @@ VIEW = view()
 
 # Prints seconds from after the imports to when the server answers, and ends.
 START = """
-import sys, time, types
+import sys, time
 from mlx_gateloop import cli
-from mlx_gateloop.app import security
+from mlx_gateloop.app.server import security
 security.environment(False)
-from mlx_gateloop.app import server
+from mlx_gateloop.app.server import launch
 
-def answered():
-    print(f"{time.perf_counter() - began:.2f} s", flush=True)
-    raise KeyboardInterrupt
+class Server(launch.uvicorn.Server):
+    async def startup(self, sockets=None):
+        await super().startup(sockets)
+        print(f"{time.perf_counter() - began:.2f} s", flush=True)
+        self.should_exit = True
 
-server.threading = types.SimpleNamespace(Event=answered)  # it would wait on one
+launch.uvicorn.Server = Server
 began = time.perf_counter()
 cli.main(["app", *sys.argv[1:]])
 """

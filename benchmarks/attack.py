@@ -336,9 +336,10 @@ def attack_app(
     arguments += ["--auth", f"{USER}:{PASSWORD}"] if locked else []
     server = Server(folder / "log", *arguments, prelude=FEW_FILES)
     try:
-        return run(Target(server, names), seconds, locked, most_ms)
+        problems = run(Target(server, names), seconds, locked, most_ms)
     finally:
-        server.stop()
+        code = server.stop()
+    return problems if code == 130 else [*problems, f"the app ended with {code}"]
 
 
 def main() -> int:

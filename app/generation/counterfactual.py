@@ -12,9 +12,8 @@ from mlx_gateloop.watch.dependence import depending
 
 from .decoder import Decoder, Request
 from .engine import Engine
-from .isolation import Steps
 from .models import LoadedModel
-from .run import Limits, Run
+from .run import Limits, Run, Steps
 from .states import START, Boundary, StateCache
 from .words import Word
 

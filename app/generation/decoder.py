@@ -11,10 +11,9 @@ import numpy as np
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
 
-from .isolation import Steps
 from .models import LoadedModel
 from .reader import Reader
-from .run import Limits, Place, Run, Token
+from .run import Limits, Place, Run, Steps, Token
 from .sampler import Drawn, Sampler
 from .states import START, Boundary, Message, StateCache
 from .words import place, walk

@@ -15,9 +15,8 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
 
 from .decoder import Request
-from .isolation import Steps
 from .models import Models
-from .run import Limits, RecordedRuns, Run
+from .run import Limits, RecordedRuns, Run, Steps
 from .states import Message, StateCache, as_messages
 from .worker import SHUT_DOWN, STUCK, Job, Work, Worker
 from .worker_pool import WorkerPool

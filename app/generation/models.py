@@ -14,9 +14,9 @@ from mlx_gateloop.io.models import HUB_ID, LOADED, load_weights
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.watch import Tapped
 
+from ..server.isolation import Bounds, InProcess, Isolated
 from .caches import Layout, layout
 from .files import SUMS, compare, fingerprint_of, is_inside, refuse_code, sha256
-from .isolation import Bounds, InProcess, Isolated
 from .states import Boundary
 
 MOST_OF_A_KIND = 60  # characters

@@ -5,13 +5,15 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from mlx_gateloop.generate import Sampling
 from mlx_gateloop.watch import EndlessTrace, Forgotten, total_bytes
 
+T = TypeVar("T")
+Steps = Generator[None, None, T]  # other runs take their turns wherever it yields
 FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\"]+/)+")  # of an absolute path
 MOST_CHARACTERS = 300  # of an error
 

@@ -5,19 +5,15 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import mlx.core as mx
 
 from mlx_gateloop.errors import InputError
 
-from .isolation import Steps
-from .models import LoadedModel
-from .run import Limits, Run
+from .models import LoadedModel, Models
+from .run import Limits, RecordedRuns, Run, Steps
 from .states import StateCache
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 LOG = logging.getLogger(__name__)
 FAILED = "something went wrong inside; the server's log says what"
@@ -47,17 +43,32 @@ class Job:
     steps: Steps[None] | None = None  # from its first step to its last
 
 
+class Queue(Protocol):
+    """Source of a worker's jobs, with all that outlives the worker."""
+
+    models: Models
+    states: StateCache
+    recorded: RecordedRuns
+    limits: Limits
+
+    def next_jobs(self, active: list[Job]) -> list[Job] | None:
+        """Wait for work; returns the jobs to begin with, or None at the end."""
+
+    def needed(self) -> set[str]:
+        """Return the models of the jobs that wait."""
+
+
 class Worker:
     """A thread and all that MLX made in it: MLX's streams belong to the thread that made them.
 
     A worker that is stuck is abandoned: another one takes over, without what this one holds.
 
     Args:
-        engine: Has the queue and all that outlives a worker.
+        queue: Its jobs.
     """
 
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
         self._loaded: dict[str, LoadedModel] = {}
         self._active: list[Job] = []
         self._deadline = float("inf")  # of the step that is being taken
@@ -86,9 +97,7 @@ class Worker:
             mx.disable_compile()
         reason = SHUT_DOWN
         try:
-            while (
-                not self._abandoned and (jobs := self._engine.next_jobs(self._active)) is not None
-            ):
+            while not self._abandoned and (jobs := self._queue.next_jobs(self._active)) is not None:
                 self._active += jobs
                 for job in list(self._active):
                     if not self._abandoned:
@@ -113,7 +122,7 @@ class Worker:
 
     def _advance(self, job: Job) -> None:
         error = None
-        limits = self._engine.limits
+        limits = self._queue.limits
         seconds = limits.step_seconds if job.steps else limits.loading_seconds
         self._deadline = time.monotonic() + seconds
         try:
@@ -134,7 +143,7 @@ class Worker:
         job.steps = None  # it holds the model
         if len(self._active) == 1:
             mx.clear_cache()
-        self._engine.recorded.evict()
+        self._queue.recorded.evict()
         self._active.remove(job)
         job.run.finish(error)
 
@@ -146,14 +155,14 @@ class Worker:
         if job.work is None:
             yield from loaded.tokenizer.call("special_ids")
         else:
-            engine = self._engine
-            yield from job.work.steps(job.run, loaded, engine.states, engine.limits)
+            queue = self._queue
+            yield from job.work.steps(job.run, loaded, queue.states, queue.limits)
 
     def _load(self, name: str) -> LoadedModel:
-        models = self._engine.models
+        models = self._queue.models
         key = models.key(name)
         if key not in self._loaded:
-            names = {job.run.model for job in self._active} | self._engine.needed()
+            names = {job.run.model for job in self._active} | self._queue.needed()
             for other in self._loaded.keys() - set(map(models.key, names)):
                 del self._loaded[other]  # first, so that there is room
             self._free()

@@ -9,11 +9,11 @@ import gradio as gr
 
 from mlx_gateloop.errors import InputError
 
-from .. import request_values
 from ..generation.engine import Engine
 from ..generation.run import Run
 from ..generation.states import as_messages
 from ..generation.words import SHOWN
+from ..server import request_values
 from .state_view import Changes, shown
 from .status import described, status
 from .visits import History, Visits

@@ -10,13 +10,13 @@ from gradio.components import Component
 from ..api import add_endpoint
 from ..conversations.folder import ConversationFolder
 from ..generation.run import Limits
+from ..server.blocks import Page
 from . import scripts, tour
 from .chat_words import chat_words
 from .events import PRIVATE, QUICK, stream
 from .examples import CHAT_EXAMPLES, TEXT_EXAMPLES
 from .handlers import Handlers, complaint, new_session
 from .lab import memory_lab
-from .link_preview import name_the_project
 from .saved_panel import SavedPanel
 from .state_view import state_view
 from .status import described, status
@@ -44,16 +44,8 @@ class Controls:
     values: dict[str, Component]
 
 
-class Page(gr.Blocks):
-    """A page of Gradio's without its heartbeat, a stream that every tab would keep open."""
-
-    def get_config_file(self) -> Any:
-        return {**super().get_config_file(), "connect_heartbeat": False}
-
-
 def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
     """Build the page on one engine."""
-    name_the_project()
     page = Page(
         title="GateLoop", fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gradio_client import Client
 from helpers.browser import new_context
-from mlx_gateloop.app import guard
+from mlx_gateloop.app.server import middleware
 
 from mlx_gateloop.cli import main
 
@@ -71,7 +71,7 @@ def test_uploads_and_large_requests_are_refused(server):
     assert upload.status == 403
     connection = http.client.HTTPConnection(server.url.split("/")[2], timeout=120)
     connection.putrequest("POST", "/gradio_api/queue/join")
-    connection.putheader("Content-Length", str(guard.MOST_BYTES + 1))
+    connection.putheader("Content-Length", str(middleware.MOST_BYTES + 1))
     connection.endheaders()  # the answer comes before the body
     assert connection.getresponse().status == 413
     connection.close()

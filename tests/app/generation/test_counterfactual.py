@@ -10,7 +10,7 @@ from mlx_gateloop.app.generation.engine import Engine
 from mlx_gateloop.app.generation.models import Models
 from mlx_gateloop.app.generation.sampler import Sampler
 from mlx_gateloop.app.generation.words import Words
-from mlx_gateloop.app.server import EMBEDDED
+from mlx_gateloop.app.server.launch import EMBEDDED
 
 import mlx_gateloop as gl
 from mlx_gateloop.errors import InputError

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from mlx_gateloop.app import security
+from mlx_gateloop.app.server import security
 
 from mlx_gateloop.cli import main
 from mlx_gateloop.errors import InputError

@@ -1,14 +1,10 @@
-"""uvicorn's server with limits: of connections, and of the time of a request."""
+"""Connections with limits: of their number, and of the time of a request."""
 
 import asyncio
 import resource
 import sys
-from collections.abc import Callable
 from typing import ClassVar
 
-from gradio import http_server
-from starlette.types import ASGIApp
-from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_SECONDS = 10  # for the next request of a connection, and for a reader to go on reading
@@ -90,17 +86,3 @@ def most_connections() -> int:
     # a closed connection has its file for two more rounds of the event loop
     room = sys.maxsize if soft < 0 else soft - OTHER_FILES - 3 * BACKLOG
     return max(BACKLOG, min(MOST_CONNECTIONS, room))
-
-
-class Server(http_server.Server):
-    """Gradio's server with the options that Gradio does not pass on to uvicorn.
-
-    Args:
-        config: Gradio's, of uvicorn.
-        guarded: Puts a guard around the app.
-    """
-
-    def __init__(self, config: Config, guarded: Callable[[ASGIApp], ASGIApp]) -> None:
-        config.http, config.ws, config.backlog = Connection, "none", BACKLOG
-        config.app = guarded(config.app)  # type: ignore[arg-type]
-        super().__init__(config)

@@ -2,12 +2,6 @@
 
 import logging
 
-from gradio import queueing, routes
-
-LOG = logging.getLogger(__name__)
-# What a client can make them write; `__package__` is app or mlx_gateloop.app.
-OURS = ("log", "guard", "generation.engine", "generation.worker")
-LOGGERS = ("asyncio", "uvicorn.error", *(f"{__package__}.{name}" for name in OURS))
 MOST_ERRORS = 100  # different ones; each takes some 5 kB
 
 
@@ -30,18 +24,8 @@ class FirstOfEach(logging.Filter):
         return is_new
 
 
-class _Logged:
-    """Takes the place of the module `traceback` where Gradio prints the errors of requests."""
-
-    @staticmethod
-    def print_exc() -> None:
-        LOG.exception("an event failed")
-
-
-def keep_short() -> None:
-    """Log each error once, those that Gradio prints too."""
-    first = FirstOfEach()
-    for name in LOGGERS:
-        logging.getLogger(name).addFilter(first)
-    for module in (queueing, routes):
-        vars(module)["traceback"] = _Logged
+def handler() -> logging.Handler:
+    """Make a handler for the root logger that writes each error once."""
+    made = logging.StreamHandler()
+    made.addFilter(FirstOfEach())
+    return made

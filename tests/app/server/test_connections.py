@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from mlx_gateloop.app import connections
+from mlx_gateloop.app.server import connections
 from starlette.responses import PlainTextResponse
 from uvicorn import Config, Server
 

@@ -6,8 +6,8 @@ import pytest
 from helpers.hostile import SLOW_TEXT, TEMPLATES, TOKENIZERS, save_hostile_model
 from helpers.models import save_tiny_model
 from helpers.steps import result
-from mlx_gateloop.app.generation import isolation
-from mlx_gateloop.app.generation.isolation import Bounds, Isolated
+from mlx_gateloop.app.server import isolation
+from mlx_gateloop.app.server.isolation import Bounds, Isolated
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling

@@ -1,7 +1,7 @@
 """Values from pages and programs."""
 
 import pytest
-from mlx_gateloop.app import request_values
+from mlx_gateloop.app.server import request_values
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gradio.routes
 import pytest
-from mlx_gateloop.app import guard, wrong_logins
+from mlx_gateloop.app.server import middleware, wrong_logins
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
@@ -17,7 +17,7 @@ OURS, THEIRS = "http://testserver", "http://localhost:9999"
 
 
 def guarded(app=None):
-    return guard.Guard(app or PlainTextResponse("fine"), Path("/files"))
+    return middleware.Guard(app or PlainTextResponse("fine"), Path("/files"))
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ def client():
 
 def test_every_answer_carries_the_policy(client):
     for path in ("/", "/closed"):
-        assert client.get(path).headers["content-security-policy"] == guard.POLICY
+        assert client.get(path).headers["content-security-policy"] == middleware.POLICY
 
 
 def test_the_size_of_a_request_is_limited(client):
-    fill = b" " * (guard.MOST_BYTES - 2)
+    fill = b" " * (middleware.MOST_BYTES - 2)
     json_type = {"content-type": "application/json"}
     assert client.post(CALL, content=b"{}" + fill, headers=json_type).text == "fine"
     assert client.post(CALL, content=b"{}" + fill + b" ", headers=json_type).status_code == 413
@@ -64,7 +64,7 @@ def test_a_body_larger_than_it_said_is_refused_while_it_comes():
 
 
 def test_half_a_body_is_given_up(monkeypatch):
-    monkeypatch.setattr(guard, "BODY_SECONDS", 0.01)
+    monkeypatch.setattr(middleware, "BODY_SECONDS", 0.01)
     answer = ask([b"["])
     assert answer["status"] == 408
     assert (b"connection", b"close") in answer["headers"]
@@ -165,7 +165,7 @@ def test_a_file_in_a_request_is_not_taken_wherever_it_is(client):
 
 def test_a_request_of_many_values_never_reaches_gradio(client):
     json_type = {"content-type": "application/json"}
-    assert client.post(CALL, json={"data": [[]] * guard.MOST_VALUES}).status_code == 413
+    assert client.post(CALL, json={"data": [[]] * middleware.MOST_VALUES}).status_code == 413
     assert client.post(CALL, content="[" * 1_900, headers=json_type).status_code == 400
     assert client.post(CALL, json={"data": ["," * 16_000, *range(20)]}).text == "fine"
 
@@ -190,7 +190,7 @@ def test_an_error_that_anybody_can_provoke_is_answered(caplog):
         raise KeyError(scope["path"])
 
     answer = TestClient(guarded(unknown)).get("/config")
-    assert (answer.status_code, answer.text) == (500, guard.FAILED)
+    assert (answer.status_code, answer.text) == (500, middleware.FAILED)
     assert TestClient(guarded(unknown_later)).get("/config").text == "begun"
     assert len(caplog.records) == 2
 

@@ -9,20 +9,19 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mlx_gateloop.errors import InputError, one_line
 
-from .chat_tokenizer import ChatTokenizer
+from ..generation.chat_tokenizer import ChatTokenizer
+from ..generation.run import Steps
 
-T = TypeVar("T")
-Steps = Generator[None, None, T]  # others take their turns wherever it yields
 MOST_REPLY = 64 * 2**20  # bytes; JSON of MOST_CHARACTERS, each escaped, and their tokens are less
 PATIENCE = 0.001  # seconds of the engine for a reply, which usually takes a tenth of this
 

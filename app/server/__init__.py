@@ -1,0 +1,1 @@
+"""The server: limits, isolation, logins and connections."""

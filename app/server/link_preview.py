@@ -1,0 +1,40 @@
+"""The preview of a link to the app."""
+
+import re
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+META = re.compile(rb'<meta\s+(?:property="og:|name="twitter:)[^>]*>')
+PREVIEW = {
+    "title": "GateLoop",
+    "type": "website",
+    "description": "A chat that shows what the model remembers and forgets",
+}
+HEAD = "<head>" + "".join(f'<meta property="og:{k}" content="{v}" />' for k, v in PREVIEW.items())
+
+
+class LinkPreview:
+    """Names this project in the page's head, where Gradio names itself.
+
+    Args:
+        app: Gradio's, within its compression.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start: Message = {}
+
+        async def send_renamed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                start.update(message)  # it waits for the new length
+                return
+            body = META.sub(b"", message["body"]).replace(b"<head>", HEAD.encode(), 1)
+            MutableHeaders(raw=start["headers"])["content-length"] = str(len(body))
+            await send(start)
+            await send({**message, "body": body})
+
+        is_page = scope["type"] == "http" and scope["path"] == "/"
+        await self._app(scope, receive, send_renamed if is_page else send)

@@ -1,0 +1,67 @@
+"""The log stays short."""
+
+import asyncio
+import logging
+
+import gradio as gr
+import pytest
+from mlx_gateloop.app.server import log
+from mlx_gateloop.app.server.blocks import Page
+
+
+@pytest.fixture
+def logger(caplog):
+    caplog.handler.addFilter(first := log.handler().filters[0])
+    yield logging.getLogger("anything")
+    caplog.handler.removeFilter(first)
+
+
+def fail(logger, number):
+    try:
+        raise KeyError(number)
+    except KeyError:
+        logger.exception("failed")
+
+
+def test_each_error_is_logged_once(logger, caplog):
+    for number in range(50):
+        fail(logger, number)
+        logger.error("no room\n%s", number)
+        logger.error("of model %s", number % 2)
+    assert [record.getMessage().split("\n")[0] for record in caplog.records] == [
+        "failed",
+        "no room",
+        "of model 0",
+        "of model 1",
+    ]
+    assert caplog.records[0].exc_info[0] is KeyError
+
+
+def test_the_number_of_errors_is_bounded(logger, caplog):
+    for number in range(1000):
+        logger.error("number %s", number)
+    assert len(caplog.records) == log.MOST_ERRORS
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "logged"),
+    [
+        (KeyError("x"), "'x'", 1),
+        (gr.Error("a wrong choice"), "a wrong choice", 1),  # Gradio's own, of a hand-made request
+        (gr.Error("a complaint", print_exception=False), "a complaint", 0),
+    ],
+)
+def test_an_event_that_fails_is_logged_and_never_printed(error, message, logged, caplog, capsys):
+    async def fail():
+        raise error
+
+    async def answered():  # within a loop: Gradio makes one otherwise, and never closes it
+        with Page() as page:
+            gr.Button().click(fail, None, None)
+        await page.process_api(0, [])
+
+    with pytest.raises(gr.Error) as answer:
+        asyncio.run(answered())
+    assert (answer.value.message, answer.value.print_exception) == (message, False)
+    assert len(caplog.records) == logged
+    assert capsys.readouterr().err == ""
