@@ -17,7 +17,7 @@ from mlx_gateloop.model.lm import Model
 
 LAYER_TYPE = "gateloop_layer"
 # What --force may replace: the files of a model directory, with those that mlx_lm adds.
-WRITTEN = ("*.safetensors", "*.json", "*.jinja", "*.model", "README.md", ".gitattributes")
+WRITTEN = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.py", "README.md", ".gitattributes")
 
 
 def check_target(target: Path, sources: list[Path], force: bool, is_file: bool = False) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,35 @@ from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, is_panic, one_line, shown
 from mlx_gateloop.io.checks import check
 from mlx_gateloop.io.files import flush, flush_tree
+from mlx_gateloop.model.arguments import GATED
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import stop_token_ids
 
 LOG = logging.getLogger(__name__)
+MODEL_FILE = "gateloop.py"
+# The options that the standalone model does not have; their defaults are all it knows.
+PACKAGE_ONLY = (
+    "mixer",
+    "query",
+    "rope_theta",
+    "mixing_size",
+    "transition_per",
+    "ablation",
+    "input_gate",
+    "query_activation",
+    "value_activation",
+    "state_activation",
+    "sub_norm",
+    "activation",
+    "projection_bias",
+)
+NEEDS_PACKAGE = (
+    'raise ImportError("this model needs its package: pip install mlx-gateloop, '
+    'then gateloop mlx-lm generate --model DIR")\n'
+)
 SAVING = ".saving"  # the folder in a model directory where `save` writes
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+OUR_CODE = {"model_file": None}  # for mlx-lm: no directory's code runs
 # The files that are read to load a model; none of them is code.
 LOADED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 
@@ -89,7 +113,7 @@ def _load(directory: Path, source: str) -> tuple[nn.Module, Any]:
     from mlx_lm import load as load_with_mlx_lm
 
     with _refusing(source, "cannot be loaded"):
-        model, tokenizer = load_with_mlx_lm(str(directory))
+        model, tokenizer = load_with_mlx_lm(str(directory), model_config=OUR_CODE)
         tokenizer.decode(tokenizer.encode("a"))  # some files are read, and then of no use
     return model, tokenizer
 
@@ -117,7 +141,7 @@ def load_weights(directory: Path) -> nn.Module:
     if is_ours:
         _check_directory(directory)
     with _refusing(str(directory), "cannot be loaded"):
-        model, _ = load_with_mlx_lm(directory)
+        model, _ = load_with_mlx_lm(directory, model_config=OUR_CODE)
     return _usable(model, str(directory)) if is_ours else model
 
 
@@ -213,6 +237,9 @@ def load_model(path: str | os.PathLike[str]) -> Model:
 def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:
     """Write a directory that `load` and every `mlx_lm` command take.
 
+    `gateloop.py` in it is the model in one file, on MLX and mlx-lm alone. `mlx_lm.generate
+    --trust-remote-code` and the like run it; `load` never does.
+
     All files are completed in a folder `.saving` inside it before the first is moved into place,
     so a failure leaves an older model in `path` as it was. Other files in `path` stay.
 
@@ -245,15 +272,26 @@ def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:
 def _write(model: Model, tokenizer: Any, directory: Path) -> None:
     weights = dict(tree_flatten(model.parameters()))
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
-    token_ids: dict[str, Any] = {}
+    args = model.args
+    resolved = {"num_heads": args.heads, "num_outputs": args.outputs}
+    config = asdict(args) | resolved | _quantized(model)
     if tokenizer is not None:
         tokenizer.save_pretrained(directory)
         token_ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "pad_token_id")}
         token_ids["eos_token_id"] = stop_token_ids(tokenizer)  # also the end of a chat's turn
         _write_json(directory / "generation_config.json", token_ids)
-    args = model.args
-    resolved = {"num_heads": args.heads, "num_outputs": args.outputs}
-    _write_json(directory / "config.json", asdict(args) | resolved | token_ids | _quantized(model))
+        (directory / MODEL_FILE).write_text(_model_file(args), encoding="utf-8")
+        config |= token_ids | {"model_file": MODEL_FILE}
+    _write_json(directory / "config.json", config)
+
+
+def _model_file(args: ModelArgs) -> str:
+    """Return the standalone model, or if it lacks one of the options an error that says so."""
+    defaults = ModelArgs()
+    missing = [n for n in PACKAGE_ONLY if getattr(args, n) != getattr(defaults, n)]
+    if missing or args.transition not in GATED:
+        return NEEDS_PACKAGE
+    return (files("mlx_gateloop.model") / "standalone.py").read_text(encoding="utf-8")
 
 
 def _quantized(model: Model) -> dict[str, Any]:

@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="PyTorch's files are written with to
 FILES = {
     "README.md",
     "config.json",
+    "gateloop.py",
     "generation_config.json",
     "model.safetensors",
     "tokenizer.json",

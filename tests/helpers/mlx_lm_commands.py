@@ -2,20 +2,22 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import mlx.core as mx
+import mlx_lm
 import numpy as np
 from helpers.models import chat_tokenizer, tiny_model
 from mlx.utils import tree_flatten
-from mlx_lm import load
 from mlx_lm.tuner.datasets import TextDataset
 
-from mlx_gateloop.io.models import save
+from mlx_gateloop.io.models import OUR_CODE, save
 from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.model.lm import is_state_transition
 
 TEXT = "".join(f"{n} times {n} is {n * n}.\n" for n in range(40, 240))
 PROMPT = "3 times 3"
+load = partial(mlx_lm.load, model_config=OUR_CODE)  # it knows our type
 
 
 def saved(path, tokenizer=None, **options):

@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm import load, stream_generate
+from mlx_lm import stream_generate
 from mlx_lm.sample_utils import make_sampler
 
+from mlx_gateloop import load
+
+OURS = (sys.executable, "-m", "mlx_gateloop", "mlx-lm")
 START_SECONDS = 180
 ANSWER_SECONDS = 180
 ATTEMPTS = 10
@@ -75,13 +78,14 @@ class Server:
 
 
 @contextmanager
-def serving(model: object, log: Path, *options: object) -> Iterator[Server]:
-    """Run the server on a free port until the block ends."""
+def serving(
+    model: object, log: Path, *options: object, mlx_lm: Sequence[object] = OURS
+) -> Iterator[Server]:
+    """Run the server on a free port until the block ends; `mlx_lm` begins its command."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "mlx_gateloop", "mlx-lm", "server", "--model", model]
-    command += ["--port", port, *options]
+    command = [*mlx_lm, "server", "--model", model, "--port", port, *options]
     with log.open("wb") as out:
         process = subprocess.Popen(list(map(str, command)), stdout=out, stderr=out)
     server = Server(process, port)
@@ -120,7 +124,7 @@ class Single:
     """
 
     def __init__(self, path: object) -> None:
-        self.model, self.tokenizer = load(str(path))
+        self.model, self.tokenizer = load(path)
         self.answer = cache(self._answer)
 
     def __call__(self, body: Body) -> str:

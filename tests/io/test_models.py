@@ -5,6 +5,7 @@ import json
 import resource
 import signal
 from io import StringIO
+from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -15,7 +16,8 @@ from mlx.utils import tree_flatten
 from mlx_lm import load as load_with_mlx_lm
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io.models import load, load_model, load_weights, save
+from mlx_gateloop.io.models import OUR_CODE, load, load_any, load_model, load_weights, save
+from mlx_gateloop.model import standalone
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tokenizer import byte_tokenizer, stop_token_ids
 
@@ -26,6 +28,7 @@ FILES = {
     "tokenizer_config.json",
     "chat_template.jinja",
     "generation_config.json",
+    "gateloop.py",
 }
 
 
@@ -69,13 +72,30 @@ def test_what_is_saved_is_loaded(tokenizer, tmp_path, options):
     assert loaded_tokenizer.eos_token_ids == set(stop_token_ids(tokenizer))
 
 
+def test_the_model_in_one_file_is_copied_where_it_has_all_options(tokenizer, tmp_path):
+    for options in ({"gate": "polar_abs", "num_heads": 4}, {"dropout": 0.1, "norm": "rms"}):
+        save(tiny(tokenizer, **options), tokenizer, tmp_path / "model")
+        copy = (tmp_path / "model" / "gateloop.py").read_bytes()
+        assert copy == Path(standalone.__file__).read_bytes()
+    for options in ({"transition": "lru"}, {"mixer": "softmax"}, {"sub_norm": True}):
+        save(tiny(tokenizer, **options), tokenizer, tmp_path / "model")
+        with pytest.raises(ImportError, match="pip install mlx-gateloop, then"):
+            exec((tmp_path / "model" / "gateloop.py").read_text())
+
+
+@pytest.mark.parametrize("load", [lambda p: load(p)[0], lambda p: load_any(p)[0], load_weights])
+def test_a_changed_file_is_never_run(saved, load):
+    (saved / "gateloop.py").write_text("raise SystemExit('it ran')")
+    assert type(load(saved)) is Model
+
+
 def test_config_says_what_the_model_is(tokenizer, saved):
     config = json.loads((saved / "config.json").read_text())
     expected = {"model_type": "gateloop", "hidden_size": 64, "num_heads": 64, "bias": True}
     assert config.items() >= expected.items()
     assert config["num_outputs"] == config["vocab_size"] == len(tokenizer)
     assert config["eos_token_id"] == stop_token_ids(tokenizer)
-    assert "model_file" not in config
+    assert config["model_file"] == "gateloop.py"
     _, metadata = mx.load(str(saved / "model.safetensors"), return_metadata=True)
     assert metadata == {"format": "mlx"}
 
@@ -93,7 +113,7 @@ def test_a_quantized_model_is_saved_quantized(tokenizer, tmp_path):
     model = tiny(tokenizer)
     nn.quantize(model, group_size=32, bits=8)
     save(model, tokenizer, tmp_path / "model")
-    loaded, _ = load_with_mlx_lm(str(tmp_path / "model"))
+    loaded, _ = load_with_mlx_lm(str(tmp_path / "model"), model_config=OUR_CODE)
     assert type(loaded.layers[0].time_mixing.q_proj) is nn.QuantizedLinear
     assert mx.array_equal(loaded(PROMPT), model(PROMPT))
 
@@ -306,7 +326,7 @@ def test_half_precision_weights_are_saved_in_their_dtype(tokenizer, tmp_path):
     model = tiny(tokenizer)
     model.layers[0].channel_mixing.set_dtype(mx.bfloat16)
     save(model, tokenizer, tmp_path / "model")
-    loaded, _ = load_with_mlx_lm(str(tmp_path / "model"))
+    loaded, _ = load_with_mlx_lm(str(tmp_path / "model"), model_config=OUR_CODE)
     assert loaded.layers[0].channel_mixing.up_proj.weight.dtype == mx.bfloat16
     assert mx.array_equal(loaded(PROMPT), model(PROMPT))
 

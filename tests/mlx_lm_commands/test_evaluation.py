@@ -8,8 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-from helpers.mlx_lm_commands import PROMPT, TEXT, greedy, local_dataset
-from mlx_lm import load
+from helpers.mlx_lm_commands import PROMPT, TEXT, greedy, load, local_dataset
 
 
 def test_perplexity(directory, main, monkeypatch):
@@ -37,7 +36,7 @@ def test_evaluate_with_the_harness(directory, monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delitem(sys.modules, "mlx_lm.evaluate", raising=False)
     evaluate = importlib.import_module("mlx_lm.evaluate")
-    harnessed = evaluate.MLXLM(directory, use_chat_template=False)
+    harnessed = evaluate.MLXLM(directory, use_chat_template=False, trust_remote_code=True)
     model, tokenizer = load(directory)
 
     pairs = [("2 times 2", " is 4."), ("2 times 2", " is five"), ("7", "!")]

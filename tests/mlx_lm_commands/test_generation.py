@@ -9,8 +9,8 @@ import urllib.error
 import urllib.request
 
 import pytest
-from helpers.mlx_lm_commands import PROMPT, TEXT, child, greedy, saved
-from mlx_lm import batch_generate, load, stream_generate
+from helpers.mlx_lm_commands import PROMPT, TEXT, child, greedy, load, saved
+from mlx_lm import batch_generate, stream_generate
 
 from mlx_gateloop.tokenizer import byte_tokenizer
 
