@@ -16,13 +16,12 @@ gateloop generate --model . --prompt "Once upon a time"
 LAYER_USE = """```python
 import json
 
-from mlx_gateloop.model.arguments import LayerArgs
-from mlx_gateloop.model.layers import GateLoopLayer
+import mlx_gateloop as gl
 
 with open("config.json") as file:
     config = json.load(file)
-del config["model_type"]
-layer = GateLoopLayer(LayerArgs(**config))
+del config["model_type"], config["mixer"]
+layer = gl.GateLoop(config.pop("hidden_size"), heads=config.pop("num_heads"), **config)
 layer.load_weights("model.safetensors")
 ```"""
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import LayerArgs
-from mlx_gateloop.model.layers import GateLoopLayer
+from mlx_gateloop.model.layer import GateLoop
 from mlx_gateloop.model.lm import Model, ModelArgs, is_state_transition
 
 from .options import FLOATS
@@ -52,7 +52,11 @@ class Plan:
     def build(self) -> nn.Module:
         """Build our module with random weights, in evaluation mode."""
         args = self.args
-        return (Model(args) if isinstance(args, ModelArgs) else GateLoopLayer(args)).eval()
+        if isinstance(args, ModelArgs):
+            return Model(args).eval()
+        options = asdict(args)
+        dim, heads, _ = (options.pop(name) for name in ("hidden_size", "num_heads", "mixer"))
+        return GateLoop(dim, heads=heads, **options).eval()
 
     def reference(self) -> Reference:
         """Build the source's own model with the checkpoint's weights.

@@ -12,6 +12,7 @@ import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.layer import GateLoop
 from mlx_gateloop.model.lm import Model, ModelArgs
 
 from .options import TOLERANCE
@@ -96,7 +97,9 @@ def random_inputs(args: LayerArgs, length: int) -> np.ndarray:
 
 def outputs(model: nn.Module, inputs: np.ndarray) -> np.ndarray:
     """Our logits (a layer's output), float32."""
-    return np.array(model(mx.array(inputs)).astype(mx.float32))
+    y = model(mx.array(inputs))
+    y = y[0] if isinstance(model, GateLoop) else y  # it returns its state too
+    return np.array(y.astype(mx.float32))
 
 
 def one_by_one(model: Model, tokens: np.ndarray) -> np.ndarray:

@@ -14,30 +14,25 @@ _register.install()  # first: it prepares MLX's BLAS before MLX is imported
 if TYPE_CHECKING:
     from mlx_gateloop import watch
     from mlx_gateloop.io.models import load, save
+    from mlx_gateloop.model.layer import GateLoop
     from mlx_gateloop.model.lm import Model, ModelArgs
-    from mlx_gateloop.ops import (
-        Transition,
-        convolve,
-        gate_loop,
-        gate_loop_softmax,
-        linear_scan,
-    )
+    from mlx_gateloop.ops import Transition, gate_loop, linear_scan
 
 __version__ = "0.1.0"
 __all__ = [
+    "GateLoop",
     "Model",
     "ModelArgs",
     "Transition",
-    "convolve",
     "gate_loop",
-    "gate_loop_softmax",
     "linear_scan",
     "load",
     "save",
     "watch",
 ]
 
-_FROM = {"Model": "model.lm", "ModelArgs": "model.lm", "load": "io.models", "save": "io.models"}
+_FROM = {"GateLoop": "model.layer", "Model": "model.lm", "ModelArgs": "model.lm"}
+_FROM |= {"load": "io.models", "save": "io.models"}
 _MODULES = ("ops", "watch")
 
 

@@ -1,6 +1,6 @@
 """`SimpleGateLoopLayer` of PyPI's gateloop-transformer (0.2.5): a layer with real gates.
 
-It is no language model: its directory holds a `mlx_gateloop.model.layers.GateLoopLayer`.
+It is no language model: its directory holds a `mlx_gateloop.GateLoop`.
 """
 
 from typing import ClassVar

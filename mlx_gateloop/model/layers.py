@@ -19,6 +19,7 @@ from mlx_gateloop.ops.relative import relative_attention
 # mlx-lm, which is untyped, makes caches, and masks other than arrays.
 Cache = Any
 Mask = Any
+Record = Callable[[mx.array, mx.array, Transition], None]  # of q, k and a
 ACTIVATE: dict[str, Callable[[mx.array], mx.array]] = {
     "identity": lambda x: x,
     "tanh": mx.tanh,
@@ -71,27 +72,47 @@ class TimeMixing(Gates):
         Returns:
             `[batch, length, hidden]` in x's dtype.
         """
+        y, state = self.mix(
+            x,
+            None if cache is None else cache[0],
+            mask if isinstance(mask, mx.array) else None,
+            record=getattr(cache, "record", None),
+        )
+        if cache is not None:
+            cache[0] = state
+        return y
+
+    def mix(
+        self,
+        x: mx.array,
+        state: mx.array | None,
+        mask: mx.array | None = None,
+        reverse: bool = False,
+        record: Record | None = None,
+    ) -> tuple[mx.array, mx.array]:
+        """Compute the output and the state after the last token, as `gate_loop` returns it."""
         args = self.args
-        q, key, v, transition = self._inputs(x, cache)
+        q, key, v, transition = self._inputs(x, record)
         reads_state = args.state_activation != "identity"
         y, state = (self.operator or gate_loop)(
             mx.ones_like(q) if reads_state else q,
             key,
             v,
             transition,
-            None if cache is None else cache[0],
-            mask=mask if isinstance(mask, mx.array) else None,
+            state,
+            mask=mask,
+            reverse=reverse,
             # With a = 1 errors never decay; a tree of sums accumulates fewer than a loop.
             backend="ops" if args.ablation == "transition" else "auto",
         )
-        if cache is not None:
-            cache[0] = state
         if reads_state:
             y = q * ACTIVATE[args.state_activation](y)
-        return self._output(x, y)
+        return self._output(x, y), state
 
-    def _inputs(self, x: mx.array, cache: Cache) -> tuple[mx.array, mx.array, mx.array, Transition]:
-        """Compute query, key, value and transition, and report them to a recording cache."""
+    def _inputs(
+        self, x: mx.array, record: Record | None
+    ) -> tuple[mx.array, mx.array, mx.array, Transition]:
+        """Compute query, key, value and transition, and report them to a recording."""
         if "q_proj" in self:
             q = self.q_proj(x)
         else:
@@ -100,7 +121,6 @@ class TimeMixing(Gates):
         v = self._heads(ACTIVATE[self.args.value_activation](self.v_proj(x)))
         transition = self.transition(x)
         key = self._key(x, v, transition)
-        record = getattr(cache, "record", None)
         if record is not None and self.args.transition != "none":
             record(q, key, transition)
         return q, key, v, transition
@@ -150,7 +170,7 @@ class SoftmaxMixing(TimeMixing):
         Returns:
             `[batch, length, hidden]` in x's dtype.
         """
-        q, key, v, transition = self._inputs(x, cache)
+        q, key, v, transition = self._inputs(x, getattr(cache, "record", None))
         log = () if self.args.transition == "none" else transition.logarithm()
         keys = mx.concatenate([key, *log], -1).swapaxes(1, 2)  # [B, L, H, K] -> [B, H, L, K]
         q, v = q.swapaxes(1, 2), v.swapaxes(1, 2)
@@ -187,7 +207,7 @@ class LayerNorm(nn.LayerNorm):
         return layer_norm(x, self.weight, self.bias, self.eps)
 
 
-def norm(args: LayerArgs) -> nn.Module:
+def make_norm(args: LayerArgs) -> nn.Module:
     """Make a norm of the model's kind.
 
     "rms" is x / |x| sqrt(hidden_size) weight as in gateloop-transformer. There torch's F.normalize
@@ -213,19 +233,6 @@ class ChannelMixing(nn.Module):
         return self.down_proj(self.activate(self.up_proj(x)))
 
 
-class GateLoopLayer(nn.Module):
-    """Norm and time mixing without a skip, for use in other models."""
-
-    def __init__(self, args: LayerArgs) -> None:
-        super().__init__()
-        self.time_norm = norm(args)
-        self.time_mixing = MIXING[args.mixer](args)
-
-    def __call__(self, x: mx.array, mask: Mask = None, cache: Cache = None) -> mx.array:
-        """Apply the norm, then `TimeMixing`; arguments as there."""
-        return self.time_mixing(self.time_norm(x), mask, cache)
-
-
 class Block(nn.Module):
     """One model layer: x + time_mixing(norm(x)), then x + channel_mixing(norm(x)).
 
@@ -235,9 +242,9 @@ class Block(nn.Module):
     def __init__(self, args: LayerArgs) -> None:
         super().__init__()
         self.is_post = args.norm_position == "post"
-        self.time_norm = norm(args)
+        self.time_norm = make_norm(args)
         self.time_mixing = MIXING[args.mixer](args)
-        self.channel_norm = norm(args)
+        self.channel_norm = make_norm(args)
         self.channel_mixing = ChannelMixing(args)
         self.dropout = nn.Dropout(args.dropout)
 

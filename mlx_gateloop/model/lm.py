@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.model.arguments import STRICT, Count, LayerArgs
 from mlx_gateloop.model.gates import projection
-from mlx_gateloop.model.layers import Block, Cache, Mask, norm
+from mlx_gateloop.model.layers import Block, Cache, Mask, make_norm
 
 # Keys that mlx-lm and transformers add to a config.json; they have no meaning here.
 FOREIGN_KEYS = {
@@ -112,7 +112,7 @@ class GateLoopModel(nn.Module):
             self.embed_tokens.weight = mx.random.normal((args.vocab_size, size))
         self.dropout = nn.Dropout(args.dropout)
         self.layers = [Block(args) for _ in range(args.num_hidden_layers)]
-        self.norm = norm(args) if args.final_norm else nn.Identity()
+        self.norm = make_norm(args) if args.final_norm else nn.Identity()
 
     def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
         x = self.dropout(self.embed_tokens(tokens))

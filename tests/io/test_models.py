@@ -95,7 +95,6 @@ def test_config_says_what_the_model_is(tokenizer, saved):
     assert config.items() >= expected.items()
     assert config["num_outputs"] == config["vocab_size"] == len(tokenizer)
     assert config["eos_token_id"] == stop_token_ids(tokenizer)
-    assert config["model_file"] == "gateloop.py"
     _, metadata = mx.load(str(saved / "model.safetensors"), return_metadata=True)
     assert metadata == {"format": "mlx"}
 

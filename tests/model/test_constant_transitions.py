@@ -214,7 +214,7 @@ def test_modes_and_the_convolution_agree(transition):
             for part in (constant.first, constant.second)
         )
     )
-    for y, last in [*others, gl.convolve(q, k, v, fixed)]:
+    for y, last in [*others, gl.ops.convolve(q, k, v, fixed)]:
         np.testing.assert_allclose(y, expected, atol=2e-5)
         np.testing.assert_allclose(last, state, atol=2e-5)
 

@@ -64,7 +64,7 @@ def test_it_is_the_operators_softmax_form_with_its_gradient(options):
 
     def operator(x):
         q, k, v, a = layer._inputs(x, None)
-        return gl.gate_loop_softmax(q * q.shape[-1] ** -0.5, k, v, a).reshape(x.shape)
+        return gl.ops.gate_loop_softmax(q * q.shape[-1] ** -0.5, k, v, a).reshape(x.shape)
 
     np.testing.assert_allclose(layer(x), operator(x), atol=5e-6)
     ours, theirs = (mx.grad(lambda x, f=f: (f(x) ** 2).sum())(x) for f in (layer, operator))

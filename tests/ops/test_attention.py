@@ -59,19 +59,19 @@ def test_softmax_form(one_gate_per_head, is_complex, heads):
     case = random_case(
         3, 33, heads=heads, is_complex=is_complex, one_gate_per_head=one_gate_per_head
     )
-    assert error(gl.gate_loop_softmax(*inputs(case)), softmax_reference(case)) < 2e-6
+    assert error(gl.ops.gate_loop_softmax(*inputs(case)), softmax_reference(case)) < 2e-6
 
 
 def test_softmax_form_keeps_the_dtype_of_the_values():
     case = random_case(4, 9, dtype=mx.float16)
-    y = gl.gate_loop_softmax(*inputs(case, mx.float16))
+    y = gl.ops.gate_loop_softmax(*inputs(case, mx.float16))
     assert y.dtype == mx.float16
     assert error(y, softmax_reference(case)) < 2**-11
 
 
 def test_softmax_without_transitions_is_plain_attention():
     q, k, v = (mx.random.normal((1, 12, 2, 4), key=mx.random.key(i)) for i in range(3))
-    y = gl.gate_loop_softmax(q, k, v, mx.ones((1, 12, 2, 1)))
+    y = gl.ops.gate_loop_softmax(q, k, v, mx.ones((1, 12, 2, 1)))
     heads_first = [x.swapaxes(1, 2) for x in (q, k, v)]
     plain = mx.fast.scaled_dot_product_attention(*heads_first, scale=1.0, mask="causal")
     assert error(y, np.array(plain.swapaxes(1, 2))) < 2e-6
@@ -83,7 +83,7 @@ def test_softmax_gradient_is_right_at_resets():
     re, im = mx.real(a), mx.imag(a)
 
     def loss(re, im):
-        return (gl.gate_loop_softmax(q, k, v, re + 1j * im) ** 2).sum()
+        return (gl.ops.gate_loop_softmax(q, k, v, re + 1j * im) ** 2).sum()
 
     gradient = mx.grad(loss)(re, im)
     at_reset = np.argwhere(np.array(re) == 0)
@@ -118,4 +118,4 @@ def test_derivatives_of_the_decay_forwards_and_backwards_agree_at_resets(is_comp
 @pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 2)])
 def test_empty(shape):
     x = mx.zeros(shape)
-    assert gl.gate_loop_softmax(x, x, x, x).shape == shape
+    assert gl.ops.gate_loop_softmax(x, x, x, x).shape == shape

@@ -64,7 +64,7 @@ def test_linear_scan(arguments, message):
 
 def test_softmax_form_checks_the_same_arguments():
     with pytest.raises(ValueError, match="k: expected shape"):
-        gl.gate_loop_softmax(FLAT, HEADS, FLAT, FLAT)
+        gl.ops.gate_loop_softmax(FLAT, HEADS, FLAT, FLAT)
 
 
 @pytest.mark.parametrize("backend", ["native", "metal", "cuda"])

@@ -38,7 +38,7 @@ cases = st.builds(
 @given(case=cases)
 def test_it_is_the_scan(case):
     (q, k, v), a = arguments(case, case.q.shape[-1] == 1)
-    y, h = gl.convolve(q, k, v, a)
+    y, h = gl.ops.convolve(q, k, v, a)
     expected, state = gl.gate_loop(q, k, v, at_every_step(a, q), mode="scan")
     assert error(y, np.array(expected)) < 5e-6
     assert error(h, np.array(state)) < 5e-6
@@ -58,7 +58,7 @@ def test_gradients_are_the_scans(form):
         return (result[0] * dy).sum() + (result[1] * dh).sum()
 
     def convolved(q, k, v, first, second):
-        return loss(gl.convolve(q, k, v, make(first, second)))
+        return loss(gl.ops.convolve(q, k, v, make(first, second)))
 
     def scanned(q, k, v, first, second):
         parts = (mx.broadcast_to(x, q.shape) for x in (first, second))
@@ -75,7 +75,7 @@ def test_a_long_memory_stays_exact():
     length = 5000
     k = mx.random.normal((1, length, 2), key=mx.random.key(0))
     a = np.exp(np.array([-1 / 4000, -1 / 50]) + 1j * np.array([0.3, 3.0])).astype(np.complex64)
-    y, h = gl.convolve(mx.ones_like(k), mx.ones_like(k), k, mx.array(a))
+    y, h = gl.ops.convolve(mx.ones_like(k), mx.ones_like(k), k, mx.array(a))
     states = np.zeros((length, 2), complex)
     state = np.zeros(2, complex)
     for n, x in enumerate(np.array(k[0], np.float64)):
@@ -93,14 +93,14 @@ def test_powers():
 
 def test_half_precision_goes_in_and_out():
     x = mx.random.normal((1, 9, 2)).astype(mx.float16)
-    y, h = gl.convolve(x, x, x, mx.array([0.5, 1.0]))
+    y, h = gl.ops.convolve(x, x, x, mx.array([0.5, 1.0]))
     assert (y.dtype, h.dtype) == (mx.float16, mx.float32)
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 2), (2, 0, 2, 3)])
 def test_empty(shape):
     x = mx.zeros(shape)
-    y, h = gl.convolve(x, x, x, mx.zeros(shape[2:]))
+    y, h = gl.ops.convolve(x, x, x, mx.zeros(shape[2:]))
     assert y.shape == shape
     assert h.shape == gl.gate_loop(x, x, x, x)[1].shape
     assert not mx.any(h)
@@ -120,11 +120,11 @@ def test_empty(shape):
 def test_what_does_not_fit_is_named(a, message):
     x = mx.zeros((2, 5, 3))
     with pytest.raises(ValueError, match=message):
-        gl.convolve(x, x, x, a)
+        gl.ops.convolve(x, x, x, a)
 
 
 def test_heads_may_share_a_transition():
     x = mx.zeros((2, 5, 3, 4))
     with pytest.raises(ValueError, match=r"a: expected \(3, 4\) or \(3, 1\), got \(4,\)"):
-        gl.convolve(x, x, x, mx.zeros((4,)))
-    assert gl.convolve(x, x, x, mx.zeros((3, 1)))[0].shape == x.shape
+        gl.ops.convolve(x, x, x, mx.zeros((4,)))
+    assert gl.ops.convolve(x, x, x, mx.zeros((3, 1)))[0].shape == x.shape

@@ -78,7 +78,7 @@ def test_all_ways_agree_at_any_shape_dtype_and_layout(case):
         assert h.shape == (q.shape[0], 1 + a.is_complex, *q.shape[2:], *v.shape[3:])
         assert close(y, found[0][0], 0.02 if v.dtype != mx.float32 else 2e-4)
         assert close(h, found[0][1])
-    y = gl.gate_loop_softmax(*arguments[:4])
+    y = gl.ops.gate_loop_softmax(*arguments[:4])
     assert (y.shape, y.dtype) == (v.shape, v.dtype)
     assert mx.isfinite(y).all()
 
@@ -163,7 +163,7 @@ def test_what_does_not_fit_is_named(arguments, fitting):
         arguments[:4] = [mx.zeros((2, 3, 4)) if i else x for i, x in enumerate(arguments[:4])]
     *most, h0, mask = arguments
     raises_a_value_error_or_returns(gl.gate_loop, *most, h0, mask=mask)
-    raises_a_value_error_or_returns(gl.gate_loop_softmax, *most)
+    raises_a_value_error_or_returns(gl.ops.gate_loop_softmax, *most)
     raises_a_value_error_or_returns(gl.linear_scan, most[0], most[1], h0)
 
 

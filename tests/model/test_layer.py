@@ -1,0 +1,100 @@
+"""`gl.GateLoop`: the model's time mixing as a layer that returns its state."""
+
+import doctest
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+
+import mlx_gateloop as gl
+from mlx_gateloop.model import layer as module
+
+SIZE = 8
+OPTIONS = {
+    "paper": {},
+    "fixed": {"transition": "fixed", "longest_half_life": 30},
+    "real heads": {"gate": "real", "heads": 2, "output_gate": True},
+    "polar_abs": {"gate": "polar_abs", "norm": "rms"},
+    "lru": {"transition": "lru", "norm": "layer"},
+    "other options": {"state_activation": "tanh", "mixing_size": 12, "bias": False},
+}
+
+
+@pytest.fixture(params=OPTIONS.values(), ids=OPTIONS.keys())
+def layer(request):
+    mx.random.seed(0)
+    return gl.GateLoop(SIZE, **request.param)
+
+
+def near(x, expected):
+    np.testing.assert_allclose(x, expected, atol=2e-5)
+
+
+def test_its_example_runs():
+    failed, tried = doctest.testmod(module)
+    assert (failed, tried) == (0, 7)
+
+
+def test_it_is_the_models_time_mixing_after_a_norm(layer):
+    x, cache = mx.random.normal((2, 11, SIZE)), [None]
+    y, state = layer(x)
+    near(y, layer.time_mixing(layer.time_norm(x), None, cache))
+    assert mx.array_equal(state, cache[0])
+    assert state.dtype == mx.float32
+    assert layer(x.astype(mx.bfloat16))[1].dtype == mx.float32
+
+
+def test_a_state_continues_the_text(layer):
+    x = mx.random.normal((2, 11, SIZE))
+    for reverse in (False, True):
+        y, last = layer(x, reverse=reverse)
+        parts = mx.split(x, [4, 5], axis=1)
+        state, outputs = None, []
+        for part in reversed(parts) if reverse else parts:
+            output, state = layer(part, state, reverse=reverse)
+            outputs.append(output)
+        near(mx.concatenate(outputs[::-1] if reverse else outputs, axis=1), y)
+        near(state, last)
+
+
+def test_reverse_reads_from_the_end(layer):
+    x = mx.random.normal((2, 11, SIZE))
+    backward, last = layer(x, reverse=True)
+    forward, state = layer(x[:, ::-1])
+    near(backward, forward[:, ::-1])
+    near(last, state)
+
+
+def test_a_masked_token_is_left_out(layer):
+    x = mx.random.normal((1, 6, SIZE))
+    kept = [1, 2, 4, 5]
+    y, state = layer(x, mask=mx.array([[n in kept for n in range(6)]]))
+    expected, last = layer(x[:, mx.array(kept)])
+    near(y[:, mx.array(kept)], expected)
+    near(state, last)
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_the_norm_comes_first(kind):
+    mx.random.seed(0)
+    normed, plain = (gl.GateLoop(SIZE, norm=norm) for norm in (kind, "none"))
+    plain.update({"time_mixing": normed.time_mixing.parameters()})
+    x = np.random.default_rng(0).normal(size=(1, 5, SIZE)).astype(np.float32)
+    centred = x - x.mean(-1, keepdims=True) if kind == "layer" else x
+    scale = np.sqrt((centred**2).mean(-1, keepdims=True) + (1e-5 if kind == "layer" else 0))
+    near(normed(mx.array(x))[0], plain(mx.array(centred / scale))[0])
+    assert not [name for name, _ in tree_flatten(plain.parameters()) if "norm" in name]
+
+
+def test_what_cannot_be_used_is_named():
+    with pytest.raises(ValueError, match="gate must be"):
+        gl.GateLoop(SIZE, gate="elliptic")
+    with pytest.raises(TypeError, match="mixer"):
+        gl.GateLoop(SIZE, mixer="softmax")
+    layer = gl.GateLoop(SIZE)
+    for shape in [(2, SIZE), (1, 2, SIZE + 1), (1, 1, 2, SIZE)]:
+        with pytest.raises(ValueError, match=r"x: expected the shape \[B, L, 8\], got"):
+            layer(mx.zeros(shape))
+    with pytest.raises(ValueError, match="h0"):
+        layer(mx.zeros((1, 2, SIZE)), mx.zeros((2, 2, SIZE)))
