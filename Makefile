@@ -107,7 +107,7 @@ clean:
 	  { echo "error: $(PYTHON) is older than 3.10; name a newer one: make PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 
-NATIVE := $(wildcard hook/* mlx_gateloop/ops/native/src/*)
+NATIVE := $(wildcard mlx_gateloop/ops/native/src/*)
 
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 

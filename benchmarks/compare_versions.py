@@ -35,9 +35,9 @@ NAMES = (
 WORKER = """
 import json, sys, time
 from functools import partial
+import mlx_gateloop as gl  # before MLX, for its BLAS
 import mlx.core as mx
 import numpy as np
-import mlx_gateloop as gl
 import mlx.nn as nn
 import mlx.optimizers as optim
 from mlx_gateloop.bench import model, zoo

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOMS = ("mlx_gateloop", "app", "convert", "tests", "benchmarks", "docs", "hook")
+ROOMS = ("mlx_gateloop", "app", "convert", "tests", "benchmarks", "docs")
 CODE = {".py", ".js", ".css", ".html", ".cpp", ".c", ".h", ".inc", ".metal", ".cuda"}
 CLAUSE = re.compile(r"(What|How|Whether|Which|Where|That|Whose|Who|When)\b")
 

@@ -7,9 +7,10 @@ there, which take a second.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mlx_gateloop import _register
+from mlx_gateloop import _blas
 
-_register.install()  # first: it prepares MLX's BLAS before MLX is imported
+_blas.connect(__path__)  # before MLX is imported
+import_module("mlx_gateloop.model.registered")  # mlx-lm finds the model type from now on
 
 if TYPE_CHECKING:
     from mlx_gateloop import watch

@@ -1,17 +1,15 @@
-"""The `gateloop` command: its parser, its exit codes, and errors in one line.
+"""The `gateloop` command: its exit codes, and errors in one line.
 
 `python -m app` is `main(["app", ...])` and `python -m convert` is `main(["convert", ...])`.
 """
 
-import argparse
 import io
 import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from mlx_gateloop import __version__
-from mlx_gateloop.commands import COMMANDS, extras
-from mlx_gateloop.commands.parser import Formatter, Parser
+from mlx_gateloop.commands import extras
+from mlx_gateloop.commands.parser import parse
 from mlx_gateloop.errors import InputError, shortened
 
 if TYPE_CHECKING:  # it imports MLX
@@ -56,39 +54,6 @@ def run(argv: list[str], world: "World | None" = None) -> tuple[int, str]:
         if message is None:
             raise
         return 2, f"error: {'; '.join(message.splitlines())}"
-
-
-def parse(argv: list[str]) -> argparse.Namespace:
-    """Parse a command line; a wrong one ends the process with a line on stderr."""
-    arguments = _parser(argv).parse_args(argv)
-    arguments.argv = argv
-    return arguments
-
-
-def _parser(argv: list[str]) -> Parser:
-    """The parser of all commands; only the command that `argv` names gets its arguments."""
-    parser = Parser(
-        prog="gateloop",
-        description="GateLoop language models on MLX: train, evaluate, generate, chat, convert.",
-        epilog="example: gateloop train --data my.txt --out models/mine",
-    )
-    parser.add_argument("--version", action="version", version=f"gateloop {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    called = next((word for word in argv if not word.startswith("-")), None)
-    for name, entry in COMMANDS.items():
-        command = commands.add_parser(
-            name,
-            help=entry.summary,
-            description=f"{entry.summary[0].upper()}{entry.summary[1:]}.",
-            epilog=f"example: {entry.example}",
-            allow_abbrev=False,
-            formatter_class=Formatter,
-        )
-        if name == called:
-            parser.prog = command.prog  # in the error of an unknown option
-            command.set_defaults(extra=entry.extra)
-            entry.add(command)
-    return parser
 
 
 def _users_error(error: Exception) -> str | None:

@@ -11,6 +11,8 @@ os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
 
 from hypothesis import settings
 
+import mlx_gateloop  # noqa: F401  # before MLX, for its BLAS  # isort: split
+
 # A shell starts background jobs (`make test &`) with Ctrl-C ignored, and every child inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -135,7 +135,7 @@ def _start_process(connection: Connection, path: str, bounds: Bounds) -> BasePro
         context = multiprocessing.get_context("spawn")
     else:  # imports once, and forks for every model
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["mlx_gateloop.no_torch", __name__, "mlx_lm.utils"])
+        context.set_forkserver_preload([__name__, "mlx_lm.utils"])
     process = context.Process(target=_serve, args=(connection, path, bounds), daemon=True)
     process.start()
     return process
@@ -143,8 +143,6 @@ def _start_process(connection: Connection, path: str, bounds: Bounds) -> BasePro
 
 def _serve(connection: Connection, path: str, bounds: Bounds) -> None:
     """Load the tokenizer and answer calls until the other side has gone."""
-    import mlx_gateloop.no_torch  # noqa: F401  # on macOS nothing was imported before
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):  # a panic writes its message there

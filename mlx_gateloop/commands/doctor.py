@@ -1,5 +1,6 @@
-"""A report on this machine: backends, what is missing, and how to get it."""
+"""`gateloop doctor`: this machine's backends, what is missing, and how to get it."""
 
+import argparse
 import ctypes
 import json
 import os
@@ -13,6 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlx_gateloop import _blas
 from mlx_gateloop.commands import extras
 from mlx_gateloop.ops.backends import BACKENDS
 from mlx_gateloop.ops.gpu.plans import device, stored
@@ -22,21 +24,24 @@ GET_COMPILER = "sudo apt install g++"
 GPUS = ("metal", "cuda")
 
 
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(run=lambda arguments: print(report()))
+
+
 def blas_in_use() -> str:
     """Name the library that multiplies MLX's matrices on the CPU, checked with a product."""
     if sys.platform == "darwin":
         return "Accelerate, MLX's own"
-    hook = sys.modules.get("_mlx_gateloop_hook")
-    if not hook or not hook.blas:
-        if hook and hook.no_blas == hook.OTHER_BLAS:
+    if not _blas.library:
+        if _blas.reason == _blas.OTHER_BLAS:
             return "the one that is loaded globally"
-        return f"MLX's own ({hook.no_blas if hook else NOT_INSTALLED})"
+        return f"MLX's own ({_blas.reason})"
     calls = ctypes.CDLL(None).mlx_gateloop_blas_calls  # the bridge is in the global scope
     before = calls()
     mx.eval(mx.matmul(mx.ones((8, 8)), mx.ones((8, 8)), stream=mx.cpu))
     if calls() == before:
         return "MLX's own (the bridge is open, but this MLX does not use it)"
-    return f"{_openblas(hook.blas)}, NumPy's, through the bridge"
+    return f"{_openblas(_blas.library)}, NumPy's, through the bridge"
 
 
 def report() -> str:
@@ -82,10 +87,9 @@ def _cure() -> list[str]:
     if absence():
         compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
         return [again] if compiler else [f"{GET_COMPILER}    (or your system's)", again]
-    hook = sys.modules.get("_mlx_gateloop_hook")
-    if hook and hook.no_blas in (hook.NO_SHIM, hook.BAD_SHIM):
+    if _blas.reason in (_blas.NOT_BUILT, _blas.DAMAGED):
         return [again]
-    if hook and hook.no_blas == hook.OTHER_NUMPY:
+    if _blas.reason == _blas.OTHER_NUMPY:
         return [f"{pip} --force-reinstall --no-deps --only-binary :all: numpy"]
     return []
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # slow to import
     from mlx_gateloop.data import Document
 
 
-def add_eval(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add_model(command)
     add(

@@ -18,8 +18,12 @@ PRESET_HELP = {
 }
 
 
-def add_experiment(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     add, name = command.add_argument, command.prog.split()[-1]
+    if name == "readings":
+        _add_runs(command)
+        command.set_defaults(run=_readings)
+        return
     if name == "text":
         help_text = "any text of 5 KB or more, or `python-source`: Python's standard library"
         add("--text", required=True, metavar="FILE", help=help_text)
@@ -60,11 +64,6 @@ def add_experiment(command: argparse.ArgumentParser) -> None:
         "launch`; --out must be the same folder on all of them",
     )
     command.set_defaults(run=_experiment, name=name)
-
-
-def add_readings(command: argparse.ArgumentParser) -> None:
-    _add_runs(command)
-    command.set_defaults(run=_readings)
 
 
 def _add_runs(command: argparse.ArgumentParser) -> None:

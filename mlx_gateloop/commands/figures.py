@@ -12,7 +12,7 @@ from mlx_gateloop.errors import InputError
 Drawing = tuple[str, Callable[[Path], None]]  # a name, and a function that draws to a path
 
 
-def add_figures(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add_model(command)
     add(

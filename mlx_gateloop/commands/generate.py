@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mlx_gateloop.generate import Sampling
 
 
-def add_generate(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     add_generation(command)
     command.set_defaults(run=_generate)
 

@@ -5,13 +5,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from mlx_gateloop.commands.parser import parse
 from mlx_gateloop.distributed.hosts import BACKENDS, local_hosts, read_hostfile
 from mlx_gateloop.errors import InputError
 
 OVER_RANKS = ("train", "eval")
 
 
-def add_launch(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("-n", type=int, metavar="N", help="ranks on this machine, which divide its processors")
     add(
@@ -58,7 +59,6 @@ def add_launch(command: argparse.ArgumentParser) -> None:
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    from mlx_gateloop.cli import parse
     from mlx_gateloop.distributed.launch import Settings, launch
 
     if (arguments.n is None) == (arguments.hostfile is None):

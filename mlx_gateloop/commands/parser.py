@@ -1,9 +1,12 @@
-"""Parsers, and the arguments that several commands take."""
+"""The parser of the command line, and the arguments that several commands take."""
 
 import argparse
 import re
+from importlib import import_module
 from typing import NoReturn
 
+from mlx_gateloop import __version__
+from mlx_gateloop.commands import COMMANDS
 from mlx_gateloop.errors import InputError
 
 _EXPONENT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
@@ -21,6 +24,39 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Parse a command line; a wrong one ends the process with a line on stderr."""
+    arguments = make_parser(argv).parse_args(argv)
+    arguments.argv = argv
+    return arguments
+
+
+def make_parser(argv: list[str]) -> Parser:
+    """The parser of all commands; only the command that `argv` names gets its arguments."""
+    parser = Parser(
+        prog="gateloop",
+        description="GateLoop language models on MLX: train, evaluate, generate, chat, convert.",
+        epilog="example: gateloop train --data my.txt --out models/mine",
+    )
+    parser.add_argument("--version", action="version", version=f"gateloop {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    called = next((word for word in argv if not word.startswith("-")), None)
+    for name, entry in COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=entry.summary,
+            description=f"{entry.summary[0].upper()}{entry.summary[1:]}.",
+            epilog=f"example: {entry.example}",
+            allow_abbrev=False,
+            formatter_class=Formatter,
+        )
+        if name == called:
+            parser.prog = command.prog  # in the error of an unknown option
+            command.set_defaults(extra=entry.extra)
+            import_module(f"mlx_gateloop.{entry.module}").add_arguments(command)
+    return parser
 
 
 def add_model(command: argparse.ArgumentParser) -> None:

@@ -18,7 +18,7 @@ FLAGS: dict[str, tuple[str, Any, str]] = {
 }
 
 
-def add_train(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add(
         "--config",

@@ -9,7 +9,7 @@ from mlx_gateloop.commands.generate import add_generation, check_texts, print_ge
 from mlx_gateloop.errors import InputError
 
 
-def add_watch(command: argparse.ArgumentParser) -> None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
     add_generation(command)
     add = command.add_argument
     add("--out", type=Path, default=Path("watched"), metavar="DIR", help="folder for the files")

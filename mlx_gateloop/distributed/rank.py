@@ -20,9 +20,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
-import mlx_gateloop.no_torch  # noqa: F401  # for its effect
 from mlx_gateloop import __version__
 from mlx_gateloop.cli import run
+from mlx_gateloop.commands.parser import parse
 from mlx_gateloop.distributed.events import TextEvents, send
 from mlx_gateloop.distributed.hosts import require_free
 from mlx_gateloop.distributed.processors import pin_cpus
@@ -136,8 +136,6 @@ def _set_streams(is_first: bool, terminal: bool) -> None:
 
 def _resumed(argv: list[str]) -> list[str]:
     """The command line that continues what a failed attempt had saved."""
-    from mlx_gateloop.cli import parse
-
     arguments = parse(argv)
     if not hasattr(arguments, "resume") or arguments.resume or not arguments.out:
         return argv

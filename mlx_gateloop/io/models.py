@@ -17,7 +17,6 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from mlx_gateloop._register import install
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, is_panic, one_line, shown
 from mlx_gateloop.io.checks import check
@@ -109,7 +108,6 @@ def _found(source: str) -> Path:
 
 
 def _load(directory: Path, source: str) -> tuple[nn.Module, Any]:
-    install()
     from mlx_lm import load as load_with_mlx_lm
 
     with _refusing(source, "cannot be loaded"):
@@ -134,7 +132,6 @@ def load_weights(directory: Path) -> nn.Module:
     Raises:
         InputError: There is no usable model.
     """
-    install()
     from mlx_lm.utils import load_model as load_with_mlx_lm
 
     is_ours = _is_ours(directory)

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from mlx_gateloop.data import Batches, Document, encode, load_corpus, num_bytes, texts
 from mlx_gateloop.distributed.world import World
@@ -83,6 +83,8 @@ def _make_tokenizer(config: TokenizerConfig, documents: list[Document], saved: P
     path = str(config.path)
     if path.endswith(".model"):
         return from_sentencepiece(path)
+    from transformers import AutoTokenizer  # imports PyTorch if there is one
+
     try:
         return AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:

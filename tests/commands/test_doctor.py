@@ -7,26 +7,25 @@ from types import SimpleNamespace
 import mlx.core as mx
 import pytest
 
+from mlx_gateloop import _blas
 from mlx_gateloop.cli import main
 from mlx_gateloop.commands import doctor
 from mlx_gateloop.ops.backends import BACKENDS
 
-HOOK = sys.modules["_mlx_gateloop_hook"]
 NO_COMPILER = "no C++ compiler was found when the package was installed"
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has an extension")
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine with the extension built for some MLX, or absent, and the hook in some state."""
+    """A machine with the extension built for some MLX, or absent, and the bridge in some state."""
 
-    def make(absence=None, built_for=doctor.MLX_VERSION, blas="", no_blas="not here"):
+    def make(absence=None, built_for=doctor.MLX_VERSION, library="", reason="not here"):
         built = SimpleNamespace(MLX_VERSION=built_for, COMPILER="GNU 99")
         monkeypatch.setattr(doctor, "absence", lambda: absence)
         monkeypatch.setattr(doctor, "_build_info", lambda: built)
-        constants = {n: v for n, v in vars(HOOK).items() if n.isupper()}
-        hook = SimpleNamespace(blas=blas, no_blas=no_blas, **constants)
-        monkeypatch.setitem(sys.modules, "_mlx_gateloop_hook", hook)
+        monkeypatch.setattr(_blas, "library", library)
+        monkeypatch.setattr(_blas, "reason", reason)
 
     return make
 
@@ -86,12 +85,12 @@ def test_with_another_mlx(machine):
 
 @linux_only
 def test_with_a_numpy_that_is_no_wheel(machine):
-    machine(no_blas=HOOK.OTHER_NUMPY)
+    machine(reason=_blas.OTHER_NUMPY)
     assert "--only-binary :all: numpy" in doctor.report()
 
 
 @linux_only
-@pytest.mark.parametrize("state", [{"absence": "it does not load"}, {"no_blas": HOOK.BAD_SHIM}])
+@pytest.mark.parametrize("state", [{"absence": "it does not load"}, {"reason": _blas.DAMAGED}])
 def test_a_damaged_installation_is_installed_again(machine, monkeypatch, state):
     machine(**state)
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
@@ -107,20 +106,20 @@ def test_the_source_beside_an_installed_package(machine):
 
 @linux_only
 def test_another_blas_is_not_called_mlxs(machine):
-    machine(no_blas=HOOK.OTHER_BLAS)
+    machine(reason=_blas.OTHER_BLAS)
     assert doctor.blas_in_use() == "the one that is loaded globally"
 
 
 @linux_only
 def test_a_bridge_that_is_shut_says_why(machine):
-    machine(no_blas="MLX_GATELOOP_BLAS=off")
+    machine(reason="MLX_GATELOOP_BLAS=off")
     assert doctor.blas_in_use() == "MLX's own (MLX_GATELOOP_BLAS=off)"
     assert "to fix it" not in doctor.report()
 
 
 @linux_only
 def test_an_open_bridge_must_prove_itself(machine, monkeypatch):
-    machine(blas="libopenblas.so")
+    machine(library="libopenblas.so")
     products = iter([3, 4, 4, 4])
     library = SimpleNamespace(mlx_gateloop_blas_calls=lambda: next(products))
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)

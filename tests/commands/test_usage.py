@@ -164,12 +164,6 @@ def test_memory_horizon_prints_what_it_wrote(work, capsys, monkeypatch):
     assert "leave it out" in fails(capsys, *argv, "--text", "text.txt")
 
 
-def test_mlx_lm_commands_run_with_the_type_registered(model, capsys):
-    argv = ["mlx-lm", "generate", "--model", str(model), "--prompt", "1", "--max-tokens", "2"]
-    assert main(argv) == 0
-    assert "tokens-per-sec" in capsys.readouterr().out
-
-
 def test_a_compilation_cache_of_another_user_is_one_line(monkeypatch, capsys):
     def fail(*_):
         raise RuntimeError("[Compile::eval_cpu] Failed to compile function I: ...\n20 more lines")

@@ -1,10 +1,13 @@
 import os
+import sys
 
 import pytest
 
+from mlx_gateloop import _blas
 from mlx_gateloop.distributed.processors import pin_cpus
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux pins threads")
 @pytest.mark.parametrize(
     ("places", "expected"),
     [(1, [{3, 5, 6}]), (2, [{3}, {5, 6}]), (5, [{3}, {3}, {6}, {5}, {6}])],
@@ -12,9 +15,13 @@ from mlx_gateloop.distributed.processors import pin_cpus
 def test_shares_cover_the_processors(monkeypatch, places, expected):
     found = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5, 3, 6}, raising=False)
-    monkeypatch.setattr(
-        os, "sched_setaffinity", lambda _, share: found.append(set(share)), raising=False
-    )
+
+    def pin(thread: int, share: list[int]) -> None:
+        if thread == os.getpid():  # the main thread
+            found.append(set(share))
+
+    monkeypatch.setattr(os, "sched_setaffinity", pin, raising=False)
+    monkeypatch.setattr(_blas, "library", "")  # its threads stay as they are
     for place in range(places):
         pin_cpus(place, places)
     assert found == expected

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_gateloop import cli
+from mlx_gateloop.commands import parser
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -75,7 +75,7 @@ def commands() -> list[str]:
 def test_commands_are_understood(command):
     words = shlex.split(command.partition("  #")[0].replace("\n", " "), comments=True)[1:]
     words = words[: words.index("&&")] if "&&" in words else words
-    assert cli._parser(words).parse_args(words).run
+    assert parser.parse(words).run
 
 
 ELSEWHERE = {"configs/dataset/wt103.yaml"}  # in Hyena's repository

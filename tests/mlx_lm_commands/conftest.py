@@ -1,17 +1,17 @@
-"""Every mlx_lm command, as it is, on a saved directory.
+"""`gateloop mlx-lm` with every command of mlx_lm, on a saved directory.
 
-Commands run through their real `main()`. Two run in child processes that never import this
-package themselves; the rest run here, because each child would import mlx_lm anew. Nothing is
-downloaded: calibration text lies where mlx_lm caches it, and the one loader that only takes
-datasets from the hub is replaced by one that gives the same rows.
+Two commands run in child processes; the rest run here, because each child would import mlx_lm
+again. Nothing is downloaded: calibration text lies where mlx_lm caches it, and the one loader that
+only takes datasets from the hub is replaced by one that gives the same rows.
 """
 
-import importlib
 import re
-import sys
 
 import pytest
 from helpers.mlx_lm_commands import TEXT, saved
+from mlx_lm import utils
+
+from mlx_gateloop import cli
 
 
 @pytest.fixture(scope="session")
@@ -39,12 +39,12 @@ def directory(tmp_path_factory):
 
 @pytest.fixture
 def main(monkeypatch, capsys):
-    """Runs `mlx_lm COMMAND ARGUMENTS` and gives what it printed."""
+    """Runs `gateloop mlx-lm COMMAND ARGUMENTS` and gives what it printed."""
 
     def run(command, *arguments):
-        monkeypatch.setattr(sys, "argv", ["mlx_lm", command, *map(str, arguments)])
+        monkeypatch.setattr(utils, "load_model", utils.load_model)  # put back afterwards
         capsys.readouterr()
-        importlib.import_module("mlx_lm.cli").main()
+        assert cli.main(["mlx-lm", command, *map(str, arguments)]) == 0
         return re.sub(r"\x1b\[[\d;]*\w", "", capsys.readouterr().out)  # without colours
 
     return run

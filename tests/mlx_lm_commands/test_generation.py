@@ -15,14 +15,16 @@ from mlx_lm import batch_generate, stream_generate
 from mlx_gateloop.tokenizer import byte_tokenizer
 
 
-def test_generate_in_a_process_that_knows_nothing(directory, tmp_path):
+def test_generate_in_a_process_of_its_own(directory, tmp_path):
     options = ["--prompt", PROMPT, "--max-tokens", "5", "--ignore-chat-template"]
-    result = child("-m", "mlx_lm", "generate", "--model", directory, *options, cwd=tmp_path)
+    result = child(
+        "-m", "mlx_gateloop", "mlx-lm", "generate", "--model", directory, *options, cwd=tmp_path
+    )
     assert result.returncode == 0, result.stderr
     assert "Generation: 5 tokens" in result.stdout
     model, tokenizer = load(directory)
     assert tokenizer.decode(greedy(model, tokenizer, PROMPT, 5)) in result.stdout
-    assert "gateloop" not in result.stderr  # nobody warns of an unknown type
+    assert "model of type" not in result.stderr  # nobody warns of an unknown type
 
 
 def test_generate_takes_the_chat_template_where_there_is_one(directory, main, tmp_path):
@@ -106,7 +108,8 @@ def test_server(directory, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "mlx_lm", "server", "--model", directory, "--port", str(port)]
+    command = [sys.executable, "-m", "mlx_gateloop", "mlx-lm", "server"]
+    command += ["--model", directory, "--port", str(port)]
     with (tmp_path / "log").open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log)
         try:

@@ -1,7 +1,6 @@
 """Models that mlx_lm converts and quantizes."""
 
 import importlib
-import os
 
 import mlx.core as mx
 import pytest
@@ -9,7 +8,6 @@ from helpers.mlx_lm_commands import (
     QUANTIZED,
     assert_transitions_untouched,
     bits,
-    child,
     local_dataset,
     quality,
 )
@@ -96,11 +94,9 @@ def assert_awq(out, directory):
     assert not [name for name in mx.load(str(out / "model.safetensors")) if "input_feat" in name]
 
 
-def test_awq_run_as_a_module(directory, tmp_path):
+def test_awq(directory, main, tmp_path):
     out = tmp_path / "out"
-    options = ["--model", directory, "--mlx-path", out, *AWQ]
-    result = child("-m", "mlx_lm.quant.awq", *map(str, options), env=dict(os.environ))
-    assert result.returncode == 0, result.stderr
+    main("awq", "--model", directory, "--mlx-path", out, *AWQ)
     assert_awq(out, directory)
 
 

@@ -3,16 +3,17 @@
 import ctypes
 import itertools
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.interpreter import python
 
-HOOK = sys.modules.get("_mlx_gateloop_hook")
-SHIM = Path(HOOK.__file__).parent / "mlx_gateloop/ops/native/libmlx_gateloop_blas.so"
-if not SHIM.exists():
+import mlx_gateloop
+
+FILES = [Path(folder, "ops/native/libmlx_gateloop_blas.so") for folder in mlx_gateloop.__path__]
+BRIDGE = next((file for file in FILES if file.exists()), None)
+if not BRIDGE:
     pytest.skip("no bridge: not Linux, or no compiler", allow_module_level=True)
 
 ROW, COLUMN, PLAIN, TRANSPOSED, CONJUGATED = 101, 102, 111, 112, 113
@@ -24,7 +25,7 @@ KINDS = {"s": np.float32, "d": np.float64, "c": np.complex64}
 def bridge():
     numpy_libs = Path(np.__file__).parent.parent / "numpy.libs"
     (openblas,) = numpy_libs.glob("libscipy_openblas64_*.so")
-    bridge = ctypes.CDLL(str(SHIM))
+    bridge = ctypes.CDLL(str(BRIDGE))
     assert bridge.mlx_gateloop_blas_connect(os.fsencode(openblas)) == 0
     return bridge
 
@@ -91,19 +92,20 @@ def test_every_product_is_counted(bridge):
 
 
 def test_another_library_is_not_connected(bridge):
-    other = ctypes.CDLL(str(SHIM))
+    other = ctypes.CDLL(str(BRIDGE))
     assert other.mlx_gateloop_blas_connect(b"/nowhere.so") == 1
     assert other.mlx_gateloop_blas_connect(b"libm.so.6") == 2
 
 
 USE = """
-import ctypes, sys
+import ctypes
+import mlx_gateloop
+from mlx_gateloop import _blas
 import mlx.core as mx
 x = mx.ones((4, 4))
 assert (x @ x).sum().item() == 64
-hook = sys.modules["_mlx_gateloop_hook"]
 count = getattr(ctypes.CDLL(None), "mlx_gateloop_blas_calls", lambda: 0)()
-print(bool(hook.blas), hook.no_blas, count, sep="|")
+print(bool(_blas.library), _blas.reason, count, sep="|")
 """
 
 
@@ -114,16 +116,20 @@ def test_mlx_uses_it(order):
     )
 
 
-def test_the_switch_turns_it_off():
-    assert python(USE, MLX_GATELOOP_BLAS="off") == "False|MLX_GATELOOP_BLAS=off|0"
+def test_the_patch_is_necessary():
+    """If this fails, MLX's wheel no longer brings the reference BLAS: remove the bridge."""
+    assert list(Path(np.__file__).parents[1].glob("mlx_cpu.libs/libblas-*.so*"))
 
 
+NO_NUMPY = "NumPy's wheel does not hold the one OpenBLAS known here"
 AMISS = {
-    "hook.__file__ = '/nowhere/hook.py'": "the bridge was not built",
+    "os.environ['MLX_GATELOOP_BLAS'] = 'off'": "MLX_GATELOOP_BLAS=off",
+    "import mlx.core": "MLX was imported first: import mlx_gateloop before mlx",
+    "pathlib.Path.exists = lambda _: False": "the bridge was not built",
     "sys.platform = 'darwin'": "the bridge is for Linux on x86-64 and aarch64",
     "pathlib.Path.glob = lambda *_: 1 / 0": "ZeroDivisionError: division by zero",
-    "sys.modules['numpy'] = None": "NumPy's wheel does not hold the one OpenBLAS known here",
-    "pathlib.Path.glob = lambda *_: []": "NumPy's wheel does not hold the one OpenBLAS known here",
+    "sys.modules['numpy'] = None": NO_NUMPY,
+    "pathlib.Path.glob = lambda *_: []": NO_NUMPY,
     "pathlib.Path.glob = lambda *_: [pathlib.Path('libm.so.6')]": (
         "libm.so.6 is not the OpenBLAS known here"
     ),
@@ -131,9 +137,8 @@ AMISS = {
 
 
 @pytest.mark.parametrize(("what", "reason"), AMISS.items())
-def test_whatever_is_amiss_is_told_and_not_fatal(what, reason):
-    before = f"import sys, pathlib; hook = sys.modules['_mlx_gateloop_hook']; {what}"
-    assert python(f"{before}\n{USE}") == f"False|{reason}|0"
+def test_whatever_is_amiss_is_the_reason_and_not_fatal(what, reason):
+    assert python(f"import os, pathlib, sys; {what}\n{USE}") == f"False|{reason}|0"
 
 
 @pytest.mark.parametrize("name", ["numpy.py", "numpy/__init__.py"])
@@ -145,13 +150,12 @@ def test_another_numpy_brings_no_library(tmp_path, name):
         (folder / "numpy.libs").mkdir()
         (folder / "numpy.libs" / "libscipy_openblas64_.so").touch()
     code = f"import sys; sys.path.insert(0, {str(tmp_path / 'here')!r})\n{USE}"
-    assert python(code) == "False|NumPy's wheel does not hold the one OpenBLAS known here|0"
+    assert python(code) == f"False|{NO_NUMPY}|0"
 
 
 def test_an_interrupt_leaves_the_environment_as_it_was():
     code = """
-import ctypes, os, sys
-hook = sys.modules["_mlx_gateloop_hook"]
+import ctypes, os
 class Library:
     def __init__(self, *_, **__): pass
     def mlx_gateloop_blas_connect(self, _):
@@ -159,7 +163,7 @@ class Library:
         raise KeyboardInterrupt
 ctypes.CDLL, before = Library, dict(os.environ)
 try:
-    hook.open_blas()
+    import mlx_gateloop
 except KeyboardInterrupt:
     print("interrupted", before == dict(os.environ))
 """
@@ -167,32 +171,14 @@ except KeyboardInterrupt:
 
 
 def test_another_blas_that_is_loaded_globally_stays():
-    code = f"""
-import ctypes, _mlx_gateloop_hook as hook
-ctypes.CDLL({str(SHIM)!r}, mode=ctypes.RTLD_GLOBAL)
-hook.open_blas()
-print(repr(hook.blas), hook.no_blas)
-"""
+    code = f"import ctypes; ctypes.CDLL({str(BRIDGE)!r}, mode=ctypes.RTLD_GLOBAL)\n"
+    code += "from mlx_gateloop import _blas; print(repr(_blas.library), _blas.reason)"
     assert python(code) == "'' another BLAS is loaded globally"
-
-
-# -S leaves out every folder of installed packages: the hook's and those of what it needs.
-FOLDERS = [Path(__file__).parent, Path(HOOK.__file__), Path(np.__file__).parent]
-WITHOUT_PTH = f"import sys; sys.path += {[str(folder.parent) for folder in FOLDERS]}"
-
-
-def test_the_package_opens_it_where_no_pth_ran():
-    assert python(f"{WITHOUT_PTH}\nimport mlx_gateloop\n{USE}", "-S") == "True||1"
-
-
-def test_mlx_that_was_imported_first_keeps_its_own():
-    code = f"{WITHOUT_PTH}\nimport mlx.core, mlx_gateloop\n{USE}"
-    assert python(code, "-S") == "False|MLX was imported first|0"
 
 
 def test_a_forked_process_multiplies_too():
     code = """
-import mlx.core as mx, numpy as np, multiprocessing, sys
+import mlx_gateloop, mlx.core as mx, numpy as np, multiprocessing
 x = np.ones((300, 300), np.float32)
 x @ x
 def product(_):
@@ -205,7 +191,18 @@ if __name__ == "__main__":
     assert python(code, *flags, OPENBLAS_NUM_THREADS="2") == str([600.0] * 4)
 
 
-def test_the_environment_is_left_as_it_was():
-    code = "import os; e = dict(os.environ); import mlx.core; print(e == dict(os.environ))"
-    assert python(code) == "True"
-    assert python(code, OPENBLAS_THREAD_TIMEOUT="20") == "True"
+@pytest.mark.parametrize("timeout", [{}, {"OPENBLAS_THREAD_TIMEOUT": "20"}])
+def test_the_environment_is_left_as_it_was(timeout):
+    code = "import os; e = dict(os.environ); import mlx_gateloop; print(e == dict(os.environ))"
+    assert python(code, **timeout) == "True"
+
+
+def test_threads_are_limited_and_never_added():
+    code = """
+import ctypes
+from mlx_gateloop import _blas
+for count in (2, 1, 3):
+    _blas.limit_threads(count)
+    print(ctypes.CDLL(_blas.library).scipy_openblas_get_num_threads64_())
+"""
+    assert python(code, OPENBLAS_NUM_THREADS="2").split() == ["2", "1", "1"]

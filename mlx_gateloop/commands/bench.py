@@ -1,0 +1,39 @@
+"""`gateloop bench`."""
+
+import argparse
+from pathlib import Path
+
+from mlx_gateloop.errors import InputError
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    from mlx_gateloop.bench import REPORTS
+
+    add = command.add_argument
+    add(
+        "what",
+        choices=REPORTS,
+        nargs="?",
+        default="ops",
+        help="ops: the scan, the operator, matrix products and pointwise functions; model: prefill "
+        "and decode; train: a training step",
+    )
+    add("--quick", action="store_true", help="small sizes only: seconds instead of minutes")
+    add("--out", type=Path, metavar="DIR", help="folder for Markdown and plots")
+    add(
+        "--tune",
+        action="store_true",
+        help="ops on a GPU: first measure how its kernels best divide their work, in under two "
+        "minutes, and keep that for this GPU and this MLX",
+    )
+    command.set_defaults(run=_bench)
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    from mlx_gateloop.bench import tune_this_gpu, write_report
+
+    if arguments.tune:
+        if arguments.what != "ops":
+            raise InputError(f"--tune is for bench ops, not for bench {arguments.what}")
+        print(tune_this_gpu())
+    write_report(arguments.what, arguments.quick, arguments.out)

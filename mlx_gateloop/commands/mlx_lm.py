@@ -1,0 +1,105 @@
+"""`gateloop mlx-lm`: mlx-lm's commands, in a process that knows our model type."""
+
+import argparse
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from mlx_gateloop.errors import InputError
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="SUBCOMMAND ...")
+    command.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from mlx_lm import cli, utils
+
+    words = arguments.arguments or ["--help"]
+    for flag, value in pairwise(words):
+        is_path = value.startswith(("/", ".", "~"))
+        if flag in ("--model", "--hf-path") and is_path and not Path(value).expanduser().exists():
+            raise InputError(f"{flag} {value}: no such model directory")
+    utils.load_model = with_our_class(utils.load_model, utils.load_config)
+    if words[0] == "awq":
+        from mlx_lm.quant import awq
+
+        add_awq_recipe(awq)
+    before = sys.argv
+    sys.argv = ["mlx_lm", *words]
+    try:
+        cli.main()
+    except ValueError as error:
+        if not str(error).startswith("CLI requires a subcommand"):
+            raise
+        raise InputError(f"mlx-lm {words[0]}: no such command; see gateloop mlx-lm") from None
+    finally:
+        sys.argv = before
+
+
+def with_our_class(load_model: Any, load_config: Any) -> Any:
+    """Wrap mlx-lm's `load_model`: our models are of our class, whatever file config.json names.
+
+    mlx-lm prefers a directory's `model_file` to a type that it knows, and its commands have no
+    option against it. The loaded configuration keeps the name, for commands that save it.
+    """
+
+    def load(path: Path, *arguments: Any, **options: Any) -> Any:
+        config = load_config(path)
+        if config.get("model_type") != "gateloop" or "model_file" not in config:
+            return load_model(path, *arguments, **options)
+        changes = (options.pop("model_config", None) or {}) | {"model_file": None}
+        model, loaded = load_model(path, *arguments, model_config=changes, **options)
+        return model, loaded | {"model_file": config["model_file"]}
+
+    return load
+
+
+def add_awq_recipe(awq: Any) -> None:
+    """Add our recipe to mlx-lm's table: scale norms with all projections that read their output.
+
+    State-transition projections are scaled too, or the norm's new scale would change them, but
+    never clipped, as they are not quantized. No scale passes through GELU.
+
+    Args:
+        awq: The module `mlx_lm.quant.awq`.
+    """
+
+    def scale_with_norm(*projections: str) -> Any:
+        def applies(block: Any) -> bool:
+            present = {name for name in block.time_mixing if name.endswith("_proj")}
+            return _scales_norm(block) and present - {"out_proj"} == set(projections)
+
+        return awq.ScaleConfig(
+            block="time_mixing",
+            prev="time_norm",
+            layers=list(projections),
+            kwargs=["mask"],
+            use_config=applies,
+        )
+
+    awq.AWQ_MODEL_CONFIGS["gateloop"] = awq.AWQConfig(
+        embed="embed_tokens",
+        lm_head="lm_head",
+        no_clip=["q_proj", "k_proj", "gamma_proj", "theta_proj"],
+        scale_configs=[
+            scale_with_norm("q_proj", "k_proj", "v_proj", *transition, *output)
+            for transition in ((), ("gamma_proj",), ("gamma_proj", "theta_proj"))
+            for output in ((), ("gate_proj",))
+        ]
+        + [
+            awq.ScaleConfig(
+                block="channel_mixing",
+                prev="channel_norm",
+                layers=["up_proj"],
+                use_config=_scales_norm,
+            )
+        ],
+    )
+
+
+def _scales_norm(block: Any) -> bool:
+    """Tell if a block's norms can absorb a scale: only projections read their output."""
+    return not block.is_post and "weight" in block.time_norm

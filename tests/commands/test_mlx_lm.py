@@ -1,0 +1,81 @@
+"""`gateloop mlx-lm`: our class is used; every command is tried in tests/mlx_lm_commands."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from mlx_lm import utils
+from mlx_lm.quant import awq
+
+from mlx_gateloop.cli import main
+from mlx_gateloop.commands.mlx_lm import _scales_norm, add_awq_recipe, with_our_class
+from mlx_gateloop.io.models import load
+from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.layers import Block
+from mlx_gateloop.model.lm import Model
+
+
+@pytest.fixture
+def with_code(model):
+    """A directory whose config.json names code, which must not run."""
+    (model / "evil.py").write_text("1 / 0")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"model_file": "evil.py"}))
+    return model
+
+
+def test_the_patch_is_necessary(with_code):
+    """If this fails, mlx-lm prefers types that it knows: remove `with_our_class`."""
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        utils.load_model(with_code)
+
+
+def test_our_class_is_loaded_and_the_files_name_is_kept(with_code):
+    patched = with_our_class(utils.load_model, utils.load_config)
+    model, config = patched(with_code, lazy=True, trust_remote_code=True)
+    assert type(model) is Model
+    assert config["model_file"] == "evil.py"
+    _, config = patched(with_code, model_config={"eos_token_id": 7})
+    assert config["eos_token_id"] == 7
+
+
+def test_other_models_are_loaded_as_mlx_lm_does(with_code):
+    config = json.loads((with_code / "config.json").read_text()) | {"model_type": "llama"}
+    (with_code / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ZeroDivisionError):
+        with_our_class(utils.load_model, utils.load_config)(with_code, trust_remote_code=True)
+
+
+def test_our_own_loaders_run_no_code(with_code):
+    assert type(load(with_code)[0]) is Model
+
+
+def test_a_rank_of_mlx_launch_runs_the_command(with_code):
+    launch = "from mlx._distributed_utils.launch import main; main()"
+    command = ["-m", "mlx_gateloop", "mlx-lm", "generate", "--max-tokens", "2", "--model"]
+    words = [sys.executable, "-c", launch, "-n", "1", "--", sys.executable, *command]
+    done = subprocess.run([*words, str(with_code)], capture_output=True, text=True, timeout=300)
+    assert "Generation: " in done.stdout, done.stderr
+
+
+def test_awq_takes_our_recipe(monkeypatch):
+    monkeypatch.setattr(awq, "AWQ_MODEL_CONFIGS", dict(awq.AWQ_MODEL_CONFIGS))
+    add_awq_recipe(awq)
+    assert {"llama", "gateloop"} <= awq.AWQ_MODEL_CONFIGS.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, True), ({"norm_position": "post"}, False), ({"norm": "none"}, False)],
+)
+def test_only_norms_that_feed_projections_alone_take_a_scale_over(options, expected):
+    args = LayerArgs(hidden_size=8, intermediate_size=8, **options)
+    assert _scales_norm(Block(args)) is expected
+
+
+def test_commands_run_with_the_type_registered(model, capsys, monkeypatch):
+    monkeypatch.setattr(utils, "load_model", utils.load_model)  # put back afterwards
+    argv = ["mlx-lm", "generate", "--model", str(model), "--prompt", "1", "--max-tokens", "2"]
+    assert main(argv) == 0
+    assert "tokens-per-sec" in capsys.readouterr().out

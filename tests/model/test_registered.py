@@ -1,0 +1,29 @@
+"""mlx-lm and transformers know the model type once the package is imported."""
+
+import importlib
+
+import pytest
+from helpers.interpreter import python
+
+from mlx_gateloop.model import lm
+
+
+def test_mlx_lm_finds_our_classes_under_its_own_name():
+    from mlx_lm.utils import _get_classes
+
+    assert _get_classes({"model_type": "gateloop"}) == (lm.Model, lm.ModelArgs)
+    module = importlib.import_module("mlx_lm.models.gateloop")
+    with pytest.raises(AttributeError, match="no attribute 'Block'"):
+        module.Block  # noqa: B018
+
+
+@pytest.mark.parametrize("first", ["mlx_lm", "mlx_gateloop"])
+def test_the_type_is_known_whichever_package_comes_first(first):
+    code = f"""
+import sys, {first}, mlx_gateloop
+print(*(name for name in ("mlx_gateloop.model.lm",) if name in sys.modules))
+import mlx_lm.models.gateloop as alias
+from transformers import AutoConfig
+print(alias.ModelArgs.__module__, AutoConfig.for_model("gateloop").model_type)
+"""
+    assert python(code).split() == ["mlx_gateloop.model.lm", "gateloop"]
