@@ -40,7 +40,7 @@ import mlx.core as mx
 import numpy as np
 import mlx.nn as nn
 import mlx.optimizers as optim
-from mlx_gateloop.bench import model, zoo
+from mlx_gateloop.bench import model, models
 from mlx_gateloop.bench.measure import CACHE_BYTES, mlx_run
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.model.lm import Model, ModelArgs
@@ -49,12 +49,12 @@ from mlx_gateloop.train.data import make_source
 from mlx_gateloop.train.setup import Trainer
 
 mx.set_cache_limit(CACHE_BYTES)
-tokens = np.random.default_rng(0).integers(0, zoo.VOCABULARY, (4, 1024))
+tokens = np.random.default_rng(0).integers(0, models.VOCABULARY, (4, 1024))
 prompt = mx.array(tokens[:1])
-ours = zoo.mlx_models()["GateLoop (ours)"]
+ours = models.mlx_models()["GateLoop (ours)"]
 sizes = {"hidden_size": 256, "num_hidden_layers": 4, "intermediate_size": 768}
 def small(**options):
-    return Model(ModelArgs(vocab_size=zoo.VOCABULARY, output_gate=True, **sizes, **options))
+    return Model(ModelArgs(vocab_size=models.VOCABULARY, output_gate=True, **sizes, **options))
 def training(**options):
     network, optimizer = small(**options), optim.AdamW(1e-4)
     inputs, targets = mx.array(tokens[:, :512]), mx.array(tokens[:, 1:513])

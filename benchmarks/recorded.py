@@ -10,8 +10,8 @@ import shlex
 import subprocess
 import sys
 
-from mlx_gateloop.bench.machine import facts
 from mlx_gateloop.commands.parser import Parser
+from mlx_gateloop.io.machine import facts
 from mlx_gateloop.io.tables import markdown_table
 
 

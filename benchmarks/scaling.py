@@ -21,7 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mlx_gateloop.bench.scaling import Cluster, Link, best_interval, fit, simulate
+from scaling_model import Cluster, Link, best_interval, fit, simulate
+
 from mlx_gateloop.distributed.hosts import free_ports
 from mlx_gateloop.io.tables import markdown_table
 

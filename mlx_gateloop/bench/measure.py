@@ -1,4 +1,4 @@
-"""Median times of contenders that take turns, peak memory, and number formats."""
+"""Median times of candidates that take turns, peak memory, and number formats."""
 
 import statistics
 import time
@@ -11,7 +11,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 TURNS = 7
-FEWEST_TURNS, BUDGET = 3, 10.0  # a contender stops early after this many seconds
+FEWEST_TURNS, BUDGET = 3, 10.0  # a candidate stops early after this many seconds
 CACHE_BYTES = 4 << 30
 
 Run = Callable[[], object]
@@ -19,7 +19,7 @@ Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """Runs to time; each returns when its work is done.
 
     Args:
@@ -29,7 +29,7 @@ class Contender:
     """
 
     forward: Run
-    gradient: Run | None = None
+    gradient: Run
     is_mlx: bool = True
 
 
@@ -51,16 +51,12 @@ def mlx_run(function: Function, *arrays: object) -> Run:
     return evaluated
 
 
-def mlx_gradient(function: Function, arrays: Sequence[Any], cotangents: Sequence[Any]) -> Run:
-    """Make a run of a function's gradients by all `arrays`; its outputs are not evaluated."""
-    return mlx_run(lambda: mx.vjp(function, list(arrays), list(cotangents))[1])
-
-
-def mlx_contender(
-    function: Function, arrays: Sequence[object], cotangents: Sequence[object] | None
-) -> Contender:
-    gradient = None if cotangents is None else mlx_gradient(function, arrays, cotangents)
-    return Contender(mlx_run(function, *arrays), gradient)
+def mlx_candidate(
+    function: Function, arrays: Sequence[Any], cotangents: Sequence[Any]
+) -> Candidate:
+    """Time an MLX function, and its gradients by all `arrays`."""
+    gradient = mlx_run(lambda: mx.vjp(function, list(arrays), list(cotangents))[1])
+    return Candidate(mlx_run(function, *arrays), gradient)
 
 
 def median_times(runs: Mapping[str, Run]) -> dict[str, float]:

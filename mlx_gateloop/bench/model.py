@@ -7,8 +7,6 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from mlx_gateloop.bench import plots, zoo
-from mlx_gateloop.bench.machine import present
 from mlx_gateloop.bench.measure import (
     Run,
     median_times,
@@ -18,7 +16,8 @@ from mlx_gateloop.bench.measure import (
     ratio,
     total_bytes,
 )
-from mlx_gateloop.bench.report import Report
+from mlx_gateloop.bench.models import VOCABULARY, WIDTH, mlx_models, num_parameters, torch_model
+from mlx_gateloop.bench.report import Report, present
 from mlx_gateloop.io.tables import markdown_table
 
 PEERS = ("torch", "gateloop-transformer")
@@ -27,13 +26,13 @@ TORCH = "gateloop-transformer (torch)"
 
 def measure(report: Report) -> None:
     length, decoded = (64, 4) if report.quick else (1024, 128)
-    tokens = np.random.default_rng(0).integers(0, zoo.VOCABULARY, (1, length))
-    models: dict[str, Any] = dict(zoo.mlx_models())
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (1, length))
+    models: dict[str, Any] = dict(mlx_models())
     prompt = mx.array(tokens)
     prefills: dict[str, Run] = {n: mlx_run(_prefill, m, prompt) for n, m in models.items()}
     decodes = {n: partial(_decode, m, prompt[:, :16], decoded) for n, m in models.items()}
     if all(map(present, PEERS)):
-        models[TORCH] = zoo.torch_model(zoo.WIDTH, 4, 2)
+        models[TORCH] = torch_model(WIDTH, 4, 2)
         prefills[TORCH] = _torch_forward(models[TORCH], tokens)
     prefill = median_times(prefills)
     decode = median_times(decodes)
@@ -41,7 +40,7 @@ def measure(report: Report) -> None:
     ours = next(iter(models))
     rows = []
     for name, model in models.items():
-        row = [name, f"{zoo.num_parameters(model):,}", str(len(model.layers))]
+        row = [name, f"{num_parameters(model):,}", str(len(model.layers))]
         row.append(_speed(length, prefill[name], prefill[ours]))
         if name in decode:
             _, state = _prefill(model, prompt)
@@ -52,26 +51,13 @@ def measure(report: Report) -> None:
         rows.append(row)
     report.add(
         f"## Prefill of {length:,} tokens and decode, batch 1, float32\n\nVocabulary "
-        f"{zoo.VOCABULARY:,}. Random weights: speed does not depend on them. Decode takes the "
+        f"{VOCABULARY:,}. Random weights: speed does not depend on them. Decode takes the "
         f"likeliest token, {decoded} times. Peak is of the prefill. State is what the cache holds "
         "after it; GateLoop's, mamba's and mamba2's never grows, recurrent_gemma's does up to its "
         "attention window. torch has no cache here: its forward pass is timed."
     )
     header = ["", "parameters", "layers", "prefill tokens/s", "decode tokens/s", "peak MB"]
     report.add(markdown_table([*header, "state KB"], rows))
-    speeds = {
-        "prefill": {name: length / seconds for name, seconds in prefill.items()},
-        "decode": {name: decoded / seconds for name, seconds in decode.items()},
-    }
-    draw = partial(plots.bars, xlabel="tokens/s", values=speeds)
-    report.plot("speed", f"Prefill of {length:,} tokens, and decode", draw)
-
-    for peer, times, what, goal in (
-        ("mlx-lm mamba", prefill, "prefill", 10),
-        ("mlx-lm mamba2", prefill, "prefill", 4),
-        ("mlx-lm mamba2", decode, "decode", 2),
-    ):
-        report.target(f"{what}, ours over {peer} in tokens/s", times[peer] / times[ours], goal)
 
 
 def _prefill(model: nn.Module, prompt: mx.array) -> tuple[mx.array, list[Any]]:

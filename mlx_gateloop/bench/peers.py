@@ -10,43 +10,18 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from mlx_gateloop.bench.machine import cores, present
-from mlx_gateloop.bench.measure import Contender, Function
+from mlx_gateloop.bench.measure import Candidate, Function
+from mlx_gateloop.io.machine import cores
 
 Pair = tuple[Any, Any]  # arrays of jax or torch
 
 
-def device_lines() -> list[str]:
-    """One line for each installed peer, with its device."""
-    devices = {"jax": jax_device(), "torch": torch_device()}
-    return [f"- {peer} runs on {device}" for peer, device in devices.items() if device]
-
-
-def jax_device() -> str | None:
-    """The device of jax: "cpu", "gpu" or "tpu"; None without jax."""
-    if not present("jax"):
-        return None
-    import jax
-
-    return str(jax.default_backend())
-
-
-def torch_device() -> str | None:
-    """The device of torch: "cuda" if MLX and torch run on a GPU, else "cpu"; None if absent."""
-    if not present("torch"):
-        return None
-    import torch
-
-    on_gpu = mx.default_device().type == mx.gpu and torch.cuda.is_available()
-    return "cuda" if on_gpu else "cpu"
-
-
-def jax_scan(a: np.ndarray, x: np.ndarray, cotangent: np.ndarray) -> Contender:
+def jax_scan(a: np.ndarray, x: np.ndarray, cotangent: np.ndarray) -> Candidate:
     """Scan h_n = a_n h_{n-1} + x_n by jax.lax.associative_scan, compiled."""
-    return jax_contender(_jax_states, [a, x], cotangent)
+    return jax_candidate(_jax_states, [a, x], cotangent)
 
 
-def jax_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Contender:
+def jax_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Candidate:
     """The paper's operator, arrays q, k, v, gamma and theta, compiled."""
     import jax
     import jax.numpy as jnp
@@ -56,7 +31,7 @@ def jax_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Contender:
         a = jax.lax.complex(size * jnp.cos(theta), size * jnp.sin(theta))
         return q * _jax_states(a, (k * v).astype(a.dtype)).real
 
-    return jax_contender(gate_loop, arrays, cotangent)
+    return jax_candidate(gate_loop, arrays, cotangent)
 
 
 def _jax_states(a: Any, x: Any) -> Any:
@@ -68,25 +43,25 @@ def _jax_states(a: Any, x: Any) -> Any:
     return jax.lax.associative_scan(combine, (a, x), axis=1)[1]
 
 
-def jax_contender(function: Function, arrays: list[np.ndarray], cotangent: np.ndarray) -> Contender:
+def jax_candidate(function: Function, arrays: list[np.ndarray], cotangent: np.ndarray) -> Candidate:
     import jax
 
     forward = jax.jit(function)
     gradient = jax.jit(lambda dy, *xs: jax.vjp(function, *xs)[1](dy))
     dy, *xs = (jax.numpy.array(array) for array in (cotangent, *arrays))
-    return Contender(
+    return Candidate(
         lambda: jax.block_until_ready(forward(*xs)),
         lambda: jax.block_until_ready(gradient(dy, *xs)),
         is_mlx=False,
     )
 
 
-def torch_scan(a: np.ndarray, x: np.ndarray, cotangent: np.ndarray) -> Contender:
+def torch_scan(a: np.ndarray, x: np.ndarray, cotangent: np.ndarray) -> Candidate:
     """Scan h_n = a_n h_{n-1} + x_n by gateloop-transformer's code."""
-    return torch_contender(_torch_states, [a, x], cotangent)
+    return torch_candidate(_torch_states, [a, x], cotangent)
 
 
-def torch_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Contender:
+def torch_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Candidate:
     """The paper's operator on gateloop-transformer's scan; arrays as in `jax_gate_loop`."""
     import torch
 
@@ -94,7 +69,7 @@ def torch_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Contende
         a = torch.polar(gamma.sigmoid(), theta)
         return q * _torch_states(a, (k * v).to(a.dtype)).real
 
-    return torch_contender(gate_loop, arrays, cotangent)
+    return torch_candidate(gate_loop, arrays, cotangent)
 
 
 def _torch_states(a: Any, x: Any) -> Any:
@@ -107,13 +82,13 @@ def _torch_states(a: Any, x: Any) -> Any:
     return associative_scan(combine, (a, x))[1]
 
 
-def torch_contender(
+def torch_candidate(
     function: Function, arrays: list[np.ndarray], cotangent: np.ndarray
-) -> Contender:
+) -> Candidate:
     import torch
 
     torch.set_num_threads(cores())
-    device = torch_device()
+    device = "cuda" if mx.default_device().type == mx.gpu and torch.cuda.is_available() else "cpu"
     leaves = [torch.tensor(array, device=device, requires_grad=True) for array in arrays]
     dy = torch.tensor(cotangent, device=device)
 
@@ -129,4 +104,4 @@ def torch_contender(
     def gradient() -> Any:
         return wait_for(torch.autograd.grad(function(*leaves), leaves, dy))
 
-    return Contender(forward, gradient, is_mlx=False)
+    return Candidate(forward, gradient, is_mlx=False)

@@ -1,14 +1,11 @@
-"""`gateloop bench train`: one training step and its parts, beside gateloop-transformer's."""
+"""`gateloop bench train`: one training step, beside gateloop-transformer's."""
 
-from functools import partial
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from mlx_gateloop.bench import plots, zoo
-from mlx_gateloop.bench.machine import cores, present
 from mlx_gateloop.bench.measure import (
     Run,
     median_times,
@@ -17,8 +14,9 @@ from mlx_gateloop.bench.measure import (
     peak_bytes,
     ratio,
 )
-from mlx_gateloop.bench.parts import measure_parts
-from mlx_gateloop.bench.report import Report
+from mlx_gateloop.bench.models import VOCABULARY, num_parameters, torch_model
+from mlx_gateloop.bench.report import Report, present
+from mlx_gateloop.io.machine import cores
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.train.config import OptimizerConfig
@@ -33,10 +31,10 @@ STEPS = 10**6  # of the schedule; far more than are taken
 
 def measure(report: Report) -> None:
     width, depth, batch, length = (32, 2, 2, 32) if report.quick else (256, 4, 4, 512)
-    tokens = np.random.default_rng(0).integers(0, zoo.VOCABULARY, (batch, length + 1))
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (batch, length + 1))
     mx.random.seed(0)
     args = ModelArgs(
-        vocab_size=zoo.VOCABULARY,
+        vocab_size=VOCABULARY,
         hidden_size=width,
         num_hidden_layers=depth,
         intermediate_size=3 * width,
@@ -50,7 +48,7 @@ def measure(report: Report) -> None:
     if all(map(present, PEERS)):
         for recompute in (True, False):
             name = f"gateloop-transformer (torch), {'' if recompute else 'not '}recomputing"
-            models[name] = zoo.torch_model(width, depth, 3, recompute)
+            models[name] = torch_model(width, depth, 3, recompute)
             runs[name] = _torch_step(models[name], tokens)
     times = median_times(runs)
 
@@ -58,7 +56,7 @@ def measure(report: Report) -> None:
     rows = [
         [
             name,
-            f"{zoo.num_parameters(models[name]):,}",
+            f"{num_parameters(models[name]):,}",
             f"{milliseconds(seconds)} ({ratio(seconds, ours)})",
             f"{tokens[:, 1:].size / seconds:,.0f}",
             megabytes(peak_bytes(runs[name])) if name == OURS else "-",
@@ -66,19 +64,12 @@ def measure(report: Report) -> None:
         for name, seconds in times.items()
     ]
     report.add(
-        f"## One step: width {width}, depth {depth}, FNN 3x, vocabulary {zoo.VOCABULARY:,}, batch "
+        f"## One step: width {width}, depth {depth}, FNN 3x, vocabulary {VOCABULARY:,}, batch "
         f"{batch} of {length}, float32\n\nForward, gradient, clipping to norm {CLIP_NORM:g}, "
         f"AdamW; torch has {cores()} threads. Recomputing runs the operator again for its gradient "
         "(that package's default), which spares memory."
     )
     report.add(markdown_table(["", "parameters", "step ms", "tokens/s", "peak MB"], rows))
-    speeds = {"tokens/s": {name: tokens[:, 1:].size / s for name, s in times.items()}}
-    draw = partial(plots.bars, xlabel="tokens/s", values=speeds)
-    report.plot("speed", "One training step", draw)
-    measure_parts(report, args, (batch, length), ours)
-    peers = [seconds for name, seconds in times.items() if name != OURS]
-    what = "training step, ours over the faster of gateloop-transformer's in tokens/s"
-    report.target(what, min(peers) / ours if peers else None, 1.5)
 
 
 def _our_step(model: nn.Module, targets: int) -> Step:

@@ -15,11 +15,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         choices=REPORTS,
         nargs="?",
         default="ops",
-        help="ops: the scan, the operator, matrix products and pointwise functions; model: prefill "
-        "and decode; train: a training step",
+        help="ops: the scan and the operator; model: prefill and decode; train: a training step",
     )
     add("--quick", action="store_true", help="small sizes only: seconds instead of minutes")
-    add("--out", type=Path, metavar="DIR", help="folder for Markdown and plots")
+    add("--out", type=Path, metavar="DIR", help="folder for the Markdown")
     add(
         "--tune",
         action="store_true",

@@ -1,7 +1,6 @@
 """`gateloop doctor`: this machine's backends, what is missing, and how to get it."""
 
 import argparse
-import ctypes
 import json
 import os
 import platform
@@ -16,6 +15,7 @@ import mlx.core as mx
 
 from mlx_gateloop import _blas
 from mlx_gateloop.commands import extras
+from mlx_gateloop.io.machine import blas_in_use
 from mlx_gateloop.ops.backends import BACKENDS
 from mlx_gateloop.ops.gpu.plans import device, stored
 from mlx_gateloop.ops.native import MLX_VERSION, NOT_INSTALLED, absence
@@ -26,22 +26,6 @@ GPUS = ("metal", "cuda")
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=lambda arguments: print(report()))
-
-
-def blas_in_use() -> str:
-    """Name the library that multiplies MLX's matrices on the CPU, checked with a product."""
-    if sys.platform == "darwin":
-        return "Accelerate, MLX's own"
-    if not _blas.library:
-        if _blas.reason == _blas.OTHER_BLAS:
-            return "the one that is loaded globally"
-        return f"MLX's own ({_blas.reason})"
-    calls = ctypes.CDLL(None).mlx_gateloop_blas_calls  # the bridge is in the global scope
-    before = calls()
-    mx.eval(mx.matmul(mx.ones((8, 8)), mx.ones((8, 8)), stream=mx.cpu))
-    if calls() == before:
-        return "MLX's own (the bridge is open, but this MLX does not use it)"
-    return f"{_openblas(_blas.library)}, NumPy's, through the bridge"
 
 
 def report() -> str:
@@ -133,17 +117,3 @@ def _build_info() -> Any:
         return import_module("mlx_gateloop._build_info")
     except (ImportError, SyntaxError):
         return None
-
-
-def _openblas(path: str) -> str:
-    """Version, kernels and threads of the OpenBLAS behind the bridge."""
-    library = ctypes.CDLL(path)
-    try:
-        config = library.scipy_openblas_get_config64_
-        kernels = library.scipy_openblas_get_corename64_
-        threads = library.scipy_openblas_get_num_threads64_()
-    except AttributeError:
-        return "OpenBLAS"
-    config.restype = kernels.restype = ctypes.c_char_p
-    name = " ".join(config().decode().split()[:2])
-    return f"{name}, {kernels().decode()} kernels, {threads} threads"

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from mlx_gateloop.bench.machine import facts
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.measure import (
@@ -22,6 +21,7 @@ from mlx_gateloop.experiments.results import Runs, read_runs
 from mlx_gateloop.experiments.run import check_new, run_experiment
 from mlx_gateloop.experiments.variants import title
 from mlx_gateloop.io.files import replacing
+from mlx_gateloop.io.machine import facts
 from mlx_gateloop.io.tables import markdown_table
 
 OURS = "ours"

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from mlx_gateloop.bench.machine import facts
 from mlx_gateloop.data.baselines import mean_scores
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.experiments.curves import read_curves
@@ -21,6 +20,7 @@ from mlx_gateloop.experiments.results import Runs, counted, read_runs, runs_of
 from mlx_gateloop.experiments.tuning import best, read_trials
 from mlx_gateloop.experiments.variants import REFERENCE
 from mlx_gateloop.io.files import replacing
+from mlx_gateloop.io.machine import facts
 from mlx_gateloop.io.models import load_model
 from mlx_gateloop.plots import figures
 from mlx_gateloop.train.setup import tokens_per_step

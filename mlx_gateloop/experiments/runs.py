@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mlx_gateloop.bench.machine import facts, now
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.records import Record, RunRecord, TrialRecord, read_record
 from mlx_gateloop.experiments.resets import mean_magnitudes
 from mlx_gateloop.io.files import locked, replacing
+from mlx_gateloop.io.machine import facts, now
 from mlx_gateloop.io.models import load_model
 from mlx_gateloop.train import TrainConfig, train
 from mlx_gateloop.train.checkpoint import Progress, read_newest

@@ -10,6 +10,7 @@ import pytest
 from mlx_gateloop import _blas
 from mlx_gateloop.cli import main
 from mlx_gateloop.commands import doctor
+from mlx_gateloop.io.machine import blas_in_use
 from mlx_gateloop.ops.backends import BACKENDS
 
 NO_COMPILER = "no C++ compiler was found when the package was installed"
@@ -45,7 +46,7 @@ def test_the_command_prints_every_part_on_one_screen(capsys):
         reason = BACKENDS[name].why_missing()
         assert table[name] == (f"absent: {reason}" if reason else "present")
     assert table["native"].startswith(("present, built with ", "absent: "))
-    assert table["BLAS"] == doctor.blas_in_use()
+    assert table["BLAS"] == blas_in_use()
 
 
 def test_all_is_well(machine, capsys):
@@ -107,13 +108,13 @@ def test_the_source_beside_an_installed_package(machine):
 @linux_only
 def test_another_blas_is_not_called_mlxs(machine):
     machine(reason=_blas.OTHER_BLAS)
-    assert doctor.blas_in_use() == "the one that is loaded globally"
+    assert blas_in_use() == "the one that is loaded globally"
 
 
 @linux_only
 def test_a_bridge_that_is_shut_says_why(machine):
     machine(reason="MLX_GATELOOP_BLAS=off")
-    assert doctor.blas_in_use() == "MLX's own (MLX_GATELOOP_BLAS=off)"
+    assert blas_in_use() == "MLX's own (MLX_GATELOOP_BLAS=off)"
     assert "to fix it" not in doctor.report()
 
 
@@ -123,5 +124,5 @@ def test_an_open_bridge_must_prove_itself(machine, monkeypatch):
     products = iter([3, 4, 4, 4])
     library = SimpleNamespace(mlx_gateloop_blas_calls=lambda: next(products))
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
-    assert doctor.blas_in_use() == "OpenBLAS, NumPy's, through the bridge"
-    assert doctor.blas_in_use() == "MLX's own (the bridge is open, but this MLX does not use it)"
+    assert blas_in_use() == "OpenBLAS, NumPy's, through the bridge"
+    assert blas_in_use() == "MLX's own (the bridge is open, but this MLX does not use it)"

@@ -7,7 +7,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from mlx_gateloop.bench.machine import cores
+from mlx_gateloop.io.machine import cores
 from mlx_gateloop.model.lm import Model, ModelArgs
 
 VOCABULARY = 1024

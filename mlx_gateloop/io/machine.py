@@ -1,44 +1,26 @@
 """The origin of measurements: machine, versions, command, date."""
 
+import ctypes
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import cache
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shutil import which
 
 import mlx.core as mx
 
-from mlx_gateloop import __version__
-from mlx_gateloop.commands.doctor import blas_in_use
-from mlx_gateloop.commands.extras import installed
-from mlx_gateloop.io.tables import markdown_table
-from mlx_gateloop.ops.backends import BACKENDS
+from mlx_gateloop import __version__, _blas
 
-FASTEST_FIRST = ("metal", "cuda", "native", "ops")
-PEERS = {"jax": "jax", "torch": "torch", "gateloop-transformer": "gateloop_transformer"}
-PACKAGES = ("mlx", "mlx-lm", "numpy", *PEERS)
-
-
-def header(command: str, own_cache: int, cache: int) -> str:
-    """The table that opens a report.
-
-    Args:
-        command: The command line.
-        own_cache: MLX's own cache limit, bytes.
-        cache: The limit that the runs have, bytes.
-    """
-    limits = f"{cache >> 20:,} MB (MLX's own: {own_cache >> 20:,} MB)"
-    return markdown_table(["", ""], [*facts(command).items(), ("MLX cache limit", limits)])
+PACKAGES = ("mlx", "mlx-lm", "numpy", "jax", "torch", "gateloop-transformer")
 
 
 def facts(command: str) -> dict[str, str]:
     """The command, the date, the machine and the versions of a measurement."""
-    peers = [f"{name} {version}" for name in PACKAGES if (version := installed(name))]
+    packages = [f"{name} {number}" for name in PACKAGES if (number := _version(name))]
     device = mx.device_info().get("device_name", "") if mx.default_device().type == mx.gpu else ""
     return {
         "command": f"`{command}`",
@@ -46,34 +28,29 @@ def facts(command: str) -> dict[str, str]:
         "CPU": f"{_cpu()}, {cores()} core{'s' * (cores() > 1)}, {_memory_gib():.0f} GiB",
         "system": f"{platform.platform()}, Python {platform.python_version()}",
         "MLX device": f"{mx.default_device()} {device}".strip(),
-        "versions": ", ".join([f"mlx-gateloop {__version__}{_commit()}", *peers]),
+        "versions": ", ".join([f"mlx-gateloop {__version__}{_commit()}", *packages]),
         "BLAS": blas_in_use(),
     }
 
 
+def blas_in_use() -> str:
+    """Name the library that multiplies MLX's matrices on the CPU, checked with a product."""
+    if sys.platform == "darwin":
+        return "Accelerate, MLX's own"
+    if not _blas.library:
+        if _blas.reason == _blas.OTHER_BLAS:
+            return "the one that is loaded globally"
+        return f"MLX's own ({_blas.reason})"
+    calls = ctypes.CDLL(None).mlx_gateloop_blas_calls  # the bridge is in the global scope
+    before = calls()
+    mx.eval(mx.matmul(mx.ones((8, 8)), mx.ones((8, 8)), stream=mx.cpu))
+    if calls() == before:
+        return "MLX's own (the bridge is open, but this MLX does not use it)"
+    return f"{_openblas(_blas.library)}, NumPy's, through the bridge"
+
+
 def now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def absent_lines(peers: Sequence[str]) -> list[str]:
-    """One line for each missing backend, and each missing one of these peers."""
-    lines = [f"- no {name} backend: {why}" for name, why in _missing_backends().items()]
-    lines += [
-        f"- no {peer}: not installed (pip install -r requirements-bench.txt)"
-        for peer in peers
-        if not present(peer)
-    ]
-    return lines
-
-
-def backends() -> list[str]:
-    """The available backends of the scan, in the likely order of speed."""
-    missing = _missing_backends()
-    return [name for name in FASTEST_FIRST if name not in missing]
-
-
-def present(peer: str) -> bool:
-    return find_spec(PEERS[peer]) is not None
 
 
 def cores() -> int:
@@ -81,6 +58,13 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 @cache
@@ -103,10 +87,6 @@ def _commit() -> str:
     return f" ({commit}{'-dirty' if changed else ''})"
 
 
-def _missing_backends() -> dict[str, str]:
-    return {name: why for name in FASTEST_FIRST if (why := BACKENDS[name].why_missing())}
-
-
 def _cpu() -> str:
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
@@ -120,3 +100,17 @@ def _cpu() -> str:
 
 def _memory_gib() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def _openblas(path: str) -> str:
+    """Version, kernels and threads of the OpenBLAS behind the bridge."""
+    library = ctypes.CDLL(path)
+    try:
+        config = library.scipy_openblas_get_config64_
+        kernels = library.scipy_openblas_get_corename64_
+        threads = library.scipy_openblas_get_num_threads64_()
+    except AttributeError:
+        return "OpenBLAS"
+    config.restype = kernels.restype = ctypes.c_char_p
+    name = " ".join(config().decode().split()[:2])
+    return f"{name}, {kernels().decode()} kernels, {threads} threads"
