@@ -30,7 +30,7 @@ embedded: .venv/installed-all
 	$(BIN)/python -m app.embedded_models.build.corpus runs/corpus
 	$(BIN)/python -m app.embedded_models.build.library runs/library
 	for made in demo:corpus demo-fixed:corpus code:library; do name=$${made%:*}; \
-	  $(BIN)/gateloop train --config configs/$$name.yaml --data runs/$${made#*:} --out runs/$$name && \
+	  $(BIN)/gateloop train --config $$name --data runs/$${made#*:} --out runs/$$name && \
 	  $(BIN)/python -m app.embedded_models.build.package runs/$$name app/embedded_models/$$name || exit; \
 	done
 	$(BIN)/python -m app.embedded_models.build.lab runs/lab app/embedded_models/lab

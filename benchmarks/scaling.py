@@ -174,7 +174,7 @@ if __name__ == "__main__":
     parser.add_argument("--rank", choices=("sums", "overheads"), help=argparse.SUPPRESS)
     parser.add_argument("--overhead", action="store_true", help="only the exchange of gradients")
     parser.add_argument("--predict", action="store_true", help="only compute")
-    parser.add_argument("--config", default="configs/tinyshakespeare.yaml")
+    parser.add_argument("--config", default="mlx_gateloop/configs/tinyshakespeare.yaml")
     arguments = parser.parse_args()
     if arguments.rank:
         {"sums": sums, "overheads": overheads}[arguments.rank]()

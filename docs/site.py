@@ -13,7 +13,12 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 SHOWN = (
     *("*.md", "docs/**/*", "convert/**/*.md", "app/embedded_models/*/README.md"),
-    *("benchmarks/results/**/*", "benchmarks/*.md", "configs/*", "mlx_gateloop/train/config.py"),
+    *(
+        "benchmarks/results/**/*",
+        "benchmarks/*.md",
+        "mlx_gateloop/configs/*",
+        "mlx_gateloop/train/config.py",
+    ),
     *("mlx_gateloop/model/*.py", "mlx_gateloop/ops/gpu/kernels.py", "app/*.py"),
     *("app/generation/run.py", "app/generation/lab.py", "mlx_gateloop/ops/over_ranks.py"),
 )

@@ -31,7 +31,7 @@ COMMANDS = {
     "train": Command(
         "commands.train",
         "train a model on text",
-        "gateloop train --config configs/demo.yaml --data my.txt --out models/mine",
+        "gateloop train --config demo --data my.txt --out models/mine",
         "train",
     ),
     "eval": Command(

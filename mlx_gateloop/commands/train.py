@@ -7,6 +7,7 @@ from typing import Any
 from mlx_gateloop.commands.parser import add_settings, settings
 from mlx_gateloop.errors import InputError
 
+CONFIGS = Path(__file__).parents[1] / "configs"
 FLAGS: dict[str, tuple[str, Any, str]] = {
     "--steps": ("steps", int, "optimizer steps"),
     "--epochs": ("epochs", float, "passes over the text, instead of steps"),
@@ -18,13 +19,18 @@ FLAGS: dict[str, tuple[str, Any, str]] = {
 }
 
 
+def configurations() -> list[str]:
+    """The names of the configurations that come with the package."""
+    return sorted(file.stem for file in CONFIGS.glob("*.yaml"))
+
+
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add(
         "--config",
-        type=Path,
-        metavar="FILE",
-        help="YAML; default: the demo preset, or the run's own with --resume",
+        metavar="NAME",
+        help=f"a configuration of the package ({', '.join(configurations())}) or a YAML file; "
+        "default: the demo preset, or the run's own with --resume",
     )
     add(
         "--data",
@@ -62,7 +68,7 @@ def _train(arguments: argparse.Namespace) -> None:
     if {"steps", "epochs"} <= overrides.keys():
         raise InputError("--steps and --epochs: give one of them")
     overrides |= settings(arguments.set, "model.dropout=0.1")
-    path = arguments.config
+    path = None if arguments.config is None else _path(arguments.config)
     if arguments.out is None and not arguments.dry_run:
         raise InputError("--out: give a directory, or --dry-run")
     if arguments.resume and arguments.dry_run:
@@ -81,3 +87,13 @@ def _train(arguments: argparse.Namespace) -> None:
     if result.skipped:
         print(f", {result.skipped} of them skipped: gradient not finite", end="")
     print(f", validation loss {result.best_loss:.4f} nats/token")
+
+
+def _path(config: str) -> Path:
+    """The file of a configuration that is given by name or as a path."""
+    if config in configurations() and not Path(config).is_file():
+        return CONFIGS / f"{config}.yaml"
+    if not Path(config).exists():
+        names = ", ".join(configurations())
+        raise InputError(f"--config {config}: no such file; give a YAML file or one of {names}")
+    return Path(config)

@@ -10,7 +10,9 @@ import yaml
 from helpers.commands import TEXT, TINY, fails
 
 from mlx_gateloop.cli import main
+from mlx_gateloop.commands.train import CONFIGS, configurations
 from mlx_gateloop.tokenizer import byte_tokenizer
+from mlx_gateloop.train import TrainConfig
 
 
 def test_train_eval_generate(work, capsys):
@@ -50,6 +52,17 @@ def test_flags_override_the_config(work):
     assert written["model"]["dropout"] == 0.25
 
 
+def test_a_configuration_of_the_package_is_taken_by_its_name(work, monkeypatch):
+    assert "tinyshakespeare" in configurations()
+    taken = []
+    monkeypatch.setattr("mlx_gateloop.train.estimate", lambda config, *_: taken.append(config))
+    (work / "demo").mkdir()
+    for name in ("tinyshakespeare", "demo", "tiny.yaml"):
+        assert main(["train", "--config", name, "--dry-run"]) == 0
+    files = [CONFIGS / "tinyshakespeare.yaml", CONFIGS / "demo.yaml", "tiny.yaml"]
+    assert taken == [TrainConfig.load(file) for file in files]
+
+
 def test_a_dry_run_says_what_training_would_cost_and_writes_nothing(work, capsys):
     before = sorted(work.rglob("*"))
     argv = ["train", "--config", "tiny.yaml", "--data", "text.txt", "--dry-run"]
@@ -87,7 +100,8 @@ def test_wikitext_from_a_folder_with_a_tokenizer_of_ones_own(work, capsys):
         ({"--data": "empty.txt"}, "empty.txt"),
         ({"--data": "short.txt"}, "token"),
         ({"--data": "latin.txt"}, "latin.txt"),
-        ({"--config": "missing.yaml"}, "missing.yaml: No such file"),
+        ({"--config": "missing.yaml"}, "--config missing.yaml: no such file"),
+        ({"--config": "nothing"}, "give a YAML file or one of 125m, bytes, code, "),
         ({"--config": "typo.yaml"}, "unknown key optimizer.learning_rat"),
         ({"--config": "impossible.yaml"}, "data.length"),
         ({"--set": "nonsense"}, "expected KEY=VALUE"),

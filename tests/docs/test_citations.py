@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PLACES = ["mlx_gateloop", "app", "convert", "configs", "docs", "benchmarks", "tests", "README.md"]
+PLACES = ["mlx_gateloop", "app", "convert", "docs", "benchmarks", "tests", "README.md"]
 SUFFIXES = {".py", ".md", ".yaml", ".h", ".cpp", ".inc", ".js"}
 
 # Words near a citation of each number; all that are cited, and no others.

@@ -91,5 +91,5 @@ def test_named_files_exist(page):
     folders = [ROOT, ROOT / "mlx_gateloop", page.parent]
     for name in NAMED.findall(page.read_text("utf-8")):
         if name not in ELSEWHERE:
-            places = (folder / name for folder in [*folders, ROOT / "configs", ROOT / "tests"])
+            places = (folder / name for folder in [*folders, ROOT / "tests"])
             assert any(place.exists() for place in places), name

@@ -11,7 +11,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.train import TrainConfig
 
 PAIRS = list(itertools.pairwise(string.ascii_lowercase))
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[2] / "mlx_gateloop" / "configs").glob("*.yaml"))
 
 
 @pytest.fixture

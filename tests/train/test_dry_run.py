@@ -38,7 +38,7 @@ def test_steps_follow_the_epochs(text_file, tiny, monkeypatch):
     ("config", "parameters"), [("wikitext103", 114_267_217), ("125m", 123_627_217)]
 )
 def test_both_readings_of_the_papers_model_are_configurations(request, config, parameters):
-    path = request.config.rootpath / "configs" / f"{config}.yaml"
+    path = request.config.rootpath / "mlx_gateloop" / "configs" / f"{config}.yaml"
     read = TrainConfig.load(path)
     assert num_parameters(Model(read.model_args(50257))) == parameters  # never evaluated
     assert (read.epochs, read.data.batch_size, read.data.length) == (100, 16, 1024)
