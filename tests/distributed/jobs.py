@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 from functools import partial
 from hashlib import sha256
@@ -31,33 +30,32 @@ def exchanges(world: World):
         "sum": world.sum(mx.arange(5) * (world.rank + 1), "test").tolist(),
         "any": [world.any(world.rank == 1, "test"), world.any(False, "test")],
         "part": [part.start, part.stop],
-        "differ": differ(world),
+        "messages": messages(world),
         "gradients": gradients(world),
-        "models": models(world),
     }
 
 
-def differ(world: World):
-    """The message if ranks have another number than the first."""
+def messages(world: World):
+    """What the other ranks say if they have another number, another model or another text."""
+    model = nn.Linear(2, 2, bias=False)
+    model.weight = mx.zeros_like(model.weight) + world.rank
+    same = nn.Linear(2, 2, bias=False)
+    same.weight = mx.zeros_like(same.weight)
+    text = np.array([1, world.rank])
+    calls = (
+        partial(world.assert_equal, {"version": "1.0", "seed": min(world.rank, 1)}),
+        partial(require_same, world, model, text[:1]),
+        partial(require_same, world, same, text),
+        partial(require_same, world, same, text[:1]),
+    )
+    return [message(call) for call in calls]
+
+
+def message(call):
     try:
-        world.assert_equal({"version": "1.0", "seed": min(world.rank, 1)})
+        call()
     except InputError as error:
         return str(error)
-    return "agreed"
-
-
-def models(world: World):
-    """The messages if ranks evaluate another model, another text, or the same."""
-    model, said = nn.Linear(2, 2, bias=False), []
-    weight = model.weight
-    for weights, tokens in ((world.rank, 0), (0, world.rank), (0, 0)):
-        model.weight = mx.zeros_like(weight) + weights
-        try:
-            require_same(world, model, np.array([1, tokens]))
-            said.append("agreed")
-        except InputError as error:
-            said.append(str(error))
-    return said
 
 
 def gradients(world: World):
@@ -97,7 +95,7 @@ def lost_beside(world: World):
         return str(error)
 
 
-def peak(world: World, config: str, data: str, length: str, limit: str = "", *settings: str):
+def peak(world: World, config: str, data: str, length: str, *settings: str):
     """Peak memory of MLX's arrays in steps on one sequence a group, in MB.
 
     Args:
@@ -105,17 +103,10 @@ def peak(world: World, config: str, data: str, length: str, limit: str = "", *se
         config: A file.
         data: A file.
         length: Tokens of the sequence.
-        limit: MB of memory that the process may take from here on; empty is any.
         settings: Others, `name=number`.
     """
     from mlx_gateloop.train import TrainConfig, dry_run
 
-    if limit:
-        fields = dict(
-            line.split(":") for line in Path("/proc/self/status").read_text().splitlines()
-        )
-        most = 1024 * int(fields["VmData"].split()[0]) + (int(limit) << 20)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     dry_run.BUDGET = 0.0
     shape = {"data.length": int(length), "data.batch_size": world.groups, "log_every": 1}
     shape |= {"sequence_parallel": world.sequence}
