@@ -42,27 +42,21 @@ def test_the_best_weights_score_as_the_log_says(tmp_path, tiny):
     assert result.last.others.keys() == {"accuracy"}
 
 
-@pytest.mark.parametrize(
-    "make", [sums, lambda: induction(12, 4, 21, 10)], ids=["sums", "induction"]
-)
-def test_ctrl_c_and_resume_is_the_uninterrupted_run(tmp_path, tiny, monkeypatch, make):
-    task = make()
+@pytest.mark.usefixtures("without_pictures")
+def test_ctrl_c_and_resume_is_the_uninterrupted_run(tmp_path, tiny, monkeypatch):
+    """Of a task that asks at some positions only; other samples are not the run to resume."""
+    task, parts = induction(12, 4, 21, 10), tmp_path / "parts"
     config = config_of(tiny, task)
     train(config, task, tmp_path / "straight")
     with monkeypatch.context() as patch:
         press_ctrl_c(patch, SampleBatches, 5)
         with pytest.raises(Interrupted, match="interrupted at step 5 of 12"):
-            train(config, task, tmp_path / "parts")
-    train(config, task, tmp_path / "parts", resume=True)
-    for name in ("checkpoints/last.safetensors", "model.safetensors"):
-        same_arrays(tmp_path / "straight" / name, tmp_path / "parts" / name)
-
-
-def test_other_samples_are_not_the_run_to_resume(tmp_path, tiny):
-    config = config_of(tiny, sums(), steps=1)
-    train(config, sums(), tmp_path / "out")
+            train(config, task, parts)
     with pytest.raises(InputError, match="differs in its data"):
-        train(config, sums(seed=1), tmp_path / "out", resume=True)
+        train(config, induction(12, 4, 21, 10, seed=1), parts, resume=True)
+    train(config, task, parts, resume=True)
+    for name in ("checkpoints/last.safetensors", "model.safetensors"):
+        same_arrays(tmp_path / "straight" / name, parts / name)
 
 
 def test_a_head_too_small_for_the_tokenizer_is_refused(tmp_path, tiny, text_file):
