@@ -13,10 +13,6 @@ comparisons by Holm's method.
 
 draws accuracy over span, the curves of learning, the accuracies of all runs and, of a text, bits
 per byte.
-
-    python benchmarks/comparisons.py benchmarks/results/experiments/recall --report
-
-prints results.md, as the experiment writes it, from its results.json.
 """
 
 import argparse
@@ -38,7 +34,6 @@ from mlx_gateloop.experiments.measure import (
 )
 from mlx_gateloop.experiments.pictures import draw_records
 from mlx_gateloop.experiments.records import read_results
-from mlx_gateloop.experiments.report_text import report_text
 from mlx_gateloop.experiments.results import Runs, accuracy_by_span
 from mlx_gateloop.experiments.variants import REFERENCE, title
 from mlx_gateloop.io.tables import markdown_table
@@ -246,7 +241,6 @@ def main() -> None:
     tables.add_argument(
         "--pictures", type=Path, metavar="DIR", help="draw pictures into this folder instead"
     )
-    tables.add_argument("--report", action="store_true", help="print results.md of one folder")
     parser.add_argument(
         "--models", type=names, metavar="NAME,NAME", help="only these models; default: all"
     )
@@ -263,15 +257,10 @@ def main() -> None:
 def show(parser: Parser, given: argparse.Namespace) -> None:
     """Show what the command line asks for."""
     tree = read_parts(given.folders)
-    if given.reference is not None and (given.report or given.pictures is not None):
+    if given.reference is not None and given.pictures is not None:
         parser.error("--reference: tables alone have leads of another model; leave it out")
     if not any(run["finished"] for run in tree["runs"]):
         parser.error(f"{given.folders[0]}: no run is finished; --resume the experiment")
-    if given.report:
-        if len(given.folders) > 1 or given.models is not None:
-            parser.error("--report: a report is of all models of one folder; give it alone")
-        print(report_text(tree, given.folders[0]))
-        return
     if given.models is not None:
         if unknown := [name for name in given.models if name not in tree["models"]]:
             parser.error(f"--models: no {unknown[0]} there; choose {', '.join(tree['models'])}")

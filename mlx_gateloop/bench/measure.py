@@ -2,8 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,16 +93,6 @@ def total_bytes(tree: object) -> int:
     """The bytes of all arrays in a tree, which may hold None."""
     leaves: list[tuple[str, object]] = tree_flatten(tree)  # type: ignore[assignment]
     return sum(getattr(leaf, "nbytes", 0) for _, leaf in leaves)
-
-
-@contextmanager
-def cache_limit(limit: int) -> Iterator[int]:
-    """Set MLX's cache limit (bytes) within a block; yields the limit before."""
-    previous = mx.set_cache_limit(limit)
-    try:
-        yield previous
-    finally:
-        mx.set_cache_limit(previous)
 
 
 def milliseconds(seconds: float) -> str:

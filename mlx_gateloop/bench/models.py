@@ -91,14 +91,13 @@ def mlx_models() -> dict[str, nn.Module]:
     return models
 
 
-def torch_model(width: int, depth: int, ff_mult: int, recompute: bool = True) -> Any:
+def torch_model(width: int, depth: int, ff_mult: int) -> Any:
     """gateloop-transformer's language model; its embedding and head are not shared.
 
     Args:
         width: Width of the model.
         depth: Number of blocks.
         ff_mult: Inner width of the feed-forward network over `width`.
-        recompute: The gradient runs the operator again (the package's default).
     """
     import torch
     from gateloop_transformer import Transformer
@@ -107,13 +106,7 @@ def torch_model(width: int, depth: int, ff_mult: int, recompute: bool = True) ->
     warnings.filterwarnings("ignore", message="torch.utils.checkpoint: the use_reentrant")
     torch.set_num_threads(cores())
     torch.manual_seed(0)
-    return Transformer(
-        dim=width,
-        num_tokens=VOCABULARY,
-        depth=depth,
-        ff_mult=ff_mult,
-        checkpoint_gate_looped_attn=recompute,
-    )
+    return Transformer(dim=width, num_tokens=VOCABULARY, depth=depth, ff_mult=ff_mult)
 
 
 def num_parameters(model: Any) -> int:

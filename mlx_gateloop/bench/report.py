@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from mlx_gateloop.bench.measure import BUDGET, CACHE_BYTES, FEWEST_TURNS, TURNS, cache_limit
+from mlx_gateloop.bench.measure import BUDGET, CACHE_BYTES, FEWEST_TURNS, TURNS
 from mlx_gateloop.io.files import replacing
 from mlx_gateloop.io.tables import markdown_table
 
@@ -45,7 +45,9 @@ def write_report(name: str, quick: bool = False, directory: Path | None = None) 
         quick: Small sizes, seconds instead of minutes.
         directory: Folder for the Markdown; created if missing.
     """
-    from mlx_gateloop.io.machine import facts  # slow to import, as are the parts
+    import mlx.core as mx  # slow to import, as are the parts
+
+    from mlx_gateloop.io.machine import facts
 
     command = f"gateloop bench {name}{' --quick' if quick else ''}"
     command += f" --out {directory}" if directory else ""
@@ -60,8 +62,11 @@ def write_report(name: str, quick: bool = False, directory: Path | None = None) 
     if absent := [f"- {peer}: not installed" for peer in PEERS if not present(peer)]:
         absent.append("\nGet them by: pip install -r requirements-bench.txt")
         report.add("\n".join(absent))
-    with cache_limit(CACHE_BYTES):
+    limit = mx.set_cache_limit(CACHE_BYTES)
+    try:
         import_module(f"mlx_gateloop.bench.{name}").measure(report)
+    finally:
+        mx.set_cache_limit(limit)
 
 
 def present(peer: str) -> bool:

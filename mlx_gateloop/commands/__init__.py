@@ -67,35 +67,10 @@ COMMANDS = {
         "gateloop figures --model models/mine --text my.txt --out figures",
         "train",
     ),
-    "memory-horizon": Command(
+    "experiment": Command(
         "commands.experiment",
-        "compare models, by default data-controlled and fixed state transitions, on the paper's "
-        "Memory Horizon task",
-        "gateloop memory-horizon --preset bar --out runs/bar",
-        "train",
-    ),
-    "recall": Command(
-        "commands.experiment",
-        "the same comparison on associative recall, asked at every position",
-        "gateloop recall --preset small --out runs/recall",
-        "train",
-    ),
-    "induction": Command(
-        "commands.experiment",
-        "the same comparison on the induction head task",
-        "gateloop induction --preset small --out runs/induction",
-        "train",
-    ),
-    "text": Command(
-        "commands.experiment",
-        "the same comparison on the next byte of a text",
-        "gateloop text --text my.txt --out runs/text",
-        "train",
-    ),
-    "readings": Command(
-        "commands.experiment",
-        "train under each reading of what the paper leaves open, one change at a time",
-        "gateloop readings --out runs/readings",
+        "compare models on a task: memory-horizon, recall, induction, text or ablations",
+        "gateloop experiment memory-horizon --preset bar --out runs/bar",
         "train",
     ),
     "launch": Command(

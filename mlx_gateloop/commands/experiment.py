@@ -1,34 +1,75 @@
-"""`gateloop memory-horizon`, `recall`, `induction`, `text` and `readings`."""
+"""`gateloop experiment NAME`: models compared on a task."""
 
 import argparse
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from mlx_gateloop.commands.parser import add_settings, settings
+from mlx_gateloop.commands.parser import Formatter, add_settings, settings
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.variants import VARIANTS
 
-PRESET_HELP = {
-    "memory-horizon": "small (the paper's function, half an hour), bar (a running sum, minutes) or "
-    "paper (the paper's, hours)",
-    "recall": "small (minutes) or author (the sizes of the paper's author, hours)",
-    "induction": "small (minutes)",
-    "text": "small (minutes)",
+
+class Name(NamedTuple):
+    """A row of the table of experiments.
+
+    Args:
+        summary: Its purpose.
+        example: Options to type after `gateloop experiment NAME`.
+        presets: Its presets, with how long they take.
+    """
+
+    summary: str
+    example: str
+    presets: str = ""
+
+
+NAMES = {
+    "memory-horizon": Name(
+        "the paper's Memory Horizon task",
+        "--preset bar --out runs/bar",
+        "small (the paper's function, half an hour), bar (a running sum, minutes) or paper (the "
+        "paper's, hours)",
+    ),
+    "recall": Name(
+        "associative recall, asked at every position",
+        "--out runs/recall",
+        "small (minutes) or author (the sizes of the paper's author, hours)",
+    ),
+    "induction": Name("the induction head task", "--out runs/induction", "small (minutes)"),
+    "text": Name("the next byte of a text", "--text my.txt --out runs/text", "small (minutes)"),
+    "ablations": Name(
+        "what the paper leaves open: Memory Horizon with one change at a time",
+        "--out runs/ablations",
+    ),
 }
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    add, name = command.add_argument, command.prog.split()[-1]
-    if name == "readings":
-        _add_runs(command)
-        command.set_defaults(run=_readings)
-        return
+    names = command.add_subparsers(required=True, metavar="NAME")
+    for name, entry in NAMES.items():
+        experiment = names.add_parser(
+            name,
+            help=entry.summary,
+            description=f"Compare models on {entry.summary}.",
+            epilog=f"example: gateloop experiment {name} {entry.example}",
+            allow_abbrev=False,
+            formatter_class=Formatter,
+        )
+        _add_runs(experiment)
+        if name == "ablations":
+            experiment.set_defaults(run=_ablations)
+        else:
+            _add_comparison(experiment, name, entry.presets)
+
+
+def _add_comparison(command: argparse.ArgumentParser, name: str, presets: str) -> None:
+    """Add the arguments of an experiment that compares models."""
+    add = command.add_argument
     if name == "text":
         help_text = "any text of 5 KB or more, or `python-source`: Python's standard library"
         add("--text", required=True, metavar="FILE", help=help_text)
-    add("--preset", default="small", metavar="NAME", help=PRESET_HELP[name])
-    _add_runs(command)
+    add("--preset", default="small", metavar="NAME", help=presets)
     add("--draws", type=int, metavar="N", help="draws of the data; seed n takes draw n modulo N")
     add(
         "--tune",
@@ -56,18 +97,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="choose each model's width of channel mixing so that it has as many parameters as "
         "data_controlled, or give all the same width; default: the preset's",
     )
-    add(
-        "--hosts",
-        type=Path,
-        metavar="FILE",
-        help="the machines that train the models, --jobs on each: a hostfile as of `gateloop "
-        "launch`; --out must be the same folder on all of them",
-    )
-    command.set_defaults(run=_experiment, name=name)
+    command.set_defaults(run=_compare, name=name)
 
 
 def _add_runs(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of every command that trains several models."""
+    """Add the arguments of every experiment."""
     add = command.add_argument
     add(
         "--out",
@@ -98,8 +132,7 @@ def _add_runs(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _experiment(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.distributed.hosts import read_hostfile
+def _compare(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.experiments.presets import PRESETS
     from mlx_gateloop.experiments.run import run_experiment
     from mlx_gateloop.experiments.tuning import chosen_in
@@ -123,14 +156,28 @@ def _experiment(arguments: argparse.Namespace) -> None:
         trials=arguments.tune,
         tuned=None if other is None else chosen_in(other, arguments.name),
     )
-    command = shlex.join(["gateloop", *arguments.argv])
-    options: dict[str, Any] = {"jobs": _jobs(arguments)}
-    out = arguments.out
-    if arguments.hosts is not None:
-        options["hosts"] = [host.ssh for host in read_hostfile(arguments.hosts).hosts]
-        out = out.resolve()
-    run_experiment(experiment, out, arguments.resume, command, **options)
+    run_experiment(
+        experiment, arguments.out, arguments.resume, _command(arguments), _jobs(arguments)
+    )
     print((arguments.out / "results.md").read_text(encoding="utf-8"))
+
+
+def _ablations(arguments: argparse.Namespace) -> None:
+    from mlx_gateloop.experiments.ablations import run_ablations
+
+    run_ablations(
+        arguments.out,
+        settings(arguments.set, "task.length=128"),
+        arguments.seeds,
+        _jobs(arguments),
+        arguments.resume,
+        _command(arguments),
+    )
+    print((arguments.out / "ablations.md").read_text(encoding="utf-8"))
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    return shlex.join(["gateloop", *arguments.argv])
 
 
 def _jobs(arguments: argparse.Namespace) -> int:
@@ -138,17 +185,3 @@ def _jobs(arguments: argparse.Namespace) -> int:
         raise InputError(f"--jobs {arguments.jobs}: expected at least 1")
     jobs: int = arguments.jobs
     return jobs
-
-
-def _readings(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.experiments.readings import run_readings
-
-    run_readings(
-        arguments.out,
-        settings(arguments.set, "task.length=128"),
-        arguments.seeds,
-        _jobs(arguments),
-        arguments.resume,
-        shlex.join(["gateloop", *arguments.argv]),
-    )
-    print((arguments.out / "readings.md").read_text(encoding="utf-8"))

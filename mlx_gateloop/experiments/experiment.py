@@ -32,8 +32,6 @@ TASKS: dict[str, Callable[..., Task]] = {
 MAY_BE_ZERO = {"resets", "max_input", "max_output", "seed"}
 LARGEST = 2**20  # value of a task's argument: sums of products stay far below 2^63
 MOST_RUNS = 1000  # of a model, as of its draws and its trials
-# Fields that saved experiments may lack, with the values that they had then.
-EARLIER: dict[str, object] = {"draws": 1, "trials": 0, "settings": {}}
 # Keys that the experiment itself sets for each run.
 DECIDED = {
     "seed": "use --seeds",
@@ -97,14 +95,11 @@ class Experiment:
         Raises:
             InputError: they are something else.
         """
-        saved = EARLIER | tree
-        data = saved.get("data") or ()
-        saved["data"] = (data,) if isinstance(data, str) else data
         try:
-            experiment = TypeAdapter(cls).validate_python(saved)
+            experiment = TypeAdapter(cls).validate_python(tree)
         except ValidationError:
             raise InputError(f"{path}: not an experiment; choose another directory") from None
-        if experiment.name not in TASKS or saved.keys() - {field.name for field in fields(cls)}:
+        if experiment.name not in TASKS or tree.keys() - {field.name for field in fields(cls)}:
             raise InputError(f"{path}: not an experiment; choose another directory")
         try:
             _check_counts(experiment.seeds, experiment.draws, experiment.trials)
@@ -200,7 +195,18 @@ class Experiment:
         Raises:
             InputError: an unknown key, an unusable value, or samples that differ from `data`.
         """
-        task = self._draw_task(draw)
+        self.check_task()
+        arguments: dict[str, Any] = dict(self.task)
+        if seed := signature(TASKS[self.name]).parameters.get("seed"):
+            arguments["seed"] = arguments.get("seed", seed.default) + draw
+        try:
+            task = TASKS[self.name](**arguments)
+        except MemoryError:
+            advice = "lower task.samples, task.held_out or task.length"
+            raise InputError(f"the task's samples do not fit in memory; {advice}") from None
+        for part in ("training", "validation", "test"):
+            if not getattr(task, part).asked.any():
+                raise InputError(f"the task's {part} samples ask nothing; change task.*")
         if draw < len(self.data) and self.data[draw] != task.fingerprint:
             file = self.task.get("file", "the task")
             raise InputError(f"{file}: no longer the data of the experiment; restore it")
@@ -226,21 +232,6 @@ class Experiment:
                 expected = f"an integer from {lowest} to {LARGEST}"
             if not good:
                 raise InputError(f"task.{key}: expected {expected}, got {shown(value)}")
-
-    def _draw_task(self, draw: int) -> Task:
-        self.check_task()
-        arguments: dict[str, Any] = dict(self.task)
-        if seed := signature(TASKS[self.name]).parameters.get("seed"):
-            arguments["seed"] = arguments.get("seed", seed.default) + draw
-        try:
-            task = TASKS[self.name](**arguments)
-        except MemoryError:
-            advice = "lower task.samples, task.held_out or task.length"
-            raise InputError(f"the task's samples do not fit in memory; {advice}") from None
-        for part in ("training", "validation", "test"):
-            if not getattr(task, part).asked.any():
-                raise InputError(f"the task's {part} samples ask nothing; change task.*")
-        return task
 
     def config(
         self, task: Task, model: str, seed: int, settings: Mapping[Any, object] | None = None

@@ -1,14 +1,12 @@
 """The pictures of an experiment that are drawn from its records alone."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.measure import BITS, measure_of
-from mlx_gateloop.experiments.presets import claims
 from mlx_gateloop.experiments.results import counted, counts_by_span, runs_of
 from mlx_gateloop.experiments.variants import VARIANTS, title
 from mlx_gateloop.plots import figures
@@ -32,17 +30,6 @@ def transitions_png(model: str) -> str:
     return f"transitions-{model}.png"
 
 
-def captions(models: Iterable[str]) -> dict[str, str]:
-    """Return the captions of an experiment's pictures, by their names; it need not have all."""
-    return {
-        SPANS: "Accuracy over span",
-        LEARNING: "Training curves",
-        RUNS: "Test accuracy of all runs",
-        READ: "Bits per byte over bytes read and time",
-        **{transitions_png(model): f"State transitions, {title(model)}" for model in models},
-    }
-
-
 def draw_records(out: Path, tree: Mapping[str, Any]) -> list[str]:
     """Draw accuracy over span, the curves of learning, all accuracies, and a text's bits per byte.
 
@@ -58,15 +45,13 @@ def draw_records(out: Path, tree: Mapping[str, Any]) -> list[str]:
     counts = {lines[model]: pairs for model, pairs in counts_by_span(runs).items()}
     figures.accuracy_over_span(counts, measure.span, out / SPANS)
     accuracies = {lines[model]: [r["accuracy"] for r in runs[model]] for model in runs}
-    experiment = Experiment.read(tree["experiment"], Path("results.json"))
-    claimed = {lines[model]: value for model, value in claims(experiment).items() if model in runs}
-    figures.accuracies(accuracies, out / RUNS, claimed)
+    figures.accuracies(accuracies, out / RUNS)
     drawn = [SPANS, RUNS]
     curves = {lines[model]: tree["curves"][model] for model in runs if tree["curves"].get(model)}
     if curves:
         figures.learning(curves, measure.name, out / LEARNING)
         drawn.append(LEARNING)
-    if curves and measure is BITS and "tokens_per_step" in tree:
+    if curves and measure is BITS:
         seconds = {
             lines[model]: float(np.mean([r["seconds"] / r["steps"] for r in results]))
             for model, results in runs.items()

@@ -68,11 +68,7 @@ _EXPERIMENTS = [
         _train((2, 32, 64), 32, 5e-3, steps=1000),
     ),
     Experiment(
-        "recall",
-        "author",
-        {},
-        _train((2, 128, 256), 32, 1e-3, epochs=200),
-        equal_parameters=False,
+        "recall", "author", {}, _train((2, 128, 256), 32, 1e-3, epochs=200), equal_parameters=False
     ),
     Experiment("induction", "small", {}, _train((2, 32, 64), 32, 5e-3, steps=3000)),
     Experiment(
@@ -84,34 +80,4 @@ _EXPERIMENTS = [
         draws=1,
     ),
 ]
-# Accuracies on Memory Horizon: paper, section 5.1, figure 6.
-CLAIMS = {("memory-horizon", "paper"): {"data_controlled": 0.43, "fixed": 0.25}}
 PRESETS = {name: {e.preset: e for e in _EXPERIMENTS if e.name == name} for name in TASKS}
-
-
-def claims(experiment: Experiment) -> dict[str, float]:
-    """Return the paper's accuracies by model, where the experiment is as the paper's."""
-    return {} if differs(experiment) else CLAIMS.get((experiment.name, experiment.preset), {})
-
-
-def is_preset(experiment: Experiment) -> bool:
-    """Return True if the runs are the preset's, except for number of steps, text and tuning."""
-
-    def compared(experiment: Experiment) -> tuple[object, ...]:
-        task, train = dict(experiment.task), dict(experiment.train)
-        for parts, key in ((task, "file"), (train, "steps"), (train, "epochs")):
-            parts.pop(key, None)
-        return task, train, experiment.equal_parameters
-
-    preset = PRESETS[experiment.name].get(experiment.preset)
-    return preset is not None and compared(experiment) == compared(preset)
-
-
-def differs(experiment: Experiment) -> str:
-    """Name the differences from the preset, after commas; "" if there are none."""
-    parts = [
-        ("changed", not is_preset(experiment)),
-        ("tuned", experiment.trials),
-        ("with another experiment's settings", experiment.settings),
-    ]
-    return "".join(f", {text}" for text, there in parts if there)

@@ -1,4 +1,4 @@
-"""Records of runs and of whole experiments, read back: what is damaged is recognised."""
+"""Schemas of run and experiment records."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +22,7 @@ Chosen = dict[Tunable, Annotated[int | float, Field(gt=0, allow_inf_nan=False)]]
 
 
 class Record(BaseModel, strict=True):
-    """The part that all runs have; fields with defaults are newer than the first records."""
+    """The part that trials and runs have."""
 
     model: str
     seed: int
@@ -47,21 +47,11 @@ class TrialRecord(Record):
 
 
 class Magnitudes(BaseModel, strict=True):
-    """The result of `resets.mean_magnitudes`: a list for each layer, of its channels."""
+    """The result of `resets.mean_magnitudes`: a list of channels for each layer."""
 
     at_marker: list[list[FiniteFloat]]
     elsewhere: list[list[FiniteFloat]]
     resetting: list[Count]
-
-    @model_validator(mode="after")
-    def _has_every_channel(self) -> "Magnitudes":
-        shapes = [[len(layer) for layer in part] for part in (self.at_marker, self.elsewhere)]
-        widths = {*shapes[0]}
-        if shapes[0] != shapes[1] or len(self.resetting) != len(shapes[0]):
-            raise ValueError("parts of different shapes")
-        if len(widths) != 1 or 0 in widths:
-            raise ValueError("layers of no or of different widths")
-        return self
 
 
 class Made(BaseModel, strict=True):

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from mlx_gateloop.experiments.curves import speed_of_learning
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.measure import (
     BITS,
@@ -15,8 +14,6 @@ from mlx_gateloop.experiments.measure import (
     mean_and_spread,
     measure_of,
 )
-from mlx_gateloop.experiments.pictures import captions
-from mlx_gateloop.experiments.presets import claims, differs
 from mlx_gateloop.experiments.resets import report_resets
 from mlx_gateloop.experiments.results import (
     Runs,
@@ -44,7 +41,7 @@ def report_text(tree: Mapping[str, Any], folder: Path) -> str:
     marks = [[name, f"{value:.3f}"] for name, value in tree["oracles"].items()]
     facts = [*tree["environment"].items(), *made(every), *_configuration(experiment)]
     parts = [
-        f"# {experiment.name}, preset {experiment.preset}{differs(experiment)}",
+        f"# {experiment.name}, preset {experiment.preset}",
         markdown_table(["", ""], facts),
         *_test_results(experiment, runs, tree),
         *left_out(experiment, every, runs),
@@ -54,12 +51,8 @@ def report_text(tree: Mapping[str, Any], folder: Path) -> str:
         *report_trials(experiment, tree["trials"]),
         f"## Accuracy over the {measure.span}",
         _by_span(runs),
-        "## Speed of learning",
-        f"Mean {measure.name} on validation data, after the steps named. The learning rate "
-        "falls to zero over all steps, so a shorter run would end at other values.",
-        speed_of_learning(runs, tree["curves"]),
         *report_resets(runs),
-        *_pictures(folder, runs),
+        *_pictures(folder),
     ]
     return "\n\n".join(parts)
 
@@ -81,7 +74,6 @@ def _configuration(experiment: Experiment) -> list[tuple[str, str]]:
 
 
 def _test_results(experiment: Experiment, runs: Runs, tree: Mapping[str, Any]) -> list[str]:
-    planned = None if differs(experiment) else tree.get("preset_steps")
     states = {model: summary["state_size"] for model, summary in tree["models"].items()}
     shared = " Seeds share draws, so intervals leave out the variation of the data."
     draw = f"The draw of the data is that of the seed modulo {experiment.draws}."
@@ -92,7 +84,7 @@ def _test_results(experiment: Experiment, runs: Runs, tree: Mapping[str, Any]) -
         f"{shared if experiment.draws < experiment.seeds else ''} The state size is in "
         "numbers, complex where the transitions are. Times are those of the clock, beside whatever "
         "ran at the same time.",
-        _accuracies(runs, measure_of(experiment.name), states, claims(experiment), planned),
+        _accuracies(runs, measure_of(experiment.name), states),
     ]
 
 
@@ -100,8 +92,6 @@ def _accuracies(
     runs: Runs,
     measure: Measure,
     states: dict[str, int | None],
-    claimed: dict[str, float],
-    planned: int | None,
 ) -> str:
     rows = []
     for model, results in runs.items():
@@ -112,27 +102,23 @@ def _accuracies(
                 f"{results[0]['parameters']:,}",
                 "grows" if state is None else f"{state:,}",
                 f"{results[0]['intermediate_size']:,}",
-                _steps(results, planned),
+                _steps(results),
                 mean_and_spread([result["accuracy"] for result in results]),
                 mean_and_spread([result["loss"] / np.log(2) for result in results]),
                 ", ".join(f"{measure.of(result):.3f}" for result in results),
                 f"{np.mean([result['seconds'] for result in results]):,.0f}",
-                *([f"{claimed[model]:g}" if model in claimed else "-"] if claimed else []),
             ]
         )
     header = ["model", "parameters", "state per layer", "inner width", "steps", "accuracy"]
     header += ["bits per byte" if measure is BITS else "bits per answer", f"{measure.name} by seed"]
-    header += ["training s per run", *(["the paper's claim"] if claimed else [])]
-    return markdown_table(header, rows)
+    return markdown_table([*header, "training s per run"], rows)
 
 
-def _steps(results: list[dict[str, Any]], planned: int | None) -> str:
-    """Format the range of steps, with the planned number if runs were interrupted or shortened."""
+def _steps(results: list[dict[str, Any]]) -> str:
+    """Format the range of steps, with the planned number if some runs have fewer."""
     steps = sorted({result["steps"] for result in results})
-    total = results[0]["total_steps"]
-    planned = max(planned or 0, total)
-    is_whole = planned == total and all(r["finished"] and not r.get("diverged") for r in results)
-    part = "" if is_whole else f" **of {planned:,}**"
+    is_whole = all(result["finished"] and not result["diverged"] for result in results)
+    part = "" if is_whole else f" **of {results[0]['total_steps']:,}**"
     return "-".join(f"{step:,}" for step in dict.fromkeys((steps[0], steps[-1]))) + part
 
 
@@ -142,8 +128,7 @@ def _by_span(runs: Runs) -> str:
     return markdown_table(["model", *names], rows)
 
 
-def _pictures(folder: Path, runs: Runs) -> list[str]:
+def _pictures(folder: Path) -> list[str]:
     """Show the pictures that the folder has."""
-    named = captions(runs).items()
-    shown = [f"![{text}]({name})" for name, text in named if (folder / name).exists()]
-    return ["## Figures", *shown] if shown else []
+    names = sorted(picture.stem for picture in folder.glob("*.png"))
+    return ["## Figures", *(f"![{name}]({name}.png)" for name in names)] if names else []

@@ -48,27 +48,18 @@ def mean_magnitudes(model: Model, test: Samples, marker: int) -> dict[str, objec
 
 
 def report_resets(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Report the channels that forget at the marker and remember elsewhere."""
-    rows, found = [], []
+    """Count each model's runs with channels that forget at the marker and remember elsewhere."""
+    rows = []
     for model, results in runs.items():
-        traced = [(r["seed"], r["magnitudes"]) for r in results if r["magnitudes"]]
-        for seed, magnitudes in traced:
-            at, elsewhere = (np.array(magnitudes[key]) for key in ("at_marker", "elsewhere"))
-            layer, channel = np.unravel_index((elsewhere - at).argmax(), at.shape)
-            most = f"{at[layer, channel]:.3f} / {elsewhere[layer, channel]:.3f} (layer {layer + 1})"
-            means = f"{at.mean():.3f} / {elsewhere.mean():.3f}"
-            resetting = ", ".join(map(str, magnitudes["resetting"]))
-            rows.append([f"{title(model)}, seed {seed}", resetting, most, means])
+        traced = [result["magnitudes"]["resetting"] for result in results if result["magnitudes"]]
         if traced:
-            count = sum(any(m["resetting"]) for _, m in traced)
-            found.append(f"{title(model)} {count} of {len(traced)}")
+            channels = "; ".join(", ".join(map(str, layers)) for layers in traced)
+            rows.append([title(model), f"{sum(map(any, traced))} of {len(traced)}", channels])
     if not rows:
         return []
-    header = ["run", "resetting channels by layer", "greatest contrast", "mean of all"]
     note = (
-        f"Mean magnitude of the state transition over {TRACED} test samples, channel by channel: "
-        "at the marker (Memory Horizon's reset) / elsewhere. A resetting channel has below "
-        f"{FORGETS} there and above {KEEPS} elsewhere."
+        f"Mean |a| over {TRACED} test samples: a resetting channel has below {FORGETS} at the "
+        f"marker (Memory Horizon's reset) and above {KEEPS} elsewhere."
     )
-    counts = f"Runs with at least one resetting channel: {'; '.join(found)}."
-    return ["## State transitions at the marker", note, counts, markdown_table(header, rows)]
+    header = ["model", "runs with such channels", "channels by layer, each run"]
+    return ["## Channels that reset", note, markdown_table(header, rows)]

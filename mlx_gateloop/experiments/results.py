@@ -93,17 +93,15 @@ def counted(every: Runs) -> Runs:
 
 
 def made(every: Runs) -> list[tuple[str, str]]:
-    """The dates, machines and versions of the runs, as far as they say them."""
+    """The dates, machines and versions of the runs."""
     runs = [result for results in every.values() for result in results]
     records = [result["made"] for result in runs if result.get("made")]
     if not records:
         return []
-    dates = sorted(each["date"] for each in records)
-    others = len(runs) - len(records)
-    earlier = f"; {others} of {len(runs)}, of an older version, do not say when" if others else ""
-    rows = [("runs ended", " to ".join(dict.fromkeys((dates[0], dates[-1]))) + earlier)]
+    dates = sorted(record["date"] for record in records)
+    rows = [("runs ended", " to ".join(dict.fromkeys((dates[0], dates[-1]))))]
     for key in ("CPU", "versions"):
-        rows.append((f"{key} of the runs", "; ".join(dict.fromkeys(each[key] for each in records))))
+        rows.append((f"{key} of the runs", "; ".join(dict.fromkeys(r[key] for r in records))))
     return rows
 
 

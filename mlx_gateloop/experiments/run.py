@@ -19,12 +19,11 @@ from typing import Any
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.data.task import Task
-from mlx_gateloop.distributed.hosts import LOCAL
 from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.experiments.experiment import Experiment
+from mlx_gateloop.experiments.process_pool import run_processes
 from mlx_gateloop.experiments.report import write_report
 from mlx_gateloop.experiments.runs import Run
-from mlx_gateloop.experiments.side_by_side import side_by_side
 from mlx_gateloop.experiments.tuning import best, trials
 from mlx_gateloop.io.files import left_in, locked, sweep
 from mlx_gateloop.train.interrupt import Interrupted
@@ -37,7 +36,6 @@ def run_experiment(
     resume: bool = False,
     command: str = "",
     jobs: int = 1,
-    hosts: Sequence[str] = (LOCAL,),
 ) -> None:
     """Train all models of an experiment and write the comparison to a directory.
 
@@ -50,7 +48,6 @@ def run_experiment(
         resume: continue what `out` holds: finished runs stay, the others continue exactly.
         command: the command line, for the report.
         jobs: runs side by side, each in a process of its own if there is more than one.
-        hosts: the machines that make them, each that many, in the same folders.
 
     Raises:
         InputError: unusable settings, an unusable directory, or runs that failed.
@@ -69,9 +66,9 @@ def run_experiment(
         whole.save(out / "experiment.json")
         try:
             tried, logs = trials(experiment, out), out / "logs"
-            if _train(tried, tasks[0], logs / "trials", jobs, hosts):
+            if _train(tried, tasks[0], logs / "trials", jobs):
                 raise KeyboardInterrupt
-            _train(_runs(experiment, out, tuned=True), tasks[0], logs / "runs", jobs, hosts)
+            _train(_runs(experiment, out, tuned=True), tasks[0], logs / "runs", jobs)
         except KeyboardInterrupt:  # also between two runs
             advice = "continue with the same command and --resume"
             raise Interrupted(f"interrupted, saved in {out}; {advice}") from None
@@ -96,15 +93,14 @@ def _runs(experiment: Experiment, out: Path, tuned: bool) -> list[Run]:
     ]
 
 
-def _train(runs: Sequence[Run], task: Task, logs: Path, jobs: int, hosts: Sequence[str]) -> bool:
+def _train(runs: Sequence[Run], task: Task, logs: Path, jobs: int) -> bool:
     """Train the runs that are not finished.
 
     Args:
         runs: The runs.
         task: A draw of the samples, for the configurations.
         logs: The folder for what they print, if there is more than one job.
-        jobs: Runs side by side on each machine.
-        hosts: The machines.
+        jobs: Runs side by side.
 
     Returns:
         True if Ctrl-C came in the last step of the last run.
@@ -113,8 +109,8 @@ def _train(runs: Sequence[Run], task: Task, logs: Path, jobs: int, hosts: Sequen
     for run in runs:
         if run.is_finished:
             run.check(task)
-    if left and (jobs > 1 or [*hosts] != [LOCAL]):
-        side_by_side({run.name: run.go for run in left}, jobs, logs, hosts)
+    if left and jobs > 1:
+        run_processes({run.name: run.go for run in left}, jobs, logs)
         return False
     stop = False
     for number, run in enumerate(left, 1):

@@ -4,7 +4,7 @@ The trials of all models have equal numbers of steps. They train on a draw of th
 where the task draws it, and never see test samples.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ RATES = 10.0  # the learning rate is within this factor of the preset's
 RATIOS = 10.0  # and that of the state transitions within this one of it
 SHORTEST = 2.0  # tokens, of the longest half-life at the start
 COUNTS = (1, 2, 4)  # of heads
-OUTER = 0.1  # of a range, at either end: a better value may lie beyond
 
 
 def trials(experiment: Experiment, out: Path) -> list[Trial]:
@@ -107,7 +106,7 @@ def chosen_in(out: Path, name: str) -> dict[str, Chosen]:
         raise InputError(f"{out}: an experiment without trials; give one made with --tune")
     chosen = {}
     for model in experiment.models:
-        records = tree.get("trials", {}).get(model, [])
+        records = tree["trials"].get(model, [])
         whole = sum(record["finished"] for record in records) == experiment.trials
         if whole and (found := _best(records)):
             chosen[model] = found
@@ -131,32 +130,6 @@ def _has_loss(record: Mapping[str, Any]) -> bool:
     return record["validation_loss"] is not None and not record.get("diverged")
 
 
-def near_an_end(experiment: Experiment, chosen: Mapping[str, Any]) -> set[str]:
-    """Return the keys of chosen values at an end with more beyond it: of a range its tenth."""
-    if not chosen:
-        return set()
-    preset, rate = _preset_rate(experiment), chosen["optimizer.learning_rate"]
-    rate_of_transitions = chosen.get("optimizer.state_transition_learning_rate")
-    longest = max(float(_length(experiment)), SHORTEST)
-    ranges = {
-        "optimizer.learning_rate": (rate, preset / RATES, preset * RATES),
-        "optimizer.state_transition_learning_rate": (
-            rate_of_transitions,
-            rate / RATIOS,
-            rate * RATIOS,
-        ),
-        "model.longest_half_life": (chosen.get("model.longest_half_life"), SHORTEST, longest),
-    }
-    most_heads = {"model.num_heads"} if chosen.get("model.num_heads") == COUNTS[-1] else set()
-    return most_heads | {
-        key
-        for key, (value, least, most) in ranges.items()
-        if value is not None
-        and least < most
-        and not OUTER <= np.log(value / least) / np.log(most / least) <= 1 - OUTER
-    }
-
-
 def report_trials(
     experiment: Experiment, made: Mapping[str, Sequence[dict[str, Any]]]
 ) -> list[str]:
@@ -171,10 +144,7 @@ def report_trials(
             [title(model), _listed(_effective(model, values))]
             for model, values in experiment.settings.items()
         ]
-        note = (
-            "Settings that another experiment's trials chose, and nothing was tried here; its "
-            "report says which are at an end of what was tried."
-        )
+        note = "Settings that another experiment's trials chose; nothing was tried here."
         return ["## Tuning", note, markdown_table(["model", "settings"], rows)]
     if not experiment.trials:
         return []
@@ -182,7 +152,6 @@ def report_trials(
     for model in experiment.models:
         records = made.get(model, [])
         known = [record["validation_loss"] for record in records if _has_loss(record)]
-        chosen = _effective(model, _best(records))
         rows.append(
             [
                 title(model),
@@ -191,7 +160,7 @@ def report_trials(
                 f"{len(records) - len(known)}",
                 f"{np.median(known):.4f}" if known else "-",
                 f"{min(known):.4f}" if known else "-",
-                _listed(chosen, near_an_end(experiment, chosen)),
+                _listed(_effective(model, _best(records))),
             ]
         )
     header = ["model", "trials", "steps of all", "diverged", "median loss"]
@@ -201,9 +170,7 @@ def report_trials(
         f"{RATIOS:g} of that; in about half of the trials a longest half-life at the start, where "
         f"a model learns magnitudes; and {', '.join(map(str, COUNTS))} heads, where it has heads. "
         "Trials have the runs' steps, a draw of the data of their own where the task draws it, and "
-        "no test samples. Intervals leave out the chance in the tuning. * is at an end of what was "
-        "tried, of a range in its outer tenth (the ratio of both rates in that of the second): a "
-        "better one may lie beyond."
+        "no test samples. Intervals leave out the chance in the tuning."
     )
     return ["## Tuning", note, markdown_table([*header, "best loss", "chosen"], rows)]
 
@@ -215,8 +182,8 @@ def _effective(model: str, settings: Mapping[Any, object]) -> dict[str, object]:
     return {key: value for key, value in settings.items() if key not in unused}
 
 
-def _listed(settings: Mapping[str, object], marked: Collection[str] = ()) -> str:
-    items = (f"{k.split('.')[-1]} {v}{'*' * (k in marked)}" for k, v in settings.items())
+def _listed(settings: Mapping[str, object]) -> str:
+    items = (f"{key.split('.')[-1]} {value}" for key, value in settings.items())
     return ", ".join(items) or "the preset's"
 
 

@@ -118,15 +118,12 @@ def _draw_with_range(
         axes.fill_between(places, values.min(0), values.max(0), **range_style(line.number))
 
 
-def accuracies(
-    values: Mapping[Line, Sequence[float]], png_path: Path, claims: Mapping[Line, float]
-) -> None:
+def accuracies(values: Mapping[Line, Sequence[float]], png_path: Path) -> None:
     """Draw the accuracy of every run as a dot, and each model's mean as a line.
 
     Args:
         values: Each model's accuracies.
         png_path: The picture; an existing file is replaced.
-        claims: The paper's accuracies of some models, drawn as crosses.
     """
     figure = new_figure(8, 0.4 * len(values) + 1.2)
     axes = figure.add_subplot(xlabel="test accuracy")
@@ -135,10 +132,6 @@ def accuracies(
         axes.scatter(found, [row] * len(found), color=colour, alpha=0.6, zorder=2)
         mean = float(np.mean(found))
         axes.plot([mean, mean], [row - 0.3, row + 0.3], color=colour, linewidth=3, zorder=3)
-    if claims:
-        rows = [[*values].index(line) for line in claims]
-        axes.scatter([*claims.values()], rows, color="black", marker="x", label="the paper")
-        add_legend(figure)
     axes.set_yticks(range(len(values)), [line.name for line in values])
     axes.invert_yaxis()  # the first model on top
     add_grid(axes, "x")

@@ -10,6 +10,7 @@ from helpers.commands import fails
 
 from mlx_gateloop.cli import main
 from mlx_gateloop.commands import COMMANDS
+from mlx_gateloop.commands.experiment import NAMES
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,23 +77,6 @@ def test_figures_of_a_text_model(model, work, capsys):
         (["mlx-lm", "generate", "--model", "./missing"], "no such model directory"),
         (["mlx-lm", "frobnicate"], "mlx-lm frobnicate: no such command"),
         (["train", "--steps", "2", "--epochs", "1", "--out", "x"], "give one of them"),
-        (["memory-horizon", "--preset", "large", "--out", "x"], "choose small, bar, paper"),
-        (
-            ["memory-horizon", "--seeds", "0", "--out", "x"],
-            "seeds: expected 1 to 1000, got 0",
-        ),
-        (["memory-horizon", "--jobs", "0", "--out", "x"], "--jobs 0: expected at least 1"),
-        (["text", "--text", "x", "--draws", "2", "--out", "x"], "text has one draw of the data"),
-        (
-            ["text", "--text", "x", "--set", "task.file=y", "--out", "x"],
-            "--set task.file: use --text",
-        ),
-        (["memory-horizon", "--models", "a,fixed", "--out", "x"], "models: unknown 'a'; choose"),
-        (["memory-horizon", "--set", "task.size=1", "--out", "x"], "unknown key task.size"),
-        (["memory-horizon", "--set", "optimizer.x=1", "--out", "x"], "unknown key optimizer.x"),
-        (["memory-horizon", "--set", "steps=5", "--out", "x"], "warmup_steps (100) must be below"),
-        (["recall", "--set", "steps=", "--out", "x"], "--set steps=: expected KEY=VALUE, such as"),
-        (["recall", "--out", "text.txt"], "text.txt: a file; choose a new directory"),
         (["figures", "--model", "model", "--out", "x"], "--text: give a text file"),
         (["figures", "--model", "missing", "--out", "x"], "--model missing: no such directory"),
         (["figures", "--model", "model", "--text", "missing.txt", "--out", "x"], "missing.txt"),
@@ -102,7 +86,6 @@ def test_figures_of_a_text_model(model, work, capsys):
             ["figures", "--model", "model", "--text", "text.txt", "--length", "0", "--out", "x"],
             "--length: expected at least 1, got 0",
         ),
-        (["induction", "--resume", "--out", "x"], "no experiment to resume"),
     ],
 )
 def test_bad_input_to_the_others(model, work, capsys, argv, message):
@@ -115,8 +98,33 @@ def test_bad_input_to_the_others(model, work, capsys, argv, message):
 
 
 @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("memory-horizon --preset large", "choose small, bar, paper"),
+        ("memory-horizon --seeds 0", "seeds: expected 1 to 1000, got 0"),
+        ("memory-horizon --jobs 0", "--jobs 0: expected at least 1"),
+        ("ablations --jobs 0", "--jobs 0: expected at least 1"),
+        ("text --text x --draws 2", "text has one draw of the data"),
+        ("text --text x --set task.file=y", "--set task.file: use --text"),
+        ("memory-horizon --models a,fixed", "models: unknown 'a'; choose"),
+        ("memory-horizon --set task.size=1", "unknown key task.size"),
+        ("memory-horizon --set optimizer.x=1", "unknown key optimizer.x"),
+        ("memory-horizon --set steps=5", "warmup_steps (100) must be below"),
+        ("recall --set steps=", "--set steps=: expected KEY=VALUE, such as"),
+        ("induction --resume", "no experiment to resume"),
+    ],
+)
+def test_bad_input_to_experiments(work, capsys, words, message):
+    assert message in fails(capsys, "experiment", *words.split(), "--out", "x")
+    assert not (work / "x").exists()
+
+
+@pytest.mark.parametrize(
     "argv",
-    [["generate", "--modle", "x"], ["train", "--out"], ["eval"], ["bench", "x"], [], ["nothing"]],
+    [
+        *(["generate", "--modle", "x"], ["train", "--out"], ["eval"], ["bench", "x"], []),
+        *(["nothing"], ["experiment"], ["experiment", "chess"], ["experiment", "recall", "--x"]),
+    ],
 )
 def test_wrong_usage_is_one_line_too(capsys, argv):
     with pytest.raises(SystemExit) as caught:
@@ -128,7 +136,9 @@ def test_wrong_usage_is_one_line_too(capsys, argv):
 
 
 @pytest.mark.parametrize(
-    "command", [[], *([name] for name in COMMANDS)], ids=lambda command: " ".join(command)
+    "command",
+    [[], *([name] for name in COMMANDS), *(["experiment", name] for name in NAMES)],
+    ids=" ".join,
 )
 def test_help_shows_an_example(capsys, command):
     with pytest.raises(SystemExit) as caught:
@@ -139,7 +149,7 @@ def test_help_shows_an_example(capsys, command):
 
 def test_memory_horizon_prints_what_it_wrote(work, capsys, monkeypatch):
     monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: None)  # takes most time
-    argv = ["memory-horizon", "--preset", "bar", "--out", "out", "--seeds", "1"]
+    argv = ["experiment", "memory-horizon", "--preset", "bar", "--out", "out", "--seeds", "1"]
     for setting in ("steps=3", "optimizer.warmup_steps=1", "task.samples=32", "task.held_out=8"):
         argv += ["--set", setting]
     assert main(argv) == 0
@@ -147,7 +157,7 @@ def test_memory_horizon_prints_what_it_wrote(work, capsys, monkeypatch):
     written = (work / "out" / "results.md").read_text()
     assert shown.out == f"{written}\n"
     assert f"`gateloop {' '.join(argv)}`" in written
-    assert "# memory-horizon, preset bar, changed\n" in written
+    assert "# memory-horizon, preset bar\n" in written
     assert "runs 2 of 2: fixed-0\n" in shown.err
     assert "already holds something" in fails(capsys, *argv)
     assert main([*argv, "--resume"]) == 0

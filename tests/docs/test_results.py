@@ -64,53 +64,6 @@ def test_the_page_has_accuracies_by_span(comparisons, names, edges):
     assert f"\n\n{comparisons.table_by_span(tree, edges)}\n\n" in page
 
 
-HEADLINES = [
-    (
-        SMALL,
-        "accuracy {data_controlled}, S4D-Lin and S5 {s5}, softmax with rotary positions and fixed "
-        "transitions {fixed}, LRU {lru}, real gates {real_gates};",
-    ),
-    (
-        ["memory-horizon-small-long"],
-        "after 24,000: {data_controlled}, S4D-Lin {s4d_lin}, S5 {s5}, fixed transitions {fixed} ",
-    ),
-    (
-        ["memory-horizon-bar"],
-        "After 3,000 steps {data_controlled} with control by the data, real gates {real_gates}, "
-        "S4D-Inv {s4d_inv}, fixed transitions {fixed};",
-    ),
-    (
-        ["text-python"],
-        "{data_controlled} bits per byte, softmax with rotary positions {softmax_rotary}, "
-        "real gates {real_gates}, fixed transitions and LRU {fixed}, ",
-    ),
-    # the models that share a figure with another one
-    (SMALL, "S4D-Lin and S5 {s4d_lin}, softmax with rotary positions and fixed transitions "),
-    (SMALL, "softmax with rotary positions and fixed transitions {softmax_rotary}, LRU "),
-    (["text-python"], "fixed transitions and LRU {lru}, S4D and S5 {s4d_inv} to {s4d_lin}."),
-    (["text-python-long"], "fixed transitions {fixed}, S4D-Inv and S5 {s4d_inv} "),
-    (
-        ["text-python-long"],
-        "After 4,000 steps {data_controlled}, fixed transitions {fixed}, S4D-Inv and S5 {s5}",
-    ),
-]
-
-
-@pytest.mark.parametrize(("names", "headline"), HEADLINES)
-def test_the_readme_has_the_figures_of_the_records(comparisons, names, headline):
-    tree = comparisons.read_parts([RECORDS / name for name in names])
-    key = "bits_an_answer" if tree["experiment"]["name"] == "text" else "accuracy"
-    figures = {model: f"{results[key]:.2f}" for model, results in tree["models"].items()}
-    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    assert headline.format(**figures) in readme
-
-
-@pytest.mark.parametrize("folder", sorted(RECORDS.rglob("results.md")), ids=lambda f: f.parent.name)
-def test_the_reports_are_those_of_the_records(comparisons, folder):
-    tree = comparisons.read_results(folder.parent)
-    assert folder.read_text("utf-8") == comparisons.report_text(tree, folder.parent) + "\n"
-
-
 def test_the_page_has_the_completions():
     page = (ROOT / "docs" / "results.md").read_text("utf-8")
     card = (ROOT / "app" / "embedded_models" / "code" / "README.md").read_text("utf-8")
@@ -194,7 +147,6 @@ def test_accuracies_by_span_and_the_leads_in_the_last_group(comparisons, tree):
         (["--pictures", "/dev/null"], "--pictures /dev/null: File exists; choose another folder"),
         (["--reference", "s5"], "--reference s5: no finished run of it"),
         (["--pictures", "DIR", "--reference", "retnet"], "--reference: tables alone have leads"),
-        (["--report", "--reference", "retnet"], "--reference: tables alone have leads of another"),
         (["--models", ""], "--models: no run of no model is finished"),
         (["--models", "retnet,s5"], "--models: no s5 there; choose retnet, data_controlled"),
         (["--reference", "nosuch"], "of it; choose retnet, data_controlled, softmax; see"),
@@ -234,43 +186,12 @@ def test_only_some_models(comparisons, folders, monkeypatch, capsys):
     )
 
 
-@pytest.mark.parametrize("options", [[], ["--report"], ["--pictures", "DIR"]])
+@pytest.mark.parametrize("options", [[], ["--pictures", "DIR"]])
 def test_an_experiment_without_a_finished_run(comparisons, tree, tmp_path, monkeypatch, options):
     (tmp_path / "results.json").write_text(json.dumps(tree | {"runs": []}))
     monkeypatch.setattr("sys.argv", ["comparisons.py", str(tmp_path), *options])
     with pytest.raises(SystemExit, match="2"):
         comparisons.main()
-
-
-def test_a_preset_that_is_no_more_is_a_change(comparisons, tmp_path):
-    tree = comparisons.read_results(RECORDS / "recall")
-    tree["experiment"]["preset"] = "gone"
-    assert comparisons.report_text(tree, tmp_path).startswith("# recall, preset gone, changed")
-
-
-def test_a_report_is_of_one_folder(comparisons, folders, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["comparisons.py", *map(str, folders[1:3]), "--report"])
-    with pytest.raises(SystemExit, match="2"):
-        comparisons.main()
-    assert "--report: a report is of all models of one folder" in capsys.readouterr().err
-
-
-def test_a_report_of_a_record_without_trials_and_curves(comparisons, folders, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["comparisons.py", str(folders[0]), "--report"])
-    comparisons.main()
-    report = capsys.readouterr().out
-    assert report.startswith("# recall, preset small\n")
-    assert "| RetNet " in report
-
-
-@pytest.mark.parametrize("options", [["--report"], ["--pictures", "pictures"]])
-def test_a_record_of_no_experiment(comparisons, tree, tmp_path, monkeypatch, capsys, options):
-    (tmp_path / "results.json").write_text(json.dumps(tree | {"experiment": {"name": "recall"}}))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["comparisons.py", ".", *options])
-    with pytest.raises(SystemExit, match="2"):
-        comparisons.main()
-    assert "results.json: not an experiment; choose another" in capsys.readouterr().err
 
 
 def test_a_folder_without_an_experiment(comparisons, tmp_path, monkeypatch, capsys):

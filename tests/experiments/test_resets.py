@@ -58,16 +58,7 @@ def test_channels_that_reset_are_counted():
     controlled = [result(0, [1, 0]), result(1, [0, 0]), result(2, [0, 2])]
     runs = {"data_controlled": controlled, "fixed": [result(2, [0, 0])]}
     runs["real_gates"] = [{"seed": 1, "magnitudes": None}]
-    *_, counts, table = resets.report_resets(runs)
-    assert counts == (
-        "Runs with at least one resetting channel: data-controlled 2 of 3; fixed 0 of 1."
-    )
-    first, _, *rest = table.splitlines()[2:]
-    assert [cell.strip() for cell in first.strip("|").split("|")] == [
-        "data-controlled, seed 0",
-        "1, 0",
-        "0.050 / 0.950 (layer 1)",
-        "0.412 / 0.637",
-    ]
-    assert len(rest) == 2
+    *_, table = resets.report_resets(runs)
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()[2:]]
+    assert rows == [["data-controlled", "2 of 3", "1, 0; 0, 0; 0, 2"], ["fixed", "0 of 1", "0, 0"]]
     assert resets.report_resets({"real_gates": runs["real_gates"]}) == []

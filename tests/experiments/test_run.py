@@ -39,16 +39,11 @@ def test_every_model_and_seed_is_trained_and_compared(tmp_path):
     text = (out / "results.md").read_text()
     assert "`gateloop memory-horizon --preset bar`" in text
     assert "- over fixed: " in text
-    assert "at least one resetting channel: data-controlled 0 of 2; fixed 0 of 2." in text
+    assert "## Channels that reset" in text
     tree = raw_results(out)
-    for model, summary in tree["models"].items():
-        curves = tree["curves"][model]
+    assert tree["models"] == {model: {"state_size": 8} for model in ("data_controlled", "fixed")}
+    for curves in tree["curves"].values():
         assert [[step for step, _ in curve] for curve in curves] == [[3, 6], [3, 6]]
-        accuracies = [r["accuracy"] for r in results(out) if r["model"] == model]
-        assert summary["seeds"] == [0, 1]
-        assert summary["accuracy"] == np.mean(accuracies)
-        assert summary["standard_deviation"] == np.std(accuracies, ddof=1)
-        assert summary["runs_with_resetting_channels"] == 0
     for picture in PICTURES | TRANSITIONS:
         assert f"({picture})" in text
         assert (out / picture).read_bytes()[:4] == b"\x89PNG"
@@ -121,7 +116,7 @@ def test_a_run_out_of_patience_is_finished(tmp_path):
 def test_the_other_probes(tmp_path, name, transitions):
     run_experiment(tiny(name, "small", seeds=1), tmp_path / "out")
     assert names(tmp_path / "out") == FILES | PICTURES | TRANSITIONS
-    marked = "resetting channels" in (tmp_path / "out" / "results.md").read_text()
+    marked = "Channels that reset" in (tmp_path / "out" / "results.md").read_text()
     assert marked == bool(transitions)
 
 

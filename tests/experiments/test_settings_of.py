@@ -75,10 +75,6 @@ def test_trials_that_are_not_finished_or_diverged_choose_nothing(tmp_path):
     assert chosen_in(tmp_path, "memory-horizon") == {}
     change_trials(tmp_path, lambda trial: trial.update(finished=True, diverged=True))
     assert chosen_in(tmp_path, "memory-horizon") == {}
-    tree = raw_results(tmp_path)
-    del tree["trials"]  # as an older version wrote it
-    (tmp_path / "results.json").write_text(json.dumps(tree))
-    assert chosen_in(tmp_path, "memory-horizon") == {}
 
 
 def test_models_that_have_chosen_serve_beside_one_that_has_not(tmp_path):
@@ -108,13 +104,6 @@ def test_the_published_records_have_settings():
         records = [chosen_in(published / each, task) for each in (name, f"{name}-long")]
         assert records[1].items() <= records[0].items()
         assert len(records[1]) > 5
-
-
-def test_trials_of_before_there_was_a_note_of_divergence(tmp_path):
-    run_experiment(tuned(), tmp_path)
-    chosen = chosen_in(tmp_path, "memory-horizon")
-    change_trials(tmp_path, lambda trial: trial.pop("diverged"))
-    assert chosen_in(tmp_path, "memory-horizon") == chosen
 
 
 def test_settings_of_another_task_or_beside_ones_own(tmp_path):

@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from functools import wraps
 
 import pytest
 from helpers.experiments import BAR, SHORT, raw_results, tuned
@@ -7,11 +8,11 @@ from mlx.utils import tree_flatten
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments import runs
+from mlx_gateloop.experiments.experiment import TASKS
 from mlx_gateloop.experiments.run import run_experiment
 from mlx_gateloop.experiments.tuning import (
     APART,
     best,
-    near_an_end,
     read_trials,
     report_trials,
     settings,
@@ -45,23 +46,6 @@ def test_settings_are_the_same_for_all_models_but_for_what_a_model_lacks():
         assert longest["fixed"] is None or 2 <= longest["fixed"] <= 64
     assert 4 < half_lives < 16
     assert counts == {1, 2, 4}
-
-
-def test_values_near_an_end_of_what_was_drawn_from_are_marked():
-    rate, transition = "optimizer.learning_rate", "optimizer.state_transition_learning_rate"
-    half_life = "model.longest_half_life"  # from 2 to 64: an outer tenth is beyond 45.3
-
-    def marked(*values):
-        return near_an_end(BAR, dict(zip((rate, transition, half_life), values, strict=False)))
-
-    assert marked() == marked(0.01, 0.01) == marked(0.01, 0.01, 8.0) == set()
-    assert marked(0.07) == marked(0.07, 0.07) == {rate}
-    assert marked(0.0011, 0.0011) == {rate}
-    assert marked(0.01, 0.08) == {transition}
-    assert marked(0.05, 0.006, 60.0) == {transition, half_life}
-    heads = "model.num_heads"
-    for count, found in ((1, set()), (2, set()), (4, {heads})):
-        assert near_an_end(BAR, {rate: 0.01, heads: count}) == found
 
 
 @pytest.mark.parametrize("rate", ["abc", None])
@@ -141,17 +125,16 @@ def test_trials_see_no_test_samples_and_no_samples_of_the_runs(tmp_path, monkeyp
 
 def test_test_samples_do_not_change_what_is_chosen(tmp_path, monkeypatch):
     """The same choice with other test samples: nothing leaks."""
-    from mlx_gateloop.experiments.experiment import Experiment
-
     chosen = []
-    original = Experiment._draw_task
+    original = TASKS["memory-horizon"]
 
-    def other_test(self, draw):
-        task = original(self, draw)
+    @wraps(original)
+    def other_test(**arguments):
+        task = original(**arguments)
         return replace(task, test=replace(task.test, targets=task.test.targets * 0))
 
     for number, make in enumerate((original, other_test)):
-        monkeypatch.setattr(Experiment, "_draw_task", make)
+        monkeypatch.setitem(TASKS, "memory-horizon", make)
         out = tmp_path / str(number)
         run_experiment(tuned(), out)
         chosen.append([best(tuned(), out, model) for model in tuned().models])

@@ -5,6 +5,7 @@ def run_record(model: str, seed: int, **others: object) -> dict[str, object]:
     """Make the record of a run with its result on test samples."""
     steps = {"steps": 5, "total_steps": 5, "seconds": 2.5, "finished": True}
     sizes = {"parameters": 1234, "intermediate_size": 32}
+    steps["diverged"] = False
     counts = {"asked_by_span": [4, 0, 2, 2], "right_by_span": [4, 0, 1, 0]}
     score = {"loss": 1.5, "accuracy": 0.625, "magnitudes": None}
     return {"model": model, "seed": seed, "draw": seed} | steps | sizes | counts | score | others

@@ -117,10 +117,10 @@ def test_accuracies_have_a_row_for_each_model(tmp_path, plotted, monkeypatch):
     monkeypatch.setattr(
         Axes, "scatter", lambda self, *of, **style: dots.append(of) or scatter(self, *of, **style)
     )
-    figures.accuracies({ONE: [0.5, 0.7], OTHER: [0.2]}, tmp_path / "d.png", {OTHER: 0.4})
+    figures.accuracies({ONE: [0.5, 0.7], OTHER: [0.2]}, tmp_path / "d.png")
     (first, second) = plotted[None]
     np.testing.assert_allclose([first, second], [[[0.6] * 2, [-0.3, 0.3]], [[0.2] * 2, [0.7, 1.3]]])
-    assert dots == [([0.5, 0.7], [0, 0]), ([0.2], [1]), ([0.4], [1])]
+    assert dots == [([0.5, 0.7], [0, 0]), ([0.2], [1])]
     assert (tmp_path / "d.png").read_bytes()[:4] == b"\x89PNG"
 
 

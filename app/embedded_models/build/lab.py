@@ -43,8 +43,8 @@ def command(model: str, out: Path) -> list[str]:
         out: The experiment's directory.
     """
     settings = {"steps": STEPS, **SETTINGS[model]}
-    words = ["memory-horizon", "--preset", "bar", "--models", model, "--seeds", "1", "--draws", "1"]
-    words += ["--out", str(out)]
+    words = ["experiment", "memory-horizon", "--preset", "bar", "--models", model]
+    words += ["--seeds", "1", "--draws", "1", "--out", str(out)]
     if (out / "experiment.json").exists():
         words.append("--resume")
     for key, value in settings.items():

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mlx_gateloop.distributed.hosts import LOCAL
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.experiments.side_by_side import side_by_side
+from mlx_gateloop.experiments.process_pool import run_processes
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 
 PATIENCE = 120  # seconds
@@ -56,7 +55,7 @@ def test_two_run_at_a_time_each_with_one_thread(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     a, b, c = (tmp_path / name for name in "abc")
     calls = {"one": partial(meet, a, b), "other": partial(meet, b, a), "last": partial(write, c)}
-    side_by_side(calls, 2, tmp_path / "logs")
+    run_processes(calls, 2, tmp_path / "logs")
     assert c.read_text() == "1"
     assert os.environ["OPENBLAS_NUM_THREADS"] == "7"
     assert (tmp_path / "logs" / "last.log").read_text() == "written\n"
@@ -84,13 +83,12 @@ def processors(path: Path) -> set[str]:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
-@pytest.mark.parametrize("host", [LOCAL, "desk"])
-def test_two_at_a_time_share_the_processors(tmp_path, ssh, host):
+def test_two_at_a_time_share_the_processors(tmp_path):
     pairs = [[tmp_path / name for name in names] for names in ("ab", "cd")]
     calls = {}
     for one, other in pairs:
         calls |= {one.name: note_processors(one, other), other.name: note_processors(other, one)}
-    side_by_side(calls, 2, tmp_path / "logs", [host])
+    run_processes(calls, 2, tmp_path / "logs")
     every = {str(number) for number in os.sched_getaffinity(0)}
     for one, other in pairs:
         assert processors(one) | processors(other) == every
@@ -100,24 +98,15 @@ def test_two_at_a_time_share_the_processors(tmp_path, ssh, host):
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
 def test_one_alone_has_all_processors(tmp_path):
     (tmp_path / "b.here").touch()
-    side_by_side({"one": note_processors(tmp_path / "a", tmp_path / "b")}, 2, tmp_path / "logs")
+    run_processes({"one": note_processors(tmp_path / "a", tmp_path / "b")}, 2, tmp_path / "logs")
     assert processors(tmp_path / "a") == {str(number) for number in os.sched_getaffinity(0)}
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
-def test_one_on_each_machine_has_all_of_its_processors(tmp_path, ssh):
-    one, other = tmp_path / "a", tmp_path / "b"
-    calls = {"one": note_processors(one, other), "other": note_processors(other, one)}
-    side_by_side(calls, 2, tmp_path / "logs", [LOCAL, "desk"])
-    every = {str(number) for number in os.sched_getaffinity(0)}
-    assert processors(one) == processors(other) == every
 
 
 def test_one_that_fails_leaves_the_others_alone(tmp_path):
     calls = {"wrong": fail, "dead": crash, "good": partial(write, tmp_path / "a")}
     words = r"2 of 3 failed: .*no such thing; take another.*; the same command with --resume"
     with pytest.raises(InputError, match=words) as caught:
-        side_by_side(calls, 1, tmp_path / "logs")
+        run_processes(calls, 1, tmp_path / "logs")
     assert "dead (ended by SIGKILL)" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert (tmp_path / "a").exists()
@@ -141,7 +130,7 @@ def test_ctrl_c_is_handed_on_and_all_are_waited_for(tmp_path):
     ready, saved, never = (tmp_path / name for name in ("ready", "saved", "never"))
     calls = {"one": partial(until_asked_to_stop, ready, saved), "next": partial(write, never)}
     with interrupted_when(ready), pytest.raises(Interrupted):
-        side_by_side(calls, 1, tmp_path / "logs")
+        run_processes(calls, 1, tmp_path / "logs")
     assert saved.exists()
     assert not never.exists()
 
@@ -150,14 +139,14 @@ INTERRUPTED_AT_START = """
 import os, signal, sys, time
 from functools import partial
 from pathlib import Path
-from mlx_gateloop.experiments import side_by_side as module
+from mlx_gateloop.experiments import process_pool as module
 from mlx_gateloop.train.interrupt import Interrupted
 
 folder = Path(sys.argv[1])
 original = module._start
 
-def start(call, log):
-    process = original(call, log)
+def start(*arguments):
+    process = original(*arguments)
     while not (folder / "imports").exists():
         time.sleep(0.01)
     os.killpg(os.getpgrp(), signal.SIGINT)  # as the terminal does
@@ -169,7 +158,7 @@ if __name__ == "__mp_main__":  # the new process, before it makes the call
 else:
     module._start = start
     try:
-        module.side_by_side({"one": partial(Path.touch, folder / "made")}, 1, folder)
+        module.run_processes({"one": partial(Path.touch, folder / "made")}, 1, folder)
     except Interrupted:
         print("interrupted")
 """
@@ -187,62 +176,3 @@ def test_ctrl_c_while_a_process_starts_is_silent(tmp_path):
     assert (done.stdout, done.returncode) == ("interrupted\n", 0)
     assert done.stderr == f"{tmp_path.name}/one begins, 0 after it\n"
     assert not (tmp_path / "made").exists()
-
-
-SSH = """#!{python} -SE
-import os, shlex, sys
-host, command = sys.argv[sys.argv.index("--") + 1:]
-open("{folder}/" + host, "a").write("1")
-if host == "dead":
-    sys.exit(255)
-words = shlex.split(command)
-os.execvp(words[0], words)
-"""
-
-
-STOPPED = """
-from pathlib import Path
-from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
-with interrupt_flag() as stop:
-    Path("{ready}").touch()
-    stop.wait(120)
-Path("{saved}").touch()
-raise Interrupted("interrupted, saved")
-"""
-
-
-@pytest.fixture
-def ssh(tmp_path, monkeypatch):
-    """A stand-in for ssh: all machines are this one, but for `dead`. Returns a folder of calls."""
-    folder = tmp_path / "reached"
-    for directory in (folder, tmp_path / "bin"):
-        directory.mkdir()
-    script = tmp_path / "bin" / "ssh"
-    script.write_text(SSH.format(python=sys.executable, folder=folder))
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
-    return folder
-
-
-def test_machines_share_the_calls_and_a_dead_one_loses_its_own_to_others(tmp_path, ssh, capsys):
-    calls = {name: partial(Path.touch, tmp_path / name) for name in "abc"}
-    calls["crash"] = partial(os._exit, 3)
-    with pytest.raises(InputError, match=r"^1 of 4 failed: crash \(exit code 3\); the same"):
-        side_by_side(calls, 1, tmp_path / "logs", ["dead", "desk"])
-    assert {path.name for path in tmp_path.iterdir()} >= {*"abc"}
-    assert (ssh / "dead").read_text() == "1"
-    assert len((ssh / "desk").read_text()) == 4
-    assert "logs/a: ssh has lost dead, which gets no more" in capsys.readouterr().err
-
-
-def test_no_machine_is_left(tmp_path, ssh):
-    with pytest.raises(InputError, match=r"1 of 1 failed: a \(no machine is left\)"):
-        side_by_side({"a": partial(Path.touch, tmp_path / "a")}, 1, tmp_path / "logs", ["dead"])
-
-
-def test_ctrl_c_reaches_the_machines(tmp_path, ssh):
-    ready, saved = tmp_path / "ready", tmp_path / "saved"
-    call = partial(exec, STOPPED.format(ready=ready, saved=saved), {})
-    with interrupted_when(ready), pytest.raises(Interrupted):
-        side_by_side({"a": call}, 1, tmp_path / "logs", ["desk"])
-    assert saved.exists()

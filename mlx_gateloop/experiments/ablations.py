@@ -1,7 +1,7 @@
-"""Readings of what the paper leaves open, one change at a time; an interrupted run can be resumed.
+"""Ablations of what the paper leaves open, one change at a time; an interrupted run can be resumed.
 
-OUT/NAME/          the experiment of a reading, see `experiments.run`
-OUT/readings.md    the table, rewritten whenever the command ends
+OUT/NAME/           the experiment of an ablation, see `experiments.run`
+OUT/ablations.md    the table, rewritten whenever the command ends
 """
 
 import sys
@@ -26,7 +26,7 @@ from mlx_gateloop.io.tables import markdown_table
 
 OURS = "ours"
 # What each changes in Memory Horizon's "small"; the others are compared with the first.
-READINGS: dict[str, tuple[str, dict[str, object]]] = {
+ABLATIONS: dict[str, tuple[str, dict[str, object]]] = {
     OURS: ("the preset", {}),
     "unclipped": ("gradients are not clipped (ours: norm 1)", {"optimizer.clip_norm": 1e9}),
     "clipped-harder": ("gradients clipped to norm 0.1", {"optimizer.clip_norm": 0.1}),
@@ -53,7 +53,7 @@ READINGS: dict[str, tuple[str, dict[str, object]]] = {
 SEEDS = 3
 
 
-def run_readings(
+def run_ablations(
     out: Path,
     settings: Mapping[str, object] | None = None,
     seeds: int | None = None,
@@ -61,53 +61,52 @@ def run_readings(
     resume: bool = False,
     command: str = "",
 ) -> None:
-    """Train data-controlled and fixed models under every reading, and write their table.
+    """Train data-controlled and fixed models with every change, and write their table.
 
     Args:
         out: The directory; new or empty unless resumed.
-        settings: Values that all readings share, see `Experiment.changed_by`; none that a reading
-            changes.
+        settings: Values that all ablations share, see `Experiment.changed_by`.
         seeds: Number of seeds; None takes `SEEDS`.
         jobs: Runs side by side.
         resume: Continue what `out` holds.
         command: The command line, for the reports.
 
     Raises:
-        InputError: A setting that a reading changes, or see `run_experiment`.
+        InputError: A setting that an ablation changes, or see `run_experiment`.
         Interrupted: Ctrl-C; everything is saved.
     """
     shared = dict(settings or {})
-    for name, (_, changes) in READINGS.items():
+    for name, (_, changes) in ABLATIONS.items():
         if taken := shared.keys() & changes.keys():
-            raise InputError(f"--set {min(taken)}: the reading {name} changes it; leave it out")
+            raise InputError(f"--set {min(taken)}: the ablation {name} changes it; leave it out")
     experiments = {
         name: PRESETS["memory-horizon"]["small"].changed_by(
             shared | changes, seeds=SEEDS if seeds is None else seeds
         )
-        for name, (_, changes) in READINGS.items()
+        for name, (_, changes) in ABLATIONS.items()
     }
     if resume and not (out / OURS / "experiment.json").exists():
-        raise InputError(f"{out}: no readings to resume; start without --resume")
+        raise InputError(f"{out}: no ablations to resume; start without --resume")
     if not resume:
         check_new(out)
     try:
         for name, experiment in experiments.items():
-            print(f"reading: {name}", file=sys.stderr)
+            print(f"ablation: {name}", file=sys.stderr)
             begun = resume and (out / name / "experiment.json").exists()
             run_experiment(experiment, out / name, begun, command, jobs)
     finally:
-        if any(read_runs(out / name) for name in READINGS):
-            with replacing(out / "readings.md") as partial:
+        if any(read_runs(out / name) for name in ABLATIONS):
+            with replacing(out / "ablations.md") as partial:
                 text = _report(out, experiments[OURS], shared, command)
                 partial.write_text(text, encoding="utf-8")
 
 
 def _report(out: Path, experiment: Experiment, shared: Mapping[str, object], command: str) -> str:
     first, second = experiment.models
-    results = {name: read_runs(out / name) for name in READINGS}
+    results = {name: read_runs(out / name) for name in ABLATIONS}
     ours = _accuracies(results[OURS])
     rows = []
-    for name, (text, _) in READINGS.items():
+    for name, (text, _) in ABLATIONS.items():
         accuracies = _accuracies(results[name])
         if any(accuracies.values()):
             row = [text]
@@ -119,16 +118,15 @@ def _report(out: Path, experiment: Experiment, shared: Mapping[str, object], com
             rows.append([*row, lead, ", ".join(parameters)])
     one, other = title(first), title(second)
     changed = ", ".join(f"{key}={value}" for key, value in shared.items())
-    header = ["reading", one, f"{one}: change", other, f"{other}: change", "lead", "parameters"]
+    header = ["change", one, f"{one}: change", other, f"{other}: change", "lead", "parameters"]
     parts = [
-        "# Readings of what the paper leaves open",
+        "# Ablations of what the paper leaves open",
         markdown_table(["", ""], list(facts(command).items())),
         f"Memory Horizon's preset small{changed and f' with {changed}'}, with one change at a "
         "time: test accuracy, mean and "
         "standard deviation over seeds. Changes are against the first row, and leads are those of "
         f"{one} over {other} transitions, both between runs of one seed, with Student's 95% "
-        "intervals. "
-        "Resets that are not asked, and another modulus, also change how hard a guess is.",
+        "intervals. Unasked resets and another modulus also change how hard a guess is.",
         markdown_table(header, rows),
     ]
     return "\n\n".join(parts) + "\n"

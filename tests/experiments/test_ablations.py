@@ -1,4 +1,4 @@
-"""The readings of what the paper leaves open, and their table."""
+"""The ablations of what the paper leaves open, and their table."""
 
 import pytest
 from helpers.training import TINY_EXPERIMENT, press_ctrl_c
@@ -7,10 +7,10 @@ from mlx.utils import tree_flatten
 from mlx_gateloop.cli import main
 from mlx_gateloop.data.task import SampleBatches
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.experiments import readings
+from mlx_gateloop.experiments import ablations
+from mlx_gateloop.experiments.ablations import ABLATIONS, OURS, run_ablations
 from mlx_gateloop.experiments.measure import interval
 from mlx_gateloop.experiments.presets import PRESETS
-from mlx_gateloop.experiments.readings import OURS, READINGS, run_readings
 from mlx_gateloop.experiments.results import read_runs
 from mlx_gateloop.train import Interrupted
 
@@ -19,14 +19,14 @@ FOLLOWING = {"model.intermediate_size", "model.num_outputs"}
 
 
 @pytest.fixture(autouse=True)
-def two_readings_without_pictures(monkeypatch):
-    monkeypatch.setattr(readings, "READINGS", {name: READINGS[name] for name in SOME})
+def two_ablations_without_pictures(monkeypatch):
+    monkeypatch.setattr(ablations, "ABLATIONS", {name: ABLATIONS[name] for name in SOME})
     monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: None)
     monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: None)
 
 
 def rows(out):
-    lines = (out / "readings.md").read_text().splitlines()
+    lines = (out / "ablations.md").read_text().splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
     return {row[0]: row[1:] for row in cells}
 
@@ -36,11 +36,11 @@ def accuracy(out, name, model, seed):
     return run["accuracy"]
 
 
-def test_every_reading_can_be_trained_and_differs_from_ours_in_one_thing():
+def test_every_ablation_can_be_trained_and_differs_from_ours_in_one_thing():
     preset = PRESETS["memory-horizon"]["small"].changed_by(TINY_EXPERIMENT)
     task = preset.make_task()
     ours = preset.config(task, "fixed", 0).to_dict() | {"task": task.fingerprint}
-    for name, (_, changes) in READINGS.items():
+    for name, (_, changes) in ABLATIONS.items():
         changed = preset.changed_by(changes)
         other = changed.make_task()
         config = changed.config(other, "fixed", 0).to_dict() | {"task": other.fingerprint}
@@ -52,14 +52,14 @@ def test_every_reading_can_be_trained_and_differs_from_ours_in_one_thing():
         }
 
 
-def test_the_table_compares_each_reading_with_ours_by_seed(tmp_path, capsys):
+def test_the_table_compares_each_change_with_ours_by_seed(tmp_path, capsys):
     out = tmp_path / "out"
     options = [f"--set={key}={value}" for key, value in TINY_EXPERIMENT.items()]
-    assert main(["readings", "--out", str(out), "--seeds", "2", *options]) == 0
+    assert main(["experiment", "ablations", "--out", str(out), "--seeds", "2", *options]) == 0
     table = rows(out)
-    assert list(table)[-2:] == [READINGS[name][0] for name in SOME]
-    assert table[READINGS[OURS][0]][1] == table[READINGS[OURS][0]][3] == "-"
-    cells = table[READINGS["post-norm"][0]]
+    assert list(table)[-2:] == [ABLATIONS[name][0] for name in SOME]
+    assert table[ABLATIONS[OURS][0]][1] == table[ABLATIONS[OURS][0]][3] == "-"
+    cells = table[ABLATIONS["post-norm"][0]]
     for place, model in ((1, "data_controlled"), (3, "fixed")):
         changes = [
             accuracy(out, "post-norm", model, seed) - accuracy(out, OURS, model, seed)
@@ -72,15 +72,15 @@ def test_the_table_compares_each_reading_with_ours_by_seed(tmp_path, capsys):
         for seed in (0, 1)
     ]
     assert cells[4] == f"{sum(lead) / 2:+.3f}{interval(lead)}"
-    text = (out / "readings.md").read_text()
+    text = (out / "ablations.md").read_text()
     assert capsys.readouterr().out == text + "\n"
     shared = ", ".join(f"{key}={value}" for key, value in TINY_EXPERIMENT.items())
     assert f"Memory Horizon's preset small with {shared}, with one change at a time:" in text
 
 
-def test_a_setting_that_a_reading_changes_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"^--set model\.norm_position: the reading post"):
-        run_readings(tmp_path / "out", {"model.norm_position": "post"})
+def test_a_setting_that_an_ablation_changes_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"^--set model\.norm_position: the ablation post"):
+        run_ablations(tmp_path / "out", {"model.norm_position": "post"})
     assert not (tmp_path / "out").exists()
 
 
@@ -89,23 +89,22 @@ def test_a_resumed_run_keeps_what_is_finished_and_a_new_one_needs_an_empty_folde
 ):
     arguments = tmp_path / "out", TINY_EXPERIMENT, 1
     with monkeypatch.context() as patch:
-        press_ctrl_c(patch, SampleBatches, 15)  # the third run: the second reading
+        press_ctrl_c(patch, SampleBatches, 15)  # the third run: the second ablation
         with pytest.raises(Interrupted, match="continue with the same command and --resume"):
-            run_readings(*arguments)
-    assert list(rows(arguments[0]))[-1] == READINGS[OURS][0]
+            run_ablations(*arguments)
+    assert list(rows(arguments[0]))[-1] == ABLATIONS[OURS][0]
     with pytest.raises(InputError, match="already holds something"):
-        run_readings(*arguments)
+        run_ablations(*arguments)
     first = (arguments[0] / OURS / "runs" / "fixed-0" / "log.jsonl").read_bytes()
-    run_readings(*arguments, resume=True)
+    run_ablations(*arguments, resume=True)
     assert (arguments[0] / OURS / "runs" / "fixed-0" / "log.jsonl").read_bytes() == first
-    assert list(rows(arguments[0]))[-2:] == [READINGS[name][0] for name in SOME]
+    assert list(rows(arguments[0]))[-2:] == [ABLATIONS[name][0] for name in SOME]
 
 
 def test_an_unusable_setting_is_refused_before_anything_is_trained(tmp_path):
     with pytest.raises(InputError, match="unknown"):
-        run_readings(tmp_path / "out", {**TINY_EXPERIMENT, "optimizer.nothing": 1})
-    assert main(["readings", "--out", str(tmp_path / "out"), "--jobs", "0"]) == 2
-    with pytest.raises(InputError, match="no readings to resume; start without --resume"):
-        run_readings(tmp_path / "missing", TINY_EXPERIMENT, resume=True)
+        run_ablations(tmp_path / "out", {**TINY_EXPERIMENT, "optimizer.nothing": 1})
+    with pytest.raises(InputError, match="no ablations to resume; start without --resume"):
+        run_ablations(tmp_path / "missing", TINY_EXPERIMENT, resume=True)
     assert not (tmp_path / "missing").exists()
     assert not (tmp_path / "out" / OURS / "runs").exists()

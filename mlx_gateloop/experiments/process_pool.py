@@ -1,108 +1,66 @@
-"""Calls side by side, each in a process of its own with its share of the processors."""
+"""A pool of calls, each in a process of its own with its share of the processors."""
 
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process, resource_tracker
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from threading import Thread
 
-from mlx_gateloop.distributed.hosts import LOCAL, SSH_FAILED
 from mlx_gateloop.distributed.processors import pin_cpus
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.experiments.over_hosts import OnHost, make
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 
 POLL = 0.5  # seconds between looks at Ctrl-C
 TAIL = 4096  # bytes of a log that are searched for its last line
 
 
-@dataclass(frozen=True)
-class OnShare:
-    """A call on a share of the machine's processors, see `pin_cpus`."""
-
-    call: Callable[[], object]
-    place: int
-    places: int
-
-    def __call__(self) -> None:
-        pin_cpus(self.place, self.places)  # before MLX has threads, which inherit it
-        self.call()
-
-
-def side_by_side(
-    calls: Mapping[str, Callable[[], object]],
-    jobs: int,
-    logs: Path,
-    hosts: Sequence[str] = (LOCAL,),
-) -> None:
+def run_processes(calls: Mapping[str, Callable[[], object]], jobs: int, logs: Path) -> None:
     """Make all calls, at most `jobs` at a time; one that fails leaves the others alone.
 
     Each has one thread of the BLAS, and on Linux its share of the processors, which it keeps when
-    others are done.
-
-    Ctrl-C and SIGTERM are handed to the processes as SIGTERM, once, and all are waited for.
+    others are done. Ctrl-C and SIGTERM reach the processes as one SIGTERM; all are waited for.
 
     Args:
         calls: By name; they can be pickled.
-        jobs: Number of processes on each machine.
+        jobs: Number of processes.
         logs: The folder for NAME.log, what a process prints.
-        hosts: The machines, see `over_hosts`. One that ssh cannot reach gets no more calls, and
-            others make its own.
 
     Raises:
         InputError: Some failed; the message has each one's last line.
         Interrupted: Ctrl-C or SIGTERM.
     """
-    kind, waiting, failed = logs.name, list(calls), []
-    jobs = min(jobs, -(-len(calls) // len(hosts)))
-    running: dict[str, tuple[SpawnProcess, tuple[str, int]]] = {}
-    free = [(host, share) for share in range(jobs) for host in hosts]
+    waiting, failed = list(calls), []
+    running: dict[str, tuple[SpawnProcess, int]] = {}
+    jobs = min(jobs, len(calls))
+    free = list(range(jobs))
     logs.mkdir(parents=True, exist_ok=True)
     with interrupt_flag() as stop, _one_thread():
-        while running or (waiting and free and not stop.is_set()):
+        while (running or waiting) and not stop.is_set():
             while waiting and free and not stop.is_set():
-                name, place = waiting.pop(0), free.pop(0)
-                host, share = place
-                print(f"{kind}/{name} begins{_at(host)}, {len(waiting)} after it", file=sys.stderr)
-                call = OnShare(calls[name], share, jobs)
-                there = call if host == LOCAL else OnHost(host, call)
-                running[name] = _start(there, logs / f"{name}.log"), place
+                name, share = waiting.pop(0), free.pop(0)
+                print(f"{logs.name}/{name} begins, {len(waiting)} after it", file=sys.stderr)
+                log = logs / f"{name}.log"
+                running[name] = _start(calls[name], (share, jobs), log), share
             connection.wait([process.sentinel for process, _ in running.values()], POLL)
-            if stop.is_set():
-                for process, _ in running.values():
-                    process.terminate()
-                break
             for name in [name for name, (process, _) in running.items() if not process.is_alive()]:
-                process, place = running.pop(name)
-                host, _ = place
-                if process.exitcode == SSH_FAILED and host != LOCAL:
-                    print(
-                        f"{kind}/{name}: ssh has lost {host}, which gets no more", file=sys.stderr
-                    )
-                    free = [other for other in free if other[0] != host]
-                    waiting.append(name)
-                    continue
-                free.append(place)
+                process, share = running.pop(name)
+                free.append(share)
                 if code := process.exitcode:
                     failed.append(f"{name} ({_last_line(logs / f'{name}.log', code)})")
-                    print(f"{kind}/{name} failed{_at(host)}", file=sys.stderr)
-        for process, _ in running.values():
-            process.join()
+                    print(f"{logs.name}/{name} failed", file=sys.stderr)
         if stop.is_set():
+            for process, _ in running.values():
+                process.terminate()
+            for process, _ in running.values():
+                process.join()
             raise Interrupted
-    failed += [f"{name} (no machine is left)" for name in waiting]
     if failed:
         advice = "the same command with --resume tries them again"
         raise InputError(f"{len(failed)} of {len(calls)} failed: {'; '.join(failed)}; {advice}")
-
-
-def _at(host: str) -> str:
-    return "" if host == LOCAL else f" on {host}"
 
 
 @contextmanager
@@ -119,8 +77,8 @@ def _one_thread() -> Iterator[None]:
             os.environ[name] = before
 
 
-def _start(call: Callable[[], object], log: Path) -> SpawnProcess:
-    process = get_context("spawn").Process(target=_call, args=(call, log), daemon=True)
+def _start(call: Callable[[], object], share: tuple[int, int], log: Path) -> SpawnProcess:
+    process = get_context("spawn").Process(target=_call, args=(call, share, log), daemon=True)
     resource_tracker.ensure_running()  # it lifts the block when it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the process keeps
     try:
@@ -130,14 +88,25 @@ def _start(call: Callable[[], object], log: Path) -> SpawnProcess:
     return process
 
 
-def _call(call: Callable[[], object], log: Path) -> None:
-    """Make a call in a new process, apart from the terminal's Ctrl-C."""
+def _call(call: Callable[[], object], share: tuple[int, int], log: Path) -> None:
+    """Make a call in a new process, apart from the terminal's Ctrl-C; errors are a line and a code.
+
+    Args:
+        call: The call.
+        share: Its share of the processors, see `pin_cpus`.
+        log: What it prints.
+    """
     os.setpgrp()
     Thread(target=_end_with_parent, daemon=True).start()
     with log.open("a") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
-        make(call)
+        pin_cpus(*share)  # before MLX has threads, which inherit it
+        try:
+            call()
+        except (InputError, Interrupted) as error:
+            print(error, file=sys.stderr)
+            raise SystemExit(130 if isinstance(error, Interrupted) else 2) from None
 
 
 def _end_with_parent() -> None:
