@@ -24,7 +24,7 @@ from mlx_gateloop.bench.report import Report, present
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.ops.backends import BACKENDS
 
-FASTEST_FIRST = ("metal", "cuda", "native", "ops")
+FASTEST_FIRST = ("metal", "cuda", "cpu", "mlx")
 JAX = "jax.lax.associative_scan"
 TORCH = "gateloop-transformer's scan (torch)"
 MAMBA = "mlx-lm's ssm_attn"

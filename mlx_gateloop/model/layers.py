@@ -103,7 +103,7 @@ class TimeMixing(Gates):
             mask=mask,
             reverse=reverse,
             # With a = 1 errors never decay; a tree of sums accumulates fewer than a loop.
-            backend="ops" if args.ablation == "transition" else "auto",
+            backend="mlx" if args.ablation == "transition" else "auto",
         )
         if reads_state:
             y = q * ACTIVATE[args.state_activation](y)

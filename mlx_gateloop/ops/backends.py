@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import mlx.core as mx
 
-from mlx_gateloop.ops import native
+from mlx_gateloop.ops import native, plain
 from mlx_gateloop.ops.checks import check_choice
 from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.first_use import KernelError
@@ -15,7 +15,8 @@ from mlx_gateloop.ops.native import recurrence
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.scan import linear_recurrence
 
-BackendName = Literal["auto", "ops", "native", "metal", "cuda"]
+BackendName = Literal["auto", "mlx", "cpu", "metal", "cuda", "ops", "native"]
+ALIASES = {"ops": "mlx", "native": "cpu"}
 T = TypeVar("T")
 
 
@@ -24,13 +25,13 @@ class Backend(NamedTuple):
 
     Attributes:
         scan: h_n = a_n h_{n-1} + x_n; arguments and result as in `scan.linear_recurrence`.
-        fused: The operator with its gates, called with `gate_loop`'s arguments q, k, v, a, h0 with
-            the planes of a, mask and reverse; None if there is none.
+        operator: The operator, called with `gate_loop`'s arguments q, k, v, a, h0 (with as many
+            real arrays as a has), mask and reverse; no array is empty.
         why_missing: Gives the reason in one line if this machine cannot use the backend, else None.
     """
 
     scan: Callable[..., Planes]
-    fused: Callable[..., tuple[mx.array, mx.array]] | None
+    operator: Callable[..., tuple[mx.array, mx.array]]
     why_missing: Callable[[], str | None]
 
 
@@ -43,8 +44,8 @@ def _gpu(platform: str) -> Backend:
 
 
 BACKENDS = {
-    "ops": Backend(linear_recurrence, None, lambda: None),
-    "native": Backend(recurrence.linear_recurrence, recurrence.gate_loop, native.absence),
+    "mlx": Backend(linear_recurrence, plain.gate_loop, lambda: None),
+    "cpu": Backend(recurrence.linear_recurrence, recurrence.gate_loop, native.absence),
     "metal": _gpu("metal"),
     "cuda": _gpu("cuda"),
 }
@@ -57,12 +58,13 @@ def choose(name: str) -> Backend:
         ValueError: There is no backend of this name.
         RuntimeError: This machine or installation lacks it.
     """
+    name = ALIASES.get(name, name)
     check_choice("backend", name, ("auto", *BACKENDS))
     if name == "auto":  # called for every layer and token: query no backend but the candidates
         on_cpu = mx.default_device().type == mx.cpu
-        candidates = ("native",) if on_cpu else ("metal", "cuda")
+        candidates = ("cpu",) if on_cpu else ("metal", "cuda")
         found = (n for n in candidates if BACKENDS[n].why_missing() is None)
-        return BACKENDS[next(found, "ops")]
+        return BACKENDS[next(found, "mlx")]
     if why := BACKENDS[name].why_missing():
         available = ", ".join(n for n, backend in BACKENDS.items() if not backend.why_missing())
         raise RuntimeError(f"backend {name!r} is missing: {why}; available: {available}")
@@ -81,7 +83,7 @@ def run_on(name: str, function: Callable[[Backend], T]) -> T:
         if name != "auto":
             raise
         _warn_once(str(error))
-        return function(BACKENDS["ops"])
+        return function(BACKENDS["mlx"])
 
 
 @cache

@@ -1,28 +1,24 @@
 """The GateLoop operator: arguments are checked here, once, and the mode is chosen here.
 
-    gate_loop -> checks -> backend and mode -> a fused kernel, or float32 planes in one of the modes
+    gate_loop -> checks -> the backend's operator, or plain MLX in the mode that was asked for
 
 The modules behind it rely on these checks.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import Literal, get_args
+from typing import get_args
 
 import mlx.core as mx
 
+from mlx_gateloop.ops import plain
 from mlx_gateloop.ops import planes as pl
-from mlx_gateloop.ops.attention import attention, softmax_attention
+from mlx_gateloop.ops.attention import softmax_attention
 from mlx_gateloop.ops.backends import Backend, BackendName, run_on
 from mlx_gateloop.ops.checks import check_choice, check_gate_loop, check_linear_scan
-from mlx_gateloop.ops.chunked import chunked_gate_loop
-from mlx_gateloop.ops.planes import Planes
-from mlx_gateloop.ops.recurrent import recurrent
+from mlx_gateloop.ops.plain import Mode
 from mlx_gateloop.ops.transition import Transition
 
-Mode = Literal["auto", "recurrent", "scan", "attention"]
 MODES = get_args(Mode)
-Scan = Callable[..., Planes]
 Result = tuple[mx.array, mx.array]
 
 
@@ -56,16 +52,16 @@ def gate_loop(
         mode: "recurrent", step by step in O(L) (the specification); "scan", O(log L) dependent
             passes (step by step where one step fills a CPU: see `scan.py`); "attention", O(L^2);
             "auto", a single step for L = 1 unless the backend fuses it, else the scan.
-        backend: The implementation of the scan: "ops", plain MLX; "native", the C++ extension for
-            CPUs, with fused gates; "metal" and "cuda", kernels for Apple's and NVIDIA's GPUs, with
-            fused gates, but no `mx.vmap`, `mx.jvp` or second derivatives. "auto" takes the one for
+        backend: The implementation of the scan: "mlx", plain MLX; "cpu", the C++ extension, with
+            fused gates; "metal" and "cuda", kernels for Apple's and NVIDIA's GPUs, with fused
+            gates, but no `mx.vmap`, `mx.jvp` or second derivatives. "auto" takes the one for
             MLX's default device; without it, or with a warning if a GPU kernel does not compile,
-            "ops".
+            "mlx".
 
     Returns:
         y in v's shape and dtype, and the state after the last step, float32, in h0's form, with
         P = 2 for complex and P = 1 for real a. All arithmetic is float32; both are differentiable.
-        Shapeless `mx.compile` works for "native" only, and with real a for h0 with P = 1, as MLX's
+        Shapeless `mx.compile` works for "cpu" only, and with real a for h0 with P = 1, as MLX's
         slices need fixed shapes; an array that the compiled function captures, such as a loss's
         weight, must fit: MLX's own operations do not check it.
 
@@ -92,7 +88,7 @@ def linear_scan(
     Args:
         a: Transitions, a real or complex64 array `[B, L, ...]`.
         x: Inputs, real or complex64, of the same shape. Shapeless `mx.compile` works for the
-            "native" backend with three axes.
+            "cpu" backend with three axes.
         h0: State before the first step, `[B, ...]`; None is zero.
         reverse: Run from the last step to the first.
         backend: As in `gate_loop`.
@@ -132,7 +128,7 @@ def gate_loop_softmax(q: mx.array, k: mx.array, v: mx.array, a: mx.array | Trans
         return v
     shape, dtype = v.shape, v.dtype
     q, k, v = (x.astype(mx.float32) for x in (q, k, v))
-    y = softmax_attention(*_as_heads(q, k, v, a.planes()))
+    y = softmax_attention(*plain.as_heads(q, k, v, a.planes()))
     return y.reshape(shape).astype(dtype)
 
 
@@ -147,67 +143,12 @@ def _gate_loop(
     mode: Mode,
     backend: Backend,
 ) -> Result:
-    planes = 1 + a.is_complex
     if h0 is not None:
-        h0 = _with_planes(h0.astype(mx.float32), planes)
-    fused = backend.fused if q.size > 0 and v.size > 0 else None
-    if mode == "auto":  # one step of a fused scan is one launch
-        mode = "recurrent" if q.shape[1] == 1 and not fused else "scan"
-    if fused and mode == "scan":
-        y, last = fused(q, k, v, a, h0, mask, reverse)
-        return y.astype(v.dtype), last
-
-    shape, dtype = v.shape, v.dtype
-    q, k, v = (x.astype(mx.float32) for x in (q, k, v))
-    gates = _gates(a, mask)
-    if mask is not None:
-        q, k, v = (_where(mask, x) for x in (q, k, v))
-    if h0 is None:
-        h0 = mx.zeros((q.shape[0], planes, *q.shape[2:], *v.shape[3:]))
-    state = tuple(h0[:, i] for i in range(planes))
-    y, h = _in_planes(q, k, v, gates, state, reverse, mode, backend.scan)
-    y = y.reshape(shape)
-    if mask is not None:  # q is 0 there, but 0 times an overflowed state is not
-        y = _where(mask, y)
-    return y.astype(dtype), mx.stack(list(h), 1)
-
-
-def _in_planes(
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    a: Planes,
-    h0: Planes,
-    reverse: bool,
-    mode: Mode,
-    scan: Scan,
-) -> tuple[mx.array, Planes]:
-    """Run a mode on float32 arrays; returns y and the planes of the last state."""
-    if q.size == 0 or v.size == 0:
-        return mx.zeros_like(v), h0
-    if mode == "scan" and q.ndim == 3:  # every channel is a recurrence of its own
-        h = scan(a, (k * v,), h0, reverse)
-        return q * h[0], tuple(plane[:, 0 if reverse else -1] for plane in h)
-    state = h0[0].shape
-    q, k, v, a = _as_heads(q, k, v, a)
-    h0 = tuple(s.reshape(*q.shape[:1], *q.shape[2:], v.shape[-1]) for s in h0)
-    if reverse:
-        q, k, v = (x[:, ::-1] for x in (q, k, v))
-        a = tuple(plane[:, ::-1] for plane in a)
-    if mode == "scan":
-        y, h = chunked_gate_loop(q, k, v, a, h0)
-    else:
-        y, h = (recurrent if mode == "recurrent" else attention)(q, k, v, a, h0)
-    return (y[:, ::-1] if reverse else y), tuple(plane.reshape(state) for plane in h)
-
-
-def _as_heads(
-    q: mx.array, k: mx.array, v: mx.array, a: Planes
-) -> tuple[mx.array, mx.array, mx.array, Planes]:
-    if q.ndim == 3:  # [B, L, D] -> [B, L, H = D, 1]
-        q, k, v = (x[..., None] for x in (q, k, v))
-        a = tuple(plane[..., None] for plane in a)
-    return q, k, v, a
+        h0 = _with_planes(h0.astype(mx.float32), 1 + a.is_complex)
+    if mode not in ("auto", "scan") or q.size == 0 or v.size == 0:
+        return plain.gate_loop(q, k, v, a, h0, mask, reverse, mode)
+    y, last = backend.operator(q, k, v, a, h0, mask, reverse)
+    return y.astype(v.dtype), last
 
 
 def _linear_scan(
@@ -229,18 +170,3 @@ def _with_planes(h0: mx.array, count: int) -> mx.array:
     if h0.shape[1] == count:
         return h0
     return h0[:, :1] if count == 1 else mx.concatenate([h0, mx.zeros_like(h0)], 1)
-
-
-def _gates(a: Transition, mask: mx.array | None) -> Planes:
-    """Return the transition's planes, 1 where the mask is False."""
-    if mask is None:
-        return a.planes()
-    # What they are computed from is masked too: a NaN there times their gradient, 0, would be NaN.
-    second = None if a.second is None else _where(mask, a.second)
-    planes = Transition(a.form, _where(mask, a.first), second).planes()
-    return tuple(_where(mask, plane, 1 - i) for i, plane in enumerate(planes))
-
-
-def _where(mask: mx.array, x: mx.array, otherwise: int = 0) -> mx.array:
-    """Return x where the mask `[B, L]` is True."""
-    return mx.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, otherwise)

@@ -67,7 +67,7 @@ def test_models_are_of_one_size():
 @pytest.mark.parametrize(
     ("what", "rows"),
     [
-        ("ops", ["ours, ops", "mlx-lm's ssm_attn"]),
+        ("ops", ["ours, mlx", "mlx-lm's ssm_attn"]),
         ("model", ["GateLoop (ours)", "mamba2", "recurrent_gemma"]),
         ("train", ["GateLoop (ours)"]),
     ],

@@ -62,7 +62,7 @@ def test_linear_attention_is_a_cumulative_sum(heads):
     [
         ({}, "auto"),
         ({"transition": "linear_attention"}, "auto"),
-        ({"ablation": "transition"}, "ops"),
+        ({"ablation": "transition"}, "mlx"),
     ],
 )
 def test_only_the_ablation_is_kept_from_the_kernels(options, backend, monkeypatch):

@@ -4,7 +4,7 @@ import mlx.core as mx
 import pytest
 
 import mlx_gateloop as gl
-from mlx_gateloop.ops.backends import BACKENDS
+from mlx_gateloop.ops.backends import ALIASES, BACKENDS, choose
 
 FLAT = mx.zeros((2, 5, 3))
 HEADS = mx.zeros((2, 5, 3, 4))
@@ -33,7 +33,7 @@ def call(**changes):
         ({"mask": mx.ones((2, 5))}, "mask: expected a bool array, got dtype mlx.core.float32"),
         ({"mask": mx.ones((2, 4), mx.bool_)}, r"mask: expected shape \(2, 5\) .* \(2, 4\)"),
         ({"mode": "fast"}, "mode: expected one of auto, recurrent, scan, attention, got 'fast'"),
-        ({"backend": "tpu"}, "backend: expected one of auto, ops, .* got 'tpu'"),
+        ({"backend": "tpu"}, "backend: expected one of auto, mlx, .* got 'tpu'"),
         ({"q": HEADS, "k": HEADS}, r"v: expected \[B, L, H, V\] = \(2, 5, 3, V\)"),
         (
             {"q": HEADS, "k": HEADS, "v": HEADS, "a": mx.zeros((2, 5, 3, 2))},
@@ -67,20 +67,20 @@ def test_softmax_form_checks_the_same_arguments():
         gl.ops.gate_loop_softmax(FLAT, HEADS, FLAT, FLAT)
 
 
-@pytest.mark.parametrize("backend", ["native", "metal", "cuda"])
+@pytest.mark.parametrize("backend", ["cpu", "metal", "cuda"])
 def test_a_backend_that_is_not_there_says_so(backend, monkeypatch):
-    for name in ("native", "metal", "cuda"):
+    for name in ("cpu", "metal", "cuda"):
         absent = BACKENDS[name]._replace(why_missing=lambda: "not built")
         monkeypatch.setitem(BACKENDS, name, absent)
-    with pytest.raises(RuntimeError, match=f"backend '{backend}' is missing: .*available: ops"):
+    with pytest.raises(RuntimeError, match=f"backend '{backend}' is missing: .*available: mlx"):
         call(backend=backend)
     with pytest.raises(RuntimeError, match="is missing"):
         gl.linear_scan(FLAT, FLAT, backend=backend)
 
 
-def test_the_ops_backend_can_be_named():
-    y, _ = call(backend="ops")
-    assert y.shape == FLAT.shape
+def test_backends_keep_their_old_names():
+    assert choose("ops") is choose("mlx") is BACKENDS["mlx"]
+    assert ALIASES["native"] == "cpu"
 
 
 def test_the_default_asks_nothing_of_backends_it_would_not_take(monkeypatch):

@@ -23,8 +23,8 @@ import mlx_gateloop as gl
 
 WAYS = {
     "recurrent": {"mode": "recurrent"},
-    "scan": {"mode": "scan", "backend": "ops"},
-    "native": {"mode": "scan", "backend": "native"},
+    "scan": {"mode": "scan", "backend": "mlx"},
+    "native": {"mode": "scan", "backend": "cpu"},
     "attention": {"mode": "attention"},
     "auto": {},
 }

@@ -8,7 +8,7 @@ from helpers.reference import as_numpy, error, needs_native
 import mlx_gateloop as gl
 from mlx_gateloop.ops import scan
 
-BACKENDS = ["ops", pytest.param("native", marks=needs_native)]
+BACKENDS = ["mlx", pytest.param("cpu", marks=needs_native)]
 
 
 def random(rng, shape, is_complex, scale=1.0):
@@ -118,11 +118,11 @@ def test_hillis_steele_and_both_routes_of_the_scan_agree(length, reverse):
 def test_wide_steps_take_the_other_route_with_the_same_result(monkeypatch):
     rng = np.random.default_rng(6)
     a, x, h0 = (random(rng, s, False, 0.6) for s in [(2, 50, 3), (2, 50, 3), (2, 3)])
-    two_levels = gl.linear_scan(a, x, h0, backend="ops")
+    two_levels = gl.linear_scan(a, x, h0, backend="mlx")
     monkeypatch.setattr(scan, "WIDE", 1)
     monkeypatch.setattr(scan, "_scan_chunks", None)  # must not be reached
     with mx.stream(mx.cpu):
-        assert error(gl.linear_scan(a, x, h0, backend="ops"), as_numpy(two_levels)) < 1e-6
+        assert error(gl.linear_scan(a, x, h0, backend="mlx"), as_numpy(two_levels)) < 1e-6
 
 
 def test_the_operator_is_associative():

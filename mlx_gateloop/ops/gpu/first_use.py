@@ -28,7 +28,7 @@ def check_counts(*numbers: int) -> None:
     """Raise a KernelError if the kernels' indices, of 32 bits, do not reach so many numbers."""
     if max(numbers) >= 2**31:
         what = "the kernels count the numbers of a sequence and of a state in 31 bits"
-        raise KernelError(f"{what}; cut it, or name backend='ops'")
+        raise KernelError(f"{what}; cut it, or name backend='mlx'")
 
 
 def plan(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Plan:

@@ -184,6 +184,6 @@ def _operator(kernels: Kernels, variant: Variant, has_heads: bool = False) -> Ca
 
     @gradient.vjp
     def gradient_vjp(*_: object) -> Planes:
-        raise NotImplementedError("second derivatives: only backend='ops' and 'native' have them")
+        raise NotImplementedError("second derivatives: only backend='mlx' and 'cpu' have them")
 
     return operator

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from mlx_gateloop.ops import plain
 from mlx_gateloop.ops.gpu.kernels import Arrays, Variant
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.scan import linear_recurrence
@@ -27,13 +28,10 @@ def plain_gradients(variant: Variant, x: Arrays, cotangents: Sequence[mx.array])
 
 
 def _forward(variant: Variant, x: Arrays) -> Planes:
-    from mlx_gateloop.ops.gate_loop import gate_loop  # it imports this
-
     (form,) = (name for name, number in FORMS.items() if number == variant.form)
     a, reverse = Transition(form, x["first"], x.get("second")), variant.reverse
     if not variant.planes_x:
-        arrays = x["q"], x["k"], x["v"], a, x["h0"]
-        return gate_loop(*arrays, mask=x.get("mask"), reverse=reverse, mode="scan", backend="ops")
+        return plain.gate_loop(x["q"], x["k"], x["v"], a, x["h0"], x.get("mask"), reverse)
     start = tuple(x["h0"][:, plane] for plane in range(variant.planes))
     planes = tuple(x[name] for name in "kv" if name in x)
     h = linear_recurrence(a.planes(), planes, start, reverse)

@@ -16,7 +16,7 @@ def gate_loop(
     mask: mx.array | None,
     reverse: bool,
 ) -> tuple[mx.array, mx.array]:
-    """Run the operator with fused gates; arguments as in `Backend.fused`."""
+    """Run the operator with fused gates; arguments as in `Backend.operator`."""
     operator = extension().gate_loop if q.ndim == 3 else extension().gate_loop_heads
     inputs = (q, k, v, a.first, a.second)
     arrays = [x if x is None or x.dtype in FLOATS else x.astype(mx.float32) for x in inputs]

@@ -97,7 +97,7 @@ def test_nor_is_that_of_the_scan(planes_a, planes_x):
         return list(scan(a, x, h0, True))
 
     scans = [partial(gpu.linear_recurrence, Machine(above(0, "backward", COMPILER)).kernels)]
-    scans += [backends.BACKENDS["ops"].scan]
+    scans += [backends.BACKENDS["mlx"].scan]
     cotangents = planes(planes_a, 2, 40, 3)
     with pytest.warns(UserWarning, match="gradient in plain MLX"):
         found, wanted = (mx.vjp(partial(run, scan), arrays, cotangents) for scan in scans)

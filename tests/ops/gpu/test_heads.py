@@ -266,7 +266,7 @@ def test_a_single_step_with_heads_takes_the_kernel(monkeypatch):
     a = gl.Transition.sigmoid(normal(2, 1, 2, 1, key=3))
     for got, want in zip(
         gl.gate_loop(*arrays, a, backend="metal"),
-        gl.gate_loop(*arrays, a, backend="ops"),
+        gl.gate_loop(*arrays, a, backend="mlx"),
         strict=True,
     ):
         assert error(got, as_numpy(want)) <= 1e-6

@@ -109,7 +109,7 @@ def noticed(factory, *case):
         return gpu.gate_loop(Kernels("metal", factory), *arguments)
 
     def plain(q, k, v, a, h0, mask, reverse):
-        return gl.gate_loop(q, k, v, a, h0, mask=mask, reverse=reverse, backend="ops")
+        return gl.gate_loop(q, k, v, a, h0, mask=mask, reverse=reverse, backend="mlx")
 
     try:
         found = outputs(observed, *case)

@@ -199,7 +199,7 @@ def noticed(factory, fold, *case):
         return gpu.gate_loop(Kernels("metal", factory, FOLDED if fold else None), *arguments)
 
     def plain(q, k, v, a, h0, mask, reverse):
-        return gl.gate_loop(q, k, v, a, h0, mask=mask, reverse=reverse, backend="ops")
+        return gl.gate_loop(q, k, v, a, h0, mask=mask, reverse=reverse, backend="mlx")
 
     try:
         with recorded() as launches:

@@ -27,7 +27,7 @@ def plain_kernel(name, input_names, output_names, **_):
 
     def operator(q, k, v, gamma, theta, h0):
         a = gl.Transition.sigmoid(gamma, theta)
-        return gl.gate_loop(q, k, v, a, h0, mode="scan", backend="ops")
+        return gl.gate_loop(q, k, v, a, h0, mode="scan", backend="mlx")
 
     def call(inputs, output_shapes, output_dtypes, **_):
         x = dict(zip(input_names, inputs, strict=True))
@@ -147,15 +147,15 @@ def test_kernels_are_built_when_they_are_used_and_once(plain):
 
 def test_outputs_and_gradients_go_through(plain):
     arrays = [*ARRAYS, H0]
-    assert_close(operator(*arrays), operator(*arrays, backend="ops"))
-    assert_close(gradient(*arrays), gradient(*arrays, backend="ops"))
+    assert_close(operator(*arrays), operator(*arrays, backend="mlx"))
+    assert_close(gradient(*arrays), gradient(*arrays, backend="mlx"))
     only_state = mx.grad(lambda k: operator(ARRAYS[0], k, *ARRAYS[2:])[1].sum())(ARRAYS[1])
     assert only_state.abs().max() > 0
 
 
 def test_compile_and_checkpoint(plain):
     arrays = [*ARRAYS, H0]
-    want = gradient(*arrays, backend="ops")
+    want = gradient(*arrays, backend="mlx")
     assert_close(mx.compile(gradient)(*arrays), want)
     saving = mx.checkpoint(lambda *xs: loss(*xs))
     assert_close(mx.grad(saving, tuple(range(6)))(*arrays), want)
@@ -170,14 +170,14 @@ def test_the_transformations_that_kernels_lack_raise(plain, name):
     }[name]
     with pytest.raises(ValueError, match=f"no {name}"):
         transformed(lambda q: operator(q, *ARRAYS[1:])[0])
-    transformed(lambda q: operator(q, *ARRAYS[1:], backend="ops")[0])
+    transformed(lambda q: operator(q, *ARRAYS[1:], backend="mlx")[0])
 
 
 def test_one_step_is_the_recurrent_step(plain):
     arrays = [*(x[:, :1] for x in ARRAYS), H0]
-    assert_close(operator(*arrays), operator(*arrays, backend="ops"))
+    assert_close(operator(*arrays), operator(*arrays, backend="mlx"))
     assert plain == ["gateloop_forward"]
-    assert_close(operator(*arrays, mode="recurrent"), operator(*arrays, backend="ops"))
+    assert_close(operator(*arrays, mode="recurrent"), operator(*arrays, backend="mlx"))
     assert plain == ["gateloop_forward"]
 
 
@@ -195,11 +195,11 @@ def test_mixed_types_are_computed_in_float32(plain):
     mixed = [q.astype(mx.float16), k, v.astype(mx.bfloat16), gamma.astype(mx.float16), theta]
     y, _ = operator(*mixed)
     assert y.dtype == mx.bfloat16
-    assert_close([y], [operator(*mixed, backend="ops")[0]])
+    assert_close([y], [operator(*mixed, backend="mlx")[0]])
 
 
 def test_second_derivatives_say_what_has_them(plain):
-    with pytest.raises(NotImplementedError, match="backend='ops'"):
+    with pytest.raises(NotImplementedError, match="backend='mlx'"):
         mx.grad(lambda q: gradient(q, *ARRAYS[1:])[0].sum())(ARRAYS[0])
 
 
@@ -229,9 +229,9 @@ def test_a_kernel_that_does_not_compile_gives_way_with_one_warning(monkeypatch):
         states = gl.linear_scan(ARRAYS[0], ARRAYS[1])
     (warning,) = seen
     assert str(warning.message).endswith("program:3:1: error: no such thing")
-    wanted = [operator(*ARRAYS, backend="ops")[0], *gradient(*ARRAYS, backend="ops")]
+    wanted = [operator(*ARRAYS, backend="mlx")[0], *gradient(*ARRAYS, backend="mlx")]
     assert_close(found, wanted)
-    assert_close([states], [gl.linear_scan(ARRAYS[0], ARRAYS[1], backend="ops")])
+    assert_close([states], [gl.linear_scan(ARRAYS[0], ARRAYS[1], backend="mlx")])
 
 
 @pytest.mark.parametrize("name", ["gateloop_forward", "gateloop_aggregate"])
@@ -266,7 +266,7 @@ def test_auto_takes_the_gpu_that_is_the_default_device(monkeypatch):
         only(monkeypatch, there)
         assert backends.choose("auto") is backends.BACKENDS[there]
     only(monkeypatch)
-    assert backends.choose("auto") is backends.BACKENDS["ops"]
+    assert backends.choose("auto") is backends.BACKENDS["mlx"]
 
 
 def test_absence_says_what_is_missing(monkeypatch):
@@ -285,5 +285,5 @@ def test_only_scans_are_launched(plain):
     q, k, v, a = (normal(1, 6, 2, 3, key=i) for i in range(4))
     for mode in ("recurrent", "attention"):
         y, _ = gl.gate_loop(q, k, v, a, mode=mode, backend="metal")
-        assert mx.allclose(y, gl.gate_loop(q, k, v, a, mode=mode, backend="ops")[0])
+        assert mx.allclose(y, gl.gate_loop(q, k, v, a, mode=mode, backend="mlx")[0])
     assert plain == []

@@ -16,7 +16,7 @@ from helpers.reference import as_numpy, error, needs_native, random_case
 import mlx_gateloop as gl
 
 pytestmark = needs_native
-FUSED = partial(gl.gate_loop, mode="scan", backend="native")
+FUSED = partial(gl.gate_loop, mode="scan", backend="cpu")
 SHAPE = (2, 37, 5)
 
 
@@ -24,7 +24,7 @@ def normal(*shape, key=0):
     return mx.random.normal(shape, key=mx.random.key(key))
 
 
-def operator(q, k, v, gamma, theta, backend="native", **options):
+def operator(q, k, v, gamma, theta, backend="cpu", **options):
     a = gl.Transition.sigmoid(gamma, theta)
     return gl.gate_loop(q, k, v, a, mode="scan", backend=backend, **options)
 
@@ -46,7 +46,7 @@ def test_any_width_of_channels(width):
         loss = mx.grad(lambda *xs: operator(*xs, backend=backend)[0].square().sum(), argnums=(0, 3))
         return [operator(*arrays, backend=backend)[0], *loss(*arrays)]
 
-    for got, want in zip(gradient("native"), gradient("ops"), strict=True):
+    for got, want in zip(gradient("cpu"), gradient("mlx"), strict=True):
         assert error(got, as_numpy(want)) < 2e-6
 
 
@@ -96,11 +96,11 @@ def test_a_mask_made_of_the_inputs_has_no_gradient():
     for way in ways:
         for state in (None, h0):
 
-            def loss(q, backend="native", way=way, state=state):
+            def loss(q, backend="cpu", way=way, state=state):
                 y, h = operator(q, q, q, q, q, h0=state, mask=way(q), backend=backend)
                 return y.square().sum() + h.sum()
 
-            want = mx.grad(lambda q, loss=loss: loss(q, "ops"))(q)
+            want = mx.grad(lambda q, loss=loss: loss(q, "mlx"))(q)
             assert error(mx.grad(loss)(q), as_numpy(want)) < 2e-6
             slope = mx.grad(lambda q, loss=loss: mx.grad(loss)(q).sum())(q)
             assert mx.isfinite(slope).all()
@@ -117,7 +117,7 @@ def test_shapeless_compilation_refuses_what_does_not_fit(what):
     captured = normal(2, 2, 5), normal(2, 7, 5), normal(5)
     mx.eval(captured)
     functions = {
-        "scan": lambda x: gl.linear_scan(x, captured[1], backend="native"),
+        "scan": lambda x: gl.linear_scan(x, captured[1], backend="cpu"),
         "gates": lambda x: operator(x, x, x, captured[1], x)[0],
         "state": lambda x: operator(x, x, x, x, x, h0=captured[0])[0],
         "weight": lambda x: pointwise.layer_norm(x, captured[2], captured[2], 1e-5),
@@ -135,7 +135,7 @@ def test_shapeless_compilation_of_scan_norm_and_loss():
     weight = normal(5)
     mx.eval(weight)
     functions = [
-        lambda x: gl.linear_scan(x, x, backend="native"),
+        lambda x: gl.linear_scan(x, x, backend="cpu"),
         lambda x: pointwise.layer_norm(x, weight, weight, 1e-5),
     ]
     for function in functions:
@@ -153,7 +153,7 @@ def test_a_real_transition_that_overflows_leaves_the_imaginary_plane_alone():
     x, h0 = mx.ones((1, 60, 1)), mx.ones((1, 2, 1))
 
     def loss(h0):
-        return gl.gate_loop(x, x, x, 1e3 * x, h0, backend="native")[0].sum()
+        return gl.gate_loop(x, x, x, 1e3 * x, h0, backend="cpu")[0].sum()
 
     assert mx.grad(loss)(h0)[0, 1, 0].item() == 0
 
@@ -165,7 +165,7 @@ def test_jvp_of_the_gradient_with_real_transitions():
     def gradient_along(*xs):
         def loss(*xs):
             a = gl.Transition.sigmoid(xs[3])
-            y, h = gl.gate_loop(*xs[:3], a, h0, backend="native")
+            y, h = gl.gate_loop(*xs[:3], a, h0, backend="cpu")
             return y.square().sum() + h.square().sum()
 
         slopes = mx.grad(loss, argnums=(0, 1, 2, 3))(*xs)
@@ -215,7 +215,7 @@ def test_derivatives_of_the_scan(is_complex, reverse):
     def states(*arrays):
         parts = [arrays[i : i + len(arrays) // 3] for i in range(0, len(arrays), len(arrays) // 3)]
         a, x, h0 = (p[0] if len(p) == 1 else p[0] + 1j * p[1] for p in parts)
-        h = gl.linear_scan(a, x, h0, reverse=reverse, backend="native")
+        h = gl.linear_scan(a, x, h0, reverse=reverse, backend="cpu")
         return mx.real(h), mx.imag(h)
 
     def loss(*arrays):
@@ -254,10 +254,10 @@ def test_derivatives_of_composed_derivatives_under_vmap(is_complex, has_h0, shap
     def second(x, backend):
         return mx.grad(lambda x: mx.grad(loss)(x, backend).sum())(x)
 
-    got = mx.vmap(lambda x, t: along(x, t, "native"))(x, t)
-    assert error(got, np.stack([along(*pair, "ops") for pair in zip(x, t, strict=True)])) < 1e-5
-    got = mx.vmap(lambda x: second(x, "native"))(x)
-    assert error(got, np.stack([second(one, "ops") for one in x])) < 1e-5
+    got = mx.vmap(lambda x, t: along(x, t, "cpu"))(x, t)
+    assert error(got, np.stack([along(*pair, "mlx") for pair in zip(x, t, strict=True)])) < 1e-5
+    got = mx.vmap(lambda x: second(x, "cpu"))(x)
+    assert error(got, np.stack([second(one, "mlx") for one in x])) < 1e-5
 
 
 def test_memory_of_the_gradient_is_five_planes():

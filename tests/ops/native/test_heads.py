@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import mlx_gateloop as gl
 
 pytestmark = needs_native
-FUSED = partial(gl.gate_loop, mode="scan", backend="native")
+FUSED = partial(gl.gate_loop, mode="scan", backend="cpu")
 
 
 def normal(*shape, key=0):
@@ -27,7 +27,7 @@ def arrays_of(batch, length, heads, keys, values, *, count=5):
     return [normal(batch, length, heads, width, key=i) for i, width in enumerate(widths)]
 
 
-def operator(q, k, v, *gates, backend="native", **options):
+def operator(q, k, v, *gates, backend="cpu", **options):
     return gl.gate_loop(q, k, v, gl.Transition.sigmoid(*gates), backend=backend, **options)
 
 
@@ -95,7 +95,7 @@ def test_one_key_and_one_value_are_a_channel():
 
 def test_more_keys_than_a_tile_of_gates():
     arrays = arrays_of(1, 3, 1, 600, 2)
-    for got, want in zip(operator(*arrays), operator(*arrays, backend="ops"), strict=True):
+    for got, want in zip(operator(*arrays), operator(*arrays, backend="mlx"), strict=True):
         assert error(got, as_numpy(want)) < 2e-6
 
 
@@ -155,7 +155,7 @@ def test_second_derivatives(count):
 
         return mx.grad(along, argnums=everything)(*arrays)
 
-    for got, want in zip(seconds("native"), seconds("ops"), strict=True):
+    for got, want in zip(seconds("cpu"), seconds("mlx"), strict=True):
         assert error(got, as_numpy(want)) < 1e-5
 
 

@@ -17,7 +17,7 @@ def passed_through(x, dtype):
     """x through the operator as q, with a state of 1, into an output of this type."""
     length = x.size
     q, one = x.reshape(1, length, 1), mx.ones((1, length, 1))
-    y, _ = gl.gate_loop(q, one, one.astype(dtype), 0 * one, mode="scan", backend="native")
+    y, _ = gl.gate_loop(q, one, one.astype(dtype), 0 * one, mode="scan", backend="cpu")
     assert y.dtype == dtype
     return y.reshape(-1)
 
@@ -50,7 +50,7 @@ def test_every_array_may_have_a_type_of_its_own(is_complex, heads):
     types = (mx.float16, mx.bfloat16, mx.float32, mx.bfloat16, mx.float16)[: 4 + is_complex]
     arrays = [mx.random.normal(shape, key=mx.random.key(i)).astype(t) for i, t in enumerate(types)]
 
-    def outputs(*xs, backend="native"):
+    def outputs(*xs, backend="cpu"):
         a = gl.Transition.sigmoid(*xs[3:])
         return [gl.gate_loop(*xs[:3], a, mode="scan", backend=backend)[0]]
 
@@ -76,12 +76,12 @@ def test_second_derivatives(dtype, heads):
 
         return (mx.grad(loss)(x) * d).astype(mx.float32).sum()
 
-    got, want = (mx.grad(slope)(x, backend) for backend in ("native", "ops"))
+    got, want = (mx.grad(slope)(x, backend) for backend in ("cpu", "mlx"))
     assert got.dtype == dtype
     assert error(got, as_numpy(want)) < 0.05  # both round their first derivative
-    moved = mx.vmap(lambda x: slope(x, "native"))(mx.stack([x, 2 * x]))
+    moved = mx.vmap(lambda x: slope(x, "cpu"))(mx.stack([x, 2 * x]))
     for got, one in zip(moved, (x, 2 * x), strict=True):
-        assert error(got, as_numpy(slope(one, "native"))) < 1e-6
+        assert error(got, as_numpy(slope(one, "cpu"))) < 1e-6
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -90,7 +90,7 @@ def test_keys_are_summed_in_float32_along_a_tangent_too(dtype):
     k = mx.where(mx.arange(256) % 2 == 0, 256, -255).astype(dtype).reshape(q.shape)  # cancels
 
     def outputs(v):
-        return [gl.gate_loop(q, k, v, mx.zeros((1, 1, 1, 1)), mode="scan", backend="native")[0]]
+        return [gl.gate_loop(q, k, v, mx.zeros((1, 1, 1, 1)), mode="scan", backend="cpu")[0]]
 
     (y,), (moved,) = mx.jvp(outputs, [v], [v])
     assert y.item() == moved.item() == k.astype(mx.float32).sum().item()
