@@ -48,7 +48,7 @@ def test_all_is_every_extra_but_torch():
     [
         (["app"], "gradio", "app"),
         (["train", "--out", "x"], "matplotlib", "train"),
-        (["recall", "--out", "x"], "pyarrow", "train"),
+        (["experiment", "recall", "--out", "x"], "pyarrow", "train"),
     ],
 )
 def test_a_command_names_the_extra_that_is_missing(monkeypatch, capsys, command, absent, extra):
