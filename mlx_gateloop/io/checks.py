@@ -22,7 +22,7 @@ PACKED = 16  # 2-bit weights in an element of 32 bits
 
 
 def check(directory: Path) -> None:
-    """Refuse a model directory that would block its reader, or fill the memory.
+    """Reject a model directory that would block its reader, or fill the memory.
 
     Only names and headers are read, and nothing of the model's size is made.
 
@@ -30,30 +30,14 @@ def check(directory: Path) -> None:
         InputError: Something is no file or folder, a file that is read whole is too large, the
             weights are of a smaller model than config.json, or the model does not fit.
     """
-    weights = check_files(directory)
-    try:
-        if weights:  # or the loader says what is missing
-            _check_shapes(directory, weights)
-    except OSError as error:
-        raise InputError(f"{directory}: cannot be loaded: {one_line(error)}") from error
-
-
-def check_files(directory: Path) -> list[Path]:
-    """Refuse a directory of any model that would block its reader or does not fit into memory.
-
-    Returns:
-        The files of weights, which mlx-lm reads.
-
-    Raises:
-        InputError: Something is no file or folder, or is too large.
-    """
     try:
         _check_files(directory)
-        weights = sorted(directory.glob("model*.safetensors"))
+        weights = sorted(directory.glob("model*.safetensors"))  # which mlx-lm reads
         _check_memory(directory, sum(file.stat().st_size for file in weights))
+        if weights:  # or the loader says what is missing
+            _check_shapes(directory, [shape for file in weights for shape in _shapes(file)])
     except OSError as error:
         raise InputError(f"{directory}: cannot be loaded: {one_line(error)}") from error
-    return weights
 
 
 def _check_files(directory: Path) -> None:
@@ -65,49 +49,40 @@ def _check_files(directory: Path) -> None:
             raise InputError(f"{file}: larger than {TEXT_BYTES >> 20} MB; get the model again")
 
 
-def _check_shapes(directory: Path, weights: list[Path]) -> None:
+def _check_shapes(directory: Path, shapes: list[list[int]]) -> None:
     path = directory / "config.json"
+    config = read_json(path)
+    _check_depth(path, config, len(shapes))
+    if config.get("model_type") != "gateloop":
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the loader warns
         try:
-            config = read_json(path)
-            is_ours = config.get("model_type", "gateloop") == "gateloop"
-            args = ModelArgs.from_dict(config if is_ours else {})
+            args = ModelArgs.from_dict(config)
         except InputError:  # the loader says what is wrong
             return
-    shapes = [shape for file in weights for shape in _shapes(file)]
-    if not is_ours:
-        _check_depths(path, config, len(shapes))
-        return
     widths = (args.hidden_size, args.intermediate_size, args.width, args.vocab_size, args.outputs)
     largest = PACKED * max((size for shape in shapes for size in shape), default=0)
     if max(widths) > max(WIDE, largest):
         reason = f"{max(widths)} is outside the supported range, that of its weights"
         raise InputError(f"{path}: {reason}; get the model again")
-    # MLX makes no array before it is needed, so that one layer costs nothing.
-    parameters = dict(tree_flatten(Model(replace(args, num_hidden_layers=1)).parameters()))
-    layer = [p.size for name, p in parameters.items() if name.startswith("model.layers.")]
-    layers, more = args.num_hidden_layers, args.num_hidden_layers - 1
-    if layers > DEEP and len(parameters) + more * len(layer) > len(shapes):
-        raise InputError(
-            f"{path}: num_hidden_layers is {layers}, but the weights are {len(shapes)} tensors; "
-            "get the model again"
-        )
     if mx.default_device().type == mx.cpu:  # there it becomes float32
-        elements = sum(p.size for p in parameters.values()) + more * sum(layer)
+        # MLX makes no array before it is needed, so that one layer costs nothing.
+        parameters = dict(tree_flatten(Model(replace(args, num_hidden_layers=1)).parameters()))
+        layer = sum(p.size for name, p in parameters.items() if name.startswith("model.layers."))
+        elements = sum(p.size for p in parameters.values()) + (args.num_hidden_layers - 1) * layer
         _check_memory(directory, 4 * elements)
 
 
-def _check_depths(path: Path, config: dict[str, Any], tensors: int) -> None:
-    """Refuse a model of another type that would be built of more layers than it has weights."""
+def _check_depth(path: Path, config: dict[str, Any], tensors: int) -> None:
+    """Reject a model that would be built of more layers than it has weights."""
     inner = config.get("text_config")
     given = config | (inner if isinstance(inner, dict) else {})
-    depths = [given[name] for name in DEPTHS if isinstance(given.get(name), int)]
-    if max(depths, default=0) > max(DEEP, tensors):
-        raise InputError(
-            f"{path}: {max(depths)} layers, but the weights are {tensors} tensors; "
-            "get the model again"
-        )
+    for name in DEPTHS:
+        depth = given.get(name)
+        if isinstance(depth, int) and depth > max(DEEP, tensors):
+            reason = f"{name} is {depth}, but the weights are {tensors} tensors"
+            raise InputError(f"{path}: {reason}; get the model again")
 
 
 def _check_memory(directory: Path, nbytes: int) -> None:

@@ -1,6 +1,5 @@
 """Files and directories that are whole or not there, and directories that one process holds."""
 
-import ctypes
 import fcntl
 import hashlib
 import json
@@ -104,24 +103,20 @@ def _delete_left(target: Path) -> None:
                 shutil.rmtree(place)
 
 
-def _exchange(one: Path, other: Path) -> bool:
-    """Swap two paths in one step of the kernel; False if the file system cannot."""
-    libc, names = ctypes.CDLL(None), (os.fsencode(one), os.fsencode(other))
-    if sys.platform == "darwin":
-        return bool(libc.renamex_np(*names, 2) == 0)  # RENAME_SWAP
-    return bool(libc.renameat2(-100, names[0], -100, names[1], 2) == 0)  # RENAME_EXCHANGE
-
-
 def _replace(target: Path, new: Path, old: Path) -> None:
-    if target.exists() and _exchange(new, target):
+    """Rename a finished directory or file to its name; `old` is where a directory waits meanwhile.
+
+    A process that is killed between the two renames leaves the old directory there, and
+    `_delete_left` puts it back.
+    """
+    if not target.is_dir():
+        new.replace(target)
         return
+    target.rename(old)
     try:
-        if target.exists():
-            target.rename(old)
         new.rename(target)
     except BaseException:  # Ctrl-C too
-        if old.exists() and not target.exists():
-            old.rename(target)
+        old.rename(target)
         raise
 
 

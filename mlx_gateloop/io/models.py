@@ -18,7 +18,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.configuration import read_json
-from mlx_gateloop.errors import InputError, is_panic, one_line, shown
+from mlx_gateloop.errors import InputError, is_panic, one_line
 from mlx_gateloop.io.checks import check
 from mlx_gateloop.io.files import flush, flush_tree
 from mlx_gateloop.model.arguments import GATED
@@ -71,7 +71,9 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
     """
     source = os.fspath(path_or_hub_id)
     directory = _found(source)
-    _check_directory(directory)
+    if not _check(directory):
+        config = f"{directory}/config.json"
+        raise InputError(f"{config}: model_type must be 'gateloop'; give a model of gl.save")
     model, tokenizer = _load(directory, source)
     return _usable(model, source), tokenizer
 
@@ -84,46 +86,7 @@ def load_any(path_or_hub_id: str | os.PathLike[str]) -> tuple[nn.Module, Any]:
     """
     source = os.fspath(path_or_hub_id)
     directory = _found(source)
-    if _is_ours(directory):
-        return load(source)
-    return _load(directory, source)
-
-
-def _is_ours(directory: Path) -> bool:
-    """Tell our models from those of other types, which are checked here."""
-    path = directory / "config.json"
-    if not path.exists():
-        raise InputError(f"{path}: No such file or directory; give the directory of one model")
-    config = read_json(path)
-    if config.get("model_type") == "gateloop":
-        return True
-    if "model_file" in config:  # mlx-lm would run it
-        raise InputError(f"{directory}/config.json: model_file names code, which is not run here")
-    check(directory)
-    return False
-
-
-def _found(source: str) -> Path:
-    return Path(source) if Path(source).exists() else _fetch(source)
-
-
-def _load(directory: Path, source: str) -> tuple[nn.Module, Any]:
-    from mlx_lm import load as load_with_mlx_lm
-
-    with _refusing(source, "cannot be loaded"):
-        model, tokenizer = load_with_mlx_lm(str(directory), model_config=OUR_CODE)
-        tokenizer.decode(tokenizer.encode("a"))  # some files are read, and then of no use
-    return model, tokenizer
-
-
-def _fetch(hub_id: str) -> Path:
-    """Download a model, unless it is in the cache; mlx-lm knows where from."""
-    if not HUB_ID.fullmatch(hub_id):
-        raise InputError(f"{hub_id}: no such model directory")
-    from mlx_lm.utils import snapshot_download
-
-    with _refusing(hub_id, "no such directory, and not loaded from the Hugging Face hub"):
-        return Path(snapshot_download(hub_id, allow_patterns=list(LOADED)))
+    return load(source) if _check(directory) else _load(directory, source)
 
 
 def load_weights(directory: Path) -> nn.Module:
@@ -134,12 +97,59 @@ def load_weights(directory: Path) -> nn.Module:
     """
     from mlx_lm.utils import load_model as load_with_mlx_lm
 
-    is_ours = _is_ours(directory)
-    if is_ours:
-        _check_directory(directory)
+    is_ours = _check(directory, with_tokenizer=False)
     with _refusing(str(directory), "cannot be loaded"):
         model, _ = load_with_mlx_lm(directory, model_config=OUR_CODE)
     return _usable(model, str(directory)) if is_ours else model
+
+
+def load_model(path: str | os.PathLike[str]) -> Model:
+    """Load the model of a directory that `save` wrote, with or without a tokenizer.
+
+    Raises:
+        InputError: There is no usable model.
+    """
+    return _usable(load_weights(Path(path)), os.fspath(path))
+
+
+def _check(directory: Path, with_tokenizer: bool = True) -> bool:
+    """Check a directory before it is loaded; tell if its model is ours."""
+    path = directory / "config.json"
+    if not path.exists():
+        advice = "give a directory that a training run or gl.save wrote"
+        raise InputError(f"{path}: No such file or directory; {advice}")
+    config = read_json(path)
+    is_ours = config.get("model_type") == "gateloop"
+    if not is_ours and "model_file" in config:  # mlx-lm would run it
+        raise InputError(f"{path}: model_file names code, which is not run here")
+    tokenizers = ("tokenizer.json", "tokenizer.model")
+    if is_ours and with_tokenizer and not any((directory / name).exists() for name in tokenizers):
+        raise InputError(
+            f"{directory}: no tokenizer.json; give a model of text (an experiment's runs have none)"
+        )
+    check(directory)
+    return is_ours
+
+
+def _found(source: str) -> Path:
+    """Return a directory, or download the model, unless it is in the cache."""
+    if Path(source).exists():
+        return Path(source)
+    if not HUB_ID.fullmatch(source):
+        raise InputError(f"{source}: no such model directory")
+    from mlx_lm.utils import snapshot_download  # mlx-lm knows where from
+
+    with _refusing(source, "no such directory, and not loaded from the Hugging Face hub"):
+        return Path(snapshot_download(source, allow_patterns=list(LOADED)))
+
+
+def _load(directory: Path, source: str) -> tuple[nn.Module, Any]:
+    from mlx_lm import load as load_with_mlx_lm
+
+    with _refusing(source, "cannot be loaded"):
+        model, tokenizer = load_with_mlx_lm(str(directory), model_config=OUR_CODE)
+        tokenizer.decode(tokenizer.encode("a"))  # some files are read, and then of no use
+    return model, tokenizer
 
 
 @contextmanager
@@ -158,7 +168,9 @@ def _refusing(source: str, failure: str) -> Iterator[None]:
 def _usable(model: nn.Module, source: str) -> Model:
     if not isinstance(model, Model):
         raise InputError(f"{source}: holds a {model.model_type!r} model, not 'gateloop'")
-    _evaluate_random_state()
+    # The keys of the random state were split for initial weights that nobody needs. A program that
+    # loads many models would keep all these splits, some 0.3 MB a model.
+    mx.eval(mx.random.state)
     return _in_float32(model, source) if mx.default_device().type == mx.cpu else model
 
 
@@ -182,53 +194,6 @@ def _in_float32(model: Model, source: str) -> Model:
 @cache
 def _warn_once(message: str) -> None:
     LOG.warning(message)
-
-
-def _evaluate_random_state() -> None:
-    """Evaluate the random state, whose keys were split for initial weights that nobody needs.
-
-    A program that loads many models would keep all these splits, some 0.3 MB a model.
-    """
-    mx.eval(mx.random.state)
-
-
-def _check_directory(path: Path) -> None:
-    try:
-        config = read_json(path / "config.json")
-    except InputError as error:
-        raise InputError(
-            f"{error}; give a directory that a training run or gl.save wrote"
-        ) from None
-    if not any((path / name).exists() for name in ("tokenizer.json", "tokenizer.model")):
-        raise InputError(
-            f"{path}: no tokenizer.json; give a model of text (an experiment's runs have none)"
-        )
-    model_type = config.get("model_type")
-    if model_type != "gateloop":
-        given = shown(model_type)
-        raise InputError(f"{path}/config.json: model_type must be 'gateloop', got {given}")
-    check(path)
-
-
-def load_model(path: str | os.PathLike[str]) -> Model:
-    """Load the model of a directory that `save` wrote, with or without a tokenizer.
-
-    Raises:
-        InputError: There is no usable model.
-    """
-    directory = Path(path)
-    config = read_json(directory / "config.json")
-    check(directory)
-    try:
-        model = Model(ModelArgs.from_dict(config))
-        model.load_weights(str(directory / "model.safetensors"))
-    except InputError as error:
-        raise InputError(f"{directory}: {error}") from error
-    except (OSError, ValueError, OverflowError, RuntimeError) as error:
-        raise InputError(f"{directory}: cannot be loaded: {one_line(error)}") from error
-    _evaluate_random_state()
-    model.eval()
-    return model
 
 
 def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:

@@ -143,7 +143,9 @@ class Kills:
         figures.kills += 1
         figures.writing += bool(unfinished(out.parent))
         if self._old:
-            figures.corrupt += not (same(out, self._old) or same(out, self._straight))
+            # A kill between two renames leaves the old output where the next run finds it.
+            place = out if out.exists() else next(out.parent.glob(f".making-{out.name}-*/before"))
+            figures.corrupt += not (same(place, self._old) or same(place, self._straight))
         else:
             named = [p for p in out.rglob("*") if not any(n.startswith(".") for n in p.parts)]
             figures.corrupt += sum(path.is_file() and not is_whole(path) for path in named)

@@ -14,7 +14,6 @@ from mlx_gateloop.app.generation.states import StateCache
 
 from mlx_gateloop.cli import main
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io import files
 from mlx_gateloop.io.files import locked, staged
 
 CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
@@ -52,17 +51,25 @@ def test_the_next_conversion_deletes_what_a_killed_one_left(target):
     assert names(longer) == ["before"], "the old model of another name"
 
 
-def test_a_directory_is_replaced_in_one_step(target, monkeypatch):
-    if not files._exchange(target, target):
-        pytest.skip("this file system cannot exchange two directories")
-    monkeypatch.setattr(Path, "rename", None)  # in two steps it would be missing between them
-    make(target)
-    assert names(target) == ["new"]
+@pytest.mark.parametrize("error", [OSError("no"), KeyboardInterrupt()])
+def test_a_directory_that_cannot_be_replaced_stays(target, monkeypatch, error):
+    rename = Path.rename
+
+    def fail(path, to):
+        if path.name == to.name:  # the second of the two renames
+            monkeypatch.undo()
+            raise error
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises((InputError, KeyboardInterrupt)):
+        make(target)
+    assert names(target) == ["old"]
     assert names(target.parent) == ["out"]
 
 
 def test_what_was_moved_away_comes_back(target):
-    """On file systems that cannot exchange two directories a kill may come between two renames."""
+    """A kill may come between the two renames that replace a directory."""
     left = target.with_name(".making-out-abcdefgh")
     left.mkdir()
     target.rename(left / "before")
