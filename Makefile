@@ -7,14 +7,15 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo embedded screenshots test test-all test-install faults fuzz kernels lint format biome docs bench \
-  requirements clean
+.PHONY: help demo embedded screenshots test test-all test-install standalone faults fuzz kernels lint format \
+  biome docs bench requirements clean
 
 help:
 	@echo "make demo   chat with a small model in the browser, and watch what it remembers"
 	@echo "make test   the test suite; make test-all adds its long checks"
 	@echo "make faults   kill training, an experiment and a conversion 54 times each, and count the losses"
 	@echo "make test-install   the wheel in empty environments without a compiler"
+	@echo "make standalone   a saved model in an environment that has mlx-lm alone"
 	@echo "make fuzz   a minute of broken files for each reader; SECONDS=600, TARGETS=\"torch page\""
 	@echo "make kernels   count the GPU kernels' instructions: benchmarks/results/kernels.md"
 	@echo "make lint   ruff, mypy, clang-format and biome"
@@ -53,6 +54,10 @@ faults: .venv/installed-dev
 # The wheel in empty environments, where its commands run: takes minutes.
 test-install: .venv/bin/python
 	$(BIN)/python .ci/check_install.py
+
+# A saved model in an environment that has mlx-lm alone: takes minutes.
+standalone: .venv/installed-dev
+	$(BIN)/python -m pytest tests/mlx_lm_commands/test_standalone.py
 
 # What the GPU kernels cost, counted without a GPU.
 kernels: .venv/installed-dev

@@ -26,8 +26,11 @@ def refuse_code(name: str, path: Path) -> None:
     for file in ("config.json", "tokenizer_config.json"):
         config = read_json(path / file) if (path / file).exists() else {}
         refused = set(CODE_KEYS)
-        if file == "config.json" and config.get("model_type") != "gateloop":
-            refused -= {"auto_map"}  # names classes for which mlx-lm has its own
+        if file == "config.json":
+            # Ours may name a file, as `save` writes it; it is not run. For the classes that
+            # `auto_map` of others names mlx-lm has its own.
+            is_ours = config.get("model_type") == "gateloop"
+            refused -= {"model_file" if is_ours else "auto_map"}
         for key in config.keys() & refused:
             raise InputError(f"{name}/{file}: {key} would run repository code; refused")
 

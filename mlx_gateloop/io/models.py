@@ -243,7 +243,7 @@ def _write(model: Model, tokenizer: Any, directory: Path) -> None:
         token_ids["eos_token_id"] = stop_token_ids(tokenizer)  # also the end of a chat's turn
         _write_json(directory / "generation_config.json", token_ids)
         (directory / MODEL_FILE).write_text(_model_file(args), encoding="utf-8")
-        config |= token_ids
+        config |= token_ids | {"model_file": MODEL_FILE}
     _write_json(directory / "config.json", config)
 
 

@@ -115,8 +115,19 @@ def test_links_within_the_folders_are_followed(folder):
     assert models.load("alias").fingerprint == models.load("tiny").fingerprint
 
 
-@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
-@pytest.mark.parametrize("key", ["model_file", "auto_map"])
+def test_the_file_of_a_saved_model_is_not_run(folder):
+    (folder / "tiny" / "gateloop.py").write_text("raise SystemExit('code was run')")
+    assert Models([folder]).load("tiny").model.args.hidden_size == 16
+
+
+@pytest.mark.parametrize(
+    ("file", "key"),
+    [
+        ("config.json", "auto_map"),
+        ("tokenizer_config.json", "auto_map"),
+        ("tokenizer_config.json", "model_file"),
+    ],
+)
 def test_code_is_never_run(folder, file, key):
     (folder / "tiny" / "code.py").write_text("raise SystemExit('code was run')")
     edit(folder / "tiny" / file, **{key: "code.py"})
