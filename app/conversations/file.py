@@ -1,8 +1,8 @@
 """A conversation as one safetensors file: its messages, and the states to go on from."""
 
 import secrets
-from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,6 +19,8 @@ DTYPES = (np.float32, np.float16, np.uint16)
 MOST_BYTES = 256 * 2**20  # of a file
 MOST_MESSAGES = Limits().messages + 1  # the last one is an answer
 MOST_CHARACTERS = 4 * Limits().conversation_characters  # with what templates add
+
+_Role = Annotated[str, Field(pattern=f"^({'|'.join(ROLES)})$")]
 
 
 class _Mark(BaseModel):
@@ -44,7 +46,7 @@ class Header(BaseModel):
     format: str = Field(pattern="^gateloop-conversation-1$")
     model: str
     fingerprint: str
-    messages: list[list[str]] = Field(min_length=1, max_length=MOST_MESSAGES)
+    messages: list[tuple[_Role, str]] = Field(min_length=1, max_length=MOST_MESSAGES)
     text: str
     marks: list[_Mark] = Field(max_length=MOST_MESSAGES)
 
@@ -114,8 +116,7 @@ def load(path: Path, models: Models, states: StateCache) -> tuple[str, str, list
         raise InputError(
             f"{path.stem}: the model {header.model!r} has changed since; the states do not fit it"
         )
-    if info.state_shape is not None:  # of other models only the loaded one knows if they fit
-        boundaries = [_with_planes(boundary, info.planes) for boundary in boundaries]
+    # of other models only the loaded one knows if they fit
     for boundary in boundaries if info.state_shape is not None else ():
         shapes = {state.shape for state in boundary.states}
         if len(boundary.states) != info.layers or shapes != {info.state_shape}:
@@ -145,8 +146,7 @@ def read(path: Path) -> tuple[Header, list[Boundary]]:
             text = metadata.get("conversation", "")
             header = Header.model_validate_json(text)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        # Files of the first version have no checksum.
-        if metadata.get("sha256") not in (None, checksum(sorted(arrays.items()), text)):
+        if metadata.get("sha256") != checksum(sorted(arrays.items()), text):
             raise InputError(f"{path.stem}: damaged: its checksum is another")
         return header, _boundaries(header, arrays)
     except (OSError, SafetensorError, TypeError, KeyError) as error:
@@ -172,7 +172,7 @@ def _encode(
         format="gateloop-conversation-1",
         model=model,
         fingerprint=fingerprint,
-        messages=[list(message) for message in messages],
+        messages=list(messages),
         text=last.text,
         marks=[
             _Mark(
@@ -197,12 +197,6 @@ def _encode(
         raise InputError("messages: one holds half of a character; type it again") from None
 
 
-def _with_planes(boundary: Boundary, planes: int) -> Boundary:
-    """Drop the imaginary planes that older files have beside real gates, which ignore them."""
-    states = (s[:, :planes].copy() if s.shape[1:2] == (2,) else s for s in boundary.states)
-    return replace(boundary, states=tuple(states))
-
-
 class _DamagedError(Exception):
     pass
 
@@ -212,11 +206,9 @@ def _boundaries(header: Header, arrays: dict[str, np.ndarray]) -> list[Boundary]
         if not good:
             raise _DamagedError(problem)
 
-    good = all(len(message) == 2 and message[0] in ROLES for message in header.messages)
-    check(good, "a message is not role and text")
     characters = len(header.text) + sum(len(text) for _, text in header.messages)
     check(characters <= MOST_CHARACTERS, f"more than {MOST_CHARACTERS} characters")
-    messages = tuple((role, text) for role, text in header.messages)
+    messages = tuple(header.messages)
     ids = arrays.pop("ids", np.zeros(0))
     check(ids.dtype == np.int64 and ids.ndim == 1 and bool((ids >= 0).all()), "token ids")
     names = [f"states.{i}" for i in range(sum(name.startswith("states.") for name in arrays))]

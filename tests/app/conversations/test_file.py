@@ -5,12 +5,11 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.models import save_tiny_model
 from mlx_gateloop.app.conversations import file
-from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.io.files import checksum
 
 MODEL = "tiny"
 
@@ -42,27 +41,6 @@ def test_a_saved_conversation_goes_on_elsewhere(chat, make_engine, tmp_path, mak
     del loaded.messages[3:]
     assert loaded.answer(seed=4).stats.prompt_tokens_read == 1  # retry works there too
     assert (tmp_path / "chat.safetensors").stat().st_size < 20_000
-
-
-def test_an_imaginary_plane_of_zeros_is_dropped(tmp_path, make_engine, make_chat):
-    """Files had one beside real gates until states had the planes of a."""
-    save_tiny_model(tmp_path / MODEL, chat=True, gate="real")
-    chat = make_chat(make_engine(tmp_path), "c")
-    chat.say("hello")
-    save(chat, tmp_path / "new")
-    with safe_open(tmp_path / "new", "numpy") as new:
-        text = new.metadata()["conversation"]
-        arrays = {name: new.get_tensor(name) for name in new.keys()}  # noqa: SIM118
-    for name, states in arrays.items():
-        if name != "ids":  # [boundaries, 1, planes, channels]
-            arrays[name] = np.concatenate([states, np.zeros_like(states)], 2)
-    save_file(arrays, tmp_path / "old", {"conversation": text})
-    engine = make_engine(tmp_path)
-    loaded = make_chat(engine, load(engine, tmp_path / "old")[0])
-    loaded.messages = [*chat.messages]
-    here, there = chat.say("more"), loaded.say("more")
-    assert here.text == there.text
-    assert here.stats.prompt_tokens_read == there.stats.prompt_tokens_read
 
 
 def test_a_file_has_all_messages_whatever_states_are_kept(chat, make_engine, tmp_path, make_chat):
@@ -133,65 +111,55 @@ def test_a_file_of_another_model_is_refused(chat, engine, finished, tmp_path, mo
         load(engine, tmp_path / "chat")
 
 
-def change_header(**changes):
-    def change(arrays, header):
-        return arrays, {**header, **changes}
-
-    return change
-
-
-def change_array(name, value):
-    return lambda arrays, header: ({**arrays, name: value}, header)
-
-
 STATE = np.zeros((2, 1, 2, 16), np.float32)
 MARK = {"messages": 1, "characters": 5, "tokens": 5, "unread": 1}
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("header", "arrays", "message"),
     [
-        (change_header(format="other"), "not a conversation: format"),
-        (change_header(messages=[["user"]]), "damaged: a message is not role and text"),
-        (change_header(messages="x"), "not a conversation: messages"),
-        (
-            change_header(messages=[["user", ""]] * 50_000),
-            "not a conversation: messages: List should have at most 401 items",
-        ),
-        (change_header(messages=[["user", "x" * 2_000_000]]), "damaged: more than 1600000 char"),
-        (change_header(marks=[MARK] * 402), "not a conversation: marks: List should have at most"),
-        (change_header(more=1), "not a conversation: more"),
-        (change_header(marks=[]), "damaged: states.0"),
-        (change_header(messages=[]), "not a conversation: messages"),
-        (change_header(messages=[["tool", ""]]), "damaged: a message is not role and text"),
-        (change_header(marks=[MARK | {"tokens": 999}] * 2), "damaged: a mark past the end"),
-        (change_header(marks=[MARK | {"messages": 3}] * 2), "damaged: a mark past the end"),
-        (change_header(marks=[MARK | {"unread": 0}] * 2), "damaged: a prompt's last token"),
-        (change_header(marks=[MARK | {"tokens": 0}] * 2), "not a conversation: marks.0.tokens"),
-        (change_header(model="../x"), "model: there is no '../x'"),
-        (change_array("ids", np.array([-1] * 60)), "damaged: token ids"),
-        (change_array("ids", np.array([10**6] * 60)), "damaged: token ids"),
-        (change_array("ids", np.zeros((60, 1), np.int64)), "damaged: token ids"),
-        (change_array("states.0", STATE * np.nan), "damaged: states.0 is not finite"),
-        (change_array("states.0", STATE[:1]), "damaged: states.0"),
-        (change_array("states.0", STATE[..., :8]), "damaged: its states are not of 'tiny'"),
-        (change_array("states.2", STATE), "damaged: its states are not of 'tiny'"),
-        (change_array("states.0", STATE.astype(np.float64)), "damaged: states.0"),
-        (change_array("other", STATE), "damaged: unknown arrays"),
+        ({"format": "other"}, {}, "not a conversation: format"),
+        ({"messages": [["user"]]}, {}, "not a conversation: messages.0"),
+        ({"messages": [["tool", ""]]}, {}, "not a conversation: messages.0"),
+        ({"messages": "x"}, {}, "not a conversation: messages"),
+        ({"messages": []}, {}, "not a conversation: messages"),
+        ({"messages": [["user", ""]] * 402}, {}, "messages: List should have at most 401 items"),
+        ({"messages": [["user", "x" * 1_600_001]]}, {}, "damaged: more than 1600000 characters"),
+        ({"marks": [MARK] * 402}, {}, "not a conversation: marks: List should have at most"),
+        ({"more": 1}, {}, "not a conversation: more"),
+        ({"marks": []}, {}, "damaged: states.0"),
+        ({"marks": [MARK | {"tokens": 999}] * 2}, {}, "damaged: a mark past the end"),
+        ({"marks": [MARK | {"messages": 3}] * 2}, {}, "damaged: a mark past the end"),
+        ({"marks": [MARK | {"unread": 0}] * 2}, {}, "damaged: a prompt's last token"),
+        ({"marks": [MARK | {"tokens": 0}] * 2}, {}, "not a conversation: marks.0.tokens"),
+        ({"model": "../x"}, {}, "model: there is no '../x'"),
+        ({}, {"ids": np.array([-1] * 60)}, "damaged: token ids"),
+        ({}, {"ids": np.array([10**6] * 60)}, "damaged: token ids"),
+        ({}, {"ids": np.zeros((60, 1), np.int64)}, "damaged: token ids"),
+        ({}, {"states.0": STATE * np.nan}, "damaged: states.0 is not finite"),
+        ({}, {"states.0": STATE[:1]}, "damaged: states.0"),
+        ({}, {"states.0": STATE[..., :8]}, "damaged: its states are not of 'tiny'"),
+        ({}, {"states.2": STATE}, "damaged: its states are not of 'tiny'"),
+        ({}, {"states.0": STATE.astype(np.float64)}, "damaged: states.0"),
+        ({}, {"other": STATE}, "damaged: unknown arrays"),
     ],
 )
-def test_damaged_and_forged_files_are_refused_in_one_line(chat, tmp_path, change, message):
+def test_damaged_and_forged_files_are_refused_in_one_line(chat, tmp_path, header, arrays, message):
     chat.say("hello")
     path = tmp_path / "chat"
     save(chat, path)
-    header, _ = file.read(path)
-    arrays, header = change(load_file(path), header.model_dump())
-    save_file(arrays, path, {"conversation": json.dumps(header)})
+    text = json.dumps(file.read(path)[0].model_dump() | header)
+    arrays = load_file(path) | arrays
+    sums = {"sha256": checksum(sorted(arrays.items()), text)}
+    save_file(arrays, path, {"conversation": text} | sums)
     with pytest.raises(InputError) as error:
         load(chat.engine, path)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert str(tmp_path) not in str(error.value)
+    save_file(arrays | {"ids": arrays["ids"] + 1}, path, {"conversation": text} | sums)
+    with pytest.raises(InputError, match=r"^chat: (damaged: its checksum|not a conversation)"):
+        load(chat.engine, path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"\xff" * 9, b"PK\x03\x04"])

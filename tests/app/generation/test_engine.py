@@ -1,7 +1,6 @@
 """The engine: one thread for everyone; runs that neither mix, nor leak, nor outlive a stop."""
 
 import gc
-import shutil
 import threading
 import time
 import weakref
@@ -27,8 +26,9 @@ def ask(engine, prompt=HELLO, sampling=GREEDY, max_tokens=24, model="tiny", **op
     return engine.submit(model, prompt, sampling, max_tokens, **options)
 
 
-@pytest.mark.parametrize("prompt", [HELLO, "abc", "", "naïve 🙂 " * 60])
-@pytest.mark.parametrize("penalty", [1.0, 1.7])
+@pytest.mark.parametrize(
+    ("prompt", "penalty"), [(HELLO, 1.7), ("abc", 1.0), ("", 1.0), ("naïve 🙂 " * 60, 1.7)]
+)
 def test_greedy_text_is_that_of_generate(engine, finished, models_folder, prompt, penalty):
     sampling = Sampling(temperature=0, repetition_penalty=penalty)
     run = finished(ask(engine, prompt, sampling))
@@ -68,10 +68,10 @@ def test_a_seed_fixes_the_text_and_no_seed_does_not(engine, finished):
 
 
 def test_runs_in_turns_are_what_they_are_alone(engine, finished, until):
-    asked = [("tiny", 1), ("fixed", 2), ("tiny", 3)]
+    asked = [("tiny", 1, True), ("fixed", 2, False), ("tiny", 3, True)]
 
-    def submit(model, seed):
-        return ask(engine, ENDLESS, Sampling(1.0, seed=seed), 150, model=model)
+    def submit(model, seed, record):
+        return ask(engine, ENDLESS, Sampling(1.0, seed=seed), 150, model=model, record=record)
 
     alone = [finished(submit(*each)) for each in asked]
     together = [submit(*each) for each in asked]
@@ -79,7 +79,8 @@ def test_runs_in_turns_are_what_they_are_alone(engine, finished, until):
     assert not together[0].done  # the third began before the first had ended
     for one, other in zip(alone, map(finished, together), strict=True):
         assert one.pieces == other.pieces
-        assert (one.trace.columns(1) == other.trace.columns(1)).all()
+        if one.trace is not None:
+            assert (one.trace.columns(1) == other.trace.columns(1)).all()
 
 
 def test_cancelling_stops_within_a_token(engine, finished, until):
@@ -136,16 +137,6 @@ def test_old_runs_go_and_memory_stays_flat(make_engine, finished):
     runs.clear()
     gc.collect()
     assert gone() is None
-
-
-def test_a_template_that_refuses_is_one_line(make_engine, models_folder, tmp_path, until):
-    shutil.copytree(models_folder / "tiny", tmp_path / "tiny")
-    template = tmp_path / "tiny" / "chat_template.jinja"
-    template.write_text("{{ raise_exception('roles\nmust alternate') }}")
-    engine = make_engine(tmp_path)
-    run = ask(engine)
-    until(run)
-    assert run.error == "messages: the chat template refuses them: roles must alternate"
 
 
 def test_a_trace_has_all_tokens_in_the_memory_that_there_is(make_engine, finished):
@@ -216,21 +207,6 @@ while len(run.pieces) <= 50:
     time.sleep(0.01)
 """
     assert python(code) == ""
-
-
-def test_an_error_inside_is_one_line_and_the_engine_goes_on(
-    engine, finished, until, monkeypatch, caplog
-):
-    def broken(self, name):
-        raise RuntimeError("secret /path")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Models, "load", broken)
-        run = ask(engine)
-        until(run)
-        assert run.error == "something went wrong inside; the server's log says what"
-        assert "secret" in caplog.text
-    assert finished(ask(engine)).text
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from mlx_gateloop.app.generation import lab
 from mlx_gateloop.app.generation.run import Run
 from mlx_gateloop.app.generation.worker import Job
@@ -18,12 +16,6 @@ from mlx_gateloop.app.page.lab import FOLDER, memory_lab
 import mlx_gateloop as gl
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.models import load_model
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda values: st.lists(values, max_size=70) | st.dictionaries(st.text(), values, max_size=3),
-    max_leaves=80,
-)
 
 
 def test_answers_and_strengths_are_those_of_the_models():
@@ -50,6 +42,7 @@ def test_the_ends_of_what_may_be_asked(cells):
     ("cells", "message"),
     [
         (None, "cells: expected a list of 1 to 64, got None"),
+        ({1: 2}, "cells: expected a list of 1 to 64, got {1: 2}"),
         ([], "cells: expected a list of 1 to 64, got 0"),
         ([1] * 65, "cells: expected a list of 1 to 64, got 65"),
         ("</script>" * 999, "cells: expected a list of 1 to 64, got '</script>"),
@@ -68,21 +61,6 @@ def test_what_cannot_be_read_is_refused_in_one_line(cells, message):
     assert line.startswith(message)
     assert "\n" not in line
     assert len(line) < 300
-
-
-@given(JSON)
-@settings(max_examples=50, deadline=None)
-def test_anything_else_is_refused(value):
-    digits = isinstance(value, list) and all(
-        type(cell) is int and cell in range(6) for cell in value
-    )
-    if digits and 1 <= len(value) <= 64:
-        assert lab.checked(value) == value
-        return
-    with pytest.raises(InputError) as refused:
-        lab.checked(value)
-    assert str(refused.value).isprintable()
-    assert len(str(refused.value)) < 300
 
 
 def test_a_changed_model_is_refused(tmp_path):

@@ -39,37 +39,6 @@ def test_every_boundary_is_what_a_fresh_read_of_the_whole_gives(chat, model):
     ]
 
 
-def test_the_end_of_a_turn_is_not_in_the_state(chat, engine, model):
-    class Ending(type(engine.models)):
-        def load(self, name):
-            loaded = super().load(name)
-            loaded.tokenizer.tokenizer.stops = list(range(0, 256, 8))
-            return loaded
-
-    engine.models = Ending(engine.models.roots, trusted=engine.models.trusted)
-    runs = [chat.say("hello", seed, max_tokens=200) for seed in range(6)]
-    lengths = [run.stats.tokens for run in runs]
-    assert max(lengths) < 200
-    assert 0 in lengths  # one had nothing to say
-    assert lengths[-1] > 0
-    last = chat.boundaries()[-1]
-    caches = model[0].make_cache()
-    mx.eval(model[0](mx.array([last.ids]), caches))
-    for cache, state in zip(caches, last.states, strict=True):
-        assert state == pytest.approx(np.array(cache[0]), abs=1e-5)
-    assert runs[-1].trace.tokens == len(runs[-1].pieces) == len(last.ids)
-
-
-def test_the_next_token_is_what_a_fresh_read_of_the_whole_makes_likely(chat, model):
-    chat.say("hello")
-    run = chat.say("again")
-    ids = chat.boundaries()[-2].ids
-    logits = model[0](mx.array([ids]))[0, -1]
-    likely = sorted(mx.softmax(logits).tolist(), reverse=True)[:8]
-    first = next(piece for piece in run.pieces[run.begin :] if piece.kind == "answer")
-    assert [chance for _, chance in first.candidates] == pytest.approx(likely, rel=1e-4)
-
-
 def test_a_message_reads_only_itself_however_long_the_chat(chat, model):
     chat.say("x" * 1500)
     read = [chat.say("same question", seed).stats for seed in range(5)]

@@ -13,6 +13,8 @@ from uvicorn import Config, Server
 PATIENCE = 60  # seconds; a busy machine may need many of them
 HALF = b"GET / HTTP/1.1\r\nHost: x\r\n"
 WHOLE = HALF + b"\r\n"
+SLOW = WHOLE.replace(b"/", b"/slow", 1)
+HALF_A_BODY = b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
 LARGE = 64 * 2**20
 
 
@@ -38,8 +40,7 @@ def connect(go_on):
     server = Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    until(lambda: server.started)
     address = server.servers[0].sockets[0].getsockname()
 
     def connect(sent=b""):
@@ -47,13 +48,18 @@ def connect(go_on):
         sockets[-1].sendall(sent)
         return sockets[-1]
 
-    connect.server = server
+    connect.state = server.server_state
     yield connect
     go_on.set()
     for each in sockets:
         each.close()
     server.should_exit = True
     thread.join()
+
+
+def until(condition):
+    while not condition():
+        time.sleep(0.01)
 
 
 def received(connection):
@@ -75,54 +81,42 @@ def is_answered(connection):
     return content.endswith(b"fine")
 
 
-def test_idle_and_half_sent_connections_are_closed(connect, monkeypatch):
+def is_gone(connection):
+    """Send a byte, which does not keep the connection alive."""
+    try:
+        connection.sendall(b"x")
+    except OSError:
+        return True
+    return False
+
+
+def test_a_connection_that_keeps_us_waiting_is_closed_and_one_that_works_is_kept(
+    connect, go_on, monkeypatch
+):
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
-    idle, half = connect(), connect(HALF)
-    again = connect(WHOLE)
+    working, idle, half, again = connect(SLOW), connect(), connect(HALF), connect(WHOLE)
     assert is_answered(again)
     again.sendall(HALF)  # which ends uvicorn's own wait
     assert received(idle) == received(half) == received(again) == b""
-
-
-def test_a_byte_now_and_then_does_not_keep_a_connection(connect, monkeypatch):
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
     slow = connect(HALF)
-
-    def drip():
-        for _ in range(PATIENCE * 100):
-            slow.sendall(b"x")
-            time.sleep(0.01)
-
-    with pytest.raises(OSError):
-        drip()
+    until(lambda: is_gone(slow))
+    go_on.set()
+    assert is_answered(working)
 
 
 def test_an_answer_that_nobody_reads_is_given_up(connect, monkeypatch):
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
-    reader = connect(HALF.replace(b"/", b"/large", 1) + b"\r\n")
-    state = connect.server.server_state
-    while not state.total_requests and not state.connections:  # it has not been accepted yet
-        time.sleep(0.01)
-    while state.connections:
-        time.sleep(0.01)
+    reader = connect(WHOLE.replace(b"/", b"/large", 1))
+    until(lambda: connect.state.total_requests or connect.state.connections)
+    until(lambda: not connect.state.connections)
     assert len(received(reader)) < LARGE
-
-
-def test_a_connection_that_works_is_kept(connect, go_on, monkeypatch):
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
-    working = connect(HALF.replace(b"/", b"/slow", 1) + b"\r\n")
-    assert received(connect()) == b""  # the time is over for an idle one
-    assert received(connect()) == b""
-    go_on.set()
-    assert is_answered(working)
 
 
 def test_at_the_limit_the_longest_idle_connection_gives_way(connect, go_on, monkeypatch):
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 1000)
     monkeypatch.setattr(connections, "most_connections", lambda: 4)
-    working = connect(HALF.replace(b"/", b"/slow", 1) + b"\r\n")
-    while not connect.server.server_state.tasks:
-        time.sleep(0.01)
+    working = connect(SLOW)
+    until(lambda: connect.state.tasks)
     idle = [connect() for _ in range(12)]
     for connection in idle[:9]:
         assert received(connection) == b""
@@ -135,11 +129,9 @@ def test_at_the_limit_the_longest_idle_connection_gives_way(connect, go_on, monk
 def test_half_a_request_keeps_nobody_out(connect, monkeypatch):
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 1000)
     monkeypatch.setattr(connections, "most_connections", lambda: 4)
-    half = b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
     for count in range(1, 5):
-        connect(half)
-        while len(connect.server.server_state.tasks) < count:
-            time.sleep(0.01)
+        connect(HALF_A_BODY)
+        until(lambda count=count: len(connect.state.tasks) >= count)
     for _ in range(3):
         assert is_answered(connect(WHOLE))
 
