@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from gradio_client import Client
 
@@ -53,6 +54,21 @@ began = time.perf_counter()
 cli.main(["app", *sys.argv[1:]])
 """
 
+# Notes the milliseconds from Enter to the first text of the answer.
+FIRST = """() => {
+  const chat = document.querySelector("#chat");
+  let began;
+  window.firstToken = null;
+  const pressed = ({ key }) => { if (key === "Enter") began = performance.now(); };
+  addEventListener("keydown", pressed, { capture: true, once: true });
+  const changed = new MutationObserver(() => {
+    if (!began || !chat.querySelector("[data-testid=bot] .chatbot")?.textContent) return;
+    window.firstToken = performance.now() - began;
+    changed.disconnect();
+  });
+  changed.observe(chat, { childList: true, subtree: true, characterData: true });
+}"""
+
 
 def make_model(folder: Path, layers: int, channels: int) -> None:
     """Make a model that never ends an answer by itself."""
@@ -68,8 +84,36 @@ def make_model(folder: Path, layers: int, channels: int) -> None:
     gl.save(model, tokenizer, folder / "bench")
 
 
-def ask(page: Page, tokens: int, live: bool) -> dict[str, float]:
-    """Ask in the page; returns the server's rate and the view's redraws a second."""
+class Traffic:
+    """What a page sends and receives: bytes with headers, and requests."""
+
+    def __init__(self, tab: Any) -> None:
+        self.bytes = self.requests = 0
+        events = tab.context.new_cdp_session(tab)
+        events.send("Network.enable")
+        events.on("Network.requestWillBeSent", self._sent)
+        events.on("Network.dataReceived", self._received)
+        events.on("Network.responseReceived", self._answered)
+
+    def _sent(self, event: dict[str, Any]) -> None:
+        request = event["request"]
+        headers = sum(len(name) + len(value) + 4 for name, value in request["headers"].items())
+        self.bytes += headers + len(request.get("postData", ""))
+        self.requests += 1
+
+    def _received(self, event: dict[str, Any]) -> None:
+        self.bytes += event["encodedDataLength"]
+
+    def _answered(self, event: dict[str, Any]) -> None:
+        self.bytes += event["response"]["encodedDataLength"]
+
+
+def ask(page: Page, traffic: Traffic, tokens: int, live: bool) -> dict[str, float]:
+    """Ask in the page; returns the server's rate, and what the page shows and asks for.
+
+    These are the view's redraws a second, milliseconds from Enter to the first text of the answer,
+    and bytes and requests until all of it is shown.
+    """
     tab = page.tab
     page.settings()
     tab.locator("#live input").set_checked(live)
@@ -78,6 +122,8 @@ def ask(page: Page, tokens: int, live: bool) -> dict[str, float]:
     tab.wait_for_function("document.querySelector('#chat-status').innerText.includes('ready')")
     tab.wait_for_function(f"!{VIEW}.run")
     draws = page.view("draws")
+    sent, asked = traffic.bytes, traffic.requests
+    tab.evaluate(FIRST)
     tab.locator("#chat-box textarea").fill("go on")
     tab.locator("#chat-box textarea").press("Enter")
     status = "document.querySelector('#chat-status').innerText"
@@ -88,8 +134,14 @@ def ask(page: Page, tokens: int, live: bool) -> dict[str, float]:
     if live:
         tab.wait_for_function(f"{VIEW}.done && {VIEW}.have >= {tokens}")
     text = tab.locator("#chat-status").inner_text()
-    rate = float(re.search(r"decode\s+([\d,]+)", text)[1].replace(",", ""))
-    return {"rate": rate, "draws": (page.view("draws") - draws) / seconds}
+    tab.wait_for_timeout(300)  # the last requests end
+    return {
+        "rate": float(re.search(r"decode\s+([\d,]+)", text)[1].replace(",", "")),
+        "draws": (page.view("draws") - draws) / seconds,
+        "first": tab.evaluate("window.firstToken"),
+        "bytes": traffic.bytes - sent,
+        "requests": traffic.requests - asked,
+    }
 
 
 def without_page(url: str, tokens: int) -> float:
@@ -122,17 +174,22 @@ def main() -> None:
 def measure(page: Page, server: Server, arguments: argparse.Namespace) -> None:
     """Alternate runs with and without the view, so that a busy machine slows both."""
     without_page(server.url, 32)
+    traffic = Traffic(page.tab)
     rates: dict[str, list[float]] = {"endpoint": [], "off": [], "on": []}
-    print("| run | endpoint alone | page, view off | page, live view | redraws/s | server, MB |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print(
+        "| run | endpoint alone | page, view off | page, live view | redraws/s | server, MB "
+        "| first token, ms | kB a turn | requests |"
+    )
+    print("|" + " --- |" * 9)
     for run in range(arguments.runs):
         rates["endpoint"].append(without_page(server.url, arguments.tokens))
-        rates["off"].append(ask(page, arguments.tokens, live=False)["rate"])
-        seen = ask(page, arguments.tokens, live=True)
+        rates["off"].append(ask(page, traffic, arguments.tokens, live=False)["rate"])
+        seen = ask(page, traffic, arguments.tokens, live=True)
         rates["on"].append(seen["rate"])
         cells = " | ".join(f"{values[-1]:.1f}" for values in rates.values())
         print(
-            f"| {run + 1} | {cells} | {seen['draws']:.1f} | {memory_mb(server.process.pid):.0f} |",
+            f"| {run + 1} | {cells} | {seen['draws']:.1f} | {memory_mb(server.process.pid):.0f} "
+            f"| {seen['first']:.0f} | {seen['bytes'] / 1000:.0f} | {seen['requests']} |",
             flush=True,
         )
     middle = {name: median(values) for name, values in rates.items()}

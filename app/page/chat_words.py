@@ -1,12 +1,9 @@
 """The words of the chat: how strong each still is, the answer without some, and what one needed."""
 
 import asyncio
-from bisect import bisect_right
-from functools import cache
 from weakref import WeakKeyDictionary
 
 import gradio as gr
-import numpy as np
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.watch import EndlessTrace
@@ -14,32 +11,28 @@ from mlx_gateloop.watch import EndlessTrace
 from ..generation.counterfactual import Dependence, answer_again, ask_dependence
 from ..generation.engine import Engine
 from ..generation.run import Run, public_line
-from ..generation.words import Word, Words
-from ..generation.worker_pool import WorkerPool
 from . import scripts
-from .state_view import ask, base64_of, count_shared
+from .news import News, ask, base64_of, strengths
 
-MOST_WORDS = 2048  # in an answer; the page asks again for the rest
-UNKNOWN = 0  # the code of a strength that is not recorded
 WAIT_SECONDS = 0.02  # between two looks at a result
 
 
-def chat_words(engine: Engine) -> gr.HTML:
-    """Make the component; its value is that of the chat's state view.
+def chat_words(engine: Engine, news: News) -> gr.HTML:
+    """Make the component, which paints what the chat's state view has received.
 
     Args:
-        engine: Has the runs to look at, and computes what is asked about them.
+        engine: Computes what is asked about runs.
+        news: Of the runs to look at.
     """
-    runs = engine.recorded
-    known: WeakKeyDictionary[Run, Words] = WeakKeyDictionary()
+    runs, pool, found = engine.recorded, news.pool, news.words
     others: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()  # the answer without some words
     asked: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()  # what a word depended on
 
-    def found(run: Run) -> list[Word]:
-        return known.setdefault(run, Words()).update(run)
-
-    def get(run: Run, trace: EndlessTrace, have: int, at: int) -> dict[str, object]:
-        return _words(run, trace, found(run), have, at)
+    def look(run: Run, trace: EndlessTrace, at: int) -> str | None:
+        words = found(run)
+        if not 0 <= at < len(words) or words[at].stop > trace.tokens:
+            return None
+        return base64_of(strengths(trace, words[at].stop - 1, words[: at + 1]))
 
     def leave_out(run: Run, _: EndlessTrace, first: int, stop: int) -> dict[str, object]:
         end(run)
@@ -64,83 +57,34 @@ def chat_words(engine: Engine) -> gr.HTML:
         asked[run] = begun[0]
         return begun
 
-    async def words(request: object) -> dict[str, object] | None:
-        return await ask(runs, request, 2, get, _pool())
+    async def strong(request: object) -> str | None:
+        return await ask(runs, request, 1, look, pool)
 
     async def forget(request: object) -> dict[str, object] | None:
         try:
-            return await ask(runs, request, 2, leave_out, _pool())
+            return await ask(runs, request, 2, leave_out, pool)
         except InputError as error:
             return {"error": public_line(str(error))}
 
     async def again(request: object) -> dict[str, object] | None:
-        return await ask(runs, request, 1, lambda run, _, have: _again(others, run, have), _pool())
+        return await ask(runs, request, 1, lambda run, _, have: _again(others, run, have), pool)
 
     async def undo(request: object) -> dict[str, object] | None:
-        return await ask(runs, request, 0, end, _pool())
+        return await ask(runs, request, 0, end, pool)
 
     async def depends(request: object) -> dict[str, object] | None:
         try:
-            begun = await ask(runs, request, 1, begin, _pool())
+            begun = await ask(runs, request, 1, begin, pool)
             return begun and await _dependence(*begun)
         except InputError as error:
             return {"error": public_line(str(error))}
 
-    async def shared(request: object) -> int:
-        return count_shared(runs, request)
-
     return gr.HTML(
-        value=None,
         html_template=(scripts.STATIC / "chat_words.html").read_text(encoding="utf-8"),
-        js_on_load=scripts.call("chat_words", "show", "element", "props", "server", "watch"),
-        server_functions=[words, forget, again, undo, depends, shared],
+        js_on_load=scripts.call("chat_words", "show", "element", "server"),
+        server_functions=[strong, forget, again, undo, depends],
         elem_id="chat-words",
     )
-
-
-@cache
-def _pool() -> WorkerPool:
-    return WorkerPool(threads=1, most=64)  # one: the words of a run are found by one at a time
-
-
-def _words(
-    run: Run, trace: EndlessTrace, words: list[Word], have: int, at: int
-) -> dict[str, object]:
-    """Return the words since `have`, and how strong all are after one of them.
-
-    Without one (`at` is -1) they are as strong as they are after the last token.
-    """
-    done = run.done
-    tokens = min(trace.tokens, len(run.pieces))
-    seen = bisect_right(words, tokens, key=lambda word: word.stop)
-    have = min(max(have - 1, 0), seen)  # the last one may have grown
-    stop = min(have + MOST_WORDS, seen)
-    chosen = 0 <= at < seen
-    token = (words[at].stop if chosen else tokens) - 1
-    return {
-        "start": have,
-        "words": [[w.message, w.begin, w.text, w.sentence, w.stop] for w in words[have:stop]],
-        "strengths": base64_of(_strengths(trace, token, words[: at + 1 if chosen else stop])),
-        "at": at if chosen else None,
-        "answer": sum(place.role != "system" for place in run.places) - 1,
-        "done": done and stop == seen,
-    }
-
-
-def _strengths(trace: EndlessTrace, token: int, words: list[Word]) -> np.ndarray:
-    """Encode how strong words are after a token, each as its strongest token.
-
-    1 to 255 are square roots of shares from 0 to the greatest, as in a shared page.
-    """
-    if not words:
-        return np.zeros(0, np.uint8)
-    row = trace.fading(token)
-    edges = np.array([[word.first, word.stop] for word in words]).ravel()
-    shares = np.maximum.reduceat(np.append(row, np.nan), edges)[::2]  # NaN for the last edge
-    known = np.isfinite(shares)
-    most = max(shares[known].max(initial=0), 1e-30)
-    codes = 1 + np.rint(254 * np.sqrt(np.where(known, shares, 0) / most))
-    return np.where(known, codes, UNKNOWN).astype(np.uint8)
 
 
 def _again(others: "WeakKeyDictionary[Run, Run]", run: Run, have: int) -> dict[str, object] | None:

@@ -3,7 +3,9 @@
 import asyncio
 import html
 import secrets
+import time
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import gradio as gr
 
@@ -14,12 +16,16 @@ from ..generation.run import Run
 from ..generation.states import as_messages
 from ..generation.words import SHOWN
 from ..server import request_values
-from .state_view import Changes, shown
+from .news import Feed, News, follows, shown
 from .status import described, status
 from .visits import History, Visits
 
-UPDATES_PER_SECOND = 6  # each costs the page a layout; the view asks by itself
-NO_VIEW = {"hint": "The view begins with the next answer: send a message, or retry the last one."}
+UPDATE_SECONDS = 0.12  # between updates, each of which costs the page a layout
+FIRST_SECONDS = 0.02  # between looks for the first token
+LEAVING_SECONDS = 5
+NO_VIEW: dict[str, object] = {
+    "hint": "The view begins with the next answer: send a message, or retry the last one."
+}
 
 
 class Handlers:
@@ -36,8 +42,8 @@ class Handlers:
         self.engine = engine
         self.first_model = first_model
         self.visits = Visits(engine.limits.conversations)
+        self.news = News(engine.recorded)
         self._running: dict[tuple[str, str], list[Run]] = {}  # by session and tab
-        self._instead: dict[str, tuple[object, ...]] = {}  # of an answer, by session
 
     async def chat(
         self, text: str, history: History, session: str, model: str, system: str, **values: object
@@ -62,18 +68,23 @@ class Handlers:
     async def answer(
         self, history: History, session: str, model: str, system: str, **values: object
     ) -> AsyncIterator[tuple[object, ...]]:
-        """Answer the last message: yields the history twice, the view and the status."""
+        """Answer the last message: yields the history twice, the view and the status.
+
+        A chat that was replaced meanwhile is shown last: a busy page may show an update of the
+        answer later than the new chat.
+        """
+        answering = None
         try:
-            view = Changes()
-            self._instead.pop(session, None)
             asked = [(model, with_system(system, history))]
-            async for (run,) in self._follow((session, "chat"), asked, values):
+            async for ((run, view),) in self._follow((session, "chat"), asked, values):
                 reply = [{"role": "assistant", "content": run.text}] if run.text else []
                 messages = [*history, *reply]
                 self.visits.put(session, messages, run)
-                yield messages, displayed(messages), view(shown(run)), status(run)
-            if (instead := self._instead.pop(session, None)) is not None:
-                yield instead
+                answering = run
+                yield messages, displayed(messages), view, status(run)
+            messages, shows = self.visits.get(session)
+            if answering not in (None, shows) and (session, "chat") not in self._running:
+                yield self._shows(messages, shows)
         except gr.Error:
             yield history, displayed(history), gr.skip(), status(None)
             raise
@@ -84,9 +95,8 @@ class Handlers:
         """Continue a text: yields the whole text, the view and the status."""
         if not text.strip():
             raise complaint("Type the beginning of a text first.")
-        view = Changes()
-        async for (run,) in self._follow((session, "complete"), [(model, text)], values):
-            yield text + run.text, view(shown(run)), status(run)
+        async for ((run, view),) in self._follow((session, "complete"), [(model, text)], values):
+            yield text + run.text, view, status(run)
 
     async def compare(
         self, text: str, session: str, left: str, right: str, as_chat: bool, **values: object
@@ -96,18 +106,15 @@ class Handlers:
             raise complaint("Type a prompt first.")
         prompt = [{"role": "user", "content": text}] if as_chat else text
         asked = [(left, prompt), (right, prompt)]
-        views = [Changes() for _ in asked]
-        async for runs in self._follow((session, "compare"), asked, values):
-            both = zip(runs, views, strict=True)
-            yield tuple(part for r, view in both for part in (r.text, view(shown(r)), status(r)))
+        async for both in self._follow((session, "compare"), asked, values):
+            yield tuple(part for run, view in both for part in (run.text, view, status(run)))
 
-    def undo(
-        self, left: History, session: str, model: str, system: str
-    ) -> tuple[History, list[dict[str, object]], object, str]:
+    def undo(self, left: History, session: str, model: str, system: str) -> tuple[object, ...]:
         """Go back to these messages: returns the history twice, the view then and the status."""
         run = self._answered(with_system(system, left), session, model) if left else None
+        earlier = self.visits.run(session)
         self.visits.put(session, left, run)
-        return left, displayed(left), self._view(left, run), status(run)
+        return self._shows(left, run, earlier)
 
     def _answered(self, messages: History, session: str, model: str) -> Run | None:
         """Find the run that wrote the last of these messages."""
@@ -120,20 +127,33 @@ class Handlers:
         made = states[-1].run if states and states[-1].messages == pairs else None
         return made() if made else None
 
-    def _view(self, messages: History, run: Run | None) -> object:
+    def _shows(
+        self, messages: History, run: Run | None, earlier: Run | None = None
+    ) -> tuple[object, ...]:
+        """Return the history twice, the view and the status."""
+        view: dict[str, object] | None = NO_VIEW if messages else None
         if run is not None and self.engine.recorded.get(run.id) is not None:
-            return shown(run)
-        return NO_VIEW if messages else None
+            view = shown(run)
+            if view and "hint" not in view:
+                view |= follows(run, earlier)
+        return messages, displayed(messages), view, status(run)
 
-    async def clear(self, session: str) -> tuple[History, History, None, str]:
+    async def clear(self, session: str) -> tuple[object, ...]:
         """Begin a new conversation: returns the empty history twice, no view and the status."""
-        shows: tuple[History, History, None, str] = ([], [], None, status(None))
-        self.replace(session, shows)
-        self.visits.put(session, [])
-        return shows
+        self.replace(session, [])
+        return self._shows([], None)
 
-    def resume(self, kept: str, session: str) -> tuple[object, ...]:
+    def replace(self, session: str, messages: History) -> None:
+        """End the answer of a visitor's chat, and show other messages."""
+        runs = self._running.pop((session, "chat"), [])
+        self.visits.put(session, messages)
+        for run in runs:
+            run.cancel()
+
+    async def resume(self, kept: str, session: str) -> tuple[object, ...]:
         """Go on with the chat of a page that was loaded again.
+
+        An answer that was written ends with the page before; this waits a moment for that.
 
         Args:
             kept: The session that the tab has kept, or nothing.
@@ -143,12 +163,13 @@ class Handlers:
             The session twice, for the server and for the tab; the history twice, the view and the
             status.
         """
-        found = self.visits.resume(kept)
-        if found is None:
+        if not self.visits.come_back(kept):
             return gr.skip(), session, *[gr.skip()] * 4
-        messages, run = found
-        view = self._view(messages, run)
-        return kept, kept, messages, displayed(messages), view, status(run)
+        run = self.visits.run(kept)
+        end = time.monotonic() + LEAVING_SECONDS
+        while run is not None and not run.done and time.monotonic() < end:
+            await asyncio.sleep(FIRST_SECONDS)
+        return kept, kept, *self._shows(*self.visits.get(kept))
 
     def forget(self, session: str) -> None:
         """End a visitor's runs and drop the conversation's states, with its last page."""
@@ -156,7 +177,6 @@ class Handlers:
             return
         for tab in ("chat", "complete", "compare"):
             self.stop(session, tab)
-        self._instead.pop(session, None)
         self.engine.states.forget(session)
 
     def stop(self, session: str, tab: str) -> None:
@@ -166,21 +186,6 @@ class Handlers:
             run.cancel()
         if not runs:  # their models are still fetched
             self._running.pop((session, tab), None)
-
-    def replace(self, session: str, shows: tuple[object, ...]) -> None:
-        """End the answer of a visitor's chat, whose last update shows another chat.
-
-        A busy page may show an update of the answer later than what the other event returns.
-
-        Args:
-            session: The visitor's.
-            shows: The history twice, the view and the status.
-        """
-        runs = self._running.pop((session, "chat"), [])  # [] shows nothing yet, and will not
-        if runs or session in self._instead:
-            self._instead[session] = shows
-        for run in runs:
-            run.cancel()
 
     async def prepare(self, model: str) -> AsyncIterator[str]:
         """Load a model ahead of its first use: yields the text below the picker."""
@@ -223,8 +228,8 @@ class Handlers:
         where: tuple[str, str],
         asked: Sequence[tuple[str, str | History]],
         values: dict[str, object],
-    ) -> AsyncIterator[list[Run]]:
-        """Run prompts; yields their runs some times a second until all are done.
+    ) -> AsyncIterator[list[tuple[Run, Any]]]:
+        """Run prompts; yields their runs and views some times a second until all are done.
 
         Leaving early ends them. A tab has one answer at a time: a newer one, even if it is refused
         then, ends an older one, even if its models are still fetched; that is no longer shown.
@@ -235,6 +240,8 @@ class Handlers:
             values: Of the page's controls.
         """
         self.stop(*where)
+        session, tab = where
+        earlier = self.visits.run(session) if tab == "chat" else None
         runs: list[Run] = []
         self._running[where] = runs
 
@@ -248,14 +255,10 @@ class Handlers:
                     return
             for model, prompt in asked:
                 runs.append(self._submit(model, prompt, where, values))
-            while True:
-                done = all(run.done for run in runs)  # asked first: the last yield shows the end
+            async for update in self._updates(runs, earlier, tab == "chat"):
                 if replaced():
                     return
-                yield runs
-                if done:
-                    break
-                await asyncio.sleep(1 / UPDATES_PER_SECOND)
+                yield update
             for run in runs:
                 if run.error:
                     raise complaint(run.error)
@@ -267,6 +270,23 @@ class Handlers:
                 run.cancel()
             if not replaced():
                 self._running.pop(where, None)  # another thread may have been faster
+
+    async def _updates(
+        self, runs: Sequence[Run], earlier: Run | None, chat: bool
+    ) -> AsyncIterator[list[tuple[Run, Any]]]:
+        """Yield runs and the values of their views whenever there is something new."""
+        feeds = [Feed(self.news, run, earlier, chat) for run in runs]
+        last: object = None
+        while True:
+            done = all(run.done for run in runs)  # asked first: the last yield shows the end
+            now = [(len(run.pieces), run.done) for run in runs]
+            if now != last:
+                yield [(run, await feed()) for run, feed in zip(runs, feeds, strict=True)]
+                last = now
+            if done:
+                break
+            begun = all(run.stats.tokens for run in runs)
+            await asyncio.sleep(UPDATE_SECONDS if begun else FIRST_SECONDS)
 
 
 def new_session() -> str:

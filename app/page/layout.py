@@ -18,7 +18,7 @@ from .examples import CHAT_EXAMPLES, TEXT_EXAMPLES
 from .handlers import Handlers, complaint, new_session
 from .lab import memory_lab
 from .saved_panel import SavedPanel
-from .state_view import state_view
+from .state_view import feed, state_view
 from .status import described, status
 from .visits import History
 
@@ -155,14 +155,14 @@ def _chat(page: gr.Blocks, handlers: Handlers, controls: Controls, saved_panel: 
                 feedback_options=None,
                 placeholder="Ask something. Nothing leaves this machine.",
             )
-            words = chat_words(handlers.engine)
+            chat_words(handlers.engine, handlers.news)
             box, stop = _prompt_box("chat", "Your message")
             gr.Examples([[example] for example in CHAT_EXAMPLES], box, label="Try")
             clear = gr.Button("New conversation", size="sm", elem_id="clear")
             state = gr.HTML(status(None), elem_id="chat-status")
         with gr.Column(scale=6, min_width=320):
-            view = state_view(handlers.engine.recorded, "chat-view")
-    view.change(None, view, words, js="(v) => v", **PRIVATE)
+            state_view(handlers.news, "chat-view")
+            view = feed("chat-view")
     who = {"session": controls.session, "model": controls.model, "system": controls.system}
     inputs = {"history": history, **who, **controls.values}
     shows = [history, chatbot, view, state]
@@ -227,7 +227,8 @@ def _completion(handlers: Handlers, controls: Controls) -> None:
                 label="The text", lines=12, interactive=False, elem_id="complete-text"
             )
         with gr.Column(scale=6, min_width=320):
-            view = state_view(handlers.engine.recorded, "complete-view")
+            state_view(handlers.news, "complete-view")
+            view = feed("complete-view")
     who = {"session": controls.session, "model": controls.model}
     inputs = {"text": box, **who, **controls.values}
     stream(box.submit, handlers.complete, inputs, [output, view, state])
@@ -250,8 +251,8 @@ def _side_by_side(handlers: Handlers, controls: Controls) -> None:
                     show_label=False, lines=5, interactive=False, elem_id=f"{side}-text"
                 )
                 state = gr.HTML(status(None), elem_id=f"{side}-status")
-                view = state_view(handlers.engine.recorded, f"{side}-view", linked="side by side")
-                shows += [output, view, state]
+                state_view(handlers.news, f"{side}-view", linked="side by side")
+                shows += [output, feed(f"{side}-view"), state]
     left, right = models
     inputs = {"session": controls.session, "left": left, "right": right, "as_chat": as_chat}
     stream(box.submit, handlers.compare, {"text": box, **inputs, **controls.values}, shows)

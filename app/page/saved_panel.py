@@ -50,7 +50,7 @@ class SavedPanel:
 
         async def open_instead(name: str, session: str) -> tuple[Any, ...]:
             opened: tuple[Any, ...] = await asyncio.to_thread(self.open, name)
-            replace(session, opened[-len(shows) :])
+            replace(session, opened[-len(shows)])
             return opened
 
         return self._open.click(

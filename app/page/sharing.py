@@ -1,5 +1,6 @@
 """A view as a page of one file, with nothing of the machine but the model's name."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from ..generation.run import Place, Run, Token
 
 KINDS: dict[str, Kind] = {"system": "system", "assistant": "answer"}  # of roles; else the prompt's
 TITLE_CHARACTERS = 80
+NAME_CHARACTERS = 48  # of a file's
 
 
 def shared_page(
@@ -80,6 +82,12 @@ def _ended(place: Place, begin: int) -> bool:
 def has_system(run: Run) -> bool:
     """Return True if the run has a system prompt whose place is known."""
     return any(place.role == "system" and not _ended(place, place.begin) for place in run.places)
+
+
+def file_name(run: Run) -> str:
+    """Name a run after its model and prompt, for files."""
+    words = re.findall(r"[^\W_]+", f"{Path(run.model).name} {run.prompt[:200]}")
+    return "-".join(words)[:NAME_CHARACTERS].strip("-") or "gateloop"
 
 
 def _title(run: Run) -> str:

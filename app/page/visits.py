@@ -36,18 +36,26 @@ class Visits:
             while len(self._chats) > self._most:
                 self._returns.pop(self._chats.popitem(last=False)[0], None)
 
-    def resume(self, session: str) -> tuple[History, Run | None] | None:
-        """Return the messages and the run of a chat for a page that is loaded again, if kept."""
+    def get(self, session: str) -> tuple[History, Run | None]:
+        """Return the messages and the run of a chat; none if it is not kept."""
         with self._lock:
-            if session not in self._chats:
-                return None
-            self._returns[session] += 1
-            messages, kept = self._chats[session]
+            messages, kept = self._chats.get(session, ([], None))
         run = kept() if kept else None
         if run is not None and run.text:  # it may have written more than the page has shown
             asked = messages[:-1] if messages[-1]["role"] == "assistant" else messages
             messages = [*asked, {"role": "assistant", "content": run.text}]
         return messages, run
+
+    def run(self, session: str) -> Run | None:
+        """Return the run that a chat shows, if it is kept."""
+        return self.get(session)[1]
+
+    def come_back(self, session: str) -> bool:
+        """Let another page go on with a chat; returns False if it is not kept."""
+        with self._lock:
+            if session in self._chats:
+                self._returns[session] += 1
+            return session in self._chats
 
     def leave(self, session: str) -> bool:
         """Drop a chat with its last page; returns False if another page goes on with it."""

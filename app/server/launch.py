@@ -27,7 +27,6 @@ from ..page import scripts
 from ..page.handlers import Handlers
 from ..page.layout import build
 from ..page.state_view import download_folder
-from ..stream_parts import StreamParts
 from . import log, security
 from .connections import BACKLOG, Connection
 from .link_preview import LinkPreview
@@ -104,7 +103,6 @@ def _application(
                 allowed_hosts=security.allowed_hosts(host, arguments.share),
             ),
             Middleware(Guard, files=files),
-            Middleware(StreamParts),
         ],
     )
     gr.mount_gradio_app(
@@ -113,7 +111,6 @@ def _application(
         path="/",
         auth=auth,
         mcp_server=arguments.mcp,
-        head=f'<script src="{scripts.URL}/stream_parts.js"></script>',
         app_kwargs={"routes": scripts.routes(), "middleware": [Middleware(LinkPreview)]},
         allowed_paths=[str(files)],
         enable_monitoring=False,

@@ -136,7 +136,8 @@ class Page:
         self.tab.on("console", self._heard)
         self.tab.on("dialog", lambda dialog: self.problems.append(f"dialog: {dialog.message}"))
         self.tab.on("request", self._asked)
-        self.tab.on("response", self._answered)
+        for end in ("requestfinished", "requestfailed"):
+            self.tab.on(end, self._ended)
         self.open()
 
     def open(self) -> None:
@@ -173,8 +174,8 @@ class Page:
             self.problems.append(f"outside: {request.url}")
         self._events = self._events or "/queue/join" in request.url
 
-    def _answered(self, response: Any) -> None:
-        if response.headers.get("stream-part") == "last":
+    def _ended(self, request: Any) -> None:
+        if "/queue/data" in request.url:
             self._events = False
 
     def settled(self) -> None:

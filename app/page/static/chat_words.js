@@ -1,85 +1,58 @@
+import { bytes } from "../../../mlx_gateloop/watch/shared/data.js";
 import { quoted, strong } from "../../../mlx_gateloop/watch/shared/plain.js";
 import { Again, NO_REPLY } from "./again.js";
 import { ChatText } from "./chat_text.js";
 import { likelihood, strongest } from "./dependence.js";
 import { level, paint } from "./paint.js";
-import { textOf, word } from "./word_list.js";
+import { textOf } from "./word_list.js";
 import { listen } from "./word_listeners.js";
 
-const INTERVAL_MS = 150; // between requests
-const MAX_PAUSE_MS = 4000; // the last pause without an answer
 const OFFER = "Click a word, or select some: what it depended on, and the answer without it.";
 
 /** The words of the chat, as strong as what is left of them in the state; and what to do with them. */
 export class ChatWords {
   /**
    * @param {HTMLElement} element The section of chat_words.html.
-   * @param {{value: {run?: string, hint?: string} | null}} props The run that is shown, or why
-   *     there is none.
    * @param {Record<string, (request: unknown[]) => Promise<any>>} server Functions of chat_words.py.
    */
-  constructor(element, props, server) {
-    Object.assign(this, { element, props, server });
+  constructor(element, server) {
+    Object.assign(this, { element, server });
     this.text = new ChatText(document.querySelector("#chat"));
     this.again = new Again(this.find("#words-result"), server);
-    /** @type {import("./word_list.js").Word[]} */
-    this.words = [];
-    this.polls = 0; // the last one's number; the others have ended
-    listen(this);
+    this.run = this.hint = null;
     this.#clear();
-    this.start();
+    listen(this);
+    document.addEventListener("news", ({ detail: view }) => {
+      if (view.element.closest("#chat-view")) this.#take(view);
+    });
   }
 
   find(selector) {
     return this.element.querySelector(selector);
   }
 
-  get run() {
-    return this.props.value?.run ?? null;
-  }
-
   #clear() {
+    this.words = [];
     this.latest = this.codes = new Uint8Array();
     this.answer = -1; // its message
     this.done = false;
     this.close();
   }
 
-  // ---- the run ----
-  /** Follow the run in `props.value`, or say why there is none. */
-  start() {
-    if (this.run && this.run === this.followed) return;
-    const earlier = { run: this.followed, words: this.words };
-    this.again.close();
-    this.followed = this.run;
-    this.words = [];
-    this.polls++;
-    this.#clear();
-    if (this.run) this.#poll(this.polls, earlier);
-  }
-
-  async #poll(number, earlier) {
-    const { run } = this;
-    const common = earlier.run ? await this.server.shared([run, earlier.run]).catch(() => 0) : 0;
-    if (number !== this.polls) return;
-    this.words = earlier.words.filter(({ stop }) => stop < common);
-    for (let silent = INTERVAL_MS; silent <= MAX_PAUSE_MS && !this.done; ) {
-      const began = performance.now();
-      const answer = await this.server.words([run, this.words.length, -1]).catch(() => null);
-      if (number !== this.polls) return;
-      if (answer) this.#add(answer);
-      silent = answer ? INTERVAL_MS : 1.5 * silent; // a busy server gives none for a while
-      const pause = Math.max(silent, 2 * (performance.now() - began)); // a long text takes it longer
-      if (!this.done) await new Promise((wake) => setTimeout(wake, pause));
+  /** Take what the chat's state view shows. @param {import("./state_view.js").StateView} view */
+  #take({ run, hint, recording }) {
+    this.hint = hint;
+    if (run !== this.run) {
+      this.again.close();
+      this.run = run;
+      this.#clear();
     }
-  }
-
-  #add({ start, words, strengths, answer, done }) {
-    this.words.splice(start, this.words.length, ...words.map(word));
-    this.latest = Uint8Array.from(atob(strengths), (code) => code.charCodeAt(0));
-    Object.assign(this, { answer, done });
+    if (!run) return this.close();
+    const { words, strengths, answer, done } = recording;
+    const ends = done && !this.done;
+    Object.assign(this, { words, latest: strengths, answer, done });
     if (this.choice === null) this.codes = this.latest;
-    if (done && this.choice === null) this.say(OFFER);
+    if (ends && this.choice === null) this.say(OFFER);
     this.paint();
   }
 
@@ -155,16 +128,16 @@ export class ChatWords {
     this.codes = this.latest;
     this.find(".key").hidden = false;
     this.find("#words-bar").hidden = true;
-    this.say(this.done ? OFFER : (this.props.value?.hint ?? ""));
+    this.say(this.done ? OFFER : (this.hint ?? ""));
     this.paint();
   }
 
   /** Show the strengths when a word was read. @param {number} at */
   async #look(at) {
     const { run, choice } = this;
-    const answer = await this.server.words([run, this.words.length, at]).catch(() => null);
-    if (answer?.at !== at || run !== this.run || choice !== this.choice) return;
-    this.codes = Uint8Array.from(atob(answer.strengths), (code) => code.charCodeAt(0));
+    const strengths = await this.server.strong([run, at]).catch(() => null);
+    if (strengths === null || run !== this.run || choice !== this.choice) return;
+    this.codes = bytes(strengths);
     this.paint();
   }
 
@@ -247,8 +220,7 @@ export class ChatWords {
  * Make a gr.HTML the words of the chat; its arguments are those of js_on_load.
  * @param {HTMLElement} element
  */
-export function show(element, props, server, watch) {
+export function show(element, server) {
   const section = element.querySelector(".gw");
-  section.words = new ChatWords(section, props, server);
-  watch("value", () => section.words.start());
+  section.words = new ChatWords(section, server);
 }

@@ -1,4 +1,5 @@
-import { bytes, deleted, example, inserted, left, START, said, toggled } from "./lab_cells.js";
+import { bytes } from "../../../mlx_gateloop/watch/shared/data.js";
+import { deleted, example, inserted, left, START, said, toggled } from "./lab_cells.js";
 
 const MODELS = ["Data-controlled", "Fixed"];
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 };

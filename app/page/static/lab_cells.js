@@ -6,9 +6,6 @@ const LENGTH = 56;
 const EARLY = 5; // place of the reset before a long span
 const MANY = [8, 19, 30, 41, 52]; // places of resets
 
-/** Bytes of base64. @param {string} text */
-export const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-
 /**
  * The strength of token m at n, 0 to 1; 0 where it comes later.
  * @param {Uint8Array} codes Of `strengths` in lab.py, a row for each n. @param {number} n @param {number} m

@@ -1,3 +1,6 @@
+import { bytes } from "../../../mlx_gateloop/watch/shared/data.js";
+import { word } from "./word_list.js";
+
 /**
  * @typedef {{label: string, channels: number, real: boolean}} Layer Real ones have no phase.
  * @typedef {{run: string | null, layers: Layer[], picker: [number, string][], name?: string}} Run
@@ -15,9 +18,7 @@ class Records {
 
   /** Append records whose first has the index `start`; those already here are skipped. */
   append(start, base64) {
-    const text = atob(base64);
-    const values = new Uint8Array(text.length);
-    for (let i = 0; i < text.length; i++) values[i] = text.charCodeAt(i);
+    const values = bytes(base64);
     const skip = (this.length - start) * this.size;
     if (skip < 0 || skip >= values.length) return;
     const used = this.length * this.size;
@@ -51,6 +52,12 @@ export class Recording {
     this.resets = new Set();
     /** @type {Piece[]} */
     this.pieces = [];
+    /** @type {import("./word_list.js").Word[]} Those of a chat. */
+    this.words = [];
+    /** Codes of how strong each word is after the last token. */
+    this.strengths = new Uint8Array();
+    this.answer = -1; // its message
+    this.tokens = 0; // on the server
     this.done = !run;
     /** The first so many are kept in groups, in which all tokens are the same. */
     this.grouped = 0;
@@ -67,6 +74,7 @@ export class Recording {
     const most = Math.min(tokens, earlier.pieces.length - 1); // its last text may lack its end
     if (most <= 0) return;
     this.pieces = earlier.pieces.slice(0, most);
+    this.words = earlier.words.filter(({ stop }) => stop < most);
     this.averages.take(earlier.averages, most);
     this.columns.forEach((records, layer) => {
       records.take(earlier.columns[layer], most);
@@ -74,15 +82,36 @@ export class Recording {
     this.resets = new Set([...earlier.resets].filter((token) => token < most));
   }
 
-  /** Add an answer of the server's `columns`. */
-  add(answer) {
-    this.columns[answer.layer].append(answer.start, answer.columns);
-    this.averages.append(answer.known, answer.averages);
-    this.pieces.splice(answer.known, answer.pieces.length, ...answer.pieces);
-    const last = this.pieces.at(-1);
-    if (answer.done && last) last.text = answer.last; // the end of a run may complete its text
-    if (answer.resets) this.resets = new Set(answer.resets);
-    this.done = answer.done;
-    this.grouped = answer.grouped;
+  /**
+   * Add news of the server's, unless something before them is missing.
+   * @returns {boolean} False if they came too early.
+   */
+  add(news) {
+    const { layer, start, known, tokens, words } = news;
+    const { pieces } = this;
+    this.tokens = Math.max(this.tokens, tokens);
+    if (known > pieces.length || start > this.columns[layer].length) return false;
+    this.columns[layer].append(start, news.columns);
+    this.averages.append(known, news.averages);
+    if (known + news.pieces.length < pieces.length) return true; // older than others
+    pieces.splice(known, pieces.length, ...news.pieces.map(piece));
+    if (words) {
+      this.words.splice(words.start, this.words.length, ...words.words.map(word));
+      this.strengths = bytes(words.strengths);
+      this.answer = words.answer;
+    }
+    if (tokens < this.tokens) return true;
+    if (news.resets) this.resets = new Set(news.resets);
+    this.done = news.done && pieces.length === tokens;
+    if (this.done && tokens) pieces.at(-1).text = news.last; // the end of a run may complete it
+    this.grouped = news.grouped;
+    return true;
+  }
+
+  /** True if all of a layer is here that the server had. @param {number} layer */
+  has(layer) {
+    return Math.min(this.columns[layer].length, this.pieces.length) >= this.tokens;
   }
 }
+
+const piece = ([text, prompt, special]) => ({ text, prompt: !!prompt, special: !!special });

@@ -9,18 +9,17 @@ import { Recording } from "./recording.js";
 import { Tip } from "./tip.js";
 import { sharedPixel } from "./words.js";
 
-const INTERVAL_MS = 85; // between requests: some 11 redraws a second
-const MAX_PAUSE_MS = 4000; // the last pause without an answer, some 10 s after the first
+const PAUSE_MS = 100; // the first pause after no answer, and the last, some 10 s later
+const MAX_PAUSE_MS = 4000;
 const HINT = "every token will add a column";
 
-/** The live view of a run: it asks the server for new columns and draws them. */
+/** The live view of a run: draws the news that its feed brings, and asks for what they lack. */
 export class StateView {
   /**
    * @param {HTMLElement} element The section of state_view.html.
-   * @param {{low: number, high: number, linked: string, value: import("./recording.js").Run | {hint: string} | null}} props
-   *     The limits of the codes, the name of the views that show the same places, and the run that
-   *     is to be shown, or why there is none.
-   * @param {Record<"columns" | "row" | "arrays" | "shared" | "share", (request: unknown[]) => Promise<any>>} server
+   * @param {{low: number, high: number, linked: string}} props The limits of the codes, and the name
+   *     of the views that show the same places.
+   * @param {Record<"news_since" | "row" | "arrays" | "share", (request: unknown[]) => Promise<any>>} server
    *     Functions of state_view.py.
    */
   constructor(element, props, server) {
@@ -33,12 +32,12 @@ export class StateView {
     this.tip = new Tip(this.find("tip"));
     this.layer = 0;
     this.draws = 0;
-    this.polls = 0; // the last one's number; the others have ended
+    this.early = []; // news that came before what they follow
     this.views = linked(this, props.linked);
     this.heatmaps.together = () => this.views.map(({ recording }) => recording);
     this.#drawLegends();
     listen(this);
-    this.start();
+    this.start(null);
     this.measure();
   }
 
@@ -69,25 +68,36 @@ export class StateView {
   }
 
   // ---- the run ----
-  /** Show the run in `props.value`; before the next run the layers of the last one stay. */
-  start() {
-    const { value } = this.props;
+  /**
+   * Show a run, or why there is none; before the next run the layers of the last one stay.
+   * @param {(import("./recording.js").Run & {earlier?: string, common?: number}) | {hint: string} | null} value
+   *     `common` tokens are those of the run that is shown until now, `earlier`.
+   */
+  start(value) {
     const none = { layers: [{ label: "1", channels: 1, real: false }], picker: [[0, "1"]] };
     const before = value?.hint ? null : this.recording; // a model with nothing to see has others
     const run = value?.run ? value : { ...none, ...before, run: null };
     this.heatmaps.hint = value?.hint ?? HINT;
-    this.find("note").textContent = value?.hint ?? "";
+    this.hint = this.find("note").textContent = value?.hint ?? "";
     this.find("with-system").hidden = !run.system;
     // a layer may turn out not to be watched
     const same = run.run && run.run === this.run && run.layers.length === this.layers.length;
     if (same) return;
     this.find("saved").textContent = "";
-    if (this.recording?.run) this.earlier = this.recording;
+    const known = this.recording;
     this.recording = new Recording(run);
+    this.early = [];
+    if (run.earlier && run.earlier === known?.run) this.recording.take(known, run.common);
     this.find("count").textContent = "";
     this.memory.start();
     this.#list(run.picker);
     this.#show(Math.min(this.layer, run.layers.length - 1));
+    this.#tell();
+  }
+
+  /** Let the words of the chat know that there is something new. */
+  #tell() {
+    this.element.dispatchEvent(new CustomEvent("news", { bubbles: true, detail: this }));
   }
 
   /** List the layers to choose from. @param {[number, string][]} picker */
@@ -100,6 +110,7 @@ export class StateView {
   /** Show a layer. @param {number} layer */
   change(layer) {
     this.#show(layer);
+    if (this.run) this.#ask();
     if (this.memory.selected !== null) this.#select(this.memory.selected);
   }
 
@@ -107,44 +118,47 @@ export class StateView {
     this.layer = layer;
     this.find("layer").value = String(layer);
     this.repaint();
-    this.polls++;
-    if (this.run) this.#poll(this.polls);
   }
 
-  async #poll(number) {
-    let pause = INTERVAL_MS;
-    if (this.earlier) {
-      const shared = await this.server.shared([this.run, this.earlier.run]).catch(() => 0);
-      if (number !== this.polls) return;
-      this.recording.take(this.earlier, shared ?? 0);
-      this.earlier = null;
-    }
-    while (number === this.polls) {
-      const began = performance.now();
-      const request = [this.run, this.layer, this.have, this.pieces.length];
-      const answer = await this.server.columns(request).catch(() => null);
-      if (number !== this.polls) return;
-      pause = answer ? INTERVAL_MS : 1.5 * pause; // a busy server gives none for a while
-      if (answer) this.#add(answer);
-      else if (pause > MAX_PAUSE_MS) {
-        this.recording.done = true;
-        this.find("note").textContent = "The server no longer has this run.";
-        return;
-      }
-      if (this.done && this.have >= this.pieces.length) return;
-      const wait = pause - (performance.now() - began);
-      await new Promise((wake) => setTimeout(wake, wait));
+  /** Take what the feed has brought, or ask for all there is. @param {string} [news] */
+  receive(news) {
+    if (!this.run) return;
+    if (news) this.#add(JSON.parse(news));
+    if (!news || !this.recording.has(this.layer)) this.#ask();
+  }
+
+  /** Ask the server, one request after another, until nothing is missing. */
+  async #ask() {
+    const { recording } = this;
+    if (this.asking === recording) return;
+    this.asking = recording;
+    for (let pause = PAUSE_MS; this.asking === recording; ) {
+      const { have, layer, pieces, run } = this;
+      const news = await this.server.news_since([run, layer, have, pieces.length]).catch(() => null);
+      if (this.recording !== recording) return;
+      if (news) this.#add(news);
+      if (news && recording.has(this.layer)) this.asking = null;
+      if (!this.asking) this.early = [];
+      if (news) continue;
+      await new Promise((wake) => setTimeout(wake, pause)); // a busy server gives none for a while
+      pause *= 1.5;
+      if (pause < MAX_PAUSE_MS || this.recording !== recording) continue;
+      this.asking = null;
+      recording.done = true;
+      this.find("note").textContent = "The server no longer has this run.";
     }
   }
 
-  #add(answer) {
-    const wasDone = this.done;
-    this.recording.add(answer);
-    if (answer.resets) this.text.mark(this.recording.resets);
-    const ends = answer.done && !wasDone;
-    if (answer.resets || ends) this.heatmaps.invalidate();
+  #add(news) {
+    const { recording } = this;
+    const wasDone = recording.done;
+    this.early = [...this.early, news].filter((each) => !recording.add(each));
+    if (news.resets) this.text.mark(recording.resets);
+    const ends = recording.done && !wasDone;
+    if (news.resets || ends) this.heatmaps.invalidate();
     if (ends && this.memory.selected === null) this.#select(this.pieces.length - 1);
     for (const view of this.views) view.schedule(); // they have one scale
+    this.#tell();
   }
 
   // ---- drawing ----
@@ -232,12 +246,27 @@ export class StateView {
   }
 }
 
+/** Functions that let a view show the value of its feed, by the view's id; either may come first. */
+const feeds = new Map();
+
 /**
  * Make a gr.HTML a state view; its arguments are those of js_on_load.
- * @param {HTMLElement} element
+ * @param {string} id Of the view. @param {HTMLElement} element
  */
-export function show(element, props, server, watch) {
+export function show(id, element, props, server) {
   const section = element.querySelector(".gl");
   section.view = new StateView(section, props, server);
-  watch("value", () => section.view.start());
+  feeds.get(id)?.();
+}
+
+/** Let a gr.HTML be the feed of a view. @param {string} id Of the view. */
+export function follow(id, props, watch) {
+  const changed = () => {
+    const view = document.querySelector(`#${id} .gl`)?.view;
+    view?.start(props.value);
+    view?.receive(props.value?.news);
+  };
+  feeds.set(id, changed);
+  watch("value", changed);
+  changed();
 }

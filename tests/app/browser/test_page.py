@@ -74,7 +74,7 @@ def seen(url, run):
     with urllib.request.urlopen(f"{url}config") as answer:
         components = json.load(answer)["components"]
     view = next(c["id"] for c in components if c["props"].get("elem_id") == "chat-view")
-    question = {"component_id": view, "fn_name": "columns", "session_hash": "x"}
+    question = {"component_id": view, "fn_name": "news_since", "session_hash": "x"}
     request = urllib.request.Request(
         f"{url}gradio_api/component_server",
         json.dumps({**question, "data": [run, 0, 0, 0]}).encode(),

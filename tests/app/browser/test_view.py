@@ -1,7 +1,5 @@
 """The state view: a column and a text for every token, in every layer."""
 
-import base64
-
 import numpy as np
 import pytest
 from helpers.browser import QUESTIONS, has
@@ -55,24 +53,15 @@ def test_an_answer_streams_with_a_column_for_every_token(page):
         assert figure in status
 
 
-def test_a_turn_loads_only_what_is_new(page):
+def test_an_answer_brings_its_columns_and_words(page):
     page.ask("the first message")
-    first = page.finished()
-    columns, texts = [], []
-
-    def count(route):
-        answer = route.fetch()
-        if isinstance(sent := answer.json(), dict) and "columns" in sent:
-            columns.append(len(base64.b64decode(sent["columns"])) // (2 * page.channels))
-            texts.extend(sent["pieces"])
-        route.fulfill(response=answer)
-
-    page.tab.route(QUESTIONS, count)
+    page.finished()
+    asked = []
+    page.tab.on("request", lambda request: asked.append(request.post_data or ""))
     page.ask("the second")
     tokens = page.finished()
-    page.tab.unroute_all(behavior="wait")  # or an answer on its way finds its route gone
-    assert tokens - first <= sum(columns) <= tokens - first + 1  # the last text may have grown
-    assert len(texts) == sum(columns)
+    assert not any("news_since" in data for data in asked)  # not even of the first message
+    assert page.view("recording.words.length") > 4
     shown = page.tab.locator("#chat-view .text").evaluate("e => e.textContent")
     assert "the first message" in shown
     page.painted()
@@ -94,8 +83,9 @@ def test_the_chosen_layer_stays_for_the_next_message(page):
     assert page.view("layer") == 2
 
 
-def test_the_view_waits_for_a_server_without_an_answer(page):
-    page.set_tokens(300)
+def test_the_view_asks_again_where_a_server_has_no_answer(page):
+    page.ask("patience")
+    tokens = page.finished()
     asked = []
 
     def nothing(route):
@@ -103,12 +93,13 @@ def test_the_view_waits_for_a_server_without_an_answer(page):
         route.fulfill(content_type="application/json", body="null")
 
     page.tab.route(QUESTIONS, nothing)
-    page.ask("patience")
-    while len(asked) < 5:
+    page.tab.select_option("#chat-view .layer", index=1)
+    while len(asked) < 4:
         page.tab.wait_for_timeout(10)
-    assert not page.view("done")
+    assert page.view("have") == 0
     page.tab.unroute_all(behavior="wait")  # or an answer on its way finds its route gone
-    assert page.finished() > 300
+    page.tab.wait_for_function(has(tokens))
+    page.tab.select_option("#chat-view .layer", index=0)
 
 
 def test_resets_are_marked_whichever_layer_is_shown(page, arrays):

@@ -92,28 +92,6 @@ def test_words_fade_while_they_stream(page):
     assert painted(page, "forgotten") == {}
 
 
-# Every answer takes 2.1 s, of a clock that runs ahead; the first one is from before the end.
-SLOW = f"""() => {{
-  const words = {WORDS}, {{ server }} = words;
-  const now = performance.now.bind(performance);
-  let answers = 0;
-  performance.now = () => now() + 2100 * answers;
-  const slow = async (request) => {{
-    const answer = await server.words(request);
-    return answer && {{ ...answer, done: answers++ > 0 && answer.done }};
-  }};
-  words.server = new Proxy(server, {{ get: (of, name) => (name === 'words' ? slow : of[name]) }});
-}}"""
-
-
-def test_a_server_that_is_slow_but_answers_is_asked_until_the_end(page):
-    page.set_tokens(4)
-    page.tab.evaluate(SLOW)
-    page.ask("One two")
-    settled(page)
-    assert said(page).startswith("Click a word")
-
-
 def test_a_word_is_chosen_by_a_click_a_selection_and_keys(page):
     page.ask("One two. Three four")
     settled(page)

@@ -8,17 +8,15 @@ import weakref
 
 import numpy as np
 import pytest
-from mlx_gateloop.app.generation.run import Place, Run, Token
 from mlx_gateloop.app.page import chat_words
+from mlx_gateloop.app.page.news import News
 
-from mlx_gateloop.generate import Sampling
-
-NAMES = ("words", "forget", "again", "undo", "depends", "shared")
+NAMES = ("strong", "forget", "again", "undo", "depends")
 
 
 @pytest.fixture
-def ask(engine):
-    component = chat_words.chat_words(engine)
+def ask(engine, news):
+    component = chat_words.chat_words(engine, news)
     served = {name: getattr(component, name) for name in NAMES}
     return lambda name, *request: asyncio.run(served[name](list(request)))
 
@@ -30,44 +28,14 @@ def run(chat):
     return chat.say("Three four", max_tokens=12)
 
 
-def codes(answer):
-    return np.frombuffer(base64.b64decode(answer["strengths"]), np.uint8)
-
-
-def test_words_come_once_with_the_strengths_of_the_trace(ask, run, monkeypatch):
-    monkeypatch.setattr(chat_words, "MOST_WORDS", 5)
-    words, answer = [], {"done": False}
-    while not answer["done"]:  # as the page asks
-        answer = ask("words", run.id, len(words), -1)
-        words[answer["start"] :] = answer["words"]
-    found = chat_words.Words().update(run)
-    assert words == [[w.message, w.begin, w.text, w.sentence, w.stop] for w in found]
-    assert [word[2] for word in words[:3]] == ["One", "two", "."]  # and not the system's
-    assert answer["answer"] == 3
-    row = run.trace.fading(run.trace.tokens - 1)
-    shares = np.array([row[word.first : word.stop].max() for word in found])
-    assert ((codes(answer) - 1.0) / 254) ** 2 == pytest.approx(shares / shares.max(), abs=0.005)
-    at = ask("words", run.id, len(words), 2)
-    assert at["at"] == 2
+def test_words_are_as_strong_as_when_a_word_was_read(ask, news, run):
+    found = news.words(run)
+    codes = np.frombuffer(base64.b64decode(ask("strong", run.id, 2)), np.uint8)
     row = run.trace.fading(found[2].stop - 1)
     shares = np.array([row[word.first : word.stop].max() for word in found[:3]])
-    assert ((codes(at) - 1.0) / 254) ** 2 == pytest.approx(shares / shares.max(), abs=0.005)
-
-
-def test_tokens_that_are_too_long_ago_are_unknown(engine, ask):
-    class Trace:
-        tokens = 3
-
-        def fading(self, token):
-            return np.array([np.nan, 0.25, 1.0], np.float32)[: token + 1]
-
-    run = Run("tiny", trace=Trace(), places=(Place("user", 0),))
-    run.pieces += [
-        Token(text, 0, "prompt", begin=2 * n) for n, text in enumerate(["a ", "b ", "c"])
-    ]
-    run.finish()
-    engine.recorded.put(run)
-    assert codes(ask("words", run.id, 0, -1)).tolist() == [chat_words.UNKNOWN, 128, 255]
+    assert ((codes - 1.0) / 254) ** 2 == pytest.approx(shares / shares.max(), abs=0.005)
+    for at in (-1, len(found)):
+        assert ask("strong", run.id, at) is None
 
 
 def test_the_other_answer_comes_in_parts_and_ends_with_undo(ask, run, until):
@@ -85,8 +53,8 @@ def test_the_other_answer_comes_in_parts_and_ends_with_undo(ask, run, until):
     assert "before the last answer" in ask("forget", run.id, 0, 10**9)["error"]
 
 
-def test_what_a_word_needed(ask, run):
-    found = chat_words.Words().update(run)
+def test_what_a_word_needed(ask, news, run):
+    found = news.words(run)
     answer = ask("depends", run.id, 3)
     assert answer["of"] == "words"
     assert answer["units"] == [[n, n + 1] for n in range(3)]
@@ -95,9 +63,9 @@ def test_what_a_word_needed(ask, run):
     assert ask("depends", run.id, len(found)) is None
 
 
-def test_another_word_ends_the_work_for_the_one_before(run, engine):
+def test_another_word_ends_the_work_for_the_one_before(run, engine, news):
     async def both():
-        component, go_on = chat_words.chat_words(engine), threading.Event()
+        component, go_on = chat_words.chat_words(engine, news), threading.Event()
         holds = asyncio.ensure_future(engine.ask(go_on.wait))  # so that neither is done too early
         first, second = (asyncio.ensure_future(component.depends([run.id, n])) for n in (3, 4))
         await asyncio.wait([first], timeout=10)
@@ -117,24 +85,17 @@ def test_another_word_ends_the_work_for_the_one_before(run, engine):
 def test_no_request_is_trusted(ask, run, name, request_):
     request_ = [run.id if part == "ID" else part for part in request_]
     answer = ask(name, *request_)
-    assert not answer or "error" in answer or answer.get("words") == []
-
-
-def test_runs_that_are_not_recorded_have_no_words(ask, engine, finished):
-    messages = [{"role": "user", "content": "hello"}]
-    run = finished(engine.submit("tiny", messages, Sampling(0), 3, record=False))
-    assert ask("words", run.id, 0, -1) is None
-    text = finished(engine.submit("tiny", "hello", Sampling(0), 3))
-    assert ask("words", text.id, 0, -1)["words"] == []
+    assert not answer or "error" in answer
 
 
 def test_a_run_that_is_no_longer_kept_takes_no_memory(make_engine, make_chat, until):
     engine = make_engine(runs=1)
-    component, chat = chat_words.chat_words(engine), make_chat(engine)
+    news, chat = News(engine.recorded), make_chat(engine)
+    component = chat_words.chat_words(engine, news)
 
     def look():
         run = chat.say("One two.")
-        assert asyncio.run(component.words([run.id, 0, -1]))["words"]
+        assert asyncio.run(component.strong([run.id, 0]))
         assert asyncio.run(component.forget([run.id, 0, 1]))["again"]
         until(engine.prepare("tiny"))
         return weakref.ref(run)

@@ -1,14 +1,15 @@
 """The page's handlers: each tab has its own runs, and nothing blocks the event loop."""
 
 import asyncio
+import json
 import threading
 from types import SimpleNamespace
 
 import pytest
 from mlx_gateloop.app.generation.run import Run
 from mlx_gateloop.app.page import layout
-from mlx_gateloop.app.page.handlers import Changes, Handlers, new_session, status
-from mlx_gateloop.app.page.state_view import OFF
+from mlx_gateloop.app.page.handlers import Handlers, new_session, status
+from mlx_gateloop.app.page.news import OFF
 
 from mlx_gateloop.errors import InputError
 
@@ -40,8 +41,12 @@ def test_a_chat_answers_and_keeps_what_is_typed_meanwhile(handlers):
     history = updates[-1][1]
     assert [message["role"] for message in history] == ["user", "assistant"]
     assert history[1]["content"]
-    views = [update[3] for update in updates if isinstance(update[3], dict) and "run" in update[3]]
-    assert len(views) == 1  # it is given once, and then follows the run by itself
+    views = [update[3] for update in updates if update[3]]
+    assert {view["run"] for view in views} == {next(iter(handlers.engine.recorded._runs))}
+    latest = json.loads(views[-1]["news"])  # with the text come the columns and the words
+    assert latest["done"]
+    assert latest["tokens"] == latest["known"] + len(latest["pieces"])
+    assert latest["words"]["strengths"]
 
 
 def test_without_the_live_view_nothing_is_recorded(handlers):
@@ -164,7 +169,8 @@ def test_a_newer_answer_of_the_tab_ends_the_older_one(handlers):
         await anext(older)
         (run,) = handlers._running[me, "chat"]
         newer = await last(handlers.chat("hello", [], me, "tiny", "", **VALUES))
-        assert [update async for update in older] == []  # it does not write over the newer one
+        async for _, history, *_ in older:  # it does not write over the newer one
+            assert history == newer[1]
         return run, newer
 
     run, newer = asyncio.run(scene())
@@ -224,21 +230,43 @@ def test_an_empty_message_is_refused(handlers):
 
 
 def test_a_page_that_is_loaded_again_gets_its_chat(handlers):
+    def resume(session=None):
+        return asyncio.run(handlers.resume(me, session or new_session()))
+
     me = new_session()
     _, history, _, _, _ = asyncio.run(last(handlers.chat("hello", [], me, "tiny", "", **VALUES)))
-    session, kept, messages, _, view, _ = handlers.resume(me, new_session())
+    session, kept, messages, _, view, _ = resume()
     assert (session, kept, messages) == (me, me, history)
     assert handlers.engine.recorded.get(view["run"]).text == history[1]["content"]
     handlers.forget(me)  # the page before it
-    assert handlers.resume(me, new_session())[2] == history
+    assert resume()[2] == history
     assert handlers.engine.states.prefixes(me, *_key(handlers, history))
     asyncio.run(handlers.clear(me))
-    assert handlers.resume(me, new_session())[2] == []
+    assert resume()[2] == []
     for _ in range(3):
         handlers.forget(me)
-    session, kept, messages, *_ = handlers.resume(me, "new")
+    session, kept, messages, *_ = resume("new")
     assert (session, kept, messages) == (gr.skip(), "new", gr.skip())
     assert not handlers.engine.states.prefixes(me, *_key(handlers, history))
+
+
+def test_a_page_that_is_loaded_again_shows_what_the_one_before_has_left(handlers):
+    me = new_session()
+
+    async def scene():
+        updates = handlers.chat(ENDLESS, [], me, "tiny", "", **LONG)
+        async for _, history, *_ in updates:
+            if len(history) > 1:
+                break
+        again = asyncio.create_task(handlers.resume(me, new_session()))
+        await asyncio.sleep(0)
+        await updates.aclose()  # Gradio sees that the page is gone
+        return await again
+
+    _, _, messages, _, view, figures = asyncio.run(scene())
+    run = handlers.engine.recorded.get(view["run"])
+    assert messages[-1]["content"] == run.text
+    assert "stopped" in figures
 
 
 def test_the_last_update_of_an_answer_shows_the_new_conversation(handlers):
@@ -253,20 +281,7 @@ def test_the_last_update_of_an_answer_shows_the_new_conversation(handlers):
         return [update async for update in updates]
 
     assert asyncio.run(scene()) == [(gr.skip(), [], [], None, status(None))]
-    assert handlers.resume(me, new_session())[2] == []
-
-
-def test_the_last_of_several_replacements_is_shown(handlers):
-    me, opened = new_session(), ([], ["opened"], None, status(None))
-
-    async def scene():
-        updates = handlers.chat(ENDLESS, [], me, "tiny", "", **LONG)
-        await anext(updates)
-        await handlers.clear(me)
-        handlers.replace(me, opened)
-        return [update async for update in updates]
-
-    assert asyncio.run(scene()) == [(gr.skip(), *opened)]
+    assert handlers.visits.get(me) == ([], None)
 
 
 def _key(handlers, history):
@@ -288,12 +303,6 @@ def test_undo_shows_the_view_of_what_is_left(handlers):
     assert handlers.undo([], me, "tiny", "")[2] is None
     for model in ("fixed", "none"):  # another model has read nothing of it
         assert "next answer" in handlers.undo(first, me, model, "")[2]["hint"]
-
-
-def test_changes_pass_only_what_is_new():
-    changes = Changes()
-    passed = [changes(value) for value in (None, None, {"run": 1}, {"run": 1}, None)]
-    assert passed == [None, gr.skip(), {"run": 1}, gr.skip(), None]
 
 
 def test_the_figures_say_that_a_run_waited(engine, finished):

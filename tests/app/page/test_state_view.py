@@ -1,29 +1,29 @@
 """The view's questions to the server: bounded work, and no trust in a request."""
 
 import asyncio
-import base64
 import os
 import threading
 
 import numpy as np
 import pytest
-from mlx_gateloop.app.generation.run import Run, Token
+from mlx_gateloop.app.generation.run import Run
 from mlx_gateloop.app.page import state_view
+from mlx_gateloop.app.page.news import MOST_COLUMNS
+from mlx_gateloop.app.page.sharing import file_name
 
 from mlx_gateloop.generate import Sampling
 from mlx_gateloop.watch.endless import EndlessTrace
-from mlx_gateloop.watch.layer import Columns, Layer
 
-LONG = 2 * state_view.MOST_COLUMNS + 500
+from .conftest import LONG
+
+NUMBERS = {"news_since": 3, "row": 2, "arrays": 0, "share": 1}  # of each function's request
 
 
 @pytest.fixture
-def served(engine):
+def served(news):
     """The functions that the server offers to the page, by name."""
-    component = state_view.state_view(engine.recorded, "view")
-    return {
-        name: getattr(component, name) for name in ("columns", "row", "arrays", "share", "shared")
-    }
+    component = state_view.state_view(news, "view")
+    return {name: getattr(component, name) for name in NUMBERS}
 
 
 @pytest.fixture
@@ -31,71 +31,8 @@ def ask(served):
     return lambda name, *request: asyncio.run(served[name](list(request)))
 
 
-def trace_of(rates, memory=1 << 20):
-    """A trace of these decays of each layer `[tokens, channels]`."""
-    trace = EndlessTrace([Layer(f"layers.{i}.x", "test") for i in range(len(rates))], memory, 64)
-    reads = [rate[:, :, None] for rate in rates]
-    trace.append(
-        [Columns(r, 0.1 * r, {"query": q, "key": q}) for r, q in zip(rates, reads, strict=True)]
-    )
-    return trace
-
-
-@pytest.fixture
-def run(engine):
-    """A run of many tokens, which is done."""
-    run = Run("tiny")
-    run.trace = trace_of(np.random.default_rng(0).random((2, LONG, 3), np.float32))
-    run.pieces += [Token(str(n), n, "answer", (("x", 0.5),)) for n in range(LONG)]
-    run.finish()
-    engine.recorded.put(run)
-    return run
-
-
-def values(text, *shape):
-    return np.frombuffer(base64.b64decode(text), np.uint8).reshape(-1, *shape)
-
-
-def test_a_page_gets_a_long_run_in_parts(ask, run):
-    columns, averages, pieces, parts, answer = [], [], [], [], {"done": False}
-    while not (answer["done"] and len(columns) >= len(pieces)):  # as the page asks
-        answer = ask("columns", run.id, 1, len(columns), len(pieces))
-        new = values(answer["columns"], 2, 3)
-        assert (answer["start"], answer["known"]) == (len(columns), len(pieces))
-        columns += [*new]
-        averages += [*values(answer["averages"], 2)]
-        pieces += answer["pieces"]
-        parts.append(len(new))
-    assert parts == [state_view.MOST_COLUMNS] * 2 + [500]
-    assert (np.array(columns) == run.trace.columns(1)).all()
-    assert np.array(averages) / 255 == pytest.approx(run.trace.averages(), abs=0.003)
-    assert [piece["text"] for piece in pieces] == [piece.text for piece in run.pieces]
-    assert answer["resets"] is not None
-    parts = []
-    while sum(parts) < len(pieces):  # another layer
-        answer = ask("columns", run.id, 0, sum(parts), len(pieces))
-        parts.append(len(values(answer["columns"], 2, 3)))
-    assert parts == [state_view.MOST_COLUMNS] * 2 + [500]
-    assert answer["resets"] is not None
-
-
-def test_resets_are_those_of_the_trace_whichever_layer_is_shown(ask, run):
-    rates = np.full((2, LONG, 4), 0.01, np.float32)
-    rates[0, [7, 300, LONG - 1], :2] = 5  # a quarter of all channels, in one layer
-    rates[1, 9, :1] = 5
-    run.trace = trace_of(rates)
-    expected = run.trace.resets().tolist()
-    assert expected == [7, 300, LONG - 1]
-    for layer in (0, 1):
-        assert ask("columns", run.id, layer, LONG, LONG)["resets"] == expected
-
-
-def test_an_ordinary_question_is_answered_whole(ask, engine, finished):
+def test_a_row_is_that_of_the_trace(ask, engine, finished):
     run = finished(engine.submit("tiny", "abc", Sampling(0), 6))
-    answer = ask("columns", run.id, 1, 4, 2)
-    assert (values(answer["columns"], 2, 16) == run.trace.columns(1, 4)).all()
-    assert [piece["text"] for piece in answer["pieces"]] == [p.text for p in run.pieces[2:]]
-    assert answer["done"]
     row = ask("row", run.id, 1, 5)
     assert {len(row[name]) for name in ("fading", "best", "channel", "full")} == {6}
     assert row["fading"] == pytest.approx(run.trace.fading(5), rel=1e-3)
@@ -105,21 +42,9 @@ def test_an_ordinary_question_is_answered_whole(ask, engine, finished):
     assert len(row["candidates"]) == 8
 
 
-def test_the_last_text_may_grow_after_it_was_sent(ask, run):
-    sent = ask("columns", run.id, 0, LONG, LONG)
-    assert (sent["pieces"], sent["last"]) == ([], str(LONG - 1))
-    run.done = False
-    assert ask("columns", run.id, 0, LONG, LONG)["last"] is None
-    run.pieces[-1] = Token("whole", 0, "answer")
-    run.finish()
-    assert ask("columns", run.id, 0, LONG, LONG)["last"] == "whole"
-
-
-def test_tokens_in_groups_are_said_and_have_no_query(ask, run):
-    assert ask("columns", run.id, 0, 0, 0)["grouped"] == 0
+def test_tokens_in_groups_have_no_query(ask, run, make_trace):
     rates = np.random.default_rng(0).random((2, LONG, 3), np.float32)
-    run.trace = trace_of(rates, memory=60_000)
-    assert 0 < ask("columns", run.id, 0, 0, 0)["grouped"] == run.trace.grouped < LONG
+    run.trace = make_trace(rates, memory=60_000)
     row = ask("row", run.id, 0, LONG - 1)
     for name in ("fading", "full"):
         assert row[name][0] is None
@@ -128,33 +53,9 @@ def test_tokens_in_groups_are_said_and_have_no_query(ask, run):
     assert row["channel"][-200:] == best[-200:].tolist()  # of more is nothing left
 
 
-def test_wide_layers_are_sent_in_smaller_parts(ask, run, monkeypatch):
-    monkeypatch.setattr(state_view, "MOST_BYTES", 6 * 100)
-    answer = ask("columns", run.id, 0, 0, 0)
-    assert len(values(answer["columns"], 2, 3)) == 100
-    assert len(answer["pieces"]) == state_view.MOST_COLUMNS
-    assert not answer["done"]
-
-
-def test_layers_are_listed_with_those_that_are_not_watched(run):
-    reasons = {"layers.0.self_attn": "attention", "layers.10.y": "y"}
-    run.unwatched = {path: f"not watched: {reason}" for path, reason in reasons.items()}
-    shown = state_view.shown(run)
-    assert [layer["channels"] for layer in shown["layers"]] == [3, 3]
-    assert shown["picker"] == [
-        [0, "1: layers.0.x · test"],
-        [-1, "layers.0.self_attn · not watched: attention"],
-        [1, "2: layers.1.x · test"],
-        [-1, "layers.10.y · not watched: y"],
-    ]
-    run.trace = EndlessTrace([], 1000, 0)
-    hint = "Nothing to see, the layers are not watched: y."  # what was refused comes last
-    assert state_view.shown(run) == {"hint": hint}
-
-
-@pytest.mark.parametrize("name", ["columns", "row", "arrays", "share"])
+@pytest.mark.parametrize("name", NUMBERS)
 def test_whatever_a_page_sends_is_no_traceback(served, run, name):
-    numbers = {"columns": 3, "row": 2, "arrays": 0, "share": 1}[name]
+    numbers = NUMBERS[name]
     good = [run.id, *[0] * numbers]
     assert asyncio.run(served[name](good))
     wrong = [
@@ -175,10 +76,10 @@ def test_whatever_a_page_sends_is_no_traceback(served, run, name):
     for request in wrong:
         if request != good:
             assert asyncio.run(served[name](request)) is None
-    if name == "columns":  # a page may be ahead of the server, or behind
+    if name == "news_since":  # a page may be ahead of the server, or behind
         for place in (-(10**30), -1, LONG, 10**30):
             answer = asyncio.run(served[name]([run.id, 0, place, place]))
-            assert len(answer["pieces"]) in (0, state_view.MOST_COLUMNS)
+            assert len(answer["pieces"]) in (0, MOST_COLUMNS)
     if name == "row":
         assert asyncio.run(served[name]([run.id, 0, LONG])) is None
 
@@ -204,7 +105,7 @@ def test_rows_and_files_are_made_one_at_a_time_beside_the_loop(served, run, monk
             await asyncio.sleep(0.01)  # the loop goes on
         assert len(calls) == len(working) == 1
         assert await served["arrays"]([run.id]) is None  # there is no place in the line
-        assert await served["columns"]([run.id, 0, 0, 0])  # but the view goes on
+        assert await served["news_since"]([run.id, 0, 0, 0])  # but the view goes on
         go_on.set()
         answers = await asyncio.gather(*many)
         assert sum(answer is not None for answer in answers) == 16
@@ -271,15 +172,6 @@ def test_a_full_disk_is_no_traceback(ask, run, monkeypatch, tmp_path, caplog):
     assert not list(tmp_path.rglob("*.npz*"))
 
 
-def test_runs_of_a_conversation_share_their_beginning(ask, chat, run):
-    first, second = chat.say("one"), chat.say("two")
-    assert ask("shared", second.id, first.id) == len(first.pieces)
-    assert ask("shared", first.id, second.id) == len(first.pieces)
-    assert ask("shared", run.id, first.id) == 0
-    for request in ([], [first.id], [first.id, "unknown"], [first.id, 1], [None, None]):
-        assert ask("shared", *request) == 0
-
-
 @pytest.mark.parametrize(
     ("model", "prompt", "name"),
     [
@@ -290,4 +182,4 @@ def test_runs_of_a_conversation_share_their_beginning(ask, chat, run):
     ],
 )
 def test_a_file_is_named_after_model_and_prompt(model, prompt, name):
-    assert state_view.file_name(Run(model, prompt=prompt)) == name
+    assert file_name(Run(model, prompt=prompt)) == name

@@ -10,17 +10,22 @@ def test_only_the_latest_chats_are_kept():
     visits = Visits(most=2)
     for session in ("one", "two", "one", "three"):
         visits.put(session, ASKED)
-    assert visits.resume("two") is None
-    assert visits.resume("one") == visits.resume("three") == (ASKED, None)
-    assert visits.resume("") is None
+    assert [visits.come_back(session) for session in ("two", "one", "three", "")] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert visits.get("one") == visits.get("three") == (ASKED, None)
+    assert visits.get("two") == ([], None)
 
 
 def test_a_chat_ends_with_its_last_page():
     visits = Visits(most=2)
     visits.put("one", ASKED)
-    visits.resume("one")
+    visits.come_back("one")
     assert [visits.leave("one"), visits.leave("one")] == [False, True]
-    assert visits.resume("one") is None
+    assert not visits.come_back("one")
 
 
 def test_what_was_written_after_the_page_had_gone_is_there():
@@ -28,8 +33,8 @@ def test_what_was_written_after_the_page_had_gone_is_there():
     for shown in (ASKED, [*ASKED, {"role": "assistant", "content": "b"}]):
         visits.put("one", shown, run)
         run.pieces += [Token("b", 0, "answer"), Token("c", 0, "answer")]
-        messages, kept = visits.resume("one")
+        messages, kept = visits.get("one")
         assert messages == [*ASKED, {"role": "assistant", "content": run.text}]
         assert kept is run
     del run, kept
-    assert visits.resume("one") == (shown, None)  # it keeps no run alive
+    assert visits.get("one") == (shown, None)  # it keeps no run alive

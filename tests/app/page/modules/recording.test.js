@@ -11,8 +11,10 @@ const answer = (start, tokens) => ({
   columns: base64(...tokens.flatMap((n) => [n, n])),
   known: start,
   averages: base64(...tokens.flatMap((n) => [n, 0])),
-  pieces: tokens.map((n) => ({ text: String(n), prompt: false })),
+  pieces: tokens.map((n) => [String(n), 0, 0]),
+  words: null,
   resets: tokens,
+  tokens: start + tokens.length,
   done: false,
   last: null,
   grouped: 0,
@@ -33,6 +35,26 @@ test("a run takes over what it has in common with another, but for a last text t
   assert.deepEqual([...later.resets], [0, 1, 2]);
   later.add(answer(3, [7, 8]));
   assert.deepEqual([...later.columns[1].data.slice(0, 10)], [0, 0, 1, 1, 2, 2, 7, 7, 8, 8]);
+});
+
+test("news wait for what comes before them, and older ones change nothing", () => {
+  const recording = new Recording({ run: "a", layers: layers(1, 1) });
+  assert.equal(recording.add(answer(2, [2, 3])), false);
+  assert.equal(recording.has(1), false);
+  assert.equal(recording.add(answer(0, [0, 1])), true);
+  assert.equal(recording.add(answer(2, [2, 3])), true);
+  assert.equal(recording.has(1), true);
+  assert.equal(recording.has(0), false);
+  const words = { start: 0, words: [[0, 0, "a", 0, 4]], strengths: base64(9), answer: 1 };
+  const last = { ...answer(3, [3]), words, done: true, last: "end" };
+  for (const news of [last, answer(0, [0, 1]), last]) recording.add(news);
+  assert.deepEqual(
+    recording.pieces.map(({ text }) => text),
+    ["0", "1", "2", "end"],
+  );
+  assert.deepEqual([recording.columns[1].length, recording.averages.length], [4, 4]);
+  assert.deepEqual([recording.words[0].text, ...recording.strengths], ["a", 9]);
+  assert.equal(recording.done, true);
 });
 
 test("a run of another model takes nothing", () => {

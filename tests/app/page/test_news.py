@@ -1,0 +1,180 @@
+"""What a page gets of a run: all of it once, by an answer's feed or when it asks."""
+
+import asyncio
+import base64
+import json
+
+import numpy as np
+import pytest
+from mlx_gateloop.app.generation.run import Place, Run, Token
+from mlx_gateloop.app.generation.words import Words
+from mlx_gateloop.app.page import news as news_module
+from mlx_gateloop.app.page.news import MOST_COLUMNS, UNKNOWN, Feed, follows, shown
+
+from mlx_gateloop.generate import Sampling
+from mlx_gateloop.watch.endless import EndlessTrace
+
+from .conftest import LONG
+
+
+@pytest.fixture
+def ask(news):
+    return lambda *request: asyncio.run(news.ask(list(request)))
+
+
+def values(text, *shape):
+    return np.frombuffer(base64.b64decode(text), np.uint8).reshape(-1, *shape)
+
+
+def test_a_page_gets_a_long_run_in_parts(ask, run):
+    columns, averages, pieces, parts, answer = [], [], [], [], {"tokens": 1}
+    while len(columns) < answer["tokens"]:  # as the page asks
+        answer = ask(run.id, 1, len(columns), len(pieces))
+        new = values(answer["columns"], 2, 3)
+        assert (answer["start"], answer["known"]) == (len(columns), len(pieces))
+        assert (answer["resets"] is not None) == (len(columns) + len(new) == LONG)
+        columns += [*new]
+        averages += [*values(answer["averages"], 2)]
+        pieces += answer["pieces"]
+        parts.append(len(new))
+    assert parts == [MOST_COLUMNS] * 2 + [500]
+    assert answer["done"]
+    assert (np.array(columns) == run.trace.columns(1)).all()
+    assert np.array(averages) / 255 == pytest.approx(run.trace.averages(), abs=0.003)
+    assert [text for text, *_ in pieces] == [piece.text for piece in run.pieces]
+    other = ask(run.id, 0, MOST_COLUMNS, LONG)  # another layer, of which it has a part
+    assert (values(other["columns"], 2, 3) == run.trace.columns(0)[MOST_COLUMNS:][:1024]).all()
+
+
+def test_resets_are_those_of_the_trace_whichever_layer_is_shown(ask, run, make_trace):
+    rates = np.full((2, LONG, 4), 0.01, np.float32)
+    rates[0, [7, 300, LONG - 1], :2] = 5  # a quarter of all channels, in one layer
+    rates[1, 9, :1] = 5
+    run.trace = make_trace(rates)
+    for layer in (0, 1):
+        assert ask(run.id, layer, LONG, LONG)["resets"] == [7, 300, LONG - 1]
+
+
+def test_the_last_text_may_grow_after_it_was_sent(ask, run):
+    assert ask(run.id, 0, LONG, LONG)["last"] == str(LONG - 1)
+    run.done = False
+    assert ask(run.id, 0, LONG, LONG)["last"] is None
+    run.pieces[-1] = Token("whole", 0, "answer")
+    run.finish()
+    assert ask(run.id, 0, LONG, LONG)["last"] == "whole"
+
+
+def test_tokens_in_groups_are_counted(ask, run, make_trace):
+    assert ask(run.id, 0, 0, 0)["grouped"] == 0
+    run.trace = make_trace(np.ones((2, LONG, 3), np.float32), memory=60_000)
+    assert 0 < ask(run.id, 0, 0, 0)["grouped"] == run.trace.grouped < LONG
+
+
+def test_wide_layers_are_sent_in_smaller_parts(ask, run, monkeypatch):
+    monkeypatch.setattr(news_module, "MOST_BYTES", 6 * 100)
+    answer = ask(run.id, 0, 0, 0)
+    assert len(values(answer["columns"], 2, 3)) == 100
+    assert len(answer["pieces"]) == MOST_COLUMNS
+
+
+class Page:
+    """The page's side: it adds what a feed brings."""
+
+    def __init__(self, tokens, words):
+        self.columns, self.pieces, self.words = tokens, [None] * tokens, [None] * words
+
+    def take(self, value):
+        new = json.loads(value["news"])
+        assert new["start"] == new["known"] <= self.columns
+        self.columns = new["start"] + len(values(new["columns"], 2, 16))
+        self.pieces[new["known"] :] = [text for text, *_ in new["pieces"]]
+        if new["words"]:
+            assert new["words"]["start"] <= len(self.words)
+            self.words[new["words"]["start"] :] = [word[2] for word in new["words"]["words"]]
+        return new
+
+
+def test_a_feed_brings_every_token_and_word_once(news, chat):
+    first = chat.say("One two.")
+    second = chat.say("Three four", max_tokens=12)
+    both, shared = second.trace, len(first.pieces)
+    found = Words().update(second)
+    known = sum(word.stop < shared - 1 for word in found)  # that the page has
+
+    async def follow(steps):
+        feed, page, run = Feed(news, second, first, True), Page(shared - 1, known), second
+        pieces, run.done = run.pieces, False
+        for tokens in steps:  # as the engine goes on
+            run.pieces, run.trace = pieces[:tokens], both.branch(tokens)
+            value = await feed()
+            page.take(value)
+        run.pieces, run.done = pieces, True
+        run.trace = both
+        value = await feed()
+        return value, page, page.take(value)
+
+    value, page, last = asyncio.run(follow(range(shared, len(second.pieces))))
+    assert value["common"] == shared
+    assert page.columns == len(second.pieces) == last["tokens"]
+    assert page.pieces[shared:] == [piece.text for piece in second.pieces[shared:]]
+    assert page.words[known:] == [word.text for word in found[known:]]
+    assert last["done"]
+    row = second.trace.fading(second.trace.tokens - 1)
+    shares = np.array([row[word.first : word.stop].max() for word in found])
+    codes = values(last["words"]["strengths"]).astype(float)
+    assert ((codes - 1) / 254) ** 2 == pytest.approx(shares / shares.max(), abs=0.005)
+
+
+def test_a_feed_brings_the_layer_that_the_page_has_asked_for(news, ask, run):
+    feed = Feed(news, run, None, False)
+    assert json.loads(asyncio.run(feed())["news"])["layer"] == 0
+    ask(run.id, 1, 0, 0)
+    latest = json.loads(asyncio.run(feed())["news"])
+    assert (latest["layer"], latest["start"], latest["words"]) == (1, LONG, None)
+
+
+def test_tokens_that_are_too_long_ago_are_unknown(news):
+    class Trace:
+        tokens = 3
+
+        def fading(self, token):
+            return np.array([np.nan, 0.25, 1.0], np.float32)[: token + 1]
+
+    run = Run("tiny", trace=Trace(), places=(Place("user", 0),))
+    run.pieces += [
+        Token(text, 0, "prompt", begin=2 * n) for n, text in enumerate(["a ", "b ", "c"])
+    ]
+    run.finish()
+    codes = news_module.strengths(run.trace, 2, news.words(run))
+    assert codes.tolist() == [UNKNOWN, 128, 255]
+
+
+def test_layers_are_listed_with_those_that_are_not_watched(run):
+    reasons = {"layers.0.self_attn": "attention", "layers.10.y": "y"}
+    run.unwatched = {path: f"not watched: {reason}" for path, reason in reasons.items()}
+    value = shown(run)
+    assert [layer["channels"] for layer in value["layers"]] == [3, 3]
+    assert value["picker"] == [
+        [0, "1: layers.0.x · test"],
+        [-1, "layers.0.self_attn · not watched: attention"],
+        [1, "2: layers.1.x · test"],
+        [-1, "layers.10.y · not watched: y"],
+    ]
+    run.trace = EndlessTrace([], 1000, 0)
+    hint = "Nothing to see, the layers are not watched: y."  # what was refused comes last
+    assert shown(run) == {"hint": hint}
+
+
+def test_runs_of_a_conversation_share_their_beginning(chat, run):
+    first, second = chat.say("one"), chat.say("two")
+    shared = len(first.pieces)
+    assert follows(second, first) == {"earlier": first.id, "common": shared}
+    assert follows(first, second) == {"earlier": second.id, "common": shared}
+    assert follows(run, first)["common"] == 0
+    assert follows(first, None) == follows(first, first) == {}
+
+
+def test_only_chats_have_words(news, ask, engine, finished):
+    run = finished(engine.submit("tiny", "hello", Sampling(0), 3))
+    assert ask(run.id, 0, 0, 0)["words"] is None
+    assert news.words(run) == []
