@@ -187,15 +187,13 @@ class Handlers:
         if not runs:  # their models are still fetched
             self._running.pop((session, tab), None)
 
-    async def prepare(self, model: str) -> AsyncIterator[str]:
-        """Load a model ahead of its first use: yields the text below the picker."""
-        yield "loading"
+    async def prepare(self, model: str) -> str:
+        """Load a model ahead of its first use; returns the text below the picker."""
         try:
             await self.engine.fetch(model)
             info = self.engine.models.info(model)
             run = self.engine.prepare(model)
         except InputError as error:
-            yield "not loaded"
             raise complaint(str(error)) from None
         try:
             while not run.done:
@@ -203,9 +201,8 @@ class Handlers:
         finally:
             run.cancel()  # if the visitor has left
         if run.error:
-            yield "not loaded"
             raise complaint(run.error)
-        yield described(info)
+        return described(info)
 
     def _submit(
         self, model: str, prompt: str | History, where: tuple[str, str], values: dict[str, object]

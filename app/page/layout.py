@@ -108,7 +108,9 @@ def _picker(handlers: Handlers) -> gr.Dropdown:
             elem_id="model",
         )
         about = gr.HTML(described(models.info(handlers.first_model)), elem_id="model-about")
-    stream(model.change, handlers.prepare, {"model": model}, about)
+    model.change(None, None, about, js="() => 'loading'", **PRIVATE)
+    prepared = model.change(handlers.prepare, model, about, **QUICK)
+    prepared.failure(None, None, about, js="() => 'not loaded'", **PRIVATE)
     return model
 
 

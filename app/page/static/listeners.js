@@ -1,8 +1,6 @@
 import { describe } from "./describe.js";
 import { gestures } from "./gestures.js";
-import { CanvasPaper, SvgPaper } from "./papers.js";
 import { saveView } from "./share.js";
-import { downloadSheet } from "./sheet.js";
 
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -1e9, End: 1e9 };
 const ROWS = { ArrowUp: -1, ArrowDown: 1 };
@@ -15,8 +13,7 @@ export function listen(view) {
   const on = (name, event, listener) => view.find(name).addEventListener(event, listener);
   on("layer", "change", (event) => view.change(Number(event.target.value)));
   on("order", "change", () => view.repaint());
-  on("png", "click", () => downloadSheet(view, CanvasPaper, "png"));
-  on("svg", "click", () => downloadSheet(view, SvgPaper, "svg"));
+  on("png", "click", () => view.downloadPicture());
   on("npz", "click", () => view.downloadArrays());
   on("save-page", "click", () => saveView(view));
   listenToScale(view);

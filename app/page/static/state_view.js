@@ -134,7 +134,9 @@ export class StateView {
     this.asking = recording;
     for (let pause = PAUSE_MS; this.asking === recording; ) {
       const { have, layer, pieces, run } = this;
-      const news = await this.server.news_since([run, layer, have, pieces.length]).catch(() => null);
+      const news = await this.server
+        .news_since([run, layer, have, pieces.length])
+        .catch(() => null);
       if (this.recording !== recording) return;
       if (news) this.#add(news);
       if (news && recording.has(this.layer)) this.asking = null;
@@ -234,6 +236,25 @@ export class StateView {
   }
 
   // ---- files, scale ----
+  /** Download the pictures and their words, one below the other, as they are shown. */
+  downloadPicture() {
+    const { axis, canvases } = this.heatmaps;
+    const [magnitude, phase, layers] = canvases;
+    const parts = [layers, axis.surface.canvas, magnitude, phase];
+    const sheet = document.createElement("canvas");
+    sheet.width = layers.width;
+    sheet.height = parts.reduce((height, part) => height + part.height, 0);
+    const context = sheet.getContext("2d");
+    context.fillStyle = getComputedStyle(document.body).backgroundColor;
+    context.fillRect(0, 0, sheet.width, sheet.height);
+    let top = 0;
+    for (const part of parts) {
+      context.drawImage(part, 0, top);
+      top += part.height;
+    }
+    download(sheet.toDataURL(), `${this.recording.name ?? "gateloop"}-layer-${this.layer + 1}.png`);
+  }
+
   async downloadArrays() {
     const url = this.run && (await this.server.arrays([this.run]).catch(() => null));
     if (url) download(url, "");

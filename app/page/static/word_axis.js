@@ -1,16 +1,26 @@
 import { plain } from "../../../mlx_gateloop/watch/shared/plain.js";
-import { CanvasPaper, textWidth } from "./papers.js";
 import { Surface } from "./surface.js";
 
 const LINE = 12; // CSS pixels, the distance of words
 const LONGEST = 60; // of a word
 const TICK = 4;
 const MARK = 8; // of a token, from which on there is room for the mark of a special one
-/** CSS pixels of the whole axis. */
-export const AXIS_HEIGHT = TICK + LONGEST + 4;
+const FONT = "11px system-ui, sans-serif";
 const NAME = /[\p{L}\p{N}]/u;
 const ANY = /./u;
 const SELECTED = "#e5484d";
+
+const measuring = new Map(); // texts by width, as each takes a while
+
+function textWidth(text) {
+  if (!measuring.has(text)) {
+    if (measuring.size > 5000) measuring.clear();
+    const context = document.createElement("canvas").getContext("2d");
+    context.font = FONT;
+    measuring.set(text, context.measureText(text).width);
+  }
+  return measuring.get(text);
+}
 
 /** A token as a word of the axis, or nothing if it has none. */
 function label({ text, special }) {
@@ -51,33 +61,6 @@ export function written(words, width, always = []) {
   return [...first, ...fitting.slice(0, -1).filter(free)];
 }
 
-/**
- * Draw words below their columns. The others have ticks where there is room, special ones a mark.
- * @param {import("./papers.js").CanvasPaper | import("./papers.js").SvgPaper} paper
- * @param {{words: string[], pieces: import("./recording.js").Piece[], first: number, width: number,
- *     sight: number, selected: number | null, pointed: number | null}} shown
- * @param {number} left @param {number} top Of the axis on the paper.
- */
-export function drawAxis(paper, shown, left = 0, top = 0) {
-  const { words, pieces, first, width, sight, selected = null, pointed = null } = shown;
-  const end = Math.min(words.length, first + sight / width);
-  const x = (token) => left + (token + 0.5 - first) * width;
-  if (width >= 3)
-    for (let token = Math.ceil(first); token < end; token++) {
-      const middle = Math.round(x(token));
-      if (pieces[token].special && width >= MARK)
-        paper.text("◇", middle, top + TICK + 4, { align: "center" });
-      else paper.rect(middle, top, 1, TICK);
-    }
-  for (const token of written(words, width, [selected, pointed])) {
-    if (token + 0.5 < first || token + 0.5 > end) continue;
-    const bold = token === pointed || token === selected;
-    const ink = token === selected ? SELECTED : undefined;
-    paper.rect(Math.round(x(token)), top, 1, TICK, ink);
-    paper.text(words[token], x(token), top + TICK + 2, { align: "right", up: true, bold, ink });
-  }
-}
-
 /** The words below the columns of a picture. */
 export class WordAxis {
   /** @param {HTMLCanvasElement} canvas */
@@ -100,16 +83,37 @@ export class WordAxis {
     this.words.splice(known, Infinity, ...pieces.slice(known).map(label));
   }
 
-  /** @param {{first: number, width: number}} place @param {{selected: number | null, pointed: number | null}} marks */
-  draw(place, marks) {
-    const context = this.surface.context();
-    context.clearRect(0, 0, this.surface.width, this.surface.height);
-    drawAxis(new CanvasPaper(context, this.ink), this.shown(place, marks));
-  }
-
-  /** All that `drawAxis` needs. */
-  shown(place, marks) {
-    const { recording, surface, words } = this;
-    return { words, pieces: recording.pieces, sight: surface.width, ...place, ...marks };
+  /**
+   * Draw words below their columns. The others have ticks where there is room, special ones a mark.
+   * @param {{first: number, width: number}} place
+   * @param {{selected: number | null, pointed: number | null}} marks
+   */
+  draw({ first, width }, { selected, pointed }) {
+    const { ink, recording, surface, words } = this;
+    const context = surface.context();
+    context.clearRect(0, 0, surface.width, surface.height);
+    const end = Math.min(words.length, first + surface.width / width);
+    const x = (token) => (token + 0.5 - first) * width;
+    Object.assign(context, { fillStyle: ink, font: FONT, textAlign: "center" });
+    context.textBaseline = "middle";
+    if (width >= 3)
+      for (let token = Math.ceil(first); token < end; token++) {
+        if (recording.pieces[token].special && width >= MARK)
+          context.fillText("◇", x(token), TICK + 4);
+        else context.fillRect(Math.round(x(token)), 0, 1, TICK);
+      }
+    context.textAlign = "right";
+    for (const token of written(words, width, [selected, pointed])) {
+      if (token + 0.5 < first || token + 0.5 > end) continue;
+      const bold = token === pointed || token === selected;
+      context.fillStyle = token === selected ? SELECTED : ink;
+      context.fillRect(Math.round(x(token)), 0, 1, TICK);
+      context.save();
+      context.translate(x(token), TICK + 2);
+      context.rotate(-Math.PI / 2);
+      if (bold) context.font = `bold ${FONT}`;
+      context.fillText(words[token], 0, 0);
+      context.restore();
+    }
   }
 }

@@ -177,7 +177,7 @@ def seeded(page):
 
 @pytest.fixture
 def download(tmp_path):
-    """Clicks "png", "svg" or "npz", and returns the file and its address."""
+    """Clicks "png" or "npz", and returns the file and its address."""
 
     def click(page, kind):
         with page.tab.expect_download() as download:

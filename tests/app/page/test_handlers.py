@@ -97,7 +97,7 @@ def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
     monkeypatch.setattr(handlers.engine.models, "fetch", fetch)
 
     async def scene():
-        slow = asyncio.create_task(last(handlers.prepare("fixed")))
+        slow = asyncio.create_task(handlers.prepare("fixed"))
         while not waiting.is_set():
             await asyncio.sleep(0.01)
         await last(handlers.complete("abc", new_session(), "tiny", **VALUES))
@@ -151,7 +151,7 @@ def test_leaving_while_a_model_loads_takes_it_off_the_queue(handlers, monkeypatc
     )
 
     async def scene():
-        task = asyncio.create_task(last(handlers.prepare("fixed")))
+        task = asyncio.create_task(handlers.prepare("fixed"))
         while not made:
             await asyncio.sleep(0)
         task.cancel()
