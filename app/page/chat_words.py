@@ -1,6 +1,8 @@
 """The words of the chat: how strong each still is, the answer without some, and what one needed."""
 
 import asyncio
+import re
+from difflib import SequenceMatcher
 from weakref import WeakKeyDictionary
 
 import gradio as gr
@@ -11,10 +13,12 @@ from mlx_gateloop.watch import EndlessTrace
 from ..generation.counterfactual import Dependence, answer_again, ask_dependence
 from ..generation.engine import Engine
 from ..generation.run import Run, public_line
+from ..generation.words import SHOWN
 from . import scripts
 from .news import News, ask, base64_of, strengths
 
 WAIT_SECONDS = 0.02  # between two looks at a result
+WORDS = re.compile(r"\s*\w+|\s*\S|\s+")  # blanks belong to the word after them
 
 
 def chat_words(engine: Engine, news: News) -> gr.HTML:
@@ -67,7 +71,7 @@ def chat_words(engine: Engine, news: News) -> gr.HTML:
             return {"error": public_line(str(error))}
 
     async def again(request: object) -> dict[str, object] | None:
-        return await ask(runs, request, 1, lambda run, _, have: _again(others, run, have), pool)
+        return await ask(runs, request, 0, lambda run, _: _again(run, others.get(run)), pool)
 
     async def undo(request: object) -> dict[str, object] | None:
         return await ask(runs, request, 0, end, pool)
@@ -87,15 +91,22 @@ def chat_words(engine: Engine, news: News) -> gr.HTML:
     )
 
 
-def _again(others: "WeakKeyDictionary[Run, Run]", run: Run, have: int) -> dict[str, object] | None:
-    """Return the news of the other answer since `have` tokens."""
-    if (other := others.get(run)) is None:
+def _again(run: Run, other: Run | None) -> dict[str, object] | None:
+    """Return the answer and the other one, each in parts that are the same or changed."""
+    if other is None:
         return None
-    done = other.done
-    texts = [piece.text for piece in other.pieces[other.answer_begin :]]
-    have = min(max(have - 1, 0), len(texts))  # the last one may have got its end
-    news = {"start": have, "texts": texts[have:], "done": done, "error": other.error}
-    return {"again": other.id, **news}
+    done, error = other.done, other.error
+    before, after = (WORDS.findall(text.translate(SHOWN)) for text in (run.text, other.text))
+    rest = [] if done else before[len(after) :]  # while the other grows
+    matcher = SequenceMatcher(None, before[: len(before) - len(rest)], after, autojunk=False)
+    parts: dict[str, list[tuple[str, bool]]] = {"before": [], "after": []}
+    for tag, first, stop, begin, end in matcher.get_opcodes():
+        for side, words in (("before", before[first:stop]), ("after", after[begin:end])):
+            if words:
+                parts[side].append(("".join(words), tag != "equal"))
+    if rest:
+        parts["before"].append(("".join(rest), False))
+    return {"again": other.id, "done": done, "error": error, **parts}
 
 
 async def _dependence(

@@ -16,12 +16,10 @@ from ..generation.run import Run
 from ..generation.states import as_messages
 from ..generation.words import SHOWN
 from ..server import request_values
-from .news import Feed, News, follows, shown
+from .news import News, follows, shown, updates
 from .status import described, status
 from .visits import History, Visits
 
-UPDATE_SECONDS = 0.12  # between updates, each of which costs the page a layout
-FIRST_SECONDS = 0.02  # between looks for the first token
 LEAVING_SECONDS = 5
 NO_VIEW: dict[str, object] = {
     "hint": "The view begins with the next answer: send a message, or retry the last one."
@@ -168,7 +166,7 @@ class Handlers:
         run = self.visits.run(kept)
         end = time.monotonic() + LEAVING_SECONDS
         while run is not None and not run.done and time.monotonic() < end:
-            await asyncio.sleep(FIRST_SECONDS)
+            await asyncio.sleep(0.05)
         return kept, kept, *self._shows(*self.visits.get(kept))
 
     def forget(self, session: str) -> None:
@@ -252,7 +250,7 @@ class Handlers:
                     return
             for model, prompt in asked:
                 runs.append(self._submit(model, prompt, where, values))
-            async for update in self._updates(runs, earlier, tab == "chat"):
+            async for update in updates(self.news, runs, earlier, tab == "chat"):
                 if replaced():
                     return
                 yield update
@@ -267,23 +265,6 @@ class Handlers:
                 run.cancel()
             if not replaced():
                 self._running.pop(where, None)  # another thread may have been faster
-
-    async def _updates(
-        self, runs: Sequence[Run], earlier: Run | None, chat: bool
-    ) -> AsyncIterator[list[tuple[Run, Any]]]:
-        """Yield runs and the values of their views whenever there is something new."""
-        feeds = [Feed(self.news, run, earlier, chat) for run in runs]
-        last: object = None
-        while True:
-            done = all(run.done for run in runs)  # asked first: the last yield shows the end
-            now = [(len(run.pieces), run.done) for run in runs]
-            if now != last:
-                yield [(run, await feed()) for run, feed in zip(runs, feeds, strict=True)]
-                last = now
-            if done:
-                break
-            begun = all(run.stats.tokens for run in runs)
-            await asyncio.sleep(UPDATE_SECONDS if begun else FIRST_SECONDS)
 
 
 def new_session() -> str:

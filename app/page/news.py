@@ -1,9 +1,10 @@
 """What a page has not got yet of a run: columns of a layer, texts, words and their strengths."""
 
+import asyncio
 import base64
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import takewhile
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -20,6 +21,8 @@ from ..generation.worker_pool import WorkerPool
 from .sharing import file_name, has_system
 
 T = TypeVar("T")
+UPDATE_SECONDS = 0.12  # between updates, each of which costs the page a layout
+FIRST_SECONDS = 0.02  # between looks for the first token
 RESETS_EVERY = 32  # tokens, and a share of a long text: they need a look at all of it
 MOST_COLUMNS, MOST_BYTES = 1024, 4 * 2**20  # at once; the page asks for the rest
 UNKNOWN = 0  # the code of a strength that is not recorded
@@ -144,6 +147,24 @@ class Feed:
         latest = self._news.latest(run, run.trace, self._sent)
         self._sent = int(latest["tokens"])  # type: ignore[call-overload]
         return json.dumps(latest, ensure_ascii=False, separators=(",", ":"))
+
+
+async def updates(
+    news: News, runs: Sequence[Run], earlier: Run | None, chat: bool
+) -> AsyncIterator[list[tuple[Run, dict[str, object] | None]]]:
+    """Yield runs with the values of their views, whenever there is something new, to their end."""
+    feeds = [Feed(news, run, earlier, chat) for run in runs]
+    last: object = None
+    while True:
+        done = all(run.done for run in runs)  # asked first: the last yield shows the end
+        now = [(len(run.pieces), run.done) for run in runs]
+        if now != last:
+            yield [(run, await feed()) for run, feed in zip(runs, feeds, strict=True)]
+            last = now
+        if done:
+            break
+        begun = all(run.stats.tokens for run in runs)
+        await asyncio.sleep(UPDATE_SECONDS if begun else FIRST_SECONDS)
 
 
 def follows(run: Run, earlier: Run | None) -> dict[str, Any]:

@@ -153,7 +153,9 @@ class Page:
     def leave(self) -> None:
         """Go to an empty page, which ends what runs for this one; nothing is kept of it."""
         self._forget()
+        before = list(self.problems)
         self.tab.goto("about:blank")
+        self.problems = before  # Gradio reports streams that it ends itself
 
     def _forget(self) -> None:
         self.tab.evaluate("() => { sessionStorage.clear(); localStorage.clear(); }")

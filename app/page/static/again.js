@@ -1,5 +1,4 @@
 import { plain } from "../../../mlx_gateloop/watch/shared/plain.js";
-import { compare } from "./word_diff.js";
 
 const INTERVAL_MS = 120; // between requests
 export const NO_REPLY = "The server is busy, or keeps this answer no longer: retry it.";
@@ -28,10 +27,9 @@ export class Again {
    * @param {string} run
    * @param {import("./word_list.js").Choice} choice The words that are left out.
    * @param {string} name Of them.
-   * @param {string} answer As it was.
    * @returns {Promise<string | undefined>} At its end; what went wrong.
    */
-  async open(run, { first, stop }, name, answer) {
+  async open(run, { first, stop }, name) {
     const forgotten = { first, stop };
     Object.assign(this, { run, forgotten });
     this.element.hidden = true;
@@ -42,43 +40,36 @@ export class Again {
     this.element.hidden = false;
     this.going = true;
     this.find(".title").textContent = `Without ${name}`;
-    this.#show(answer, "", false);
+    for (const place of [".original", ".without"]) this.#fill(place, [], "del");
     this.find(".note").textContent = "The answer is given again …";
     this.element.scrollIntoView({ block: "nearest" });
-    return this.#follow(run, begun.again, forgotten, answer);
+    return this.#follow(run, begun.again, forgotten);
   }
 
-  async #follow(run, again, forgotten, answer) {
-    const texts = [];
+  async #follow(run, again, forgotten) {
     for (let done = false; !done; ) {
-      const news = await this.server.again([run, texts.length]).catch(() => null);
+      const news = await this.server.again([run]).catch(() => null);
       if (this.forgotten !== forgotten) return;
       if (!news || news.error) return this.#fail(news?.error ?? NO_REPLY);
       if (news.again !== again) {
         this.run = null; // the other page's answer goes on
         return this.#fail("Another page has left out other words.");
       }
-      texts.splice(news.start, texts.length, ...news.texts);
+      this.#fill(".original", news.before, "del");
+      this.#fill(".without", news.after, "ins");
       done = news.done;
-      this.#show(answer, texts.join(""), done);
       if (!done) await new Promise((wake) => setTimeout(wake, INTERVAL_MS));
     }
     this.going = false;
-    const same = texts.join("") === answer;
+    const same = !this.find("del") && !this.find("ins");
     this.find(".note").textContent = same
       ? `Nothing changed. ${SAME}`
       : `What changed is marked. ${SAME}`;
   }
 
-  #show(before, after, whole) {
-    const parts = compare(before, after, whole);
-    this.#fill(".original", parts.before, "del");
-    this.#fill(".without", parts.after, "ins");
-  }
-
-  /** Show parts of a text; what a model wrote is only ever set as textContent. */
+  /** Show parts of a text, [text, changed]; what a model wrote is only ever set as textContent. */
   #fill(place, parts, mark) {
-    const elements = parts.map(({ text, changed }) => {
+    const elements = parts.map(([text, changed]) => {
       const element = document.createElement(changed ? mark : "span");
       element.textContent = plain(text);
       return element;

@@ -170,8 +170,7 @@ export class ChatWords {
 
   /** Let the answer be given again without the chosen words. */
   async forget() {
-    const text = this.text.messages[this.answer]?.text ?? "";
-    const done = this.again.open(this.run, this.choice, this.name, text);
+    const done = this.again.open(this.run, this.choice, this.name);
     this.paint();
     const error = await done;
     if (error) this.say(error);

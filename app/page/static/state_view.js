@@ -203,14 +203,8 @@ export class StateView {
 
   #drawLegends() {
     const legends = { half: MEAN_COLOURS, turn: PHASE_COLOURS, mean: MEAN_COLOURS };
-    for (const [name, colours] of Object.entries(legends)) {
-      const canvas = this.find(name);
-      const context = canvas.getContext("2d");
-      for (let x = 0; x < canvas.width; x++) {
-        context.fillStyle = css(colours[Math.round((x / (canvas.width - 1)) * 255)]);
-        context.fillRect(x, 0, 1, canvas.height);
-      }
-    }
+    for (const [name, colours] of Object.entries(legends))
+      this.find(name).style.background = `linear-gradient(90deg, ${[...colours].map(css)})`;
   }
 
   // ---- one token ----

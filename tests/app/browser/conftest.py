@@ -55,11 +55,6 @@ class Visitor(Page):
 
 
 @pytest.fixture(scope="session")
-def watch():
-    return WATCH
-
-
-@pytest.fixture(scope="session")
 def endless_models(tmp_path_factory):
     """Models that never write a token that ends an answer.
 

@@ -47,20 +47,9 @@ def test_programs_can_ask_too(client):
     np.testing.assert_allclose(magnitude.mean(2).T, mean, atol=0.01)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seed": "abc"}, "seed: expected a number, got 'abc'"),
-        ({"temperature": "inf"}, "temperature: expected a number, got 'inf'"),
-        ({"max_tokens": 1.5}, "max_tokens: expected a whole number, got 1.5"),
-        ({"prompt": [{"role": "x"}]}, "prompt: expected a text, got [{'role': 'x'}]"),
-        ({"model": "<'x'>"}, "model: there is no \"<'x'>\"; choose one of: "),
-    ],
-)
-def test_an_error_is_one_plain_line_without_a_traceback(client, server, options, message):
-    with pytest.raises(AppError) as error:
-        client.predict(**{"prompt": "abc"} | options, api_name="/generate")
-    assert str(error.value).startswith(message)
+def test_an_error_is_one_plain_line_without_a_traceback(client, server):
+    with pytest.raises(AppError, match=r"^model: there is no \"<'x'>\"; choose") as error:
+        client.predict("abc", model="<'x'>", api_name="/generate")
     assert "\n" not in str(error.value)
     assert "Traceback" not in server.log.read_text()
 

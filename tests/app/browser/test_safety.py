@@ -1,8 +1,6 @@
 """Things that the page and the server must not do."""
 
 import http.client
-import subprocess
-import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -13,8 +11,6 @@ import pytest
 from gradio_client import Client
 from helpers.browser import new_context
 from mlx_gateloop.app.server import middleware
-
-from mlx_gateloop.cli import main
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -57,13 +53,6 @@ def test_a_foreign_host_is_refused(server):
     for path in ("", "config", "gradio_api/info", "gradio_api/component_server"):
         answer = request(server.url + path, headers={"Host": "evil.example"})
         assert answer.status == 400
-
-
-def test_every_answer_carries_the_policy(server):
-    policy = request(server.url).headers["content-security-policy"]
-    assert "default-src 'self'" in policy
-    assert "frame-ancestors 'none'" in policy
-    assert "http" not in policy
 
 
 def test_uploads_and_large_requests_are_refused(server):
@@ -138,31 +127,6 @@ def test_nobody_outside_is_asked(page, server):
     assert "asked outside" not in server.log.read_text()
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [
-        "s.connect_ex(('192.0.2.1', 9))",
-        "s.sendto(b'x', ('192.0.2.1', 9))",
-        # as the server's own code would: in the loop that uvicorn makes
-        "import asyncio, uvicorn; loop = uvicorn.Config(None).get_loop_factory()();"
-        "loop.run_until_complete(loop.create_datagram_endpoint("
-        "asyncio.DatagramProtocol, remote_addr=('192.0.2.1', 9)))",
-    ],
-)
-def test_the_watch_sees_who_asks_outside(watch, ask):
-    code = f"""{watch}
-import socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-try:
-    s.connect_ex(("127.0.0.1", 9)); {ask}
-except OSError:
-    pass
-"""
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
-    assert said.count("asked outside") == 1, said
-    assert "192.0.2.1" in said
-
-
 @pytest.fixture(scope="module")
 def locked(start_server):
     """A server that asks for a password."""
@@ -216,12 +180,3 @@ def test_after_the_login_everything_works(locked, browser, new_page):
     assert request(download.value.url).status == 401  # a stranger has the address
     client = Client(locked.url, auth=("me", "se:cret"), verbose=False)
     assert client.predict("abc", max_tokens=3, api_name="/generate")["tokens"] == 3
-
-
-@pytest.mark.parametrize("open_to_others", [["--share"], ["--host", "0.0.0.0"], ["--host", "::"]])
-def test_others_need_a_password(open_to_others, capsys):
-    assert main(["app", *open_to_others, "--port", "1"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert "--auth" in error
-    assert error.count("\n") == 1

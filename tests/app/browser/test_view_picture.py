@@ -11,7 +11,6 @@ AS_SHOWN_ANEW = """() => {
   const gl = document.querySelector('#chat-view .gl'), names = ['magnitude', 'phase', 'layers'];
   const pixels = () => names.map(name => gl.querySelector(`.${name}`)).map(canvas =>
     canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data);
-  gl.view.recording.resets = new Set();  // new ones make everything be painted
   gl.view.draw();  // what has just come
   const before = pixels();
   gl.view.heatmaps.show();  // all of it

@@ -8,6 +8,8 @@ import weakref
 
 import numpy as np
 import pytest
+from mlx_gateloop.app.generation.run import Run, Token
+from mlx_gateloop.app.generation.words import SHOWN
 from mlx_gateloop.app.page import chat_words
 from mlx_gateloop.app.page.news import News
 
@@ -38,19 +40,39 @@ def test_words_are_as_strong_as_when_a_word_was_read(ask, news, run):
         assert ask("strong", run.id, at) is None
 
 
-def test_the_other_answer_comes_in_parts_and_ends_with_undo(ask, run, until):
-    assert ask("again", run.id, 0) is None
-    begun = ask("forget", run.id, 0, 2)
-    texts, answer = [], {"done": False}
+def test_the_other_answer_is_compared_and_ends_with_undo(ask, run):
+    def text(side):
+        return "".join(part for part, _ in answer[side])
+
+    assert ask("again", run.id) is None
+    begun, answer = ask("forget", run.id, 0, 2), {"done": False}
     while not answer["done"]:
-        answer = ask("again", run.id, len(texts))
+        answer = ask("again", run.id)
         assert answer["again"] == begun["again"]
-        texts[answer["start"] :] = answer["texts"]
+        assert text("before") == run.text.translate(SHOWN)
     assert answer["error"] is None
-    assert texts == run.forgotten[0].answer
+    assert text("after") == "".join(run.forgotten[0].answer).translate(SHOWN)
     assert ask("undo", run.id) == {}
-    assert ask("again", run.id, 0) is None
+    assert ask("again", run.id) is None
     assert "before the last answer" in ask("forget", run.id, 0, 10**9)["error"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "done", "expected"),
+    [
+        ("a b", "a b", True, ([("a b", False)], [("a b", False)])),
+        ("a b c", "a x c", True, ([("a", False), (" b", True), (" c", False)],) * 2),
+        ("a b c", "a", False, ([("a", False), (" b c", False)], [("a", False)])),
+        ("a b c", "a", True, ([("a", False), (" b c", True)], [("a", False)])),
+        ("", "", True, ([], [])),
+    ],
+)
+def test_words_that_changed_are_told_from_those_that_did_not(before, after, done, expected):
+    runs = [Run("tiny", pieces=[Token(text, 0, "answer")]) for text in (before, after)]
+    runs[1].done = done
+    answer = chat_words._again(*runs)
+    changed = [(text.replace(" x", " b"), part) for text, part in answer["after"]]
+    assert (answer["before"], changed) == expected
 
 
 def test_what_a_word_needed(ask, news, run):
