@@ -28,13 +28,13 @@ demo: .venv/installed
 
 # Makes the embedded models anew, three hours.
 embedded: .venv/installed-all
-	$(BIN)/python -m app.embedded_models.build.corpus runs/corpus
-	$(BIN)/python -m app.embedded_models.build.library runs/library
+	$(BIN)/python -m benchmarks.embedded_models.corpus runs/corpus
+	$(BIN)/python -m benchmarks.embedded_models.library runs/library
 	for made in demo:corpus demo-fixed:corpus code:library; do name=$${made%:*}; \
 	  $(BIN)/gateloop train --config $$name --data runs/$${made#*:} --out runs/$$name && \
-	  $(BIN)/python -m app.embedded_models.build.package runs/$$name app/embedded_models/$$name || exit; \
+	  $(BIN)/python -m benchmarks.embedded_models.package runs/$$name app/embedded_models/$$name || exit; \
 	done
-	$(BIN)/python -m app.embedded_models.build.lab runs/lab app/embedded_models/lab
+	$(BIN)/python -m benchmarks.embedded_models.lab runs/lab app/embedded_models/lab
 
 screenshots: .venv/installed-dev
 	$(BIN)/python docs/screenshots.py

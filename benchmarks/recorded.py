@@ -1,6 +1,6 @@
 """Run a command and print what it prints as a record: its title, command, machine and versions.
 
-    python benchmarks/recorded.py "Channels" python -m app.embedded_models.build.channels DIR
+    python benchmarks/recorded.py "Channels" python -m benchmarks.embedded_models.channels DIR
 
 Ends with the command's exit code, and without a record if it fails.
 """

@@ -4,7 +4,7 @@ import time
 
 import pytest
 from helpers.models import save_tiny_model
-from mlx_gateloop.app.embedded_models.build import library
+from helpers.unread import unread  # noqa: F401
 from mlx_gateloop.app.generation.engine import Engine
 from mlx_gateloop.app.generation.models import Models
 from mlx_gateloop.app.generation.run import Limits
@@ -12,15 +12,6 @@ from mlx_gateloop.app.generation.run import Limits
 from mlx_gateloop.generate import Sampling
 
 PATIENCE = 120  # seconds; a busy machine may need many of them
-
-
-@pytest.fixture(scope="session")
-def unread():
-    """The files of Python's library that the embedded model `code` has not read."""
-    try:
-        return library.unread(library.MODELS / "code")
-    except SystemExit as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,13 @@ import mlx.core as mx
 import pytest
 import yaml
 from mlx.utils import tree_flatten
-from mlx_gateloop.app.embedded_models.build import completions, package
-from mlx_gateloop.app.embedded_models.build.corpus import questions
-from mlx_gateloop.app.embedded_models.build.package import MOST_BYTES, sums, thinned
 from mlx_gateloop.app.generation.models import SUMS, Models
 from mlx_gateloop.app.page.examples import CHAT_EXAMPLES
 
 import mlx_gateloop as gl
+from benchmarks.embedded_models import completions, package
+from benchmarks.embedded_models.corpus import questions
+from benchmarks.embedded_models.package import MOST_BYTES, sums, thinned
 from mlx_gateloop import app
 from mlx_gateloop.commands.train import CONFIGS
 from mlx_gateloop.errors import InputError

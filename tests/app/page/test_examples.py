@@ -1,7 +1,8 @@
 """The texts that the page offers to try."""
 
-from mlx_gateloop.app.embedded_models.build.corpus import questions
 from mlx_gateloop.app.page.examples import CHAT_EXAMPLES, TEXT_EXAMPLES
+
+from benchmarks.embedded_models.corpus import questions
 
 
 def test_texts_are_beginnings_from_files_that_code_has_not_read(unread):

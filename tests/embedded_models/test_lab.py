@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mlx_gateloop.app.embedded_models.build import lab
-from mlx_gateloop.app.embedded_models.build.package import sums
 from mlx_gateloop.app.generation.files import SUMS
 
+from benchmarks.embedded_models import lab
+from benchmarks.embedded_models.package import sums
 from mlx_gateloop import app
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.io.models import load_model

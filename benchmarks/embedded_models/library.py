@@ -1,6 +1,6 @@
 """The text of a model that writes code and answers: Python's library and its documentation.
 
-`python -m app.embedded_models.build.library FOLDER` writes FOLDER/train.jsonl and valid.jsonl, for
+`python -m benchmarks.embedded_models.library FOLDER` writes FOLDER/train.jsonl and valid.jsonl, for
 `gateloop train --data FOLDER`. The files of `held_out` are in neither, nor is their documentation,
 except texts of less than `QUOTATION` letters. The validation part is files alone: of the
 conversations every one is read many times.
@@ -21,7 +21,7 @@ from .corpus import familiar, quotations, spaced, write
 
 VALIDATION = 0.03  # of the files
 COPIES = 26  # of a conversation about a familiar name: as the text is read several times
-MODELS = Path(__file__).parents[1]
+MODELS = Path(__file__).parents[2] / "app" / "embedded_models"
 # SHA-256 of the held-out files of Python 3.11.7, whose other files `code` has read.
 UNREAD = "db52742bcf272fcbc2a824d0a44e1d0694455b96326eddd702d47e3be851c6db"
 

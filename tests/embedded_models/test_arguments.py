@@ -5,15 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from mlx_gateloop.app.embedded_models.build.arguments import (
+
+from benchmarks.embedded_models.arguments import (
     check_own,
     errors_in_one_line,
     paths,
 )
-
 from mlx_gateloop.errors import InputError
 
-COMMANDS = "package channel_picture lab library channels corpus completions"
+COMMANDS = "package lab library channels corpus completions"
 
 
 def test_paths_come_in_their_order(monkeypatch):
@@ -27,7 +27,7 @@ def test_paths_come_in_their_order(monkeypatch):
 def test_a_path_that_is_missing_ends_with_the_usage(name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [name])
     with pytest.raises(SystemExit) as caught:
-        runpy.run_module(f"app.embedded_models.build.{name}", run_name="__main__")
+        runpy.run_module(f"benchmarks.embedded_models.{name}", run_name="__main__")
     assert caught.value.code == 2
     assert "the following arguments are required" in capsys.readouterr().err
 

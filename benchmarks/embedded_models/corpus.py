@@ -1,6 +1,6 @@
 """The text of the embedded models: Python's documentation, and questions about it.
 
-`python -m app.embedded_models.build.corpus FOLDER` writes FOLDER/corpus.jsonl, for
+`python -m benchmarks.embedded_models.corpus FOLDER` writes FOLDER/corpus.jsonl, for
 `gateloop train --data FOLDER`.
 """
 

@@ -1,6 +1,6 @@
 """Channels of a model that follow the structure of code, found by correlation.
 
-`python -m app.embedded_models.build.channels app/embedded_models/code` reads the beginnings of the
+`python -m benchmarks.embedded_models.channels app/embedded_models/code` reads the beginnings of the
 held-out files and prints Markdown: for each feature of `structure` the channels whose magnitude
 |a|, and whose state, correlate most with it. They are chosen on every other file; the correlation
 on the rest, which took no part in the choice, stands beside, and that of a model of the same size

@@ -3,8 +3,8 @@
 import hashlib
 
 import pytest
-from mlx_gateloop.app.embedded_models.build import library
 
+from benchmarks.embedded_models import library
 from mlx_gateloop.data import pydocs, python_source
 from mlx_gateloop.errors import InputError
 

@@ -3,8 +3,8 @@
 from collections import Counter
 
 import pytest
-from mlx_gateloop.app.embedded_models.build import corpus
 
+from benchmarks.embedded_models import corpus
 from mlx_gateloop.data import load_documents, pydocs
 
 

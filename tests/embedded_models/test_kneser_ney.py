@@ -4,7 +4,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from mlx_gateloop.app.embedded_models.build.kneser_ney import KneserNey
+
+from benchmarks.embedded_models.kneser_ney import KneserNey
 
 VOCABULARY = 7
 

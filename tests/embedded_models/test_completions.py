@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mlx_gateloop.app.embedded_models.build import completions
-from mlx_gateloop.app.embedded_models.build.completions import Written
-from mlx_gateloop.app.embedded_models.build.kneser_ney import KneserNey
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 import mlx_gateloop as gl
+from benchmarks.embedded_models import completions
+from benchmarks.embedded_models.completions import Written
+from benchmarks.embedded_models.kneser_ney import KneserNey
 from mlx_gateloop import app
 from mlx_gateloop.data import Corpus, encode
 from mlx_gateloop.errors import InputError

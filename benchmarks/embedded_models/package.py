@@ -1,6 +1,6 @@
 """From a training run to a directory of `app/embedded_models`: quantized, short log, hashes.
 
-    python -m app.embedded_models.build.package runs/demo app/embedded_models/demo
+    python -m benchmarks.embedded_models.package runs/demo app/embedded_models/demo
 
 The second directory is replaced if such a model is there. README.md, the model's card, is written
 by hand: it stays, and has no hash.
@@ -12,11 +12,12 @@ import shutil
 import sys
 from pathlib import Path
 
+from mlx_gateloop.app.generation.files import SUMS
+
 from mlx_gateloop.__main__ import main as gateloop
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import staged
 
-from ...generation.files import SUMS
 from .arguments import check_own, errors_in_one_line, paths
 
 BITS, GROUP = 8, 64

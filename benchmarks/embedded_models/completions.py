@@ -1,6 +1,6 @@
 """Scores of models that write code: on files that they have not read, beside a 5-gram.
 
-    python -m app.embedded_models.build.completions app/embedded_models/code
+    python -m benchmarks.embedded_models.completions app/embedded_models/code
 
 prints Markdown: the bits for each byte of the held-out files; how many of 200 function bodies
 `ast.parse` accepts, with Wilson's 95% interval; how many questions about the documentation are

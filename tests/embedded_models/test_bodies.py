@@ -1,7 +1,8 @@
 """The functions whose bodies a model writes, and the test of what it wrote."""
 
 import pytest
-from mlx_gateloop.app.embedded_models.build.bodies import CONTEXT, body, functions
+
+from benchmarks.embedded_models.bodies import CONTEXT, body, functions
 
 FILE = '''import os
 

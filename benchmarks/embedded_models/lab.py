@@ -1,6 +1,6 @@
 """The two models of the Memory lab: trained, tested and packaged.
 
-    python -m app.embedded_models.build.lab runs/lab app/embedded_models/lab
+    python -m benchmarks.embedded_models.lab runs/lab app/embedded_models/lab
 
 README.md, the card of both, is written by hand and stays.
 """
@@ -10,10 +10,11 @@ import shutil
 import sys
 from pathlib import Path
 
+from mlx_gateloop.app.generation.files import SUMS
+
 from mlx_gateloop.__main__ import main as gateloop
 from mlx_gateloop.io.files import staged
 
-from ...generation.files import SUMS
 from .arguments import errors_in_one_line, paths
 from .package import sums, thinned
 

@@ -3,9 +3,9 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_gateloop.app.embedded_models.build import channels
-from mlx_gateloop.app.embedded_models.build.structure import FEATURES, structure
 
+from benchmarks.embedded_models import channels
+from benchmarks.embedded_models.structure import FEATURES, structure
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import byte_tokenizer
 from mlx_gateloop.watch import trace_of

@@ -1,0 +1,1 @@
+from helpers.unread import unread  # noqa: F401
