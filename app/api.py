@@ -9,8 +9,8 @@ import numpy as np
 from gradio.events import api
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.watch import EndlessTrace
-from mlx_gateloop.watch.measures import HIGH, LOW
+from mlx_gateloop.watch import Trace
+from mlx_gateloop.watch.sharing import HIGH, LOW
 
 from .generation.engine import Engine
 from .generation.run import Run
@@ -87,7 +87,7 @@ async def _finish(run: Run, max_tokens: int) -> None:
         raise InputError(run.error)
 
 
-def _check_size(trace: EndlessTrace, tokens: int) -> None:
+def _check_size(trace: Trace, tokens: int) -> None:
     if 2 * tokens * sum(trace.channels) > MOST_TRANSITIONS:
         most = MOST_TRANSITIONS // (2 * sum(trace.channels))
         raise InputError(
@@ -111,7 +111,7 @@ async def _answer(run: Run, pool: WorkerPool) -> dict[str, Any]:
     return answer
 
 
-def _transitions(trace: EndlessTrace) -> dict[str, Any]:
+def _transitions(trace: Trace) -> dict[str, Any]:
     layers = [trace.columns(layer) for layer in range(trace.layers)]
     shapes = [list(columns.shape) for columns in layers]
     answer = {

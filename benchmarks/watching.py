@@ -21,8 +21,8 @@ from mlx_gateloop.app.generation.run import Run, Token
 from mlx_gateloop.app.page import state_view
 
 import mlx_gateloop as gl
-from mlx_gateloop.watch.endless import EndlessTrace
 from mlx_gateloop.watch.layer import Columns, Layer
+from mlx_gateloop.watch.trace import Trace
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from helpers.recurrent import recurrent_model
@@ -63,7 +63,7 @@ def append() -> None:
     phase, read = rng.normal(size=(2, AT_ONCE, CHANNELS)).astype(np.float32)
     reads = dict.fromkeys(("query", "key"), read[:, :, None])
     names = (f"layers.{layer}" for layer in range(LAYERS))
-    trace = EndlessTrace([Layer(name, "gate loop") for name in names], 256 << 20, window=256)
+    trace = Trace([Layer(name, "gate loop") for name in names], 256 << 20, window=256)
     began = time.process_time()
     for _ in range(TOKENS // AT_ONCE):
         trace.append([Columns(rate, phase, reads)] * LAYERS)

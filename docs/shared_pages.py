@@ -55,7 +55,7 @@ def of_answer(name: str) -> str:
         left_out = [texts.index(word) for word in words]  # of the question
         cache = gl.watch.without(model, prompt[:-1], left_out)
         other = answer(model, tokenizer, cache, prompt[-1:])
-        forgotten.append(gl.watch.Forgotten(left_out, token_texts(tokenizer, other)))
+        forgotten.append(gl.watch.Counterfactual(left_out, token_texts(tokenizer, other)))
     kinds, title = kinds_of(texts, len(prompt)), f"{QUESTION} Asked of the model {name}"
     return gl.watch.share(recorder.trace, texts, kinds, forgotten=forgotten, title=title)
 

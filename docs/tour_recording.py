@@ -17,8 +17,8 @@ from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.io.models import load_model
 from mlx_gateloop.ops import gate_loop
 from mlx_gateloop.tokenizer import token_texts
-from mlx_gateloop.watch import EndlessTrace
-from mlx_gateloop.watch.measures import KEPT
+from mlx_gateloop.watch import Trace
+from mlx_gateloop.watch.trace import KEPT
 
 EMBEDDED = ROOT / "app" / "embedded_models"
 OUT = ROOT / "app" / "page" / "static" / "tour.json"
@@ -81,7 +81,7 @@ def updates(model: gl.Model, ids: list[int]) -> dict[str, list[Any]]:
     return seen
 
 
-def forgets(trace: EndlessTrace) -> np.ndarray:
+def forgets(trace: Trace) -> np.ndarray:
     """Compute the share of the channels that usually remember which forget at each token.
 
     A token where it is a quarter is a reset: docs/resets.md.

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.watch import Forgotten
+from mlx_gateloop.watch import Counterfactual
+from mlx_gateloop.watch.ablation import depending
 from mlx_gateloop.watch.checks import check_model
-from mlx_gateloop.watch.dependence import depending
 
 from .decoder import Decoder, Request
 from .engine import Engine
@@ -43,7 +43,7 @@ class Again(Request):
             answer = run.pieces[run.answer_begin :]
             texts = ["" if piece.special else piece.text for piece in answer]
             kept = self.original.forgotten
-            if (new := Forgotten(list(self.left_out), texts)) not in kept:
+            if (new := Counterfactual(list(self.left_out), texts)) not in kept:
                 kept.append(new)
             del kept[:-MOST_FORGOTTEN]
 

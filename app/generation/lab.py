@@ -13,7 +13,7 @@ from mlx_gateloop.data.memory_horizon import answers
 from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.io.models import LOADED, load_model
 from mlx_gateloop.model.lm import Model
-from mlx_gateloop.watch import EndlessTrace, recording
+from mlx_gateloop.watch import Trace, recording
 
 from .files import compare, sha256
 
@@ -85,16 +85,16 @@ def checked(cells: object) -> list[int]:
     return cells
 
 
-def strengths(trace: EndlessTrace) -> str:
+def strengths(trace: Trace) -> str:
     """Encode what is left of each token after every later one, a row for each, in base64.
 
-    0 to 255 are square roots of `EndlessTrace.fading`, of which a row's greatest is 255.
+    0 to 255 are square roots of `Trace.retention`, of which a row's greatest is 255.
     """
-    rows = [np.sqrt(row / row.max()) for row in trace.fadings()]
+    rows = [np.sqrt(row / row.max()) for row in trace.retentions()]
     return base64.b64encode(np.rint(255 * np.concatenate(rows)).astype(np.uint8)).decode()
 
 
-def _read(model: Model, inputs: np.ndarray) -> tuple[list[int], EndlessTrace]:
+def _read(model: Model, inputs: np.ndarray) -> tuple[list[int], Trace]:
     with recording(model, window=MOST_CELLS) as recorder:
         answered = np.array(model(mx.array(inputs))[0].argmax(-1))
     return answered.tolist(), recorder.trace

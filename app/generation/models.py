@@ -12,7 +12,7 @@ from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.io.checks import check
 from mlx_gateloop.io.models import HUB_ID, LOADED, load_weights
 from mlx_gateloop.model.lm import Model, ModelArgs
-from mlx_gateloop.watch import Tapped
+from mlx_gateloop.watch import Instrumented
 
 from ..server.isolation import Bounds, InProcess, Isolated
 from .caches import Layout, layout
@@ -56,14 +56,14 @@ class LoadedModel:
 
     Args:
         model: The model.
-        tapped: The same, for recordings.
+        instrumented: The same, for recordings.
         layout: Forms of what its caches hold.
         tokenizer: Its tokenizer; one of a foreign model is in a process of its own.
         fingerprint: SHA-256 of the files that determine its output.
     """
 
     model: nn.Module
-    tapped: Tapped
+    instrumented: Instrumented
     layout: Layout
     tokenizer: InProcess | Isolated
     fingerprint: str
@@ -158,7 +158,7 @@ class Models:
             form = layout(model)
         except Exception as error:  # of a model that is none of text, or whose sizes do not fit
             raise InputError(f"{name}: cannot be run: {one_line(error)}") from error
-        return LoadedModel(model, Tapped(model), form, tokenizer, fingerprint_of(digests))
+        return LoadedModel(model, Instrumented(model), form, tokenizer, fingerprint_of(digests))
 
     def key(self, name: str) -> str:
         """Return what is the same for all names of a model, such as "demo" and "./demo"."""

@@ -41,13 +41,13 @@ class Reader:
                 run.begin = start.pieces  # first: the earlier answers are not this one's
                 run.pieces += earlier.pieces[: start.pieces]
             self.recording = Recording(
-                loaded.tapped, limits.trace_bytes // 2, limits.input_tokens, run.trace
+                loaded.instrumented, limits.trace_bytes // 2, limits.input_tokens, run.trace
             )
 
     def read(self, tokens: mx.array) -> mx.array:
         """Return the logits `[1, vocabulary]` after these tokens `[length]`, not yet evaluated."""
-        tapped, recording = self.loaded.tapped, self.recording
-        with nullcontext() if recording is None else tapped.to(recording):
+        instrumented, recording = self.loaded.instrumented, self.recording
+        with nullcontext() if recording is None else instrumented.to(recording):
             logits: mx.array = self.loaded.model(tokens.reshape(1, -1), cache=self.caches.all)
         return logits[:, -1].astype(mx.float32)
 

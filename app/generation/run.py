@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from mlx_gateloop.generate import Sampling
-from mlx_gateloop.watch import EndlessTrace, Forgotten, total_bytes
+from mlx_gateloop.watch import Counterfactual, Trace, total_bytes
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]  # other runs take their turns wherever it yields
@@ -159,13 +159,13 @@ class Run:
     prompt: str = ""
     pieces: list[Token] = field(default_factory=list)
     begin: int = 0
-    trace: EndlessTrace | None = None
+    trace: Trace | None = None
     unwatched: dict[str, str] = field(default_factory=dict)
     earlier: tuple[int, ...] = ()
     places: tuple[Place, ...] = ()
     sampling: Sampling | None = None
     max_tokens: int = 0
-    forgotten: list[Forgotten] = field(default_factory=list)
+    forgotten: list[Counterfactual] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
     error: str | None = None
     stopped: bool = False

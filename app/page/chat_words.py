@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import gradio as gr
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.watch import EndlessTrace
+from mlx_gateloop.watch import Trace
 
 from ..generation.counterfactual import Dependence, answer_again, ask_dependence
 from ..generation.engine import Engine
@@ -32,13 +32,13 @@ def chat_words(engine: Engine, news: News) -> gr.HTML:
     others: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()  # the answer without some words
     asked: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()  # what a word depended on
 
-    def look(run: Run, trace: EndlessTrace, at: int) -> str | None:
+    def look(run: Run, trace: Trace, at: int) -> str | None:
         words = found(run)
         if not 0 <= at < len(words) or words[at].stop > trace.tokens:
             return None
         return base64_of(strengths(trace, words[at].stop - 1, words[: at + 1]))
 
-    def leave_out(run: Run, _: EndlessTrace, first: int, stop: int) -> dict[str, object]:
+    def leave_out(run: Run, _: Trace, first: int, stop: int) -> dict[str, object]:
         end(run)
         other = answer_again(engine, run, found(run)[max(first, 0) : max(stop, 0)])
         others[run] = other
@@ -49,9 +49,7 @@ def chat_words(engine: Engine, news: News) -> gr.HTML:
             other.cancel()
         return {}
 
-    def begin(
-        run: Run, _: EndlessTrace, word: int
-    ) -> tuple[Run, Dependence, str, list[range]] | None:
+    def begin(run: Run, _: Trace, word: int) -> tuple[Run, Dependence, str, list[range]] | None:
         words = found(run)
         if not 0 <= word < len(words):
             return None

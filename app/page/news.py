@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from mlx_gateloop.watch import EndlessTrace
+from mlx_gateloop.watch import Trace
 from mlx_gateloop.watch.recordings import NOT_FOUND
 
 from ..generation.run import RecordedRuns, Run, public_line
@@ -54,20 +54,20 @@ class News:
         return await ask(self.runs, request, 3, self._chosen, self.pool)
 
     def _chosen(
-        self, run: Run, trace: EndlessTrace, layer: int, start: int, known: int
+        self, run: Run, trace: Trace, layer: int, start: int, known: int
     ) -> dict[str, object] | None:
         if not 0 <= layer < trace.layers:
             return None
         self._layers[run] = layer
         return self.since(run, trace, layer, start, known)
 
-    def latest(self, run: Run, trace: EndlessTrace, sent: int) -> dict[str, object]:
+    def latest(self, run: Run, trace: Trace, sent: int) -> dict[str, object]:
         """Return the news since a token, in the layer that the page has asked for last."""
         layer = self._layers.get(run, 0)
         return self.since(run, trace, layer if layer < trace.layers else 0, sent, sent)
 
     def since(
-        self, run: Run, trace: EndlessTrace, layer: int, start: int, known: int
+        self, run: Run, trace: Trace, layer: int, start: int, known: int
     ) -> dict[str, object]:
         """Return the news since `start` columns of a layer and `known` tokens."""
         done = run.done  # read first: what is read later is then complete
@@ -96,7 +96,7 @@ class News:
         }
 
     def _words_since(
-        self, run: Run, trace: EndlessTrace, known: int, until: int
+        self, run: Run, trace: Trace, known: int, until: int
     ) -> dict[str, object] | None:
         """Return the words since a token, and how strong all are after the last one."""
         if run not in self._words or not until:
@@ -216,7 +216,7 @@ def _place(path: str) -> str:
     return path[max(path.find("layers."), 0) :]
 
 
-def _picker(run: Run, trace: EndlessTrace) -> list[list[object]]:
+def _picker(run: Run, trace: Trace) -> list[list[object]]:
     """List the numbers of the layers and their labels, with -1 those that are not watched."""
     rows = {
         path: [layer, _label(layer, path, kind)]
@@ -228,14 +228,14 @@ def _picker(run: Run, trace: EndlessTrace) -> list[list[object]]:
     return [rows[path] for path in by_number]
 
 
-def strengths(trace: EndlessTrace, token: int, words: list[Word]) -> npt.NDArray[np.uint8]:
+def strengths(trace: Trace, token: int, words: list[Word]) -> npt.NDArray[np.uint8]:
     """Encode how strong words are after a token, each as its strongest token.
 
     1 to 255 are square roots of shares from 0 to the greatest, as in a shared page.
     """
     if not words:
         return np.zeros(0, np.uint8)
-    row = trace.fading(token)
+    row = trace.retention(token)
     edges = np.array([[word.first, word.stop] for word in words]).ravel()
     shares = np.maximum.reduceat(np.append(row, np.nan), edges)[::2]  # NaN for the last edge
     known = np.isfinite(shares)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlx_gateloop.watch import EndlessTrace, share
+from mlx_gateloop.watch import Trace, share
 from mlx_gateloop.watch.sharing import MOST_TOKENS, Kind
 
 from ..generation.run import Place, Run, Token
@@ -14,9 +14,7 @@ TITLE_CHARACTERS = 80
 NAME_CHARACTERS = 48  # of a file's
 
 
-def shared_page(
-    run: Run, trace: EndlessTrace, with_system: bool, name: str
-) -> dict[str, str] | None:
+def shared_page(run: Run, trace: Trace, with_system: bool, name: str) -> dict[str, str] | None:
     """Make the page of a run as it is now.
 
     Args:

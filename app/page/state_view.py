@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mlx_gateloop.io.files import replacing
-from mlx_gateloop.watch import EndlessTrace
-from mlx_gateloop.watch.measures import HIGH, LOW
+from mlx_gateloop.watch import Trace
+from mlx_gateloop.watch.sharing import HIGH, LOW
 
 from ..generation.run import Run
 from ..generation.worker_pool import WorkerPool
@@ -88,17 +88,17 @@ def _slow() -> WorkerPool:
     return WorkerPool(threads=1, most=16)
 
 
-def _row(run: Run, trace: EndlessTrace, layer: int, token: int) -> dict[str, object] | None:
+def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, object] | None:
     """Return how much the state holds of every earlier token, and the likeliest in this place.
 
-    `EndlessTrace.fading` is of all layers. Of the one that is shown comes the channel that keeps
+    `Trace.retention` is of all layers. Of the one that is shown comes the channel that keeps
     most of each, the share of it that is left there, and the contribution to the output.
     """
     if not 0 <= layer < trace.layers or not 0 <= token < min(trace.tokens, len(run.pieces)):
         return None
     best, channel = trace.best(layer, token)
     return {
-        "fading": _finite(trace.fading(token)),
+        "fading": _finite(trace.retention(token)),
         "best": np.round(best, 4).tolist(),
         "channel": channel.tolist(),
         "full": _finite(trace.remembered(layer, token)[1]),
@@ -111,7 +111,7 @@ def _finite(values: npt.NDArray[np.float32]) -> list[float | None]:
     return [float(f"{value:.4g}") if np.isfinite(value) else None for value in values]
 
 
-def _arrays(run: Run, trace: EndlessTrace) -> str | None:
+def _arrays(run: Run, trace: Trace) -> str | None:
     """Write a run's last transitions to a file, unless it is there, and return its address."""
     done, tokens = run.done, trace.tokens  # in this order: what is done does not grow
     folder = download_folder()
@@ -132,7 +132,7 @@ def _arrays(run: Run, trace: EndlessTrace) -> str | None:
     return f"/gradio_api/file={quote(str(file))}"
 
 
-def _share(run: Run, trace: EndlessTrace, with_system: int) -> dict[str, str] | None:
+def _share(run: Run, trace: Trace, with_system: int) -> dict[str, str] | None:
     if with_system not in (0, 1):
         return None
     return shared_page(run, trace, bool(with_system), file_name(run))

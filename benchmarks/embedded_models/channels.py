@@ -17,7 +17,7 @@ import numpy as np
 from mlx_gateloop.io.models import load
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.model.lm import Model
-from mlx_gateloop.watch import recording_cache
+from mlx_gateloop.watch import recording
 
 from . import library
 from .arguments import errors_in_one_line, paths
@@ -46,13 +46,11 @@ def quantities(model: Model, tokens: np.ndarray) -> np.ndarray:
     Returns:
         `[2, layers, tokens, channels]`: |a|, and the state's real part after each token.
     """
-    caches, recorder = recording_cache(model)
-    states = []
-    for token in tokens.tolist():
-        model(mx.array([[token]]), caches)
-        mx.eval(*recorder.step(), *(cache[0] for cache in caches))
-        recorder.take()
-        states.append([np.array(cache[0])[0, 0].reshape(-1) for cache in caches])
+    caches, states = model.make_cache(), []
+    with recording(model, window=0) as recorder:
+        for token in tokens.tolist():
+            model(mx.array([[token]]), caches)
+            states.append([np.array(cache[0])[0, 0].reshape(-1) for cache in caches])
     magnitude = [recorder.trace.magnitude(layer) for layer in range(len(caches))]
     return np.stack([np.stack(magnitude), np.swapaxes(np.array(states), 0, 1)])
 

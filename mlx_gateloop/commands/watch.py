@@ -23,8 +23,8 @@ def _watch(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.plots.figures import transitions
     from mlx_gateloop.tokenizer import token_texts
     from mlx_gateloop.watch import recording, share
-    from mlx_gateloop.watch.endless import SHOWN
     from mlx_gateloop.watch.sharing import Kind
+    from mlx_gateloop.watch.trace import SHOWN
 
     if arguments.memory < 1:
         raise InputError(f"--memory: expected at least 1, got {arguments.memory}")

@@ -19,7 +19,8 @@ from mlx_gateloop.ops.relative import relative_attention
 # mlx-lm, which is untyped, makes caches, and masks other than arrays.
 Cache = Any
 Mask = Any
-Record = Callable[[mx.array, mx.array, Transition], None]  # of q, k and a
+# q, k, v and a of one forward pass, and the mask of padding
+Observe = Callable[[mx.array, mx.array, mx.array, Transition, mx.array | None], None]
 ACTIVATE: dict[str, Callable[[mx.array], mx.array]] = {
     "identity": lambda x: x,
     "tanh": mx.tanh,
@@ -37,6 +38,7 @@ class TimeMixing(Gates):
     """
 
     operator: Callable[..., Any] | None = None  # in place of `gate_loop`, see `ops.over_ranks`
+    observe: Observe | None = None  # called at each forward pass, see `watch`
 
     def __init__(self, args: LayerArgs) -> None:
         super().__init__(args)
@@ -76,7 +78,6 @@ class TimeMixing(Gates):
             x,
             None if cache is None else cache[0],
             mask if isinstance(mask, mx.array) else None,
-            record=getattr(cache, "record", None),
         )
         if cache is not None:
             cache[0] = state
@@ -88,11 +89,12 @@ class TimeMixing(Gates):
         state: mx.array | None,
         mask: mx.array | None = None,
         reverse: bool = False,
-        record: Record | None = None,
     ) -> tuple[mx.array, mx.array]:
         """Compute the output and the state after the last token, as `gate_loop` returns it."""
         args = self.args
-        q, key, v, transition = self._inputs(x, record)
+        q, key, v, transition = self._inputs(x)
+        if self.observe is not None:
+            self.observe(q, key, v, transition, mask)
         reads_state = args.state_activation != "identity"
         y, state = (self.operator or gate_loop)(
             mx.ones_like(q) if reads_state else q,
@@ -109,10 +111,7 @@ class TimeMixing(Gates):
             y = q * ACTIVATE[args.state_activation](y)
         return self._output(x, y), state
 
-    def _inputs(
-        self, x: mx.array, record: Record | None
-    ) -> tuple[mx.array, mx.array, mx.array, Transition]:
-        """Compute query, key, value and transition, and report them to a recording."""
+    def _inputs(self, x: mx.array) -> tuple[mx.array, mx.array, mx.array, Transition]:
         if "q_proj" in self:
             q = self.q_proj(x)
         else:
@@ -120,10 +119,7 @@ class TimeMixing(Gates):
         q = self._heads(ACTIVATE[self.args.query_activation](q))
         v = self._heads(ACTIVATE[self.args.value_activation](self.v_proj(x)))
         transition = self.transition(x)
-        key = self._key(x, v, transition)
-        if record is not None and self.args.transition != "none":
-            record(q, key, transition)
-        return q, key, v, transition
+        return q, self._key(x, v, transition), v, transition
 
     def _output(self, x: mx.array, y: mx.array) -> mx.array:
         if self.args.sub_norm == "head":
@@ -170,7 +166,9 @@ class SoftmaxMixing(TimeMixing):
         Returns:
             `[batch, length, hidden]` in x's dtype.
         """
-        q, key, v, transition = self._inputs(x, getattr(cache, "record", None))
+        q, key, v, transition = self._inputs(x)
+        if self.observe is not None:
+            self.observe(q, key, v, transition, None)
         log = () if self.args.transition == "none" else transition.logarithm()
         keys = mx.concatenate([key, *log], -1).swapaxes(1, 2)  # [B, L, H, K] -> [B, H, L, K]
         q, v = q.swapaxes(1, 2), v.swapaxes(1, 2)

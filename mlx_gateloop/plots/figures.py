@@ -17,7 +17,7 @@ from mlx_gateloop.plots.style import (
     range_style,
     save_png,
 )
-from mlx_gateloop.watch.measures import Measures
+from mlx_gateloop.watch import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -168,7 +168,7 @@ def accuracy_over_span(
     save_png(figure, png_path)
 
 
-def transitions(trace: Measures, marks: Sequence[int], png_path: Path) -> None:
+def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
     """Draw the state transitions of one sequence: a row per layer, channels from top to bottom.
 
     The last row shows averages over channels: the mean of |a|, and the direction of the mean of

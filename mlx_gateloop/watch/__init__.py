@@ -1,25 +1,19 @@
 """The memory of a model: traces of its state transitions, and their recording."""
 
-from mlx_gateloop.watch.attach import Tapped
-from mlx_gateloop.watch.dependence import depends, without
-from mlx_gateloop.watch.endless import EndlessTrace, total_bytes
-from mlx_gateloop.watch.fading import fading
-from mlx_gateloop.watch.recorder import Recorder, recording_cache, trace_of
-from mlx_gateloop.watch.recordings import Recording, recording
-from mlx_gateloop.watch.sharing import Forgotten, share
+from mlx_gateloop.watch.ablation import depends, without
+from mlx_gateloop.watch.instrument import Instrumented
+from mlx_gateloop.watch.recordings import Recording, recording, trace_of
+from mlx_gateloop.watch.sharing import Counterfactual, share
+from mlx_gateloop.watch.storage import total_bytes
 from mlx_gateloop.watch.trace import Trace
 
 __all__ = [
-    "EndlessTrace",
-    "Forgotten",
-    "Recorder",
+    "Counterfactual",
+    "Instrumented",
     "Recording",
-    "Tapped",
     "Trace",
     "depends",
-    "fading",
     "recording",
-    "recording_cache",
     "share",
     "total_bytes",
     "trace_of",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mlx_gateloop.watch.levels import Levels, Window
+from mlx_gateloop.watch.pyramid import Pyramid, Window
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Layer:
     scale: np.ndarray | None = None
     erases: bool = False
     shape: tuple[int, ...] = ()  # of a token's rates
-    rate: Levels = field(init=False)
-    phase: Levels | None = field(init=False, default=None)
+    rate: Pyramid = field(init=False)
+    phase: Pyramid | None = field(init=False, default=None)
     reads: dict[str, Window] = field(init=False, default_factory=dict)
 
     @property
@@ -56,7 +56,7 @@ class Layer:
         return states.reshape(len(rates), self.scale.size)
 
     @property
-    def stores(self) -> list[Levels | Window]:
+    def stores(self) -> list[Pyramid | Window]:
         return [store for store in (self.rate, self.phase, *self.reads.values()) if store]
 
     def first(self, tokens: int) -> "Layer":

@@ -10,11 +10,12 @@ import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.errors import one_line
-from mlx_gateloop.watch.angles import rate_and_phase
-from mlx_gateloop.watch.attach import Tapped
-from mlx_gateloop.watch.endless import EndlessTrace
+from mlx_gateloop.ops.transition import Form
+from mlx_gateloop.watch.hooks import Call, Report, report_of
+from mlx_gateloop.watch.instrument import Instrumented
 from mlx_gateloop.watch.layer import Columns, Layer
-from mlx_gateloop.watch.taps import Call, Report, report_of
+from mlx_gateloop.watch.pyramid import wrapped
+from mlx_gateloop.watch.trace import Trace
 
 Calls = dict[str, list[Call]]  # of one forward pass, by layer
 BEHIND = 2  # forward passes that may still be computing
@@ -44,21 +45,28 @@ def recording(
     Raises:
         InputError: The model is being recorded already.
     """
-    tapped = Tapped(model)
-    recorder = Recording(tapped, most_bytes, window)
+    instrumented = Instrumented(model)
+    recorder = Recording(instrumented, most_bytes, window)
     try:
-        with tapped.to(recorder):
+        with instrumented.to(recorder):
             yield recorder
     finally:
-        tapped.detach()
+        instrumented.detach()
         recorder.close()
+
+
+def trace_of(model: nn.Module, tokens: np.ndarray) -> Trace:
+    """Record one forward pass of a model over tokens `[length]`, at least one."""
+    with recording(model, window=len(tokens)) as recorder:
+        mx.eval(model(mx.array(tokens)[None]))
+    return recorder.trace
 
 
 class Recording:
     """The trace of a model's recurrent layers, and reasons for those that are not in it.
 
     Args:
-        tapped: The model.
+        instrumented: The model.
         most_bytes: Memory of the trace.
         window: Tokens whose queries and keys are kept.
         trace: An earlier trace of the model, to go on with.
@@ -66,15 +74,17 @@ class Recording:
 
     def __init__(
         self,
-        tapped: Tapped,
+        instrumented: Instrumented,
         most_bytes: int = 256 << 20,
         window: int = 256,
-        trace: EndlessTrace | None = None,
+        trace: Trace | None = None,
     ) -> None:
-        self._trace = EndlessTrace([], most_bytes, window) if trace is None else trace
-        self._names = [n for n in tapped.names if trace is None or n in trace.names]
-        self._sizes, self._reasons = (most_bytes, window), dict(tapped.unwatched)
-        self._reasons |= dict.fromkeys(set(tapped.names) - set(self._names), "left out before")
+        self._trace = Trace([], most_bytes, window) if trace is None else trace
+        self._names = [n for n in instrumented.names if trace is None or n in trace.names]
+        self._sizes, self._reasons = (most_bytes, window), dict(instrumented.unwatched)
+        self._reasons |= dict.fromkeys(
+            set(instrumented.names) - set(self._names), "left out before"
+        )
         self._pass: Calls = {}
         self._passes: deque[tuple[mx.array, Calls]] = deque()
         self._tokens: list[np.ndarray] = []
@@ -82,7 +92,7 @@ class Recording:
         self._lock, self._open = RLock(), True
 
     @property
-    def trace(self) -> EndlessTrace:
+    def trace(self) -> Trace:
         """All that the model has read until now."""
         return self.catch_up()
 
@@ -107,7 +117,7 @@ class Recording:
         # refused recurrences come after the attention layers
         return [NOT_FOUND, *self.unwatched.values()][-1]
 
-    def catch_up(self, behind: int = 0) -> EndlessTrace:
+    def catch_up(self, behind: int = 0) -> Trace:
         """Move all forward passes into the trace but the newest, `behind` of them."""
         with self._lock:
             self._take(max(len(self._passes) - behind, 0))
@@ -132,6 +142,12 @@ class Recording:
                 self._trace.without(name)
                 self._reasons[name] = reason
 
+    def _end(self, name: str, reason: str) -> None:
+        """Record nothing more, because one pass of this layer is lost."""
+        self._reasons[name] = f"recorded up to token {self._trace.tokens}: {reason}"
+        self._open = False
+        self._passes.clear()
+
     @contextmanager
     def forward_pass(self, tokens: mx.array | None = None) -> Iterator[None]:
         """Take one forward pass of the model over tokens `[1, length]`; not one that fails."""
@@ -150,12 +166,9 @@ class Recording:
             length = self._check(calls, tokens.shape[1])
             if not calls:
                 return
+            self._compute(tokens, calls)
             self._passes.append((tokens, calls))
             self._waiting += length
-            if length > 1:
-                self._compute(calls)
-            if len(self._passes) > BEHIND:
-                self._compute(self._passes[-1 - BEHIND][1])
             if self._waiting >= AT_ONCE and len(self._passes) > BEHIND:
                 self.catch_up(BEHIND)
 
@@ -186,15 +199,14 @@ class Recording:
                 calls.pop(name, None)
         return tokens
 
-    def _compute(self, calls: Calls) -> None:
-        """Begin to compute in the model's own thread what the model itself has not.
+    def _compute(self, tokens: mx.array, calls: Calls) -> None:
+        """Begin to compute a pass in the thread that called the model.
 
-        That is little: the last layer's queries of a prompt, which nobody reads, and no array of a
-        step of decoding. Those are asked for later only, as asking takes time itself.
+        No other thread can evaluate its arrays, and the model itself computes only some of them.
         """
         arrays = {name: [call.arrays for call in of] for name, of in calls.items()}
         with suppress(RuntimeError, ValueError):
-            async_eval(list(arrays.values()))
+            async_eval(tokens, list(arrays.values()))
             return
         for name, of in arrays.items():  # some are tracers of mx.compile
             try:
@@ -207,8 +219,6 @@ class Recording:
         """Move the oldest passes into the trace."""
         self._waiting = 0
         taken = [self._passes.popleft() for _ in range(passes)]
-        if taken:  # in one array, as each takes a hundred bytes besides
-            self._tokens.append(np.concatenate([np.array(tokens)[0] for tokens, _ in taken]))
         columns, layers = [], []
         for name in list(self._names):
             calls = [call for _, each in taken for call in each.get(name, [])]
@@ -218,11 +228,17 @@ class Recording:
                 report = report_of(calls)
                 columns.append(_columns(report, self._sizes[1]))
                 layers.append(_layer(name, report))
-            except Exception as error:  # the arguments are another mlx-lm's
-                self.refuse(name, f"{type(error).__name__}: {one_line(error)}")
+            except Exception as error:
+                reason = f"{type(error).__name__}: {one_line(error)}"
+                if name in self._trace.names:  # keep what all layers have recorded
+                    self._end(name, reason)
+                    return
+                self.refuse(name, reason)  # the arguments are another mlx-lm's
+        if taken:  # in one array, as each takes a hundred bytes besides
+            self._tokens.append(np.concatenate([np.array(tokens)[0] for tokens, _ in taken]))
         if columns:
             if not self._trace.layers:
-                self._trace = EndlessTrace(layers, *self._sizes)
+                self._trace = Trace(layers, *self._sizes)
             self._trace.append(columns)
 
 
@@ -240,7 +256,7 @@ def _columns(report: Report, window: int) -> Columns:
     start = max(report.transition.shape[1] - window, 0)
     first = _values(report.transition.first)[0]
     angle = np.zeros(1) if second is None else _values(second)[0]
-    rate, phase = rate_and_phase(form, first, angle)
+    rate, phase = _rate_and_phase(form, first, angle)
     cut = {
         name: _values(array[:, start:])[0]
         for name, array in reads.items()
@@ -251,3 +267,16 @@ def _columns(report: Report, window: int) -> Columns:
 
 def _values(array: mx.array) -> np.ndarray:
     return np.array(array.astype(mx.float32))
+
+
+def _rate_and_phase(
+    form: Form, first: np.ndarray, second: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Convert a `Transition`'s planes of this form to -log|a| and arg a in (-pi, pi]."""
+    if form == "cartesian":
+        with np.errstate(divide="ignore"):  # a = 0
+            return -np.log(np.hypot(first, second)), np.arctan2(second, first)
+    rate, phase = -first, wrapped(second)
+    if form == "sigmoid":  # -log sigmoid, without overflow or cancellation
+        rate = np.maximum(rate, 0) + np.log1p(np.exp(-np.abs(first)))
+    return rate, phase

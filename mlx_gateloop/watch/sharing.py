@@ -13,13 +13,15 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 
 from mlx_gateloop.errors import InputError, shown
-from mlx_gateloop.watch.measures import HIGH, LOW
 
 PARTS = Path(__file__).parent / "shared"
+# The range of the decay rate -log|a| that `Trace.columns` encodes in 8 bits, on a log scale:
+# half-lives from 0.04 to 700,000 tokens. |a| itself in 8 bits would lose every long memory.
+LOW, HIGH = 1e-6, 16.0
 # Each imports from those before it.
 SCRIPTS = ("colours.js", "data.js", "plain.js", "play.js", "view.js")
 FORMAT, VERSION = "gateloop-view", 1  # as data.js has them
-MOST_TOKENS = 1000  # whose fading takes 0.5 MB
+MOST_TOKENS = 1000  # whose retention takes 0.5 MB
 ROWS, LEAST_ROWS, COLUMN_BYTES = 96, 8, 1 << 20  # of a layer's picture; of all pictures
 SIGNS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 UNKNOWN = 0  # the code of a strength that is not recorded
@@ -27,7 +29,7 @@ Kind = Literal["prompt", "answer", "special", "system"]
 
 
 class Watched(Protocol):
-    """The parts of an `EndlessTrace` that are shown."""
+    """The parts of a `Trace` that are shown."""
 
     tokens: int
 
@@ -36,11 +38,11 @@ class Watched(Protocol):
     @property
     def kinds(self) -> tuple[str, ...]: ...
     def columns(self, layer: int, start: int = 0) -> np.ndarray: ...
-    def fadings(self, start: int = 0) -> Iterator[np.ndarray]: ...
+    def retentions(self, start: int = 0) -> Iterator[np.ndarray]: ...
 
 
 @dataclass(frozen=True)
-class Forgotten:
+class Counterfactual:
     """An answer that was given again without some words.
 
     Args:
@@ -57,19 +59,19 @@ def share(
     texts: Sequence[str],
     kinds: Sequence[Kind] | None = None,
     *,
-    forgotten: Sequence[Forgotten] = (),
+    forgotten: Sequence[Counterfactual] = (),
     title: str = "What a model remembers",
     start: int = 0,
     with_system: bool = False,
 ) -> str:
     """Make one HTML file of a trace, in which words fade as the state forgets them.
 
-    It holds the given texts, `EndlessTrace.fading` at every token, the decays in 8 bits, and
+    It holds the given texts, `Trace.retention` at every token, the decays in 8 bits, and
     nothing else of the model or the machine. It is ASCII, and its policy allows its own script
     alone.
 
     Args:
-        trace: An `EndlessTrace`, whose window reaches all tokens that are shown.
+        trace: A `Trace`, whose window reaches all tokens that are shown.
         texts: Text of each token.
         kinds: Of each token: "prompt", "answer", "special" (no word is shown) or "system"; None
             means that all are answers.
@@ -119,7 +121,7 @@ def _check(
     trace: Watched,
     texts: Sequence[str],
     kinds: Sequence[str],
-    forgotten: Sequence[Forgotten],
+    forgotten: Sequence[Counterfactual],
     start: int,
 ) -> None:
     if len(texts) != trace.tokens or not all(isinstance(text, str) for text in texts):
@@ -137,13 +139,13 @@ def _check(
 
 
 def _strengths(trace: Watched, kept: Sequence[int]) -> np.ndarray:
-    """Encode the fading of the tokens at each of them, a row for each, one after another.
+    """Encode the retention of the tokens at each of them, a row for each, one after another.
 
     1 to 255 are square roots of shares from 0 to the row's greatest.
     """
     rows, first = [np.zeros(0, np.uint8)], kept[0] if kept else 0
     places = np.array(kept, int) - first
-    shares = list(trace.fadings(first)) if kept else []
+    shares = list(trace.retentions(first)) if kept else []
     for at, place in enumerate(places):
         row = shares[place][places[: at + 1]]
         most = np.nanmax(row) if np.isfinite(row).any() else 1.0
@@ -165,7 +167,7 @@ def _layer(trace: Watched, layer: int, kept: Sequence[int]) -> dict[str, Any]:
 
 
 def _changes(
-    forgotten: Forgotten, texts: Sequence[str], kinds: Sequence[str], kept: Sequence[int]
+    forgotten: Counterfactual, texts: Sequence[str], kinds: Sequence[str], kept: Sequence[int]
 ) -> dict[str, Any]:
     """Mark the tokens of two answers that differ, of the last one and the other."""
     asked = max((i for i, token in enumerate(kept) if kinds[token] == "prompt"), default=-1)

@@ -1,37 +1,242 @@
-"""The state transitions of a sequence in NumPy arrays, every token whole."""
+"""The trace of a sequence: what a model's state keeps of each token, and for how long."""
+
+import os
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mlx_gateloop.watch.measures import KEY, PHASE, QUERY, RATE, Measures
+from mlx_gateloop.io.files import replacing
+from mlx_gateloop.watch.attention_rows import full_row, shares_from, state_norms
+from mlx_gateloop.watch.sharing import HIGH, LOW, framed, share
+from mlx_gateloop.watch.storage import Storage
+
+KEPT, SHARE = 0.5, 0.25  # of a state and of channels: the definition of a reset
+CHUNK = 4096  # tokens that are averaged together
+SHOWN = 500  # tokens in a notebook
 
 
-class Trace(Measures):
-    """Transitions, queries and keys of every layer, channel and token of one of our models.
+class Trace(Storage):
+    """The transitions of a sequence in every recurrent layer, and measures of its memory.
 
-    `EndlessTrace` is for texts of any length and models of any type; this one keeps all.
-
-    Args:
-        layers: Layers of the model.
-        channels: Channels of a layer.
+    Attributes:
+        texts: Texts of the tokens, for a notebook, which shows a trace as `share` does.
     """
 
-    def __init__(self, layers: int, channels: int) -> None:
-        self.layers, self.channels, self.tokens = layers, channels, 0
-        self.names = tuple(f"model.layers.{layer}.time_mixing" for layer in range(layers))
-        self._columns: list[np.ndarray] = []
+    texts: Sequence[str] = ()
 
-    def append(self, columns: np.ndarray) -> None:
-        """Add tokens: float32 `[4, layers, tokens, channels]`, -log|a|, phase, query and key."""
-        self._columns.append(columns)
-        self.tokens += columns.shape[2]
+    def branch(self, tokens: int) -> "Trace":
+        """Make another trace with the same first tokens.
 
-    def _full(self, layer: int, token: int) -> np.ndarray:
-        rate, angle = (self._since(what, layer, token) for what in (RATE, PHASE))
-        query = self._read(QUERY, layer, token, token + 1)
-        full = query * np.exp(-rate) * np.cos(angle) * self._read(KEY, layer, 0, token + 1)
-        row: np.ndarray = full.sum(1).astype(np.float32)
+        Both share their memory until the second of them continues.
+        """
+        with self._lock:
+            other = Trace(self._layers, self._most_bytes, self._window)
+            other.tokens, other._lock = tokens, self._lock
+            return other
+
+    def _repr_html_(self) -> str:
+        """Show the last tokens in a notebook."""
+        with self._lock:
+            texts = list(self.texts)[: self.tokens]
+            texts += [f" {token}" for token in range(len(texts), self.tokens)]
+            return framed(share(self, texts, start=max(0, self.tokens - SHOWN)))
+
+    def magnitude(self, layer: int, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Return |a|, float32 `[tokens, channels]`."""
+        magnitude: np.ndarray = np.exp(-self.rate(layer, start, stop))
+        return magnitude
+
+    def columns(self, layer: int, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Encode magnitude and phase in 8 bits for display, uint8 `[tokens, 2, channels]`.
+
+        0 to 255 are log(-log|a|) from log(LOW) to log(HIGH), and the phase from -pi to pi.
+        """
+        stop = self.tokens if stop is None else stop
+        rate = np.clip(self.rate(layer, start, stop), LOW, HIGH)
+        level = np.log(rate / LOW) / np.log(HIGH / LOW)
+        turns = self.phase(layer, start, stop) / (2 * np.pi) + 0.5
+        encoded: np.ndarray = np.rint(np.stack([level, turns], 1) * 255).astype(np.uint8)
+        return encoded
+
+    def averages(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Average |a| over channels, float32 `[tokens, layers]`.
+
+        The paper's figure is its mean over the layers.
+        """
+        stop = self.tokens if stop is None else stop
+        averages = np.empty((max(stop - start, 0), self.layers), np.float32)
+        for at in range(start, stop, CHUNK):
+            until = min(at + CHUNK, stop)
+            for layer in range(self.layers):
+                part = self.magnitude(layer, at, until).mean(1)
+                averages[at - start : until - start, layer] = part
+        return averages
+
+    def resets(self, stop: int | None = None) -> np.ndarray:
+        """Find tokens at which many of the channels that usually remember forget: the resets.
+
+        A channel of any layer remembers if the geometric mean of its |a| over the tokens is at
+        least `KEPT`, and forgets at a token where |a| is below that. A token is a reset if at
+        least the share `SHARE` of these channels forget at it. docs/resets.md says why.
+
+        Args:
+            stop: Look at the first tokens, this many; None means all.
+
+        Returns:
+            Indices of tokens, ascending.
+        """
+        tokens = self.tokens if stop is None else stop  # read once: another thread may append
+        forgets, remembering = np.zeros(tokens, np.int64), 0
+        for layer in range(self.layers if tokens else 0):
+            rows, counts = self._stored(layer, 0, tokens)
+            remembers = rows.sum(0, dtype=np.float64) <= -np.log(KEPT) * tokens
+            each = rows[:, remembers] > -np.log(KEPT) * counts[:, None]
+            forgets += np.repeat(each.sum(1), counts)
+            remembering += int(remembers.sum())
+        return np.flatnonzero(forgets >= max(1, SHARE * remembering))
+
+    def remembered(self, layer: int, token: int) -> tuple[np.ndarray, np.ndarray]:
+        """Compute the share of each earlier token that is left in the state at this one.
+
+        magnitude  mean over channels of |a_{m+1}| ... |a_n|
+        attention  sum over channels of Re(q_n a_{m+1} ... a_n k_m), the surrogate attention;
+                   docs/watching.md says what it is for other recurrences
+
+        Args:
+            layer: The layer.
+            token: n, below `tokens`.
+
+        Returns:
+            Both, float32 `[token + 1]`, for m = 0 to n.
+        """
+        since, held = self._since_stored(layer, token)
+        full = np.full(token + 1, np.nan, np.float32)  # before the window of queries and keys
+        with self._lock:
+            of = self._at(layer)
+            rate, phase, reads = self._near(of, token)
+            if len(rate):
+                full[token + 1 - len(rate) :] = full_row(rate, phase, reads, of.erases)
+        return _between(np.exp(-since).mean(1), held), full
+
+    def best(self, layer: int, token: int) -> tuple[np.ndarray, np.ndarray]:
+        """Find the channel that holds most of each earlier token at this one; see `left`.
+
+        Returns:
+            The shares float32 and the channels int64, `[token + 1]` each, for m = 0 to n.
+        """
+        since, held = self._since_stored(layer, token)
+        channels = since.argmin(1)[np.searchsorted(held, np.arange(token + 1))]
+        return _between(np.exp(-since.min(1)), held), channels
+
+    def left(self, layer: int, token: int) -> np.ndarray:
+        """Compute the share of each earlier token that each channel still holds at this one.
+
+        A product of |a| falls with every token by construction, whatever was written.
+
+        Args:
+            layer: The layer.
+            token: n, below `tokens`.
+
+        Returns:
+            |a_{m+1}| ... |a_n|, float64 `[token + 1, channels]`, for m = 0 to n.
+        """
+        left: np.ndarray = np.exp(-self._since(layer, token))
+        return left
+
+    def _since(self, layer: int, token: int) -> np.ndarray:
+        """Sum over m+1..n from the end; differences of sums from the start would lose digits."""
+        values = self.rate(layer, 1, token + 1).astype(np.float64)
+        sums = values[::-1].cumsum(0)[::-1]
+        return np.concatenate([sums, np.zeros((1, values.shape[1]))])
+
+    def _since_stored(self, layer: int, token: int) -> tuple[np.ndarray, np.ndarray]:
+        """Sum as `_since`, for the last token m of each stored row; and return these tokens."""
+        rows, tokens = self._stored(layer, 1, token + 1)
+        since = rows[::-1].astype(np.float64).cumsum(0)[::-1]
+        since = np.concatenate([since, np.zeros((1, rows.shape[1]))])
+        return since, np.append(0, tokens.cumsum())
+
+    def retention(self, token: int) -> np.ndarray:
+        """Compute how much of the state at a token each earlier one still is.
+
+            mean over layers of w_m / sqrt(w_0^2 + ... + w_n^2), w_m = |a_{m+1} ... a_n k_m| |v_m|
+
+        It goes by what was written and not by distance alone; docs/forgetting.md compares it with
+        what predictions lose without each token. Of mlx-lm's recurrences the value's norm is not
+        recorded and counts as 1.
+
+        Args:
+            token: n, below `tokens`.
+
+        Returns:
+            Shares, float32 `[token + 1]` for m = 0 to n; NaN before the window of queries and keys.
+        """
+        row = np.full(token + 1, np.nan, np.float32)
+        shares = []
+        with self._lock:
+            for layer in self._layers:
+                rate, _, reads = self._near(layer, token)
+                norm = state_norms(rate, reads)
+                shares.append(norm / max(np.sqrt((norm**2).sum()), np.finfo(np.float64).tiny))
+        if near := min(map(len, shares), default=0):
+            row[token + 1 - near :] = np.mean([share[-near:] for share in shares], 0)
         return row
 
-    def _read(self, what: int, layer: int, start: int, stop: int | None) -> np.ndarray:
-        parts = [columns[what, layer] for columns in self._columns]
-        return np.concatenate([np.zeros((0, self.channels), np.float32), *parts])[start:stop]
+    def retentions(self, start: int = 0) -> Iterator[np.ndarray]:
+        """Yield `retention` of each token from one on, without those before it; all in one pass.
+
+        Args:
+            start: The first token.
+
+        Yields:
+            Shares, float32 `[n - start + 1]` for m = start to n; NaN before the window that the
+            last token has.
+        """
+        with self._lock:
+            near = [self._near(layer, self.tokens - 1) for layer in self._layers]
+        first = self.tokens - min((len(rate) for rate, _, _ in near), default=0)
+        known = max(first, start)
+        rows = [
+            shares_from(rate, reads, known - (self.tokens - len(rate))) for rate, _, reads in near
+        ]
+        for token in range(start, self.tokens):
+            row = np.full(token - start + 1, np.nan, np.float32)
+            if token >= known:
+                row[known - start :] = np.mean([next(shares) for shares in rows], 0)
+            yield row
+
+    def save(self, path: str | os.PathLike[str], texts: Sequence[str] = (), start: int = 0) -> None:
+        """Write an .npz file: magnitude and phase `[layers, tokens, channels]`, averages, texts.
+
+        Where layers differ in channels, each has its own arrays "magnitude.0" `[tokens, channels]`.
+
+        Args:
+            path: The file.
+            texts: The tokens' texts.
+            start: The first token to write.
+        """
+        stop, layers = self.tokens, range(self.layers)
+        each = {
+            "magnitude": [self.magnitude(layer, start, stop) for layer in layers],
+            "phase": [self.phase(layer, start, stop) for layer in layers],
+        }
+        arrays = {
+            "averages": self.averages(start, stop),
+            "texts": np.array(list(texts), dtype=np.str_),
+            "names": np.array(self.names, dtype=np.str_),
+        }
+        for name, values in each.items():
+            if len({value.shape for value in values}) == 1:
+                arrays[name] = np.stack(values)
+            else:
+                arrays |= {f"{name}.{layer}": value for layer, value in enumerate(values)}
+        # An open file, as savez appends .npz to other names.
+        with replacing(path) as partial, partial.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+
+def _between(shares: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """Fill in the shares of all tokens to the last of those held, by the same factor a token."""
+    logs = np.log(np.maximum(shares, np.finfo(np.float64).tiny))
+    every: np.ndarray = np.exp(np.interp(np.arange(held[-1] + 1), held, logs)).astype(np.float32)
+    return every

@@ -2,11 +2,11 @@ import json
 
 import numpy as np
 import pytest
+from helpers.traces import trace_with
 
 from mlx_gateloop.plots import figures
 from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.plots.style import Line
-from mlx_gateloop.watch.trace import Trace
 
 ONE, OTHER = Line("one", 0), Line("other", 11)
 RECORDS = [
@@ -125,13 +125,11 @@ def test_accuracies_have_a_row_for_each_model(tmp_path, plotted, monkeypatch):
 
 
 def test_transitions_are_averaged_over_channels(tmp_path, plotted):
-    trace = Trace(layers=2, channels=3)
     columns = np.zeros((4, 2, 5, 3), np.float32)
     magnitude = np.random.default_rng(0).random((2, 5, 3))
     columns[0] = -np.log(magnitude)
     columns[1, 1] = [-np.pi + 0.1, np.pi, np.pi - 0.1]  # on both sides of the cut
-    trace.append(columns)
-    figures.transitions(trace, [2], tmp_path / "t.png")
+    figures.transitions(trace_with(columns), [2], tmp_path / "t.png")
     (first, _), (second, direction), (whole, _) = (
         plotted[name] for name in ("layer 1", "layer 2", "all")
     )

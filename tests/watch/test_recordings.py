@@ -14,6 +14,9 @@ from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
 import mlx_gateloop as gl
+from mlx_gateloop.watch import recordings
+from mlx_gateloop.watch.hooks import report_of
+from mlx_gateloop.watch.recordings import _rate_and_phase
 
 PROMPT, ANSWER = [5, 6, 7, 8, 9, 3, 1, 2, 4], 5
 KINDS = {
@@ -127,24 +130,65 @@ def test_left_padding_neither_decays_nor_writes(made):
     assert (trace.remembered(0, 8)[1][:3] == 0).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"num_heads": 2}, {"gate": "real"}])
-def test_our_own_model_comes_through_the_same_door(options):
+def transitions(made, tokens):
+    """Queries, keys and complex transitions of every layer, taken from the layers themselves."""
+    x, found = made.model.embed_tokens(mx.array([tokens])), []
+    for block in made.layers:
+        mixing, normed = block.time_mixing, block.time_norm(x)
+        q, k, _, a = mixing._inputs(normed)
+        planes = [np.array(mx.broadcast_to(plane, q.shape)) for plane in a.planes()]
+        a = planes[0] + 1j * (planes[1] if len(planes) == 2 else 0)
+        found.append([np.array(part).reshape(len(tokens), -1) for part in (q, k, a)])
+        x = block(x)
+    return found
+
+
+@pytest.mark.parametrize("options", [
+    {},
+    {"transition": "fixed"},
+    {"gate": "polar_abs"},
+    {"gate": "real"},
+    {"num_heads": 2},
+    {"num_heads": 2, "transition": "fixed"},
+    {"num_heads": 2, "transition_per": "head"},
+    {"num_heads": 2, "transition_per": "head", "transition": "fixed"},
+    {"num_heads": 2, "transition": "retnet"},
+    {"transition": "lru"},
+    {"num_heads": 2, "mixer": "softmax"},
+])  # fmt: skip
+def test_the_recording_of_our_model_is_its_transitions(options):
     model = tiny_model(vocab_size=50, **options)
     plain, before = generate(model), parts(model)
     with gl.watch.recording(model) as recorder:
         assert same(generate(model), plain)
     assert parts(model) == before
-    tokens = PROMPT + [token for token, _ in plain]
-    expected = gl.watch.trace_of(model, np.array(tokens))
-    assert recorder.trace.names == expected.names
-    for layer in range(expected.layers):
-        for read in ("magnitude", "phase"):
-            found = getattr(recorder.trace, read)(layer)
-            assert found == pytest.approx(getattr(expected, read)(layer), abs=1e-5)
-        for found, whole in zip(
-            recorder.trace.remembered(layer, 9), expected.remembered(layer, 9), strict=True
-        ):
-            assert found == pytest.approx(whole, rel=1e-4, abs=1e-5)
+    tokens, trace = PROMPT + [token for token, _ in plain], recorder.trace
+    assert trace.names == ("model.layers.0.time_mixing", "model.layers.1.time_mixing")
+    for layer, (q, k, a) in enumerate(transitions(model, tokens)):
+        found = trace.magnitude(layer) * np.exp(1j * trace.phase(layer))
+        assert found == pytest.approx(a, abs=1e-5)
+        assert (np.abs(trace.phase(layer)) <= np.float32(np.pi)).all()
+        magnitude, full = trace.remembered(layer, 9)
+        for m in range(10):
+            left = np.prod(a[m + 1 : 10], axis=0)
+            assert magnitude[m] == pytest.approx(np.abs(left).mean(), rel=1e-4)
+            assert full[m] == pytest.approx((q[9] * left * k[m]).real.sum(), rel=1e-3, abs=1e-5)
+    at_once = gl.watch.trace_of(model, np.array(tokens))
+    assert at_once.magnitude(1) == pytest.approx(trace.magnitude(1), abs=1e-5)
+
+
+def test_attention_without_transitions_is_not_recorded():
+    model = tiny_model(mixer="softmax", transition="none")
+    assert gl.watch.trace_of(model, np.array([1, 2])).tokens == 0
+
+
+@pytest.mark.parametrize("extreme", [-200.0, -20.0, 20.0, 60.0])
+def test_extreme_gates_are_exact(extreme):
+    gamma = np.full((1, 1), extreme, np.float32)
+    rate, phase = _rate_and_phase("sigmoid", gamma, gamma)
+    assert rate == pytest.approx(np.logaddexp(0.0, -extreme), rel=1e-5)
+    assert np.exp(1j * phase) == pytest.approx(np.exp(1j * extreme), abs=1e-5)
+    assert np.isinf(_rate_and_phase("cartesian", 0 * gamma, 0 * gamma)[0]).all()
 
 
 def test_two_models_of_a_type_are_recorded_at_once():
@@ -160,15 +204,48 @@ def test_two_models_of_a_type_are_recorded_at_once():
     assert np.array_equal(first.trace.magnitude(1, 0, 9), first.trace.magnitude(1, 9))
 
 
-def test_a_recording_is_read_in_another_thread_than_the_models():
-    model = recurrent_model("mamba2")
+@pytest.mark.parametrize("make", [
+    partial(recurrent_model, "mamba2"),
+    partial(recurrent_model, "olmo_hybrid"),
+    partial(recurrent_model, "jamba"),
+    partial(tiny_model, vocab_size=50),
+    partial(tiny_model, vocab_size=50, num_heads=2, mixer="softmax"),
+])  # fmt: skip
+def test_a_model_is_recorded_in_another_thread_and_read_while_it_generates(make):
+    model, read = make(), []
     with gl.watch.recording(model) as alone:
         plain = generate(model)
     with gl.watch.recording(model) as recorder, ThreadPoolExecutor(1) as pool:
-        seen = pool.submit(generate, model).result()
-        during = recorder.trace.magnitude(1)
+        for step in ("prompt", "answer"):
+            seen = pool.submit(generate, model).result()
+            read.append((step, recorder.trace.tokens, recorder.trace.magnitude(0)))
     assert same(seen, plain)
-    assert np.array_equal(during, alone.trace.magnitude(1))
+    once, twice = len(PROMPT) + ANSWER, 2 * (len(PROMPT) + ANSWER)
+    assert [tokens for _, tokens, _ in read] == [once, twice]
+    assert recorder.trace.tokens == twice
+    assert len(recorder.tokens) == twice
+    for _, tokens, magnitude in read:
+        assert np.array_equal(magnitude[tokens - once :], alone.trace.magnitude(0))
+
+
+def test_a_pass_that_cannot_be_reported_ends_the_recording_and_keeps_what_was_before(monkeypatch):
+    model, reports = recurrent_model("mamba2"), []
+
+    def report(calls):
+        reports.append(report_of(calls))
+        if len(reports) > 2:
+            raise RuntimeError("no stream")
+        return reports[-1]
+
+    monkeypatch.setattr(recordings, "report_of", report)
+    with gl.watch.recording(model) as recorder:
+        for _ in range(2):
+            model(mx.array([PROMPT]), model.make_cache())
+            assert recorder.trace.tokens == len(PROMPT)
+        model(mx.array([PROMPT]), model.make_cache())
+    assert (recorder.trace.layers, recorder.trace.tokens) == (2, len(PROMPT))
+    (reason,) = recorder.unwatched.values()
+    assert reason == "not watched: recorded up to token 9: RuntimeError: no stream"
 
 
 def test_attention_is_named_and_not_watched():
@@ -279,22 +356,22 @@ def test_a_model_is_recorded_once_at_a_time():
 @pytest.mark.parametrize("name", ["mamba2", "qwen3_5"])
 def test_a_model_keeps_its_taps_and_runs_take_turns(name):
     model = recurrent_model(name)
-    before, tapped = parts(model), gl.watch.Tapped(model)
-    one, other = gl.watch.Recording(tapped), gl.watch.Recording(tapped, window=0)
+    before, instrumented = parts(model), gl.watch.Instrumented(model)
+    one, other = gl.watch.Recording(instrumented), gl.watch.Recording(instrumented, window=0)
     caches = {recorder: model.make_cache() for recorder in (one, other)}
     for start, recorder in [(0, one), (1, other), (3, one), (4, one)]:
-        with tapped.to(recorder):
+        with instrumented.to(recorder):
             model(mx.array([PROMPT[start : start + 3]]), caches[recorder])
     model(mx.array([PROMPT]), model.make_cache())  # nobody listens
     one.drop()  # the last pass
     assert one.catch_up(behind=1).tokens == 3
     branch = one.trace.branch(6)
     assert other.trace.tokens == 3
-    again = gl.watch.Recording(tapped, trace=branch)
-    with tapped.to(again):
+    again = gl.watch.Recording(instrumented, trace=branch)
+    with instrumented.to(again):
         model(mx.array([PROMPT[6:]]), caches[one])
     assert again.trace.tokens == 9
     assert one.trace.tokens == 6
     assert np.array_equal(again.trace.magnitude(0, 0, 6), one.trace.magnitude(0))
-    tapped.detach()
+    instrumented.detach()
     assert parts(model) == before

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import mlx_gateloop as gl
 from mlx_gateloop.watch import sharing
-from mlx_gateloop.watch.endless import EndlessTrace
 from mlx_gateloop.watch.layer import Columns, Layer
+from mlx_gateloop.watch.trace import Trace
 
 MODULES = Path(__file__).parent / "shared"
 NODE = shutil.which("node")
@@ -50,14 +50,14 @@ def data_of(page):
 def test_the_page_has_the_numbers_of_the_trace():
     trace = recorded(tiny_model(), 12)
     kinds = ["special", "system", "system", *["prompt"] * 4, *["answer"] * 5]
-    other = gl.watch.Forgotten([4, 5], ["7", " x", "9", "10", "11"])
+    other = gl.watch.Counterfactual([4, 5], ["7", " x", "9", "10", "11"])
     page = gl.watch.share(trace, [str(n) for n in range(12)], kinds, forgotten=[other], start=0)
     data, kept = data_of(page), [0, *range(3, 12)]
     assert data["texts"] == [str(n) for n in kept]  # without the system prompt
     left = np.frombuffer(base64.b64decode(data["left"]), np.uint8).astype(float)
     for n, token in enumerate(kept):
         row, left = left[: n + 1], left[n + 1 :]
-        share = trace.fading(token)[kept[: n + 1]]
+        share = trace.retention(token)[kept[: n + 1]]
         assert ((row - 1) / 254) ** 2 == pytest.approx(share / share.max(), abs=0.005)
     assert not len(left)
     for layer in data["layers"]:
@@ -75,7 +75,7 @@ def test_the_page_has_the_numbers_of_the_trace():
 
 
 def test_channels_that_are_alike_share_a_row():
-    trace = EndlessTrace([Layer("layer", "gate loop")], 1 << 24, 8)
+    trace = Trace([Layer("layer", "gate loop")], 1 << 24, 8)
     rate = np.tile(np.geomspace(1e-4, 1, 384, dtype=np.float32), (3, 1))
     reads = dict.fromkeys(("query", "key"), np.ones((3, 384, 1), np.float32))
     trace.append([Columns(rate[:, ::-1].copy(), None, reads)])
@@ -88,7 +88,7 @@ def test_channels_that_are_alike_share_a_row():
 
 
 def test_500_tokens_of_the_demos_size_are_less_than_3_mb():
-    trace = EndlessTrace([Layer(f"{n}", "gate loop") for n in range(3)], 1 << 30, 500)
+    trace = Trace([Layer(f"{n}", "gate loop") for n in range(3)], 1 << 30, 500)
     rate = np.random.default_rng(0).exponential(size=(500, 256)).astype(np.float32)
     trace.append([Columns(rate, rate, {"key": np.ones((500, 256, 1), np.float32)})] * 3)
     assert len(gl.watch.share(trace, ["word "] * 500)) < 600_000
@@ -130,7 +130,7 @@ def test_a_notebook_shows_a_trace_in_a_frame():
     shown = trace._repr_html_()
     assert shown.startswith('<iframe sandbox="allow-scripts"')
     assert shown.count("<") == 2  # the frame's: all of the page is escaped
-    assert EndlessTrace([], 1 << 20, 4)._repr_html_()
+    assert Trace([], 1 << 20, 4)._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,10 @@ def test_a_notebook_shows_a_trace_in_a_frame():
         ({"kinds": ["answer", "answer", "</script>"]}, "kinds: expected prompt, answer"),
         ({"start": 3}, "start: expected 0 to 2, got 3"),
         ({"start": -1}, "start: expected 0 to 2, got -1"),
-        ({"forgotten": [gl.watch.Forgotten([3], ["x"])]}, "forgotten: expected places from 0 to 2"),
+        (
+            {"forgotten": [gl.watch.Counterfactual([3], ["x"])]},
+            "forgotten: expected places from 0 to 2",
+        ),
     ],
 )
 def test_wrong_input_is_one_line(options, message):
@@ -186,7 +189,7 @@ def test_in_a_browser(tmp_path):
     texts = [f" {n}" for n in range(10)] + HOSTILE
     trace = recorded(tiny_model(), len(texts))
     kinds = ["special", *["prompt"] * 9, *["answer"] * len(HOSTILE)]
-    other = gl.watch.Forgotten([3], [*HOSTILE[:2], "new"])
+    other = gl.watch.Counterfactual([3], [*HOSTILE[:2], "new"])
     file = tmp_path / "view.html"
     file.write_text(gl.watch.share(trace, texts, kinds, forgotten=[other]), "utf-8")
     problems = []
@@ -213,7 +216,7 @@ def test_in_a_browser(tmp_path):
         # Going back to a word shows what was left then.
         tab.click(".words [data-token='4']")
         assert tab.locator(".words .later").count() == len(texts) - 5
-        expected = trace.fading(4)
+        expected = trace.retention(4)
         expected = 0.16 + 0.84 * np.sqrt(expected / expected.max())
         tab.mouse.move(1, 1)
         shown = [
@@ -233,7 +236,7 @@ def test_in_a_browser(tmp_path):
 
 def test_an_answer_without_words_is_compared_with_the_last_answer_alone():
     kinds = ["prompt", "answer", "special", "prompt", "answer", "answer"]
-    other = gl.watch.Forgotten([3], ["5", "6"])
+    other = gl.watch.Counterfactual([3], ["5", "6"])
     texts = [str(n) for n in range(6)]
     page = gl.watch.share(recorded(tiny_model(), 6), texts, kinds, forgotten=[other])
     (forgotten,) = data_of(page)["forgotten"]
@@ -254,7 +257,7 @@ ANSWER = st.lists(st.sampled_from("abc"), max_size=8)
 @given(ANSWER, ANSWER)
 @settings(max_examples=60, deadline=None)
 def test_two_answers_have_their_longest_common_part_unmarked(before, after):
-    trace, other = recorded(tiny_model(), len(before) + 1), gl.watch.Forgotten([0], after)
+    trace, other = recorded(tiny_model(), len(before) + 1), gl.watch.Counterfactual([0], after)
     kinds = ["prompt", *["answer"] * len(before)]
     page = gl.watch.share(trace, ["?", *before], kinds, forgotten=[other])
     (marks,) = data_of(page)["forgotten"]

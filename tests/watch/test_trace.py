@@ -1,34 +1,32 @@
-"""Everything that a trace tells follows from the transitions in it."""
+"""A trace: constant memory, products that stay exact, and measures that follow from them."""
 
-import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.traces import columns_of, trace_with
 
-from mlx_gateloop.ops import Transition
-from mlx_gateloop.watch import Recorder, Trace
-from mlx_gateloop.watch.measures import HIGH, LOW
+from mlx_gateloop.watch import Trace, total_bytes
+from mlx_gateloop.watch.layer import Columns, Layer
+from mlx_gateloop.watch.sharing import HIGH, LOW
 
-BLOCK = 64
-LAYERS, CHANNELS = 2, 8
+BLOCK, LAYERS, CHANNELS = 64, 2, 8
 
 
-def random_trace(tokens, seed=0):
-    chance, trace = np.random.default_rng(seed), Trace(LAYERS, CHANNELS)
-    columns = chance.normal(size=(4, LAYERS, tokens, CHANNELS)).astype(np.float32)
+def random_columns(tokens, layers=LAYERS):
+    columns = np.random.default_rng(0).normal(size=(4, layers, tokens, CHANNELS))
     columns[0] = np.abs(columns[0])
-    for at in range(0, tokens, BLOCK):
-        trace.append(columns[:, :, at : at + BLOCK])
-    return trace, columns
+    return columns.astype(np.float32)
+
+
+def trace_and_rates(tokens, most_bytes, window=32, channels=8):
+    rates = np.random.default_rng(1).exponential(0.001, (1, tokens, channels)).astype(np.float32)
+    columns = np.stack([rates, rates, np.ones_like(rates), np.ones_like(rates)])
+    return trace_with(columns, window, most_bytes, 1000), rates[0]
 
 
 def test_a_reset_forgets_everything_before_it():
-    trace = Trace(1, 2)
-    recorder = Recorder(trace)
-    a = mx.array([[[0.9, 0.9], [0.9, 0.5], [0.0, 0.0], [0.8, 0.8]]])
-    ones = mx.ones(a.shape)
-    recorder.report(ones, ones, Transition.of(a))
-    recorder.step()
-    recorder.take()
+    a = np.array([[0.9, 0.9], [0.9, 0.5], [1e-30, 1e-30], [0.8, 0.8]])
+    columns = np.stack([-np.log(a), 0 * a, a**0, a**0])[:, None]
+    trace = trace_with(columns)
     magnitude, full = trace.remembered(0, 3)
     assert magnitude == pytest.approx([0, 0, 0.8, 1.0])
     assert full == pytest.approx([0, 0, 1.6, 2.0])
@@ -37,18 +35,17 @@ def test_a_reset_forgets_everything_before_it():
 
 
 def test_resets_are_tokens_at_which_a_quarter_of_the_remembering_channels_forget():
-    columns = np.full((4, 2, 100, 8), 0.01, np.float32)
+    columns = np.full((4, 2, 100, 8), 0.01)
     columns[0, 1, :, 4:] = 3  # these never remember and do not count: twelve channels do
     columns[0, :, 40, :4] = 5  # eight of the twelve forget
     columns[0, 0, 60, :3] = 5  # three, all of one layer
     columns[0, 0, 70, :2] = 5  # two
     columns[0, :, 80, :4] = 0.69  # all remember just a half
     columns[0, :, 90, :4] = 0.7
-    trace = Trace(2, 8)
-    trace.append(columns)
+    trace = trace_with(columns)
     assert trace.resets().tolist() == [40, 60, 90]
     assert trace.resets(41).tolist() == [40]
-    assert Trace(2, 8).resets().tolist() == []
+    assert Trace([], 1000, 0).resets().tolist() == []
 
 
 def test_columns_keep_long_products():
@@ -57,9 +54,7 @@ def test_columns_keep_long_products():
     columns = np.zeros((4, 1, 1024, 64), np.float32)
     columns[0] = rates
     columns[1] = np.linspace(-np.pi, np.pi, 64)
-    trace = Trace(1, 64)
-    trace.append(columns)
-    written = trace.columns(0)
+    written = trace_with(columns).columns(0)
     assert written.shape == (1024, 2, 64)
     assert written.dtype == np.uint8
     read_back = LOW * (HIGH / LOW) ** (written[:, 0] / 255)
@@ -69,7 +64,8 @@ def test_columns_keep_long_products():
 
 
 def test_slices_across_blocks():
-    trace, columns = random_trace(3 * BLOCK + 5)
+    columns = random_columns(3 * BLOCK + 5)
+    trace = trace_with(columns)
     for start, stop in [(0, None), (BLOCK - 1, BLOCK + 1), (BLOCK, 2 * BLOCK), (7, 7), (190, 999)]:
         part = columns[:, 1, start:stop]
         assert np.array_equal(trace.phase(1, start, stop), part[1])
@@ -80,11 +76,95 @@ def test_slices_across_blocks():
     assert trace.averages(BLOCK + 1) == pytest.approx(means[BLOCK + 1 :], abs=1e-6)
 
 
-def test_saved_file(tmp_path):
-    trace, columns = random_trace(5)
-    trace.save(tmp_path / "trace.npz", ["a", "é", "", "\n", "<b>"])
-    with np.load(tmp_path / "trace.npz") as file:
+def test_100_000_tokens_of_12_times_624_channels_fit_in_256_megabytes_in_groups_of_64():
+    share = 96  # of the memory: one layer of 78 channels
+    trace, rates = trace_and_rates(100_000, (256 << 20) // share, window=256, channels=78)
+    assert trace.nbytes <= (256 << 20) // share
+    assert trace._layers[0].rate.stored(0, 100_000)[1].max() == 64
+    mean, full = trace.remembered(0, 99_999)
+    edges = np.arange(63, 64_000, 64 * 25)  # the last token of a group: nothing of it is shared out
+    since = rates[::-1].astype(np.float64).cumsum(0)[::-1]
+    exact = np.exp(-since[edges + 1]).mean(1)
+    assert mean[edges] == pytest.approx(exact, rel=1e-4)
+    assert np.isnan(full[:-256]).all()
+    assert not np.isnan(full[-256:]).any()
+
+
+@pytest.mark.parametrize("at", [1, 700, 1990, 2000, 2900, 3000])
+def test_branches_share_their_beginning_and_then_go_their_own_ways(at):
+    trace, rates = trace_and_rates(3000, 100_000)
+    before, branch = trace.magnitude(0, 0, at), trace.branch(at)
+    assert total_bytes([trace, None, branch]) == trace.nbytes == branch.nbytes
+    assert np.array_equal(branch.magnitude(0), before)
+    more = rates[:50] + 1
+    new = [columns_of(more, more, np.ones_like(more), np.ones_like(more))]
+    branch.append(new)
+    other = trace.branch(at)
+    for one in (branch, other):
+        if one is other:
+            one.append(new)
+        assert one.tokens == at + 50
+        assert one.magnitude(0, at) == pytest.approx(np.exp(-more), rel=1e-6)
+        assert one.magnitude(0, max(at - 8, 0), at) == pytest.approx(before[-8:], rel=1e-6)
+        since = one.left(0, at + 49)[0]
+        exact = trace.left(0, at - 1)[0] * np.exp(-more.sum(0, dtype=float))
+        assert since == pytest.approx(exact, rel=1e-4)
+        assert np.isfinite(one.remembered(0, at + 49)[1][-32:]).all()
+    assert total_bytes([trace, branch, other]) > trace.nbytes
+    assert trace.tokens == 3000
+    if at < 3000:  # or the window, which both share, has gone on
+        assert np.isfinite(trace.remembered(0, 2999)[1][-16:]).all()
+
+
+def test_the_best_channel_is_that_of_what_is_left():
+    trace, _ = trace_and_rates(5000, 4 << 20)
+    left, (shares, channels) = trace.left(0, 4999), trace.best(0, 4999)
+    assert shares == pytest.approx(left.max(1), rel=1e-5)
+    assert np.array_equal(channels, left.argmax(1))
+
+
+def test_measures_of_a_long_trace_are_those_of_its_tokens():
+    trace, rates = trace_and_rates(5000, 4 << 20)
+    assert trace.averages()[:, 0] == pytest.approx(np.exp(-rates).mean(1), abs=1e-6)
+    assert trace.left(0, 4999)[0] == pytest.approx(np.exp(-rates[1:].sum(0, dtype=float)))
+    assert trace.phase(0) == pytest.approx(rates)
+    assert trace.resets().tolist() == []
+    trace.append([columns_of(*np.full((4, 1, 8), 9, np.float32))])
+    assert trace.resets().tolist() == [5000]
+
+
+def test_traces_are_saved(tmp_path):
+    columns = random_columns(5)
+    trace_with(columns).save(tmp_path / "same.npz", ["a", "é", "", "\n", "<b>"])
+    with np.load(tmp_path / "same.npz") as file:
         assert file["texts"].tolist() == ["a", "é", "", "\n", "<b>"]
         assert file["magnitude"] == pytest.approx(np.exp(-columns[0]))
         assert np.array_equal(file["phase"], columns[1])
         assert file["averages"].shape == (5, LAYERS)
+    layers = [Layer("a", "rwkv"), Layer("b", "selective scan", scale=np.ones((2, 3), np.float32))]
+    trace = Trace(layers, 1 << 20, 0)
+    one, two = np.full((4, 5), 0.5, np.float32), np.full((4, 2), 0.25, np.float32)
+    trace.append([Columns(one, None, {}), Columns(two, None, {})])
+    assert trace.magnitude(1).shape == (4, 6)
+    trace.save(tmp_path / "trace.npz", "four")
+    with np.load(tmp_path / "trace.npz") as file:
+        assert file["names"].tolist() == ["a", "b"]
+        assert np.array_equal(file["magnitude.0"], trace.magnitude(0))
+        assert np.array_equal(file["phase.1"], np.zeros((4, 6)))
+        assert file["averages"].shape == (4, 2)
+
+
+def test_a_trace_without_its_layers_is_empty():
+    trace = Trace([Layer("a", "rwkv"), Layer("b", "rwkv")], 1 << 20, 4)
+    trace.append([Columns(np.full((4, 2), n, np.float32), None, {}) for n in (1, 2)])
+    trace.without("a")
+    assert (trace.tokens, trace.names) == (4, ("b",))
+    assert np.array_equal(trace.magnitude(0), np.full((4, 2), np.exp(np.float32(-2))))
+    with pytest.raises(IndexError, match="layer 1: expected 0 to 0"):
+        trace.magnitude(1)
+    trace.without("b")
+    assert (trace.tokens, trace.grouped, trace.nbytes) == (0, 0, 0)
+    assert trace.averages().shape == (0, 0)
+    assert "<iframe" in trace._repr_html_()
+    with pytest.raises(IndexError, match="layer 0: its layers are not watched"):
+        trace.magnitude(0)

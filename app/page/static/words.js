@@ -14,7 +14,7 @@ export function sharedPixel({ row, bin } = { row: 1, bin: 1 }) {
 /**
  * The rest of every token in the state.
  * @typedef {{fading: (number | null)[], best: number[], channel: number[], full: (number | null)[]}} Row
- *     Of each token `EndlessTrace.fading`; of one layer the greatest product of |a| since, that
+ *     Of each token `Trace.retention`; of one layer the greatest product of |a| since, that
  *     channel, and Re(q Πa k). Null where queries and keys are no longer kept.
  */
 

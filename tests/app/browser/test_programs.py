@@ -10,7 +10,7 @@ import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 
-from mlx_gateloop.watch.measures import HIGH, LOW
+from mlx_gateloop.watch.sharing import HIGH, LOW
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.browser import QUESTIONS, has
 
-from mlx_gateloop.watch.measures import HIGH, LOW
+from mlx_gateloop.watch.sharing import HIGH, LOW
 
 COLUMNS = """name => {
   const picture = document.querySelector('#chat-view .gl').view.heatmaps.pictures[name].canvas;

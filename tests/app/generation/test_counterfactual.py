@@ -73,7 +73,9 @@ def test_an_answer_without_words_is_the_one_of_a_cache_without_them(engine, fini
     left_out = [word for word in words_of(run) if word.text == "split"][:1]
     again = finished(answer_again(engine, run, left_out))
     places = [t for word in left_out for t in range(word.first, word.stop)]
-    assert run.forgotten == [gl.watch.Forgotten(places, [piece.text for piece in answer_of(again)])]
+    assert run.forgotten == [
+        gl.watch.Counterfactual(places, [piece.text for piece in answer_of(again)])
+    ]
     model, _ = gl.load(EMBEDDED / "demo")
     ids = [piece.id for piece in run.pieces[: run.answer_begin]]
     cache = gl.watch.without(model, ids[:-1], places)

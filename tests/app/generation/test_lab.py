@@ -26,8 +26,9 @@ def test_answers_and_strengths_are_those_of_the_models():
         loaded = load_model(FOLDER / name)
         assert solved["answers"][model] == loaded(mx.array([cells]))[0].argmax(-1).tolist()
         codes = np.frombuffer(base64.b64decode(solved["left"][model]), np.uint8)
-        shares = gl.watch.fading(loaded, cells)
-        expected = [np.sqrt(shares[: n + 1, n] / shares[: n + 1, n].max()) for n in range(8)]
+        trace = gl.watch.trace_of(loaded, np.array(cells))
+        shares = [trace.retention(n) for n in range(8)]
+        expected = [np.sqrt(share / share.max()) for share in shares]
         assert codes / 255 == pytest.approx(np.concatenate(expected), abs=0.003)
 
 

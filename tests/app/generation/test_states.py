@@ -7,7 +7,7 @@ from mlx_gateloop.app.generation.states import Boundary, StateCache
 
 import mlx_gateloop as gl
 from mlx_gateloop.generate import Sampling
-from mlx_gateloop.watch import recording_cache
+from mlx_gateloop.watch import recording
 
 MODEL = "tiny"
 
@@ -22,10 +22,9 @@ def test_every_boundary_is_what_a_fresh_read_of_the_whole_gives(chat, model):
     found = chat.boundaries()
     assert [len(boundary.messages) for boundary in found] == [1, 2, 3, 4, 5, 6]
     for boundary in found:
-        caches, recorder = recording_cache(model[0])
-        seen = boundary.ids[: len(boundary.ids) - boundary.unread]
-        mx.eval(model[0](mx.array([seen]), caches), recorder.step())
-        recorder.take()
+        caches, seen = model[0].make_cache(), boundary.ids[: len(boundary.ids) - boundary.unread]
+        with recording(model[0]) as recorder:
+            model[0](mx.array([seen]), caches)
         for cache, state in zip(caches, boundary.states, strict=True):
             assert state == pytest.approx(np.array(cache[0]), abs=1e-5)
         # the view of the last run goes back to the first token

@@ -5,8 +5,8 @@ import pytest
 from mlx_gateloop.app.generation.run import Run, Token
 from mlx_gateloop.app.page.news import MOST_COLUMNS, News
 
-from mlx_gateloop.watch.endless import EndlessTrace
 from mlx_gateloop.watch.layer import Columns, Layer
+from mlx_gateloop.watch.trace import Trace
 
 LONG = 2 * MOST_COLUMNS + 500
 
@@ -21,9 +21,7 @@ def make_trace():
     """Traces of decays of each layer `[tokens, channels]`."""
 
     def make(rates, memory=1 << 20):
-        trace = EndlessTrace(
-            [Layer(f"layers.{i}.x", "test") for i in range(len(rates))], memory, 64
-        )
+        trace = Trace([Layer(f"layers.{i}.x", "test") for i in range(len(rates))], memory, 64)
         reads = [rate[:, :, None] for rate in rates]
         trace.append(
             [Columns(r, 0.1 * r, {"query": q, "key": q}) for r, q in zip(rates, reads, strict=True)]

@@ -33,7 +33,7 @@ def run(chat):
 def test_words_are_as_strong_as_when_a_word_was_read(ask, news, run):
     found = news.words(run)
     codes = np.frombuffer(base64.b64decode(ask("strong", run.id, 2)), np.uint8)
-    row = run.trace.fading(found[2].stop - 1)
+    row = run.trace.retention(found[2].stop - 1)
     shares = np.array([row[word.first : word.stop].max() for word in found[:3]])
     assert ((codes - 1.0) / 254) ** 2 == pytest.approx(shares / shares.max(), abs=0.005)
     for at in (-1, len(found)):

@@ -12,7 +12,7 @@ from mlx_gateloop.app.page import news as news_module
 from mlx_gateloop.app.page.news import MOST_COLUMNS, UNKNOWN, Feed, follows, shown
 
 from mlx_gateloop.generate import Sampling
-from mlx_gateloop.watch.endless import EndlessTrace
+from mlx_gateloop.watch.trace import Trace
 
 from .conftest import LONG
 
@@ -119,7 +119,7 @@ def test_a_feed_brings_every_token_and_word_once(news, chat):
     assert page.pieces[shared:] == [piece.text for piece in second.pieces[shared:]]
     assert page.words[known:] == [word.text for word in found[known:]]
     assert last["done"]
-    row = second.trace.fading(second.trace.tokens - 1)
+    row = second.trace.retention(second.trace.tokens - 1)
     shares = np.array([row[word.first : word.stop].max() for word in found])
     codes = values(last["words"]["strengths"]).astype(float)
     assert ((codes - 1) / 254) ** 2 == pytest.approx(shares / shares.max(), abs=0.005)
@@ -137,7 +137,7 @@ def test_tokens_that_are_too_long_ago_are_unknown(news):
     class Trace:
         tokens = 3
 
-        def fading(self, token):
+        def retention(self, token):
             return np.array([np.nan, 0.25, 1.0], np.float32)[: token + 1]
 
     run = Run("tiny", trace=Trace(), places=(Place("user", 0),))
@@ -160,7 +160,7 @@ def test_layers_are_listed_with_those_that_are_not_watched(run):
         [1, "2: layers.1.x · test"],
         [-1, "layers.10.y · not watched: y"],
     ]
-    run.trace = EndlessTrace([], 1000, 0)
+    run.trace = Trace([], 1000, 0)
     hint = "Nothing to see, the layers are not watched: y."  # what was refused comes last
     assert shown(run) == {"hint": hint}
 

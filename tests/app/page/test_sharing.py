@@ -78,7 +78,7 @@ def test_of_a_long_conversation_the_last_tokens_are_kept_and_that_is_said(run, m
 
 def test_recorded_answers_are_beside_the_last_one(run):
     word = next(i for i in range(run.begin, len(run.pieces)) if run.pieces[i].kind == "prompt")
-    run.forgotten.append(watch.Forgotten([word], ["other", run.pieces[-1].text]))
+    run.forgotten.append(watch.Counterfactual([word], ["other", run.pieces[-1].text]))
     (forgotten,) = data_of(shared(run)["page"])["forgotten"]
     assert forgotten["answer"] == ["other", run.pieces[-1].text]
     answered = len(run.pieces) - run.answer_begin

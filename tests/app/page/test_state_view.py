@@ -12,7 +12,7 @@ from mlx_gateloop.app.page.news import MOST_COLUMNS
 from mlx_gateloop.app.page.sharing import file_name
 
 from mlx_gateloop.generate import Sampling
-from mlx_gateloop.watch.endless import EndlessTrace
+from mlx_gateloop.watch.trace import Trace
 
 from .conftest import LONG
 
@@ -35,7 +35,7 @@ def test_a_row_is_that_of_the_trace(ask, engine, finished):
     run = finished(engine.submit("tiny", "abc", Sampling(0), 6))
     row = ask("row", run.id, 1, 5)
     assert {len(row[name]) for name in ("fading", "best", "channel", "full")} == {6}
-    assert row["fading"] == pytest.approx(run.trace.fading(5), rel=1e-3)
+    assert row["fading"] == pytest.approx(run.trace.retention(5), rel=1e-3)
     left = run.trace.left(1, 5)
     assert row["best"] == pytest.approx(left.max(1), abs=1e-4)
     assert row["channel"] == left.argmax(1).tolist()
@@ -118,8 +118,8 @@ def test_rows_and_files_are_made_one_at_a_time_beside_the_loop(served, run, monk
 def test_a_file_is_written_once_and_few_are_kept(ask, run, engine, monkeypatch, tmp_path):
     monkeypatch.setattr(state_view, "download_folder", lambda: tmp_path)
     saved = []
-    save = EndlessTrace.save
-    monkeypatch.setattr(EndlessTrace, "save", lambda *a: (saved.append(a), save(*a)))
+    save = Trace.save
+    monkeypatch.setattr(Trace, "save", lambda *a: (saved.append(a), save(*a)))
     run.prompt = "What does `str.split` do?\n" * 9
     file = tmp_path / run.id / "tiny-What-does-str-split-do-What-does-str-split.npz"
     address = ask("arrays", run.id)
@@ -166,7 +166,7 @@ def test_a_full_disk_is_no_traceback(ask, run, monkeypatch, tmp_path, caplog):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(state_view, "download_folder", lambda: tmp_path)
-    monkeypatch.setattr(EndlessTrace, "save", full)
+    monkeypatch.setattr(Trace, "save", full)
     assert ask("arrays", run.id) is None
     assert "No space left on device" in caplog.text
     assert not list(tmp_path.rglob("*.npz*"))

@@ -52,7 +52,7 @@ def full_row(
     return row
 
 
-def held(rate: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:
+def state_norms(rate: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:
     """Compute the norm of what is left in a layer's state of what each token wrote.
 
         w_m = |A_{m+1} ... A_n gain_m k_m| |v_m|, A the diagonal of the decays
@@ -73,15 +73,15 @@ def held(rate: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def shares_from(rate: np.ndarray, reads: dict[str, np.ndarray], start: int) -> Iterator[np.ndarray]:
-    """Yield what `held` says at each token from one on, of these tokens, as shares.
+    """Yield what `state_norms` says at each token from one on, of these tokens, as shares.
 
         w_m / sqrt(w_0^2 + ... + w_n^2) for m = start to n; n = start, start + 1, ...
 
-    A step to the next token multiplies all of it once, where `held` begins anew.
+    A step to the next token multiplies all of it once, where `state_norms` begins anew.
 
     Args:
-        rate: As `held` has it.
-        reads: As `held` has them.
+        rate: As `state_norms` has it.
+        reads: As `state_norms` has them.
         start: The first token.
     """
     left = _written(rate, reads).astype(np.float32) ** 2

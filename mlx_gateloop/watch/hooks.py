@@ -1,6 +1,6 @@
 """Reports of the recurrences in mlx-lm's models: transitions, and what is read and written.
 
-A tap takes the arguments of a call by name, after the call. It asks the module's own functions
+A hook takes the arguments of a call by name, after the call. It asks the module's own functions
 for the decays, so that it reports what the model used. That is done for many tokens at once: a
 call only keeps its arguments, which the model computes anyway. mlx-lm's models bind their
 recurrences by name, so the names below are all that is known of them.
@@ -130,26 +130,8 @@ def gate_loop(given: Arguments, _: Names, __: nn.Module) -> Report:
     return report.masked(given.get("mask"))
 
 
-def of_gate_loop(given: Arguments) -> Arguments:
-    """Spread a transition, which may be the same for all tokens or a head, over the channels."""
-    query, key, value, transition = given["return"]
-    if given["self"].args.transition == "none":
-        raise InputError("attention without transitions keeps tokens as they are")
-    flat = (*query.shape[:2], -1)  # [B, L, H, K] -> [B, L, H K]
-    first, second = (
-        None if plane is None else mx.broadcast_to(plane, query.shape).reshape(flat)
-        for plane in (transition.first, transition.second)
-    )
-    arrays = {"query": query.reshape(flat), "key": key.reshape(flat)}
-    norm = mx.linalg.norm(value, axis=-1, keepdims=True) if value.ndim == 4 else mx.abs(value)
-    arrays["value"] = mx.broadcast_to(norm, query.shape).reshape(flat)  # a channel is one head
-    if hasattr(given["cache"], "lengths"):  # not attention's, whose mask is one of pairs
-        arrays["mask"] = given["cache"].make_mask(query.shape[1])
-    return arrays | {"first": first, "second": second, "form": transition.form}
-
-
 @dataclass(frozen=True)
-class Tap:
+class Hook:
     """One recurrence.
 
     Args:
@@ -158,66 +140,81 @@ class Tap:
             never None.
         constants: Names of the others that it takes.
         axis: Of the inputs' length, but of the mask's.
-        prepare: Makes the inputs, where they are not arguments of the call.
     """
 
     report: Callable[[Arguments, Names, Any], Report]
     inputs: tuple[str, ...]
     constants: tuple[str, ...] = ()
     axis: int = 1
-    prepare: Callable[[Arguments], Arguments] | None = None
 
 
 GATE = ("A_log", "dt_bias")
 FUNCTIONS = {  # as a module's class calls them
-    "gated_delta_update": Tap(
+    "gated_delta_update": Hook(
         gated_delta, ("a", "b", "q", "k", "mask"), (*GATE, "lower_bound", "allow_neg_eigval")
     ),
-    "ssm_update": Tap(ssm, ("dt", "B", "C", "mask"), (*GATE, "time_step_limit")),
-    "rnn_scan": Tap(rnn_scan, ("a",)),
-    "recurrent_gla": Tap(constant_slopes, ("q", "k", "mask"), ("g", "scale"), axis=2),
+    "ssm_update": Hook(ssm, ("dt", "B", "C", "mask"), (*GATE, "time_step_limit")),
+    "rnn_scan": Hook(rnn_scan, ("a",)),
+    "recurrent_gla": Hook(constant_slopes, ("q", "k", "mask"), ("g", "scale"), axis=2),
 }
 METHODS = {  # of a module
-    "_wkv7": Tap(wkv7, ("w", "r", "k", "a", "b")),
-    "ssm_step": Tap(mamba, ("x",), ("A",)),
-    "_inputs": Tap(
-        gate_loop,
-        ("first", "second", "query", "key", "value", "mask"),
-        ("form",),
-        prepare=of_gate_loop,
-    ),
+    "_wkv7": Hook(wkv7, ("w", "r", "k", "a", "b")),
+    "ssm_step": Hook(mamba, ("x",), ("A",)),
 }
+GATE_LOOP = Hook(gate_loop, ("first", "second", "query", "key", "value", "mask"), ("form",))
 
 
 class Call:
     """One call of a recurrence; its report is not computed yet.
 
     Args:
-        tap: The recurrence.
+        hook: The recurrence.
         given: Arguments by name.
         names: Of the module that defines the recurrence.
         module: The module that called.
     """
 
-    def __init__(self, tap: Tap, given: Arguments, names: Names, module: Any) -> None:
-        self.tap, self.names, self.module = tap, names, module
-        given = given if tap.prepare is None else tap.prepare(given)
-        kept = tap.inputs + tap.constants  # and not the state, which is large
+    def __init__(self, hook: Hook, given: Arguments, names: Names, module: Any) -> None:
+        self.hook, self.names, self.module = hook, names, module
+        kept = hook.inputs + hook.constants  # and not the state, which is large
         self.given = {name: given[name] for name in kept if name in given}
-        first = self.given[tap.inputs[0]]
+        first = self.given[hook.inputs[0]]
         self.sequences = first.shape[0]
-        self.tokens = 1 if first.ndim == 2 else first.shape[tap.axis]  # [1, D] is of one step
+        self.tokens = 1 if first.ndim == 2 else first.shape[hook.axis]  # [1, D] is of one step
 
     @property
     def arrays(self) -> list[mx.array]:
         return [value for value in self.given.values() if isinstance(value, mx.array)]
 
 
+def gate_loop_call(
+    layer: Any,
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    transition: Transition,
+    mask: mx.array | None,
+) -> Call:
+    """Spread a transition, which may be the same for all tokens or a head, over the channels."""
+    if layer.args.transition == "none":
+        raise InputError("attention without transitions keeps tokens as they are")
+    flat = (*query.shape[:2], -1)  # [B, L, H, K] -> [B, L, H K]
+    first, second = (
+        None if plane is None else mx.broadcast_to(plane, query.shape).reshape(flat)
+        for plane in (transition.first, transition.second)
+    )
+    norm = mx.linalg.norm(value, axis=-1, keepdims=True) if value.ndim == 4 else mx.abs(value)
+    norm = mx.broadcast_to(norm, query.shape)  # a channel is one head
+    arrays = {"query": query.reshape(flat), "key": key.reshape(flat), "value": norm.reshape(flat)}
+    planes = {"first": first, "second": second, "form": transition.form}
+    return Call(GATE_LOOP, arrays | planes | {"mask": mask}, {}, layer)
+
+
 def report_of(calls: list[Call]) -> Report:
     """Report calls of one recurrence that follow each other as one."""
     last = calls[-1]
-    joined = {name: _joined(name, calls) for name in last.tap.inputs}
-    return last.tap.report({**last.given, **joined}, last.names, last.module)
+    joined = {name: _joined(name, calls) for name in last.hook.inputs}
+    return last.hook.report({**last.given, **joined}, last.names, last.module)
 
 
 def _joined(name: str, calls: list[Call]) -> mx.array | None:
@@ -231,4 +228,4 @@ def _joined(name: str, calls: list[Call]) -> mx.array | None:
     arrays = [part for part in parts if part is not None]
     if arrays[0].ndim == 2:  # [1, D] of one step
         return mx.stack(arrays, 1)
-    return mx.concatenate(arrays, calls[0].tap.axis) if len(arrays) > 1 else arrays[0]
+    return mx.concatenate(arrays, calls[0].hook.axis) if len(arrays) > 1 else arrays[0]

@@ -1,7 +1,7 @@
 """Measures of what is left of a token, against what predictions lose without it.
 
-`python benchmarks/fading.py [OUT]` trains two small models (some minutes), takes the two that come
-with the app, and writes OUT/fading.md (default: benchmarks/results).
+`python benchmarks/retention.py [OUT]` trains two small models (some minutes), takes the two that
+come with the app, and writes OUT/retention.md (default: benchmarks/results).
 
 A case is a place n in a text. There each measure ranks the tokens before n, and so do two effects,
 both exact: the Kullback-Leibler divergence of the next prediction without the token from the one
@@ -24,9 +24,9 @@ from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.io.models import load_model
 from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.train import TrainConfig, train
-from mlx_gateloop.watch.dependence import predictions
-from mlx_gateloop.watch.endless import EndlessTrace
-from mlx_gateloop.watch.rows import held
+from mlx_gateloop.watch.ablation import predictions
+from mlx_gateloop.watch.attention_rows import state_norms
+from mlx_gateloop.watch.trace import Trace
 
 ROOT = Path(__file__).parents[1]
 EMBEDDED = ROOT / "app" / "embedded_models"
@@ -70,7 +70,7 @@ def _best(rate: np.ndarray, _: np.ndarray, __: Any) -> np.ndarray:
 
 def _energy(rate: np.ndarray, _: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:
     written = np.abs(reads["key"][..., 0]) * reads["value"]
-    return held(rate, reads) ** 2 / (written**2).sum(1)
+    return state_norms(rate, reads) ** 2 / (written**2).sum(1)
 
 
 def _read(rate: np.ndarray, phase: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:
@@ -85,14 +85,14 @@ MEASURES: dict[str, Measure] = {
     "best 5% of the channels": _best,
     "share of its own energy \\|k v\\|² that is left": _energy,
     "share of the state, \\|k\\| alone": lambda rate, _, reads: _share(
-        held(rate, {"key": reads["key"]})
+        state_norms(rate, {"key": reads["key"]})
     ),
-    DEFAULT: lambda rate, _, reads: _share(held(rate, reads)),
+    DEFAULT: lambda rate, _, reads: _share(state_norms(rate, reads)),
     "what the query reads": _read,
 }
 
 
-def measured(trace: EndlessTrace, token: int) -> dict[str, np.ndarray]:
+def measured(trace: Trace, token: int) -> dict[str, np.ndarray]:
     """Compute all measures at a token, each averaged over layers."""
     near = [trace._near(layer, token) for layer in trace._layers]
     of = [(rate, np.zeros_like(rate) if p is None else p, reads) for rate, p, reads in near]
@@ -222,19 +222,19 @@ def main(out: Path) -> None:
     lines = [INTRODUCTION.format(cases=PLACES * len(together), texts=len(together))]
     for name, texts in {"all four models": together, **results}.items():
         lines += [f"## {name[0].upper()}{name[1:]}", f"{PLACES * len(texts)} cases.", table(texts)]
-    (out / "fading.md").write_text("\n\n".join(lines) + "\n", "utf-8")
+    (out / "retention.md").write_text("\n\n".join(lines) + "\n", "utf-8")
 
 
 INTRODUCTION = f"""\
 # Measures of what is left of a token
 
-Written by `python benchmarks/fading.py`: {{cases}} places in {{texts}} texts of four models. At
+Written by `python benchmarks/retention.py`: {{cases}} places in {{texts}} texts of four models. At
 each place a measure ranks the earlier tokens by what is left of them, and is compared with the
 exact effect of leaving each of them out: on the next prediction (Kullback-Leibler divergence) and
 on all predictions that follow in the text (sum of \\|loss\\|). Mean of Spearman's correlation, with
 95% intervals of a bootstrap over texts; also for tokens more than {NEAR} before the place alone.
 
-Bold: `EndlessTrace.fading` and `gl.watch.fading`, as [forgetting](../../docs/forgetting.md)
+Bold: `Trace.retention`, as [forgetting](../../docs/forgetting.md)
 defines them."""
 
 if __name__ == "__main__":

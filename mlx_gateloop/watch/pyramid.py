@@ -9,7 +9,7 @@ GROUP = 4  # rows of a level that become one of the next
 Wrap = Callable[[np.ndarray], np.ndarray]
 
 
-class Levels:
+class Pyramid:
     """Sums over tokens: a row for each of the last tokens, then for 4, 16 and 64 of them.
 
     A level that is full passes its older half on, four rows as one. The last has nowhere to pass
@@ -42,9 +42,9 @@ class Levels:
         self._add(0, rows, np.ones(len(rows), np.int64))
         self.tokens += len(rows)
 
-    def first(self, tokens: int) -> "Levels":
+    def first(self, tokens: int) -> "Pyramid":
         """Copy the rows of the first tokens; one that reaches beyond is cut in proportion."""
-        copy = Levels(self.width, self._sizes, self._wrap)
+        copy = Pyramid(self.width, self._sizes, self._wrap)
         copy.tokens = left = tokens
         for level in reversed(range(len(self._rows))):
             counts = self._tokens[level][: self._filled[level]]
@@ -167,3 +167,9 @@ def _with_room(array: np.ndarray, rows: int, most: int) -> np.ndarray:
     larger = np.empty((min(max(rows, 2 * len(array)), most), *array.shape[1:]), array.dtype)
     larger[: len(array)] = array
     return larger
+
+
+def wrapped(angle: np.ndarray) -> np.ndarray:
+    """Bring angles into (-pi, pi]."""
+    turned: np.ndarray = angle - 2 * np.pi * np.ceil(angle / (2 * np.pi) - 0.5)
+    return turned

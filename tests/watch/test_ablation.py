@@ -12,7 +12,7 @@ from mlx_lm.models.cache import ArraysCache
 import mlx_gateloop as gl
 from mlx_gateloop.model.gates import Gates
 from mlx_gateloop.ops import Transition
-from mlx_gateloop.watch import dependence
+from mlx_gateloop.watch import ablation
 
 RECURRENT = ("mamba2", "mamba", "falcon_mamba", "rwkv7")
 LENGTH = 21  # more than a block of rows
@@ -196,14 +196,14 @@ def test_columns_that_are_not_asked_for_change_nothing(since):
 def test_parts_of_a_long_text_are_one(monkeypatch):
     model, text = tiny_model(), ids()
     whole = gl.watch.depends(model, text)
-    monkeypatch.setattr(dependence, "LOGITS", 3 * SIZES["vocab_size"] * dependence.ROWS)
+    monkeypatch.setattr(ablation, "LOGITS", 3 * SIZES["vocab_size"] * ablation.ROWS)
     assert np.abs(gl.watch.depends(model, text) - whole).max() <= 1e-5
 
 
 @pytest.mark.parametrize("since", [0, LENGTH - 2])
 def test_others_take_their_turns_after_each_forward_pass(monkeypatch, since):
     model, text = tiny_model(), ids()
-    monkeypatch.setattr(dependence, "TOKENS", dependence.ROWS)
+    monkeypatch.setattr(ablation, "TOKENS", ablation.ROWS)
     passes, call = [], type(model).__call__
 
     def counted(self, tokens, cache):
@@ -212,9 +212,9 @@ def test_others_take_their_turns_after_each_forward_pass(monkeypatch, since):
         return call(self, tokens, cache)
 
     monkeypatch.setattr(type(model), "__call__", counted)
-    steps = [len(passes) for _ in dependence.depending(model, text, since=since)]
+    steps = [len(passes) for _ in ablation.depending(model, text, since=since)]
     assert max(np.diff([0, *steps])) == 1
-    assert max(passes) <= dependence.ROWS
+    assert max(passes) <= ablation.ROWS
 
 
 def test_dropout_is_off_and_comes_back():

@@ -1,0 +1,265 @@
+"""Instrumentation of one model, whose layers then report to one recording at a time.
+
+Our own layers report by themselves: `TimeMixing.observe`. mlx-lm's layers call a recurrence by its
+name and offer no way to observe it. While a model is instrumented, that name in mlx-lm's module is
+bound to a `Reporting` of the same function, and each of the model's recurrent layers has a subclass
+of its own class, which notes the layer while it runs. Calls from other models report nothing.
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import lru_cache, partial, wraps
+from threading import Lock
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.model.layers import TimeMixing
+from mlx_gateloop.watch.hooks import FUNCTIONS, METHODS, Call, Hook, gate_loop_call
+
+KEEPS_ALL = {"attn", "self_attn", "attention"}
+
+
+class Listener(Protocol):
+    """Receives what the layers of a model do, by their paths."""
+
+    def receive(self, name: str, call: Call) -> None:
+        """Receive one call of a layer's recurrence."""
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Leave a layer out from now on."""
+
+    def forward_pass(self, tokens: mx.array | None = None) -> AbstractContextManager[None]:
+        """Take one forward pass of the model over tokens `[1, length]`."""
+
+
+class Instrumented:
+    """A model whose layers can report; without a recording they do nothing more.
+
+    Args:
+        model: A model that `mlx_lm.load` or `gl.load` returned.
+
+    Raises:
+        InputError: It is instrumented already.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = _found(model)
+        if any(map(_is_instrumented, [model, *modules.values()])):
+            raise InputError("model: it is being recorded already; leave that recording first")
+        self.names, self.unwatched = list(modules), _others(model, modules)
+        self.recorder: Listener | None = None
+        self._undo = ExitStack()
+        try:
+            for name, module in modules.items():
+                self._instrument(Layer(self, name, module))
+            self._override(model, {"__call__": self._model_call(type(model).__call__)})
+        except BaseException:
+            self.detach()
+            raise
+
+    @contextmanager
+    def to(self, recorder: Listener) -> Iterator[None]:
+        """Let a recorder receive what the model does in the block."""
+        before, self.recorder = self.recorder, recorder
+        try:
+            yield
+        finally:
+            self.recorder = before
+
+    def detach(self) -> None:
+        """Make the model and mlx-lm's modules as they were before."""
+        self._undo.close()
+
+    def _instrument(self, layer: "Layer") -> None:
+        module, cls = layer.module, type(layer.module)
+        if isinstance(module, TimeMixing):
+            module.observe = partial(layer.report, gate_loop_call)
+            self._undo.callback(delattr, module, "observe")
+            return
+        methods = {
+            name: _reporting_method(layer, getattr(cls, name), hook)
+            for name, hook in METHODS.items()
+            if hasattr(cls, name)
+        }
+        if called := set(_called(cls)):
+            methods["__call__"] = _noting_call(layer, cls.__call__)
+        for place in called:
+            self._undo.enter_context(_reporting(*place))
+        self._override(module, methods)
+
+    def _override(self, module: nn.Module, methods: dict[str, Any]) -> None:
+        """Give one module a subclass of its class with other methods."""
+        cls = type(module)
+        own = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_watched": True}
+        subclass = type(cls.__name__, (cls,), own | methods)
+        object.__setattr__(module, "__class__", subclass)
+        self._undo.callback(object.__setattr__, module, "__class__", cls)
+
+    def _model_call(self, model_call: Callable[..., Any]) -> Callable[..., Any]:
+        def call(model: nn.Module, *args: Any, **options: Any) -> Any:
+            if self.recorder is None:
+                return model_call(model, *args, **options)
+            with self.recorder.forward_pass(*args[:1]):
+                return model_call(model, *args, **options)
+
+        return call
+
+
+class Layer(NamedTuple):
+    """A recurrent layer of an instrumented model."""
+
+    model: Instrumented
+    name: str
+    module: Any
+
+    def report(self, make_call: Callable[..., Call], *args: Any, **options: Any) -> None:
+        """Report a call of the recurrence; a report that fails leaves the layer out."""
+        if (recorder := self.model.recorder) is None:
+            return
+        try:
+            recorder.receive(self.name, make_call(self.module, *args, **options))
+        except InputError as error:
+            recorder.refuse(self.name, one_line(error))
+        except Exception as error:  # mlx-lm's internals may change; the model continues
+            recorder.refuse(self.name, f"{type(error).__name__}: {one_line(error)}")
+
+
+RUNNING: ContextVar[Layer | None] = ContextVar("RUNNING", default=None)
+BINDING = Lock()
+
+
+class Reporting:
+    """A recurrence of mlx-lm that reports its calls from instrumented layers.
+
+    Attributes:
+        users: Instrumented layers that call it.
+    """
+
+    def __init__(self, function: Callable[..., Any], hook: Hook) -> None:
+        self.function, self.hook, self.users = function, hook, 0
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        result = self.function(*args, **options)
+        if (layer := RUNNING.get()) is not None:
+            layer.report(partial(_call_of, self.function, self.hook), *args, **options)
+        return result
+
+
+@contextmanager
+def _reporting(module: ModuleType, name: str) -> Iterator[None]:
+    """Bind the name of a recurrence in a module of mlx-lm to its `Reporting` in the block."""
+    with BINDING:
+        bound = getattr(module, name)
+        if not isinstance(bound, Reporting):
+            bound = Reporting(bound, FUNCTIONS[name])
+            setattr(module, name, bound)
+        bound.users += 1
+    try:
+        yield
+    finally:
+        with BINDING:
+            bound.users -= 1
+            if not bound.users:
+                setattr(module, name, bound.function)
+
+
+def _noting_call(layer: Layer, module_call: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a layer's `__call__` so that its recurrence knows which layer runs."""
+
+    @wraps(module_call)
+    def call(*args: Any, **options: Any) -> Any:
+        token = RUNNING.set(layer)
+        try:
+            return module_call(*args, **options)
+        finally:
+            RUNNING.reset(token)
+
+    return call
+
+
+def _reporting_method(layer: Layer, method: Callable[..., Any], hook: Hook) -> Callable[..., Any]:
+    """Wrap a recurrence that is a method of its layer."""
+
+    @wraps(method)
+    def call(*args: Any, **options: Any) -> Any:
+        result = method(*args, **options)
+        layer.report(partial(_call_of, method, hook), *args, **options)
+        return result
+
+    return call
+
+
+def _call_of(
+    function: Callable[..., Any], hook: Hook, module: Any, *args: Any, **options: Any
+) -> Call:
+    parameters, defaults, names = _described(function)
+    given = defaults | dict(zip(parameters, args, strict=False)) | options
+    return Call(hook, given, names, module)
+
+
+@lru_cache(64)
+def _described(
+    function: Callable[..., Any],
+) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
+    """Return a function's positional parameters, its defaults and its module's names.
+
+    `inspect.Signature.bind` would take as long as a small operation of MLX.
+    """
+    every = inspect.signature(function).parameters.values()
+    positional = [p.name for p in every if p.kind is p.POSITIONAL_OR_KEYWORD]
+    defaults = {p.name: p.default for p in every if p.default is not p.empty}
+    return positional, defaults, inspect.unwrap(function).__globals__
+
+
+def _found(model: nn.Module) -> dict[str, nn.Module]:
+    """Find the modules with a known recurrence, in the order of their paths."""
+    modules = dict(model.named_modules())
+    recurrent = {cls for cls in set(map(type, modules.values())) if _has_recurrence(cls)}
+    modules = {path: module for path, module in modules.items() if type(module) in recurrent}
+    return {path: modules[path] for path in sorted(modules, key=_natural)}
+
+
+def _has_recurrence(cls: type) -> bool:
+    known = issubclass(cls, TimeMixing) or any(hasattr(cls, name) for name in METHODS)
+    return known or any(True for _ in _called(cls))
+
+
+def _called(cls: type) -> Iterator[tuple[ModuleType, str]]:
+    """Yield the known functions that methods of a class call, as modules and names in them."""
+    for _, method in inspect.getmembers(cls, inspect.isfunction):
+        module = sys.modules[method.__module__]
+        for name in FUNCTIONS.keys() & set(method.__code__.co_names):
+            if callable(getattr(module, name, None)):
+                yield module, name
+
+
+def _others(model: nn.Module, watched: dict[str, nn.Module]) -> dict[str, str]:
+    """Give reasons why the attention modules and the other layers of a model are not watched."""
+    reasons: dict[str, str] = {}
+    modules = dict(model.named_modules())
+    for path in sorted(modules, key=_natural):
+        inside = any(path == w or path.startswith(f"{w}.") for w in [*watched, *reasons])
+        name = type(modules[path]).__name__
+        if not inside and (path.split(".")[-1] in KEEPS_ALL or "Attention" in name):
+            reasons[path] = "attention keeps tokens as they are: no decay to see"
+    for path in modules:
+        seen = any(other.startswith(f"{path}.") for other in [*watched, *reasons])
+        if re.search(r"(^|\.)layers\.\d+$", path) and not seen:
+            reasons[path] = "no recurrence that is known"
+    return {path: reasons[path] for path in sorted(reasons, key=_natural)}
+
+
+def _is_instrumented(module: nn.Module) -> bool:
+    return "_watched" in vars(type(module)) or "observe" in vars(module)
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in path.split(".")]

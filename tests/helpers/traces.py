@@ -1,0 +1,23 @@
+"""Traces of given columns."""
+
+import numpy as np
+
+from mlx_gateloop.watch import Trace
+from mlx_gateloop.watch.layer import Columns, Layer
+
+
+def trace_with(
+    columns: np.ndarray, window: int = 1000, most_bytes: int = 64 << 20, at_once: int = 64
+) -> Trace:
+    """A trace of -log|a|, phases, queries and keys `[4, layers, tokens, channels]`."""
+    layers = [Layer(f"layers.{layer}", "gate loop") for layer in range(columns.shape[1])]
+    trace = Trace(layers, most_bytes, window)
+    for at in range(0, columns.shape[2], at_once):
+        part = columns[:, :, at : at + at_once].astype(np.float32)
+        trace.append([columns_of(*part[:, layer]) for layer in range(len(layers))])
+    return trace
+
+
+def columns_of(rate: np.ndarray, phase: np.ndarray, query: np.ndarray, key: np.ndarray) -> Columns:
+    """New tokens of one layer, `[tokens, channels]` each; a channel is a head."""
+    return Columns(rate, phase, {"query": query[..., None], "key": key[..., None]})
