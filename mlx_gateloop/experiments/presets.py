@@ -4,18 +4,32 @@ from mlx_gateloop.experiments.experiment import TASKS, Experiment
 
 
 def _train(
-    size: tuple[int, int, int], batch_size: int, rate: float, warmup: int = 0, **others: object
+    size: tuple[int, int, int],
+    batch_size: int,
+    rate: float,
+    every: tuple[int, int, int] | None = None,
+    **others: object,
 ) -> dict[str, object]:
-    layers, width, inner = size
-    return {
-        "model.num_hidden_layers": layers,
-        "model.hidden_size": width,
-        "model.intermediate_size": inner,
-        "data.batch_size": batch_size,
-        "optimizer.learning_rate": rate,
-        **({"optimizer.warmup_steps": warmup} if warmup else {}),
-        **others,
+    """Name the settings of a training run.
+
+    Args:
+        size: Layers, width and inner width.
+        batch_size: Sequences per step.
+        rate: Learning rate.
+        every: Steps between two entries of the log, validations and checkpoints.
+        others: Further settings; `warmup` is short for the optimizer's.
+    """
+    names = ("num_hidden_layers", "hidden_size", "intermediate_size")
+    settings: dict[str, object] = {
+        f"model.{name}": value for name, value in zip(names, size, strict=True)
     }
+    settings |= {"data.batch_size": batch_size, "optimizer.learning_rate": rate}
+    if every is not None:
+        rhythm = ("log_every", "eval_every", "checkpoint_every")
+        settings |= dict(zip(rhythm, every, strict=True))
+    if "warmup" in others:
+        settings["optimizer.warmup_steps"] = others.pop("warmup")
+    return settings | others
 
 
 # Source of "paper": appendix "MemoryHorizon hyperparameters"; 300 epochs are 18,900 steps.
@@ -26,16 +40,7 @@ _EXPERIMENTS = [
         "memory-horizon",
         "small",
         {"length": 64, "max_input": 2, "max_output": 10, "samples": 8000},
-        _train(
-            (4, 16, 32),
-            64,
-            1e-2,
-            warmup=100,
-            steps=6000,
-            log_every=100,
-            eval_every=500,
-            checkpoint_every=500,
-        ),
+        _train((4, 16, 32), 64, 1e-2, (100, 500, 500), warmup=100, steps=6000),
     ),
     Experiment(
         "memory-horizon",
@@ -47,19 +52,8 @@ _EXPERIMENTS = [
         "memory-horizon",
         "paper",
         {},
-        _train(
-            (4, 64, 128),
-            32,
-            0.0025,
-            warmup=10000,
-            epochs=300,
-            log_every=63,
-            eval_every=315,
-            checkpoint_every=63,
-        ),
-        seeds=1,
-        draws=1,
-        equal_parameters=False,
+        _train((4, 64, 128), 32, 0.0025, (63, 315, 63), warmup=10000, epochs=300),
+        seeds=1, draws=1, equal_parameters=False,
     ),
     Experiment(
         "recall",
@@ -76,8 +70,7 @@ _EXPERIMENTS = [
         "small",
         {},
         _train((2, 64, 128), 16, 5e-3, warmup=100, steps=1000),
-        seeds=2,
-        draws=1,
+        seeds=2, draws=1,
     ),
-]
+]  # fmt: skip
 PRESETS = {name: {e.preset: e for e in _EXPERIMENTS if e.name == name} for name in TASKS}
