@@ -22,13 +22,13 @@ def _run(arguments: argparse.Namespace) -> None:
         is_path = value.startswith(("/", ".", "~"))
         if flag in ("--model", "--hf-path") and is_path and not Path(value).expanduser().exists():
             raise InputError(f"{flag} {value}: no such model directory")
-    utils.load_model = with_our_class(utils.load_model, utils.load_config)
     if words[0] == "awq":
         from mlx_lm.quant import awq
 
         add_awq_recipe(awq)
-    before = sys.argv
+    before = sys.argv, utils.load_model
     sys.argv = ["mlx_lm", *words]
+    utils.load_model = with_our_class(utils.load_model, utils.load_config)
     try:
         cli.main()
     except ValueError as error:
@@ -36,7 +36,7 @@ def _run(arguments: argparse.Namespace) -> None:
             raise
         raise InputError(f"mlx-lm {words[0]}: no such command; see gateloop mlx-lm") from None
     finally:
-        sys.argv = before
+        sys.argv, utils.load_model = before
 
 
 def with_our_class(load_model: Any, load_config: Any) -> Any:

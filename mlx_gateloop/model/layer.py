@@ -10,7 +10,7 @@ from mlx_gateloop.model.layers import TimeMixing, make_norm
 
 
 class GateLoop(nn.Module):
-    """The GateLoop operator with projections of its input (paper, section 4).
+    """The GateLoop operator with projections of its input, a model's layer (paper, section 4).
 
         q, k, v, gamma, theta = Linear(x),   a_n = sigmoid(gamma_n) exp(i theta_n)
         h_n = a_n h_{n-1} + k_n^T v_n,       y_n = Re(q_n h_n)

@@ -7,8 +7,6 @@ from helpers.checkpoints import FILES, contents, old_model, refused, run
 from mlx_gateloop.convert import from_source
 from mlx_gateloop.convert.plan import Plan
 
-from mlx_gateloop.io import files
-
 
 def test_an_existing_output_is_kept_unless_forced(source, out, capsys):
     before = old_model(out)
@@ -70,7 +68,6 @@ def test_a_rename_that_fails_puts_the_old_model_back(source, out, capsys, monkey
             raise error
         return rename(path, target)
 
-    monkeypatch.setattr(files, "_exchange", lambda *_: False)  # as some file systems cannot
     monkeypatch.setattr(Path, "rename", refuse)
     words = (source, out, "--tokenizer", "bytes", "--force")
     if isinstance(error, OSError):

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
+from helpers.traces import trace_with
 
 from mlx_gateloop.data.task import Samples
 from mlx_gateloop.experiments import resets
 from mlx_gateloop.model.lm import Model, ModelArgs
-from mlx_gateloop.watch.trace import Trace
 
 MARKER = 9
 INPUTS = np.array([[9, 1, 2, 9], [3, 9, 9, 4]], np.int32)
@@ -19,13 +19,11 @@ def model(monkeypatch):
     """Its transitions follow the tokens, shaken by noise whose mean is none."""
 
     def trace_of(_, tokens):
-        trace = Trace(layers=2, channels=3)
         columns = np.zeros((4, 2, len(tokens), 3), np.float32)
         magnitudes = np.where((tokens == MARKER)[None, :, None], AT[:, None], ELSEWHERE[:, None])
         noise = 0.05 * np.where(np.arange(len(tokens)) < 2, 1, -1)
         columns[0] = -np.log(magnitudes + noise[None, :, None])
-        trace.append(columns)
-        return trace
+        return trace_with(columns)
 
     monkeypatch.setattr(resets, "trace_of", trace_of)
     return "gateloop"

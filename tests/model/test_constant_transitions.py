@@ -204,7 +204,7 @@ def test_parameter_counts(transition, more):
 def test_modes_and_the_convolution_agree(transition):
     layer = time_mixing(transition, 2)
     x = mx.random.normal((2, LENGTH, SIZE))
-    q, k, v, a = layer._inputs(x, None)
+    q, k, v, a = layer._inputs(x)
     expected, state = gl.gate_loop(q, k, v, a, mode="recurrent")
     others = [gl.gate_loop(q, k, v, a, mode=mode) for mode in ("scan", "attention")]
     constant = layer.constant.transition()

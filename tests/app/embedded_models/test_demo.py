@@ -199,7 +199,7 @@ def test_a_model_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     assert before == {file.name: file.read_bytes() for file in [*out.iterdir()]}
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copytree", refuse)
-        patch.setattr(files, "_exchange", refuse)
+        patch.setattr(files, "_replace", refuse)
         with pytest.raises(KeyboardInterrupt):
             package.embed(run, out)
     assert before == {file.name: file.read_bytes() for file in [*out.iterdir()]}
