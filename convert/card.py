@@ -1,7 +1,6 @@
 """The model card: where the weights come from, what was assumed, and the proof."""
 
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,40 +34,38 @@ class Card:
         source: The checkpoint as the user named it.
         plan: Its contents.
         tokenizer: The origin of the tokenizer.
-        dtype: The dtype that the weights are cast to; None keeps theirs.
+        stored: The dtype of the weights, in words.
         notes: Choices among the files' contents, and warnings.
-        proof: The report of a verification.
+        proof: The reports of a verification.
     """
 
     name: str
     source: str
     plan: Plan
     tokenizer: str
-    dtype: str | None = None
-    notes: list[str] = field(default_factory=list)
+    stored: str
+    notes: list[str]
     proof: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.notes = [*self.plan.checkpoint.notes, *self.notes]
-        self.stored = self.dtype or ", ".join(sorted(set(self.plan.checkpoint.dtypes.values())))
         self._is_from_hub = not Path(self.source).expanduser().exists()
         # A path on somebody's disk tells others nothing.
         self._origin = self.source if self._is_from_hub else Path(self.source).name
-        self._title = f"{self.plan.source.kind}, {self.plan.parameters:,} parameters"
 
     def warn(self, warning: str) -> None:
         """Print a warning and note it."""
         print(f"warning: {warning}", file=sys.stderr)
         self.notes.append(f"warning: {warning}")
 
-    def prove(self, report: str) -> None:
+    def prove(self, report: object) -> None:
         """Print a report of a verification and add it to the proof."""
         print(report)
-        self.proof.append(report)
+        self.proof.append(str(report))
 
     def summary(self) -> str:
         """Facts for the user before the work begins."""
-        lines = [f"{self._origin}: {self._title}, {self.stored}"]
+        kind, parameters = self.plan.source.kind, self.plan.parameters
+        lines = [f"{self._origin}: {kind}, {parameters:,} parameters, {self.stored}"]
         for title, facts in self._facts().items():
             lines += [f"{title.lower()}:", *(f"  {fact}" for fact in facts)]
         return "\n".join(lines)
@@ -88,10 +85,12 @@ class Card:
         task = "" if is_layer else "pipeline_tag: text-generation\n"
         what = "A GateLoop layer" if is_layer else "A GateLoop language model"
         base = f"base_model: {self._origin}\n" if self._is_from_hub else ""
-        lists = "".join(_section(title, facts) for title, facts in self._facts().items())
+        lists = ""
+        for title, facts in self._facts().items():
+            lists += "\n".join([f"\n## {title}\n", *(f"- {fact}" for fact in facts), ""])
+        proof = "\n".join(self.proof) or "Not verified."
         digests = self.plan.checkpoint.hashes().items()
         hashes = "\n".join(f"| `{name}` | `{digest}` |" for name, digest in digests)
-        proof = "\n".join(self.proof) or "Not verified."
         return f"""---
 library_name: mlx
 {task}{base}tags:
@@ -123,8 +122,3 @@ library_name: mlx
 | --- | --- |
 {hashes}
 """
-
-
-def _section(title: str, facts: Iterable[str]) -> str:
-    items = "\n".join(f"- {fact}" for fact in facts)
-    return f"\n## {title}\n\n{items}\n"

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import mlx.core as mx
 import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError
@@ -14,7 +15,7 @@ from .hub import check_login, push
 from .options import Options
 from .output import check_target, write
 from .plan import Plan, first, make_plan
-from .precision import cast, in_float32, quantize
+from .precision import cast, quantize
 from .reading.find import find
 from .settings import read_settings
 from .tokenizer import load_tokenizer
@@ -41,13 +42,16 @@ def convert(options: Options) -> bool:
         card.warn(f"NaN or infinity in {len(not_finite)} tensors: {first(not_finite)}")
     reference = plan.reference() if options.verify else None
     if reference:
-        report = verify(in_float32(model, plan.build()), plan.args, reference, options.tolerance)
-        card.prove(str(report))
+        stored = model.parameters()
+        model.set_dtype(mx.float32)
+        report = verify(model, plan.args, reference, options.tolerance)
+        card.prove(report)
         if not report.passed:
             return False
+        model.update(stored)
     is_changed = _change_precision(model, options, card)
     if reference and is_changed:  # told, and no reason to refuse
-        card.prove(str(compare_at(64, "as written, length 64", model, plan.args, reference)))
+        card.prove(compare_at(64, "as written, length 64", model, plan.args, reference))
     with staged(options.out) as directory:
         write(model, plan.args, tokenizer, str(card), directory)
         if options.push:
@@ -75,8 +79,9 @@ def prepare(options: Options) -> tuple[Plan, Any, Card]:
         raise InputError(f"setting tokenizer: expected a name, got {named!r}")
     plan = make_plan(checkpoint, options.kind, settings)
     tokenizer, origin = _tokenizer(options.tokenizer or named, plan, options.quantize)
-    card = Card(options.out.name, options.source, plan, origin, options.dtype)
-    card.notes += [f"settings from {file.name}"] if file else []
+    stored = options.dtype or ", ".join(sorted(set(checkpoint.dtypes.values())))
+    notes = checkpoint.notes + ([f"settings from {file.name}"] if file else [])
+    card = Card(options.out.name, options.source, plan, origin, stored, notes)
     print(card.summary())
     if isinstance(plan.args, ModelArgs) and len(tokenizer) < plan.args.vocab_size:
         most = plan.args.vocab_size

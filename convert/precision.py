@@ -2,19 +2,12 @@
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_flatten
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.lm import is_state_transition
 
 from .plan import first
-
-
-def in_float32(model: nn.Module, copy: nn.Module) -> nn.Module:
-    """Give a copy the same weights in float32, sharing those that are float32 already."""
-    weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
-    copy.update(tree_unflatten([(name, w.astype(mx.float32)) for name, w in weights.items()]))
-    return copy
 
 
 def cast(model: nn.Module, dtype: str) -> list[str]:

@@ -60,13 +60,18 @@ def test_dtypes_are_kept_or_cast(tmp_path, state, out, dtype, how):
     if how == "kept":
         state = {name: tensor.to(getattr(torch, dtype)) for name, tensor in state.items()}
     torch.save(state, tmp_path / "w.pt")
-    flags = [] if how == "kept" else ["--dtype", dtype]
+    flags = ["--verify"] if how == "kept" else ["--dtype", dtype]  # verified in float32
     assert run(tmp_path / "w.pt", out, "--tokenizer", "bytes", *flags) == 0
     weights = mx.load(str(out / "model.safetensors"))
     gates = {n for n in weights if "gamma" in n or "theta" in n}
     assert gates
     assert {weights[n].dtype for n in gates} == {mx.float32}
     assert {w.dtype for n, w in weights.items() if n not in gates} == {getattr(mx, dtype)}
+    if how == "kept":
+        assert mx.array_equal(
+            weights["model.embed_tokens.weight"].astype(mx.float32),
+            mx.array(state["token_emb.weight"].float().numpy()),
+        )
     assert f"| weights | {dtype}" in (out / "README.md").read_text()
 
 
@@ -130,21 +135,29 @@ def test_a_model_of_256_bytes_has_a_tokenizer_too(tmp_path, out):
 
 
 def test_settings_come_from_flags_over_a_file_beside_the_weights(source, out, capsys):
-    (source.parent / "weights.yaml").write_text("tokenizer: bytes\n")
-    assert run(source, out) == 0
-    assert "settings from weights.yaml" in capsys.readouterr().out
+    file = source.parent / "weights.yaml"
+    file.write_text("norm_eps: 1e-6\n")  # without a point, YAML takes it for a word
+    for named, words in ((file, []), (None, ["norm_eps=1e-6"])):
+        assert read_settings(named, source, words)[0] == {"norm_eps": 1e-6}
+    file.write_text("tokenizer: bytes\n")
+    assert run(source, out, "--set", "ablate_complex=true") == 0
+    said = capsys.readouterr().out
+    for fact in ("settings from weights.yaml", "ablate_complex=True, set"):
+        assert fact in said
+        assert fact in (out / "README.md").read_text()
 
     byte_tokenizer().save_pretrained(source.parent / "tokens")
-    (source.parent / "weights.yaml").write_text("tokenizer: tokens\n")
+    file.write_text("tokenizer: tokens\n")
     assert run(source, out, "--force") == 0
     assert "tokenizer: directory tokens" in capsys.readouterr().out
-    (source.parent / "weights.yaml").write_text(f"tokenizer: {'t' * 5000}")
-    assert "ttt...: File name too long" in refused(capsys, source, out, "--force")
-    (source.parent / "weights.yaml").write_text("tokenizer: [")
-    assert "weights.yaml: not readable YAML" in refused(capsys, source, out, "--force")
-    (source.parent / "weights.yaml").write_text("- 1")
-    assert "expected `key: value` lines" in refused(capsys, source, out, "--force")
-    (source.parent / "weights.yaml").write_text("nonsense: 1")
+    for text, problem in (
+        (f"tokenizer: {'t' * 5000}", "ttt...: File name too long"),
+        ("tokenizer: [", "weights.yaml: not readable YAML"),
+        ("- 1", "expected `key: value` lines"),
+    ):
+        file.write_text(text)
+        assert problem in refused(capsys, source, out, "--force")
+    file.write_text("nonsense: 1")
     assert "nonsense" in refused(capsys, source, out, "--force", "--tokenizer", "bytes")
     message = refused(capsys, source, out, "--force", "--set", "a")
     assert "--set a: expected KEY=VALUE" in message
@@ -236,7 +249,8 @@ def test_flax_parameters_become_a_model_directory(tmp_path, out, monkeypatch):
 def test_a_layer_is_converted_as_a_layer(tmp_path, out, capsys):
     library = pytest.importorskip("gateloop_transformer", reason="the source model's library")
     torch.manual_seed(0)
-    torch.save(library.SimpleGateLoopLayer(32).state_dict(), tmp_path / "layer.pt")
+    layer = library.SimpleGateLoopLayer(32)
+    torch.save(layer.state_dict(), tmp_path / "layer.pt")
     words = [tmp_path / "layer.pt", out]
     assert "is a layer" in refused(capsys, *words, "--tokenizer", "bytes")
     assert "is a layer" in refused(capsys, *words, "-q")
@@ -248,28 +262,8 @@ def test_a_layer_is_converted_as_a_layer(tmp_path, out, capsys):
     }
     assert json.loads((out / "config.json").read_text())["hidden_size"] == 32
     assert "within the tolerance" in (out / "README.md").read_text()
+
     assert run(*words, "--force") == 0
-
-
-def test_settings_are_listed_and_on_the_card(source, out, capsys):
-    assert run(source, out, "--tokenizer", "bytes", "--set", "ablate_complex=true") == 0
-    assert "ablate_complex=True, set" in capsys.readouterr().out
-    assert "ablate_complex=True, set" in (out / "README.md").read_text()
-
-
-@pytest.mark.parametrize("where", ["flag", "file"])
-def test_an_exponent_without_a_point_is_a_number(where, source, tmp_path):
-    file = tmp_path / "settings.yaml"
-    file.write_text("norm_eps: 1e-6\ntokenizer: bytes\n")
-    words = {"flag": ["norm_eps=1e-6"], "file": []}[where]
-    settings, _ = read_settings(file if where == "file" else None, source, words)
-    assert settings["norm_eps"] == 1e-6
-
-
-def test_a_layer_says_how_it_is_used(tmp_path, out, capsys):
-    layer = pytest.importorskip("gateloop_transformer").SimpleGateLoopLayer(32)
-    torch.save(layer.state_dict(), tmp_path / "layer.pt")
-    assert run(tmp_path / "layer.pt", out) == 0
     card = (out / "README.md").read_text()
     assert "text-generation" not in card
     code = card.split("```python\n")[1].split("```")[0]
