@@ -34,9 +34,12 @@ def planes(x, count):
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-@pytest.mark.parametrize(("planes_a", "planes_x"), [(2, 2), (2, 1), (1, 1), (1, 2)])
 @pytest.mark.parametrize(
-    ("shape", "reverse"), [((2, 70, 3, 4), True), ((1, 2100, 2), False), ((1, 2100, 2), True)]
+    ("planes_a", "planes_x", "shape", "reverse"),
+    [
+        *((a, x, (2, 70, 3, 4), True) for a in (1, 2) for x in (1, 2)),
+        *((a, x, (1, 2100, 2), a != x) for a in (1, 2) for x in (1, 2)),
+    ],
 )
 def test_states_and_gradients(platform, planes_a, planes_x, shape, reverse):
     count = max(planes_a, planes_x)
