@@ -19,7 +19,7 @@ SHOWN = (
         "mlx_gateloop/configs/*",
         "mlx_gateloop/train/config.py",
     ),
-    *("mlx_gateloop/model/*.py", "mlx_gateloop/ops/gpu/kernels.py", "app/*.py"),
+    *("mlx_gateloop/model/*.py", "mlx_gateloop/ops/gpu/kernels.py", "app/*.py", "app/server/*.py"),
     *("app/generation/run.py", "app/generation/lab.py", "mlx_gateloop/ops/over_ranks.py"),
 )
 CODE = {".py": "python", ".yaml": "yaml"}  # shown as pages
