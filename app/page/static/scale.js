@@ -34,14 +34,3 @@ export const sharing = (pixels) => Math.max(1, Math.ceil(1 / pixels - 1e-9));
 
 /** The number of tokens that a point of a line stands for. @param {number} width Of a token. */
 export const lineBin = (width) => (width >= LINE ? 1 : Math.ceil(BIN / width));
-
-/** Round numbers from `first` up to `end`, `most` at most. */
-export function ticks(first, end, most) {
-  const least = Math.max(1, (end - first) / most);
-  const power = 10 ** Math.floor(Math.log10(least));
-  const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= least);
-  const start = Math.ceil(first / step);
-  return Array.from({ length: Math.max(0, Math.ceil(end / step) - start) }, (_, i) =>
-    Math.round((start + i) * step),
-  );
-}

@@ -5,7 +5,6 @@ import {
   MOST_ZOOM,
   perToken,
   sharing,
-  ticks,
   zoomOf,
 } from "../../../../app/page/static/scale.js";
 
@@ -53,11 +52,4 @@ test("a pixel is shared by as few neighbours as it takes", () => {
 test("a line has a point every few pixels", () => {
   assert.deepEqual([16, 3].map(lineBin), [1, 1]);
   for (const width of [2.9, 1, 0.1]) assert.ok(lineBin(width) * width >= 4);
-});
-
-test("an axis has a few round numbers", () => {
-  assert.deepEqual(ticks(0, 47, 10), [0, 5, 10, 15, 20, 25, 30, 35, 40, 45]);
-  assert.deepEqual(ticks(203, 260, 3), [220, 240]);
-  assert.deepEqual(ticks(0, 3, 10), [0, 1, 2]);
-  assert.deepEqual(ticks(0, 0, 10), []);
 });
