@@ -3,6 +3,7 @@
 import json
 import resource
 
+import mlx.core as mx
 import mlx_lm  # noqa: F401  (its import is not counted as memory of the loader)
 import pytest
 from helpers.hostile import FILES, save_hostile_model
@@ -40,6 +41,14 @@ def test_a_model_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch)
     monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 5_000}.get)
     with pytest.raises(InputError, match=r"takes 0\.0 GB, this machine has 0\.0 GB"):
         check(path)
+    # Half the numbers fit, but not the float32 of them that a CPU needs.
+    weights = mx.load(str(path / "model.safetensors"))
+    half = {name: w.astype(mx.bfloat16) for name, w in weights.items()}
+    mx.save_safetensors(str(path / "model.safetensors"), half)
+    room = (path / "model.safetensors").stat().st_size
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": room + 2000}.get)
+    with mx.stream(mx.cpu), pytest.raises(InputError, match="this machine has"):
+        check(path)
 
 
 def test_what_lies_beside_a_good_model_is_no_reason_to_refuse_it(tmp_path):
@@ -61,13 +70,6 @@ def test_a_weights_file_that_leads_nowhere_is_one_line(tmp_path):
         gl.load(path)
 
 
-def test_a_model_of_the_hub_is_checked_before_it_is_loaded(tmp_path, monkeypatch):
-    path = save_hostile_model(tmp_path / "snapshot", "many layers")
-    monkeypatch.setattr("mlx_lm.utils.snapshot_download", lambda *_, **__: str(path))
-    with pytest.raises(InputError, match="num_hidden_layers is 3000000"):
-        gl.load("someone/gateloop")
-
-
 def test_a_tokenizer_that_panics_is_one_line(tmp_path, monkeypatch):
     class PanicException(BaseException):  # as PyO3 makes it
         pass
@@ -81,7 +83,7 @@ def test_a_tokenizer_that_panics_is_one_line(tmp_path, monkeypatch):
         gl.load(path)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{", '{"a": 1' + "0" * 5_000 + "}"])
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a": 1' + "0" * 5_000 + "}"])
 def test_json_that_cannot_be_used(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(InputError):

@@ -92,14 +92,6 @@ def test_retnet_is_its_parallel_form(heads):
         np.testing.assert_allclose(y[:, head], (scores * D).real @ v[:, head], atol=3e-5)
 
 
-def test_retnet_decays_are_fixed():
-    layer = time_mixing("retnet", 4)
-    assert not layer.constant.parameters()
-    magnitude = np.exp(np.array(layer.constant.transition().first))
-    expected = np.repeat([31 / 32, 63 / 64, 127 / 128, 255 / 256], 2)
-    np.testing.assert_allclose(magnitude, expected, rtol=1e-6)
-
-
 @pytest.mark.parametrize("heads", HEADS)
 def test_lru_is_its_recurrence(heads):
     """x_k = Lambda x_{k-1} + exp(gamma_log) B u_k, y_k = Re(C x_k), step by step."""
