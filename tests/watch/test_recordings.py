@@ -15,7 +15,8 @@ from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
 import mlx_gateloop as gl
 from mlx_gateloop.watch import recordings
-from mlx_gateloop.watch.hooks import report_of
+from mlx_gateloop.watch.hooks import FUNCTIONS, METHODS, report_of
+from mlx_gateloop.watch.instrument import _called
 from mlx_gateloop.watch.recordings import _rate_and_phase
 
 PROMPT, ANSWER = [5, 6, 7, 8, 9, 3, 1, 2, 4], 5
@@ -56,6 +57,37 @@ def parts(model):
 
 def test_every_type_is_tried():
     assert {name for name, _ in TYPES} == CONFIGS.keys()
+
+
+NAMES = {
+    "gated_delta_update": "qwen3_next",
+    "ssm_update": "mamba2",
+    "rnn_scan": "recurrent_gemma",
+    "recurrent_gla": "bailing_moe_linear",
+    "_wkv7": "rwkv7",
+    "ssm_step": "mamba",
+}
+
+
+@pytest.mark.parametrize("hook", FUNCTIONS | METHODS)
+def test_mlx_lm_still_calls_each_recurrence_by_its_name(hook):
+    classes = {type(module) for module in recurrent_model(NAMES[hook]).modules()}
+    functions = {name for cls in classes for _, name in _called(cls)}
+    assert hook in functions or any(hook in METHODS and hasattr(cls, hook) for cls in classes)
+
+
+def test_mlx_lms_module_is_restored_after_the_last_of_two_recordings_that_overlap():
+    one, other = recurrent_model("mamba2"), recurrent_model("mamba2", seed=1)
+    module = import_module("mlx_lm.models.mamba2")
+    before = module.ssm_update
+    first, last = gl.watch.recording(one), gl.watch.recording(other)
+    first.__enter__()
+    with last as recorder:
+        first.__exit__(None, None, None)
+        other(mx.array([PROMPT]), other.make_cache())
+        assert module.ssm_update is not before
+    assert module.ssm_update is before
+    assert recorder.trace.tokens == len(PROMPT)
 
 
 @pytest.mark.parametrize(("name", "kind"), TYPES)
