@@ -68,7 +68,7 @@ SECONDS ?= 60
 fuzz: .venv/installed-dev
 	PYTHONPATH=tests nice -n 19 $(BIN)/python -m fuzz --seconds $(SECONDS) $(TARGETS)
 
-CPP := $(wildcard mlx_gateloop/ops/native/src/*.[ch]* tests/harness/cpu/*.[ch]*)
+CPP := $(wildcard mlx_gateloop/ops/cpu/src/*.[ch]* tests/harness/cpu/*.[ch]*)
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
@@ -112,11 +112,11 @@ clean:
 	  { echo "error: $(PYTHON) is older than 3.10; name a newer one: make PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 
-NATIVE := $(wildcard mlx_gateloop/ops/native/src/*)
+EXTENSION := $(wildcard mlx_gateloop/ops/cpu/src/*)
 
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
-.venv/installed: .venv/bin/python pyproject.toml CMakeLists.txt $(NATIVE)
+.venv/installed: .venv/bin/python pyproject.toml CMakeLists.txt $(EXTENSION)
 	@echo "Installing the package and the app's dependencies: 115 MB, once."
 	$(PIP) -e ".[app]"
 	@touch $@

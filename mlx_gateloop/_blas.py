@@ -54,7 +54,7 @@ def _connect(folders: Iterable[str]) -> tuple[str, str]:
     import ctypes
     from pathlib import Path
 
-    files = [Path(folder) / "ops/native/libmlx_gateloop_blas.so" for folder in folders]
+    files = [Path(folder) / "ops/cpu/libmlx_gateloop_blas.so" for folder in folders]
     bridges = [str(file) for file in files if file.exists()]
     if not bridges:
         return "", NOT_BUILT

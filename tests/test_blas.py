@@ -11,7 +11,7 @@ from helpers.interpreter import python
 
 import mlx_gateloop
 
-FILES = [Path(folder, "ops/native/libmlx_gateloop_blas.so") for folder in mlx_gateloop.__path__]
+FILES = [Path(folder, "ops/cpu/libmlx_gateloop_blas.so") for folder in mlx_gateloop.__path__]
 BRIDGE = next((file for file in FILES if file.exists()), None)
 if not BRIDGE:
     pytest.skip("no bridge: not Linux, or no compiler", allow_module_level=True)

@@ -17,8 +17,8 @@ from mlx_gateloop import _blas
 from mlx_gateloop.commands import extras
 from mlx_gateloop.io.machine import blas_in_use
 from mlx_gateloop.ops.backends import BACKENDS
+from mlx_gateloop.ops.cpu import MLX_VERSION, NOT_INSTALLED, why_missing
 from mlx_gateloop.ops.gpu.plans import device, stored
-from mlx_gateloop.ops.native import MLX_VERSION, NOT_INSTALLED, absence
 
 GET_COMPILER = "sudo apt install g++"
 GPUS = ("metal", "cuda")
@@ -30,7 +30,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def report() -> str:
     """List machine, packages, extras, backends, the BLAS, and commands that fix what is missing."""
-    built, reason = _build_info(), absence()
+    built, reason = _build_info(), why_missing()
     rows = [
         ("platform", f"{platform.system()} {platform.release()}, {platform.machine()}"),
         ("processors", str(os.cpu_count())),
@@ -52,7 +52,7 @@ def report() -> str:
 def print_what_is_missing() -> None:
     """Print one line if this machine could be faster; `make` does so after installing."""
     if _cure():
-        reason = absence() or blas_in_use()
+        reason = why_missing() or blas_in_use()
         print(f"note: slower than it could be: {reason}; see .venv/bin/gateloop doctor")
 
 
@@ -63,11 +63,11 @@ def _cure() -> list[str]:
     pip = f"{sys.executable} -m pip install"
     again = f"{pip} --force-reinstall --no-deps --no-cache-dir {_source()}"
     built = _build_info()
-    if absence() == NOT_INSTALLED:
+    if why_missing() == NOT_INSTALLED:
         return [f"{pip} -e {Path(__file__).parents[2]}    (or run from another directory)"]
-    if absence() and built and built.MLX_VERSION not in ("", MLX_VERSION):
+    if why_missing() and built and built.MLX_VERSION not in ("", MLX_VERSION):
         return [f'{pip} "mlx[cpu]=={built.MLX_VERSION}"']
-    if absence():
+    if why_missing():
         compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
         return [again] if compiler else [f"{GET_COMPILER}    (or your system's)", again]
     if _blas.reason in (_blas.NOT_BUILT, _blas.DAMAGED):

@@ -7,11 +7,10 @@ from typing import Literal, NamedTuple, TypeVar
 
 import mlx.core as mx
 
-from mlx_gateloop.ops import native, plain
+from mlx_gateloop.ops import cpu, plain
 from mlx_gateloop.ops.checks import check_choice
 from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.first_use import KernelError
-from mlx_gateloop.ops.native import recurrence
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.scan import linear_recurrence
 
@@ -39,13 +38,13 @@ def _gpu(platform: str) -> Backend:
     return Backend(  # the kernels are built at the first call
         lambda *arguments: gpu.linear_recurrence(gpu.kernels(platform), *arguments),
         lambda *arguments: gpu.gate_loop(gpu.kernels(platform), *arguments),
-        partial(gpu.absence, platform),
+        partial(gpu.why_missing, platform),
     )
 
 
 BACKENDS = {
     "mlx": Backend(linear_recurrence, plain.gate_loop, lambda: None),
-    "cpu": Backend(recurrence.linear_recurrence, recurrence.gate_loop, native.absence),
+    "cpu": Backend(cpu.linear_recurrence, cpu.gate_loop, cpu.why_missing),
     "metal": _gpu("metal"),
     "cuda": _gpu("cuda"),
 }

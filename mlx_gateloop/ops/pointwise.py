@@ -9,7 +9,7 @@ from collections.abc import Callable
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_gateloop.ops.native import FLOATS, extension_on_cpu
+from mlx_gateloop.ops.cpu import FLOATS, extension_on_cpu
 
 
 def gelu(x: mx.array) -> mx.array:
@@ -46,11 +46,11 @@ def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.
     Returns:
         x's shape and dtype.
     """
-    native = extension_on_cpu()
+    extension = extension_on_cpu()
     fits = x.size > 0 and weight.shape == bias.shape == x.shape[-1:]
-    if native is None or not fits or {a.dtype for a in (x, weight, bias)} != {mx.float32}:
+    if extension is None or not fits or {a.dtype for a in (x, weight, bias)} != {mx.float32}:
         return mx.fast.layer_norm(x, weight, bias, eps)
-    y: mx.array = native.layer_norm(x, weight, bias, eps)
+    y: mx.array = extension.layer_norm(x, weight, bias, eps)
     return y
 
 
@@ -70,18 +70,18 @@ def cross_entropy(logits: mx.array, targets: mx.array) -> mx.array:
     if targets.shape != logits.shape[:-1] or not mx.issubdtype(targets.dtype, mx.integer):
         expected = f"integers of shape {logits.shape[:-1]}"
         raise ValueError(f"targets: expected {expected}, got {targets.dtype} {targets.shape}")
-    native = extension_on_cpu()
+    extension = extension_on_cpu()
     logits = logits.astype(mx.float32)
-    if native is None or logits.size == 0:
+    if extension is None or logits.size == 0:
         return nn.losses.cross_entropy(logits, targets)
     # uint64 beyond int64 becomes negative, which is as wrong
-    loss: mx.array = native.cross_entropy(logits, targets.astype(mx.int64))
+    loss: mx.array = extension.cross_entropy(logits, targets.astype(mx.int64))
     return loss
 
 
 def _pointwise(name: str, otherwise: Callable[[mx.array], mx.array], x: mx.array) -> mx.array:
-    native = extension_on_cpu()
-    if native is None or x.dtype not in FLOATS:
+    extension = extension_on_cpu()
+    if extension is None or x.dtype not in FLOATS:
         return otherwise(x)
-    y: mx.array = getattr(native, name)(x)
+    y: mx.array = getattr(extension, name)(x)
     return y

@@ -12,7 +12,7 @@ import math
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.native import extension_on_cpu
+from mlx_gateloop.ops.cpu import extension_on_cpu
 
 BLOCK = 16  # queries; with L^2 / BLOCK + L BLOCK exponentials, and as much memory, for each channel
 TURN = 6.28125  # 2 pi in few bits: its products with whole numbers are exact
@@ -38,12 +38,12 @@ def relative_attention(
     if mask is not None:
         heads = mask.shape[-3] if mask.ndim > 2 else 1
         mask = mx.broadcast_to(mask, (q.shape[0], heads, q.shape[2], keys.shape[2]))
-    native = extension_on_cpu()
+    extension = extension_on_cpu()
     # MLX reads plain keys in place, which for a single query takes a fifth of the time.
-    if native is None or (parts == 0 and q.shape[2] == 1):
+    if extension is None or (parts == 0 and q.shape[2] == 1):
         return composed(q, keys, v, parts, mask)
     arrays = [x.astype(mx.float32) for x in (q, keys, v)]
-    y: mx.array = native.relative_attention(*arrays, mask, parts=parts)
+    y: mx.array = extension.relative_attention(*arrays, mask, parts=parts)
     return y.astype(v.dtype)
 
 

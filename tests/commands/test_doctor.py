@@ -21,9 +21,9 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 
 def machine(monkeypatch):
     """A machine with the extension built for some MLX, or absent, and the bridge in some state."""
 
-    def make(absence=None, built_for=doctor.MLX_VERSION, library="", reason="not here"):
+    def make(why_missing=None, built_for=doctor.MLX_VERSION, library="", reason="not here"):
         built = SimpleNamespace(MLX_VERSION=built_for, COMPILER="GNU 99")
-        monkeypatch.setattr(doctor, "absence", lambda: absence)
+        monkeypatch.setattr(doctor, "why_missing", lambda: why_missing)
         monkeypatch.setattr(doctor, "_build_info", lambda: built)
         monkeypatch.setattr(_blas, "library", library)
         monkeypatch.setattr(_blas, "reason", reason)
@@ -66,7 +66,7 @@ def test_extras_are_complete_or_list_what_they_lack(machine, monkeypatch):
 
 @linux_only
 def test_without_a_compiler(machine, capsys, monkeypatch):
-    machine(absence=NO_COMPILER, built_for="")
+    machine(why_missing=NO_COMPILER, built_for="")
     monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
     assert rows(doctor.report())["cpu"] == f"absent: {NO_COMPILER}"
     assert "apt install g++" in doctor.report()
@@ -79,7 +79,7 @@ def test_without_a_compiler(machine, capsys, monkeypatch):
 
 @linux_only
 def test_with_another_mlx(machine):
-    machine(absence="it was built for another", built_for="0.0.1")
+    machine(why_missing="it was built for another", built_for="0.0.1")
     assert doctor.report().endswith('-m pip install "mlx[cpu]==0.0.1"')
 
 
@@ -90,7 +90,7 @@ def test_with_a_numpy_that_is_no_wheel(machine):
 
 
 @linux_only
-@pytest.mark.parametrize("state", [{"absence": "it does not load"}, {"reason": _blas.DAMAGED}])
+@pytest.mark.parametrize("state", [{"why_missing": "it does not load"}, {"reason": _blas.DAMAGED}])
 def test_a_damaged_installation_is_installed_again(machine, monkeypatch, state):
     machine(**state)
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
@@ -100,7 +100,7 @@ def test_a_damaged_installation_is_installed_again(machine, monkeypatch, state):
 
 @linux_only
 def test_the_source_beside_an_installed_package(machine):
-    machine(absence=doctor.NOT_INSTALLED)
+    machine(why_missing=doctor.NOT_INSTALLED)
     assert "or run from another directory" in doctor.report()
 
 

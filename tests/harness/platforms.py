@@ -10,7 +10,7 @@ OBSERVED = {"metal": Kernels("metal", metal_kernel), "cuda": Kernels("cuda", cud
 
 
 def _on_gpu(platform):
-    reason = launcher.absence(platform)
+    reason = launcher.why_missing(platform)
     skip = pytest.mark.skipif(reason is not None, reason=f"no {platform}: {reason}")
     return pytest.param((platform, True), marks=skip, id=f"{platform} GPU")
 

@@ -6,9 +6,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_gateloop.ops.native import absence
+from mlx_gateloop.ops.cpu import why_missing
 
-needs_native = pytest.mark.skipif(absence() is not None, reason=f"no C++ extension: {absence()}")
+needs_native = pytest.mark.skipif(
+    why_missing() is not None, reason=f"no C++ extension: {why_missing()}"
+)
 Arrays = dict[str, np.ndarray]
 
 

@@ -22,7 +22,7 @@ NAMES = {"metal": "Apple", "cuda": "NVIDIA"}
 TYPES = (mx.float32, mx.float16, mx.bfloat16)
 
 
-def absence(platform: str) -> str | None:
+def why_missing(platform: str) -> str | None:
     """Return the reason in one line if a platform's kernels cannot be used, else None."""
     if not getattr(mx, platform).is_available():
         if platform == "cuda" and not any(map(_is_installed, CUDA_BUILDS)):

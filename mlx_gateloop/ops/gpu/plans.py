@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.native import MLX_VERSION
+from mlx_gateloop.ops.cpu import MLX_VERSION
 
 Pass = Literal["forward", "backward"]
 Join = tuple[int, bool]  # segments, and `fold`

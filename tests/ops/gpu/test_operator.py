@@ -273,12 +273,12 @@ def test_absence_says_what_is_missing(monkeypatch):
     for name, maker in (("metal", "Apple"), ("cuda", "NVIDIA")):
         monkeypatch.setattr(getattr(mx, name), "is_available", lambda: False)
         monkeypatch.setattr(gpu, "_is_installed", lambda package: package == "mlx-cuda-12")
-        assert gpu.absence(name) == f"MLX finds no {maker} GPU here"
+        assert gpu.why_missing(name) == f"MLX finds no {maker} GPU here"
         monkeypatch.setattr(gpu, "_is_installed", lambda _: False)
-        assert ("CUDA build is not installed" in gpu.absence(name)) == (name == "cuda")
+        assert ("CUDA build is not installed" in gpu.why_missing(name)) == (name == "cuda")
         monkeypatch.setattr(getattr(mx, name), "is_available", lambda: True)
         on_cpu = mx.default_device().type == mx.cpu
-        assert gpu.absence(name) == ("MLX's default device is the CPU" if on_cpu else None)
+        assert gpu.why_missing(name) == ("MLX's default device is the CPU" if on_cpu else None)
 
 
 def test_only_scans_are_launched(plain):

@@ -14,7 +14,7 @@ import mlx.core as mx
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from mlx_gateloop.ops.native import extension
+from mlx_gateloop.ops.cpu import extension
 
 native = extension()
 # Of the letters in a shape: B, L, D or H, K and V, and N for an axis of mx.vmap.

@@ -273,7 +273,7 @@ def test_memory_of_the_gradient_is_five_planes():
 
 
 def test_a_wrong_call_raises_before_it_reads():
-    from mlx_gateloop.ops.native import extension
+    from mlx_gateloop.ops.cpu import extension
 
     native, x = extension(), mx.zeros((1, 4, 2))
     with pytest.raises(ValueError, match="q, k, v and a"):

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from harness.toolchain import absence, compile_cpp
 
-import mlx_gateloop.ops.native
+import mlx_gateloop.ops.cpu
 
 pytestmark = pytest.mark.skipif(absence() is not None, reason=str(absence()))
-SOURCES = Path(mlx_gateloop.ops.native.__file__).parent / "src"
+SOURCES = Path(mlx_gateloop.ops.cpu.__file__).parent / "src"
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from helpers.reference import as_numpy, error, needs_native
 
-from mlx_gateloop.ops.native import extension
+from mlx_gateloop.ops.cpu import extension
 from mlx_gateloop.ops.relative import composed, relative_attention
 
 pytestmark = needs_native

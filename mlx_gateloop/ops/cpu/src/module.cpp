@@ -1,4 +1,4 @@
-// Python bindings of the extension `mlx_gateloop.ops.native._ext`. The package has checked its
+// Python bindings of the extension `mlx_gateloop.ops.cpu._ext`. The package has checked its
 // arguments; the checks here, and of shapes in the primitives, only prevent invalid memory access.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>

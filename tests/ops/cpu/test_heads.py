@@ -171,7 +171,7 @@ def test_memory_of_the_gradient_is_linear_in_length():
 
 
 def test_a_wrong_call_raises_before_it_reads():
-    from mlx_gateloop.ops.native import extension
+    from mlx_gateloop.ops.cpu import extension
 
     call, x = extension().gate_loop_heads, mx.zeros((1, 4, 2, 3))
     for place, name in enumerate(["q and k", "q and k", "v is", "a is", "both planes", "h0 is"]):
