@@ -16,7 +16,7 @@ from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.ops import chunked
 from mlx_gateloop.ops.gpu import heads
 from mlx_gateloop.ops.gpu.kernels import Kernels, Variant
-from mlx_gateloop.ops.gpu.plans import DEFAULTS, Pass
+from mlx_gateloop.ops.gpu.launch_config import DEFAULTS, Pass
 
 SHAPES = [(1, 2048, 4, 64, 128), (1, 2048, 4, 256, 512), (1, 2048, 16, 64, 64)]
 # Operations that make another view of the same memory and launch no kernel.

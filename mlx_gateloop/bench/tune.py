@@ -17,9 +17,8 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import replacing
 from mlx_gateloop.ops.backends import BACKENDS
 from mlx_gateloop.ops.gpu import operator as gpu
-from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Variant
-from mlx_gateloop.ops.gpu.parts import run
-from mlx_gateloop.ops.gpu.plans import (
+from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Variant, run
+from mlx_gateloop.ops.gpu.launch_config import (
     SEGMENTS,
     Join,
     Pass,

@@ -18,7 +18,7 @@ from mlx_gateloop.commands import extras
 from mlx_gateloop.io.machine import blas_in_use
 from mlx_gateloop.ops.backends import BACKENDS
 from mlx_gateloop.ops.cpu import MLX_VERSION, NOT_INSTALLED, why_missing
-from mlx_gateloop.ops.gpu.plans import device, stored
+from mlx_gateloop.ops.gpu.launch_config import device, stored
 
 GET_COMPILER = "sudo apt install g++"
 GPUS = ("metal", "cuda")

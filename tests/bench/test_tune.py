@@ -14,10 +14,10 @@ from mlx_gateloop.bench import tune
 from mlx_gateloop.cli import main
 from mlx_gateloop.commands import doctor
 from mlx_gateloop.ops import backends
+from mlx_gateloop.ops.gpu import launch_config
 from mlx_gateloop.ops.gpu import operator as gpu
-from mlx_gateloop.ops.gpu import plans
 from mlx_gateloop.ops.gpu.kernels import Kernels
-from mlx_gateloop.ops.gpu.plans import DEFAULTS, SEGMENTS, Tuning
+from mlx_gateloop.ops.gpu.launch_config import DEFAULTS, SEGMENTS, Tuning
 
 DEFAULT = DEFAULTS["metal"]
 
@@ -70,7 +70,7 @@ def test_small_differences_and_refused_segments_change_nothing():
 def test_parts_are_used_where_they_pay():
     def parts(launch):
         tuning = tune.tune(Device(80, launch=launch), DEFAULT)
-        return plans.plan(tuning, "forward 32", 1, 32768, 32).parts
+        return launch_config.plan(tuning, "forward 32", 1, 32768, 32).parts
 
     assert parts(0.0) > 30
     assert parts(1e9) == 1
@@ -117,7 +117,7 @@ def test_a_gpu_that_runs_nothing_gives_the_default():
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    monkeypatch.setattr(plans.Path, "home", lambda: tmp_path)
+    monkeypatch.setattr(launch_config.Path, "home", lambda: tmp_path)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     return tmp_path
 
@@ -135,16 +135,16 @@ def tuned(home, monkeypatch):
 
 def test_what_was_measured_is_used_kept_and_told(tuned):
     told, where = tune.tune_this_gpu().splitlines()
-    assert told.startswith(f"{plans.device()}: {tuned.tuning.cores} cores, parts from")
-    assert where == f"kept in {plans.tunings_file()}"
-    assert plans.stored(plans.device()) == tuned.tuning != DEFAULT
+    assert told.startswith(f"{launch_config.device()}: {tuned.tuning.cores} cores, parts from")
+    assert where == f"kept in {launch_config.tunings_file()}"
+    assert launch_config.stored(launch_config.device()) == tuned.tuning != DEFAULT
     assert f"tuning      {tuned.tuning}" in doctor.report()
 
 
 @pytest.mark.parametrize("place", [".cache", ".cache/mlx_gateloop", ".cache/mlx_gateloop/t"])
 def test_a_folder_that_cannot_be_written_costs_one_line(tuned, home, monkeypatch, place):
     if place.endswith("/t"):  # the folder is there, but for reading only
-        plans.tunings_file().parent.mkdir(parents=True)
+        launch_config.tunings_file().parent.mkdir(parents=True)
         monkeypatch.setattr(tune, "replacing", refused)
     else:
         (home / place).parent.mkdir(exist_ok=True)
@@ -166,25 +166,25 @@ def test_an_end_of_time_is_told(tuned, monkeypatch):
 
 
 def test_the_folder_is_the_one_that_the_user_names(home, monkeypatch):
-    monkeypatch.setattr(plans.sys, "platform", "linux")
-    assert plans.tunings_file() == home / ".cache" / "mlx_gateloop" / "tunings.json"
+    monkeypatch.setattr(launch_config.sys, "platform", "linux")
+    assert launch_config.tunings_file() == home / ".cache" / "mlx_gateloop" / "tunings.json"
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "mine"))
-    assert plans.tunings_file() == home / "mine" / "mlx_gateloop" / "tunings.json"
-    monkeypatch.setattr(plans.sys, "platform", "darwin")
-    assert plans.tunings_file().parent == home / "Library" / "Caches" / "mlx_gateloop"
+    assert launch_config.tunings_file() == home / "mine" / "mlx_gateloop" / "tunings.json"
+    monkeypatch.setattr(launch_config.sys, "platform", "darwin")
+    assert launch_config.tunings_file().parent == home / "Library" / "Caches" / "mlx_gateloop"
 
 
 def test_a_tuning_is_kept_for_its_device_and_version(home):
     tuning = Tuning(7, {"forward 32": (4, True)}, {"forward 32": (16, False)}, 1024)
-    assert plans.stored("M9, MLX 1") is None
+    assert launch_config.stored("M9, MLX 1") is None
     tune.keep("M9, MLX 1", tuning)
     tune.keep("M9, MLX 2", replace(tuning, cores=9))
-    assert plans.stored("M9, MLX 1") == tuning
-    assert plans.stored("M9, MLX 2").cores == 9
-    assert plans.stored("M9, MLX 3") is None
-    assert plans.plan(tuning, "forward 32", 1, 100, 1) == plans.Plan(4, fold=True)
-    assert plans.plan(tuning, "forward 32", 14, 100, 1) == plans.Plan(16)
-    assert plans.plan(tuning, "backward 32", 1, 100, 1) == plans.Plan(16)
+    assert launch_config.stored("M9, MLX 1") == tuning
+    assert launch_config.stored("M9, MLX 2").cores == 9
+    assert launch_config.stored("M9, MLX 3") is None
+    assert launch_config.plan(tuning, "forward 32", 1, 100, 1) == launch_config.Plan(4, fold=True)
+    assert launch_config.plan(tuning, "forward 32", 14, 100, 1) == launch_config.Plan(16)
+    assert launch_config.plan(tuning, "backward 32", 1, 100, 1) == launch_config.Plan(16)
 
 
 @pytest.mark.parametrize(
@@ -206,10 +206,10 @@ def test_a_tuning_is_kept_for_its_device_and_version(home):
     ],
 )
 def test_a_file_that_is_broken_is_as_none(home, found):
-    path = plans.tunings_file()
+    path = launch_config.tunings_file()
     path.parent.mkdir(parents=True)
     path.write_text(found)
-    assert plans.stored("M9") is None
+    assert launch_config.stored("M9") is None
     tune.keep("M9", Tuning(7))
     assert json.loads(path.read_text())["M9"]["cores"] == 7
 
@@ -217,7 +217,7 @@ def test_a_file_that_is_broken_is_as_none(home, found):
 @pytest.mark.parametrize("fold", [False, True])
 @pytest.mark.parametrize("segments", SEGMENTS)
 def test_results_are_those_of_every_tuning(segments, fold):
-    named = {plans.kind(name, mx.float32): (segments, fold) for name in tune.PASSES}
+    named = {launch_config.kind(name, mx.float32): (segments, fold) for name in tune.PASSES}
     for cores, length in ((1, 70), (64, 1030)):
         tuning = Tuning(cores, named, named, shortest_part=128)
         kernels = Kernels("metal", metal_kernel, tuning)
@@ -244,10 +244,10 @@ def test_the_stopwatch_runs_what_it_is_given():
         return call
 
     seconds = tune.stopwatch(Kernels("metal", factory))
-    work = tune.Work("backward", mx.bfloat16, (1, 64, 3), plans.Plan(8))
+    work = tune.Work("backward", mx.bfloat16, (1, 64, 3), launch_config.Plan(8))
     assert 0 < seconds(work) < math.inf
     assert set(launched) == {("gateloop_backward", 8)}
-    assert seconds(replace(work, plan=plans.Plan(4))) == math.inf
+    assert seconds(replace(work, plan=launch_config.Plan(4))) == math.inf
 
 
 def test_without_a_gpu_the_command_says_so(capsys, monkeypatch):
@@ -265,6 +265,8 @@ def test_doctor_shows_the_tuning(home, monkeypatch):
     entry = backends.BACKENDS["metal"]._replace(why_missing=lambda: None)
     monkeypatch.setitem(backends.BACKENDS, "metal", entry)
     assert "tuning      none that can be used; gateloop bench ops --tune" in doctor.report()
-    tune.keep(plans.device(), Tuning(7, {"forward 32": (4, True)}, {"forward 32": (8, False)}))
+    tune.keep(
+        launch_config.device(), Tuning(7, {"forward 32": (4, True)}, {"forward 32": (8, False)})
+    )
     row = "tuning      7 cores, parts from 512 steps; segments forward 32 bits 4 folded or 8"
     assert row in doctor.report()

@@ -10,7 +10,7 @@ import pytest
 from harness import cuda_kernel, nvrtc, sass
 from harness import recorded as watch
 from harness.variants import HEADS, VARIANTS, composed, composed_heads, heads_plans, launch
-from mlx_gateloop.ops.gpu.plans import Plan
+from mlx_gateloop.ops.gpu.launch_config import Plan
 
 Key = tuple[str, str, str, str, str]  # kernel, variant, S, R, join
 Counted = Iterator[tuple[Key, list[str], int, nvrtc.Compiled]]

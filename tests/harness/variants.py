@@ -10,7 +10,7 @@ from harness import Call, Kernel
 from mlx_gateloop.ops.gpu.heads import Trial
 from mlx_gateloop.ops.gpu.heads_kernels import TASKS, HeadsPlan, Task
 from mlx_gateloop.ops.gpu.kernels import Kernels, Variant
-from mlx_gateloop.ops.gpu.plans import Plan
+from mlx_gateloop.ops.gpu.launch_config import Plan
 
 MANY = Plan(8)  # where there are many threadgroups
 SMALL = (1, 3, 2)  # inputs of fewer than 8 numbers are another kernel on Metal

@@ -8,10 +8,9 @@ from functools import cache
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.gpu import plans
-from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Variant
-from mlx_gateloop.ops.gpu.parts import run
-from mlx_gateloop.ops.gpu.plans import SEGMENTS, TILE, Pass, Plan
+from mlx_gateloop.ops.gpu import launch_config
+from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Variant, run
+from mlx_gateloop.ops.gpu.launch_config import SEGMENTS, TILE, Pass, Plan
 
 # A lack of the GPU's memory may pass, of which MLX's errors say this; the compilers' errors do not,
 # even if they are about the memory of a threadgroup.
@@ -39,7 +38,7 @@ def plan(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Plan:
     """
     B, L, D = x["first"].shape
     check_counts((L + TILE) * D)  # they count to the end of the last tile
-    cut = plans.plan(kernels.tuning, plans.kind(name, x["k"].dtype), B, L, D)
+    cut = launch_config.plan(kernels.tuning, launch_config.kind(name, x["k"].dtype), B, L, D)
     types = x["k"].dtype, x["first"].dtype
     trial = _Trial(kernels, name, variant, replace(cut, parts=min(cut.parts, 2)), types)
     return replace(cut, segments=accepted(kernels, trial, cut.segments))

@@ -13,7 +13,7 @@ import mlx.core as mx
 from mlx_gateloop.ops.gpu.first_use import accepted, check_counts
 from mlx_gateloop.ops.gpu.heads_kernels import HeadsPlan, Task, launch
 from mlx_gateloop.ops.gpu.kernels import Arrays, Kernels, Variant
-from mlx_gateloop.ops.gpu.plans import SEGMENTS, TILE, WIDTH, Pass, Tuning
+from mlx_gateloop.ops.gpu.launch_config import SEGMENTS, TILE, WIDTH, Pass, Tuning
 
 SHORTEST_PART = 256  # steps; each part goes through the effects of all before it
 

@@ -6,7 +6,7 @@ from typing import Literal
 import mlx.core as mx
 
 from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Template, Variant, placeholder
-from mlx_gateloop.ops.gpu.plans import WIDTH
+from mlx_gateloop.ops.gpu.launch_config import WIDTH
 
 Task = Literal["outputs", "states", "effects", "adjoints", "backward"]
 TASKS: tuple[Task, ...] = ("outputs", "states", "effects", "adjoints")  # of heads_forward.inc

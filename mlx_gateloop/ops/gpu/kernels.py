@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.gpu.plans import DEFAULTS, WIDTH, Plan, Tuning
+from mlx_gateloop.ops.gpu.launch_config import DEFAULTS, WIDTH, Pass, Plan, Tuning
 
 Arrays = dict[str, mx.array]
 Template = list[tuple[str, mx.Dtype | int | bool]]
@@ -165,6 +165,24 @@ class Kernels:
                 source=text(f"entry.{self.platform}", *source, f"{name}.inc"),
             )
         return self._built[name, segments]
+
+
+def run(kernels: Kernels, name: Pass, variant: Variant, cut: Plan, x: Arrays) -> Arrays:
+    """Run a pass; in parts, after a launch that computes the effect of each."""
+    if cut.parts > 1:
+        x = x | _effects(kernels, variant, cut, x, name == "backward")
+    return (kernels.forward if name == "forward" else kernels.backward)(variant, cut, x)
+
+
+def _effects(kernels: Kernels, variant: Variant, cut: Plan, x: Arrays, adjoint: bool) -> Arrays:
+    """Compute the effect of each part on a state, or on the gradient of one."""
+    planes_x = variant.planes_x
+    if adjoint:
+        sources = ("dy", "dz") if planes_x else ("q", "dy")
+        planes_x = planes_x and variant.planes
+        x = x | {"k": x[sources[0]], "v": x.get(sources[1], x["k"])}
+    of = Variant(variant.form, variant.is_complex, planes_x, variant.masked, variant.reverse)
+    return kernels.aggregate(of, cut, x, adjoint)
 
 
 @cache

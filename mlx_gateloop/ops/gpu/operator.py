@@ -1,19 +1,26 @@
 """The operator and its scan by the GPU kernels, differentiable; results as in `gate_loop`."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from mlx_gateloop.ops import plain, scan
 from mlx_gateloop.ops.gpu import heads, heads_kernels
 from mlx_gateloop.ops.gpu.first_use import KernelError, plan
-from mlx_gateloop.ops.gpu.kernels import BACKWARD, FORWARD, PARTS, Arrays, Kernels, Variant
-from mlx_gateloop.ops.gpu.parts import run
-from mlx_gateloop.ops.gpu.plain import plain_gradients
-from mlx_gateloop.ops.gpu.plans import Pass, device, stored
+from mlx_gateloop.ops.gpu.kernels import (
+    BACKWARD,
+    FORWARD,
+    PARTS,
+    Arrays,
+    Kernels,
+    Variant,
+    run,
+)
+from mlx_gateloop.ops.gpu.launch_config import Pass, device, stored
 from mlx_gateloop.ops.planes import Planes
 from mlx_gateloop.ops.transition import FORMS, Transition
 
@@ -176,7 +183,7 @@ def _operator(kernels: Kernels, variant: Variant, has_heads: bool = False) -> Ca
             found: Any = gradient(*arrays, *outputs[given:], *cotangents[:given])
         except KernelError as error:
             _warn_once(f"mlx_gateloop computes the gradient in plain MLX: {error}")
-            found = plain_gradients(variant, primals, cotangents[:given])
+            found = _plain_gradients(variant, primals, cotangents[:given])
         by_name = dict(zip(gradients, found, strict=True))
         if variant.masked:
             by_name["dmask"] = mx.zeros_like(primals["mask"])
@@ -187,3 +194,30 @@ def _operator(kernels: Kernels, variant: Variant, has_heads: bool = False) -> Ca
         raise NotImplementedError("second derivatives: only backend='mlx' and 'cpu' have them")
 
     return operator
+
+
+def _plain_gradients(variant: Variant, x: Arrays, cotangents: Sequence[mx.array]) -> list[mx.array]:
+    """Compute the gradients of the forward pass but for the mask's.
+
+    Args:
+        variant: The forward pass's.
+        x: Its inputs by name.
+        cotangents: Those of y, z if there is one, and the last state.
+    """
+    names = [name for name in x if name != "mask"]
+
+    def outputs(*arrays: mx.array) -> list[mx.array]:
+        return list(_plain_forward(variant, x | dict(zip(names, arrays, strict=True))))
+
+    return mx.vjp(outputs, [x[name] for name in names], list(cotangents))[1]
+
+
+def _plain_forward(variant: Variant, x: Arrays) -> Planes:
+    (form,) = (name for name, number in FORMS.items() if number == variant.form)
+    a, reverse = Transition(form, x["first"], x.get("second")), variant.reverse
+    if not variant.planes_x:
+        return plain.gate_loop(x["q"], x["k"], x["v"], a, x["h0"], x.get("mask"), reverse)
+    start = tuple(x["h0"][:, plane] for plane in range(variant.planes))
+    planes = tuple(x[name] for name in "kv" if name in x)
+    h = scan.linear_recurrence(a.planes(), planes, start, reverse)
+    return (*h, mx.stack([plane[:, 0 if reverse else -1] for plane in h], 1))

@@ -6,7 +6,7 @@ import pytest
 from harness import cuda_kernel, instructions, nvrtc, sass
 from harness.variants import HEADS, VARIANTS, composed, composed_heads, slow
 
-from mlx_gateloop.ops.gpu.plans import Plan
+from mlx_gateloop.ops.gpu.launch_config import Plan
 
 pytestmark = pytest.mark.skipif(
     nvrtc.absence() is not None, reason=f"no compiler for CUDA: {nvrtc.absence()}"

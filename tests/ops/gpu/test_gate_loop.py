@@ -10,7 +10,7 @@ from helpers import gated
 from helpers.reference import as_numpy, error, forward, random_case, to_planes
 
 from mlx_gateloop.ops.gpu import operator as gpu
-from mlx_gateloop.ops.gpu.plans import DEFAULTS, plan
+from mlx_gateloop.ops.gpu.launch_config import DEFAULTS, plan
 from mlx_gateloop.ops.transition import Transition
 
 pytestmark = pytest.mark.parametrize("platform", PLATFORMS)

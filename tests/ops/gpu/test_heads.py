@@ -18,7 +18,7 @@ from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.heads import plan
 from mlx_gateloop.ops.gpu.heads_kernels import HeadsPlan, launch
 from mlx_gateloop.ops.gpu.kernels import Kernels, Variant
-from mlx_gateloop.ops.gpu.plans import DEFAULTS
+from mlx_gateloop.ops.gpu.launch_config import DEFAULTS
 from mlx_gateloop.ops.transition import Transition
 
 METAL = PLATFORMS[::2]  # the text and, on a Mac, the GPU

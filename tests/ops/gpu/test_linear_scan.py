@@ -8,7 +8,7 @@ from helpers.reference import error
 
 from mlx_gateloop.ops import planes as pl
 from mlx_gateloop.ops.gpu import operator as gpu
-from mlx_gateloop.ops.gpu.plans import DEFAULTS, plan
+from mlx_gateloop.ops.gpu.launch_config import DEFAULTS, plan
 
 
 def states(a, x, h0, reverse):

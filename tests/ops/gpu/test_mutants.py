@@ -10,7 +10,7 @@ from harness.mutants import mutated
 import mlx_gateloop as gl
 from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.kernels import Kernels
-from mlx_gateloop.ops.gpu.plans import DEFAULTS, plan
+from mlx_gateloop.ops.gpu.launch_config import DEFAULTS, plan
 
 TOLERANCE = 1e-5
 

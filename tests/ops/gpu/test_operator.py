@@ -9,7 +9,7 @@ import mlx_gateloop as gl
 from mlx_gateloop.ops import backends
 from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.kernels import INTERVAL, Kernels
-from mlx_gateloop.ops.gpu.plans import DEFAULTS, TILE, Plan, plan
+from mlx_gateloop.ops.gpu.launch_config import DEFAULTS, TILE, Plan, plan
 
 SHAPE = (2, 40, 3)
 

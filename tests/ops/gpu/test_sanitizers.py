@@ -24,7 +24,7 @@ RUN = """
 from functools import partial
 import harness
 from harness.variants import VARIANTS, launch
-from mlx_gateloop.ops.gpu.plans import Plan
+from mlx_gateloop.ops.gpu.launch_config import Plan
 factory = partial(harness.{platform}_kernel, sanitized=True)
 for variant in VARIANTS:
     for shape in {shapes}:

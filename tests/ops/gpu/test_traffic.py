@@ -9,7 +9,7 @@ from harness import recorded
 from harness.platforms import OBSERVED
 
 from mlx_gateloop.ops.gpu.kernels import Variant
-from mlx_gateloop.ops.gpu.plans import Plan
+from mlx_gateloop.ops.gpu.launch_config import Plan
 
 SHAPE = (1, 128, 32)
 # What a variant must move for an element, in arrays of its type: forward and backward.
