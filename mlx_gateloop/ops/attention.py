@@ -49,10 +49,10 @@ def decay(a: Planes) -> Planes:
     """Compute D[n, m] = a_{m+1} ... a_n for m <= n, else 0.
 
     Args:
-        a: Transition planes `[B, L, H, K]`.
+        a: Real and imaginary parts of transitions `[B, L, H, K]`.
 
     Returns:
-        As many planes `[B, L (n), L (m), H, K]`.
+        As many arrays `[B, L (n), L (m), H, K]`.
     """
     return tuple(_differentiable_decay(len(a))(*a))
 

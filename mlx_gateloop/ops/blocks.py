@@ -21,9 +21,9 @@ class Blocks(NamedTuple):
     """Blocks of the same length; see above.
 
     Attributes:
-        queries: Planes `[..., steps, K]`.
-        keys: Planes `[..., steps, K]`.
-        totals: Planes `[..., blocks, K or 1]`.
+        queries: Real and imaginary parts `[..., steps, K]`.
+        keys: Real and imaginary parts `[..., steps, K]`.
+        totals: Real and imaginary parts `[..., blocks, K or 1]`.
     """
 
     queries: Planes
@@ -37,7 +37,7 @@ def all_blocks(q: mx.array, k: mx.array, a: Planes) -> list[Blocks]:
     Args:
         q: Queries of chunks `[..., steps, K]`, where steps is a power of two.
         k: Keys.
-        a: Transition planes `[..., steps, K or 1]`.
+        a: Real and imaginary parts of transitions `[..., steps, K or 1]`.
     """
     levels = [Blocks(multiply(a, (q,)), widen((k,), len(a)), a)]
     while levels[-1].totals[0].shape[-2] > 1:
@@ -75,7 +75,7 @@ def gradients(
     Args:
         q: Queries of the chunks `[..., steps, K]`.
         k: Keys.
-        a: Transition planes `[..., steps, K or 1]`.
+        a: Real and imaginary parts of transitions `[..., steps, K or 1]`.
         levels: What `all_blocks` returns for them.
         dscores: Gradient of the scores `[..., steps, steps]`; above the diagonal it is unused.
         d: Gradients of the last level.
@@ -158,7 +158,7 @@ def _joined(planes: Planes) -> Planes:
 
 
 def _products(weights: mx.array, planes: Planes) -> Planes:
-    """Multiply matrices `[..., blocks, size, size]` with the blocks of planes `[..., steps, K]`."""
+    """Multiply matrices `[..., blocks, size, size]` with the blocks of arrays `[..., steps, K]`."""
     shape = (*weights.shape[:-1], -1)
     return tuple((weights @ x.reshape(shape)).reshape(x.shape) for x in planes)
 

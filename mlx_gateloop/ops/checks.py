@@ -19,7 +19,7 @@ def check_gate_loop(
         _check_real("h0", h0)
         planes = h0.shape[1] if h0.shape[1:2] in ((1,), (2,)) else 1 + a.is_complex
         size = (q.shape[0], planes, *q.shape[2:], *v.shape[3:])
-        _check_shape("h0", h0, size, "batch, planes and sizes of the state")
+        _check_shape("h0", h0, size, "batch, real and imaginary part, sizes of the state")
     if mask is not None:
         if not isinstance(mask, mx.array) or mask.dtype != mx.bool_:
             raise ValueError(f"mask: expected a bool array, got {_kind(mask)}")

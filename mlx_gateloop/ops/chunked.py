@@ -14,7 +14,7 @@ The gradient keeps the states before each chunk and computes the rest again: bet
 scan backwards, and inside them the blocks from the chunk down to single steps. Both passes take a
 group of chunks after another, so that only one group's intermediate arrays are in memory.
 
-Keys and states are conjugate here: Re(x h) is then a sum of products of planes, without signs.
+Keys and states are conjugate here: Re(x h) is then a sum of products of parts, without signs.
 """
 
 from collections.abc import Callable
@@ -42,11 +42,11 @@ def chunked_gate_loop(
         q: Queries `[B, L, H, K]`, float32, as are all arrays.
         k: Keys `[B, L, H, K]`.
         v: Values `[B, L, H, V]`.
-        a: Transition planes `[B, L, H, K]` or `[B, L, H, 1]`.
-        h0: State planes `[B, H, K, V]`, as many as a has.
+        a: Real and imaginary parts of transitions `[B, L, H, K]` or `[B, L, H, 1]`.
+        h0: Real and imaginary parts of the state `[B, H, K, V]`, as many as a has.
 
     Returns:
-        y `[B, L, H, V]` and the planes of the last state.
+        y `[B, L, H, V]` and the last state.
     """
     y, *states = _differentiable(len(a))(q, k, v, *a, *h0)
     return y, tuple(states[: len(a)])

@@ -4,6 +4,7 @@ import mlx.core as mx
 
 from mlx_gateloop.ops import planes as pl
 from mlx_gateloop.ops.checks import check_convolve
+from mlx_gateloop.ops.plain import as_heads
 from mlx_gateloop.ops.planes import Planes, multiply
 from mlx_gateloop.ops.transition import Transition
 
@@ -37,22 +38,20 @@ def convolve(
         return v, mx.zeros(state)
     gates = tuple(mx.broadcast_to(plane, q.shape[2:]) for plane in a.planes())
     q, k, v = (x.astype(mx.float32) for x in (q, k, v))
-    if q.ndim == 3:  # [B, L, D] -> [B, L, H = D, 1]
-        q, k, v = (x[..., None] for x in (q, k, v))
-        gates = tuple(plane[..., None] for plane in gates)
+    q, k, v, gates = as_heads(q, k, v, gates)
     filters = powers(gates, q.shape[1])
     # Only the real part of the state is read, so the filter is real.
     h = _causal_convolution(k[..., None] * v[..., None, :], filters[0][..., None])
     y = (q[..., None] * h).sum(-2)
     last = tuple(mx.einsum("lhk,blhk,blhv->bhkv", plane[::-1], k, v) for plane in filters)
-    return y.reshape(shape).astype(dtype), mx.stack(list(last), 1).reshape(state)
+    return y.reshape(shape).astype(dtype), pl.stack(last).reshape(state)
 
 
 def powers(a: Planes, length: int) -> Planes:
     """Return a^0 ... a^(length - 1) along a new first axis, by doubling; exact at a = 0.
 
     Args:
-        a: Planes `[...]`.
+        a: Real and imaginary parts `[...]`.
         length: At least 1.
     """
     result = pl.widen((mx.ones((1, *a[0].shape)),), len(a))

@@ -44,9 +44,9 @@ def gate_loop(
         v: Values, `[B, L, D]` or `[B, L, H, V]`.
         a: Transitions, `[B, L, D]`, or `[B, L, H, K]` or `[B, L, H, 1]`: a complex64 or real array,
             or a `Transition`. A real one keeps the state real and takes half the work.
-        h0: State before the first step, float32 `[B, P, D]` or `[B, P, H, K, V]`: the real plane,
-            and if P = 2 the imaginary plane. That is 0 if P = 1, and ignored with real a, since y
-            does not depend on it. None is zero.
+        h0: State before the first step, float32 `[B, P, D]` or `[B, P, H, K, V]`: the real part,
+            and if P = 2 the imaginary part, which real a ignore, since y does not depend on it.
+            P = 1 means an imaginary part of 0, and None a state of 0.
         mask: Bool `[B, L]`; where False the step is the identity (a = 1, k v = 0) and y is 0.
         reverse: Run from the last step to the first.
         mode: "recurrent", step by step in O(L) (the specification); "scan", O(log L) dependent
@@ -144,7 +144,7 @@ def _gate_loop(
     backend: Backend,
 ) -> Result:
     if h0 is not None:
-        h0 = _with_planes(h0.astype(mx.float32), 1 + a.is_complex)
+        h0 = _with_parts(h0.astype(mx.float32), 1 + a.is_complex)
     if mode not in ("auto", "scan") or q.size == 0 or v.size == 0:
         return plain.gate_loop(q, k, v, a, h0, mask, reverse, mode)
     y, last = backend.operator(q, k, v, a, h0, mask, reverse)
@@ -165,8 +165,8 @@ def _linear_scan(
     return h if count == 2 else h.astype(x.dtype)
 
 
-def _with_planes(h0: mx.array, count: int) -> mx.array:
-    """Return h0 with the planes of a: real gates need no imaginary one, and a missing one is 0."""
+def _with_parts(h0: mx.array, count: int) -> mx.array:
+    """Return h0 with as many real arrays as a: a missing imaginary part is 0."""
     if h0.shape[1] == count:
         return h0
     return h0[:, :1] if count == 1 else mx.concatenate([h0, mx.zeros_like(h0)], 1)

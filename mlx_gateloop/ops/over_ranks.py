@@ -20,7 +20,7 @@ import mlx.core as mx
 
 from mlx_gateloop.ops.backends import BackendName
 from mlx_gateloop.ops.gate_loop import Result, gate_loop
-from mlx_gateloop.ops.planes import Planes, conjugate, multiply
+from mlx_gateloop.ops.planes import conjugate, multiply, stack, unstack
 from mlx_gateloop.ops.transition import Transition
 
 Gather = Callable[[mx.array], mx.array]
@@ -43,7 +43,7 @@ def gate_loop_over_ranks(
 
     Args:
         gather: From an array `[...]` on each rank to `[ranks, ...]`, the same on all.
-        place: The place of this rank's part, from 0.
+        place: The index of this rank's part, from 0.
         q: Queries of this part, as in `gate_loop`, as are the others; parts may differ in length.
         k: Keys.
         v: Values.
@@ -108,7 +108,7 @@ def _exchange(gather: Gather, place: int, reverse: bool) -> Callable[..., Any]:
         G, parts = mx.zeros_like(h), range(len(D))
         for part in parts if reverse else reversed(parts):
             G = mx.where(is_after(part), D[part] + _applied(products[part], G, -1), G)
-        dproduct = _stacked(multiply(conjugate(_planes(h)), _planes(G)))
+        dproduct = stack(multiply(conjugate(unstack(h)), unstack(G)))
         if dproduct.shape != product.shape:  # one product for all values of a head
             dproduct = dproduct.sum(-1, keepdims=True)
         return [dproduct, G]
@@ -117,14 +117,6 @@ def _exchange(gather: Gather, place: int, reverse: bool) -> Callable[..., Any]:
 
 
 def _applied(product: mx.array, h: mx.array, sign: int = 1) -> mx.array:
-    """The product of planes `[B, P, ...]`, with the conjugate of the first if `sign` is -1."""
-    factors = _planes(product) if sign == 1 else conjugate(_planes(product))
-    return _stacked(multiply(factors, _planes(h)))
-
-
-def _planes(x: mx.array) -> Planes:
-    return tuple(x[:, i] for i in range(x.shape[1]))
-
-
-def _stacked(planes: Planes) -> mx.array:
-    return mx.stack(list(planes), 1)
+    """The product of states `[B, P, ...]`, with the conjugate of the first if `sign` is -1."""
+    factors = unstack(product) if sign == 1 else conjugate(unstack(product))
+    return stack(multiply(factors, unstack(h)))

@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from mlx_gateloop.ops.attention import attention
 from mlx_gateloop.ops.chunked import chunked_gate_loop
-from mlx_gateloop.ops.planes import Planes
+from mlx_gateloop.ops.planes import Planes, stack, unstack
 from mlx_gateloop.ops.recurrent import recurrent
 from mlx_gateloop.ops.scan import linear_recurrence
 from mlx_gateloop.ops.transition import Transition
@@ -34,15 +34,14 @@ def gate_loop(
         q, k, v = (_where(mask, x) for x in (q, k, v))
     if h0 is None:
         h0 = mx.zeros((q.shape[0], len(gates), *q.shape[2:], *v.shape[3:]))
-    state = tuple(h0[:, i] for i in range(len(gates)))
-    y, h = _in_planes(q, k, v, gates, state, reverse, mode)
+    y, h = _run(q, k, v, gates, unstack(h0), reverse, mode)
     y = y.reshape(shape)
     if mask is not None:  # q is 0 there, but 0 times an overflowed state is not
         y = _where(mask, y)
-    return y.astype(dtype), mx.stack(list(h), 1)
+    return y.astype(dtype), stack(h)
 
 
-def _in_planes(
+def _run(
     q: mx.array,
     k: mx.array,
     v: mx.array,
@@ -51,7 +50,7 @@ def _in_planes(
     reverse: bool,
     mode: Mode,
 ) -> tuple[mx.array, Planes]:
-    """Run a mode on float32 arrays; returns y and the planes of the last state."""
+    """Run a mode on float32 arrays; returns y and the last state."""
     if q.size == 0 or v.size == 0:
         return mx.zeros_like(v), h0
     if mode == "scan" and q.ndim == 3:  # every channel is a recurrence of its own
@@ -81,7 +80,7 @@ def as_heads(
 
 
 def _gates(a: Transition, mask: mx.array | None) -> Planes:
-    """Return the transition's planes, 1 where the mask is False."""
+    """Return the transition's real and imaginary parts, 1 and 0 where the mask is False."""
     if mask is None:
         return a.planes()
     # What they are computed from is masked too: a NaN there times their gradient, 0, would be NaN.

@@ -1,6 +1,6 @@
-"""Complex numbers as tuples of real float32 planes: `(real,)` or `(real, imaginary)`.
+"""Complex numbers as tuples of real float32 arrays: `(real,)` or `(real, imaginary)`.
 
-With one plane the imaginary part is zero and costs nothing. MLX's complex64 is not used for
+Without an imaginary part it is zero and costs nothing. MLX's complex64 is not used for
 arithmetic: on the CPU it is about thirty times slower, and several of its gradients are wrong.
 """
 
@@ -10,15 +10,25 @@ Planes = tuple[mx.array, ...]
 
 
 def split(x: mx.array) -> Planes:
-    """Split a real or complex64 array into planes."""
+    """Split a real or complex64 array into its real and, if complex, imaginary part."""
     if x.dtype == mx.complex64:
         return mx.real(x), mx.imag(x)
     return (x.astype(mx.float32),)
 
 
 def join(x: Planes) -> mx.array:
-    """Join planes into an array: complex64 if there are two."""
+    """Join real and imaginary part into an array: complex64 if there are both."""
     return x[0] if len(x) == 1 else x[0] + 1j * x[1]
+
+
+def unstack(x: mx.array) -> Planes:
+    """Return the parts of a state `[B, P, ...]`."""
+    return tuple(x[:, i] for i in range(x.shape[1]))
+
+
+def stack(x: Planes) -> mx.array:
+    """Return the state `[B, P, ...]` of these parts."""
+    return mx.stack(list(x), 1)
 
 
 def multiply(a: Planes, b: Planes) -> Planes:
@@ -40,5 +50,5 @@ def conjugate(a: Planes) -> Planes:
 
 
 def widen(a: Planes, count: int) -> Planes:
-    """Append zero planes to `a` until there are `count`."""
+    """Append imaginary parts of zero until `a` has `count` arrays."""
     return a + tuple(mx.zeros_like(a[0]) for _ in range(count - len(a)))

@@ -18,11 +18,11 @@ def step(q: mx.array, k: mx.array, v: mx.array, a: Planes, h: Planes) -> tuple[m
         q: Queries `[B, H, K]`, float32, as are all arrays.
         k: Keys `[B, H, K]`.
         v: Values `[B, H, V]`.
-        a: Transition planes `[B, H, K]` or `[B, H, 1]`.
-        h: State planes `[B, H, K, V]`.
+        a: Real and imaginary parts of transitions `[B, H, K]` or `[B, H, 1]`.
+        h: Real and imaginary parts of the state `[B, H, K, V]`.
 
     Returns:
-        y `[B, H, V]` and the planes of the next state.
+        y `[B, H, V]` and the next state.
     """
     gates = tuple(plane[..., None] for plane in a)
     h = add(multiply(gates, h), (k[..., None] * v[..., None, :],))
@@ -32,7 +32,7 @@ def step(q: mx.array, k: mx.array, v: mx.array, a: Planes, h: Planes) -> tuple[m
 def recurrent(
     q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes
 ) -> tuple[mx.array, Planes]:
-    """Loop over `step` on arrays `[B, L, H, ...]`; returns y and the planes of the last state."""
+    """Loop over `step` on arrays `[B, L, H, ...]`; returns y and the last state."""
     y, *h = _loop_with_scan_gradient(len(a))(q, k, v, *a, *h0)
     return y, tuple(h)
 

@@ -59,9 +59,9 @@ def composed(
     k, decay, *phases = mx.split(
         keys.astype(mx.float32), [size + n * width for n in range(parts)], -1
     )
-    # The planes of a turned number, `[B, H, T, 1 or 2, K]`.
+    # Real and imaginary part of a turned number, `[B, H, T, 1 or 2, K]`.
     q, k = q.astype(mx.float32)[:, :, :, None], k[:, :, :, None]
-    if phases:  # Re(q k exp(i (phase_n - phase_m))) is an inner product of two planes
+    if phases:  # Re(q k exp(i (phase_n - phase_m))) is an inner product of their parts
         turn = _turn(phases[0])
         q, k = q * turn[:, :, length - rows :], k * turn
     values, blocks = v.astype(mx.float32), []

@@ -28,13 +28,13 @@ def linear_recurrence(a: Planes, x: Planes, h0: Planes, reverse: bool = False) -
     """Compute all states of h_n = a_n h_{n-1} + x_n along axis 1, with a hand-written gradient.
 
     Args:
-        a: Transitions, one or two float32 planes `[B, L, ...]`.
-        x: Inputs, planes of the same shape.
-        h0: State before the first step, planes `[B, ...]`, as many as the result has; () is zero.
+        a: Transitions, float32 `[B, L, ...]`: the real and, if complex, imaginary part.
+        x: Inputs, likewise.
+        h0: State before the first step, `[B, ...]`, as many arrays as the result has; () is zero.
         reverse: Run from the last step to the first.
 
     Returns:
-        The planes of h, `[B, L, ...]`: two if a or x has two.
+        The real and, if a or x has one, imaginary part of h, `[B, L, ...]`.
     """
     if not h0:
         nothing = mx.zeros((a[0].shape[0], *a[0].shape[2:]))

@@ -12,11 +12,11 @@ from mlx_gateloop.ops.gpu import launch_config
 from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Variant, run
 from mlx_gateloop.ops.gpu.launch_config import SEGMENTS, TILE, Pass, Plan
 
-# A lack of the GPU's memory may pass, of which MLX's errors say this; the compilers' errors do not,
-# even if they are about the memory of a threadgroup.
+# Out-of-memory errors are transient; MLX's messages contain one of these. Compilers' errors are
+# permanent, even if they are about a threadgroup's memory.
 MAY_PASS = ("memory", "Memory", "allocate", "Resource limit")
 COMPILERS = ("Unable to build", "Unable to load", "Failed to compile", "Failed to load")
-NOTABLE = 2.0  # seconds of compilation that a user is told of
+NOTABLE = 2.0  # seconds of compilation that are reported
 
 
 class KernelError(RuntimeError):
@@ -34,7 +34,7 @@ def plan(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Plan:
     """Divide the work of a pass, into as many segments as this GPU takes.
 
     Raises:
-        KernelError: It takes the kernel with no number of segments.
+        KernelError: The kernel runs with no number of segments.
     """
     B, L, D = x["first"].shape
     check_counts((L + TILE) * D)  # they count to the end of the last tile
@@ -48,9 +48,9 @@ def accepted(kernels: Kernels, trial: Callable[[int], Arrays], wanted: int) -> i
     """Return the segments, at most those wanted, with which a trial runs.
 
     Args:
-        kernels: Of the GPU.
-        trial: Launches with a number of segments; equal ones are run once.
-        wanted: Segments.
+        kernels: The GPU's kernels.
+        trial: Launches with a number of segments; equal trials run once.
+        wanted: The largest number of segments to try.
 
     Raises:
         KernelError: It runs with no number of segments.
@@ -65,7 +65,7 @@ def accepted(kernels: Kernels, trial: Callable[[int], Arrays], wanted: int) -> i
 def _accepted(kernels: Kernels, trial: Callable[[int], Arrays], wanted: int) -> int | str:
     """Return the segments, or why there are none.
 
-    An error that may pass is raised, and so not remembered.
+    A transient error is raised, and so not cached.
     """
     first_reason = ""
     for segments in (s for s in SEGMENTS if s <= wanted):
@@ -79,7 +79,7 @@ def _accepted(kernels: Kernels, trial: Callable[[int], Arrays], wanted: int) -> 
                 raise KernelError(f"a {kernels.platform} kernel fails: {reason}") from error
             first_reason = first_reason or reason
         else:
-            _tell(kernels, time.perf_counter() - begin)
+            _report_slow_compile(kernels, time.perf_counter() - begin)
             return segments
     return first_reason
 
@@ -109,8 +109,8 @@ class _Trial:
         return run(self.kernels, self.name, self.variant, replace(self.cut, segments=segments), x)
 
 
-def _tell(kernels: Kernels, seconds: float) -> None:
-    """Say once that kernels take long to compile."""
+def _report_slow_compile(kernels: Kernels, seconds: float) -> None:
+    """Print once that kernels take long to compile."""
     before = kernels.seconds
     kernels.seconds += seconds
     if before < NOTABLE <= kernels.seconds:

@@ -22,10 +22,10 @@ def plan(tuning: Tuning, task: Task, shape: tuple[int, ...], is_complex: bool) -
     """Choose a tile that covers the state if one does, and parts for few threadgroups.
 
     Args:
-        tuning: Of the device; all but the number of cores is of other kernels.
-        task: Of the launch.
+        tuning: The device's tuning, of which only the number of cores is used.
+        task: The launch's task.
         shape: B, L, H, K and V.
-        is_complex: The state has two planes.
+        is_complex: The state has an imaginary part.
     """
     B, L, H, K, V = shape
     most = max(1, L // SHORTEST_PART)
@@ -95,12 +95,12 @@ def _accepted(kernels: Kernels, task: Task, variant: Variant, cut: HeadsPlan, x:
 
 @dataclass(frozen=True)
 class Trial:
-    """The kernel of a call on a few zeros; other arguments as of `launch`.
+    """A launch on a few zeros, which compiles the kernel; other arguments as in `launch`.
 
     Args:
-        types: Of keys and of gates.
-        sizes: K and V of the call. What has several tiles is of another type, and so is the kernel.
-        shared: A head has one transition, of which the same is true.
+        types: Types of keys and of gates.
+        sizes: K and V of the call. Several tiles change the type of outputs, and so the kernel.
+        shared: The keys of a head share one transition, which changes types too.
     """
 
     kernels: Kernels

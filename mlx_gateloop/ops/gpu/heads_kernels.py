@@ -36,8 +36,8 @@ class HeadsPlan:
 
     Args:
         segments: Simdgroups of a threadgroup.
-        values: Of a lane; backward, of a thread: 4, or 8 of real states.
-        parts: Of a sequence, in parallel.
+        values: Values of a lane; backward, of a thread: 4, or 8 if the state is real.
+        parts: Parts of a sequence, run in parallel.
     """
 
     segments: int
@@ -64,12 +64,12 @@ def launch(kernels: Kernels, task: Task, variant: Variant, cut: HeadsPlan, x: Ar
     """Launch a task once, and sum over the tiles.
 
     Args:
-        kernels: Of the platform.
-        task: Of the launch.
+        kernels: The platform's kernels.
+        task: What to compute.
         variant: The kind of kernel.
         cut: The division of work.
-        x: Arrays of steps `[B, L, H, K, V or 1]`, states `[B, P, H, K, V]`; of parts, B times as
-            many.
+        x: Arrays of steps `[B, L, H, K, V or 1]` and states `[B, P, H, K, V]`. Arrays of parts
+            hold B times as many.
 
     Returns:
         What the task computes, by name; "states" are `[B, L / INTERVAL, P, H, K, V]`.

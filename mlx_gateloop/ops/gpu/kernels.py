@@ -1,4 +1,4 @@
-"""Kernels composed from the text beside this file, and their launches."""
+"""Kernels composed from the source files in this folder, and their launches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ class Variant:
     Args:
         form: 0 sigmoid, 1 polar, 2 cartesian gates.
         is_complex: The gates are complex.
-        planes_x: 0 if x = k v and y = q Re(h); else the number of planes of x, and y and z are the
-            planes of h.
+        planes_x: 0 for the operator, x = k v and y = q Re(h). For a scan 1 if x is real and 2 if
+            it is complex; y and z are then real and imaginary part of h.
         masked: There is a mask.
         reverse: The recurrence runs from the last step to the first.
     """
@@ -56,7 +56,7 @@ class Variant:
 
     @property
     def planes(self) -> int:
-        """Planes of a state, P."""
+        """P, the real arrays of a state: 1, or 2 with an imaginary part."""
         return 1 + self.is_complex
 
 
@@ -66,7 +66,7 @@ class Kernels:
     Args:
         platform: "metal" or "cuda", for the prelude and entry.
         factory: `mx.fast.metal_kernel`, `mx.fast.cuda_kernel`, or another with their signature.
-        tuning: Of the device; None for the platform's.
+        tuning: The device's tuning; None takes the platform's default.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Kernels:
         self.factory = factory
         self.tuning = tuning or DEFAULTS[platform]
         self.compiled: set[tuple[object, ...]] = set()  # names and constants: a kernel each
-        self.seconds = 0.0  # that their first runs took
+        self.seconds = 0.0  # of their first runs
         self._built: dict[tuple[str, int], Launch] = {}
 
     def forward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:

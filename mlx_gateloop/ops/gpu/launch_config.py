@@ -1,4 +1,4 @@
-"""The division of a kernel's work, and what of it depends on the device."""
+"""Launch configuration and per-device tuning."""
 
 import json
 import os
@@ -26,10 +26,10 @@ class Plan:
     """The division of work.
 
     Args:
-        segments: Of a tile.
-        parts: Of a sequence, in parallel.
-        fold: Each thread joins the segments before its own one after another; else they are
-            joined by Hillis and Steele's scan, in log2(segments) rounds.
+        segments: Segments of a tile.
+        parts: Parts of a sequence, run in parallel.
+        fold: Each thread joins the earlier segments one by one. Otherwise Hillis and Steele's
+            scan joins them, in log2(segments) rounds.
     """
 
     segments: int
@@ -44,16 +44,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The figures of one device that the best division of work depends on.
+    """Measured settings of one device.
 
     Args:
         cores: Processors; MLX does not report their number. Twice as many threadgroups are plenty.
-        few: Segments and fold where each threadgroup has a core for itself, by `kind`; 16 and
-            False if not named.
-        many: The same where there are more; 8 and False if not named. Two such threadgroups fit on
-            a core at a time, where one with 16 segments takes its threads, registers or memory.
-        shortest_part: Steps. In shorter parts reading the gates and inputs twice costs more than
-            working side by side saves.
+        few: Segments and fold by `kind` if each threadgroup has a core for itself; by default 16
+            and False.
+        many: The same for more threadgroups; by default 8 and False. Two such threadgroups share
+            a core, which one of 16 segments fills with its threads, registers or memory.
+        shortest_part: Steps. In shorter parts the second read of gates and inputs costs more than
+            parallel work saves.
     """
 
     cores: int
@@ -92,7 +92,7 @@ def plan(tuning: Tuning, kind: str, B: int, L: int, D: int) -> Plan:
 
 
 def device() -> str:
-    """Name the GPU and MLX's version, for which a tuning is kept."""
+    """Name the GPU and MLX's version, for which a tuning is stored."""
     return f"{mx.device_info().get('device_name', '')}, MLX {MLX_VERSION}"
 
 
@@ -109,7 +109,7 @@ def stored(device: str) -> Tuning | None:
     """Read the tuning of a device; None if there is none that can be used."""
     try:
         return _checked(json.loads(tunings_file().read_text())[device])
-    except Exception:  # a cache may be anything; then it is measured anew
+    except Exception:  # the file may hold anything; then there is no tuning
         return None
 
 

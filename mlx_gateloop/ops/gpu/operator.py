@@ -21,7 +21,7 @@ from mlx_gateloop.ops.gpu.kernels import (
     run,
 )
 from mlx_gateloop.ops.gpu.launch_config import Pass, device, stored
-from mlx_gateloop.ops.planes import Planes
+from mlx_gateloop.ops.planes import Planes, unstack
 from mlx_gateloop.ops.transition import FORMS, Transition
 
 CUDA_BUILDS = ("mlx-cuda-12", "mlx-cuda-13")
@@ -66,7 +66,7 @@ def gate_loop(
 ) -> tuple[mx.array, mx.array]:
     """Run the operator with fused gates; arrays as in `gate_loop`, not empty.
 
-    h0 and the last state have P = 2 planes for complex gates and 1 for real ones.
+    h0 and the last state have P = 2 real arrays for complex gates and 1 for real ones.
 
     Raises:
         KernelError: A kernel does not compile.
@@ -91,7 +91,7 @@ def linear_recurrence(
         KernelError: A kernel does not compile.
     """
     h0 = h0 or tuple(mx.zeros((x[0].shape[0], *x[0].shape[2:])) for _ in x)
-    if len(a) < len(x):  # real gates keep the planes apart
+    if len(a) < len(x):  # real gates keep real and imaginary part apart
         return tuple(
             linear_recurrence(kernels, a, (plane,), (start,), reverse)[0]
             for plane, start in zip(x, h0, strict=True)
@@ -123,9 +123,9 @@ class _Passes(NamedTuple):
     """Both passes of a form of the operator, and the names of their arrays.
 
     Attributes:
-        inputs: Of the forward pass.
+        inputs: Inputs of the forward pass.
         saved: Its last outputs, which only the gradient reads.
-        cotangents: Of its other outputs.
+        cotangents: Cotangents of its other outputs.
         gradients: Outputs of the backward pass.
         run: Runs a pass: kernels, "forward" or "backward", the variant, arrays by name.
     """
@@ -197,10 +197,10 @@ def _operator(kernels: Kernels, variant: Variant, has_heads: bool = False) -> Ca
 
 
 def _plain_gradients(variant: Variant, x: Arrays, cotangents: Sequence[mx.array]) -> list[mx.array]:
-    """Compute the gradients of the forward pass but for the mask's.
+    """Compute the forward pass's gradients in plain MLX, except the mask's.
 
     Args:
-        variant: The forward pass's.
+        variant: The variant of the forward pass.
         x: Its inputs by name.
         cotangents: Those of y, z if there is one, and the last state.
     """
@@ -217,7 +217,6 @@ def _plain_forward(variant: Variant, x: Arrays) -> Planes:
     a, reverse = Transition(form, x["first"], x.get("second")), variant.reverse
     if not variant.planes_x:
         return plain.gate_loop(x["q"], x["k"], x["v"], a, x["h0"], x.get("mask"), reverse)
-    start = tuple(x["h0"][:, plane] for plane in range(variant.planes))
     planes = tuple(x[name] for name in "kv" if name in x)
-    h = scan.linear_recurrence(a.planes(), planes, start, reverse)
+    h = scan.linear_recurrence(a.planes(), planes, unstack(x["h0"]), reverse)
     return (*h, mx.stack([plane[:, 0 if reverse else -1] for plane in h], 1))
