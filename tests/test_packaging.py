@@ -36,6 +36,14 @@ def test_requirements_are_made_from_the_packages_metadata():
     assert core <= {requirement.name for requirement in listed()}
 
 
+def test_no_folder_above_the_project_is_searched_for_modules(tmp_path):
+    code = "import sys; print(*sys.path, sep='\\n')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert not {str(parent) for parent in ROOT.parents} & set(done.stdout.splitlines())
+
+
 def test_all_is_every_extra_but_torch():
     (line,) = [line for line in requires("mlx-gateloop") or [] if line.startswith("mlx-gateloop[")]
     everything = Requirement(line)
