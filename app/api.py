@@ -21,12 +21,7 @@ MOST_TRANSITIONS = 8 * 2**20  # bytes of an answer; 560 tokens of 12 layers of 6
 
 
 def add_endpoint(engine: Engine, first_model: str) -> None:
-    """Add /generate to the page that is being built.
-
-    Args:
-        engine: Runs the models.
-        first_model: The model for a request that names none.
-    """
+    """Add /generate to the page being built; `first_model` answers requests that name none."""
     pool = WorkerPool(threads=1, most=8)
 
     async def generate(

@@ -32,22 +32,16 @@ class _Mark(BaseModel):
 
 
 class Header(BaseModel):
-    """The metadata of a conversation's file.
-
-    Args:
-        model: Name of the model.
-        fingerprint: Of its files.
-        messages: Role and text, of the whole chat.
-        text: As the template writes them, up to the last state.
-        marks: Positions of the states; messages after the last one are read anew.
-    """
+    """Metadata of a conversation's file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     format: str = Field(pattern="^gateloop-conversation-1$")
     model: str
-    fingerprint: str
+    fingerprint: str  # the model's
+    # role and text, of the whole chat
     messages: list[tuple[_Role, str]] = Field(min_length=1, max_length=MOST_MESSAGES)
-    text: str
+    text: str  # what the chat template makes of them, up to the last state
+    # positions of the states; later messages are read again
     marks: list[_Mark] = Field(max_length=MOST_MESSAGES)
 
 
@@ -62,20 +56,11 @@ def save(
 ) -> bool:
     """Write a conversation with its cached states; attention's are left out if too large.
 
-    Args:
-        path: The file.
-        conversation: Id of the cached states.
-        model: Name of the model.
-        messages: All of the chat.
-        models: Have the model's fingerprint.
-        states: The cache.
-        most_bytes: Of the file.
-
     Returns:
-        False if the states were left out: the messages will be read anew.
+        False if the states were left out: the messages must be read again.
 
     Raises:
-        InputError: The file would be larger, or cannot be written.
+        InputError: The file would be larger than `most_bytes`, or cannot be written.
     """
     fingerprint = models.fingerprint(model)
     pairs = as_messages(messages, complete=False)
@@ -98,11 +83,6 @@ def save(
 
 def load(path: Path, models: Models, states: StateCache) -> tuple[str, str, list[dict[str, str]]]:
     """Read a conversation and put its states into the cache, under a new id.
-
-    Args:
-        path: The file.
-        models: The models to choose from.
-        states: The cache.
 
     Returns:
         The conversation's id, the model's name and the messages.
@@ -131,11 +111,7 @@ def load(path: Path, models: Models, states: StateCache) -> tuple[str, str, list
 
 
 def read(path: Path) -> tuple[Header, list[Boundary]]:
-    """Read a file that `save` wrote, and check everything in it.
-
-    Raises:
-        InputError: It is not such a file, or it is damaged.
-    """
+    """Read a file that `save` wrote, and check everything in it."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -15,15 +15,7 @@ SUFFIX = ".safetensors"
 
 
 class ConversationFolder:
-    """The conversations of a folder; everyone with access to the app can open them.
-
-    Args:
-        folder: Made when the first one is saved.
-        models: The models to choose from.
-        states: The cache that the states are written from and read into.
-        most: Conversations in the folder.
-        most_bytes: Of all of them.
-    """
+    """A folder of conversations, at most `most` and `most_bytes` in all, open to every visitor."""
 
     def __init__(
         self,
@@ -41,11 +33,7 @@ class ConversationFolder:
         return [path.stem for path, _ in self._files()]
 
     def save(self, name: str, session: str, model: str, messages: list[dict[str, str]]) -> bool:
-        """Write a conversation with its states; returns False if these were too large.
-
-        Raises:
-            InputError: The name cannot be used, there is nothing to save, or no room.
-        """
+        """Write a conversation with its states; return False if these were too large."""
         if not messages:
             raise InputError("There is nothing to save yet.")
         path = self._path(name)
@@ -61,11 +49,7 @@ class ConversationFolder:
             raise InputError(message) from error
 
     def _room(self, path: Path) -> int:
-        """The most bytes that a new conversation may have.
-
-        Raises:
-            InputError: Its name is taken, or there are too many.
-        """
+        """Return the number of bytes left for a new conversation."""
         if path.is_symlink() or path.exists():
             raise InputError(f"{path.stem} is there already; choose another name.")
         files = self._files()
@@ -78,11 +62,7 @@ class ConversationFolder:
         return min(room, file.MOST_BYTES)
 
     def open(self, name: str) -> tuple[str, str, list[dict[str, str]]]:
-        """Load a conversation; returns its new id, its model and its messages.
-
-        Raises:
-            InputError: There is no such conversation, or its model has changed.
-        """
+        """Load a conversation; return its new id, its model and its messages."""
         if name not in self.names():
             raise InputError("Choose a saved conversation.")
         return file.load(self._path(name), self._models, self._states)

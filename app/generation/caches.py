@@ -22,11 +22,7 @@ NONE = np.zeros(0, np.float32)  # kept of an entry that is not set
 
 
 class Caches:
-    """Caches of one sequence.
-
-    Args:
-        model: The model that they belong to.
-    """
+    """Caches of one sequence of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache, make_prompt_cache
@@ -112,17 +108,11 @@ class Caches:
 
 @dataclass(frozen=True)
 class Layout:
-    """Forms of what a model's caches hold, and how many tokens it draws from.
+    """Shapes and dtypes of a model's cache entries, and the number of tokens that it draws from."""
 
-    Args:
-        states: Of the entries of constant size.
-        attended: Of keys and values, with 0 tokens.
-        outputs: Size of the logits.
-    """
-
-    states: tuple[Form, ...]
-    attended: tuple[Form, ...]
-    outputs: int
+    states: tuple[Form, ...]  # recurrent layers' entries, of constant size
+    attended: tuple[Form, ...]  # keys and values, with 0 tokens
+    outputs: int  # size of the logits
 
     def fits(self, boundary: Boundary) -> bool:
         """Return False for a boundary that is not of this model, or not whole."""

@@ -18,13 +18,7 @@ ANSWERS = 16  # written at the same time; the engine has fewer
 class ChatTokenizer:
     """Turns messages into token ids, and tokens into text.
 
-    Everything it takes and returns can be written as JSON: it may run in another process.
-
-    Args:
-        path: The model's directory.
-
-    Raises:
-        InputError: There is no usable tokenizer.
+    All arguments and results can be written as JSON: it may run in another process.
     """
 
     def __init__(self, path: str) -> None:
@@ -52,13 +46,10 @@ class ChatTokenizer:
         return self._tokenizer.eos_token_id, self.stops, self._special_ids
 
     def render(self, messages: list[Message]) -> tuple[str, list[int]]:
-        """Write messages as the chat template has them.
+        """Apply the chat template.
 
         Returns:
             The text, and for every special token in the messages a position inside it.
-
-        Raises:
-            InputError: There is no template, or it refuses the messages.
         """
         if not self._tokenizer.has_chat_template:
             raise InputError(
@@ -119,11 +110,8 @@ class ChatTokenizer:
 
         Args:
             text: The text.
-            typed: Positions inside special tokens that are to be read as text. None for all: it is
-                a text to continue, which begins with what the tokenizer begins texts with.
-
-        Raises:
-            InputError: The tokenizer cannot read it.
+            typed: Positions inside special tokens that are read as text. None means all of them: a
+                text to continue, which begins with the tokenizer's own first token.
         """
         if typed is None:
             return [*self._start, *self._ids(text, as_text=True)]
@@ -139,13 +127,7 @@ class ChatTokenizer:
         return [_next_piece(detokenizer, token) for token in ids]
 
     def write(self, answer: str, token: int, candidates: list[int]) -> tuple[str, list[str]]:
-        """Return what a token adds to an answer, and the texts of other tokens by themselves.
-
-        Args:
-            answer: Its id.
-            token: The next one.
-            candidates: Those that were the likeliest.
-        """
+        """Return what the next token adds to an answer, and the texts of the candidates."""
         if answer not in self._answers:
             while len(self._answers) >= ANSWERS:  # left by answers that failed
                 del self._answers[next(iter(self._answers))]

@@ -24,12 +24,7 @@ MOST_SECONDS = 60  # for it; models can be large
 
 @dataclass(frozen=True)
 class Again(Request):
-    """A request for a run's answer without some of its pieces, with its seed and settings.
-
-    Args:
-        original: The run.
-        left_out: Pieces before its answer that are left out.
-    """
+    """A request for a run's answer without some pieces before it, with its seed and settings."""
 
     original: Run = field(kw_only=True)
     left_out: tuple[int, ...] = field(kw_only=True)
@@ -65,28 +60,18 @@ class _AgainDecoder(Decoder):
 
 @dataclass(eq=False)
 class Dependence:
-    """Losses of a word's log probability without groups of earlier words.
+    """Losses of a word's log probability without groups of earlier words."""
 
-    Args:
-        ids: The conversation's tokens up to the word.
-        first: The word's first token.
-        groups: Tokens that are left out together.
-        losses: Nats, of each group; not complete before the run is done.
-    """
-
-    ids: Sequence[int]
-    first: int
-    groups: Sequence[range]
+    ids: Sequence[int]  # the conversation's tokens up to the word
+    first: int  # the word's first token
+    groups: Sequence[range]  # tokens that are left out together
+    # nats, one for each group; incomplete until the run is done
     losses: list[float] = field(default_factory=list)
 
     def steps(
         self, run: Run, loaded: LoadedModel, states: StateCache, limits: Limits
     ) -> Steps[None]:
-        """Compute the losses; others take their turns after each forward pass.
-
-        Raises:
-            InputError: No step of this model can be left out, or it takes too long.
-        """
+        """Compute the losses; yield after each forward pass."""
         end = time.monotonic() + MOST_SECONDS
         for losses in depending(loaded.model, self.ids, self.groups, since=self.first - 1):
             if run.stopped:
@@ -101,15 +86,12 @@ class Dependence:
 
 
 def answer_again(engine: Engine, original: Run, left_out: Sequence[Word]) -> Run:
-    """Give a run's answer again without some words, with the same seed and settings.
+    """Generate a run's answer again without some words, with the same seed and settings.
 
     Args:
-        engine: Of the run.
+        engine: The run's engine.
         original: The run.
         left_out: Words that follow one another, with the blanks between those of a message.
-
-    Returns:
-        The run of the other answer.
 
     Raises:
         InputError: There is nothing to leave out before the answer, or the queue is full.
@@ -128,17 +110,11 @@ def answer_again(engine: Engine, original: Run, left_out: Sequence[Word]) -> Run
 def ask_dependence(
     engine: Engine, original: Run, words: Sequence[Word], word: int
 ) -> tuple[Run, Dependence, str, list[range]]:
-    """Begin to find out how much less likely a word is without earlier ones.
-
-    Args:
-        engine: Of the run.
-        original: The run.
-        words: Of the run.
-        word: Number of the one that depends on others.
+    """Compute how much less likely a word is without earlier ones.
 
     Returns:
-        The run of the work, its result, the name of what is left out each time, "words" or
-        something larger for a long text, and the numbers of the words in each.
+        The run of the work, its result, the unit that is left out each time ("words", or larger
+        ones in a long text), and the numbers of the words in each unit.
 
     Raises:
         InputError: There is nothing before the word, or too much.

@@ -42,15 +42,7 @@ class Request:
 
 
 class Decoder:
-    """Fills a run in, step by step: a step reads a chunk of the prompt or writes a token.
-
-    Args:
-        run: Receives pieces, trace and figures.
-        loaded: The model.
-        request: What to generate.
-        states: Cached states to go on from and to add to.
-        limits: Of the server.
-    """
+    """Generates for a run: a step reads a chunk of the prompt or writes a token."""
 
     def __init__(
         self, run: Run, loaded: LoadedModel, request: Request, states: StateCache, limits: Limits
@@ -62,11 +54,7 @@ class Decoder:
         self.answer: list[int] = []
 
     def steps(self) -> Steps[None]:
-        """Generate; yields after every step, and while the tokenizer works.
-
-        Raises:
-            InputError: The model cannot take the prompt.
-        """
+        """Generate; yield after every step, and while the tokenizer works."""
         fresh, self.reader = yield from self._begin()
         unread = fresh[:-1]  # the answer begins with reading the last one
         while unread and not self.run.stopped:

@@ -31,10 +31,6 @@ class Engine:
     """Runs generations one step at a time, up to `limits.active` in turns; others wait in order.
 
     All MLX work is the worker's. A watchdog replaces one that has died or is stuck in a step.
-
-    Args:
-        models: The models to choose from.
-        limits: Bounds of requests and memory.
     """
 
     def __init__(self, models: Models, limits: Limits | None = None) -> None:
@@ -66,12 +62,12 @@ class Engine:
             model: Name of a model.
             messages: A chat's messages, or a text to continue.
             sampling: How tokens are drawn.
-            max_tokens: At most.
+            max_tokens: Tokens at most.
             record: True to keep a trace.
-            conversation: Id of the cached states to go on from and add to; a secret.
+            conversation: Secret id of the cached states, which the run continues and adds to.
 
         Raises:
-            InputError: Something is not allowed or does not exist, or the queue is full.
+            InputError: A value is not allowed, something does not exist, or the queue is full.
         """
         prompt = messages if isinstance(messages, str) else as_messages(messages)
         self._check(prompt, max_tokens)
@@ -91,19 +87,11 @@ class Engine:
             raise InputError("the server is busy with other downloads; try again in a moment")
 
     def prepare(self, model: str) -> Run:
-        """Load a model before it is needed; the run has no pieces.
-
-        Raises:
-            InputError: As `submit`.
-        """
+        """Load a model before it is needed; the run has no pieces."""
         return self.enqueue(model, None)
 
     async def ask(self, question: Callable[[], T]) -> T:
-        """Return the answer to a short question, which the worker's thread finds in one step.
-
-        Raises:
-            InputError: The queue is full, or the question failed.
-        """
+        """Return the answer to a short question, which the worker's thread finds in one step."""
         answers: list[T] = []
 
         def steps() -> Steps[None]:
@@ -134,11 +122,7 @@ class Engine:
         atexit.unregister(self.close)
 
     def check_worker(self, now: float) -> None:
-        """Replace the worker if it has died or is stuck.
-
-        Args:
-            now: The time, of `time.monotonic`.
-        """
+        """Replace the worker if it has died or is stuck; `now` is of `time.monotonic`."""
         if not self._closing and not self._worker.is_well(now):
             LOG.error("the engine's thread is stuck or dead; another one takes over")
             self._worker.abandon(STUCK)
@@ -175,16 +159,7 @@ class Engine:
             raise InputError("text: holds half of a character, a lone surrogate; type it again")
 
     def enqueue(self, model: str, work: Work | None, record: bool = False) -> Run:
-        """Put work with a model into the queue.
-
-        Args:
-            model: Its name.
-            work: What to do once it is loaded, if anything.
-            record: True to keep the run, to look at its trace.
-
-        Raises:
-            InputError: There is no such model, or the queue is full.
-        """
+        """Put work with a model into the queue; `record` keeps the run for its trace."""
         self.models.check(model)
         run = Run(model, self._cancelled)
         if isinstance(work, Request):

@@ -23,21 +23,14 @@ MOST_CELLS = 64  # the length of the training
 
 
 class Lab:
-    """Two models that sum the digits since the last reset.
-
-    Args:
-        folder: Has a directory for each of `NAMES`.
-    """
+    """Two models that sum the digits since the last reset, in the folder's `NAMES`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._loaded = threading.local()  # MLX's arrays belong to the thread that made them
 
     def solve(self, cells: Sequence[int]) -> dict[str, object]:
-        """Let both models read the cells; of a thread that may use MLX.
-
-        Args:
-            cells: What `checked` returned.
+        """Let both models read what `checked` returned; call it in a thread that may use MLX.
 
         Returns:
             "right", "answers" of each model, and "left", `strengths` of each.
@@ -70,11 +63,7 @@ class Lab:
 
 
 def checked(cells: object) -> list[int]:
-    """Check what a page sends as cells, which may be anything.
-
-    Raises:
-        InputError: It is no list of 1 to 64 digits and resets.
-    """
+    """Check what a page sends as cells: a list of 1 to 64 digits and resets."""
     if not isinstance(cells, list) or not 1 <= len(cells) <= MOST_CELLS:
         got = f"{len(cells)}" if isinstance(cells, list) else shown(cells)
         raise InputError(f"cells: expected a list of 1 to {MOST_CELLS}, got {got}")

@@ -24,20 +24,15 @@ MOST_OF_A_KIND = 60  # characters
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Sizes and kind of a model, from its config.json; `chats` if it has a chat template.
+    """Kind and sizes of a model, from its config.json; the sizes are known of our models only."""
 
-    Args:
-        kind: Its model_type; the fields without a default are known of every kind.
-        planes: Of our states: real, and imaginary if the transition is complex.
-    """
-
-    kind: str
+    kind: str  # model_type
     layers: int
-    chats: bool
+    chats: bool  # has a chat template
     vocab_size: int = 0
     channels: int = 0
     heads: int = 0
-    planes: int = 0
+    planes: int = 0  # of our states: 2 if the transition is complex
     transition: str = ""
     mixer: str = ""
 
@@ -52,21 +47,13 @@ class ModelInfo:
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model in memory.
-
-    Args:
-        model: The model.
-        instrumented: The same, for recordings.
-        layout: Forms of what its caches hold.
-        tokenizer: Its tokenizer; one of a foreign model is in a process of its own.
-        fingerprint: SHA-256 of the files that determine its output.
-    """
+    """A model in memory."""
 
     model: nn.Module
-    instrumented: Instrumented
-    layout: Layout
-    tokenizer: InProcess | Isolated
-    fingerprint: str
+    instrumented: Instrumented  # the same, for recordings
+    layout: Layout  # shapes of its cache entries
+    tokenizer: InProcess | Isolated  # in a process of its own if the model is not trusted
+    fingerprint: str  # SHA-256 of the files that determine its output
 
     @property
     def vocabulary(self) -> int:
@@ -86,11 +73,8 @@ class Models:
         roots: Folders of model directories; one may itself be a model directory.
         allow_hub: True if "owner/name" may be downloaded from the Hugging Face hub.
         trusted: A folder of models whose tokenizers and chat templates run in this process; those
-            of all others run in processes of their own, within bounds.
-        bounds: Of these.
-
-    Raises:
-        InputError: A root is no folder.
+            of all others run in processes of their own.
+        bounds: Limits of these processes.
     """
 
     def __init__(
@@ -112,11 +96,7 @@ class Models:
         return list(dict.fromkeys(name for name, _ in self._listed()))
 
     def info(self, name: str) -> ModelInfo:
-        """Read the sizes of a model; a model of the hub must have been fetched.
-
-        Raises:
-            InputError: There is no such model, or its config.json cannot be used.
-        """
+        """Read the sizes of a model; a model of the hub must have been fetched."""
         path, _ = self._path(name)
         with _called(name, path):
             config = read_json(path / "config.json")
@@ -133,11 +113,7 @@ class Models:
         return ModelInfo(kind, args.num_hidden_layers, chats, *sizes, args.transition, args.mixer)
 
     def fingerprint(self, name: str) -> str:
-        """Compute the SHA-256 of the files that determine the model's output.
-
-        Raises:
-            InputError: As `load`.
-        """
+        """Compute the SHA-256 of the files that determine the model's output."""
         return fingerprint_of(self._checked(name)[1])
 
     def load(self, name: str) -> LoadedModel:
@@ -169,14 +145,7 @@ class Models:
         return self._local(name) is not None
 
     def fetch(self, name: str) -> Path:
-        """Download a model of the hub, unless it is here.
-
-        Returns:
-            Its directory.
-
-        Raises:
-            InputError: No such model is allowed, or the download failed.
-        """
+        """Download a model of the hub, unless it is here; return its directory."""
         self.check(name)
         return self._local(name) or _snapshot(name, is_here=False)
 

@@ -16,14 +16,9 @@ TAKE_SECONDS = 0.1  # between two moves into the trace: the page asks some 11 ti
 
 
 class Reader:
-    """Forward passes of a model from a state on.
+    """Forward passes of a model from a state on, which may record a trace for a run.
 
-    Args:
-        loaded: The model.
-        start: The state to go on from.
-        run: Receives the trace, and the pieces that an earlier run's trace already covers.
-        record: True to record a trace.
-        limits: Bound the trace.
+    An earlier run's trace is continued: the run receives the pieces that it covers.
     """
 
     def __init__(

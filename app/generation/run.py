@@ -20,156 +20,92 @@ MOST_CHARACTERS = 300  # of an error
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the server for pages and programs.
+    """Limits of the server for pages and programs."""
 
-    Args:
-        characters: Of one message, and of a completion's text.
-        messages: Of one conversation.
-        conversation_characters: Of all its messages.
-        input_tokens: Read at once.
-        max_tokens: Generated in one run.
-        queue: Runs that wait.
-        active: Runs whose steps are taken in turns.
-        step_seconds: Of one step; a longer one is given up.
-        loading_seconds: Of a step that loads a model.
-        runs: Finished runs kept to look at.
-        trace_bytes: Of all kept traces together; one may take half of it, where older tokens are
-            kept in groups.
-        conversations: Whose states are cached.
-        boundaries: States cached of one conversation.
-        boundary_bytes: Of all cached states together, with their texts.
-    """
-
-    characters: int = 16_000
-    messages: int = 400
+    characters: int = 16_000  # of one message, and of a completion's text
+    messages: int = 400  # of one conversation
     conversation_characters: int = 400_000
-    input_tokens: int = 8_192
-    max_tokens: int = 1_024
-    queue: int = 16
-    active: int = 4
-    step_seconds: float = 120.0
-    loading_seconds: float = 900.0
-    runs: int = 8
+    input_tokens: int = 8_192  # read at once
+    max_tokens: int = 1_024  # generated in one run
+    queue: int = 16  # runs that wait
+    active: int = 4  # runs whose steps are taken in turns
+    step_seconds: float = 120.0  # a longer step is stopped
+    loading_seconds: float = 900.0  # for a step that loads a model
+    runs: int = 8  # finished ones kept to look at
+    # all kept traces; in one of more than half, older tokens are kept in groups
     trace_bytes: int = 256 * 2**20
-    conversations: int = 32
-    boundaries: int = 64
-    boundary_bytes: int = 256 * 2**20
+    conversations: int = 32  # with cached states
+    boundaries: int = 64  # states cached for one conversation
+    boundary_bytes: int = 256 * 2**20  # all cached states, with their texts
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token that the model read or wrote; column i of the trace belongs to piece i.
+    """A token that the model read or wrote; column i of the trace belongs to piece i."""
 
-    Args:
-        text: Its contribution to the text; empty within a character of several tokens.
-        id: In the vocabulary.
-        kind: "prompt" or "answer".
-        candidates: The likeliest texts for this place with the model's probabilities, best first;
-            empty for tokens that were read.
-        special: It is a mark between texts and no word, such as the end of a message.
-        begin: Where its text begins in the conversation as the chat template writes it, in
-            characters; None if that is not known.
-    """
-
-    text: str
+    text: str  # its contribution to the text; empty within a character of several tokens
     id: int
     kind: Literal["prompt", "answer"]
+    # likeliest texts here and their probabilities, best first; none for tokens read
     candidates: tuple[tuple[str, float], ...] = ()
-    special: bool = False
+    special: bool = False  # a mark between texts, such as the end of a message
+    # where its text begins in the conversation as the template writes it, if known
     begin: int | None = None
 
 
 @dataclass(frozen=True)
 class Place:
-    """A message in the conversation as the chat template writes it, empty if not known where.
-
-    Args:
-        role: Of its author.
-        begin: Of its text, in characters.
-        end: Of its text; None for the answer, which grows.
-        lead: Blanks of the message that come before `begin`.
-    """
+    """A message in the conversation as the chat template writes it; empty if unknown."""
 
     role: str
     begin: int
-    end: int | None = None
-    lead: int = 0
+    end: int | None = None  # None for the answer, which grows
+    lead: int = 0  # blanks of the message before `begin`
 
 
 @dataclass
 class Stats:
-    """Figures of a run: tokens, seconds, tokens per second, bytes.
+    """Figures of a run: tokens, seconds, tokens per second, bytes."""
 
-    Args:
-        prompt_tokens: In the conversation before the answer.
-        prompt_tokens_read: Those of them read in this run; the others are in the cached state.
-        tokens: Generated.
-        waiting_seconds: In the queue and for the model to be loaded.
-        first_token_seconds: From the start of reading to the first token.
-        prefill_tokens_per_second: While reading.
-        decode_tokens_per_second: While generating.
-        state_bytes: Of the model's state; constant.
-        attention_bytes: Of keys and values; they grow.
-        memory_bytes: That MLX holds.
-        note: Why the next message has to be read with some before it.
-    """
-
-    prompt_tokens: int = 0
-    prompt_tokens_read: int = 0
-    tokens: int = 0
-    waiting_seconds: float = 0.0
-    first_token_seconds: float = 0.0
-    prefill_tokens_per_second: float = 0.0
-    decode_tokens_per_second: float = 0.0
-    state_bytes: int = 0
-    attention_bytes: int = 0
-    memory_bytes: int = 0
-    note: str = ""
+    prompt_tokens: int = 0  # in the conversation before the answer
+    prompt_tokens_read: int = 0  # in this run; the others are in the cached state
+    tokens: int = 0  # generated
+    waiting_seconds: float = 0.0  # in the queue and for the model to be loaded
+    first_token_seconds: float = 0.0  # from the start of reading
+    prefill_tokens_per_second: float = 0.0  # while reading
+    decode_tokens_per_second: float = 0.0  # while generating
+    state_bytes: int = 0  # of the model's state; constant
+    attention_bytes: int = 0  # of keys and values; they grow
+    memory_bytes: int = 0  # held by MLX
+    note: str = ""  # why the next message must be read with some before it
 
 
 @dataclass(eq=False)
 class Run:
-    """A generation; the engine's thread fills it in, any thread may read it.
-
-    Args:
-        model: Name of the model.
-        on_cancel: Called once it is cancelled.
-        id: Key to ask for the run; it cannot be guessed.
-        prompt: The visitor's text, to name files.
-        pieces: Tokens from the first one in the trace; those of earlier turns come first.
-        begin: Index of the first piece of this run.
-        trace: The transitions at the pieces, or None; while the run goes on it may lack the last.
-        unwatched: Reasons why layers are not in the trace, by their paths in the model.
-        earlier: Tokens of the conversation before the first piece.
-        places: The conversation's messages and the answer, in order; empty if the text is not of
-            messages.
-        sampling: How tokens are drawn, with the seed that was used.
-        max_tokens: That may be generated.
-        forgotten: Answers that were given again without some of the pieces, the last ones;
-            `left_out` are places of pieces.
-        stats: Figures.
-        error: One line, if the run failed.
-        stopped: True once it is cancelled.
-        done: True once nothing changes any more.
-    """
+    """A generation; the engine's thread fills it in, any thread may read it."""
 
     model: str
-    on_cancel: Callable[["Run"], None] = lambda _: None
-    id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
-    prompt: str = ""
+    on_cancel: Callable[["Run"], None] = lambda _: None  # called once it is cancelled
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(16))  # secret key of the run
+    prompt: str = ""  # the visitor's text, to name files
+    # tokens from the first one in the trace, with those of earlier turns
     pieces: list[Token] = field(default_factory=list)
-    begin: int = 0
+    begin: int = 0  # index of the first piece of this run
+    # transitions at the pieces; while the run continues it may lack the last
     trace: Trace | None = None
+    # reasons why layers are not in the trace, by their paths in the model
     unwatched: dict[str, str] = field(default_factory=dict)
-    earlier: tuple[int, ...] = ()
+    earlier: tuple[int, ...] = ()  # tokens of the conversation before the first piece
+    # messages and the answer, in order; empty for a text to continue
     places: tuple[Place, ...] = ()
-    sampling: Sampling | None = None
+    sampling: Sampling | None = None  # with the seed that was used
     max_tokens: int = 0
+    # the last answers given again without some pieces
     forgotten: list[Counterfactual] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
-    error: str | None = None
-    stopped: bool = False
-    done: bool = False
+    error: str | None = None  # one line, if the run failed
+    stopped: bool = False  # cancelled
+    done: bool = False  # nothing changes any more
     submitted: float = field(default_factory=time.perf_counter)
 
     @property
@@ -204,12 +140,7 @@ def public_line(message: str) -> str:
 
 
 class RecordedRuns:
-    """Runs with a trace, in least-recently-used order; for any thread.
-
-    Args:
-        most: Finished runs to keep.
-        nbytes: Memory of all traces together.
-    """
+    """Runs with a trace, the last `most` finished ones; thread-safe."""
 
     def __init__(self, most: int, nbytes: int) -> None:
         self._most, self._most_bytes = most, nbytes

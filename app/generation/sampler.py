@@ -26,13 +26,7 @@ class Drawn(NamedTuple):
 
 
 class Sampler:
-    """Draws tokens, and reports the likeliest ones.
-
-    Args:
-        sampling: How tokens are drawn.
-        vocabulary: Size of the vocabulary.
-        ids: Tokens before the first one drawn.
-    """
+    """Draws tokens after `ids` from a vocabulary of this size, and reports the likeliest ones."""
 
     def __init__(self, sampling: Sampling, vocabulary: int, ids: list[int]) -> None:
         self._draw, self._processors = sampler(sampling)

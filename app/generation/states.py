@@ -25,27 +25,16 @@ ROLES = ("system", "user", "assistant")
 
 @dataclass(frozen=True, eq=False)
 class Boundary:
-    """The state of a model between two messages.
-
-    Args:
-        messages: The messages so far.
-        text: The same as the model's chat template writes it.
-        ids: The tokens of `text`, as they were read and generated.
-        unread: Tokens at the end of `ids` that the state has not seen: the last one of a prompt,
-            whose logits the answer is drawn from.
-        states: What the model's caches hold that has a constant size.
-        run: The run that made it, as long as that is kept.
-        pieces: Number of its pieces up to here.
-        attended: Keys and values of attention layers, in parts that other boundaries share.
-    """
+    """State of a model between two messages."""
 
     messages: tuple[Message, ...]
-    text: str
-    ids: tuple[int, ...]
-    unread: int
-    states: tuple[np.ndarray, ...]
-    run: "weakref.ref[Run] | None" = None
-    pieces: int = 0
+    text: str  # the messages as the model's chat template writes them
+    ids: tuple[int, ...]  # the tokens of `text`, as they were read and generated
+    unread: int  # tokens at the end of `ids` not in the state: the last of a prompt, for its logits
+    states: tuple[np.ndarray, ...]  # cache entries of constant size
+    run: "weakref.ref[Run] | None" = None  # the run that made it, while that is kept
+    pieces: int = 0  # number of the run's pieces up to here
+    # keys and values of attention layers, in parts that other boundaries share
     attended: tuple[Parts, ...] = ()
 
     @cached_property
@@ -60,13 +49,7 @@ START = Boundary((), "", (), 0, ())  # before the first message
 
 
 class StateCache:
-    """Boundaries of the conversations that were used last; for any thread.
-
-    Args:
-        conversations: Conversations to keep.
-        boundaries: States to keep of each.
-        nbytes: Memory of all together.
-    """
+    """Boundaries of the conversations that were used last; thread-safe."""
 
     def __init__(self, conversations: int, boundaries: int, nbytes: int) -> None:
         self._most, self._most_boundaries, self._most_bytes = conversations, boundaries, nbytes
@@ -124,12 +107,8 @@ class StateCache:
     ) -> list[Boundary]:
         """Return the cached states of the beginnings of these messages, shortest first.
 
-        Args:
-            conversation: Its id.
-            fingerprint: Of the model.
-            messages: All of them.
-            text: The same as the template writes it: some templates change earlier messages, whose
-                states are then left out. None takes every state.
+        Given the `text` that the template makes of all messages, states of other texts are left
+        out: some templates change earlier messages.
         """
         with self._lock:
             cached = self._cached.get(conversation, OrderedDict())
@@ -151,12 +130,7 @@ class StateCache:
 def as_messages(messages: list[dict[str, str]], complete: bool = True) -> tuple[Message, ...]:
     """Check chat messages and return their roles and texts.
 
-    Args:
-        messages: Each with "role" and "content".
-        complete: True if the last message must be the user's.
-
-    Raises:
-        InputError: One has no role and text, or the last message is not the user's.
+    If `complete`, the last message must be the user's.
     """
     if not isinstance(messages, list) or not messages:
         raise InputError("messages: expected a list of messages, each with role and content")

@@ -14,23 +14,14 @@ SENTENCE_ENDS = ".!?\u2026\u3002\uff01\uff1f"
 
 @dataclass(frozen=True)
 class Word:
-    """A word, or a sign between words; blanks around it belong to its tokens only.
+    """A word, or a sign between words; blanks around it belong to its tokens only."""
 
-    Args:
-        message: Number of its message, of those that are not the system's.
-        begin: In the message, in UTF-16 units, as browsers count.
-        text: Of the word.
-        first: Its first token, as an index of the run's pieces.
-        stop: The one after its last token.
-        sentence: Number of its sentence, of the run.
-    """
-
-    message: int
-    begin: int
+    message: int  # number of its message, without the system's
+    begin: int  # in the message, in UTF-16 units, as browsers count
     text: str
-    first: int
-    stop: int
-    sentence: int
+    first: int  # its first token, as an index of the run's pieces
+    stop: int  # the one after its last token
+    sentence: int  # number of its sentence in the run
 
 
 class Words:
@@ -107,15 +98,10 @@ def place(message: Message, found: tuple[int, int] | None) -> Place:
 
 
 def walk(text: str, pieces: Sequence[str], begin: int) -> list[int | None]:
-    """Return where pieces, which follow one another, begin in a text.
+    """Return where consecutive pieces begin in a text, from `begin` on.
 
-    Args:
-        text: The text.
-        pieces: Of tokens; the detokenizer leaves out a blank before the first one.
-        begin: Of the first one.
-
-    Returns:
-        The characters before each, or None from the first one on that is not there.
+    The detokenizer leaves out a blank before the first one. None from the first piece on that is
+    not in the text.
     """
     found: list[int | None] = []
     for piece in pieces:

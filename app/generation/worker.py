@@ -27,11 +27,7 @@ class Work(Protocol):
     def steps(
         self, run: Run, loaded: LoadedModel, states: StateCache, limits: Limits
     ) -> Steps[None]:
-        """Do it; yields where others take their turns.
-
-        Raises:
-            InputError: It cannot be done with this model.
-        """
+        """Do it; yield where others take their turns."""
 
 
 @dataclass(eq=False)
@@ -62,9 +58,6 @@ class Worker:
     """A thread and all that MLX made in it: MLX's streams belong to the thread that made them.
 
     A worker that is stuck is abandoned: another one takes over, without what this one holds.
-
-    Args:
-        queue: Its jobs.
     """
 
     def __init__(self, queue: Queue) -> None:

@@ -11,12 +11,7 @@ T = TypeVar("T")
 
 
 class WorkerPool:
-    """Threads for one kind of job, so that a long queue of it delays nothing else.
-
-    Args:
-        threads: Jobs at once.
-        most: Jobs that run or wait.
-    """
+    """Threads for one kind of job, so that a long queue of it delays nothing else."""
 
     def __init__(self, threads: int, most: int) -> None:
         self._threads = ThreadPoolExecutor(threads, "worker")

@@ -22,12 +22,7 @@ WORDS = re.compile(r"\s*\w+|\s*\S|\s+")  # blanks belong to the word after them
 
 
 def chat_words(engine: Engine, news: News) -> gr.HTML:
-    """Make the component, which paints what the chat's state view has received.
-
-    Args:
-        engine: Computes what is asked about runs.
-        news: Of the runs to look at.
-    """
+    """Make the component that paints the words of the chat by what its state view has received."""
     runs, pool, found = engine.recorded, news.pool, news.words
     others: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()  # the answer without some words
     asked: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()  # what a word depended on

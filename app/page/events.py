@@ -18,16 +18,9 @@ def stream(
     inputs: Mapping[str, Component],
     outputs: Component | Sequence[Component],
 ) -> Any:
-    """Let an event stream what a handler yields.
+    """Let an event of Gradio stream what a handler yields.
 
-    Args:
-        event: Gradio's listener, such as `button.click`.
-        handler: Takes the inputs' values as keyword arguments; Gradio gives them by position.
-        inputs: Components by the names of the arguments.
-        outputs: Components that show what is yielded.
-
-    Returns:
-        Gradio's dependency.
+    The handler takes the inputs' values as keyword arguments; Gradio gives them by position.
     """
 
     async def by_name(*values: Any) -> AsyncIterator[Any]:

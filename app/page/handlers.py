@@ -30,10 +30,6 @@ class Handlers:
     """Event handlers over one engine; a visitor's runs are known by the secret of the session.
 
     `values` are those of the page's controls by name: fields of `Sampling`, max_tokens and record.
-
-    Args:
-        engine: Runs the models.
-        first_model: The name of the model to start with.
     """
 
     def __init__(self, engine: Engine, first_model: str) -> None:
@@ -149,13 +145,9 @@ class Handlers:
             run.cancel()
 
     async def resume(self, kept: str, session: str) -> tuple[object, ...]:
-        """Go on with the chat of a page that was loaded again.
+        """Continue the chat of a page that was loaded again.
 
         An answer that was written ends with the page before; this waits a moment for that.
-
-        Args:
-            kept: The session that the tab has kept, or nothing.
-            session: The page's own.
 
         Returns:
             The session twice, for the server and for the tab; the history twice, the view and the
@@ -224,15 +216,10 @@ class Handlers:
         asked: Sequence[tuple[str, str | History]],
         values: dict[str, object],
     ) -> AsyncIterator[list[tuple[Run, Any]]]:
-        """Run prompts; yields their runs and views some times a second until all are done.
+        """Run prompts; yield their runs and views some times a second until all are done.
 
-        Leaving early ends them. A tab has one answer at a time: a newer one, even if it is refused
-        then, ends an older one, even if its models are still fetched; that is no longer shown.
-
-        Args:
-            where: The session and the tab.
-            asked: Models and their prompts.
-            values: Of the page's controls.
+        Leaving early ends them. A tab has one answer at a time: a newer one, even a rejected one,
+        ends an older one, even if its models are still fetched; that is no longer shown.
         """
         self.stop(*where)
         session, tab = where

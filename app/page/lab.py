@@ -16,11 +16,7 @@ SPANS = ((0, 8), (9, 16), (17, 32), (33, 64))  # of digits since the last reset
 
 
 def memory_lab(engine: Engine) -> gr.HTML:
-    """Make the component.
-
-    Args:
-        engine: Its thread runs the models.
-    """
+    """Make the component of the Memory lab; the engine's thread runs the models."""
     lab = Lab(FOLDER)
 
     async def solve(request: object) -> dict[str, object]:

@@ -29,14 +29,7 @@ SIDEBAR = "() => document.querySelector('#settings .toggle-button').click()"
 
 @dataclass
 class Controls:
-    """The components that every tab shares.
-
-    Args:
-        session: Id of the visitor's conversation.
-        model: The picker.
-        system: The system prompt.
-        values: The others, by the names that `Handlers` knows.
-    """
+    """Components that every tab shares; `values` are the other controls, by `Handlers`' names."""
 
     session: gr.State
     model: gr.Dropdown

@@ -30,13 +30,10 @@ OFF = "The live view is off: turn it on in Settings, and it begins with the next
 
 
 class News:
-    """The news of runs, for their pages.
+    """News of runs, for their pages.
 
     An answer brings its news along (`Feed`). A page asks only for what it lacks: where it has
     changed the layer, was loaded again, or got a part of a long text.
-
-    Args:
-        runs: The runs to look at, by id.
     """
 
     def __init__(self, runs: RecordedRuns) -> None:
@@ -113,14 +110,7 @@ class News:
 
 
 class Feed:
-    """The values of a view while its run is written.
-
-    Args:
-        news: Of all runs.
-        run: The run.
-        earlier: What the page shows until now, of a chat: its words are followed, too.
-        chat: True for a chat.
-    """
+    """The values of a view while its run is written; `earlier` is what the page shows."""
 
     def __init__(self, news: News, run: Run, earlier: Run | None, chat: bool) -> None:
         self._news, self._run, self._chat = news, run, chat
@@ -184,8 +174,7 @@ def follows(run: Run, earlier: Run | None) -> dict[str, Any]:
 def shown(run: Run) -> dict[str, object] | None:
     """Return the value that makes a view show a run, or says why there is nothing to see.
 
-    Returns:
-        The value; None until the model has read something.
+    None until the model has read something.
     """
     if (trace := run.trace) is None:
         return {"hint": OFF} if run.done and run.text else None

@@ -18,12 +18,7 @@ from .visits import History, Visits
 
 
 class SavedPanel:
-    """Saves a chat under a name, and opens a saved one.
-
-    Args:
-        folder: Holds the conversations.
-        visits: The chats that pages show.
-    """
+    """Panel that saves a chat under a name, and opens a saved one."""
 
     def __init__(self, folder: ConversationFolder, visits: Visits) -> None:
         self._folder, self._visits = folder, visits
@@ -36,7 +31,7 @@ class SavedPanel:
     def connect(
         self, who: list[Any], shows: list[Any], replace: Callable[..., None], kept: gr.Textbox
     ) -> Any:
-        """Connect the buttons; returns the event that follows an opened conversation.
+        """Connect the buttons; return the event that follows an opened conversation.
 
         Args:
             who: The components of the session, the model and the system prompt.

@@ -31,11 +31,5 @@ def routes() -> list[Mount]:
 
 
 def call(module: str, function: str, *arguments: str) -> str:
-    """JavaScript that imports a module and calls one of its functions.
-
-    Args:
-        module: Its file's name, without ".js".
-        function: An exported name.
-        arguments: JavaScript expressions.
-    """
+    """Return JavaScript that imports a module and calls its function with these expressions."""
     return f"import('{URL}/{module}.js').then((m) => m.{function}({', '.join(arguments)}))"

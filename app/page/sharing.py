@@ -17,14 +17,9 @@ NAME_CHARACTERS = 48  # of a file's
 def shared_page(run: Run, trace: Trace, with_system: bool, name: str) -> dict[str, str] | None:
     """Make the page of a run as it is now.
 
-    Args:
-        run: The run.
-        trace: Its trace.
-        with_system: Show the system prompt too.
-        name: Of the file, without its ending.
-
     Returns:
-        The "page", the "name" of its file, and what is "said" of it; None if nothing was read yet.
+        The "page", the "name" of its file, and what is "said" about it; None if nothing was read
+        yet.
     """
     tokens = min(trace.tokens, len(run.pieces))
     words = told(run.pieces[:tokens], run.places)
@@ -46,15 +41,11 @@ def shared_page(run: Run, trace: Trace, with_system: bool, name: str) -> dict[st
 
 
 def told(pieces: Sequence[Token], places: Sequence[Place]) -> list[tuple[str, Kind]]:
-    """Tell the words of messages from what the chat template writes around them.
-
-    Args:
-        pieces: Tokens of a run.
-        places: Those of its messages; none for a text to continue.
+    """Separate the words of messages from what the chat template writes around them.
 
     Returns:
-        Of each token the text and the kind. Of the template's tokens, and of those that are in no
-        known place, the text is empty.
+        The text and the kind of each token. The template's tokens, and those in no known place,
+        have an empty text.
     """
     if not places:
         return [("" if p.special else p.text, "special" if p.special else p.kind) for p in pieces]

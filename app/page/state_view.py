@@ -27,14 +27,9 @@ KEPT_ARRAYS = 4  # runs with files for download, the oldest is deleted first
 
 
 def state_view(news: News, elem_id: str, linked: str = "") -> gr.HTML:
-    """Make the view, which shows what its feed brings.
+    """Make the view, which shows what its feed brings; those `linked` show the same places.
 
     A function and not a subclass: Gradio writes a stub beside the source of every subclass.
-
-    Args:
-        news: Of the runs to look at.
-        elem_id: Of the view on the page.
-        linked: Name of a group of views that show the same places.
     """
 
     async def news_since(request: object) -> dict[str, object] | None:

@@ -10,11 +10,7 @@ History = list[dict[str, str]]
 
 
 class Visits:
-    """Chats by the secret of their session; a browser's tab has nothing of a chat but the secret.
-
-    Args:
-        most: Chats to keep, those used last.
-    """
+    """The last `most` chats by session secret; the browser's tab stores only the secret."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -23,13 +19,7 @@ class Visits:
         self._lock = threading.Lock()
 
     def put(self, session: str, messages: History, run: Run | None = None) -> None:
-        """Keep a chat.
-
-        Args:
-            session: Its secret.
-            messages: As the page shows them.
-            run: The one that answers the visitor's last message, or has answered it.
-        """
+        """Keep a chat as the page shows it, with the run that answers its last message."""
         with self._lock:
             self._chats[session] = messages, None if run is None else weakref.ref(run)
             self._chats.move_to_end(session)

@@ -28,17 +28,11 @@ PATIENCE = 0.001  # seconds of the engine for a reply, which usually takes a ten
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits of a tokenizer in a process of its own.
+    """Limits of a tokenizer in a process of its own."""
 
-    Args:
-        seconds: CPU time of one call.
-        loading_seconds: CPU time to load it.
-        memory: Bytes in addition to those of the modules that it needs.
-    """
-
-    seconds: int = 5
-    loading_seconds: int = 30
-    memory: int = 2 * 2**30
+    seconds: int = 5  # CPU time of one call
+    loading_seconds: int = 30  # CPU time to load it
+    memory: int = 2 * 2**30  # bytes in addition to those of the modules that it needs
 
 
 class InProcess:
@@ -54,14 +48,10 @@ class InProcess:
 
 
 class Isolated:
-    """Calls of a tokenizer in a process of its own, started again after it had to be ended.
+    """Calls of a tokenizer in a process of its own, restarted after it had to be stopped.
 
     It belongs to one thread. Its process ends with it: it reads the end of the connection, or
     reaches the limit of its CPU time.
-
-    Args:
-        path: The model's directory.
-        bounds: Limits of the process.
     """
 
     def __init__(self, path: str, bounds: Bounds) -> None:
@@ -73,7 +63,7 @@ class Isolated:
         """Return what the method of `ChatTokenizer` returns.
 
         Raises:
-            InputError: As the method, or the process had to be ended.
+            InputError: As the method, or the process had to be stopped.
         """
         while self._busy:  # with a call of another run
             yield

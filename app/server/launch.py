@@ -42,14 +42,7 @@ MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
 
 
 def serve(arguments: Namespace) -> None:
-    """Run the app until it is interrupted.
-
-    Args:
-        arguments: Of the command line, see `__main__`.
-
-    Raises:
-        InputError: An argument cannot be used.
-    """
+    """Run the app until it is interrupted, with the arguments of `__main__`."""
     host = arguments.host.strip("[]")
     auth = security.credentials(arguments.auth, host, arguments.share)
     if arguments.mcp and find_spec("mcp") is None:
@@ -125,11 +118,7 @@ def _application(
 
 
 def _announce(page: gr.Blocks, arguments: Namespace, host: str, port: int) -> None:
-    """Print where the app is, and open the tunnel and the browser that are asked for.
-
-    Raises:
-        InputError: There is no tunnel.
-    """
+    """Print where the app is, and open the tunnel and the browser that are asked for."""
     everywhere = host in ("0.0.0.0", "::")
     url = f"http://{'localhost' if everywhere else security.in_address(host)}:{port}/"
     if arguments.share:

@@ -15,11 +15,7 @@ HEAD = "<head>" + "".join(f'<meta property="og:{k}" content="{v}" />' for k, v i
 
 
 class LinkPreview:
-    """Names this project in the page's head, where Gradio names itself.
-
-    Args:
-        app: Gradio's, within its compression.
-    """
+    """Names this project in the page's head, where Gradio names itself."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

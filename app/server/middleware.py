@@ -45,7 +45,7 @@ FAILED = "Something went wrong inside; the server's log says what."
 
 
 class Guard:
-    """Refuses what neither the page nor a program needs, and adds the headers to every answer.
+    """Rejects what neither the page nor a program needs, and adds the headers to every answer.
 
     Args:
         app: Gradio's.
@@ -94,11 +94,7 @@ class Guard:
                 await send({"type": "http.response.body", "body": b""})
 
     def _check(self, scope: Scope) -> None:
-        """Check the address and the site that asks.
-
-        Raises:
-            HTTPException: The answer to give instead.
-        """
+        """Check the address and the site that asks; raise the answer to give instead."""
         path, headers = scope["path"], Headers(scope=scope)
         _, is_file, file = path.partition("/file=")  # which may be an address of the web too
         if not OPEN.fullmatch(path) or (is_file and not file.startswith(f"{self.files}{os.sep}")):
@@ -111,11 +107,7 @@ class Guard:
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes:
-    """Read and check the body.
-
-    Raises:
-        HTTPException: It is too large, too slow, or not what the page sends.
-    """
+    """Read and check the body; raise the answer if it is too large, too slow or unknown."""
     headers = Headers(scope=scope)
     length = headers.get("content-length", "")
     if not (length.isascii() and length.isdigit()):

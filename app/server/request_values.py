@@ -8,14 +8,7 @@ from mlx_gateloop.generate import Sampling
 
 
 def sampling(**values: object) -> Sampling:
-    """Make a `Sampling` from values of unknown types; a seed of -1 is none.
-
-    Args:
-        values: Fields of `Sampling`, by name.
-
-    Raises:
-        InputError: A value is of another type, or out of its range.
-    """
+    """Make a `Sampling` from values of unknown types; a seed of -1 is none."""
     seed = values.pop("seed", None)
     checked: dict[str, Any] = {
         name: whole(name, value) if name == "top_k" else _number(name, value)

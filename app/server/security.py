@@ -8,11 +8,7 @@ from mlx_gateloop.errors import InputError
 
 
 def environment(allow_hub: bool) -> None:
-    """Set the environment of Gradio and the hub client; call it before they are imported.
-
-    Args:
-        allow_hub: True if models may be downloaded.
-    """
+    """Set the environment of Gradio and the hub client; call it before they are imported."""
     for name in list(os.environ):
         # they could share the app, bind it elsewhere or allow more files
         if name.startswith("GRADIO_") and name != "GRADIO_TEMP_DIR":
@@ -38,7 +34,7 @@ def credentials(auth: str | None, host: str, share: bool) -> tuple[str, str] | N
     Args:
         auth: "USER:PASSWORD", "@FILE" that holds such a line, or None.
         host: Address that the server binds to.
-        share: True if a public link is asked for.
+        share: True if a public link is wanted.
 
     Raises:
         InputError: Others could reach the app without a password, or auth is malformed.
