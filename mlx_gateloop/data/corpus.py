@@ -13,13 +13,7 @@ TEST_FRACTION = 0.05  # of the files of `python-source`
 
 @dataclass(frozen=True)
 class Corpus:
-    """The parts of a corpus.
-
-    Args:
-        train: Documents to learn from.
-        validation: Documents held out from them.
-        test: Documents for the final number; empty unless the corpus brings some.
-    """
+    """Documents of a corpus in three parts; `test` is empty unless the corpus has such a part."""
 
     train: list[Document]
     validation: list[Document]

@@ -15,11 +15,7 @@ NAMED = "`pydoc`, `python-source` or `wikitext-103`"  # corpora, for messages
 
 
 def read_documents(source: str) -> list[Document]:
-    """Read a text file, a `.jsonl` file, or every such file of a folder and its subfolders.
-
-    Raises:
-        InputError: The source is missing, empty, unreadable or malformed.
-    """
+    """Read a text file, a `.jsonl` file, or every such file of a folder and its subfolders."""
     if not source:
         raise InputError(f"the data has an empty name; give a path, {NAMED}")
     documents = [document for file in _files(Path(source)) for document in _read(file)]
@@ -43,11 +39,7 @@ def num_bytes(documents: Iterable[Document]) -> int:
 
 
 def read_text(path: Path) -> str:
-    """Read a file's text unchanged, but without a byte order mark.
-
-    Raises:
-        InputError: It is not a regular file, cannot be read, or is not UTF-8.
-    """
+    """Read a file's text unchanged, but without a byte order mark."""
     if path.exists() and not path.is_file():  # a pipe or a device may never end
         raise InputError(f"{path}: not a regular file; give a text file")
     try:

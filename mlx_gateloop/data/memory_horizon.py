@@ -69,7 +69,7 @@ def answers(
     """Compute the answer after each input, and the length of the list that it depends on.
 
     Args:
-        inputs: `[N, L]` integers.
+        inputs: Tokens, integers `[N, L]`.
         reset: The token that ends a list.
         modulus: Answers are taken modulo this; Python's modulo, never negative.
         function: A name of `FUNCTIONS`.

@@ -14,15 +14,11 @@ BYTES = 256
 
 
 def next_byte(file: str = "", length: int = 256) -> Task:
-    """Cut the bytes of a text to consecutive sequences; each byte is asked for.
+    """Cut the bytes of a text to consecutive sequences of `length`; each byte is asked for.
 
-    The first 90% are training samples, then come 5% for validation and 5% for the test;
-    `python-source` has its own parts, split by file. The span is the number of bytes before the
-    answer.
-
-    Args:
-        file: The text, or `python-source`; an incomplete last sequence of a part is dropped.
-        length: Bytes per sequence.
+    The first 90% are training samples, then come 5% for validation and 5% for the test; the `file`
+    `python-source` has its own parts. The span is the number of bytes before the answer. An
+    incomplete last sequence of a part is dropped.
 
     Raises:
         InputError: The file cannot be read, or has fewer than 20 sequences.

@@ -52,13 +52,9 @@ def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
 
 
 def decoded_bytes(tokens: np.ndarray, tokenizer: Any) -> int:
-    """Count the UTF-8 bytes of the text of tokens from a stream, without special tokens.
+    """Count the UTF-8 bytes of the text of tokens `[N]` from a stream, without special tokens.
 
     A character whose first bytes belong to earlier tokens is not counted.
-
-    Args:
-        tokens: `[N]` integers.
-        tokenizer: A transformers or mlx-lm tokenizer.
     """
     for cut in range(4):  # a character has at most four bytes, and so at most three cut off
         text: str = tokenizer.decode(tokens[cut:].tolist(), skip_special_tokens=True)
@@ -116,15 +112,7 @@ class Batches:
         return self.batch_size * self.length
 
     def batch(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and the tokens that follow them.
-
-        Args:
-            epoch: From 0.
-            index: From 0 to `per_epoch` - 1.
-
-        Returns:
-            Two int32 arrays `[batch_size, length]`.
-        """
+        """Return the inputs and the tokens that follow them, int32 `[batch_size, length]`."""
         if not 0 <= index < self.per_epoch:
             raise IndexError(f"index: expected 0 to {self.per_epoch - 1}, got {index}")
         if epoch != self._epoch:

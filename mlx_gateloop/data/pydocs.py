@@ -52,14 +52,11 @@ class Entry:
 
 @cache
 def groups() -> list[list[Document]]:
-    """The language reference and the library reference, in groups of related documents.
+    """Return the language reference and the library reference, in groups of related documents.
 
-    A module's text and the conversations about it repeat each other, so a split of the corpus
-    must not separate them.
-
-    Returns:
-        Lists of documents, in an order that depends on the Python version alone: one for each
-        topic of the language, and one for each module, with its text and its conversations.
+    A module's text and the conversations about it repeat each other, so a split of the corpus must
+    not separate them: there is one group for each topic of the language, and one for each module.
+    Their order depends on the Python version alone.
     """
     from pydoc_data.topics import topics
 

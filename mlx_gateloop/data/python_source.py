@@ -17,11 +17,10 @@ SHORTEST = 10  # letters of a line that counts as one when files are compared
 
 @cache
 def documents() -> tuple[str, ...]:
-    """Read the library's files, except where earlier ones have half of the lines or more.
+    """Read the library's files in the order of their paths, without near-copies of earlier ones.
 
-    Returns:
-        The texts in the order of their paths; they depend on the Python version, and on
-        what a distribution changes in its library.
+    A near-copy has half of its lines or more in earlier files. The texts depend on the Python
+    version, and on what a distribution changes in its library.
     """
     root = Path(sysconfig.get_path("stdlib"))
     seen: set[str] = set()

@@ -41,14 +41,9 @@ def recall(
 
 
 def recalled(inputs: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """The token after each token's last occurrence, and the number of inputs that decide it.
+    """Return the token after each token's last occurrence, and the number of inputs that decide it.
 
-    Args:
-        inputs: `[N, L]` integers below `tokens`.
-        tokens: Number of different tokens, and the answer for a new one.
-
-    Returns:
-        Targets and spans, int32 `[N, L]`.
+    Both are int32 `[N, L]`. A new token's answer is `tokens`, the number of different ones.
     """
     rows = np.arange(len(inputs))
     seen = np.full((len(inputs), tokens), -1)  # the last position of each token

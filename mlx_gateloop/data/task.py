@@ -11,17 +11,11 @@ UNASKED = -1  # a target that is not scored
 
 @dataclass(frozen=True)
 class Samples:
-    """Sequences with their answers, all int32 `[N, L]`.
+    """Sequences with their answers, all int32 `[N, L]`."""
 
-    Args:
-        inputs: Tokens.
-        targets: What to answer after each token; `UNASKED` is not scored.
-        span: Required memory: the number of latest inputs that decide the answer; 0 is a
-            convention of the task.
-    """
-
-    inputs: np.ndarray
-    targets: np.ndarray
+    inputs: np.ndarray  # tokens
+    targets: np.ndarray  # answers after each token; `UNASKED` is not scored
+    # number of latest inputs that decide the answer; 0 is a convention of the task
     span: np.ndarray
 
     def __len__(self) -> int:
@@ -39,25 +33,15 @@ class Samples:
 
 @dataclass(frozen=True)
 class Task:
-    """A task's three sets of samples, drawn independently.
+    """A task's three sets of samples, drawn independently."""
 
-    Args:
-        vocab_size: Number of input tokens.
-        num_outputs: Number of answers.
-        training: Samples to train on.
-        validation: Samples to choose the best weights with.
-        test: Samples for the results.
-        marker: The token at which to change the memory (a reset), if there is one.
-        is_exact: True if the inputs within the span decide the answer.
-    """
-
-    vocab_size: int
-    num_outputs: int
+    vocab_size: int  # number of input tokens
+    num_outputs: int  # number of answers
     training: Samples
     validation: Samples
     test: Samples
-    marker: int | None = None
-    is_exact: bool = True
+    marker: int | None = None  # the token at which to change the memory (a reset), if there is one
+    is_exact: bool = True  # the inputs within the span decide the answer
 
     @property
     def sha256(self) -> str:
@@ -110,13 +94,7 @@ def _sha256(*sets: Samples) -> str:
 def draw_splits(
     draw: Callable[[np.random.Generator, int], Samples], sizes: tuple[int, int, int], seed: int
 ) -> tuple[Samples, Samples, Samples]:
-    """Draw training, validation and test samples, each with its own random generator.
-
-    Args:
-        draw: Draws a number of samples.
-        sizes: Numbers of samples of the three.
-        seed: Seed of the data; not negative.
-    """
+    """Draw training, validation and test samples, each with its own random generator."""
     training, validation, test = (
         draw(np.random.default_rng((seed, split)), size) for split, size in enumerate(sizes)
     )

@@ -23,11 +23,7 @@ _BLANK_LINE = re.compile(r"^[^\S\n]*\n", re.MULTILINE)
 
 
 def download() -> Path:
-    """Return the folder of the hub's parquet files, fetched if it is not cached.
-
-    Raises:
-        InputError: It is not cached and there is no network; the message says what to do.
-    """
+    """Return the folder of the hub's parquet files, downloaded if it is not cached."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -50,11 +46,7 @@ def is_wikitext(folder: Path) -> bool:
 
 
 def read_parts(folder: Path) -> tuple[list[Document], ...]:
-    """Read the training, validation and test part from `wiki.*.raw`, `.tokens` or parquet files.
-
-    Raises:
-        InputError: A part is missing or unreadable.
-    """
+    """Read the training, validation and test part from `wiki.*.raw`, `.tokens` or parquet files."""
     return tuple(_documents(folder, part) for part in PARTS)
 
 

@@ -63,13 +63,7 @@ def run_ablations(
 ) -> None:
     """Train data-controlled and fixed models with every change, and write their table.
 
-    Args:
-        out: The directory; new or empty unless resumed.
-        settings: Values that all ablations share, see `Experiment.changed_by`.
-        seeds: Number of seeds; None takes `SEEDS`.
-        jobs: Runs side by side.
-        resume: Continue what `out` holds.
-        command: The command line, for the reports.
+    The arguments are `run_experiment`'s; all ablations share the `settings`.
 
     Raises:
         InputError: A setting that an ablation changes, or see `run_experiment`.

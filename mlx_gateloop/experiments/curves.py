@@ -15,13 +15,7 @@ Curves = Mapping[str, Sequence[Curve]]  # by model
 def read_curves(
     out: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]], measure: Measure
 ) -> Curves:
-    """Read the curve of each model's runs.
-
-    Args:
-        out: The experiment's directory.
-        runs: Each model's results.
-        measure: The figure.
-    """
+    """Read the curve of each model's runs in the experiment's directory."""
     return {
         model: [
             curve(out / "runs" / f"{model}-{r['seed']}" / "log.jsonl", measure) for r in results
@@ -31,11 +25,7 @@ def read_curves(
 
 
 def curve(log: Path, measure: Measure) -> Curve:
-    """Read the curve of a run from its log.
-
-    Raises:
-        InputError: The log is damaged.
-    """
+    """Read the curve of a run from its log."""
     records, key = read_json_lines(log) if log.exists() else [], measure.logged
     points = []
     for record in records:

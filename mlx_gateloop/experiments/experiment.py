@@ -44,57 +44,33 @@ DECIDED = {
 class Experiment:
     """Models to compare, each trained with several seeds, all else equal.
 
-    Args:
-        name: a key of `TASKS`.
-        preset: the name of the preset it started from.
-        task: arguments of the task's generator; the others keep their defaults.
-        train: values of `TrainConfig` by dotted key.
-        seeds: the training's seeds are 0 to seeds - 1.
-        draws: draws of the data; seed n trains and is tested on draw n % draws. With fewer draws
-            than seeds, runs share data and intervals are too narrow.
-        trials: settings that are tried for each model before its runs; 0 tries none and takes the
-            preset's.
-        models: names of `VARIANTS`.
-        equal_parameters: choose each model's `intermediate_size` so that it has as many
-            parameters as the reference.
-        settings: each model's values over `train`, as another experiment chose them.
-        data: the fingerprint of each draw's samples; empty before they are drawn.
+    Seed n trains and is tested on draw n % draws. With fewer draws than seeds, runs share data, and
+    intervals are too narrow.
     """
 
-    name: str
-    preset: str
-    task: dict[str, object]
-    train: dict[str, object]
+    name: str  # a key of `TASKS`
+    preset: str  # name of the preset it started from
+    task: dict[str, object]  # arguments of the task's generator
+    train: dict[str, object]  # values of `TrainConfig` by dotted key
     seeds: int = 5
-    draws: int = 5
-    trials: int = 0
-    models: tuple[str, ...] = (REFERENCE, "fixed")
-    equal_parameters: bool = True
+    draws: int = 5  # draws of the data
+    trials: int = 0  # settings that are tried for each model before its runs; 0 takes the preset's
+    models: tuple[str, ...] = (REFERENCE, "fixed")  # names of `VARIANTS`
+    equal_parameters: bool = True  # by the width of channel mixing
+    # each model's values over `train`, as another experiment chose them
     settings: Mapping[str, Chosen] = field(default_factory=dict)
-    data: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()  # fingerprint of each draw's samples; empty before they are drawn
 
     @classmethod
     def load(cls, path: Path) -> "Experiment":
-        """Read an experiment that `save` wrote.
-
-        Raises:
-            InputError: the file is missing or something else.
-        """
+        """Read an experiment that `save` wrote."""
         if not path.exists():
             raise InputError(f"{path}: no such experiment; choose another directory")
         return cls.read(read_json(path), path)
 
     @classmethod
     def read(cls, tree: dict[str, Any], path: Path) -> "Experiment":
-        """Make an experiment of what `save` wrote.
-
-        Args:
-            tree: the fields.
-            path: the file that has them, for errors.
-
-        Raises:
-            InputError: they are something else.
-        """
+        """Make an experiment of the fields that `save` wrote; errors name the path."""
         try:
             experiment = TypeAdapter(cls).validate_python(tree)
         except ValidationError:
@@ -123,19 +99,19 @@ class Experiment:
         trials: int = 0,
         tuned: Mapping[str, Chosen] | None = None,
     ) -> "Experiment":
-        """Make a copy with other values; None keeps the preset's.
+        """Return a copy with other values; None keeps the preset's.
 
         Args:
-            settings: values by key: `task.*`, or a key of `TrainConfig`.
-            seeds: number of seeds, at least 1.
-            models: names of `VARIANTS`, without repetition.
-            equal_parameters: see the class.
-            draws: number of draws of the data, at least 1.
-            trials: see the class.
-            tuned: each model's settings, in place of trials.
+            settings: Values by key: `task.*`, or a key of `TrainConfig`.
+            seeds: Number of seeds.
+            models: Names of `VARIANTS`, without repetition.
+            equal_parameters: See the class, as for `draws` and `trials`.
+            draws: Number of draws of the data.
+            trials: Settings to try.
+            tuned: Each model's settings, in place of trials.
 
         Raises:
-            InputError: a key that is set elsewhere, an unknown model, or a number out of range.
+            InputError: A key that is set elsewhere, an unknown model, or a number out of range.
         """
         seeds = self.seeds if seeds is None else seeds
         draws = self.draws if draws is None else draws
@@ -187,13 +163,10 @@ class Experiment:
         )
 
     def make_task(self, draw: int = 0) -> Task:
-        """Draw the samples.
-
-        Args:
-            draw: number of the draw; its seed is that many after the task's.
+        """Draw the samples; the seed of a draw is that many after the task's.
 
         Raises:
-            InputError: an unknown key, an unusable value, or samples that differ from `data`.
+            InputError: An unknown key, an unusable value, or samples that differ from `data`.
         """
         self.check_task()
         arguments: dict[str, Any] = dict(self.task)
@@ -213,11 +186,7 @@ class Experiment:
         return task
 
     def check_task(self) -> None:
-        """Check the arguments of the task.
-
-        Raises:
-            InputError: an unknown key, or an unusable value.
-        """
+        """Check the names and the values of the task's arguments."""
         parameters = signature(TASKS[self.name]).parameters
         for key, value in self.task.items():
             if key not in parameters:
@@ -236,14 +205,7 @@ class Experiment:
     def config(
         self, task: Task, model: str, seed: int, settings: Mapping[Any, object] | None = None
     ) -> TrainConfig:
-        """The training configuration of one of the runs.
-
-        Args:
-            task: the result of `make_task`.
-            model: a name of `VARIANTS`.
-            seed: of the training.
-            settings: values over `train`, such as those that tuning chose.
-        """
+        """Return the training configuration of a run; `settings` are values over `train`."""
         decided = {
             "model.num_outputs": task.num_outputs,
             "data.length": task.training.inputs.shape[1],

@@ -11,23 +11,14 @@ from mlx_gateloop.experiments.variants import REFERENCE, title
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of merit.
+    """A figure by which models are compared."""
 
-    Args:
-        name: its name in reports.
-        key: its name in a run's result, of test samples.
-        logged: its name in a run's log, of validation samples.
-        unit: the result's or the log's value of one.
-        is_loss: True if less is better.
-        span: the name of the spans that its answers have.
-    """
-
-    name: str
-    key: str
-    logged: str
-    unit: float = 1.0
-    is_loss: bool = False
-    span: str = "required memory span in inputs"
+    name: str  # in reports
+    key: str  # in a run's result, of test samples
+    logged: str  # in a run's log, of validation samples
+    unit: float = 1.0  # the result's or the log's value of one
+    is_loss: bool = False  # less is better
+    span: str = "required memory span in inputs"  # name of the spans that its answers have
 
     def of(self, result: Mapping[str, Any]) -> float:
         """The value of a run's result."""

@@ -33,12 +33,7 @@ def transitions_png(model: str) -> str:
 def draw_records(out: Path, tree: Mapping[str, Any]) -> list[str]:
     """Draw accuracy over span, the curves of learning, all accuracies, and a text's bits per byte.
 
-    Args:
-        out: The folder for the pictures; those that it has are replaced.
-        tree: What results.json holds.
-
-    Returns:
-        The names of the files.
+    Takes the tree of results.json, replaces pictures in `out`, and returns their names.
     """
     runs, measure = counted(runs_of(tree)), measure_of(tree["experiment"]["name"])
     lines = {model: line(model) for model in runs}

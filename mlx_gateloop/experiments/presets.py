@@ -10,15 +10,7 @@ def _train(
     every: tuple[int, int, int] | None = None,
     **others: object,
 ) -> dict[str, object]:
-    """Name the settings of a training run.
-
-    Args:
-        size: Layers, width and inner width.
-        batch_size: Sequences per step.
-        rate: Learning rate.
-        every: Steps between two entries of the log, validations and checkpoints.
-        others: Further settings; `warmup` is short for the optimizer's.
-    """
+    """Name the settings of a training run; `warmup` is short for the optimizer's."""
     names = ("num_hidden_layers", "hidden_size", "intermediate_size")
     settings: dict[str, object] = {
         f"model.{name}": value for name, value in zip(names, size, strict=True)

@@ -25,7 +25,7 @@ def run_processes(calls: Mapping[str, Callable[[], object]], jobs: int, logs: Pa
     others are done. Ctrl-C and SIGTERM reach the processes as one SIGTERM; all are waited for.
 
     Args:
-        calls: By name; they can be pickled.
+        calls: Picklable calls by name.
         jobs: Number of processes.
         logs: The folder for NAME.log, what a process prints.
 
@@ -89,13 +89,7 @@ def _start(call: Callable[[], object], share: tuple[int, int], log: Path) -> Spa
 
 
 def _call(call: Callable[[], object], share: tuple[int, int], log: Path) -> None:
-    """Make a call in a new process, apart from the terminal's Ctrl-C; errors are a line and a code.
-
-    Args:
-        call: The call.
-        share: Its share of the processors, see `pin_cpus`.
-        log: What it prints.
-    """
+    """Make a call in a new process without the terminal's Ctrl-C; errors are a line and a code."""
     os.setpgrp()
     Thread(target=_end_with_parent, daemon=True).start()
     with log.open("a") as file:

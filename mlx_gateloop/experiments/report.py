@@ -29,11 +29,7 @@ from mlx_gateloop.watch import trace_of
 def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], command: str) -> None:
     """Compare the runs in `out/runs`, finished or not; without runs, write nothing.
 
-    Args:
-        out: see `experiments.run`; gets results.json, the pictures and results.md.
-        experiment: the experiment.
-        tasks: its samples, of each draw.
-        command: the command line.
+    `out` gets results.json, the pictures and results.md; `tasks` are the samples of each draw.
     """
     if not (every := read_runs(out)):
         return

@@ -29,12 +29,7 @@ from mlx_gateloop.io.tables import markdown_table
 
 
 def report_text(tree: Mapping[str, Any], folder: Path) -> str:
-    """Write the report of an experiment in Markdown.
-
-    Args:
-        tree: What results.json holds.
-        folder: The folder of the report; the pictures that it has are shown.
-    """
+    """Write the report of an experiment, the tree of results.json, with the folder's pictures."""
     experiment = Experiment.read(tree["experiment"], folder / "results.json")
     every, measure = runs_of(tree), measure_of(experiment.name)
     runs = counted(every)

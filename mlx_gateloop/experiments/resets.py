@@ -17,18 +17,10 @@ FORGETS, KEEPS = 0.1, 0.8
 
 
 def mean_magnitudes(model: Model, test: Samples, marker: int) -> dict[str, object] | None:
-    """Mean |a| of every layer and channel at the marker and elsewhere.
+    """Return mean |a| of every layer and channel at the marker and elsewhere.
 
-    "resetting" is the number of resetting channels in each layer.
-
-    Args:
-        model: the model.
-        test: samples; the first `TRACED` are used.
-        marker: the token at which to forget.
-
-    Returns:
-        The three lists by name; None if the model has no state transitions, or the samples have
-        no marker or nothing else.
+    "resetting" is the number of resetting channels in each layer. None if the model has no state
+    transitions, or the samples have no marker or nothing else.
     """
     inputs = test.inputs[:TRACED]
     at = inputs == marker

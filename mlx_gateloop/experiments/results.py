@@ -62,8 +62,8 @@ def accuracy_by_span(
         edges: The first span of each group but the first one; without any 1, 2, 3, 5, 9, ...
 
     Returns:
-        The names of the groups, of those that some model was asked, and the accuracies of each
-        model, "-" where it was asked nothing.
+        The names of the groups that some model was asked, and the accuracies of each model, "-"
+        where it was asked nothing.
     """
     counts = {model: np.sum(pairs, axis=0) for model, pairs in counts_by_span(runs).items()}
     length = next(len(asked) for asked, _ in counts.values())

@@ -43,14 +43,14 @@ def run_experiment(
     comparable runs.
 
     Args:
-        experiment: the experiment; a resumed one must equal the first, except in seeds and models.
-        out: the directory; new or empty unless resumed.
-        resume: continue what `out` holds: finished runs stay, the others continue exactly.
-        command: the command line, for the report.
-        jobs: runs side by side, each in a process of its own if there is more than one.
+        experiment: Equal to the first one if resumed, except in seeds and models.
+        out: The directory; new or empty unless resumed.
+        resume: Continue what `out` holds: finished runs stay, the others continue exactly.
+        command: The command line, for the report.
+        jobs: Runs side by side, each in its own process if there is more than one.
 
     Raises:
-        InputError: unusable settings, an unusable directory, or runs that failed.
+        InputError: Unusable settings, an unusable directory, or runs that failed.
         Interrupted: Ctrl-C; everything is saved, and the report covers it.
     """
     tasks = [experiment.make_task(draw) for draw in range(experiment.draws)]
@@ -94,17 +94,7 @@ def _runs(experiment: Experiment, out: Path, tuned: bool) -> list[Run]:
 
 
 def _train(runs: Sequence[Run], task: Task, logs: Path, jobs: int) -> bool:
-    """Train the runs that are not finished.
-
-    Args:
-        runs: The runs.
-        task: A draw of the samples, for the configurations.
-        logs: The folder for what they print, if there is more than one job.
-        jobs: Runs side by side.
-
-    Returns:
-        True if Ctrl-C came in the last step of the last run.
-    """
+    """Train the unfinished runs; return True if Ctrl-C came in the last step of the last."""
     left = [run for run in runs if not run.is_finished]
     for run in runs:
         if run.is_finished:
@@ -155,11 +145,7 @@ def _compare(out: Path, experiment: Experiment, resume: bool) -> Experiment:
 
 
 def check_new(out: Path) -> None:
-    """Check that a directory is new or empty.
-
-    Raises:
-        InputError: It is not.
-    """
+    """Check that a directory is new or empty."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: a file; choose a new directory")
     if out.exists() and set(out.iterdir()) - set(left_in(out)):

@@ -32,23 +32,16 @@ LAST = Path("checkpoints") / "last.safetensors"
 
 @dataclass(frozen=True)
 class Run:
-    """A training run.
-
-    Args:
-        experiment: Its task and training.
-        model: A name of `VARIANTS`.
-        seed: Of the training.
-        draw: Number of the draw of the data.
-        directory: See `train.output`; beside the run's own files the record of its result.
-        settings: Values over the experiment's training.
-    """
+    """A training run of a model, a name of `VARIANTS`, on a draw of the data."""
 
     experiment: Experiment
     model: str
     seed: int
     draw: int
-    directory: Path
+    directory: Path  # see `train.output`; also holds the record of the result
+    # values over the experiment's training
     settings: Mapping[Any, object] = field(default_factory=dict)
+    # type of its record
     kind: ClassVar[type[Record]] = RunRecord  # of its record
 
     @property
@@ -65,11 +58,7 @@ class Run:
         return record is not None and record["finished"]
 
     def check(self, task: Task) -> None:
-        """Raise if the run was made with another configuration, as by an older version.
-
-        Raises:
-            InputError: It was; runs of one name would not be of one model.
-        """
+        """Raise InputError if the run was made with another configuration."""
         if TrainConfig.load(self.directory / CONFIG).to_dict() != self.config(task).to_dict():
             advice = "remove it to train it anew, or choose a new directory"
             raise InputError(f"{self.directory}: has another configuration than now; {advice}")
@@ -89,10 +78,8 @@ class Run:
     def go(self) -> bool:
         """Train, or resume, and write the result, whether finished or interrupted.
 
-        A run that diverges is finished too: its result is that of the best weights before.
-
-        Returns:
-            True if the run is finished and Ctrl-C came in its last step.
+        A run that diverges is finished too: its result is that of the best weights before. Returns
+        True if the run is finished and Ctrl-C came in its last step.
         """
         task, made = self.task(), facts("")  # before the checkout moves on
         config = self.config(task)
@@ -113,11 +100,7 @@ class Run:
     def _write(
         self, task: Task, made: Mapping[str, str], finished: bool, diverged: bool = False
     ) -> None:
-        """Write the record.
-
-        Raises:
-            InputError: Another process trains this run now; its record is to be that one's.
-        """
+        """Write the record, unless another process trains this run now."""
         config = self.config(task)
         record = {"model": self.model, "seed": self.seed, "draw": self.draw}
         record |= {"finished": finished, "diverged": diverged}

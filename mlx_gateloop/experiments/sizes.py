@@ -10,12 +10,8 @@ from mlx_gateloop.train.setup import num_parameters
 def equal_parameters(args: ModelArgs, goal: int) -> ModelArgs:
     """Choose the width of channel mixing that brings a model closest to a number of parameters.
 
-    Args:
-        args: the model.
-        goal: the number of parameters.
-
     Raises:
-        InputError: the model has more than that at width 1, beside what a width more adds.
+        InputError: The model has too many parameters even at width 1.
     """
 
     def with_width(width: int) -> ModelArgs:

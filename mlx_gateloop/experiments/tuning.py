@@ -27,12 +27,7 @@ COUNTS = (1, 2, 4)  # of heads
 
 
 def trials(experiment: Experiment, out: Path) -> list[Trial]:
-    """The trials of all models, those of a number side by side.
-
-    Args:
-        experiment: The experiment.
-        out: Its directory; the trials get OUT/trials/MODEL-NUMBER.
-    """
+    """Return all models' trials, in OUT/trials/MODEL-NUMBER; those of a number side by side."""
     draw = APART if "seed" in signature(TASKS[experiment.name]).parameters else 0
     return [
         Trial(
@@ -71,24 +66,15 @@ def settings(experiment: Experiment, model: str, number: int) -> dict[str, objec
 
 
 def best(experiment: Experiment, out: Path, model: str) -> Chosen:
-    """The settings of a model's best trial so far, the preset's if there is none.
+    """Return the settings of a model's best trial so far, the preset's if there is none.
 
-    A trial that diverged is none, whatever its loss was before.
-
-    Args:
-        experiment: The experiment.
-        out: Its directory.
-        model: A name of `VARIANTS`.
+    A trial that diverged does not count, whatever its loss was before.
     """
     return _best(read_trials(experiment, out, model))
 
 
 def chosen_in(out: Path, name: str) -> dict[str, Chosen]:
     """Read the settings that the trials of an experiment chose, or that it was given.
-
-    Args:
-        out: The folder of its results.json.
-        name: Its task, a key of `TASKS`.
 
     Returns:
         The settings by model, of those with all trials, unless each of them diverged.
@@ -133,12 +119,7 @@ def _has_loss(record: Mapping[str, Any]) -> bool:
 def report_trials(
     experiment: Experiment, made: Mapping[str, Sequence[dict[str, Any]]]
 ) -> list[str]:
-    """Report the trials of each model, and the settings that were chosen.
-
-    Args:
-        experiment: The experiment.
-        made: The records of each model's trials.
-    """
+    """Report the trials of each model, and the settings that were chosen."""
     if experiment.settings:
         rows = [
             [title(model), _listed(_effective(model, values))]

@@ -21,33 +21,21 @@ FORMAT = "mlx_gateloop training checkpoint 3"
 
 @dataclass
 class Progress:
-    """The progress of a run.
+    """Progress of a run.
 
     The position in the data (see `data.Batches`) and the learning rates follow from `step` alone.
-
-    Args:
-        step: optimizer steps done.
-        best_loss: lowest validation loss so far, nats per token.
-        stale: validations since then.
-        skipped: steps left out because their gradient was not finite.
-        skipped_in_a_row: the latest of those, with no other step between them.
-        loss_scale: factor of the loss in float16's backward pass, see `train.loss_scale`.
-        steps_at_scale: steps since that was chosen.
-        recent: losses since the last log record.
-        recent_seconds: training time since then.
-        seconds: training time up to the last log record, of all sessions together.
     """
 
-    step: int = 0
-    best_loss: float = float("inf")
-    stale: int = 0
-    skipped: int = 0
-    skipped_in_a_row: int = 0
-    loss_scale: float = 1.0
-    steps_at_scale: int = 0
-    recent: list[float] = field(default_factory=list)
-    recent_seconds: float = 0.0
-    seconds: float = 0.0
+    step: int = 0  # optimizer steps done
+    best_loss: float = float("inf")  # lowest validation loss so far, nats per token
+    stale: int = 0  # validations since then
+    skipped: int = 0  # steps left out because their gradient was not finite
+    skipped_in_a_row: int = 0  # the latest of those, with no other step between them
+    loss_scale: float = 1.0  # factor of the loss in float16's backward pass, see `train.loss_scale`
+    steps_at_scale: int = 0  # steps since that was chosen
+    recent: list[float] = field(default_factory=list)  # losses since the last log record
+    recent_seconds: float = 0.0  # training time since then
+    seconds: float = 0.0  # training time up to the last log record, of all sessions together
 
 
 def save_checkpoint(
@@ -59,16 +47,11 @@ def save_checkpoint(
 ) -> None:
     """Write weights, optimizer, random state and progress to `path`, atomically.
 
-    Args:
-        path: the file. A previous one stays until the new one is complete, and then takes the
-            name `previous(path)`.
-        model: the model, with float32 weights.
-        optimizer: its optimizer.
-        progress: how far the run is.
-        run: JSON values that identify the run (configuration, data).
+    A previous file stays until the new one is complete, and then takes the name `previous(path)`.
+    `run` identifies the run (configuration, data).
 
     Raises:
-        InputError: the file cannot be written (full disk, permissions); the previous one is kept.
+        InputError: The file cannot be written (full disk, permissions); the previous one is kept.
     """
     state = state_of(model, optimizer)
     texts = json.dumps(asdict(progress)), json.dumps(run)
@@ -94,9 +77,6 @@ def read_newest(path: Path) -> tuple[Path, Progress, dict[str, object]]:
 
     Returns:
         The path of the checkpoint to resume, its progress, and the identity of the run.
-
-    Raises:
-        InputError: there is no checkpoint that can be used.
     """
     try:
         return path, *read_header(path)
@@ -117,11 +97,7 @@ def read_newest(path: Path) -> tuple[Path, Progress, dict[str, object]]:
 
 
 def read_header(path: Path) -> tuple[Progress, dict[str, object]]:
-    """Read the progress and identity of a checkpoint, after checking that its file is whole.
-
-    Raises:
-        InputError: no file, a damaged one, or another program's.
-    """
+    """Read the progress and identity of a checkpoint, after checking that its file is whole."""
     try:
         with safe_open(path, "numpy") as file:
             metadata = file.metadata() or {}
@@ -144,10 +120,10 @@ def read_header(path: Path) -> tuple[Progress, dict[str, object]]:
 
 
 def restore(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Put the weights, optimizer state and random state of a file that was checked in place.
+    """Load the weights, optimizer state and random state of a file that was checked.
 
     Raises:
-        InputError: the arrays are not those of this model and optimizer.
+        InputError: The arrays are not those of this model and optimizer.
     """
     loaded = cast(dict[str, mx.array], mx.load(str(path)))
     expected = {key: leaf.shape for key, leaf in state_of(model, optimizer).items()}
@@ -172,16 +148,7 @@ def assign_state(state: dict[str, mx.array], model: nn.Module, optimizer: Optimi
 
 
 def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    """Require that a run to resume has the configuration and the data of its checkpoint.
-
-    Args:
-        saved: the identity in the checkpoint.
-        now: the identity of the run, likewise.
-        path: the checkpoint.
-
-    Raises:
-        InputError: they differ.
-    """
+    """Require that a run to resume has the configuration and the data of its checkpoint."""
     if saved["data"] != now["data"]:
         raise InputError(f"{path}: the run to resume differs in its data; give the same data")
     before, after = (dict(tree_flatten(identity["config"])) for identity in (saved, now))

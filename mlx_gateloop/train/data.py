@@ -25,17 +25,11 @@ class Score(Protocol):
 
 
 class Source(Protocol):
-    """The text or task of a run, as the training loop needs it.
+    """The text or task of a run, as the training loop needs it."""
 
-    Args:
-        vocab_size: Number of input tokens.
-        sha256: A fingerprint of all data.
-        summary: A description of the training data.
-    """
-
-    vocab_size: int
-    sha256: str
-    summary: str
+    vocab_size: int  # number of input tokens
+    sha256: str  # fingerprint of all data
+    summary: str  # description of the training data
 
     @property
     def batches(self) -> Batches | SampleBatches:
@@ -51,9 +45,6 @@ class Source(Protocol):
 def make_source(config: TrainConfig, data: str | Task, saved: Path | None = None) -> Source:
     """Make the source of a run's batches.
 
-    Args:
-        config: The run.
-        data: See `train`.
-        saved: A directory with the tokenizer of the run to resume; None makes a new one.
+    `saved` is a directory with the tokenizer of the run to resume; None makes a new one.
     """
     return TextSource(config, data, saved) if isinstance(data, str) else TaskSource(config, data)

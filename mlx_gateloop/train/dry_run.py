@@ -19,27 +19,16 @@ FEWEST, MOST, BUDGET = 3, 50, 10.0  # steps to time, and seconds after which non
 
 @dataclass(frozen=True)
 class Estimate:
-    """The size and the cost of a run.
-
-    Args:
-        parameters: of the model.
-        data: a description of the data.
-        steps: optimizer steps of the whole run.
-        epochs: passes over the data.
-        tokens_per_step: trained tokens.
-        timed: number of steps that were timed.
-        seconds_per_step: their median.
-        peak_bytes: peak memory of MLX's arrays, without cached buffers.
-    """
+    """The size and the cost of a run."""
 
     parameters: int
     data: str
-    steps: int
-    epochs: float
-    tokens_per_step: int
-    timed: int
-    seconds_per_step: float
-    peak_bytes: int
+    steps: int  # of the whole run
+    epochs: float  # passes over the data
+    tokens_per_step: int  # trained tokens
+    timed: int  # number of steps that were timed
+    seconds_per_step: float  # their median
+    peak_bytes: int  # peak memory of MLX's arrays, without cached buffers
 
     def __str__(self) -> str:
         speed = self.tokens_per_step / self.seconds_per_step
@@ -56,16 +45,7 @@ class Estimate:
 
 
 def estimate(config: TrainConfig, data: str | Task, world: World = ALONE) -> Estimate:
-    """Time a few steps of the run; write nothing.
-
-    Args:
-        config: the run.
-        data: see `train`.
-        world: see `train`.
-
-    Raises:
-        InputError: unusable data or configuration.
-    """
+    """Time a few steps of the run that `train` would make; write nothing."""
     with large_cache():
         source = make_source(config, data)
         mx.reset_peak_memory()

@@ -18,19 +18,12 @@ from mlx_gateloop.ops.pointwise import cross_entropy
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The score of a model on a text.
+    """The score of a model on a text."""
 
-    Args:
-        loss_nats: mean negative log-likelihood, nats per predicted token.
-        perplexity: exp(loss_nats); it depends on the tokenizer.
-        bits_per_byte: total nats / ln 2 / bytes of the text; comparable between tokenizers.
-        tokens: number of predicted tokens.
-    """
-
-    loss_nats: float
-    perplexity: float
-    bits_per_byte: float
-    tokens: int
+    loss_nats: float  # mean negative log-likelihood, nats per predicted token
+    perplexity: float  # exp(loss_nats); it depends on the tokenizer
+    bits_per_byte: float  # total nats / ln 2 / bytes of the text; comparable between tokenizers
+    tokens: int  # predicted ones
 
     @property
     def others(self) -> dict[str, float]:
@@ -99,11 +92,7 @@ def evaluate(
 
 
 def require_same(world: World, model: nn.Module, tokens: np.ndarray) -> None:
-    """Require the same model and the same text on all ranks.
-
-    Raises:
-        InputError: A rank has others.
-    """
+    """Require the same model and the same text on all ranks."""
     if world.size == 1:
         return
     leaves: list[tuple[str, mx.array]] = list(dict(tree_flatten(model.parameters())).items())

@@ -18,18 +18,10 @@ SHARED_BYTES_PER_RANK = 384 << 10
 
 
 def start_sum(world: World, gradient: Tree, dtype: mx.Dtype) -> Callable[[], Tree]:
-    """Start to sum a gradient over the ranks.
+    """Start to sum the ranks' float32 gradients, sent in `dtype`; return a function that waits.
 
     On a GPU the exchange begins with the backward pass, from its first gradients on. A CPU has the
     exchange after it, as both need the same processors.
-
-    Args:
-        world: The ranks.
-        gradient: The float32 gradient of each rank's share; evaluate it before the sum.
-        dtype: The dtype in which it is sent and summed.
-
-    Returns:
-        A function that waits for the sum.
     """
     if world.size == 1:
         return lambda: gradient

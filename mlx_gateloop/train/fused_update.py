@@ -29,12 +29,7 @@ def join(arrays: Named) -> Named:
 
 
 def split(joined: Named, like: Named) -> Named:
-    """Undo `join`.
-
-    Args:
-        joined: Its result.
-        like: Arrays with the names, the order and the shapes of its argument.
-    """
+    """Undo `join`; `like` has the names, the order and the shapes of its argument."""
     sizes = [array.size for array in like.values() if array.size < SMALL]
     parts = iter(mx.split(joined[JOINED], list(accumulate(sizes))[:-1]) if sizes else [])
     return {
@@ -47,12 +42,7 @@ class Optimizer:
     """Groups of weights, each with an AdamW and a learning rate by step of the run.
 
     A group's own steps are its updates, as Adam's bias correction needs them; a step of the run
-    that is skipped is none.
-
-    Args:
-        groups: The AdamW of each group.
-        schedules: The learning rate of each by step.
-        group_of: The number of the group of a weight, by its path and value.
+    that is skipped is none. `group_of` gives the number of a weight's group, by its path and value.
     """
 
     def __init__(

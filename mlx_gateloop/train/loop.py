@@ -36,25 +36,15 @@ class Diverged(InputError):
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The result of a run.
+    """The result of a run."""
 
-    Args:
-        out: the model directory (best weights).
-        steps: optimizer steps done.
-        best_loss: lowest validation loss, nats per token.
-        last: the validation after the last step; None if this session made none.
-        skipped: steps skipped because their gradient was not finite.
-        stopped_early: True if patience ran out before the last step.
-        stop_requested: True if Ctrl-C or SIGTERM came in the last step, too late to stop the run.
-    """
-
-    out: Path
+    out: Path  # model directory, with the best weights
     steps: int
-    best_loss: float
-    last: Score | None
-    skipped: int
-    stopped_early: bool
-    stop_requested: bool
+    best_loss: float  # lowest validation loss, nats per token
+    last: Score | None  # validation after the last step; None if this session made none
+    skipped: int  # steps whose gradient was not finite
+    stopped_early: bool  # patience ran out before the last step
+    stop_requested: bool  # Ctrl-C or SIGTERM came in the last step, too late to stop the run
 
 
 def train(

@@ -15,12 +15,9 @@ LEAST = 1.0  # gradients that are not finite at any scale do not wear it down to
 
 
 def next_scale(scale: float, steps: int, finite: bool) -> tuple[float, int]:
-    """The scale of the next step, and the number of steps since the scale was last chosen.
+    """Return the scale of the next step, and the number of steps since the scale was last chosen.
 
-    Args:
-        scale: the scale of the step just taken.
-        steps: number of steps before that one since the scale was last chosen.
-        finite: whether that step's gradient was finite.
+    `steps` is that number before the step just taken, and `finite` says if its gradient was.
     """
     if not finite:
         return max(BACKOFF * scale, LEAST), 0

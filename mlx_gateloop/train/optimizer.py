@@ -9,13 +9,7 @@ from mlx_gateloop.train.fused_update import Optimizer, Schedule
 
 
 def cosine_with_warmup(peak: float, warmup: int, steps: int) -> Schedule:
-    """Learning rate by step s: peak (s + 1) / warmup, then half a cosine down to 0 at `steps`.
-
-    Args:
-        peak: The largest rate.
-        warmup: Steps of the linear part; 0 starts at the peak.
-        steps: Steps of the whole run.
-    """
+    """Learning rate by step s: peak (s + 1) / warmup, then half a cosine down to 0 at `steps`."""
     decay = optim.cosine_decay(peak, max(1, steps - warmup))
     if warmup == 0:
         return decay

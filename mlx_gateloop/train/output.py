@@ -34,13 +34,10 @@ def has_checkpoint(directory: Path) -> bool:
 class Output:
     """The paths of a run's directory, and its log.
 
-    Args:
-        directory: OUT.
-        resume: True if the run continues there.
-        held: keeps other runs out of the directory until it is closed.
+    `held` keeps other runs out of the directory until it is closed.
 
     Raises:
-        InputError: a new run in a directory that holds anything, or another run is writing there.
+        InputError: A new run in a directory that holds anything, or another run is writing there.
     """
 
     def __init__(self, directory: Path, resume: bool, held: ExitStack) -> None:
@@ -100,12 +97,7 @@ class Output:
             sweep(directory)
 
     def rewind(self, checkpoint: Path, step: int) -> None:
-        """Delete what a killed process left after a checkpoint, which becomes the last one.
-
-        Args:
-            checkpoint: its file, the last one or the one before.
-            step: its step.
-        """
+        """Delete what a killed process left after a checkpoint, which becomes the last one."""
         checkpoint.replace(self.checkpoint)  # a damaged one must not become the one before
         self._sweep()
         text = self.log.read_text(errors="replace") if self.log.exists() else ""

@@ -69,11 +69,7 @@ def assert_same_run(world: World, identity: dict[str, object]) -> None:
 
 
 def divided(world: World, config: TrainConfig) -> World:
-    """Divide the ranks into groups that share sequences, with work for each in every batch.
-
-    Raises:
-        InputError: The ranks, the batch or the sequences do not divide so.
-    """
+    """Divide the ranks into groups that share sequences, with work for each in every batch."""
     world = world.with_sequences_over(config.sequence_parallel)
     batch_size, length, groups = config.data.batch_size, config.data.length, world.groups
     if batch_size < groups or (world.sequence > 1 and batch_size % groups):
@@ -90,11 +86,7 @@ def divided(world: World, config: TrainConfig) -> World:
 
 
 def share_sequences(world: World, model: Model) -> None:
-    """Make the layers compute on this rank's part of each sequence, if ranks share them.
-
-    Raises:
-        InputError: The model has attention, which needs all keys.
-    """
+    """Make the layers compute on this rank's part of each sequence, if ranks share them."""
     if world.sequence == 1:
         return
     if model.args.mixer == "softmax":

@@ -22,16 +22,7 @@ CACHE_BYTES = 4 << 30
 
 
 class Trainer:
-    """The model of a run with its initial weights, its optimizer, and its step.
-
-    Args:
-        config: The run.
-        source: Its data.
-        world: The ranks that train it together.
-
-    Raises:
-        InputError: The ranks cannot divide the batches, or the warm-up is not shorter than the run.
-    """
+    """The model of a run with its initial weights, its optimizer, and its step."""
 
     def __init__(self, config: TrainConfig, source: Source, world: World = ALONE) -> None:
         self.source, self._seed = source, config.seed

@@ -22,21 +22,13 @@ Step = Callable[[Iterable[Batch], int, float], tuple[float, float]]
 
 @dataclass(frozen=True)
 class StepSettings:
-    """The settings of a step.
+    """The settings of a step."""
 
-    Args:
-        targets: Mean number of targets in a full step.
-        clip_norm: Largest global norm of the gradient.
-        dtype: Dtype of the forward and backward pass.
-        exchange_dtype: Dtype in which ranks exchange gradients.
-        chunk: Tokens of a sequence to compute at a time, see `train.chunks`; None is all.
-    """
-
-    targets: float
-    clip_norm: float
-    dtype: mx.Dtype = mx.float32
-    exchange_dtype: mx.Dtype = mx.float32
-    chunk: int | None = None
+    targets: float  # mean number of targets in a full step
+    clip_norm: float  # largest global norm of the gradient
+    dtype: mx.Dtype = mx.float32  # of the forward and backward pass
+    exchange_dtype: mx.Dtype = mx.float32  # in which ranks exchange gradients
+    chunk: int | None = None  # tokens of a sequence to compute at a time, see `train.chunks`
 
 
 def make_step(
@@ -44,25 +36,16 @@ def make_step(
 ) -> Step:
     """Build the step: the gradient of some batches, clipped to a global norm, and the update.
 
-    The gradient is that of the summed loss over the number of targets in a full step, so every
-    target of the data weighs the same in it: in which of the batches it is, how short its batch is,
-    how many targets that has and which rank computes it do not matter.
-
-    The compiled functions capture the containers of the model's and the optimizer's arrays, so
-    both must be initialised before. A gradient whose norm is not finite changes nothing but the
-    learning rates.
-
-    Args:
-        model: The float32 weights.
-        optimizer: Initialised on the model's weights.
-        settings: The settings.
-        world: The ranks, of which each gets its part of every batch.
+    The gradient is that of the summed loss over the number of targets in a full step: every target
+    of the data weighs the same, whichever batch or rank computes it. The compiled functions capture
+    the arrays of model and optimizer, so both must be initialised before. A gradient whose norm is
+    not finite changes nothing but the learning rates.
 
     Returns:
-        `step(batches, position, scale) -> (loss, norm)`, with the step's place in the run, from 0,
-        and a factor for the loss in its backward pass, see `train.loss_scale`. The loss is the mean
-        in nats per target (negative targets are not counted; NaN if there are no others), the norm
-        that of the gradient before clipping; if it is not finite, the update was skipped.
+        `step(batches, position, scale) -> (loss, norm)`, with the step's position in the run, from
+        0, and a factor for the loss in its backward pass, see `train.loss_scale`. The loss is the
+        mean in nats per target (negative targets are not counted; NaN if there are no others), the
+        norm that of the gradient before clipping; if it is not finite, the update was skipped.
     """
     gradients = _make_gradients(model, settings)
     update = make_update(model, optimizer, settings.clip_norm)

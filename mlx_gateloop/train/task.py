@@ -18,17 +18,11 @@ from mlx_gateloop.train.config import TrainConfig
 
 @dataclass(frozen=True)
 class TaskScore:
-    """The score of a model on a task.
+    """The score of a model on a task."""
 
-    Args:
-        loss_nats: mean negative log-likelihood of the right answers.
-        accuracy: share of the likeliest answers that are right.
-        right: mask of the right ones, bool `[N, L]`; False where nothing is asked.
-    """
-
-    loss_nats: float
-    accuracy: float
-    right: np.ndarray
+    loss_nats: float  # mean negative log-likelihood of the right answers
+    accuracy: float  # share of the likeliest answers that are right
+    right: np.ndarray  # mask of the right ones, bool `[N, L]`; False where nothing is asked
 
     @property
     def others(self) -> dict[str, float]:
@@ -39,14 +33,7 @@ class TaskScore:
 def evaluate_task(
     model: nn.Module, samples: Samples, batch_size: int, world: World = ALONE
 ) -> TaskScore:
-    """Score the model's answers at every asked position of some samples.
-
-    Args:
-        model: tokens `[B, L]` to logits `[B, L, V]`; dropout is off meanwhile.
-        samples: held-out samples.
-        batch_size: sequences per batch.
-        world: the ranks, which read the batches in turns.
-    """
+    """Score the model's answers `[B, L, V]` at every asked position of some samples."""
     was_training = model.training
     model.eval()
     nats, right = 0.0, np.zeros(samples.inputs.shape, bool)

@@ -23,16 +23,7 @@ from mlx_gateloop.train.evaluate import Evaluation, evaluate
 
 
 class TextSource:
-    """A corpus as the source of a run, see `train.data`.
-
-    Args:
-        config: The run.
-        data: See `data.load_corpus`.
-        saved: A directory with the tokenizer of the run to resume; None makes a new one.
-
-    Raises:
-        InputError: No usable text, or too little of it.
-    """
+    """A corpus as the source of a run, see `train.data`."""
 
     def __init__(self, config: TrainConfig, data: str, saved: Path | None) -> None:
         self._shape = config.data.length, config.data.batch_size
