@@ -35,14 +35,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Convert; unless the exit code is 0, the output is as it was.
-
-    Returns:
-        The exit code: 0 done, 1 the proof failed.
-
-    Raises:
-        InputError: The user's input was wrong.
-    """
+    """Convert; return 0, or 1 if the proof failed. Unless it is 0, the output is as it was."""
     from .from_source import convert
     from .options import Options
     from .to_lucidrains import to_lucidrains

@@ -27,25 +27,15 @@ layer.load_weights("model.safetensors")
 
 @dataclass
 class Card:
-    """The facts of a conversion.
-
-    Args:
-        name: The model's name.
-        source: The checkpoint as the user named it.
-        plan: Its contents.
-        tokenizer: The origin of the tokenizer.
-        stored: The dtype of the weights, in words.
-        notes: Choices among the files' contents, and warnings.
-        proof: The reports of a verification.
-    """
+    """Facts of a conversion."""
 
     name: str
-    source: str
-    plan: Plan
-    tokenizer: str
-    stored: str
-    notes: list[str]
-    proof: list[str] = field(default_factory=list)
+    source: str  # the checkpoint as the user named it
+    plan: Plan  # its contents
+    tokenizer: str  # its origin
+    stored: str  # dtype of the weights, in words
+    notes: list[str]  # choices among the files' contents, and warnings
+    proof: list[str] = field(default_factory=list)  # reports of a verification
 
     def __post_init__(self) -> None:
         self._is_from_hub = not Path(self.source).expanduser().exists()

@@ -23,14 +23,7 @@ from .verify import compare_at, verify
 
 
 def convert(options: Options) -> bool:
-    """Convert a checkpoint to a model directory.
-
-    Returns:
-        False if the proof failed: nothing was written then.
-
-    Raises:
-        InputError: The input cannot be used; the output is as it was.
-    """
+    """Convert a checkpoint to a model directory; False if a proof failed: nothing is written."""
     plan, tokenizer, card = prepare(options)
     if options.dry_run:
         _say_the_rest(plan, options, card)
@@ -61,13 +54,10 @@ def convert(options: Options) -> bool:
 
 
 def prepare(options: Options) -> tuple[Plan, Any, Card]:
-    """Find and check all that a conversion needs, and print it, before a tensor is read.
+    """Find and check everything that a conversion needs, and print it, before a tensor is read.
 
     Returns:
         The plan, the tokenizer (None for a single layer), and the model card.
-
-    Raises:
-        InputError: The input cannot be used.
     """
     if options.push is not None and not HUB_ID.fullmatch(options.push):
         raise InputError(f"--push {options.push}: expected USER/NAME")

@@ -6,15 +6,7 @@ from mlx_gateloop.errors import InputError, one_line
 
 
 def download(hub_id: str, patterns: list[str]) -> Path:
-    """Fetch the newest snapshot of a repository; without network, take the cached one.
-
-    Args:
-        hub_id: `owner/name`.
-        patterns: The files to fetch, such as `*.json`.
-
-    Raises:
-        InputError: There is neither.
-    """
+    """Fetch the files of a repository's newest snapshot; without network, take the cached one."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -28,11 +20,7 @@ def download(hub_id: str, patterns: list[str]) -> Path:
 
 
 def check_login(repository: str) -> None:
-    """Check that `push` will be allowed, before the work is done.
-
-    Raises:
-        InputError: Nobody is logged in, or there is no network.
-    """
+    """Check that `push` will be allowed, before the work is done."""
     from huggingface_hub import HfApi
 
     try:
@@ -43,18 +31,7 @@ def check_login(repository: str) -> None:
 
 
 def push(directory: Path, repository: str) -> str:
-    """Upload a model directory.
-
-    Args:
-        directory: A model directory.
-        repository: `USER/NAME`; created if it is missing.
-
-    Returns:
-        The address of the repository.
-
-    Raises:
-        InputError: The hub refused, or there is no network.
-    """
+    """Upload a model directory to `USER/NAME`, created if it is missing; return its address."""
     from huggingface_hub import HfApi
 
     try:

@@ -21,16 +21,13 @@ WRITTEN = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.py", "README.md",
 
 
 def check_target(target: Path, sources: list[Path], force: bool, is_file: bool = False) -> None:
-    """Refuse a target that holds something, before any work.
+    """Reject a target that holds something, before any work.
 
     Args:
         target: The directory or file to write.
         sources: The files that the conversion reads.
-        force: Allow to replace an older model (or state dict).
+        force: Allow to replace an older model or state dict.
         is_file: The target is a state dict.
-
-    Raises:
-        InputError: It must not be replaced.
     """
     if target.is_symlink() and not target.exists():
         raise InputError(f"{target}: a link to nothing; give another output")
@@ -70,11 +67,7 @@ def _others(directory: Path) -> list[str]:
 
 
 def write(model: nn.Module, args: LayerArgs, tokenizer: Any, card: str, directory: Path) -> None:
-    """Write a model directory, or a layer's arguments and weights, with the card.
-
-    Raises:
-        InputError: It cannot be written.
-    """
+    """Write a model directory, or a layer's arguments and weights, with the card."""
     if isinstance(model, Model):
         save(model, tokenizer, directory)
     else:

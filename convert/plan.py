@@ -22,21 +22,13 @@ from .sources import Inference, Reference, Rule, Source, detect
 
 @dataclass(frozen=True)
 class Plan:
-    """A conversion whose names, dtypes and shapes are known to fit.
+    """A conversion whose names, dtypes and shapes are known to fit."""
 
-    Args:
-        checkpoint: The weights; no tensor has been read yet.
-        source: Their format.
-        settings: What they do not say.
-        inference: Our model's arguments, and where they come from.
-        rules: The source's table for them.
-    """
-
-    checkpoint: Checkpoint
-    source: Source[Any]
-    settings: dict[str, Any]
-    inference: Inference[Any]
-    rules: list[Rule]
+    checkpoint: Checkpoint  # weights; no tensor has been read yet
+    source: Source[Any]  # their format
+    settings: dict[str, Any]  # what they do not say
+    inference: Inference[Any]  # our model's arguments, and their origin
+    rules: list[Rule]  # the source's table for them
 
     @property
     def args(self) -> LayerArgs:
@@ -59,22 +51,15 @@ class Plan:
         return GateLoop(dim, heads=heads, **options).eval()
 
     def reference(self) -> Reference:
-        """Build the source's own model with the checkpoint's weights.
-
-        Raises:
-            InputError: It is not available here.
-        """
+        """Build the source's own model with the checkpoint's weights."""
         return self.source.reference(self.args, self.settings, self.checkpoint.tensor)
 
     def load(self) -> tuple[nn.Module, list[str]]:
         """Read the weights into our model, one shard at a time, with a progress bar.
 
         Returns:
-            The model in the checkpoint's dtypes, state transitions in float32, and the names of
-            the tensors that hold NaN or infinity.
-
-        Raises:
-            InputError: A file cannot be read.
+            The model in the checkpoint's dtypes, state transitions in float32, and the names of the
+            tensors that hold NaN or infinity.
         """
         checkpoint, model = self.checkpoint, self.build()
         not_finite = []
@@ -98,12 +83,7 @@ class Plan:
 
 
 def make_plan(checkpoint: Checkpoint, kind: str | None, settings: dict[str, object]) -> Plan:
-    """Detect what a checkpoint is and check its names, dtypes and shapes.
-
-    Args:
-        checkpoint: The weights.
-        kind: The name of a source; None detects it.
-        settings: What the weights do not say.
+    """Detect the source of a checkpoint and check its names, dtypes and shapes.
 
     Raises:
         InputError: It is unknown or incomplete, or differs from the source's table.

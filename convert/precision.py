@@ -11,11 +11,7 @@ from .plan import first
 
 
 def cast(model: nn.Module, dtype: str) -> list[str]:
-    """Cast all weights but the state transitions, in place.
-
-    Returns:
-        The names of the weights with values too large for the dtype.
-    """
+    """Cast all weights but the state transitions in place; return the names of those too large."""
     weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
     overflown = []
     for name in list(weights):
@@ -29,19 +25,7 @@ def cast(model: nn.Module, dtype: str) -> list[str]:
 
 
 def quantize(model: nn.Module, bits: int, group_size: int) -> list[str]:
-    """Quantize every layer that can be, in place.
-
-    Args:
-        model: A model with float weights.
-        bits: Bits a weight, one of `BITS`.
-        group_size: Weights that share a scale, one of `GROUP_SIZES`.
-
-    Returns:
-        The layers that were left as they are, in words.
-
-    Raises:
-        InputError: No layer can be quantized.
-    """
+    """Quantize every layer that can be, in place; return the others, in words."""
     left: dict[int, list[str]] = {}
 
     def can_be(name: str, module: nn.Module) -> bool:

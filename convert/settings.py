@@ -15,16 +15,13 @@ def read_settings(
     """Read the settings of a conversion.
 
     Args:
-        file: The YAML file that the user named; None looks beside the weights for one with their
-            name, then for `convert.yaml`. A path to a tokenizer in it is relative to it.
+        file: A YAML file; None looks beside the weights for one with their name, then for
+            `convert.yaml`. A path to a tokenizer in it is relative to it.
         weights: The checkpoint's first file.
         overrides: `KEY=VALUE` each; they replace the file's.
 
     Returns:
         The settings, and the file that was read.
-
-    Raises:
-        InputError: The file is unreadable, or an override is malformed.
     """
     if file is None:
         beside = [weights.with_suffix(".yaml"), weights.with_name(FILE)]

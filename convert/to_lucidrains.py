@@ -27,11 +27,7 @@ ONE_WAY = ("kind", "ema", "settings", "set", "tokenizer", "quantize", "push", "v
 
 
 def to_lucidrains(options: Options) -> None:
-    """Write a model directory's weights as a state dict; .safetensors needs no torch.
-
-    Raises:
-        InputError: gateloop-transformer has no such model, or the file cannot be written.
-    """
+    """Write a model directory's weights as a state dict; .safetensors needs no torch."""
     for name in ONE_WAY:
         if getattr(options, name):
             raise InputError(f"--to: goes without --{'from' if name == 'kind' else name}")

@@ -24,19 +24,12 @@ ONE_BY_ONE = 64  # at this length also token by token, as text is generated
 
 @dataclass(frozen=True)
 class Comparison:
-    """The difference of two arrays of logits or hidden states.
+    """The difference of two arrays of logits or hidden states."""
 
-    Args:
-        name: The arrays compared.
-        largest: Largest absolute difference over the source's largest absolute value.
-        mean: Mean absolute difference over the same.
-        agreement: Share of positions with the same argmax.
-    """
-
-    name: str
-    largest: float
-    mean: float
-    agreement: float
+    name: str  # arrays compared
+    largest: float  # largest absolute difference over the source's largest absolute value
+    mean: float  # mean absolute difference over the same
+    agreement: float  # share of positions with the same argmax
 
     def __str__(self) -> str:
         return f"{self.name:<24} {self.largest:>10.2e} {self.mean:>10.2e} {self.agreement:>10.2%}"
@@ -47,17 +40,11 @@ HEADING = f"{'':<24} {'max diff':>10} {'mean diff':>10} {'argmax':>10}"
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a verification.
+    """The result of a verification."""
 
-    Args:
-        logits: One comparison a length.
-        layers: One a layer, the first layer first; empty if the logits are close enough.
-        tolerance: The largest difference that passes.
-    """
-
-    logits: list[Comparison]
-    layers: list[Comparison]
-    tolerance: float
+    logits: list[Comparison]  # one comparison per length
+    layers: list[Comparison]  # one per layer, in order; empty if the logits are close enough
+    tolerance: float  # largest difference that passes
 
     @property
     def passed(self) -> bool:
@@ -149,16 +136,11 @@ def verify(
     source: Reference,
     tolerance: float = TOLERANCE,
 ) -> Report:
-    """Compare a model with its source on random tokens.
-
-    Args:
-        model: Ours, with float32 weights.
-        args: Its arguments.
-        source: The source's own model.
-        tolerance: The largest difference that passes, relative to the largest logit.
+    """Compare a model with float32 weights with its source's own model, on random tokens.
 
     Returns:
-        Comparisons of the logits at each length, and of each layer at the first that fails.
+        Comparisons of the logits at each length, and of each layer at the first that fails. The
+        tolerance is relative to the largest logit.
     """
     results: list[Comparison] = []
     layers: list[Comparison] = []

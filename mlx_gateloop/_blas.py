@@ -18,12 +18,9 @@ TOO_LATE = "MLX was imported first: import mlx_gateloop before mlx"
 
 
 def connect(folders: Iterable[str]) -> None:
-    """Connect the bridge, once; `library` or `reason` then hold the result.
+    """Connect the bridge in the package's folders, once; `library` or `reason` hold the result.
 
     It is optional, so no error may escape.
-
-    Args:
-        folders: Where the package's files are; an editable installation has several folders.
     """
     global library, reason
     if not (library or reason):

@@ -20,8 +20,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        The exit code: 0 done (or what the command returns), 2 the user's input was wrong (one
-        line on stderr), 130 interrupted.
+        The exit code: 0 done (or what the command returns), 2 the user's input was wrong (one line
+        on stderr), 130 interrupted.
     """
     code, line = run(sys.argv[1:] if argv is None else argv)
     if line:
@@ -31,11 +31,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(argv: list[str], world: "World | None" = None) -> tuple[int, str]:
-    """Run a command as `main` does; returns its exit code and its last line for stderr.
+    """Run a command as `main` does; return its exit code and its last line for stderr.
 
-    Args:
-        argv: The command line.
-        world: The ranks that run it together; None is this process alone.
+    `world` holds the ranks that run it together; None is this process alone.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # text may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -18,11 +18,7 @@ MOST_JSON_BYTES = 4 * 2**20  # layers of a quantized model may have an entry eac
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a file of `key: value` lines; an empty one has none.
-
-    Raises:
-        InputError: The file is unreadable, or something else; one line names its line.
-    """
+    """Read a file of `key: value` lines; an empty one has none."""
     try:
         tree = parse_yaml(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -40,7 +36,7 @@ def parse_yaml(text: str) -> Any:
     """Parse YAML.
 
     Raises:
-        ValueError: The text is not YAML; the message names the line, if one is to blame.
+        ValueError: The text is not YAML; the message names the line if it is known.
     """
     try:
         return yaml.safe_load(text)
@@ -54,15 +50,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_json(path: Path, most: int = MOST_JSON_BYTES) -> dict[str, Any]:
-    """Read a regular JSON file that holds an object.
-
-    Args:
-        path: The file.
-        most: Bytes of the largest file that is read.
-
-    Raises:
-        InputError: The file is unreadable, or something else.
-    """
+    """Read a regular JSON file of at most `most` bytes that holds an object."""
     try:
         size = path.stat().st_size
         if not path.is_file():  # reading a FIFO would not end
@@ -82,11 +70,7 @@ def read_json(path: Path, most: int = MOST_JSON_BYTES) -> dict[str, Any]:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a file that has a JSON object in every line; a last line without its end is left out.
-
-    Raises:
-        InputError: It has something else.
-    """
+    """Read a file that has a JSON object in every line; a last line without its end is left out."""
     *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
     records = []
     for number, line in enumerate(lines, 1):
@@ -118,9 +102,7 @@ def raises_input_error(cls: type[T]) -> type[T]:
 def first_problem(error: ValidationError, cls: type) -> str:
     """Describe the first failure in one line: the dotted key, what it must be, what it is.
 
-    Args:
-        error: The failure to validate `cls`.
-        cls: A dataclass, which may have others as fields.
+    `cls` is a dataclass, which may have others as fields.
     """
     problem = error.errors(include_url=False)[0]
     *section, name = problem["loc"] or ("",)

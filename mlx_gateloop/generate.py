@@ -52,9 +52,6 @@ def sampler(
 ) -> tuple[Callable[[mx.array], mx.array], list[Callable[[mx.array, mx.array], mx.array]]]:
     """Make a sampler with random numbers of its own.
 
-    Args:
-        sampling: How the next token is drawn.
-
     Returns:
         A function from log probabilities `[B, vocabulary]` to tokens `[B]`, and mlx-lm's functions
         of recent tokens and logits that come before it.

@@ -227,12 +227,7 @@ def _wrap(tokenizer: Tokenizer, **special: str) -> "PreTrainedTokenizerFast":
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """Split a text into what each of its tokens adds.
-
-    Args:
-        tokenizer: Anything with `decode`.
-        ids: Of the tokens. The bytes of a letter that several share are with the last of them.
-    """
+    """Split a text into what each token adds; a letter's bytes belong to its last token."""
     texts, known, done = [], 0, 0  # tokens before `done` are in texts; from `known` on is context
     for end in range(1, len(ids) + 1):
         context = tokenizer.decode(ids[known:done])
@@ -245,10 +240,6 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 
 
 def stop_token_ids(tokenizer: Any) -> list[int]:
-    """The ids that end a generation: the end of the text and, if there is one, of a chat turn.
-
-    Args:
-        tokenizer: A transformers or mlx-lm tokenizer.
-    """
+    """Return the ids that end a generation: the end of the text and of a chat turn."""
     vocabulary = tokenizer.get_vocab()
     return [vocabulary[token] for token in (tokenizer.eos_token, TURN_END) if token in vocabulary]

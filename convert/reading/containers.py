@@ -26,24 +26,15 @@ Tree = Mapping[str, Any]  # of trees and `Stored`; files may hold anything else 
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in a file.
-
-    Args:
-        shape: Its shape.
-        dtype: Its dtype's name, such as "float32".
-        load: Reads its values.
-    """
+    """A tensor in a file."""
 
     shape: tuple[int, ...]
-    dtype: str
-    load: Callable[[], mx.array]
+    dtype: str  # its name, such as "float32"
+    load: Callable[[], mx.array]  # reads its values
 
 
 def read(path: Path) -> Tree:
-    """Read a file of weights.
-
-    Args:
-        path: A file with a suffix of `READERS`.
+    """Read a file of weights with a suffix of `READERS`.
 
     Raises:
         InputError: It is unreadable, damaged or unsafe.
@@ -96,11 +87,7 @@ SAFE_TORCH = (2, 6)  # earlier, `weights_only` could be circumvented (CVE-2025-3
 
 
 def import_torch(path: Path) -> Any:
-    """Import torch for a file in its format.
-
-    Raises:
-        InputError: torch is not installed.
-    """
+    """Import torch for a file in its format."""
     try:
         import torch
     except ImportError:

@@ -39,19 +39,12 @@ STANDARD_FILES = (
 
 @dataclass
 class Checkpoint:
-    """A state dict in one file or more, of which one is open at a time.
+    """A state dict in one file or more, of which one is open at a time."""
 
-    Args:
-        origin: Its name as the user gave it.
-        directory: The directory of its files.
-        files: The files of weights.
-        ema: Take the averaged copy of the weights.
-    """
-
-    origin: str
-    directory: Path
-    files: list[Path]
-    ema: bool = False
+    origin: str  # its name as the user gave it
+    directory: Path  # where the files are
+    files: list[Path]  # weights
+    ema: bool = False  # take the averaged copy of the weights
     shapes: dict[str, tuple[int, ...]] = field(init=False, default_factory=dict)
     dtypes: dict[str, str] = field(init=False, default_factory=dict)
     notes: list[str] = field(init=False, default_factory=list)
@@ -70,11 +63,7 @@ class Checkpoint:
             raise InputError(f"{self.origin}: holds no tensors; give the file with the weights")
 
     def tensor(self, name: str) -> mx.array:
-        """Read a tensor in the dtype it is stored in.
-
-        Raises:
-            InputError: Its data cannot be read.
-        """
+        """Read a tensor in the dtype it is stored in."""
         file = self._file_of[name]
         try:
             array = self._tensors(file)[name].load()
@@ -110,14 +99,9 @@ class Checkpoint:
 
 
 def find(source: str, ema: bool = False) -> Checkpoint:
-    """Find the checkpoint that a user names.
+    """Find the checkpoint that a user names: a file, a directory, or a hub id `owner/name`.
 
-    Args:
-        source: A file, a directory, or a hub id `owner/name`.
-        ema: Take the averaged copy of the weights.
-
-    Raises:
-        InputError: There is none, or it cannot be read.
+    With `ema`, the averaged copy of the weights is taken.
     """
     path = Path(source).expanduser()
     if path.is_dir():
@@ -183,11 +167,6 @@ def _download(hub_id: str) -> Path:
 
 def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[str]]:
     """Extract the state dict from a file's content, its names without prefixes.
-
-    Args:
-        tree: Nested mappings with `Stored` leaves.
-        ema: Take the averaged copy.
-        file: The file.
 
     Returns:
         The tensors by name, nested names joined by dots, and notes on what was chosen.

@@ -21,15 +21,7 @@ SOURCES: dict[str, Source[Any]] = {
 
 
 def detect(shapes: Shapes, kind: str | None = None) -> Source[Any]:
-    """Find the source of a checkpoint.
-
-    Args:
-        shapes: The shapes of its tensors by name.
-        kind: A key of SOURCES; None tries each source.
-
-    Raises:
-        InputError: No source has such names.
-    """
+    """Find the source with these names and shapes of tensors, or by a key of SOURCES."""
     if kind is not None:
         return SOURCES[kind]
     for source in SOURCES.values():

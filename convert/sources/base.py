@@ -26,16 +26,12 @@ Tensor = Callable[[str], mx.array]  # the tensor of this name
 
 @dataclass(frozen=True)
 class Inference(Generic[Args]):
-    """A model's arguments, from a checkpoint's shapes and the user's settings.
+    """A model's arguments, from a checkpoint's shapes and the user's settings."""
 
-    Args:
-        args: ModelArgs for a language model, LayerArgs for a single layer.
-        inferred: Facts that the names and shapes imply, in words.
-        assumed: Defaults taken where neither they nor a setting say anything.
-    """
-
-    args: Args
+    args: Args  # ModelArgs for a language model, LayerArgs for a single layer
+    # facts that the names and shapes imply, in words
     inferred: list[str] = field(default_factory=list)
+    # defaults for what neither they nor a setting say
     assumed: list[str] = field(default_factory=list)
 
 
@@ -70,7 +66,7 @@ class Source(ABC, Generic[Args]):
 
         Raises:
             InputError: The variant cannot be expressed, a setting is unknown or impossible, or the
-                checkpoint is not of this source.
+                checkpoint is of another source.
         """
 
     @abstractmethod
@@ -79,16 +75,7 @@ class Source(ABC, Generic[Args]):
 
     @abstractmethod
     def reference(self, args: Args, settings: Settings, tensor: Tensor) -> Reference:
-        """Build the source's own model.
-
-        Args:
-            args: As `infer` returned them.
-            settings: As `infer` took them.
-            tensor: Reads the checkpoint.
-
-        Raises:
-            InputError: A package is missing, or the package cannot build such a model.
-        """
+        """Build the source's own model; `tensor` reads the checkpoint."""
 
     def error(self, problem: str) -> InputError:
         """An error whose message begins with the name of the source."""
@@ -131,7 +118,7 @@ def missing_package(error: ImportError, packages: str) -> InputError:
 
 
 def depth(shapes: Shapes, pattern: str) -> int:
-    """The number of layers: `pattern` with 0, 1, 2, ... in place of {} names a tensor.
+    """Count the layers: `pattern` with 0, 1, 2, ... in place of {} names a tensor.
 
     Raises:
         InputError: A layer in between is missing.

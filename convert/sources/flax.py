@@ -188,13 +188,7 @@ def _gates(source: str, ours: str, is_tied: bool) -> list[Rule]:
 
 
 class FlaxReference:
-    """The package's model; see `Reference`.
-
-    Args:
-        model: A GatedLinearRNNLM.
-        parameters: Its tree of parameters.
-        layers: Their number.
-    """
+    """The package's GatedLinearRNNLM with its parameters and number of layers; see `Reference`."""
 
     def __init__(self, model: Any, parameters: dict[str, Any], layers: int) -> None:
         import jax

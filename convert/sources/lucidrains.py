@@ -115,18 +115,10 @@ class Lucidrains(Source[ModelArgs]):
     def state_dict(
         self, weight: Tensor, args: ModelArgs, dtype: str | None = None
     ) -> dict[str, mx.array]:
-        """Our weights in the names and shapes of the package: the table read backwards.
+        """Return our weights in the names and shapes of the package: the table read backwards.
 
-        State transitions, which we store in float32, take the dtype of the other weights where
-        that loses no bit: they had it before their conversion.
-
-        Args:
-            weight: Our weight of a name.
-            args: The model's arguments.
-            dtype: Cast to it; None keeps what is stored.
-
-        Raises:
-            InputError: The package has no such model.
+        State transitions, which we store in float32, take the dtype of the other weights where that
+        loses no bit: they had it before their conversion. A `dtype` casts all weights.
         """
         if problem := self.mismatch(args):
             raise InputError(f"--to {self.kind}: this model cannot be one: {problem}")

@@ -125,12 +125,7 @@ def _layer(source: str, ours: str, args: ModelArgs) -> list[Rule]:
 
 
 class PaperReference:
-    """The paper's model on its own weights; see `Reference`.
-
-    Args:
-        args: The model's shape.
-        weights: Its state dict, float64.
-    """
+    """The paper's model on its own float64 weights; see `Reference`."""
 
     def __init__(self, args: ModelArgs, weights: dict[str, Floats]) -> None:
         self._args = args

@@ -22,11 +22,9 @@ def load_weights(model: Any, tensor: Tensor) -> None:
 
 
 class TorchReference:
-    """A torch module; see `Reference`.
+    """A torch module with its weights, from tokens to logits or from activations; see `Reference`.
 
-    Args:
-        model: A torch module with its weights; from tokens to logits, or from activations.
-        blocks: Its submodules whose outputs are the hidden states.
+    The outputs of its submodules `blocks` are the hidden states.
     """
 
     def __init__(self, model: Any, blocks: Sequence[Any]) -> None:

@@ -25,17 +25,11 @@ class Transform:
 
 @dataclass(frozen=True)
 class Rule:
-    """A row of a source's table.
+    """A row of a source's table."""
 
-    Args:
-        source: Names in the checkpoint.
-        ours: Names of our parameters.
-        transform: From the source's arrays to ours, in the order of the names.
-    """
-
-    source: tuple[str, ...]
-    ours: tuple[str, ...]
-    transform: Transform
+    source: tuple[str, ...]  # names in the checkpoint
+    ours: tuple[str, ...]  # names of our parameters
+    transform: Transform  # from the source's arrays to ours, in the order of the names
 
     def forward(self, arrays: Arrays) -> list[mx.array]:
         """Our arrays from the source's."""

@@ -19,17 +19,11 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Candidate:
-    """Runs to time; each returns when its work is done.
+    """Runs to time; each returns when its work is done."""
 
-    Args:
-        forward: The computation.
-        gradient: Its gradients for a given cotangent, including the forward pass.
-        is_mlx: True if MLX allocates its memory.
-    """
-
-    forward: Run
-    gradient: Run
-    is_mlx: bool = True
+    forward: Run  # the computation
+    gradient: Run  # its gradients for a given cotangent, including the forward pass
+    is_mlx: bool = True  # MLX allocates its memory
 
 
 def mlx_arrays(arrays: Sequence[Any]) -> list[mx.array]:

@@ -92,13 +92,7 @@ def mlx_models() -> dict[str, nn.Module]:
 
 
 def torch_model(width: int, depth: int, ff_mult: int) -> Any:
-    """gateloop-transformer's language model; its embedding and head are not shared.
-
-    Args:
-        width: Width of the model.
-        depth: Number of blocks.
-        ff_mult: Inner width of the feed-forward network over `width`.
-    """
+    """gateloop-transformer's language model; its embedding and head are not shared."""
     import torch
     from gateloop_transformer import Transformer
 

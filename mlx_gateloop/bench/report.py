@@ -13,13 +13,7 @@ PEERS = {"jax": "jax", "torch": "torch", "gateloop-transformer": "gateloop_trans
 
 
 class Report:
-    """A report that grows by sections.
-
-    Args:
-        name: `ops`, `model` or `train`; names the file.
-        directory: Folder of `<name>.md`; None only prints.
-        quick: Small sizes.
-    """
+    """A report that grows by sections, in `directory`/`name`.md or printed only."""
 
     def __init__(self, name: str, directory: Path | None, quick: bool = False) -> None:
         self.quick = quick
@@ -38,13 +32,7 @@ class Report:
 
 
 def write_report(name: str, quick: bool = False, directory: Path | None = None) -> None:
-    """Measure and print the tables of `gateloop bench NAME`.
-
-    Args:
-        name: One of `REPORTS`.
-        quick: Small sizes, seconds instead of minutes.
-        directory: Folder for the Markdown; created if missing.
-    """
+    """Measure and print the tables of `gateloop bench NAME`; `quick` takes small sizes."""
     import mlx.core as mx  # slow to import, as are the parts
 
     from mlx_gateloop.io.machine import facts

@@ -57,13 +57,7 @@ Seconds = Callable[[Work], float]  # infinite where the GPU refuses
 
 
 class Within:
-    """Measurements until a time is up; then all work takes infinitely long.
-
-    Args:
-        seconds: Times work.
-        limit: Seconds from now.
-        clock: Gives the seconds.
-    """
+    """Measurements until `limit` seconds have passed; then all work takes infinitely long."""
 
     def __init__(
         self, seconds: Seconds, limit: float, clock: Callable[[], float] = time.perf_counter
@@ -122,11 +116,7 @@ def _best(timed: Callable[[Choice], float], choices: Iterable[Choice], usual: Ch
 
 
 def tune_this_gpu() -> str:
-    """Measure this machine's GPU, keep the tuning and describe it.
-
-    Raises:
-        InputError: There is no GPU.
-    """
+    """Measure this machine's GPU, store the tuning and describe it."""
     reasons = {name: BACKENDS[name].why_missing() for name in ("metal", "cuda")}
     platform = next((name for name, reason in reasons.items() if reason is None), None)
     if platform is None:
@@ -147,11 +137,7 @@ def tune_this_gpu() -> str:
 
 
 def keep(device: str, tuning: Tuning) -> Path:
-    """Add a device's tuning to the file of tunings, and return its path.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Add a device's tuning to the file of tunings, and return its path."""
     path = tunings_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -11,20 +11,15 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 class Command(NamedTuple):
     """A row of the table of commands.
 
-    Args:
-        module: The module in this package, imported when the command is called. Its
-            `add_arguments` adds the arguments to the command's parser, and sets `run` to a function
-            of the parsed arguments. `run` returns the exit code, or None for 0, and raises
-            InputError for what the user has to correct.
-        summary: Its purpose, in lower case.
-        example: A line to type.
-        extra: The extra that it needs whatever its arguments; `cli` checks it before the run.
+    The module in this package is imported when the command is called. Its `add_arguments` adds the
+    arguments to the command's parser, and sets `run` to a function of the parsed arguments. `run`
+    returns the exit code, or None for 0, and raises InputError for what the user has to correct.
     """
 
     module: str
-    summary: str
-    example: str
-    extra: str = ""
+    summary: str  # its purpose, in lower case
+    example: str  # a line to type
+    extra: str = ""  # needed whatever the arguments; `cli` checks it before the run
 
 
 COMMANDS = {

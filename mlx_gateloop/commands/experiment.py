@@ -11,17 +11,11 @@ from mlx_gateloop.experiments.variants import VARIANTS
 
 
 class Name(NamedTuple):
-    """A row of the table of experiments.
+    """A row of the table of experiments."""
 
-    Args:
-        summary: Its purpose.
-        example: Options to type after `gateloop experiment NAME`.
-        presets: Its presets, with how long they take.
-    """
-
-    summary: str
-    example: str
-    presets: str = ""
+    summary: str  # its purpose
+    example: str  # options to type after `gateloop experiment NAME`
+    presets: str = ""  # with how long they take
 
 
 NAMES = {

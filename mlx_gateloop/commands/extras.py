@@ -18,14 +18,7 @@ def missing() -> dict[str, list[str]]:
 
 
 def check(extra: str) -> None:
-    """Raise if an extra is not completely installed.
-
-    Args:
-        extra: Its name; empty for a command that needs none.
-
-    Raises:
-        InputError: Something is missing; the message says how to install it.
-    """
+    """Raise if an extra is not completely installed, saying how to install it; "" needs nothing."""
     if absent := missing().get(extra):
         raise InputError(f"{', '.join(absent)}: not installed; {_install(extra)}")
 

@@ -70,11 +70,7 @@ def add_settings(command: argparse._ActionsContainer, text: str) -> None:
 
 
 def settings(arguments: list[str], example: str) -> dict[str, object]:
-    """Parse `--set KEY=VALUE` arguments; each value is YAML.
-
-    Raises:
-        InputError: An argument has no `=`, or its value is not YAML.
-    """
+    """Parse `--set KEY=VALUE` arguments; each value is YAML."""
     from mlx_gateloop.configuration import parse_yaml
 
     values = {}

@@ -19,32 +19,20 @@ BACKENDS = ("ring", "jaccl", "jaccl-ring", "nccl")
 
 @dataclass(frozen=True)
 class Host:
-    """The machine of a rank.
+    """The machine of a rank."""
 
-    Args:
-        ssh: The name to reach it by ssh; 127.0.0.1 is this machine, without ssh.
-        ips: Addresses at which its rank listens.
-        rdma: For JACCL: the devices that lead to each rank, None for itself.
-    """
-
-    ssh: str
-    ips: tuple[str, ...]
-    rdma: tuple[Any, ...] = ()
+    ssh: str  # name to reach it; 127.0.0.1 is this machine, without ssh
+    ips: tuple[str, ...]  # addresses at which its rank listens
+    rdma: tuple[Any, ...] = ()  # for JACCL: the devices that lead to each rank, None for itself
 
 
 @dataclass(frozen=True)
 class Hostfile:
-    """The machines of a launch, as in a hostfile of `mlx.launch`.
+    """The machines of a launch, as in a hostfile of `mlx.launch`."""
 
-    Args:
-        hosts: The machine of each rank.
-        backend: MLX's engine.
-        envs: Variables for all ranks, `NAME=VALUE`.
-    """
-
-    hosts: list[Host]
-    backend: str = "ring"
-    envs: tuple[str, ...] = ()
+    hosts: list[Host]  # machine of each rank
+    backend: str = "ring"  # MLX's engine
+    envs: tuple[str, ...] = ()  # variables for all ranks, `NAME=VALUE`
 
     @property
     def is_here(self) -> bool:
@@ -57,11 +45,7 @@ class Hostfile:
         return [[f"{ip}:{next(ports)}" for ip in host.ips] for host in self.hosts]
 
     def variables(self, rank: int, port: int) -> tuple[dict[str, str], dict[str, str]]:
-        """The variables from which MLX's engine on a rank learns of the others.
-
-        Args:
-            rank: The rank.
-            port: The first port.
+        """Return the variables by which MLX's engine on a rank finds the others.
 
         Returns:
             Values by name, and contents of files by the names of the variables for their paths.
@@ -85,11 +69,7 @@ def local_hosts(count: int) -> Hostfile:
 
 
 def read_hostfile(path: Path) -> Hostfile:
-    """Read a hostfile of mlx.launch.
-
-    Raises:
-        InputError: An unreadable file, or a host whose name or addresses cannot be right.
-    """
+    """Read a hostfile of mlx.launch."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         content = content if isinstance(content, dict) else {"hosts": content}
@@ -142,11 +122,7 @@ def free_ports(count: int) -> int:
 
 
 def require_free(address: str, port: int) -> None:
-    """Require that a rank can listen there; MLX would share a port with another program.
-
-    Raises:
-        InputError: It cannot.
-    """
+    """Require that a rank can listen there; MLX would share a port with another program."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -29,30 +29,17 @@ SSH = ("ssh", "-o", "BatchMode=yes", "-o", "LogLevel=QUIET")
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a launch.
-
-    Args:
-        hostfile: The machine of each rank, and MLX's engine.
-        port: The first rank's port; None takes free ones if all ranks are here.
-        python: The interpreter on each machine.
-        limit: Seconds that an exchange may wait for other ranks.
-        start_limit: Seconds in which all ranks must have joined.
-    """
+    """The settings of a launch."""
 
     hostfile: Hostfile
-    port: int | None
-    python: str
-    limit: float
-    start_limit: float
+    port: int | None  # the first rank's; None takes free ones if all ranks are here
+    python: str  # interpreter on each machine
+    limit: float  # seconds that an exchange may wait for other ranks
+    start_limit: float  # seconds in which all ranks must have joined
 
 
 def launch(settings: Settings, argv: list[str], restarts: int) -> int:
-    """Run a `gateloop` command on all ranks.
-
-    Args:
-        settings: Where and how.
-        argv: The command.
-        restarts: Number of times that a run which lost a rank is continued.
+    """Run a `gateloop` command on all ranks; continue it `restarts` times after it lost a rank.
 
     Returns:
         The exit code: 0 done on all ranks, 2 wrong input on one, 130 interrupted, 1 failed.
@@ -67,13 +54,7 @@ def launch(settings: Settings, argv: list[str], restarts: int) -> int:
 
 
 class Rank:
-    """A rank's process, and what it has reported.
-
-    Args:
-        number: The rank.
-        host: Its machine.
-        words: The command line of the process.
-    """
+    """A rank's process, and what it has reported; `words` is its command line."""
 
     def __init__(self, number: int, host: Host, words: list[str]) -> None:
         self.name = f"rank {number} on {host.ssh}"

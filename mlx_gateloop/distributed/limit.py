@@ -8,11 +8,10 @@ from math import inf
 
 
 class TimeLimit:
-    """A limit for each block that runs under it; MLX releases the interpreter while it waits.
+    """A limit of seconds for each block that runs under it.
 
-    Args:
-        seconds: Longest time of a block.
-        expired: What a thread calls then, with the block's name; it should end the process.
+    MLX releases the interpreter while it waits, so a thread can then call `expired` with the
+    block's name, which should end the process.
     """
 
     def __init__(self, seconds: float, expired: Callable[[str], object]) -> None:

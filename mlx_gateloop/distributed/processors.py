@@ -7,14 +7,10 @@ from mlx_gateloop import _blas
 
 
 def pin_cpus(place: int, places: int) -> None:
-    """Keep this process to its share of the processors that it may use (Linux).
+    """Pin this process to its share of the processors (Linux), 0 to places - 1.
 
     An operation of ours starts a thread for each of them; those of several processes would wait for
     each other. A container's quota is not seen.
-
-    Args:
-        place: The number of the share, from 0.
-        places: Number of shares.
     """
     if hasattr(os, "sched_setaffinity"):
         every = sorted(os.sched_getaffinity(0))

@@ -49,11 +49,7 @@ class World:
         self.number, self.place = divmod(self.rank, sequence)
 
     def with_sequences_over(self, ranks: int) -> "World":
-        """The same ranks, of which that many share a sequence.
-
-        Raises:
-            InputError: They do not divide into groups of so many.
-        """
+        """Return a copy with sequence parallelism of this degree."""
         if self.size % ranks:
             raise InputError(
                 f"sequence_parallel: {ranks} ranks for a sequence do not divide the run's "
@@ -81,11 +77,9 @@ class World:
         return gathered[first : first + self.sequence]
 
     def sum(self, array: mx.array, purpose: str) -> mx.array:
-        """Sum an array over the ranks; the sums are equal on all of them to the last bit.
+        """Sum an array over the ranks, equal on all of them to the last bit.
 
-        Args:
-            array: An array of the same shape and dtype on every rank.
-            purpose: The exchange, for the message if it fails.
+        The array has the same shape and dtype on every rank; errors name the purpose.
 
         Raises:
             PeerLost: Another rank has gone.
@@ -107,11 +101,7 @@ class World:
             mx.async_eval(arrays)
 
     def gather(self, value: object, purpose: str) -> list[Any]:
-        """Gather a JSON value of each rank, in their order.
-
-        Raises:
-            PeerLost: Another rank has gone.
-        """
+        """Gather a JSON value of each rank, in their order."""
         if self.size == 1:
             return [value]
         text = json.dumps(value).encode()
@@ -131,14 +121,7 @@ class World:
         return bool(self.sum(mx.array(float(flag)), purpose).item())
 
     def assert_equal(self, facts: dict[str, Any]) -> None:
-        """Require the same facts on all ranks.
-
-        Args:
-            facts: JSON values by name.
-
-        Raises:
-            InputError: Another rank's differ from the first one's.
-        """
+        """Require the same JSON values on all ranks; the error names the first that differs."""
         first, *others = self.gather(facts, "comparison of the ranks")
         for rank, other in enumerate(others, 1):
             for name, value in first.items():
@@ -150,11 +133,7 @@ class World:
 
     @contextmanager
     def waiting(self, purpose: str) -> Iterator[None]:
-        """Limit a block that waits for other ranks.
-
-        Raises:
-            PeerLost: Another rank has gone.
-        """
+        """Limit a block that waits for other ranks; raise PeerLost if one has gone."""
         try:
             with self._limit(purpose):
                 yield

@@ -25,10 +25,6 @@ def check(directory: Path) -> None:
     """Reject a model directory that would block its reader, or fill the memory.
 
     Only names and headers are read, and nothing of the model's size is made.
-
-    Raises:
-        InputError: Something is no file or folder, a file that is read whole is too large, the
-            weights are of a smaller model than config.json, or the model does not fit.
     """
     try:
         _check_files(directory)

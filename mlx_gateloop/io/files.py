@@ -21,16 +21,13 @@ from mlx_gateloop.errors import InputError, one_line
 def replacing(path: str | os.PathLike[str], keep: Path | None = None) -> Iterator[Path]:
     """Yield a path beside `path` to write to; after the block it takes `path`'s place.
 
-    If the block raises, what was at `path` stays and what was written goes. A killed process
+    If the block raises, what was at `path` stays and what was written is deleted. A killed process
     leaves what it had written; `sweep` deletes that.
 
     Args:
         path: The file; its directory must exist. The yielded path has the same suffix, by which
             several writers choose a format.
         keep: The name that the replaced file takes; None deletes it.
-
-    Raises:
-        OSError: The file cannot be put in its place.
     """
     path = Path(path)
     # A name of its own, as two threads or processes may write the same file.
@@ -53,15 +50,9 @@ _STAGING = ".making-"  # the folder beside a target; no error names it
 def staged(target: Path) -> Iterator[Path]:
     """Yield a path beside the target; the directory or file made there replaces it afterwards.
 
-    After an exception in the block, the target is as it was. What a killed process leaves, the
-    next one with the same target deletes. Unlike `mlx_gateloop.save`, which adds to a directory,
-    this leaves nothing of an older one.
-
-    Args:
-        target: A directory or a file.
-
-    Yields:
-        A path of the same name that does not exist yet, in a new directory.
+    After an exception in the block, the target is as it was. What a killed process leaves, the next
+    one with the same target deletes. Unlike `mlx_gateloop.save`, which adds to a directory, this
+    leaves nothing of an older one.
 
     Raises:
         InputError: The disk is full, or the target cannot be replaced.
@@ -132,11 +123,7 @@ def sweep(directory: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or a directory's list of names, would survive a loss of power.
-
-    Raises:
-        OSError: The file cannot be written to the disk.
-    """
+    """Wait until a file, or a directory's list of names, would survive a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         if sys.platform == "darwin":  # fsync leaves the data in the drive's cache there
@@ -162,10 +149,6 @@ def locked(directory: Path, wait: bool = False) -> Iterator[None]:
 
     The kernel locks the directory itself: no lock file, nothing for a crash to leave behind, and
     the lock stays when the directory is renamed.
-
-    Args:
-        directory: An existing directory.
-        wait: Wait until nobody else holds it.
 
     Raises:
         InputError: Another process holds it, and `wait` is false.

@@ -90,11 +90,7 @@ def load_any(path_or_hub_id: str | os.PathLike[str]) -> tuple[nn.Module, Any]:
 
 
 def load_weights(directory: Path) -> nn.Module:
-    """Load the model of a directory as `load_any` does, and leave its tokenizer alone.
-
-    Raises:
-        InputError: There is no usable model.
-    """
+    """Load the model of a directory as `load_any` does, without its tokenizer."""
     from mlx_lm.utils import load_model as load_with_mlx_lm
 
     is_ours = _check(directory, with_tokenizer=False)
@@ -104,11 +100,7 @@ def load_weights(directory: Path) -> nn.Module:
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
-    """Load the model of a directory that `save` wrote, with or without a tokenizer.
-
-    Raises:
-        InputError: There is no usable model.
-    """
+    """Load the model of a directory that `save` wrote, with or without a tokenizer."""
     return _usable(load_weights(Path(path)), os.fspath(path))
 
 

@@ -43,11 +43,7 @@ def projection(cls: type[nn.Linear], inputs: int, outputs: int, bias: bool) -> n
 
 
 class Gates(nn.Module):
-    """A layer with a state transition; its weights lie among the layer's own.
-
-    Args:
-        args: The layer's shape.
-    """
+    """A layer with a state transition; its weights lie among the layer's own."""
 
     def __init__(self, args: LayerArgs) -> None:
         super().__init__()

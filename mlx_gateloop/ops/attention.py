@@ -48,11 +48,7 @@ def softmax_attention(q: mx.array, k: mx.array, v: mx.array, a: Planes) -> mx.ar
 def decay(a: Planes) -> Planes:
     """Compute D[n, m] = a_{m+1} ... a_n for m <= n, else 0.
 
-    Args:
-        a: Real and imaginary parts of transitions `[B, L, H, K]`.
-
-    Returns:
-        As many arrays `[B, L (n), L (m), H, K]`.
+    The parts of a are `[B, L, H, K]`, those of D `[B, L (n), L (m), H, K]`.
     """
     return tuple(_differentiable_decay(len(a))(*a))
 

@@ -51,12 +51,7 @@ BACKENDS = {
 
 
 def choose(name: str) -> Backend:
-    """Return the backend of this name; "auto" is the fastest for MLX's default device.
-
-    Raises:
-        ValueError: There is no backend of this name.
-        RuntimeError: This machine or installation lacks it.
-    """
+    """Return the backend of this name; "auto" is the fastest for MLX's default device."""
     name = ALIASES.get(name, name)
     check_choice("backend", name, ("auto", *BACKENDS))
     if name == "auto":  # called for every layer and token: query no backend but the candidates

@@ -34,10 +34,7 @@ class Blocks(NamedTuple):
 def all_blocks(q: mx.array, k: mx.array, a: Planes) -> list[Blocks]:
     """Return the blocks of 1, 2, 4, ... steps up to the chunk.
 
-    Args:
-        q: Queries of chunks `[..., steps, K]`, where steps is a power of two.
-        k: Keys.
-        a: Real and imaginary parts of transitions `[..., steps, K or 1]`.
+    q and k are `[..., steps, K]`, where steps is a power of two, and a is `[..., steps, K or 1]`.
     """
     levels = [Blocks(multiply(a, (q,)), widen((k,), len(a)), a)]
     while levels[-1].totals[0].shape[-2] > 1:
@@ -70,12 +67,12 @@ def scores(q: mx.array, k: mx.array, levels: list[Blocks]) -> mx.array:
 def gradients(
     q: mx.array, k: mx.array, a: Planes, levels: list[Blocks], dscores: mx.array, d: Blocks
 ) -> tuple[mx.array, mx.array, Planes]:
-    """Compute the gradients of q, k and a from those of all that a chunk hands on.
+    """Compute the gradients of q, k and a of the chunks, shaped as in `all_blocks`.
 
     Args:
-        q: Queries of the chunks `[..., steps, K]`.
+        q: Queries.
         k: Keys.
-        a: Real and imaginary parts of transitions `[..., steps, K or 1]`.
+        a: Real and imaginary parts of transitions.
         levels: What `all_blocks` returns for them.
         dscores: Gradient of the scores `[..., steps, steps]`; above the diagonal it is unused.
         d: Gradients of the last level.

@@ -13,14 +13,7 @@ from mlx_gateloop.ops.cpu import FLOATS, extension_on_cpu
 
 
 def gelu(x: mx.array) -> mx.array:
-    """Compute x Phi(x) with the exact normal distribution function Phi.
-
-    Args:
-        x: A real floating-point array.
-
-    Returns:
-        The same shape and dtype.
-    """
+    """Compute x Phi(x) with the exact normal distribution function Phi, in x's shape and dtype."""
     return _pointwise("gelu", nn.gelu, x)
 
 
@@ -35,17 +28,7 @@ def sigmoid(x: mx.array) -> mx.array:
 
 
 def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.array:
-    """Compute (x - mean) / sqrt(variance + eps) weight + bias over the last axis.
-
-    Args:
-        x: `[..., D]`, real.
-        weight: `[D]`.
-        bias: `[D]`.
-        eps: Added to the variance; keeps the quotient finite for constant x.
-
-    Returns:
-        x's shape and dtype.
-    """
+    """Compute (x - mean) / sqrt(variance + eps) weight + bias over the last axis `[..., D]`."""
     extension = extension_on_cpu()
     fits = x.size > 0 and weight.shape == bias.shape == x.shape[-1:]
     if extension is None or not fits or {a.dtype for a in (x, weight, bias)} != {mx.float32}:

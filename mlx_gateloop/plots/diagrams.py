@@ -19,12 +19,7 @@ ELEMENTS = 8  # of the scan that is drawn
 
 
 def parallel_scan(png_path: Path, elements: int = ELEMENTS) -> None:
-    """Draw the pairs that each doubling step of the scan combines.
-
-    Args:
-        png_path: The picture; an existing file is replaced.
-        elements: Steps of the sequence.
-    """
+    """Draw the pairs that each doubling step of the scan combines."""
     rows = combinations(elements)
     figure = new_figure(1.25 * elements + 1.2, 1.15 * len(rows) + 0.2)
     axes = figure.add_subplot()
@@ -82,9 +77,6 @@ def combinations(elements: int) -> list[list[tuple[int, int | None]]]:
     The input of element n is the n-th unit vector and transitions are 1, so that each state shows
     which inputs it contains.
 
-    Args:
-        elements: Steps of the sequence.
-
     Returns:
         For the inputs and after each step, per element: the first input in its span (the last is
         its own), and the element it was combined with in this step, if any.
@@ -110,9 +102,6 @@ def amplitude_activations(png_path: Path) -> None:
 
     The sigmoid is the operator's own. The stable exponential exp(-exp(-x)) of the LRU is drawn as
     it is, and shifted to 1/2 at 0 as in the paper.
-
-    Args:
-        png_path: The picture; an existing file is replaced.
     """
     x = np.linspace(-6, 6, 241, dtype=np.float32)
     exponential = np.exp(-np.exp(-x))

@@ -31,12 +31,7 @@ MOST_RANGES = 4  # more ranges over one another cannot be told apart
 
 
 def training_curves(log_path: Path, png_path: Path) -> None:
-    """Draw training and validation loss (nats per token) and the learning rate over steps.
-
-    Args:
-        log_path: A run's log.jsonl.
-        png_path: The picture; an existing file is replaced.
-    """
+    """Draw the losses (nats per token) and the learning rate of a run's log.jsonl."""
     records = read_json_lines(log_path)
     figure = new_figure(8, 4.5)
     loss_axes = figure.add_subplot(xlabel="step", ylabel="loss (nats per token)")
@@ -53,13 +48,7 @@ def training_curves(log_path: Path, png_path: Path) -> None:
 
 
 def learning(curves: Curves, measure: str, png_path: Path) -> None:
-    """Draw a measure on validation data over steps: the mean of runs, and the range of a few.
-
-    Args:
-        curves: The runs of each model.
-        measure: The name of the measure.
-        png_path: The picture; an existing file is replaced.
-    """
+    """Draw a measure on validation data over steps: the mean of runs, and the range of a few."""
     figure = new_figure(10, 4.5)
     axes = figure.add_subplot(xlabel="step", ylabel=f"validation {measure}")
     for line, runs in curves.items():
@@ -74,11 +63,7 @@ def compression(
 ) -> None:
     """Draw bits per byte of validation text over the bytes read, and over the time that it took.
 
-    Args:
-        curves: The runs of each model: steps and bits per byte.
-        bytes_per_step: Bytes that each of their steps reads.
-        seconds: The mean time of a model's step.
-        png_path: The picture; an existing file is replaced.
+    `seconds` is the mean time of a model's step.
     """
     figure = new_figure(12, 4.5)
     label = "validation bits per byte"
@@ -119,12 +104,7 @@ def _draw_with_range(
 
 
 def accuracies(values: Mapping[Line, Sequence[float]], png_path: Path) -> None:
-    """Draw the accuracy of every run as a dot, and each model's mean as a line.
-
-    Args:
-        values: Each model's accuracies.
-        png_path: The picture; an existing file is replaced.
-    """
+    """Draw the accuracy of every run as a dot, and each model's mean as a line."""
     figure = new_figure(8, 0.4 * len(values) + 1.2)
     axes = figure.add_subplot(xlabel="test accuracy")
     for row, (line, found) in enumerate(values.items()):
@@ -143,10 +123,7 @@ def accuracy_over_span(
 ) -> None:
     """Draw accuracy over the span of answers: the mean of runs, and the range of a few.
 
-    Args:
-        counts: Each model's runs: the numbers of answers and of correct ones, by span.
-        span: The name of the span.
-        png_path: The picture; an existing file is replaced.
+    The counts of a run are the numbers of answers and of correct ones, by span.
     """
     figure = new_figure(10, 4.5)
     axes = figure.add_subplot(xlabel=span, ylabel="test accuracy")
@@ -172,12 +149,7 @@ def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
     """Draw the state transitions of one sequence: a row per layer, channels from top to bottom.
 
     The last row shows averages over channels: the mean of |a|, and the direction of the mean of
-    exp(i arg a).
-
-    Args:
-        trace: The transitions.
-        marks: Positions to mark, such as resets.
-        png_path: The picture; an existing file is replaced.
+    exp(i arg a). `marks` are positions to mark, such as resets.
     """
     layers = trace.layers
     figure = new_figure(11, 1.5 * layers + 3)

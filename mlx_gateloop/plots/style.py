@@ -60,10 +60,7 @@ def add_ranked_legend(
 ) -> None:
     """Put a legend beside the axes, its names in the order of their lines from the top.
 
-    Args:
-        figure: The figure.
-        axes: The axes with the lines.
-        height: The height of a line by its values; default: its end.
+    `height` gives the height of a line by its values; default: its end.
     """
     lines = [line for line in axes.lines if not str(line.get_label()).startswith("_")]
     ranked = sorted(lines, key=lambda line: -height(line.get_ydata()))

@@ -27,11 +27,7 @@ def checked_tokens(model: nn.Module, tokens: Tokens) -> np.ndarray:
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse layers that know places: without a token, the places of the others would change.
-
-    Raises:
-        ValueError: There is such a layer.
-    """
+    """Reject layers that know positions, which would change without a token."""
     from mlx_lm.models.cache import ArraysCache
 
     if isinstance(model, Model):

@@ -132,20 +132,14 @@ def gate_loop(given: Arguments, _: Names, __: nn.Module) -> Report:
 
 @dataclass(frozen=True)
 class Hook:
-    """One recurrence.
+    """One recurrence."""
 
-    Args:
-        report: Makes a report of arguments in which the inputs are those of many tokens.
-        inputs: Names of the arguments `[1, length, ...]`, or `[1, ...]` of one token. The first is
-            never None.
-        constants: Names of the others that it takes.
-        axis: Of the inputs' length, but of the mask's.
-    """
-
+    # makes a report of arguments in which the inputs are those of many tokens
     report: Callable[[Arguments, Names, Any], Report]
+    # names of arguments `[1, length, ...]`, or `[1, ...]` of a token; the first is never None
     inputs: tuple[str, ...]
-    constants: tuple[str, ...] = ()
-    axis: int = 1
+    constants: tuple[str, ...] = ()  # names of the others that it takes
+    axis: int = 1  # of the inputs' length, but not of the mask's
 
 
 GATE = ("A_log", "dt_bias")
@@ -167,11 +161,7 @@ GATE_LOOP = Hook(gate_loop, ("first", "second", "query", "key", "value", "mask")
 class Call:
     """One call of a recurrence; its report is not computed yet.
 
-    Args:
-        hook: The recurrence.
-        given: Arguments by name.
-        names: Of the module that defines the recurrence.
-        module: The module that called.
+    `names` are those of the module that defines the recurrence, `module` is the caller.
     """
 
     def __init__(self, hook: Hook, given: Arguments, names: Names, module: Any) -> None:

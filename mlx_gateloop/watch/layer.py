@@ -10,35 +10,23 @@ from mlx_gateloop.watch.pyramid import Pyramid, Window
 
 @dataclass(frozen=True)
 class Columns:
-    """New tokens of one layer.
+    """New tokens of one layer."""
 
-    Args:
-        rate: -log|a|, float32 `[tokens, ...]`.
-        phase: arg a of the same shape; None for real transitions.
-        reads: Queries, keys and the rest that `full_row` takes, `[tokens, ...]` each, of the
-            last tokens at least.
-    """
-
-    rate: np.ndarray
-    phase: np.ndarray | None
+    rate: np.ndarray  # -log|a|, float32 `[tokens, ...]`
+    phase: np.ndarray | None  # arg a of the same shape; None for real transitions
+    # arguments of `full_row`, `[tokens, ...]` each, of the last tokens at least
     reads: Mapping[str, np.ndarray]
 
 
 @dataclass
 class Layer:
-    """One recurrent layer and its storage.
+    """One recurrent layer and its storage."""
 
-    Args:
-        name: Path in the model.
-        kind: Short name of the recurrence.
-        scale: What each state of a channel decays by, `[channels, states]`, times the rate.
-        erases: The delta rule.
-    """
-
-    name: str
-    kind: str
+    name: str  # path in the model
+    kind: str  # short name of the recurrence
+    # rates of a channel's states over its own, `[channels, states]`
     scale: np.ndarray | None = None
-    erases: bool = False
+    erases: bool = False  # the delta rule
     shape: tuple[int, ...] = ()  # of a token's rates
     rate: Pyramid = field(init=False)
     phase: Pyramid | None = field(init=False, default=None)

@@ -13,12 +13,8 @@ class Pyramid:
     """Sums over tokens: a row for each of the last tokens, then for 4, 16 and 64 of them.
 
     A level that is full passes its older half on, four rows as one. The last has nowhere to pass
-    rows to and merges them in place, so its oldest rows grow: to 256 tokens, to 1,024, and on.
-
-    Args:
-        width: Values of a token.
-        sizes: Rows of each level, multiples of 8.
-        wrap: Applied to sums, as for angles.
+    rows to and merges them in place, so its oldest rows grow: to 256 tokens, to 1,024, and on. The
+    sizes are the rows of each level, multiples of 8; `wrap` is applied to sums, as for angles.
     """
 
     def __init__(self, width: int, sizes: Sequence[int], wrap: Wrap | None = None) -> None:
@@ -116,12 +112,7 @@ class Pyramid:
 
 
 class Window:
-    """Values of the last tokens.
-
-    Args:
-        size: Tokens to keep, at least.
-        shape: Of a token's values.
-    """
+    """Values of the last tokens, at least `size` of them."""
 
     def __init__(self, size: int, shape: Sequence[int]) -> None:
         self.size, self.tokens = size, 0  # tokens that came

@@ -31,11 +31,7 @@ def check_counts(*numbers: int) -> None:
 
 
 def plan(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Plan:
-    """Divide the work of a pass, into as many segments as this GPU takes.
-
-    Raises:
-        KernelError: The kernel runs with no number of segments.
-    """
+    """Divide the work of a pass, into as many segments as this GPU takes."""
     B, L, D = x["first"].shape
     check_counts((L + TILE) * D)  # they count to the end of the last tile
     cut = launch_config.plan(kernels.tuning, launch_config.kind(name, x["k"].dtype), B, L, D)
@@ -45,12 +41,7 @@ def plan(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Plan:
 
 
 def accepted(kernels: Kernels, trial: Callable[[int], Arrays], wanted: int) -> int:
-    """Return the segments, at most those wanted, with which a trial runs.
-
-    Args:
-        kernels: The GPU's kernels.
-        trial: Launches with a number of segments; equal trials run once.
-        wanted: The largest number of segments to try.
+    """Return the segments, at most those wanted, with which a trial runs; equal trials run once.
 
     Raises:
         KernelError: It runs with no number of segments.

@@ -21,11 +21,7 @@ SHORTEST_PART = 256  # steps; each part goes through the effects of all before i
 def plan(tuning: Tuning, task: Task, shape: tuple[int, ...], is_complex: bool) -> HeadsPlan:
     """Choose a tile that covers the state if one does, and parts for few threadgroups.
 
-    Args:
-        tuning: The device's tuning, of which only the number of cores is used.
-        task: The launch's task.
-        shape: B, L, H, K and V.
-        is_complex: The state has an imaginary part.
+    `shape` is B, L, H, K and V; of the tuning only the number of cores is used.
     """
     B, L, H, K, V = shape
     most = max(1, L // SHORTEST_PART)
@@ -54,14 +50,7 @@ def _covering(needed: int) -> int:
 
 
 def run(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Arrays:
-    """Run a pass; arrays as in `launch`.
-
-    Returns:
-        y and the last state h1; or the gradients.
-
-    Raises:
-        KernelError: A kernel does not compile.
-    """
+    """Run a pass on arrays as in `launch`; return y and the last state h1, or the gradients."""
     if name == "forward":
         return _in_parts(kernels, "outputs", variant, x)
     states = _in_parts(kernels, "states", variant, x)
@@ -95,21 +84,16 @@ def _accepted(kernels: Kernels, task: Task, variant: Variant, cut: HeadsPlan, x:
 
 @dataclass(frozen=True)
 class Trial:
-    """A launch on a few zeros, which compiles the kernel; other arguments as in `launch`.
-
-    Args:
-        types: Types of keys and of gates.
-        sizes: K and V of the call. Several tiles change the type of outputs, and so the kernel.
-        shared: The keys of a head share one transition, which changes types too.
-    """
+    """A launch on a few zeros, which compiles the kernel; other arguments as in `launch`."""
 
     kernels: Kernels
     task: Task
     variant: Variant
     cut: HeadsPlan
-    types: tuple[mx.Dtype, mx.Dtype]
+    types: tuple[mx.Dtype, mx.Dtype]  # of keys and of gates
+    # K and V of the call; several tiles change the type of outputs, and so the kernel
     sizes: tuple[int, int] = (1, 1)
-    shared: bool = False
+    shared: bool = False  # the keys of a head share one transition, which changes types too
 
     def __call__(self, segments: int) -> Arrays:
         cut, P = replace(self.cut, segments=segments), self.variant.planes

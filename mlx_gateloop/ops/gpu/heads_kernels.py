@@ -32,17 +32,11 @@ LIKE = {"y": "v", "dq": "q", "dk": "k", "dv": "v", "dfirst": "first", "dsecond":
 
 @dataclass(frozen=True)
 class HeadsPlan:
-    """The division of work.
+    """The division of work."""
 
-    Args:
-        segments: Simdgroups of a threadgroup.
-        values: Values of a lane; backward, of a thread: 4, or 8 if the state is real.
-        parts: Parts of a sequence, run in parallel.
-    """
-
-    segments: int
-    values: int = 1
-    parts: int = 1
+    segments: int  # simdgroups of a threadgroup
+    values: int = 1  # per lane; backward, per thread: 4, or 8 if the state is real
+    parts: int = 1  # of a sequence, run in parallel
 
     def tile(self, task: Task) -> tuple[int, int]:
         """Keys and values of a threadgroup; forward a thread has 8 keys, backward one."""

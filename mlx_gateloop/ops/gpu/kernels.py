@@ -28,22 +28,14 @@ AGGREGATE = (["k", "v", "first", "second", "mask"], PARTS)
 
 @dataclass(frozen=True)
 class Variant:
-    """The constants compiled into a kernel, besides types and tile sizes.
+    """The constants compiled into a kernel, besides types and tile sizes."""
 
-    Args:
-        form: 0 sigmoid, 1 polar, 2 cartesian gates.
-        is_complex: The gates are complex.
-        planes_x: 0 for the operator, x = k v and y = q Re(h). For a scan 1 if x is real and 2 if
-            it is complex; y and z are then real and imaginary part of h.
-        masked: There is a mask.
-        reverse: The recurrence runs from the last step to the first.
-    """
-
-    form: int
-    is_complex: bool
+    form: int  # 0 sigmoid, 1 polar, 2 cartesian gates
+    is_complex: bool  # the gates are complex
+    # 0: operator, x = k v, y = q Re(h); scan: 1 real, 2 complex x, y and z are parts of h
     planes_x: int = 0
-    masked: bool = False
-    reverse: bool = False
+    masked: bool = False  # there is a mask
+    reverse: bool = False  # the recurrence runs from the last step to the first
 
     @property
     def absent(self) -> set[str]:
@@ -82,10 +74,7 @@ class Kernels:
     def forward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
         """Compute y, z, the last state h1 `[B, P, D]`, and the states at every `INTERVAL` steps.
 
-        Args:
-            variant: The kind of kernel.
-            plan: The division of work.
-            x: The inputs of `FORWARD` by name; h0 `[B, P, D]`, `PARTS` if there are several.
+        `x` holds the inputs of `FORWARD` by name; h0 `[B, P, D]`, `PARTS` if there are several.
         """
         B, L, D = x["first"].shape
         T, f32 = x["k"].dtype, mx.float32

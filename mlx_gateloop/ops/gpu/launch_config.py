@@ -23,17 +23,12 @@ TILE = 64  # steps of the largest tile; parts of a sequence are whole tiles
 
 @dataclass(frozen=True)
 class Plan:
-    """The division of work.
+    """The division of work."""
 
-    Args:
-        segments: Segments of a tile.
-        parts: Parts of a sequence, run in parallel.
-        fold: Each thread joins the earlier segments one by one. Otherwise Hillis and Steele's
-            scan joins them, in log2(segments) rounds.
-    """
-
-    segments: int
-    parts: int = 1
+    segments: int  # of a tile
+    parts: int = 1  # of a sequence, run in parallel
+    # each thread joins earlier segments one by one; else Hillis and Steele's scan does, in
+    # log2(segments) rounds
     fold: bool = False
 
     @property

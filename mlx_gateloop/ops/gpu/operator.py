@@ -67,9 +67,6 @@ def gate_loop(
     """Run the operator with fused gates; arrays as in `gate_loop`, not empty.
 
     h0 and the last state have P = 2 real arrays for complex gates and 1 for real ones.
-
-    Raises:
-        KernelError: A kernel does not compile.
     """
     has_heads = q.ndim == 4
     state = (1 + a.is_complex, *q.shape[2:], *v.shape[3:])
@@ -85,11 +82,7 @@ def gate_loop(
 def linear_recurrence(
     kernels: Kernels, a: Planes, x: Planes, h0: Planes, reverse: bool = False
 ) -> Planes:
-    """Compute all states; arguments as in `scan.linear_recurrence`.
-
-    Raises:
-        KernelError: A kernel does not compile.
-    """
+    """Compute all states; arguments as in `scan.linear_recurrence`."""
     h0 = h0 or tuple(mx.zeros((x[0].shape[0], *x[0].shape[2:])) for _ in x)
     if len(a) < len(x):  # real gates keep real and imaginary part apart
         return tuple(
@@ -197,13 +190,7 @@ def _operator(kernels: Kernels, variant: Variant, has_heads: bool = False) -> Ca
 
 
 def _plain_gradients(variant: Variant, x: Arrays, cotangents: Sequence[mx.array]) -> list[mx.array]:
-    """Compute the forward pass's gradients in plain MLX, except the mask's.
-
-    Args:
-        variant: The variant of the forward pass.
-        x: Its inputs by name.
-        cotangents: Those of y, z if there is one, and the last state.
-    """
+    """Compute the forward pass's gradients in plain MLX, except the mask's."""
     names = [name for name in x if name != "mask"]
 
     def outputs(*arrays: mx.array) -> list[mx.array]:
