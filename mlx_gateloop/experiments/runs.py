@@ -41,8 +41,7 @@ class Run:
     directory: Path  # see `train.output`; also holds the record of the result
     # values over the experiment's training
     settings: Mapping[Any, object] = field(default_factory=dict)
-    # type of its record
-    kind: ClassVar[type[Record]] = RunRecord  # of its record
+    kind: ClassVar[type[Record]] = RunRecord
 
     @property
     def name(self) -> str:
