@@ -94,6 +94,7 @@ node_modules/installed: package.json
 	@touch $@
 
 docs: .venv/installed-docs
+	$(BIN)/python docs/shared_pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: .venv/installed-all

@@ -1,82 +1,71 @@
 """The tables of docs/results.md are those of the records."""
 
-import importlib.util
 import json
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.records import run_record
+from helpers.scripts import ROOT, load_script
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.presets import PRESETS
 
-ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
 SMALL = ["memory-horizon-small", "memory-horizon-small-2", "memory-horizon-small-3"]
 
 
 @pytest.fixture(scope="module")
 def comparisons():
-    script = ROOT / "benchmarks" / "comparisons.py"
-    spec = importlib.util.spec_from_file_location("comparisons", script)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/comparisons.py")
 
 
-@pytest.mark.parametrize(
-    ("names", "beyond"),
-    [
-        (["memory-horizon-bar"], 32),
-        (["memory-horizon-bar-long"], 32),
-        (SMALL, 32),
-        (["memory-horizon-small-long"], 32),
-        (["memory-horizon-small-long-other"], 32),
-        (["recall"], 8),
-        (["recall-long"], 8),
-        (["text-python"], None),
-        (["text-python-long"], None),
-        (["text-python-long-other"], None),
-    ],
-)
-def test_the_page_has_the_table_of_the_records(comparisons, names, beyond):
+@pytest.fixture
+def compare(comparisons, monkeypatch, capsys):
+    """Runs the command; returns its output if it succeeds, else its one line on stderr."""
+
+    def run(*words):
+        monkeypatch.setattr("sys.argv", ["comparisons.py", *map(str, words)])
+        code = 0
+        try:
+            comparisons.main()
+        except SystemExit as error:
+            code = error.code
+        shown = capsys.readouterr()
+        assert (code, shown.err.count("\n")) in ((0, 0), (2, 1))
+        return shown.out + shown.err
+
+    return run
+
+
+PARTS = {SMALL[0]: SMALL}  # of experiments that have more than one folder
+BEYOND = {"memory-horizon-bar": 32, "memory-horizon-bar-long": 32, "memory-horizon-small": 32}
+BEYOND |= {"memory-horizon-small-long": 32, "memory-horizon-small-long-other": 32}
+BEYOND |= {"recall": 8, "recall-long": 8}
+BEYOND |= dict.fromkeys(("text-python", "text-python-long", "text-python-long-other"))
+EDGES = {"memory-horizon-bar": [33], "memory-horizon-bar-long": [33]}
+EDGES |= {"memory-horizon-small": [5, 9, 17, 33], "memory-horizon-small-long": [5, 9, 17, 33]}
+EDGES |= {"memory-horizon-paper": [3, 5, 9, 17, 25, 33, 65, 97, 129]}
+
+
+def test_the_page_has_the_tables_of_the_records(comparisons):
     page = (ROOT / "docs" / "results.md").read_text("utf-8")
-    tree = comparisons.read_parts([RECORDS / name for name in names])
-    assert f"\n\n{comparisons.table(tree, beyond)}\n\n" in page
 
+    def parts(name):
+        return comparisons.read_parts([RECORDS / part for part in PARTS.get(name, [name])])
 
-@pytest.mark.parametrize(
-    ("names", "edges"),
-    [
-        (["memory-horizon-bar"], [33]),
-        (["memory-horizon-bar-long"], [33]),
-        (SMALL, [5, 9, 17, 33]),
-        (["memory-horizon-small-long"], [5, 9, 17, 33]),
-        (["memory-horizon-paper"], [3, 5, 9, 17, 25, 33, 65, 97, 129]),
-    ],
-)
-def test_the_page_has_accuracies_by_span(comparisons, names, edges):
-    page = (ROOT / "docs" / "results.md").read_text("utf-8")
-    tree = comparisons.read_parts([RECORDS / name for name in names])
-    assert f"\n\n{comparisons.table_by_span(tree, edges)}\n\n" in page
-
-
-def test_the_page_has_the_completions():
-    page = (ROOT / "docs" / "results.md").read_text("utf-8")
-    card = (ROOT / "app" / "embedded_models" / "code" / "README.md").read_text("utf-8")
-    record = (ROOT / "benchmarks" / "results" / "completions.md").read_text("utf-8")
-    table = next(part for part in record.split("\n\n") if "bits per byte" in part)
-    assert table in page
-    assert table in card
-
-
-def test_the_page_has_the_readings():
-    page = (ROOT / "docs" / "results.md").read_text("utf-8")
-    record = (RECORDS / "readings" / "readings.md").read_text("utf-8")
-    assert record[record.index("| reading ") :] in page
+    tables = {name: comparisons.table(parts(name), beyond) for name, beyond in BEYOND.items()}
+    for name, edges in EDGES.items():
+        tables[f"{name} by span"] = comparisons.table_by_span(parts(name), edges)
+    completions = (RECORDS.parent / "completions.md").read_text("utf-8").split("\n\n")
+    (tables["completions"],) = (part for part in completions if "bits per byte" in part)
+    readings = (RECORDS / "readings" / "readings.md").read_text("utf-8")
+    tables["readings"] = readings[readings.index("| reading ") :].strip()
+    assert [name for name, table in tables.items() if f"\n\n{table}\n\n" not in page] == []
+    assert tables["completions"] in (
+        (ROOT / "app" / "embedded_models" / "code" / "README.md").read_text("utf-8")
+    )
 
 
 @pytest.fixture
@@ -153,52 +142,34 @@ def test_accuracies_by_span_and_the_leads_in_the_last_group(comparisons, tree):
         (["--nothing"], "error: unrecognized arguments: --nothing; see"),
     ],
 )
-def test_the_command(comparisons, tree, tmp_path, monkeypatch, capsys, options, words):
+def test_the_command(compare, tree, tmp_path, options, words):
     (tmp_path / "results.json").write_text(json.dumps(tree))
-    monkeypatch.setattr("sys.argv", ["comparisons.py", str(tmp_path), *options])
-    with nullcontext() if "ahead" in words else pytest.raises(SystemExit, match="2"):
-        comparisons.main()
-    shown = capsys.readouterr()
-    assert words in shown.out + shown.err
-    assert len(shown.err.splitlines()) == ("ahead" not in words)
+    assert words in compare(tmp_path, *options)
 
 
 @pytest.mark.parametrize("parts", [[1, 2], [2]])  # the last one has no model to refer to
-def test_pictures_of_the_parts(comparisons, folders, monkeypatch, capsys, tmp_path, parts):
+def test_pictures_of_the_parts(compare, folders, tmp_path, parts):
     out = tmp_path / "a" / "b"
-    arguments = [str(folders[part]) for part in parts]
-    monkeypatch.setattr("sys.argv", ["comparisons.py", *arguments, "--pictures", str(out)])
-    comparisons.main()
-    names = capsys.readouterr().out.splitlines()
-    assert {Path(name).name for name in names} == {"accuracy-over-span.png", "accuracies.png"}
-    assert all(Path(name).read_bytes()[:4] == b"\x89PNG" for name in names)
+    files = compare(*(folders[part] for part in parts), "--pictures", out).split()
+    assert {Path(file).name for file in files} == {"accuracy-over-span.png", "accuracies.png"}
+    assert all(Path(file).read_bytes()[:4] == b"\x89PNG" for file in files)
 
 
-def test_only_some_models(comparisons, folders, monkeypatch, capsys):
-    options = ["--models", "retnet,data_controlled"]
-    monkeypatch.setattr("sys.argv", ["comparisons.py", str(folders[0]), *options])
-    comparisons.main()
-    table = capsys.readouterr().out
-    assert ("data-controlled" in table, "RetNet" in table, "softmax" in table) == (
-        True,
-        True,
-        False,
-    )
+def test_only_some_models(compare, folders):
+    table = compare(folders[0], "--models", "retnet,data_controlled")
+    assert "data-controlled" in table
+    assert "RetNet" in table
+    assert "softmax" not in table
 
 
 @pytest.mark.parametrize("options", [[], ["--pictures", "DIR"]])
-def test_an_experiment_without_a_finished_run(comparisons, tree, tmp_path, monkeypatch, options):
+def test_an_experiment_without_a_finished_run(compare, tree, tmp_path, options):
     (tmp_path / "results.json").write_text(json.dumps(tree | {"runs": []}))
-    monkeypatch.setattr("sys.argv", ["comparisons.py", str(tmp_path), *options])
-    with pytest.raises(SystemExit, match="2"):
-        comparisons.main()
+    assert "error: " in compare(tmp_path, *options)
 
 
-def test_a_folder_without_an_experiment(comparisons, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["comparisons.py", str(tmp_path)])
-    with pytest.raises(SystemExit, match="2"):
-        comparisons.main()
-    assert "no such file; give an experiment" in capsys.readouterr().err
+def test_a_folder_without_an_experiment(compare, tmp_path):
+    assert "no such file; give an experiment" in compare(tmp_path)
 
 
 @pytest.fixture

@@ -1,27 +1,13 @@
 """The recording of the app's tour holds what the embedded models compute."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.scripts import ROOT, load_script
 
-DOCS = Path(__file__).parents[2] / "docs"
-RECORDED = json.loads((DOCS.parent / "app/page/static/tour.json").read_text("utf-8"))
+RECORDED = json.loads((ROOT / "app/page/static/tour.json").read_text("utf-8"))
 FORGETS = 0.25  # of the channels that usually remember: a reset
-
-
-@pytest.fixture(scope="module")
-def again():
-    """The recording, made anew."""
-    sys.path.insert(0, str(DOCS))  # it imports the script beside it
-    spec = importlib.util.spec_from_file_location("tour_recording", DOCS / "tour_recording.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.path.remove(str(DOCS))
-    return json.loads(json.dumps(module.record()))
 
 
 def compare(value, other, path):
@@ -56,5 +42,6 @@ def test_resets_are_where_a_quarter_forgets():
 
 
 @pytest.mark.slow
-def test_the_command_makes_what_is_recorded(again):
-    compare(RECORDED, again, "recording")
+def test_the_command_makes_what_is_recorded():
+    again = load_script("docs/tour_recording.py").record()
+    compare(RECORDED, json.loads(json.dumps(again)), "recording")

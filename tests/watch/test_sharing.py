@@ -167,15 +167,6 @@ def test_python_and_the_script_agree_on_the_version():
     assert f"VERSION = {sharing.VERSION};" in script
 
 
-def test_the_pages_of_the_documentation_are_of_this_version():
-    pages = sorted((Path(__file__).parents[2] / "docs" / "shared").glob("*.html"))
-    assert len(pages) == 3
-    for page in pages:
-        text = page.read_text("utf-8")
-        assert sharing.script_of(sharing.SCRIPTS) in text, "run docs/shared_pages.py"
-        assert (sharing.PARTS / "page.css").read_text("utf-8") in text
-
-
 @pytest.mark.skipif(NODE is None, reason="there is no node on this machine")
 def test_modules():
     files = sorted(MODULES.glob("*.test.js"))
