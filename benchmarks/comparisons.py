@@ -1,13 +1,9 @@
 """The tables and pictures of docs/results.md that compare models, from the records.
 
     python benchmarks/comparisons.py benchmarks/results/experiments/recall --beyond 8
-    python benchmarks/comparisons.py benchmarks/results/experiments/recall --spans 5,9
 
-prints the table of an experiment, from its results.json, or that of its accuracies by span (here
-0-4, 5-8, and from 9 on), with the leads in the last group. Several folders are the parts of one
-experiment, each with other models. Finished runs count; a seed without one is a dash. The last
-column is the p-value of the lead by a paired t-test of both sides, corrected for the number of
-comparisons by Holm's method.
+prints the table of an experiment, from its results.json. Several folders are the parts of one
+experiment, each with other models. Finished runs count.
 
     python benchmarks/comparisons.py benchmarks/results/experiments/recall --pictures pictures
 
@@ -21,20 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtr
 
 from mlx_gateloop.commands.parser import Parser
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.experiments.measure import (
-    ACCURACY,
-    Measure,
-    interval,
-    mean_and_spread,
-    measure_of,
-)
+from mlx_gateloop.experiments.measure import Measure, interval, mean_and_spread, measure_of
 from mlx_gateloop.experiments.pictures import draw_records
 from mlx_gateloop.experiments.records import read_results
-from mlx_gateloop.experiments.results import Runs, accuracy_by_span
+from mlx_gateloop.experiments.results import Runs
 from mlx_gateloop.experiments.variants import REFERENCE, title
 from mlx_gateloop.io.tables import markdown_table
 
@@ -69,62 +58,28 @@ def read_parts(folders: Sequence[Path]) -> dict[str, Any]:
 
 
 def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = REFERENCE) -> str:
-    """Compare the models of an experiment, the best one first.
+    """Compare the models of an experiment in a Markdown table, the best one first.
 
     Args:
         tree: What results.json holds.
-        beyond: The span above which accuracies are tabulated too, in inputs; without one the
-            seconds of a run are.
+        beyond: The span above which accuracies are tabulated too, in inputs.
         reference: The model whose leads over the others are tabulated.
-
-    Returns:
-        A Markdown table.
     """
     runs, measure = _ranked(tree), measure_of(tree["experiment"]["name"])
-    seeds = sorted({result["seed"] for results in runs.values() for result in results})
     leads = measure.leads(runs, reference)
-    chances = _chances(leads)
-    header = ["model", "state per layer", measure.name, "by seed"]
-    header += ["s per run" if beyond is None else f"beyond {beyond} inputs"]
-    header += [f"{title(reference)} is ahead by (95%)", "p"]
+    header = ["model", "state per layer", measure.name]
+    header += [] if beyond is None else [f"beyond {beyond} inputs"]
     rows = [
         [
             title(model),
             _size(tree["models"][model]),
-            *_figures(results, seeds, measure, beyond),
+            mean_and_spread([*measure.by_seed(results).values()]),
+            *([] if beyond is None else [f"{_beyond(results, beyond):.3f}"]),
             _lead(leads.get(model, [])),
-            _p(chances.get(model)),
         ]
         for model, results in runs.items()
     ]
-    return markdown_table(header, rows)
-
-
-def table_by_span(tree: Mapping[str, Any], edges: Sequence[int], reference: str = REFERENCE) -> str:
-    """Tabulate accuracies in groups of spans, in the order of `table`.
-
-    Args:
-        tree: What results.json holds.
-        edges: The first span of each group but the first one.
-        reference: The model whose leads over the others in the last group are tabulated.
-
-    Returns:
-        A Markdown table.
-    """
-    runs = _ranked(tree)
-    names, accuracies = accuracy_by_span(runs, edges)
-    last = {
-        model: [result | {"accuracy": _beyond([result], edges[-1] - 1)} for result in results]
-        for model, results in runs.items()
-    }
-    leads = ACCURACY.leads(last, reference)
-    chances = _chances(leads)
-    header = ["model", *names, f"{title(reference)} is ahead at {names[-1]} by (95%)", "p"]
-    rows = [
-        [title(model), *values, _lead(leads.get(model, [])), _p(chances.get(model))]
-        for model, values in accuracies.items()
-    ]
-    return markdown_table(header, rows)
+    return markdown_table([*header, f"{title(reference)} is ahead by (95%)"], rows)
 
 
 def draw(tree: Mapping[str, Any], out: Path) -> None:
@@ -144,27 +99,6 @@ def _ranked(tree: Mapping[str, Any]) -> Runs:
     return dict(sorted(runs.items(), key=lambda pair: _rank(pair[1], measure)))
 
 
-def _chances(leads: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    return holm({model: _chance(values) for model, values in leads.items() if len(values) > 1})
-
-
-def holm(chances: Mapping[str, float]) -> dict[str, float]:
-    """Correct p-values for their number by Holm's method."""
-    corrected, least = {}, 0.0
-    for rank, (name, chance) in enumerate(sorted(chances.items(), key=lambda pair: pair[1])):
-        least = max(least, min(1.0, (len(chances) - rank) * chance))
-        corrected[name] = least
-    return corrected
-
-
-def _chance(leads: Sequence[float]) -> float:
-    """The p-value of a mean that differs from zero, Student's, of both sides."""
-    error = np.std(leads, ddof=1) / np.sqrt(len(leads))
-    if error == 0:
-        return 0.0 if np.any(leads) else 1.0
-    return 2 * float(stdtr(len(leads) - 1, -abs(np.mean(leads)) / error))
-
-
 def _size(model: Mapping[str, Any]) -> str:
     state = model.get("state_size", "-")  # the first records had none
     return "grows" if state is None else f"{state:,}" if isinstance(state, int) else state
@@ -173,18 +107,6 @@ def _size(model: Mapping[str, Any]) -> str:
 def _rank(results: Results, measure: Measure) -> float:
     mean = float(np.mean([measure.of(result) for result in results]))
     return mean if measure.is_loss else -mean
-
-
-def _figures(
-    results: Results, seeds: Sequence[int], measure: Measure, beyond: int | None
-) -> list[str]:
-    values = measure.by_seed(results)
-    listed = [f"{values[seed]:.3f}" if seed in values else "-" for seed in seeds]
-    if beyond is None:
-        last = f"{np.mean([result['seconds'] for result in results]):.0f}"
-    else:
-        last = f"{_beyond(results, beyond):.3f}"
-    return [mean_and_spread([*values.values()]), ", ".join(listed), last]
 
 
 def _beyond(results: Results, span: int) -> float:
@@ -196,12 +118,6 @@ def _beyond(results: Results, span: int) -> float:
     return float(right / asked)
 
 
-def _p(chance: float | None) -> str:
-    if chance is None:
-        return ""
-    return "< 0.001" if chance < 0.001 else f"{chance:.3f}"
-
-
 def _lead(leads: list[float]) -> str:
     return f"{np.mean(leads):.3f}{interval(leads)}".replace("95%: ", "") if leads else ""
 
@@ -209,16 +125,6 @@ def _lead(leads: list[float]) -> str:
 def names(text: str) -> list[str]:
     """Read names that commas part."""
     return [name for name in text.split(",") if name]
-
-
-def spans(text: str) -> list[int]:
-    """Read spans that commas part."""
-    try:
-        return [int(span) for span in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"expected numbers with commas, such as 5,9, got {text!r}"
-        ) from None
 
 
 def main() -> None:
@@ -232,12 +138,6 @@ def main() -> None:
     )
     tables = parser.add_mutually_exclusive_group()
     tables.add_argument("--beyond", type=int, help="tabulate the accuracy above this span")
-    tables.add_argument(
-        "--spans",
-        type=spans,
-        metavar="N,N",
-        help="tabulate accuracies by span, in groups that begin at 0 and at these spans",
-    )
     tables.add_argument(
         "--pictures", type=Path, metavar="DIR", help="draw pictures into this folder instead"
     )
@@ -281,15 +181,7 @@ def show(parser: Parser, given: argparse.Namespace) -> None:
     longest = min(np.flatnonzero(run["asked_by_span"]).max(initial=0) for run in finished) - 1
     if given.beyond is not None and not 0 <= given.beyond <= longest:
         parser.error(f"--beyond {given.beyond}: expected 0 to {longest}")
-    if given.spans is None:
-        print(table(tree, given.beyond, reference))
-        return
-    if (
-        given.spans != sorted({*given.spans})
-        or not 1 <= given.spans[0] <= given.spans[-1] <= longest + 1
-    ):
-        parser.error(f"--spans: expected increasing spans from 1 to {longest + 1}")
-    print(table_by_span(tree, given.spans, reference))
+    print(table(tree, given.beyond, reference))
 
 
 if __name__ == "__main__":

@@ -52,14 +52,8 @@ def counts_by_span(runs: Runs) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]
     }
 
 
-def accuracy_by_span(
-    runs: Runs, edges: Sequence[int] = ()
-) -> tuple[list[str], dict[str, list[str]]]:
-    """Format accuracies in groups of spans: right over asked, all seeds together.
-
-    Args:
-        runs: The runs.
-        edges: The first span of each group but the first one; without any 1, 2, 3, 5, 9, ...
+def accuracy_by_span(runs: Runs) -> tuple[list[str], dict[str, list[str]]]:
+    """Format accuracies in groups of spans, 0, 1, 2, 3-4, 5-8, ...: all seeds together.
 
     Returns:
         The names of the groups that some model was asked, and the accuracies of each model, "-"
@@ -67,7 +61,7 @@ def accuracy_by_span(
     """
     counts = {model: np.sum(pairs, axis=0) for model, pairs in counts_by_span(runs).items()}
     length = next(len(asked) for asked, _ in counts.values())
-    first = edges or [1, *(2 ** np.arange(length.bit_length()) + 1)]
+    first = [1, *(2 ** np.arange(length.bit_length()) + 1)]
     groups = [
         (low, high)
         for low, high in pairwise([0, *(edge for edge in first if edge < length), length])

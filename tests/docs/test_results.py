@@ -4,7 +4,6 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import pytest
 from helpers.records import run_record
 from helpers.scripts import ROOT, load_script
@@ -13,7 +12,8 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.presets import PRESETS
 
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
-SMALL = ["memory-horizon-small", "memory-horizon-small-2", "memory-horizon-small-3"]
+EIGHT = ["data_controlled", "fixed", "real_gates", "lru", "s4d_lin", "s4d_inv", "s5"]
+EIGHT += ["softmax_rotary"]
 
 
 @pytest.fixture(scope="module")
@@ -39,29 +39,25 @@ def compare(comparisons, monkeypatch, capsys):
     return run
 
 
-PARTS = {SMALL[0]: SMALL}  # of experiments that have more than one folder
-BEYOND = {"memory-horizon-bar": 32, "memory-horizon-bar-long": 32, "memory-horizon-small": 32}
-BEYOND |= {"memory-horizon-small-long": 32, "memory-horizon-small-long-other": 32}
-BEYOND |= {"recall": 8, "recall-long": 8}
-BEYOND |= dict.fromkeys(("text-python", "text-python-long", "text-python-long-other"))
-EDGES = {"memory-horizon-bar": [33], "memory-horizon-bar-long": [33]}
-EDGES |= {"memory-horizon-small": [5, 9, 17, 33], "memory-horizon-small-long": [5, 9, 17, 33]}
-EDGES |= {"memory-horizon-paper": [3, 5, 9, 17, 25, 33, 65, 97, 129]}
+TABLES = {
+    "memory-horizon-bar": (32, EIGHT),
+    "memory-horizon-small-long": (32, None),
+    "recall-long": (8, EIGHT),
+    "text-python-long": (None, None),
+}
 
 
 def test_the_page_has_the_tables_of_the_records(comparisons):
     page = (ROOT / "docs" / "results.md").read_text("utf-8")
 
-    def parts(name):
-        return comparisons.read_parts([RECORDS / part for part in PARTS.get(name, [name])])
+    def table(name, beyond, models):
+        tree = comparisons.read_parts([RECORDS / name])
+        tree["runs"] = [run for run in tree["runs"] if models is None or run["model"] in models]
+        return comparisons.table(tree, beyond)
 
-    tables = {name: comparisons.table(parts(name), beyond) for name, beyond in BEYOND.items()}
-    for name, edges in EDGES.items():
-        tables[f"{name} by span"] = comparisons.table_by_span(parts(name), edges)
+    tables = {name: table(name, *options) for name, options in TABLES.items()}
     completions = (RECORDS.parent / "completions.md").read_text("utf-8").split("\n\n")
     (tables["completions"],) = (part for part in completions if "bits per byte" in part)
-    readings = (RECORDS / "readings" / "readings.md").read_text("utf-8")
-    tables["readings"] = readings[readings.index("| reading ") :].strip()
     assert [name for name, table in tables.items() if f"\n\n{table}\n\n" not in page] == []
     assert tables["completions"] in (
         (ROOT / "app" / "embedded_models" / "code" / "README.md").read_text("utf-8")
@@ -95,41 +91,17 @@ def test_figures_and_order(comparisons, tree):
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in comparisons.table(tree, 1).splitlines()
     )
-    assert header[4:] == ["beyond 1 inputs", "data-controlled is ahead by (95%)", "p"]
-    # t = 7 with one degree of freedom: p = 2 (1/2 - arctan(7) / pi)
-    lead = ["0.350 (-0.285 to 0.985)", f"{1 - 2 * np.arctan(7) / np.pi:.3f}"]
+    assert header[3:] == ["beyond 1 inputs", "data-controlled is ahead by (95%)"]
     assert rows == [
-        ["softmax without positions", "grows", "1.000", "-, -, 1.000", "1.000", "", ""],
-        ["data-controlled", "16", "0.800 ± 0.141", "0.700, 0.900, -", "0.700", "", ""],
-        ["RetNet", "1,024", "0.450 ± 0.071", "0.400, 0.500, -", "0.250", *lead],
-    ]
-
-
-def test_accuracies_by_span_and_the_leads_in_the_last_group(comparisons, tree):
-    header, _, *rows = (
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in comparisons.table_by_span(tree, [1, 2]).splitlines()
-    )
-    assert header[:4] == ["model", "0", "1", "2-3"]
-    assert header[4:] == ["data-controlled is ahead at 2-3 by (95%)", "p"]
-    # 0.6 - 0.2 and 0.8 - 0.3: t = 9
-    lead = ["0.450 (-0.185 to 1.085)", f"{1 - 2 * np.arctan(9) / np.pi:.3f}"]
-    assert rows == [
-        ["softmax without positions", "1.000", "1.000", "1.000", "", ""],
-        ["data-controlled", "1.000", "0.800", "0.700", "", ""],
-        ["RetNet", "1.000", "0.300", "0.250", *lead],
+        ["softmax without positions", "grows", "1.000", "1.000", ""],
+        ["data-controlled", "16", "0.800 ± 0.141", "0.700", ""],
+        ["RetNet", "1,024", "0.450 ± 0.071", "0.250", "0.350 (-0.285 to 0.985)"],
     ]
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--spans", "1,2"], "data-controlled is ahead at 2-3 by (95%)"),
-        (["--spans", "2,2"], "--spans: expected increasing spans from 1 to 3"),
-        (["--spans", "1,4"], "--spans: expected increasing spans from 1 to 3"),
-        (["--spans", "1,a"], "--spans: expected numbers with commas, such as 5,9, got '1,a'"),
-        (["--spans", "1", "--beyond", "1"], "not allowed with argument"),
-        (["--spans", "1", "--pictures", "DIR"], "not allowed with argument"),
         (["--beyond", "2", "--reference", "retnet"], "RetNet is ahead by (95%)"),
         (["--beyond", "-1"], "--beyond -1: expected 0 to 2"),
         (["--beyond", "3"], "--beyond 3: expected 0 to 2"),
@@ -207,10 +179,3 @@ def test_what_is_no_other_part(comparisons, folders):
         comparisons.read_parts([second, other])
     with pytest.raises(InputError, match="whole: has softmax, as a folder before it; leave one"):
         comparisons.read_parts([second, whole])
-
-
-def test_holms_method(comparisons):
-    # Holm, 1979: the smallest times 4, then times 3, 2 and 1, never less than the one before
-    chances = {"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}
-    assert comparisons.holm(chances) == pytest.approx({"d": 0.02, "a": 0.03, "c": 0.06, "b": 0.06})
-    assert comparisons.holm({"a": 0.7, "b": 0.9}) == {"a": 1.0, "b": 1.0}
