@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -67,21 +66,8 @@ def make_model(config: TrainConfig, vocab_size: int) -> Model:
         if isinstance(layer, nn.Linear) and not isinstance(layer, StateTransitionLinear):
             layer.weight = config.initial_scale * layer.weight
     model.train()
-    if config.checkpoint_blocks:
-        checkpoint_blocks(model)
+    model.model.recomputes_blocks = config.checkpoint_blocks
     return model
-
-
-def checkpoint_blocks(model: nn.Module) -> None:
-    """Make each block of this model store only its input and recompute the rest in the gradient."""
-    for layer in model.layers:
-        block = type(layer)
-
-        class Checkpointed(block):  # type: ignore[misc, valid-type]
-            def __call__(self, *args: Any, **kwargs: Any) -> Any:
-                return nn.utils.checkpoint(self, super().__call__)(*args, **kwargs)
-
-        layer.__class__ = Checkpointed
 
 
 def tokens_per_step(config: TrainConfig) -> int:

@@ -13,7 +13,6 @@ from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.train.checkpoint import state_of
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.optimizer import make_optimizer
-from mlx_gateloop.train.setup import checkpoint_blocks
 from mlx_gateloop.train.step import StepSettings, lowered, make_step
 
 TOKENS = np.random.default_rng(0).integers(0, 17, (4, 9)).astype(np.int32)
@@ -29,8 +28,7 @@ def trainer(blocks=False, scale=1.0, **changes):
     shape = {"vocab_size": 17, "hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16}
     model = Model(ModelArgs(**(shape | changes)))
     model.train()
-    if blocks:
-        checkpoint_blocks(model)
+    model.model.recomputes_blocks = blocks
     optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-2), steps=20)
     optimizer.init(model.trainable_parameters())
     take_step = make_step(model, optimizer, StepSettings(**settings))
