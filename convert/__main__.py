@@ -37,20 +37,17 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Convert; return 0, or 1 if the proof failed. Unless it is 0, the output is as it was."""
     from .from_source import convert
-    from .options import Options
     from .to_lucidrains import to_lucidrains
 
-    options = Options(**vars(arguments))
-    if not options.quantize and (options.q_bits or options.q_group_size):
+    if not arguments.quantize and (arguments.q_bits or arguments.q_group_size):
         raise InputError("--q-bits and --q-group-size need -q")
-    if not 0 <= options.tolerance < math.inf:
-        raise InputError(f"--tolerance: expected a number from 0, got {options.tolerance}")
-    options.q_bits, options.q_group_size = options.q_bits or 4, options.q_group_size or 64
+    if not 0 <= arguments.tolerance < math.inf:
+        raise InputError(f"--tolerance: expected a number from 0, got {arguments.tolerance}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves as little as Ctrl-C
     try:
-        if options.to:
-            to_lucidrains(options)
-        elif not convert(options):
+        if arguments.to:
+            to_lucidrains(arguments)
+        elif not convert(arguments):
             print("error: the logits differ; nothing was written", file=sys.stderr)
             return 1
     except KeyboardInterrupt:

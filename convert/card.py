@@ -23,83 +23,30 @@ del config["model_type"], config["mixer"]
 layer = gl.GateLoop(config.pop("hidden_size"), heads=config.pop("num_heads"), **config)
 layer.load_weights("model.safetensors")
 ```"""
-
-
-@dataclass
-class Card:
-    """Facts of a conversion."""
-
-    name: str
-    source: str  # the checkpoint as the user named it
-    plan: Plan  # its contents
-    tokenizer: str  # its origin
-    stored: str  # dtype of the weights, in words
-    notes: list[str]  # choices among the files' contents, and warnings
-    proof: list[str] = field(default_factory=list)  # reports of a verification
-
-    def __post_init__(self) -> None:
-        self._is_from_hub = not Path(self.source).expanduser().exists()
-        # A path on somebody's disk tells others nothing.
-        self._origin = self.source if self._is_from_hub else Path(self.source).name
-
-    def warn(self, warning: str) -> None:
-        """Print a warning and note it."""
-        print(f"warning: {warning}", file=sys.stderr)
-        self.notes.append(f"warning: {warning}")
-
-    def prove(self, report: object) -> None:
-        """Print a report of a verification and add it to the proof."""
-        print(report)
-        self.proof.append(str(report))
-
-    def summary(self) -> str:
-        """Facts for the user before the work begins."""
-        kind, parameters = self.plan.source.kind, self.plan.parameters
-        lines = [f"{self._origin}: {kind}, {parameters:,} parameters, {self.stored}"]
-        for title, facts in self._facts().items():
-            lines += [f"{title.lower()}:", *(f"  {fact}" for fact in facts)]
-        return "\n".join(lines)
-
-    def _facts(self) -> dict[str, list[str]]:
-        inference = self.plan.inference
-        chosen = [f"{key}={value}, set" for key, value in self.plan.settings.items()]
-        facts = {
-            "Inferred from the weights": inference.inferred,
-            "Assumed or set": [*inference.assumed, *chosen, f"tokenizer: {self.tokenizer}"],
-            "Notes": self.notes,
-        }
-        return {title: lines for title, lines in facts.items() if lines}
-
-    def __str__(self) -> str:
-        is_layer = not isinstance(self.plan.args, ModelArgs)
-        task = "" if is_layer else "pipeline_tag: text-generation\n"
-        what = "A GateLoop layer" if is_layer else "A GateLoop language model"
-        base = f"base_model: {self._origin}\n" if self._is_from_hub else ""
-        lists = ""
-        for title, facts in self._facts().items():
-            lists += "\n".join([f"\n## {title}\n", *(f"- {fact}" for fact in facts), ""])
-        proof = "\n".join(self.proof) or "Not verified."
-        digests = self.plan.checkpoint.hashes().items()
-        hashes = "\n".join(f"| `{name}` | `{digest}` |" for name, digest in digests)
-        return f"""---
+CARD = """---
 library_name: mlx
-{task}{base}tags:
+{metadata}tags:
 - mlx
 - gateloop
 ---
 
-# {self.name}
+# {name}
 
-{what}, converted from `{self._origin}` ({self.plan.source.kind}) by mlx_gateloop
-{__version__}.
+{what}, converted from `{origin}` ({kind}) by mlx_gateloop {version}.
 
 | | |
 | --- | --- |
-| parameters | {self.plan.parameters:,} |
-| weights | {self.stored} |
+| parameters | {parameters:,} |
+| weights | {stored} |
 
-{LAYER_USE if is_layer else MODEL_USE}
-{lists}
+{use}
+
+## Conversion
+
+```
+{summary}
+```
+
 ## Parity with the source
 
 ```
@@ -112,3 +59,69 @@ library_name: mlx
 | --- | --- |
 {hashes}
 """
+
+
+@dataclass
+class Card:
+    """The facts of a conversion: printed before it, and written as the model card."""
+
+    name: str
+    source: str  # the checkpoint as the user named it
+    plan: Plan
+    tokenizer: str  # its origin
+    stored: str  # the dtype of the weights, in words
+    notes: list[str]  # choices among the files' contents, and warnings
+    proof: list[str] = field(default_factory=list)  # reports of a verification
+
+    def warn(self, warning: str) -> None:
+        """Print a warning and note it."""
+        print(f"warning: {warning}", file=sys.stderr)
+        self.notes.append(f"warning: {warning}")
+
+    def prove(self, report: object) -> None:
+        """Print a report of a verification and add it to the proof."""
+        print(report)
+        self.proof.append(str(report))
+
+    @property
+    def is_from_hub(self) -> bool:
+        return not Path(self.source).expanduser().exists()
+
+    @property
+    def origin(self) -> str:
+        """The source, without the path on somebody's disk."""
+        return self.source if self.is_from_hub else Path(self.source).name
+
+    def summary(self) -> str:
+        """The facts, a line each."""
+        plan, inference = self.plan, self.plan.inference
+        chosen = [f"{key}={value}, set" for key, value in plan.settings.items()]
+        facts = {
+            "inferred from the weights": inference.inferred,
+            "assumed or set": [*inference.assumed, *chosen, f"tokenizer: {self.tokenizer}"],
+            "notes": self.notes,
+        }
+        kind, count = plan.source.kind, plan.parameters
+        lines = [f"{self.origin}: {kind}, {count:,} parameters, {self.stored}"]
+        for title, found in facts.items():
+            lines += [f"{title}:", *(f"  {fact}" for fact in found)] if found else []
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        is_model = isinstance(self.plan.args, ModelArgs)
+        digests = self.plan.checkpoint.hashes().items()
+        return CARD.format(
+            metadata=("pipeline_tag: text-generation\n" if is_model else "")
+            + (f"base_model: {self.origin}\n" if self.is_from_hub else ""),
+            name=self.name,
+            what="A GateLoop language model" if is_model else "A GateLoop layer",
+            origin=self.origin,
+            kind=self.plan.source.kind,
+            version=__version__,
+            parameters=self.plan.parameters,
+            stored=self.stored,
+            use=MODEL_USE if is_model else LAYER_USE,
+            summary=self.summary(),
+            proof="\n".join(self.proof) or "Not verified.",
+            hashes="\n".join(f"| `{name}` | `{digest}` |" for name, digest in digests),
+        )

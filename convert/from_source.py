@@ -1,5 +1,6 @@
 """From a checkpoint to a model directory: the whole way, one step a line."""
 
+from argparse import Namespace
 from typing import Any
 
 import mlx.core as mx
@@ -12,7 +13,6 @@ from mlx_gateloop.model.lm import ModelArgs
 
 from .card import Card
 from .hub import check_login, push
-from .options import Options
 from .output import check_target, write
 from .plan import Plan, first, make_plan
 from .precision import cast, quantize
@@ -22,11 +22,25 @@ from .tokenizer import load_tokenizer
 from .verify import compare_at, verify
 
 
-def convert(options: Options) -> bool:
-    """Convert a checkpoint to a model directory; False if a proof failed: nothing is written."""
+def convert(options: Namespace) -> bool:
+    """Convert a checkpoint to a model directory; see `add_options`.
+
+    Returns:
+        False if the proof failed: nothing was written then.
+
+    Raises:
+        InputError: The input cannot be used; the output is as it was.
+    """
     plan, tokenizer, card = prepare(options)
+    bits, group_size = options.q_bits or 4, options.q_group_size or 64
     if options.dry_run:
-        _say_the_rest(plan, options, card)
+        if options.quantize:  # random weights will do: only widths matter
+            _quantize(plan.build(), bits, group_size, card)
+        if options.verify:
+            print("dry run: nothing was verified")
+        print(f"dry run: nothing was written to {options.out}")
+        if options.push:
+            print(f"dry run: nothing was pushed to {options.push}")
         return True
     if options.push:
         check_login(options.push)
@@ -42,8 +56,13 @@ def convert(options: Options) -> bool:
         if not report.passed:
             return False
         model.update(stored)
-    is_changed = _change_precision(model, options, card)
-    if reference and is_changed:  # told, and no reason to refuse
+    if options.dtype and (overflown := cast(model, options.dtype)):
+        card.warn(f"values became infinite in {options.dtype}: {first(overflown)}")
+    if options.quantize:
+        _quantize(model, bits, group_size, card)
+        card.stored = f"{bits} bits in groups of {group_size}"
+    card.stored += ", state transitions float32"
+    if reference and (options.dtype or options.quantize):  # shown, and no reason to fail
         card.prove(compare_at(64, "as written, length 64", model, plan.args, reference))
     with staged(options.out) as directory:
         write(model, plan.args, tokenizer, str(card), directory)
@@ -53,8 +72,8 @@ def convert(options: Options) -> bool:
     return True
 
 
-def prepare(options: Options) -> tuple[Plan, Any, Card]:
-    """Find and check everything that a conversion needs, and print it, before a tensor is read.
+def prepare(options: Namespace) -> tuple[Plan, Any, Card]:
+    """Find and check all that a conversion needs, and print it, before a tensor is read.
 
     Returns:
         The plan, the tokenizer (None for a single layer), and the model card.
@@ -68,45 +87,23 @@ def prepare(options: Options) -> tuple[Plan, Any, Card]:
     if named is not None and not isinstance(named, str):
         raise InputError(f"setting tokenizer: expected a name, got {named!r}")
     plan = make_plan(checkpoint, options.kind, settings)
-    tokenizer, origin = _tokenizer(options.tokenizer or named, plan, options.quantize)
+    name = options.tokenizer or named
+    tokenizer, origin = None, "none, this is a layer"
+    if isinstance(plan.args, ModelArgs):
+        size = plan.args.vocab_size
+        tokenizer, origin = load_tokenizer(name, checkpoint.directory, size)
+    elif name or options.quantize:
+        flag = "--tokenizer" if name else "-q"
+        raise InputError(f"{flag}: {plan.source.kind} is a layer, not a language model")
     stored = options.dtype or ", ".join(sorted(set(checkpoint.dtypes.values())))
     notes = checkpoint.notes + ([f"settings from {file.name}"] if file else [])
     card = Card(options.out.name, options.source, plan, origin, stored, notes)
     print(card.summary())
-    if isinstance(plan.args, ModelArgs) and len(tokenizer) < plan.args.vocab_size:
-        most = plan.args.vocab_size
-        card.warn(f"the tokenizer has {len(tokenizer)} entries, the model {most}: is it the one?")
+    if tokenizer is not None and len(tokenizer) < size:
+        card.warn(f"the tokenizer has {len(tokenizer)} entries, the model {size}: is it the one?")
     return plan, tokenizer, card
 
 
-def _tokenizer(name: str | None, plan: Plan, is_quantized: bool) -> tuple[Any, str]:
-    if isinstance(plan.args, ModelArgs):
-        return load_tokenizer(name, plan.checkpoint.directory, plan.args.vocab_size)
-    for flag, value in (("--tokenizer", name), ("-q", is_quantized)):
-        if value:
-            raise InputError(f"{flag}: {plan.source.kind} is a layer, not a language model")
-    return None, "none, this is a layer"
-
-
-def _change_precision(model: nn.Module, options: Options, card: Card) -> bool:
-    """Cast and quantize as asked; False if neither was."""
-    if options.dtype and (overflown := cast(model, options.dtype)):
-        card.warn(f"values became infinite in {options.dtype}: {first(overflown)}")
-    if options.quantize:
-        for left in quantize(model, options.q_bits, options.q_group_size):
-            card.warn(left)
-        card.stored = f"{options.q_bits} bits in groups of {options.q_group_size}"
-    card.stored += ", state transitions float32"
-    return bool(options.dtype or options.quantize)
-
-
-def _say_the_rest(plan: Plan, options: Options, card: Card) -> None:
-    """End a dry run."""
-    if options.quantize:  # random weights will do: only widths matter
-        for left in quantize(plan.build(), options.q_bits, options.q_group_size):
-            card.warn(left)
-    if options.verify:
-        print("dry run: nothing was verified")
-    print(f"dry run: nothing was written to {options.out}")
-    if options.push:
-        print(f"dry run: nothing was pushed to {options.push}")
+def _quantize(model: nn.Module, bits: int, group_size: int, card: Card) -> None:
+    for left in quantize(model, bits, group_size):
+        card.warn(left)

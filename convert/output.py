@@ -57,13 +57,9 @@ def _is_ours(target: Path, is_file: bool) -> bool:
         config = json.loads((target / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
-    types = ("gateloop", LAYER_TYPE)
-    return isinstance(config, dict) and config.get("model_type") in types and not _others(target)
-
-
-def _others(directory: Path) -> list[str]:
-    """The files in a directory that this command does not write."""
-    return [p.name for p in directory.iterdir() if not any(map(p.match, WRITTEN))]
+    if not isinstance(config, dict) or config.get("model_type") not in ("gateloop", LAYER_TYPE):
+        return False
+    return all(any(map(path.match, WRITTEN)) for path in target.iterdir())
 
 
 def write(model: nn.Module, args: LayerArgs, tokenizer: Any, card: str, directory: Path) -> None:

@@ -1,6 +1,7 @@
 """From a model directory of ours to a state dict of gateloop-transformer."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.io.files import staged
 from mlx_gateloop.model.lm import Model, ModelArgs
 
-from .options import Options
 from .output import check_target
 from .plan import first
 from .reading.containers import READERS, import_torch
@@ -26,7 +26,7 @@ SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".msgpack")
 ONE_WAY = ("kind", "ema", "settings", "set", "tokenizer", "quantize", "push", "verify")
 
 
-def to_lucidrains(options: Options) -> None:
+def to_lucidrains(options: Namespace) -> None:
     """Write a model directory's weights as a state dict; .safetensors needs no torch."""
     for name in ONE_WAY:
         if getattr(options, name):

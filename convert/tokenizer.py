@@ -28,9 +28,6 @@ def load_tokenizer(name: str | None, directory: Path, vocab_size: int) -> tuple[
 
     Returns:
         A transformers tokenizer, and its origin in words.
-
-    Raises:
-        InputError: There is none, or it has more entries than the model.
     """
     if name is None:
         found = [directory / file for file in NAMES if (directory / file).exists()]

@@ -51,10 +51,8 @@ class Report:
         return all(within(c, self.tolerance) for c in self.logits)
 
     def __str__(self) -> str:
-        lines = [HEADING, *map(str, self.logits)]
-        if self.layers:
-            lines += ["", "layer by layer:"]
-        lines += map(str, self.layers)
+        layers = ["", "layer by layer:", *map(str, self.layers)] if self.layers else []
+        lines = [HEADING, *map(str, self.logits), *layers]
         verdict = "within" if self.passed else "BEYOND"
         return "\n".join([*lines, f"{verdict} the tolerance of {self.tolerance:g}"])
 
@@ -96,30 +94,14 @@ def one_by_one(model: Model, tokens: np.ndarray) -> np.ndarray:
     return np.array(mx.concatenate(steps, axis=1).astype(mx.float32))
 
 
-class _Recorded:
-    """A layer that records its outputs."""
-
-    def __init__(self, layer: Any, outputs: list[np.ndarray]) -> None:
-        self._layer = layer
-        self._outputs = outputs
-
-    def __call__(self, *arguments: Any) -> mx.array:
-        output: mx.array = self._layer(*arguments)
-        self._outputs.append(np.array(output.astype(mx.float32)))
-        return output
-
-
 def hidden_states(model: Model, tokens: np.ndarray) -> list[np.ndarray]:
     """The output of each layer of our model, float32 `[batch, length, hidden]`."""
-    outputs: list[np.ndarray] = []
     inner: Any = model.model
-    layers = inner.layers
-    try:
-        inner.layers = [_Recorded(layer, outputs) for layer in layers]
-        mx.eval(model(mx.array(tokens)))
-    finally:
-        inner.layers = layers
-    return outputs
+    states, x = [], inner.embed_tokens(mx.array(tokens))
+    for layer in inner.layers:
+        x = layer(x)
+        states.append(np.array(x.astype(mx.float32)))
+    return states
 
 
 def compare_at(

@@ -71,12 +71,8 @@ def _read_safetensors(path: Path) -> Tree:
 
     def stored(name: str) -> Stored:
         header = file.get_slice(name)
-        dtype = header.get_dtype()
-        return Stored(
-            tuple(header.get_shape()),
-            _SAFETENSORS_DTYPES.get(dtype, dtype),
-            lambda: load(name),
-        )
+        dtype = _SAFETENSORS_DTYPES.get(header.get_dtype(), header.get_dtype())
+        return Stored(tuple(header.get_shape()), dtype, lambda: load(name))
 
     return {name: stored(name) for name in names}
 

@@ -4,9 +4,10 @@ Names are joined by dots (`time_mixing_layers_0.model.proj.kernel`); wrappers an
 removed. A source knows nothing about files.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import mlx.core as mx
@@ -30,24 +31,19 @@ class Inference(Generic[Args]):
 
     args: Args  # ModelArgs for a language model, LayerArgs for a single layer
     # facts that the names and shapes imply, in words
-    inferred: list[str] = field(default_factory=list)
+    inferred: list[str]
     # defaults for what neither they nor a setting say
-    assumed: list[str] = field(default_factory=list)
+    assumed: list[str]
 
 
 class Reference(Protocol):
     """The source's own model with the checkpoint's weights, in float32 or float64."""
 
     def logits(self, tokens: np.ndarray) -> np.ndarray:
-        """Map tokens `[batch, length]` to logits `[batch, length, vocabulary]`.
-
-        A single layer maps activations `[batch, length, hidden]` to the same shape.
-        """
-        ...
+        """Map tokens `[batch, length]` to logits; a single layer maps activations."""
 
     def hidden_states(self, tokens: np.ndarray) -> list[np.ndarray]:
         """Return the output of each block, `[batch, length, hidden]`."""
-        ...
 
 
 class Source(ABC, Generic[Args]):
@@ -124,14 +120,8 @@ def depth(shapes: Shapes, pattern: str) -> int:
         InputError: A layer in between is missing.
     """
     before, after = pattern.split("{}")
-    numbers = {
-        int(middle)
-        for name in shapes
-        if name.startswith(before)
-        and name.endswith(after)
-        and (middle := name[len(before) : len(name) - len(after)]).isdecimal()
-        and len(middle) < 10
-    }
+    name_of = re.compile(rf"{re.escape(before)}([0-9]{{1,9}}){re.escape(after)}")
+    numbers = {int(found[1]) for name in shapes if (found := name_of.fullmatch(name))}
     # Not the largest number: a hostile name can claim any.
     gap = next(n for n in range(len(numbers) + 1) if n not in numbers)
     if gap < len(numbers):

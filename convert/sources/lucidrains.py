@@ -136,11 +136,10 @@ class Lucidrains(Source[ModelArgs]):
     def mismatch(self, args: ModelArgs) -> str | None:
         """Say in one line why the package has no such model; None if it has."""
         is_post = args.norm_position == "post"
-        is_max_headed = args.heads == args.width
         required = {
             "mixer": "gate_loop",
             "transition": "data_controlled",
-            "transition_per": args.transition_per if is_max_headed else "head",
+            "transition_per": args.transition_per if args.heads == args.width else "head",
             "gate": "polar_abs",
             "input_gate": "linear",
             "query_activation": "identity",

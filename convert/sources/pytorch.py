@@ -28,8 +28,7 @@ class TorchReference:
     """
 
     def __init__(self, model: Any, blocks: Sequence[Any]) -> None:
-        self._model = model
-        self._blocks = blocks
+        self._model, self._blocks = model, blocks
 
     def logits(self, tokens: np.ndarray) -> np.ndarray:
         """Apply the module."""

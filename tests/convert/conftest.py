@@ -13,11 +13,12 @@ def state():
 
 @pytest.fixture
 def source(tmp_path, state):
-    (tmp_path / "in").mkdir()
-    torch.save(state, tmp_path / "in" / "weights.pt")
-    return tmp_path / "in" / "weights.pt"
+    folder = tmp_path / "wéights of ☃"
+    folder.mkdir()
+    torch.save(state, folder / "weights.pt")
+    return folder / "weights.pt"
 
 
 @pytest.fixture
 def out(tmp_path):
-    return tmp_path / "out"
+    return tmp_path / "öut"

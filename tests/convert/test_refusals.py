@@ -69,12 +69,6 @@ def test_values_too_large_for_a_dtype_are_named(state, source, out, capsys):
     assert "values became infinite in float16: model.embed_tokens.weight\n" in warning
 
 
-def test_what_is_no_gateloop_model_is_said(source, out, capsys):
-    message = save_and_refuse(capsys, {"encoder.weight": torch.ones(3, 3)}, source, out)
-    assert "--from" in message
-    assert "lucidrains" in message
-
-
 def test_a_tokenizer_must_be_given_and_fit(state, source, out, capsys, tmp_path):
     assert "--tokenizer" in refused(capsys, source, out)
     missing = refused(capsys, source, out, "--tokenizer", "none.model")
@@ -130,6 +124,8 @@ def test_one_part_of_a_model_is_refused(source, tmp_path, capsys):
         (["--q-group-size", "32"], "need -q"),
         (["--tolerance", "nan"], "--tolerance"),
         (["--tolerance", "-1"], "--tolerance"),
+        (["--set", "tokenizer=5"], "setting"),
+        (["--set", "ablate_complex=[a]"], "setting"),
     ],
 )
 def test_flags_that_cannot_mean_anything(source, out, capsys, words, what):
@@ -141,8 +137,3 @@ def test_a_model_of_ours_is_no_source(source, out, tmp_path, capsys):
     assert run(source, out, "--tokenizer", "bytes") == 0
     capsys.readouterr()
     assert "already a model directory of ours" in refused(capsys, out, tmp_path / "again")
-
-
-@pytest.mark.parametrize("setting", ["tokenizer=5", "ablate_complex=[a]"])
-def test_settings_of_the_wrong_kind_are_one_line(source, out, capsys, setting):
-    assert "setting" in refused(capsys, source, out, "--tokenizer", "bytes", "--set", setting)

@@ -15,6 +15,7 @@ jax = pytest.importorskip("jax", reason="JAX is not installed")
 linen = pytest.importorskip("flax.linen", reason="Flax is not installed")
 
 source = SOURCES["flax"]
+MIXING = "time_mixing_layers_0.model"
 ACTIVATIONS = {"tanh": linen.tanh, "sigmoid": linen.sigmoid, "identity": lambda x: x}
 
 
@@ -106,19 +107,14 @@ def test_impossible_settings_are_named(settings, expected):
     assert expected in problem(lambda: source.infer(shapes, settings))
 
 
-def test_a_matrix_of_another_number_of_gates_is_named():
-    shapes = shapes_of(flax_state(flax_model()))
-    shapes["time_mixing_layers_0.model.proj.kernel"] = (8, 24)
-    message = problem(lambda: source.infer(shapes, {}))
-    assert "must have 3 or 4 times d_h = 12 columns, got 24" in message
-
-
-def test_learned_positions_are_refused():  # the package itself cannot run them
-    shapes = shapes_of(flax_state(flax_model())) | {"wpe.embedding": (512, 8)}
-    assert "positional_encoding_mode must be none" in problem(lambda: source.infer(shapes, {}))
-
-
-def test_vectors_as_input_are_refused():
-    shapes = shapes_of(flax_state(flax_model()))
-    shapes["input_function.kernel"] = shapes.pop("input_function.embedding")
-    assert "use_word_embedding=False" in problem(lambda: source.infer(shapes, {}))
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        (f"{MIXING}.proj.kernel", (8, 24), "must have 3 or 4 times d_h = 12 columns, got 24"),
+        ("wpe.embedding", (512, 8), "positional_encoding_mode must be none"),
+        ("input_function.kernel", (8, 8), "use_word_embedding=False"),
+    ],
+)
+def test_other_tensors_are_refused_by_name(name, shape, expected):
+    shapes = shapes_of(flax_state(flax_model())) | {name: shape}
+    assert expected in problem(lambda: source.infer(shapes, {}))
