@@ -101,8 +101,8 @@ class Card:
             "assumed or set": [*inference.assumed, *chosen, f"tokenizer: {self.tokenizer}"],
             "notes": self.notes,
         }
-        kind, count = plan.source.kind, plan.parameters
-        lines = [f"{self.origin}: {kind}, {count:,} parameters, {self.stored}"]
+        size = f"{plan.parameters:,} parameters"
+        lines = [f"{self.origin}: {plan.source.kind}, {size}, {self.stored}"]
         for title, found in facts.items():
             lines += [f"{title}:", *(f"  {fact}" for fact in found)] if found else []
         return "\n".join(lines)

@@ -83,11 +83,7 @@ class Plan:
 
 
 def make_plan(checkpoint: Checkpoint, kind: str | None, settings: dict[str, object]) -> Plan:
-    """Detect the source of a checkpoint and check its names, dtypes and shapes.
-
-    Raises:
-        InputError: It is unknown or incomplete, or differs from the source's table.
-    """
+    """Detect the source of a checkpoint and check its names, dtypes and shapes."""
     source = detect(checkpoint.shapes, kind)
     inference = source.infer(checkpoint.shapes, settings)
     plan = Plan(checkpoint, source, settings, inference, source.table(inference.args))

@@ -15,7 +15,6 @@ from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.layer import GateLoop
 from mlx_gateloop.model.lm import Model, ModelArgs
 
-from .options import TOLERANCE
 from .sources import Reference
 
 LENGTHS = (1, 2, 3, 17, 64, 256, 512)  # of the sequences
@@ -112,12 +111,7 @@ def compare_at(
     return compare(name, outputs(model, inputs), source.logits(inputs))
 
 
-def verify(
-    model: nn.Module,
-    args: LayerArgs,
-    source: Reference,
-    tolerance: float = TOLERANCE,
-) -> Report:
+def verify(model: nn.Module, args: LayerArgs, source: Reference, tolerance: float) -> Report:
     """Compare a model with float32 weights with its source's own model, on random tokens.
 
     Returns:

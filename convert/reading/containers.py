@@ -34,11 +34,7 @@ class Stored:
 
 
 def read(path: Path) -> Tree:
-    """Read a file of weights with a suffix of `READERS`.
-
-    Raises:
-        InputError: It is unreadable, damaged or unsafe.
-    """
+    """Read a file of weights with a suffix of `READERS`."""
     try:
         return READERS[path.suffix](path)
     except OSError as error:

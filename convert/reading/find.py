@@ -170,9 +170,6 @@ def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[s
 
     Returns:
         The tensors by name, nested names joined by dots, and notes on what was chosen.
-
-    Raises:
-        InputError: There is no state dict, or no averaged copy though `ema` is set.
     """
     notes = []
     averaged = [key for key in EMA_WRAPPERS if isinstance(tree.get(key), Mapping)]

@@ -58,12 +58,7 @@ class Source(ABC, Generic[Args]):
 
     @abstractmethod
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[Args]:
-        """Infer the model's arguments.
-
-        Raises:
-            InputError: The variant cannot be expressed, a setting is unknown or impossible, or the
-                checkpoint is of another source.
-        """
+        """Infer the model's arguments."""
 
     @abstractmethod
     def table(self, args: Args) -> list[Rule]:
@@ -114,11 +109,7 @@ def missing_package(error: ImportError, packages: str) -> InputError:
 
 
 def depth(shapes: Shapes, pattern: str) -> int:
-    """Count the layers: `pattern` with 0, 1, 2, ... in place of {} names a tensor.
-
-    Raises:
-        InputError: A layer in between is missing.
-    """
+    """Count the layers: `pattern` with 0, 1, 2, ... in place of {} names a tensor."""
     before, after = pattern.split("{}")
     name_of = re.compile(rf"{re.escape(before)}([0-9]{{1,9}}){re.escape(after)}")
     numbers = {int(found[1]) for name in shapes if (found := name_of.fullmatch(name))}
