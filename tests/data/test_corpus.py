@@ -15,22 +15,17 @@ def write_jsonl(path, values):
     return str(path)
 
 
-def test_a_file_is_split_by_position_and_otherwise_unchanged(tmp_path):
+def test_files_and_folders(tmp_path):
     file = tmp_path / "a.txt"
     file.write_bytes(b"\xef\xbb\xbf" + b"one\r\ntwo\n" * 10)
     assert load_corpus(str(file), 0.2) == Corpus(["one\r\ntwo\n" * 8], ["one\r\ntwo\n" * 2])
-
-
-def test_a_folder_is_read_in_sorted_order(tmp_path):
+    file.unlink()
     (tmp_path / "inner").mkdir()
     for name in ("b.txt", "a.md", "inner/c.text", "skipped.bin"):
         (tmp_path / name).write_text(name)
     write_jsonl(tmp_path / "d.jsonl", [{"text": "d"}])
     corpus = load_corpus(str(tmp_path), 0.25)
-    assert corpus == Corpus(["a.md", "b.txt", "d"], ["inner/c.text"])
-
-
-def test_json_lines_hold_texts_and_chats(tmp_path):
+    assert corpus == Corpus(["a.md", "b.txt", "d"], ["inner/c.text"]), "in sorted order"
     source = write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}, {"messages": CHAT, "id": 7}])
     assert load_corpus(source, 0.5) == Corpus(["one"], [CHAT])
 

@@ -66,22 +66,17 @@ def test_everything_comes_back(tmp_path, progress):
         np.testing.assert_array_equal(np.array(one), np.array(other))
 
 
-@pytest.mark.parametrize("keep", [0, 5, 200, -1])
-def test_truncated_file(path, keep):
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(InputError, match=r"last\.safetensors: truncated or not a safetensors"):
-        read_header(path)
-
-
-def test_foreign_and_missing_files(tmp_path):
-    path = tmp_path / "last.safetensors"
-    with pytest.raises(InputError, match="no checkpoint to resume; start without --resume"):
-        read_header(path)
+def test_truncated_foreign_and_missing_files(path):
+    whole = path.read_bytes()
+    for content in (b"", whole[:5], whole[:200], whole[:-1], b"a text, and a rather long one"):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"last\.safetensors: truncated or not a safetensors"):
+            read_header(path)
     mx.save_safetensors(str(path), {"weight": mx.zeros(3)}, {"format": "pt"})
     with pytest.raises(InputError, match="not a training checkpoint"):
         read_header(path)
-    path.write_bytes(b"a text, and a rather long one")
-    with pytest.raises(InputError, match="truncated or not"):
+    path.unlink()
+    with pytest.raises(InputError, match="no checkpoint to resume; start without --resume"):
         read_header(path)
 
 
