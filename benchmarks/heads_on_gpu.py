@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import mlx_gateloop  # noqa: F401  # before MLX, for its BLAS
+
+# isort: split
 import mlx.core as mx
 
 from mlx_gateloop.io.tables import markdown_table

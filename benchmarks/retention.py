@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import mlx_gateloop as gl  # before MLX, for its BLAS
+
+# isort: split
 import mlx.core as mx
 import numpy as np
 
-import mlx_gateloop as gl  # before MLX, for its BLAS  # isort: split
 from mlx_gateloop.data import load_corpus
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.io.models import load_model

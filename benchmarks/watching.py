@@ -15,12 +15,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import mlx_gateloop as gl  # before MLX, for its BLAS
+
+# isort: split
 import mlx.core as mx
 import numpy as np
 from mlx_gateloop.app.generation.run import Run, Token
 from mlx_gateloop.app.page import state_view
 
-import mlx_gateloop as gl
 from mlx_gateloop.watch.layer import Columns, Layer
 from mlx_gateloop.watch.trace import Trace
 
