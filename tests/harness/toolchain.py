@@ -15,6 +15,7 @@ HERE = Path(__file__).parent / "cpu"
 # Locals start as a large negative number, so that none is taken for a value by chance.
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-w", f"-I{HERE}")
 FLAGS += ("-ftrivial-auto-var-init=pattern", "-U_FORTIFY_SOURCE")
+PREPROCESS = ("-E", "-x", "c++", "-std=c++17", "-w")
 SANITIZE = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1")
 
 
@@ -64,7 +65,7 @@ def compile_cpp(arguments: list[str], text: str | None = None) -> str:
 @cache
 def preprocess(text: str) -> str:
     """The text with its macros, and only those, expanded."""
-    return compile_cpp(["-E", "-x", "c++", "-std=c++17", "-w", "-"], text)
+    return _cached([*PREPROCESS, "-"], text, ".i").read_text()
 
 
 @cache
@@ -82,15 +83,21 @@ def kernel(source: str, sanitized: bool = False) -> Any:
 
 
 def _built(source: str, sanitized: bool, *arguments: str) -> str:
-    """The library of a source, from the cache or the compiler; safe beside other processes."""
-    flags = [*FLAGS, *(SANITIZE if sanitized else ()), *arguments]
-    whole = "\0".join((str(compiler()), _runtime_text(), source, *flags))
-    cached = _cache() / f"{hashlib.sha256(whole.encode()).hexdigest()[:24]}.so"
+    """The library of a source."""
+    flags = [*FLAGS, *(SANITIZE if sanitized else ()), *arguments, "-shared"]
+    return str(_cached(flags, source, ".so"))
+
+
+def _cached(arguments: list[str], text: str, suffix: str) -> Path:
+    """What the compiler makes of a text, made once; safe beside other processes."""
+    whole = "\0".join((str(compiler()), _runtime_text(), text, *arguments))
+    whole = whole.replace(str(HERE), "")  # another checkout's are the same
+    cached = _cache() / f"{hashlib.sha256(whole.encode()).hexdigest()[:24]}{suffix}"
     if not cached.exists():
         beside = cached.with_suffix(f".{os.getpid()}")
-        compile_cpp([*flags, "-shared", "-o", str(beside)], source)
+        compile_cpp([*arguments, "-o", str(beside)], text)
         beside.replace(cached)
-    return str(cached)
+    return cached
 
 
 @cache

@@ -88,11 +88,11 @@ def check(
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS)
-@pytest.mark.parametrize("is_complex", [True, False], ids=["complex", "real"])
 @pytest.mark.parametrize("mode", MODES)
-def test_agrees_with_the_loop(mode, is_complex, heads, length):
+def test_agrees_with_the_loop(mode, heads, length):
     if mode == "attention":  # O(L^2), and without chunks that a longer text would fill
         length = min(length, 300)
+    is_complex = (length % 2 == 0) == (heads == HEADS["heads"])
     check(random_case(length, length, heads=heads, is_complex=is_complex, batch=1), mode)
 
 
@@ -103,9 +103,10 @@ def test_half_precision_is_rounded_only_at_the_edges(mode, heads, dtype):
     check(random_case(7, 65, heads=heads, dtype=dtype), mode, dtype)
 
 
-@pytest.mark.parametrize("masked", [0.0, 0.3], ids=["whole", "masked"])
-@pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "reverse"])
-@pytest.mark.parametrize("one_gate_per_head", [False, True])
+@pytest.mark.parametrize(
+    ("one_gate_per_head", "reverse", "masked"),
+    [(False, False, 0.0), (False, True, 0.3), (True, False, 0.3), (True, True, 0.0)],
+)
 @pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS)
 @pytest.mark.parametrize("mode", MODES)
 def test_mask_reverse_and_shared_gates(mode, heads, one_gate_per_head, reverse, masked):

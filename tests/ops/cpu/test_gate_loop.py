@@ -24,8 +24,8 @@ def normal(*shape, key=0):
     return mx.random.normal(shape, key=mx.random.key(key))
 
 
-def operator(q, k, v, gamma, theta, backend="cpu", **options):
-    a = gl.Transition.sigmoid(gamma, theta)
+def operator(q, k, v, *gates, backend="cpu", **options):
+    a = gl.Transition.sigmoid(*gates)
     return gl.gate_loop(q, k, v, a, mode="scan", backend=backend, **options)
 
 
@@ -62,27 +62,37 @@ def test_threads_and_their_blocks_change_no_bit():
         assert mx.array_equal(last[b], state[0])
 
 
-def test_a_state_carried_over_any_cut_changes_no_bit():
-    arrays = [normal(1, 100, 9, key=i) for i in range(5)]
+def steps(length, heads, count=5):
+    """q, k, v, gamma and, of five, theta; without or with heads."""
+    sizes = [(2, 9), (2, 9), (2, 17), (2, 9), (2, 9)] if heads else [(9,)] * 5
+    return [normal(2, length, *size, key=i) for i, size in enumerate(sizes[:count])]
+
+
+@pytest.mark.parametrize("heads", [False, True])
+def test_a_state_carried_over_any_cut_changes_no_bit(heads):
+    arrays = steps(150, heads)
     whole, last = operator(*arrays)
-    for cut in (1, 31, 32, 33, 99):
+    # With heads a chunk of 64 steps is one product: other cuts would sum in another order.
+    for cut in (64,) if heads else (1, 31, 32, 33, 149):
         first, h = operator(*(x[:, :cut] for x in arrays))
         second, h = operator(*(x[:, cut:] for x in arrays), h0=h)
         assert mx.array_equal(mx.concatenate([first, second], 1), whole)
         assert mx.array_equal(h, last)
 
 
-def test_inputs_of_any_layout():
-    arrays = [normal(5, 2, 37, key=i) for i in range(5)]
-    turned = [x.transpose(1, 2, 0) for x in arrays]  # [D, B, L] -> [B, L, D], not contiguous
-    plain = [mx.array(np.ascontiguousarray(np.array(x))) for x in turned]
-    assert mx.array_equal(operator(*turned)[0], operator(*plain)[0])
+@pytest.mark.parametrize("heads", [False, True])
+def test_inputs_of_any_layout(heads):
+    arrays = steps(40, heads)
+    turned = [mx.contiguous(x.T).T for x in arrays]
+    for got, want in zip(operator(*turned), operator(*arrays), strict=True):
+        assert mx.array_equal(got, want)
 
 
-def test_shapeless_compilation():
+@pytest.mark.parametrize(("heads", "count"), [(False, 5), (True, 5), (True, 4)])
+def test_shapeless_compilation(heads, count):
     compiled = mx.compile(lambda *xs: operator(*xs), shapeless=True)
-    for length in (20, 33, 50):
-        arrays = [normal(2, length, 5, key=i) for i in range(5)]
+    for length in (20, 64, 150):
+        arrays = steps(length, heads, count)
         for got, want in zip(compiled(*arrays), operator(*arrays), strict=True):
             assert mx.array_equal(got, want)
 

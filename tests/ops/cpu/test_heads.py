@@ -33,7 +33,11 @@ def operator(q, k, v, *gates, backend="cpu", **options):
 
 @pytest.mark.parametrize(
     ("form", "is_complex", "one_gate_per_head", "masked", "reverse"),
-    list(product(["sigmoid", "polar"], [True, False], [True, False], [0.0, 0.3], [True, False])),
+    [
+        (form, is_complex, shared, masked, (form == "polar") ^ is_complex ^ shared ^ (masked > 0))
+        for form in ("sigmoid", "polar")
+        for is_complex, shared, masked in product([True, False], [True, False], [0.0, 0.3])
+    ],  # half of the product: every four of the five values meet
 )
 def test_fused_gates_and_their_gradients(form, is_complex, one_gate_per_head, masked, reverse):
     case = random_case(
@@ -110,31 +114,6 @@ def test_threads_change_no_bit():
         assert mx.array_equal(state, last[b : b + 1, :, h : h + 1])
         for got, want in zip(slopes(*one), slopes(*arrays), strict=True):
             assert mx.array_equal(got, want[b : b + 1, :, h : h + 1])
-
-
-def test_a_state_carried_over_a_chunk_changes_no_bit():
-    arrays = arrays_of(1, 150, 2, 9, 17)
-    whole, last = operator(*arrays)
-    first, h = operator(*(x[:, :64] for x in arrays))
-    second, h = operator(*(x[:, 64:] for x in arrays), h0=h)
-    assert mx.array_equal(mx.concatenate([first, second], 1), whole)
-    assert mx.array_equal(h, last)
-
-
-def test_inputs_of_any_layout():
-    arrays = arrays_of(2, 40, 3, 4, 5)
-    turned = [mx.contiguous(x.transpose(3, 2, 1, 0)).transpose(3, 2, 1, 0) for x in arrays]
-    for got, want in zip(operator(*turned), operator(*arrays), strict=True):
-        assert mx.array_equal(got, want)
-
-
-@pytest.mark.parametrize("count", [4, 5])
-def test_shapeless_compilation(count):
-    compiled = mx.compile(lambda *xs: operator(*xs), shapeless=True)
-    for length in (20, 64, 150):
-        arrays = arrays_of(2, length, 2, 4, 5, count=count)
-        for got, want in zip(compiled(*arrays), operator(*arrays), strict=True):
-            assert mx.array_equal(got, want)
 
 
 @pytest.mark.parametrize("count", [4, 5])

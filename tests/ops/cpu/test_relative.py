@@ -85,8 +85,7 @@ def slopes(arrays, parts, mask=None, skip=0, step=1e-6):
 
 
 @pytest.mark.parametrize(("parts", "width"), FORMS)
-@pytest.mark.parametrize("masked", [0, 1, 2], ids=["causal", "mask", "mask of heads"])
-@pytest.mark.parametrize("last", [37, 20, 1])
+@pytest.mark.parametrize(("masked", "last"), [(0, 37), (1, 20), (2, 37), (2, 1)])
 def test_the_sums_and_their_gradients(parts, width, masked, last):
     arrays = case(parts, width, last=last, resets=(9, 25))
     mask = permitted(37, last, masked) if masked else None

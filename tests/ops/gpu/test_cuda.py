@@ -123,37 +123,3 @@ def fits(compiled, architecture, name, spilled=0):
     assert compiled.shared_bytes <= 32 * 1024
     assert "bar.sync" in compiled.ptx
     assert compiled.shared_bytes > 0
-
-
-@disassembled
-def test_detours_for_huge_numbers_are_not_counted():
-    loop = "for (int i = 0; i < n; ++i) y[i] = {}(y[i]);"
-    source = '__global__ void f(float* y, int n) {{ _Pragma("unroll 1") {} }}'
-    fast, slow = (
-        sass.each_tile(nvrtc.compiled(source.format(loop.format(name)), "sm_90").cubin)
-        for name in ("__sinf", "sinf")
-    )
-    assert 4 < len(fast) < len(slow) < 50  # 139 with the detour
-    assert sum(name.startswith("LDG") for name in slow) == 1
-
-
-def test_figures():
-    source = "__global__ void f(float* y) { __shared__ float s[99]; s[threadIdx.x] = *y; "
-    source += "__syncthreads(); *y = s[98 - threadIdx.x]; }"
-    small = nvrtc.compiled(source, "sm_90")
-    assert small.shared_bytes == 4 * 99
-    assert 0 < small.registers < 32
-    assert small.spilled_bytes == 0
-
-
-def test_spills_are_seen():
-    load = " ".join(f"float a{i} = y[{i}];" for i in range(200))
-    store = " ".join(f"y[{i}] = a{199 - i} * t;" for i in range(200))
-    source = f"__global__ void __launch_bounds__(1024) f(float* y) {{ {load} float t = 0; "
-    source += f"for (int i = 0; i < 200; ++i) t += expf(t); __syncthreads(); {store} }}"
-    assert nvrtc.compiled(source, "sm_90").spilled_bytes > 0
-
-
-def test_a_kernel_that_does_not_compile():
-    with pytest.raises(RuntimeError, match="no_such_thing"):
-        nvrtc.compiled("__global__ void f() { no_such_thing(); }", "sm_90")

@@ -3,20 +3,19 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from harness import KernelFault, cuda_kernel, metal_kernel, recorded
+from harness import KernelFault, metal_kernel, recorded
 
 SYNC = "threadgroup_barrier(mem_flags::mem_threadgroup);"
-SEEDS = range(3)
 
 
 def normal(*shape, dtype=mx.float32):
     return mx.random.normal(shape, key=mx.random.key(0)).astype(dtype)
 
 
-def run(source, x, threads, group=64, size=None, dtype=mx.float32, factory=metal_kernel, **options):
+def run(source, x, threads, group=64, size=None, dtype=mx.float32, **options):
     """The output `y` of a kernel with one input `x` on a line of threads."""
-    call_options = {k: options.pop(k) for k in ("template", "init_value") if k in options}
-    kernel = factory("test", ["x"], ["y"], source, **options)
+    call_options = {k: options.pop(k) for k in ("init_value",) if k in options}
+    kernel = metal_kernel("test", ["x"], ["y"], source, **options)
     (y,) = kernel(
         inputs=[x],
         grid=(threads, 1, 1),
@@ -26,26 +25,6 @@ def run(source, x, threads, group=64, size=None, dtype=mx.float32, factory=metal
         **call_options,
     )
     return np.array(y)
-
-
-@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
-def test_the_example_of_mlx(dtype):
-    source = """
-        uint elem = thread_position_in_grid.x;
-        T tmp = inp[elem];
-        out[elem] = metal::exp(tmp);
-    """
-    a = normal(4, 16, dtype=dtype)
-    kernel = metal_kernel(name="myexp", input_names=["inp"], output_names=["out"], source=source)
-    (y,) = kernel(
-        inputs=[a],
-        template=[("T", mx.float32)],
-        grid=(a.size, 1, 1),
-        threadgroup=(256, 1, 1),
-        output_shapes=[a.shape],
-        output_dtypes=[a.dtype],
-    )
-    assert mx.allclose(y, mx.exp(a), rtol=2e-4 if dtype == mx.float32 else 1e-2)
 
 
 REDUCTION = f"""
@@ -60,11 +39,10 @@ REDUCTION = f"""
 """
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_reduction_with_barriers(seed):
+def test_a_reduction_with_barriers():
     x = normal(256)
     with recorded() as launches:
-        y = run(REDUCTION, x, 256, size=4, seed=seed)
+        y = run(REDUCTION, x, 256, size=4)
     np.testing.assert_allclose(y, np.array(x).reshape(4, 64).sum(1), rtol=1e-4, atol=1e-5)
     (launch,) = launches
     assert launch.read == {"x": 4 * 256, "y": 0}
@@ -73,8 +51,7 @@ def test_a_reduction_with_barriers(seed):
     assert launch.shared_bytes == 4 * 64
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_prefix_sum_of_a_simdgroup(seed):
+def test_a_prefix_sum_of_a_simdgroup():
     source = """
         const uint i = thread_position_in_grid.x, lane = thread_index_in_simdgroup;
         float sum = x[i];
@@ -87,48 +64,7 @@ def test_a_prefix_sum_of_a_simdgroup(seed):
     x = normal(128)
     rows = np.array(x).reshape(4, 32)
     want = np.repeat(rows.sum(1) + rows.max(1), 32)
-    np.testing.assert_allclose(run(source, x, 128, seed=seed), want, atol=1e-4)
-
-
-def test_a_transpose_through_threadgroup_memory():
-    source = f"""
-        threadgroup T tile[8][8];
-        const uint i = thread_position_in_threadgroup.x, j = thread_position_in_threadgroup.y;
-        const uint rows = x_shape[0], columns = x_shape[1];
-        const uint3 at = threadgroup_position_in_grid;
-        tile[j][i] = x[(at.y * 8 + j) * columns + at.x * 8 + i];
-        {SYNC}
-        y[(at.x * 8 + j) * rows + at.y * 8 + i] = tile[i][j];
-    """
-    x = normal(16, 24, dtype=mx.bfloat16)
-    kernel = metal_kernel("transpose", ["x"], ["y"], source)
-    call = {"grid": (24, 16, 1), "threadgroup": (8, 8, 1), "template": [("T", x.dtype)]}
-    (y,) = kernel(inputs=[x.T.T], output_shapes=[(24, 16)], output_dtypes=[x.dtype], **call)
-    assert mx.array_equal(y, x.T)
-
-
-def test_a_histogram_with_atomics():
-    source = """
-        atomic_fetch_add_explicit(&y[x[thread_position_in_grid.x]], 1, memory_order_relaxed);
-    """
-    x = mx.random.randint(0, 9, (300,), mx.uint32, key=mx.random.key(1))
-    options = {"atomic_outputs": True, "init_value": 0, "dtype": mx.uint32}
-    y = run(source, x, 300, size=9, **options)
-    np.testing.assert_array_equal(y, np.bincount(np.array(x), minlength=9))
-
-
-def test_cuda_blocks_are_whole():
-    source = """
-        __shared__ float all[64];
-        const int i = blockIdx.x * blockDim.x + threadIdx.x;
-        all[threadIdx.x] = i < x_shape[0] ? x[i] : 0.0f;
-        __syncthreads();
-        if (i < x_shape[0]) y[i] = all[63 - threadIdx.x] + __shfl_xor_sync(~0u, 1.0f, 1);
-    """
-    x = normal(64)
-    np.testing.assert_array_equal(
-        run(source, x, 40, factory=cuda_kernel), np.array(x)[::-1] + np.float32(1)
-    )
+    np.testing.assert_allclose(run(source, x, 128), want, atol=1e-4)
 
 
 def test_half_types_round_as_mlx_rounds_them():
@@ -172,17 +108,10 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("fault", BROKEN)
-def test_faults_are_found(fault, seed):
+def test_faults_are_found(fault):
     with pytest.raises(KernelFault, match=fault):
-        run(BROKEN[fault], normal(64), 64, seed=seed)
-
-
-def test_two_threadgroups_may_not_write_one_number():
-    source = "y[thread_position_in_threadgroup.x] = 1;"
-    with pytest.raises(KernelFault, match="race: two writes of y"):
-        run(source, normal(128), 128)
+        run(BROKEN[fault], normal(64), 64)
 
 
 def test_what_is_ordered_is_no_race():
@@ -222,24 +151,3 @@ def test_orders_differ_between_seeds():
     options = {"atomic_outputs": True, "init_value": 0, "dtype": mx.uint32, "size": 65}
     orders = {tuple(run(source, normal(64), 64, 32, seed=seed, **options)) for seed in (0, 0, 1, 2)}
     assert len(orders) == 3
-
-
-def test_a_kernel_that_does_not_compile():
-    with pytest.raises(RuntimeError, match="no_such_thing"):
-        run("y[0] = no_such_thing;", normal(8), 8)
-
-
-def test_kernels_have_no_rules_of_their_own():
-    x, source = normal(8), "y[thread_position_in_grid.x] = x[thread_position_in_grid.x];"
-    kernel = metal_kernel("identity", ["x"], ["y"], source)
-    call = {"grid": (8, 1, 1), "threadgroup": (8, 1, 1)}
-    call |= {"output_shapes": [(8,)], "output_dtypes": [mx.float32]}
-    with pytest.raises(ValueError, match="vjp"):
-        mx.grad(lambda x: kernel(inputs=[x], **call)[0].sum())(x)
-
-
-def test_cuda_grids_have_limits():
-    kernel = cuda_kernel("test", ["x"], ["y"], "y[0] = x[0];")
-    call = {"threadgroup": (1, 1, 1), "output_shapes": [(1,)], "output_dtypes": [mx.float32]}
-    with pytest.raises(RuntimeError, match="65535 blocks at most in y and z"):
-        mx.eval(kernel(inputs=[mx.ones(1)], grid=(1, 1, 70_000), **call))

@@ -3,13 +3,12 @@
 from functools import partial
 
 import mlx.core as mx
-import numpy as np
 import pytest
 from harness import metal_kernel, recorded
-from harness.platforms import OBSERVED, PLATFORMS, kernels_of
+from harness.platforms import METAL, OBSERVED, PLATFORMS, kernels_of
 from harness.variants import composing
 from helpers import gated
-from helpers.reference import as_numpy, error, forward, random_case, to_planes
+from helpers.reference import as_numpy, error, random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,8 +19,6 @@ from mlx_gateloop.ops.gpu.heads_kernels import HeadsPlan, launch
 from mlx_gateloop.ops.gpu.kernels import Kernels, Variant
 from mlx_gateloop.ops.gpu.launch_config import DEFAULTS
 from mlx_gateloop.ops.transition import Transition
-
-METAL = PLATFORMS[::2]  # the text and, on a Mac, the GPU
 
 
 def slow(*arguments):
@@ -108,8 +105,8 @@ def test_the_sizes_have_the_tiles_that_they_should():
 
 @pytest.mark.parametrize("task", ["outputs", "states", "backward"])
 @pytest.mark.parametrize("is_complex", [False, True])
-@pytest.mark.parametrize("L", [1, 255, 768, 1000, 2048, 30001])
-@pytest.mark.parametrize(("H", "K", "V"), [(1, 1, 1), (4, 64, 128), (16, 256, 512)])
+@pytest.mark.parametrize("L", [1, 1000, 30001])
+@pytest.mark.parametrize(("H", "K", "V"), [(1, 1, 1), (16, 256, 512)])
 def test_plans(task, is_complex, L, H, K, V):
     tuning = DEFAULTS["cuda"]
     cut = plan(tuning, task, (1, L, H, K, V), is_complex)
@@ -130,72 +127,8 @@ def test_a_long_sequence_in_parts(platform, masked, reverse):
     check(platform, case, "sigmoid", shift=6)
 
 
-@pytest.mark.parametrize("platform", METAL)
-@pytest.mark.parametrize(("shift", "turn"), [(8, 0.001), slow(20, 0)])
-def test_a_memory_of_thousands_of_steps(platform, shift, turn):
-    case = random_case(10, 4096, batch=1, heads=(1, 3, 2), resets=0)
-    case, gates, _ = gated.with_gates(case, "sigmoid", mx.float32, shift=shift, turn=turn)
-    arrays = [mx.array(x.astype(np.float32)) for x in (case.q, case.k, case.v, *gates)]
-    a, h0 = Transition.sigmoid(*arrays[3:]), to_planes(case.h0)
-    y, h = gpu.gate_loop(kernels_of(platform), *arrays[:3], a, h0, None, False)
-    want_y, want_h, _ = forward(case)
-    assert error(y, want_y) <= 2e-5
-    assert error(h, as_numpy(to_planes(want_h))) <= 2e-5
-
-
 def normal(*shape, key=0):
     return mx.random.normal(shape, key=mx.random.key(key))
-
-
-@pytest.mark.parametrize("platform", METAL)
-def test_after_a_reset_nothing_before_it_is_left(platform):
-    q, k, v, phase = (normal(1, 70, 2, n, key=n) for n in (5, 5, 3, 5))
-    log = mx.where(mx.arange(70)[None, :, None, None] == 40, -mx.inf, mx.zeros(phase.shape))
-
-    def run(start):
-        arrays = [x[:, start:] for x in (q, k, v)]
-        a = Transition.polar(log[:, start:], phase[:, start:])
-        return gpu.gate_loop(kernels_of(platform), *arrays, a, None, None, False)
-
-    (y, h), (rest, last) = run(0), run(40)
-    assert error(y[:, 40:], as_numpy(rest)) <= 1e-6
-    assert error(h, as_numpy(last)) <= 1e-6
-
-
-@pytest.mark.parametrize("platform", METAL)
-def test_masked_steps_read_nothing_and_give_exact_zeros(platform):
-    arrays = [normal(1, 40, 2, n, key=i) for i, n in enumerate((5, 5, 3, 5, 5))]
-    live = mx.arange(40)[None] % 3 != 1
-    spoilt = [mx.where(live[..., None, None], x, mx.nan) for x in arrays]
-
-    def loss(*xs):
-        a = Transition.sigmoid(*xs[3:])
-        y, h = gpu.gate_loop(kernels_of(platform), *xs[:3], a, None, live, True)
-        return y.square().sum() + h.square().sum(), y
-
-    everything = tuple(range(5))
-    (_, y), clean = mx.value_and_grad(loss, everything)(*arrays)
-    (_, same), found = mx.value_and_grad(loss, everything)(*spoilt)
-    for want, got in zip((y, *clean), (same, *found), strict=True):
-        assert mx.array_equal(want, got)
-        assert not got[:, 1::3].any()
-
-
-@pytest.mark.parametrize("platform", METAL)
-def test_masked_steps_are_zero_beside_states_and_gradients_that_overflow(platform):
-    live = mx.arange(150)[None] % 3 != 1
-    ones, growth = mx.ones((1, 150, 1, 3)), mx.full((1, 150, 1, 3), 4.0)
-
-    def run(*xs):
-        a = Transition("cartesian", xs[3])
-        return gpu.gate_loop(kernels_of(platform), *xs[:3], a, None, live, False)
-
-    cotangents = [ones, mx.zeros((1, 1, 1, 3, 3))]
-    (y, h), found = mx.vjp(run, [ones, ones, ones, growth], cotangents)
-    assert mx.isinf(h).all()
-    assert not mx.isfinite(found[1][:, 0]).any()
-    for x in (y, *found):
-        assert not x[:, 1::3].any()
 
 
 def state_arrays(variant, shape, dtype=mx.float32):

@@ -117,9 +117,8 @@ def assert_close(found, wanted):
 
 
 @pytest.mark.parametrize("platform", DEFAULTS)
-@pytest.mark.parametrize("B", [1, 3, 100])
-@pytest.mark.parametrize("D", [1, 33, 1000])
-@pytest.mark.parametrize("L", [1, 64, 2000, 2048, 30001])
+@pytest.mark.parametrize(("B", "D"), [(1, 1), (3, 33), (100, 1000)])
+@pytest.mark.parametrize("L", [1, 64, 2000, 30001])
 def test_plans(platform, B, D, L):
     cut, groups = plan(DEFAULTS[platform], "forward 32", B, L, D), B * -(-D // 32)
     assert cut.segments in (8, 16)

@@ -30,7 +30,7 @@ EVERY = itertools.product((mx.float32, mx.float16, mx.bfloat16), (False, True), 
 SETTINGS = [pytest.param(*each, marks=() if each in SHORT else pytest.mark.slow) for each in EVERY]
 
 
-@pytest.mark.parametrize("platform", OBSERVED)
+@pytest.mark.parametrize("platform", ["metal", pytest.param("cuda", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("dtype", "masked", "segments"), SETTINGS)
 @pytest.mark.parametrize("case", CASES)
 def test_every_array_is_moved_once(platform, dtype, masked, segments, case):
