@@ -27,28 +27,19 @@ RUNS = {
 }
 
 
-def test_leads_are_between_the_same_seeds():
-    title, lines = listed_leads(RUNS, ACCURACY)
-    assert title == "Leads of the data-controlled model in accuracy:"
+@pytest.mark.parametrize("measure", [ACCURACY, BITS])  # fewer bits are a lead
+def test_leads_are_between_the_same_seeds_of_finished_runs(measure):
+    unfinished = {
+        model: [*RUNS[model], RUNS[model][0] | {"seed": 9, "finished": model != "fixed"}]
+        for model in ("data_controlled", "fixed")
+    }
+    _, lines = listed_leads(RUNS | unfinished, measure)
     assert lines.splitlines() == [
         "- over fixed: +0.250 (95%: -1.656 to 2.156) (by seed: +0.400, +0.100)",
         "- over real gates: +0.050 (by seed: +0.050)",
     ]
-    assert listed_leads({"fixed": RUNS["fixed"]}, ACCURACY) == []
-    assert listed_leads({"data_controlled": RUNS["data_controlled"]}, ACCURACY) == []
-
-
-def test_a_run_that_is_not_finished_has_no_lead():
-    runs = {model: results(0.5, 0.5) for model in ("data_controlled", "fixed")}
-    runs["fixed"][1] |= {"accuracy": 0.1, "finished": False}
-    assert ACCURACY.leads(runs) == {"fixed": [0.0]}
-
-
-def test_fewer_bits_are_a_lead():
-    _, lines = listed_leads(RUNS, BITS)
-    assert lines.splitlines()[0] == (
-        "- over fixed: +0.250 (95%: -1.656 to 2.156) (by seed: +0.400, +0.100)"
-    )
+    assert listed_leads({"fixed": RUNS["fixed"]}, measure) == []
+    assert listed_leads({"data_controlled": RUNS["data_controlled"]}, measure) == []
 
 
 def test_a_text_is_compared_by_bits():

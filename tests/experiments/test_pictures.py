@@ -2,7 +2,6 @@ from dataclasses import asdict
 
 import pytest
 from helpers.records import run_record
-from matplotlib.figure import Figure
 
 from mlx_gateloop.experiments.pictures import draw_records, line
 from mlx_gateloop.experiments.presets import PRESETS
@@ -41,16 +40,6 @@ def test_a_text_over_bytes_and_time(tmp_path, plotted):
     assert "bits.png" in draw_records(tmp_path, tree)
     read, time = (points.tolist() for points in plotted["LRU"][-2:])
     assert (read, time) == ([[1, 2], [3, 2]], [[1, 2], [3, 2]])
-
-
-def test_the_names_of_the_axes(tmp_path, monkeypatch):
-    names, add = [], Figure.add_subplot
-    monkeypatch.setattr(
-        Figure, "add_subplot", lambda self, *a, **of: names.append(of) or add(self, *a, **of)
-    )
-    draw_records(tmp_path, results("text", ["lru"], {"lru": [[(1, 2.5)]]}, tokens_per_step=1))
-    assert names[0] == {"xlabel": "number of inputs before", "ylabel": "test accuracy"}
-    assert names[2] == {"xlabel": "step", "ylabel": "validation bits per byte"}
 
 
 @pytest.mark.parametrize("curves", [{"lru": [[]]}, {"lru": [[(2, 0.5)], []]}, {}])

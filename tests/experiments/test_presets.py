@@ -10,7 +10,6 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments import experiment as module
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.presets import PRESETS
-from mlx_gateloop.experiments.variants import VARIANTS
 from mlx_gateloop.model.lm import PRESETS as MODELS
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train.setup import num_parameters
@@ -62,38 +61,22 @@ def test_settings_go_where_they_belong():
         ({"draws": 0}, "draws: expected 1 to 1000, got 0"),
         ({"trials": -1}, "tune: expected 0 to 1000, got -1"),
         ({"models": ["fixed", "fixe"]}, "models: unknown 'fixe'; choose data_controlled, fixed"),
-        ({"models": [""]}, "models: unknown ''"),
         ({"models": ["fixed", "fixed"]}, "fixed is given more than once"),
-        (
-            {"models": ["real_gates"], "settings": {"model.gate": "polar"}},
-            "--set model.gate: use --models",
-        ),
+        ({"settings": {"seed": 3}}, "--set seed: use --seeds"),
+        ({"settings": {"model.transition": "fixed"}}, "--set model.transition: use --models"),
+        ({"settings": {"data.length": 3}}, "use task.length"),
+        ({"settings": {"task.lenght": 3}}, "unknown key task.lenght; allowed: length"),
+        ({"settings": {"task.length": 2.5}}, "expected an integer from 1 to 1048576, got 2.5"),
+        ({"settings": {"task.length": True}}, "got True"),
+        ({"settings": {"task.max_input": 2**31}}, "expected an integer from 0 to 1048576"),
+        ({"settings": {"task.resets": -1}}, "task.resets: expected an integer from 0"),
+        ({"settings": {"task.function": 3}}, "task.function: expected a name"),
+        ({"settings": {"task.function": "sum"}}, "allowed: alternating_products, running_sum"),
     ],
 )
 def test_wrong_arguments(arguments, words):
     with pytest.raises(InputError, match=words):
-        PRESETS["memory-horizon"]["bar"].changed_by(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"seed": 3}, "--set seed: use --seeds"),
-        ({"model.transition": "fixed"}, "use --models"),
-        ({"model.num_outputs": 3}, "the task decides"),
-        ({"data.length": 3}, "use task.length"),
-        ({"task.lenght": 3}, "unknown key task.lenght; allowed: length"),
-        ({"task.length": 2.5}, "task.length: expected an integer from 1 to 1048576, got 2.5"),
-        ({"task.length": True}, "got True"),
-        ({"task.max_input": 2**31}, "expected an integer from 0 to 1048576"),
-        ({"task.resets": -1}, "task.resets: expected an integer from 0"),
-        ({"task.function": 3}, "task.function: expected a name"),
-        ({"task.function": "sum"}, "allowed: alternating_products, running_sum"),
-    ],
-)
-def test_wrong_settings(settings, words):
-    with pytest.raises(InputError, match=words):
-        PRESETS["memory-horizon"]["bar"].changed_by(settings).make_task()
+        PRESETS["memory-horizon"]["bar"].changed_by(**arguments).make_task()
 
 
 def test_a_task_that_does_not_fit_in_memory(monkeypatch):
@@ -118,14 +101,10 @@ def test_a_saved_experiment_is_read_again(tmp_path):
     ("change", "words"),
     [
         ({"name": "chess"}, "not an experiment"),
-        ({"trials": "x"}, "not an experiment"),
         ({"trials": 10**9}, "tune: expected 0 to 1000"),
-        ({"seeds": 0}, "seeds: expected 1 to 1000"),
         ({"models": ["nosuch"]}, "models: unknown 'nosuch'"),
-        ({"settings": [1]}, "not an experiment"),
         ({"settings": {"fixed": 3}}, "not an experiment"),
         ({"task": {"length": "x"}}, r"task\.length: expected an integer"),
-        ({"train": 5}, "not an experiment"),
         ({"other": 5}, "not an experiment"),
     ],
 )
@@ -178,12 +157,3 @@ def test_a_model_that_cannot_be_as_small_as_the_reference():
     task = bar.make_task()
     with pytest.raises(InputError, match=r"^models: softmax_data_controlled has .*; leave it out,"):
         bar.config(task, "softmax_data_controlled", 0)
-
-
-def test_every_variant_is_a_possible_model():
-    bar = PRESETS["memory-horizon"]["bar"].changed_by(models=list(VARIANTS))
-    task = bar.make_task()
-    made = [bar.config(task, model, 0).model_args(task.vocab_size) for model in bar.models]
-    for model, args in zip(bar.models, made, strict=True):
-        assert {key: getattr(args, key) for key in VARIANTS[model]} == VARIANTS[model]
-    assert len({str(args) for args in made}) == len(VARIANTS)

@@ -30,26 +30,17 @@ def test_a_record_is_read_as_it_was_written(tmp_path, kind, record):
     [
         (RunRecord, {"finished": True}),
         (RunRecord, run_record("fixed", 3, loss=GONE)),
-        (RunRecord, run_record("fixed", 3, accuracy="a")),
-        (RunRecord, run_record("fixed", 3, asked_by_span=None)),
-        (RunRecord, run_record("fixed", 3, magnitudes={})),
         (RunRecord, run_record("fixed", 3, loss=float("nan"))),
         (RunRecord, run_record("fixed", 3, right_by_span=[4, 0, 1])),
         (RunRecord, run_record("fixed", 3, right_by_span=[5, 0, 1, 0])),
         (RunRecord, run_record("fixed", 3, asked_by_span=[0] * 4, right_by_span=[0] * 4)),
         (RunRecord, run_record("fixed", 3, asked_by_span=[10**30] * 4)),
-        (RunRecord, run_record("fixed", 3, made={"date": 5})),
         (RunRecord, run_record("lru", 3)),  # of another model
         (RunRecord, run_record("fixed", 4)),  # of another seed
-        (RunRecord, trial_record("fixed")),
-        (TrialRecord, {"finished": True}),
-        (TrialRecord, trial_record("fixed", settings=[])),
         (TrialRecord, trial_record("fixed", settings=GONE)),
         (TrialRecord, trial_record("fixed", settings={"model.num_heads": 4})),
         (TrialRecord, trial_record("fixed", settings={"optimizer.learning_rate": "high"})),
-        (TrialRecord, trial_record("fixed", validation_loss="low")),
         (TrialRecord, trial_record("fixed", validation_loss=float("nan"))),
-        (TrialRecord, trial_record("fixed", finished=1)),
     ],
 )
 def test_a_damaged_record_is_none(tmp_path, kind, record):
@@ -90,11 +81,7 @@ def test_the_results_of_an_experiment(tmp_path):
     "damage",
     [
         {"experiment": {}},
-        {"experiment": []},
-        {"environment": None},
-        {"oracles": {"the commonest answer": "low"}},
         {"models": {"fixed": {}}},
-        {"models": {"fixed": {"state_size": [1]}}},
         {"runs": [run_record("fixed", 0), run_record("fixed", 0)]},
         {"models": {}},
         {"runs": [{"finished": True}]},
