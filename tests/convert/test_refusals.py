@@ -21,24 +21,21 @@ def test_missing_and_surplus_keys_are_named(state, source, out, capsys):
     named = ["--from", "lucidrains"]
     lost = "layers.1.0.fn.to_out.weight"
     fewer = {name: tensor for name, tensor in state.items() if name != lost}
-    message = save_and_refuse(capsys, fewer, source, out, *named)
-    assert f"1 missing: {lost}" in message
+    assert f"1 missing: {lost}" in save_and_refuse(capsys, fewer, source, out, *named)
     extra = {f"extra.{i:02}": torch.ones(1) for i in range(25)}
     message = save_and_refuse(capsys, state | extra, source, out, *named)
     assert "25 surplus: extra.00, extra.01" in message
-    assert "extra.09 and 15 more" in message
-    assert "extra.10" not in message
+    assert message.endswith("extra.09 and 15 more")
 
 
 def test_shapes_that_do_not_fit_are_both_named(state, source, out, capsys):
     state["layers.1.0.fn.to_out.weight"] = torch.ones(32, 31)
     message = save_and_refuse(capsys, state, source, out)
-    assert "layers.1.0.fn.to_out.weight" in message
-    assert "(32, 31)" in message
-    assert "(32, 32)" in message
+    expected = "layers.1.0.fn.to_out.weight: expected the shape (32, 32), got (32, 31)"
+    assert expected in message
 
 
-@pytest.mark.parametrize("dtype", ["int64", "float64", "bool", "float8_e4m3fn", "complex64"])
+@pytest.mark.parametrize("dtype", ["int64", "float64", "float8_e4m3fn"])
 def test_other_dtypes_are_named(state, source, out, capsys, dtype):
     name = "layers.0.0.fn.to_qkv.weight"
     state[name] = state[name].to(getattr(torch, dtype))
