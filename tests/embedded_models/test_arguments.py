@@ -46,12 +46,9 @@ def test_a_users_error_is_a_line(capsys, error, line):
     assert capsys.readouterr().err == f"error: {line}\n"
 
 
-def test_an_error_of_ours_keeps_its_traceback():
+def test_an_error_of_ours_keeps_its_traceback_and_an_interruption_is_a_line(capsys):
     with pytest.raises(ZeroDivisionError), errors_in_one_line():
         raise ZeroDivisionError
-
-
-def test_an_interruption_is_a_line(capsys):
     with pytest.raises(SystemExit, match="130"), errors_in_one_line():
         raise KeyboardInterrupt
     assert capsys.readouterr().err == "interrupted\n"

@@ -1,22 +1,18 @@
 """The scores of models that write code."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from helpers.embedded import MODELS, load_embedded
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-import mlx_gateloop as gl
 from benchmarks.embedded_models import completions
 from benchmarks.embedded_models.completions import Written
 from benchmarks.embedded_models.kneser_ney import KneserNey
-from mlx_gateloop import app
 from mlx_gateloop.data import Corpus, encode
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Speed
 from mlx_gateloop.tokenizer import byte_tokenizer
 
-DEMO = Path(app.__file__).parent / "embedded_models" / "demo"
 CHATS = [[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]]
 FILE = "".join(f"def f{number}(x):\n    return x + {number}\n\n\n" for number in range(30))
 
@@ -111,7 +107,7 @@ def test_answers_are_counted_word_for_word():
         "`len(obj)`: Return the number of items in a container.",
     )
     asked = [(question, answer), (question, answer + "!")]
-    assert completions.answered(*gl.load(DEMO), asked) == 1
+    assert completions.answered(*load_embedded("demo"), asked) == 1
 
 
 def test_the_report_has_every_model_the_ngram_and_the_first_bodies(monkeypatch):
@@ -132,9 +128,9 @@ def test_the_report_has_every_model_the_ngram_and_the_first_bodies(monkeypatch):
         return KneserNey(tokens, order, vocabulary)
 
     monkeypatch.setattr(completions, "KneserNey", learn)
-    sizes, known, table, bodies = completions.report([str(DEMO)])
+    sizes, known, table, bodies = completions.report([str(MODELS / "demo")])
     (learned,) = ngrams
-    assert np.array_equal(learned, encode([read, *CHATS], gl.load(DEMO)[1]))
+    assert np.array_equal(learned, encode([read, *CHATS], load_embedded("demo")[1]))
     assert sizes.startswith(f"Held-out files: 1; bytes: {len(FILE):,}; tokens: ")
     assert known.endswith(" that were read elsewhere: 2%\n")  # one line of sixty
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
@@ -158,8 +154,10 @@ def test_files_own_bodies_are_under_the_limit_of_the_others(drawn, monkeypatch):
 
 
 def test_models_with_other_tokenizers_are_refused(monkeypatch):
-    tokenizers = {"a": TokenizerWrapper(byte_tokenizer()), "b": gl.load(DEMO)[1]}
-    monkeypatch.setattr(completions, "load", lambda path: (gl.load(DEMO)[0], tokenizers[path]))
+    tokenizers = {"a": TokenizerWrapper(byte_tokenizer()), "b": load_embedded("demo")[1]}
+    monkeypatch.setattr(
+        completions, "load", lambda path: (load_embedded("demo")[0], tokenizers[path])
+    )
     monkeypatch.setattr(completions.library, "unread", lambda *_: pytest.fail("it has begun"))
     with pytest.raises(InputError, match=r"^b: another tokenizer than a's; compare apart$"):
         list(completions.report(["a", "b"]))

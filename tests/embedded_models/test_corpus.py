@@ -36,18 +36,12 @@ def test_the_same_seed_gives_the_same_documents(documents):
     assert corpus.documents() == documents
 
 
-def test_familiar_names_are_asked_often_and_the_others_once(documents):
+def test_familiar_names_are_asked_often_by_what_people_call_and_the_others_once(documents):
     count = asked(documents)
-    for question in ("What does `str.split` do?", "What does `len` do?"):
-        assert count[question] >= corpus.COPIES / 2
+    for name in ("str.split", "len", "random.shuffle", "os.getcwd"):
+        assert count[f"What does `{name}` do?"] >= corpus.COPIES / 2
     assert count["How do I use str.split?"] > 5
     assert count["What does `ast.walk` do?"] == 1
-
-
-def test_names_are_those_that_people_call(documents):
-    count = asked(documents)
-    assert count["What does `random.shuffle` do?"] >= corpus.COPIES / 2
-    assert count["What does `os.getcwd` do?"] >= corpus.COPIES / 2
     assert not any(
         f"`{name}" in question for question in count for name in ("posix.", "random.Random.")
     )

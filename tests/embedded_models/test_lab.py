@@ -6,18 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.embedded import MODELS
 from mlx_gateloop.app.generation.files import SUMS
 
 from benchmarks.embedded_models import lab
 from benchmarks.embedded_models.package import sums
-from mlx_gateloop import app
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.io.models import load_model
 from mlx_gateloop.train import TrainConfig
 from mlx_gateloop.train.setup import num_parameters
 from mlx_gateloop.train.task import evaluate_task
 
-FOLDER = Path(app.__file__).parent / "embedded_models" / "lab"
+FOLDER = MODELS / "lab"
 CARD = (FOLDER / "README.md").read_text("utf-8")
 ROWS = {"spans 0 to 8": (0, 8), "spans 9 to 16": (9, 16), "spans 17 to 32": (17, 32)}
 ROWS |= {"spans 33 to 64": (33, 64)}

@@ -7,24 +7,31 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 import yaml
+from helpers.embedded import MODELS, load_embedded
 from mlx.utils import tree_flatten
 from mlx_gateloop.app.generation.models import SUMS, Models
 from mlx_gateloop.app.page.examples import CHAT_EXAMPLES
 
-import mlx_gateloop as gl
 from benchmarks.embedded_models import completions, package
 from benchmarks.embedded_models.corpus import questions
 from benchmarks.embedded_models.package import MOST_BYTES, sums, thinned
-from mlx_gateloop import app
 from mlx_gateloop.commands.train import CONFIGS
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling, stream
 from mlx_gateloop.io import files
 from mlx_gateloop.train import TrainConfig
 
-MODELS = Path(app.__file__).parent / "embedded_models"
 NAMES = ("code", "demo", "demo-fixed")
 BODIES, LEAST = 10, 6
+LEARNED = {
+    "str.split": "list of the substrings",
+    "os.path.join": "pathname components",
+    "list.append": "to the end of the list",
+    "dict.get": "if key is in the dictionary",
+    "random.shuffle": "in place",
+    "math.sqrt": "square root",
+    "len": "number of items",
+}
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -34,12 +41,12 @@ def directory(request):
 
 @pytest.fixture(scope="module")
 def demo():
-    return gl.load(MODELS / "demo")
+    return load_embedded("demo")
 
 
 @pytest.fixture(scope="module", params=("code", "demo"))
 def learned(request):
-    return gl.load(MODELS / request.param)
+    return load_embedded(request.param)
 
 
 def answer(loaded, question, earlier=(), **sampling):
@@ -110,17 +117,11 @@ def test_demo_is_data_controlled_and_has_3_to_5_million_parameters(demo):
 
 
 def test_the_fixed_one_loads_and_reads_the_same_tokens():
-    model, tokenizer = gl.load(MODELS / "demo-fixed")
+    model, tokenizer = load_embedded("demo-fixed")
     assert model.args.transition == "fixed"
     texts = [(MODELS / name / "tokenizer.json").read_text() for name in ("demo", "demo-fixed")]
     assert texts[0] == texts[1]
     assert answer((model, tokenizer), "What does `str.split` do?").strip()
-
-
-def test_another_seed_gives_another_answer(demo):
-    question = "What does `os.path.join` do?"
-    answers = {answer(demo, question, temperature=1.5, seed=seed) for seed in range(3)}
-    assert len(answers) > 1
 
 
 def test_a_thinned_log_keeps_every_validation_and_the_last_record():
@@ -133,22 +134,11 @@ def test_a_thinned_log_keeps_every_validation_and_the_last_record():
     assert 50 <= len(kept) <= 53
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("str.split", "list of the substrings"),
-        ("os.path.join", "pathname components"),
-        ("list.append", "to the end of the list"),
-        ("dict.get", "if key is in the dictionary"),
-        ("random.shuffle", "in place"),
-        ("math.sqrt", "square root"),
-        ("len", "number of items"),
-    ],
-)
-def test_they_answer_what_they_have_learned(learned, name, words):
-    text = answer(learned, f"What does `{name}` do?")
-    assert text.startswith(f"`{name}(")
-    assert words in text
+def test_they_answer_what_they_have_learned(learned):
+    for name, words in LEARNED.items():
+        text = answer(learned, f"What does `{name}` do?")
+        assert text.startswith(f"`{name}(")
+        assert words in text
 
 
 def test_they_answer_the_questions_on_the_page(learned):
@@ -161,7 +151,7 @@ def test_they_answer_the_questions_on_the_page(learned):
 
 def test_code_writes_bodies_that_python_can_parse(unread):
     functions = completions.chosen(unread, BODIES)
-    written = completions.write(functions, completions.model_writer(*gl.load(MODELS / "code")))
+    written = completions.write(functions, completions.model_writer(*load_embedded("code")))
     assert sum(result.accepted for result in written) >= LEAST
 
 

@@ -1,0 +1,16 @@
+"""The embedded models: each is loaded once."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import mlx_gateloop as gl
+from mlx_gateloop import app
+
+MODELS = Path(app.__file__).parent / "embedded_models"
+
+
+@cache
+def load_embedded(name: str) -> tuple[Any, Any]:
+    """Load one with its tokenizer; nothing may change it."""
+    return gl.load(MODELS / name)
