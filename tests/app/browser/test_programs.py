@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
+from helpers.browser import ROOT
 
 from mlx_gateloop.watch.sharing import HIGH, LOW
 
@@ -45,6 +46,14 @@ def test_programs_can_ask_too(client):
     mean = np.array(sent["mean_magnitude"])
     assert mean.shape == (tokens, layers)
     np.testing.assert_allclose(magnitude.mean(2).T, mean, atol=0.01)
+
+
+def test_the_python_of_the_documentation_runs(server):
+    page = (ROOT / "docs" / "app.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict = {}
+    exec(code.replace("http://127.0.0.1:7860/", server.url), names)
+    assert names["answer"]["tokens"] > 0
 
 
 def test_an_error_is_one_plain_line_without_a_traceback(client, server):
