@@ -47,14 +47,15 @@ def add_endpoint(engine: Engine, first_model: str) -> None:
             transitions: Also return |a| and arg a of every token, layer and channel, in 8 bits.
         """
         try:
-            record = request_values.flag("transitions", transitions)
-            text = request_values.text("prompt", prompt)
+            record = request_values.checked("transitions", transitions, bool)
+            text = request_values.checked("prompt", prompt, str)
             most = request_values.whole("max_tokens", max_tokens)
-            name = request_values.text("model", model) or first_model
+            name = request_values.checked("model", model, str) or first_model
             await engine.fetch(name)
+            as_chat = request_values.checked("chat", chat, bool)
             run = engine.submit(
                 name,
-                [{"role": "user", "content": text}] if request_values.flag("chat", chat) else text,
+                [{"role": "user", "content": text}] if as_chat else text,
                 request_values.sampling(temperature=temperature, top_p=top_p, seed=seed),
                 most,
                 record,

@@ -56,8 +56,7 @@ def save(
 ) -> bool:
     """Write a conversation with its cached states; attention's are left out if too large.
 
-    Returns:
-        False if the states were left out: the messages must be read again.
+    Returns False if the states were left out: the messages must be read again.
 
     Raises:
         InputError: The file would be larger than `most_bytes`, or cannot be written.
@@ -84,11 +83,8 @@ def save(
 def load(path: Path, models: Models, states: StateCache) -> tuple[str, str, list[dict[str, str]]]:
     """Read a conversation and put its states into the cache, under a new id.
 
-    Returns:
-        The conversation's id, the model's name and the messages.
-
-    Raises:
-        InputError: The file is not a conversation, or its model is missing or has changed.
+    Returns its id, the model's name and the messages. `InputError` says that the file is not a
+    conversation, or that its model is missing or has changed.
     """
     header, boundaries = read(path)
     info = models.info(header.model)
@@ -124,15 +120,13 @@ def read(path: Path) -> tuple[Header, list[Boundary]]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if metadata.get("sha256") != checksum(sorted(arrays.items()), text):
             raise InputError(f"{path.stem}: damaged: its checksum is another")
-        return header, _boundaries(header, arrays)
+        return header, _boundaries(path.stem, header, arrays)
     except (OSError, SafetensorError, TypeError, KeyError) as error:
         raise InputError(f"{path.stem}: not a readable conversation file") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "header"
         raise InputError(f"{path.stem}: not a conversation: {where}: {first['msg']}") from error
-    except _DamagedError as error:
-        raise InputError(f"{path.stem}: damaged: {error}") from None
 
 
 def _encode(
@@ -173,14 +167,10 @@ def _encode(
         raise InputError("messages: one holds half of a character; type it again") from None
 
 
-class _DamagedError(Exception):
-    pass
-
-
-def _boundaries(header: Header, arrays: dict[str, np.ndarray]) -> list[Boundary]:
+def _boundaries(stem: str, header: Header, arrays: dict[str, np.ndarray]) -> list[Boundary]:
     def check(good: bool, problem: str) -> None:
         if not good:
-            raise _DamagedError(problem)
+            raise InputError(f"{stem}: damaged: {problem}")
 
     characters = len(header.text) + sum(len(text) for _, text in header.messages)
     check(characters <= MOST_CHARACTERS, f"more than {MOST_CHARACTERS} characters")

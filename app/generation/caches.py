@@ -95,10 +95,7 @@ class Caches:
         for leaf, keys, values in zip(
             self._growing, boundary.attended[::2], boundary.attended[1::2], strict=True
         ):
-            leaf.keys, leaf.values = (_restored(np.concatenate(p, LENGTH)) for p in (keys, values))
-            leaf.offset = leaf.keys.shape[LENGTH]
-            if hasattr(leaf, "_idx"):  # where a rotating cache writes next
-                leaf._idx = leaf.offset
+            leaf.update_and_fetch(*(_restored(np.concatenate(p, LENGTH)) for p in (keys, values)))
 
     def _set_entries(self, entries: list[mx.array | None]) -> None:
         rest = iter(entries)

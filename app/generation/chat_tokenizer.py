@@ -46,23 +46,14 @@ class ChatTokenizer:
         return self._tokenizer.eos_token_id, self.stops, self._special_ids
 
     def render(self, messages: list[Message]) -> tuple[str, list[int]]:
-        """Apply the chat template.
-
-        Returns:
-            The text, and for every special token in the messages a position inside it.
-        """
+        """Return messages as the chat template has them, and a position in each special token."""
         if not self._tokenizer.has_chat_template:
             raise InputError(
                 "model: it has no chat template; use the Completion tab, or another model"
             )
         mark = _unused("".join(text for _, text in messages))
-        first, *others = self._written(messages, mark).split(mark)
-        parts, positions, length = [first], [], len(first)
-        for part in others:
-            positions.append(length)
-            parts.append(part)
-            length += len(part)
-        return "".join(parts), positions
+        parts = self._written(messages, mark).split(mark)
+        return "".join(parts), list(accumulate(map(len, parts)))[:-1]
 
     def places(self, messages: list[Message], text: str) -> list[tuple[int, int] | None]:
         """Return where each message begins and ends in a text that `render` wrote.
@@ -106,12 +97,9 @@ class ChatTokenizer:
         return written
 
     def encode(self, text: str, typed: list[int] | None) -> list[int]:
-        """Return the tokens of a text.
+        """Return the tokens of a text; special tokens at the positions `typed` are read as text.
 
-        Args:
-            text: The text.
-            typed: Positions inside special tokens that are read as text. None means all of them: a
-                text to continue, which begins with the tokenizer's own first token.
+        None means all of them: a text to continue, which begins with the tokenizer's first token.
         """
         if typed is None:
             return [*self._start, *self._ids(text, as_text=True)]

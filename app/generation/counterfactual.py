@@ -86,16 +86,7 @@ class Dependence:
 
 
 def answer_again(engine: Engine, original: Run, left_out: Sequence[Word]) -> Run:
-    """Generate a run's answer again without some words, with the same seed and settings.
-
-    Args:
-        engine: The run's engine.
-        original: The run.
-        left_out: Words that follow one another, with the blanks between those of a message.
-
-    Raises:
-        InputError: There is nothing to leave out before the answer, or the queue is full.
-    """
+    """Generate a run's answer again without some words, with the same seed and settings."""
     units = _units(left_out, UNITS["messages"])
     tokens = tuple(chain(*(_tokens(left_out, unit) for unit in units)))
     if original.sampling is None or not tokens or tokens[-1] >= original.answer_begin:
@@ -112,12 +103,8 @@ def ask_dependence(
 ) -> tuple[Run, Dependence, str, list[range]]:
     """Compute how much less likely a word is without earlier ones.
 
-    Returns:
-        The run of the work, its result, the unit that is left out each time ("words", or larger
-        ones in a long text), and the numbers of the words in each unit.
-
-    Raises:
-        InputError: There is nothing before the word, or too much.
+    Returns the run of the work, its result, the unit that is left out each time ("words", or larger
+    ones in a long text), and the numbers of the words in each unit.
     """
     target, before = words[word], words[:word]
     if not before:

@@ -58,7 +58,9 @@ class Decoder:
         fresh, self.reader = yield from self._begin()
         unread = fresh[:-1]  # the answer begins with reading the last one
         while unread and not self.run.stopped:
-            self._read(mx.array(unread[:CHUNK]))
+            self.reader.read(mx.array(unread[:CHUNK]))
+            mx.eval(self.reader.caches.arrays)
+            self.reader.take()
             unread = unread[CHUNK:]
             yield
         if self.run.stopped:
@@ -140,11 +142,6 @@ class Decoder:
                 f"model: its tokenizer makes token {max(fresh)}, it has {vocabulary}; "
                 "use another model"
             )
-
-    def _read(self, chunk: mx.array) -> None:
-        self.reader.read(chunk)
-        mx.eval(self.reader.caches.arrays)
-        self.reader.take()
 
     def _draw(self, token: mx.array) -> Drawn:
         """Begin to compute the token after this one `[1]`."""

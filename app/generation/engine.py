@@ -1,6 +1,5 @@
 """The engine: a bounded queue, the worker that takes from it, and a watchdog over that."""
 
-import asyncio
 import atexit
 import logging
 import secrets
@@ -23,7 +22,6 @@ from .worker_pool import WorkerPool
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
-ASK_SECONDS = 0.005  # between two looks for an answer
 WATCH_SECONDS = 1.0  # between two looks at the worker
 
 
@@ -56,18 +54,10 @@ class Engine:
         record: bool = True,
         conversation: str | None = None,
     ) -> Run:
-        """Put a generation into the queue.
+        """Put an answer to messages, or the continuation of a text, into the queue.
 
-        Args:
-            model: Name of a model.
-            messages: A chat's messages, or a text to continue.
-            sampling: How tokens are drawn.
-            max_tokens: Tokens at most.
-            record: True to keep a trace.
-            conversation: Secret id of the cached states, which the run continues and adds to.
-
-        Raises:
-            InputError: A value is not allowed, something does not exist, or the queue is full.
+        It continues the cached states of `conversation`, a secret id, and adds its own.
+        Values that are not allowed, unknown models and a full queue raise `InputError`.
         """
         prompt = messages if isinstance(messages, str) else as_messages(messages)
         self._check(prompt, max_tokens)
@@ -77,11 +67,7 @@ class Engine:
         return self.enqueue(model, request, record)
 
     async def fetch(self, model: str) -> None:
-        """Download a model of the hub before it is asked for; other runs go on meanwhile.
-
-        Raises:
-            InputError: As `Models.fetch`, or there are too many downloads.
-        """
+        """Download a model of the hub before it is asked for; other runs go on meanwhile."""
         self.models.check(model)
         if not self.models.is_here(model) and not await self._downloads(self.models.fetch, model):
             raise InputError("the server is busy with other downloads; try again in a moment")
@@ -100,13 +86,7 @@ class Engine:
 
         run = Run("", self._cancelled)
         self._put(Job(run, None, steps()))
-        try:
-            while not run.done:
-                await asyncio.sleep(ASK_SECONDS)
-        finally:
-            run.cancel()  # if the visitor has left
-        if run.error:
-            raise InputError(run.error)
+        await run.ended()
         return answers[0]
 
     def close(self) -> None:

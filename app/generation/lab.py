@@ -32,8 +32,7 @@ class Lab:
     def solve(self, cells: Sequence[int]) -> dict[str, object]:
         """Let both models read what `checked` returned; call it in a thread that may use MLX.
 
-        Returns:
-            "right", "answers" of each model, and "left", `strengths` of each.
+        Return "right", "answers" of each model, and "left", `strengths` of each.
         """
         inputs = np.array([cells], np.int32)
         right, _ = answers(inputs, RESET, MODULUS, "running_sum")

@@ -1,5 +1,6 @@
 """One generation as its reader sees it: tokens, trace and figures that grow while it runs."""
 
+import asyncio
 import re
 import secrets
 import threading
@@ -9,12 +10,14 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
 from mlx_gateloop.watch import Counterfactual, Trace, total_bytes
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]  # other runs take their turns wherever it yields
 FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\"]+/)+")  # of an absolute path
+LOOK_SECONDS = 0.005  # between two looks for the end
 MOST_CHARACTERS = 300  # of an error
 
 
@@ -131,6 +134,16 @@ class Run:
         self.error = error and public_line(error)
         self.done = True  # last, as others wait for it
 
+    async def ended(self) -> None:
+        """Wait for the end, and raise the error as `InputError`; who leaves earlier cancels it."""
+        try:
+            while not self.done:
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            self.cancel()
+        if self.error:
+            raise InputError(self.error)
+
 
 def public_line(message: str) -> str:
     """Make a line for visitors: without the folders of this machine, and not too long."""
@@ -146,9 +159,6 @@ class RecordedRuns:
         self._most, self._most_bytes = most, nbytes
         self._runs: OrderedDict[str, Run] = OrderedDict()
         self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._runs)
 
     def put(self, run: Run) -> None:
         with self._lock:

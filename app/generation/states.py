@@ -62,8 +62,7 @@ class StateCache:
     def put(self, conversation: str, fingerprint: str, boundary: Boundary) -> bool:
         """Add a state of the model with this fingerprint, and drop what was used least recently.
 
-        Returns:
-            False if it takes more memory than there is for all.
+        Return False if it takes more memory than there is for all.
         """
         attended = sum(part.nbytes for parts in boundary.attended for part in parts)
         if boundary.nbytes + attended > self._most_bytes:

@@ -1,6 +1,5 @@
 """The words of the chat: how strong each still is, the answer without some, and what one needed."""
 
-import asyncio
 import re
 from difflib import SequenceMatcher
 from weakref import WeakKeyDictionary
@@ -17,7 +16,6 @@ from ..generation.words import SHOWN
 from . import scripts
 from .news import News, ask, base64_of, strengths
 
-WAIT_SECONDS = 0.02  # between two looks at a result
 WORDS = re.compile(r"\s*\w+|\s*\S|\s+")  # blanks belong to the word after them
 
 
@@ -105,13 +103,7 @@ def _again(run: Run, other: Run | None) -> dict[str, object] | None:
 async def _dependence(
     job: Run, work: Dependence, name: str, units: list[range]
 ) -> dict[str, object] | None:
-    try:
-        while not job.done:
-            await asyncio.sleep(WAIT_SECONDS)
-    finally:
-        job.cancel()  # if the visitor has left
-    if job.error:
-        return {"error": job.error}
+    await job.ended()
     if job.stopped:  # another word was asked about
         return None
     return {

@@ -106,7 +106,7 @@ class Handlers:
     def undo(self, left: History, session: str, model: str, system: str) -> tuple[object, ...]:
         """Go back to these messages: returns the history twice, the view then and the status."""
         run = self._answered(with_system(system, left), session, model) if left else None
-        earlier = self.visits.run(session)
+        _, earlier = self.visits.get(session)
         self.visits.put(session, left, run)
         return self._shows(left, run, earlier)
 
@@ -148,14 +148,11 @@ class Handlers:
         """Continue the chat of a page that was loaded again.
 
         An answer that was written ends with the page before; this waits a moment for that.
-
-        Returns:
-            The session twice, for the server and for the tab; the history twice, the view and the
-            status.
+        Returns the session twice, for the server and the tab; the history twice, view and status.
         """
         if not self.visits.come_back(kept):
             return gr.skip(), session, *[gr.skip()] * 4
-        run = self.visits.run(kept)
+        _, run = self.visits.get(kept)
         end = time.monotonic() + LEAVING_SECONDS
         while run is not None and not run.done and time.monotonic() < end:
             await asyncio.sleep(0.05)
@@ -182,16 +179,9 @@ class Handlers:
         try:
             await self.engine.fetch(model)
             info = self.engine.models.info(model)
-            run = self.engine.prepare(model)
+            await self.engine.prepare(model).ended()
         except InputError as error:
             raise complaint(str(error)) from None
-        try:
-            while not run.done:
-                await asyncio.sleep(0.1)
-        finally:
-            run.cancel()  # if the visitor has left
-        if run.error:
-            raise complaint(run.error)
         return described(info)
 
     def _submit(
@@ -223,7 +213,7 @@ class Handlers:
         """
         self.stop(*where)
         session, tab = where
-        earlier = self.visits.run(session) if tab == "chat" else None
+        earlier = self.visits.get(session)[1] if tab == "chat" else None
         runs: list[Run] = []
         self._running[where] = runs
 

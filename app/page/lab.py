@@ -1,6 +1,5 @@
 """The Memory lab's tab: a gr.HTML that asks what both models make of the cells on the page."""
 
-import html
 from pathlib import Path
 
 import gradio as gr
@@ -41,12 +40,7 @@ def memory_lab(engine: Engine) -> gr.HTML:
 
 def _tested(lab: Lab) -> str:
     """Tell what both models reached on held-out data, in rows of a table."""
-    shares = lab.accuracy(SPANS)
-    rows = [
-        (f"{first} to {last}", *(f"{100 * model[i]:.1f}%" for model in shares))
-        for i, (first, last) in enumerate(SPANS)
-    ]
     return "".join(
-        f"<tr><th scope='row'>{html.escape(span)}</th><td>{free}</td><td>{fixed}</td></tr>"
-        for span, free, fixed in rows
+        f"<tr><th scope='row'>{first} to {last}</th><td>{free:.1%}</td><td>{fixed:.1%}</td></tr>"
+        for (first, last), free, fixed in zip(SPANS, *lab.accuracy(SPANS), strict=True)
     )

@@ -72,7 +72,8 @@ class News:
         start, known = (min(max(value, 0), tokens) for value in (start, known))
         most = max(1, min(MOST_COLUMNS, MOST_BYTES // (2 * trace.channels[layer])))
         stop, until = min(start + most, tokens), min(known + MOST_COLUMNS, tokens)
-        # They depend on averages over the whole run: found again, but not at every token.
+        averages = 255 * trace.averages(known, until).clip(0, 1)
+        # Resets depend on averages over the whole run: found again, but not at every token.
         every = max(RESETS_EVERY, tokens // RESETS_EVERY)
         due = stop == tokens and (done or start == 0 or start // every != tokens // every)
         return {
@@ -80,7 +81,7 @@ class News:
             "start": start,
             "columns": base64_of(trace.columns(layer, start, stop)),
             "known": known,
-            "averages": base64_of(_to_bytes(trace.averages(known, until))),
+            "averages": base64_of(np.rint(averages).astype(np.uint8)),
             "pieces": [
                 [p.text, int(p.kind == "prompt"), int(p.special)] for p in run.pieces[known:until]
             ],
@@ -250,10 +251,6 @@ async def ask(
     if run is None or (trace := run.trace) is None:
         return None
     return await pool(job, run, trace, *rest)
-
-
-def _to_bytes(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-    return np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
 
 
 def base64_of(values: npt.NDArray[Any]) -> str:

@@ -33,11 +33,8 @@ class SavedPanel:
     ) -> Any:
         """Connect the buttons; return the event that follows an opened conversation.
 
-        Args:
-            who: The components of the session, the model and the system prompt.
-            shows: Those of the history, the chat, the view and the status.
-            replace: Ends the answer of a session's chat and shows another chat.
-            kept: The session that the tab keeps.
+        `who` are the components of session, model and system prompt; `shows` those of history,
+        chat, view and status. `replace` ends a session's answer and shows another chat.
         """
         inputs = [self._name, *who, shows[0]]
         self._save.click(self.save, inputs, self._names, **PRIVATE)

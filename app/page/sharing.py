@@ -15,12 +15,7 @@ NAME_CHARACTERS = 48  # of a file's
 
 
 def shared_page(run: Run, trace: Trace, with_system: bool, name: str) -> dict[str, str] | None:
-    """Make the page of a run as it is now.
-
-    Returns:
-        The "page", the "name" of its file, and what is "said" about it; None if nothing was read
-        yet.
-    """
+    """Return a run's "page", the "name" of its file and what is "said"; None before any token."""
     tokens = min(trace.tokens, len(run.pieces))
     words = told(run.pieces[:tokens], run.places)
     shown = [i for i, (_, kind) in enumerate(words) if with_system or kind != "system"]
@@ -43,9 +38,7 @@ def shared_page(run: Run, trace: Trace, with_system: bool, name: str) -> dict[st
 def told(pieces: Sequence[Token], places: Sequence[Place]) -> list[tuple[str, Kind]]:
     """Separate the words of messages from what the chat template writes around them.
 
-    Returns:
-        The text and the kind of each token. The template's tokens, and those in no known place,
-        have an empty text.
+    Returns the text and the kind of each token. Those in no known place have an empty text.
     """
     if not places:
         return [("" if p.special else p.text, "special" if p.special else p.kind) for p in pieces]

@@ -20,14 +20,14 @@ def status(run: Run | None) -> str:
     if run is None:
         return '<div class="stats"><span>ready</span></div>'
     stats = run.stats
-    waited = stats.waiting_seconds
+    waited, prefill = stats.waiting_seconds, stats.prefill_tokens_per_second
     read = f"{stats.prompt_tokens_read:,} of {stats.prompt_tokens:,} tokens"
     figures = [
         (waited > 0.1, "waited", f"{waited:,.1f} s"),
         (stats.first_token_seconds, "first token", f"{1000 * stats.first_token_seconds:,.0f} ms"),
         (stats.prompt_tokens, "read", read),
-        (stats.prefill_tokens_per_second, "prefill", _rate(stats.prefill_tokens_per_second)),
-        (stats.decode_tokens_per_second, "decode", _rate(stats.decode_tokens_per_second)),
+        (prefill, "prefill", f"{prefill:,.0f} tok/s"),
+        (stats.decode_tokens_per_second, "decode", f"{stats.decode_tokens_per_second:,.0f} tok/s"),
         (stats.state_bytes, "state", f"{stats.state_bytes / 1000:,.1f} kB, constant"),
         (stats.attention_bytes, "attention", f"{stats.attention_bytes / 1000:,.1f} kB, grows"),
         (stats.memory_bytes, "memory", f"{stats.memory_bytes / 1e6:,.0f} MB"),
@@ -41,7 +41,3 @@ def status(run: Run | None) -> str:
         end = "failed" if run.error else "stopped" if run.stopped else "done"
         chips.append(f"<span>{end}</span>")
     return f'<div class="stats">{"".join(chips)}</div>'
-
-
-def _rate(tokens_per_second: float) -> str:
-    return f"{tokens_per_second:,.0f} tok/s"

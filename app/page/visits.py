@@ -36,10 +36,6 @@ class Visits:
             messages = [*asked, {"role": "assistant", "content": run.text}]
         return messages, run
 
-    def run(self, session: str) -> Run | None:
-        """Return the run that a chat shows, if it is kept."""
-        return self.get(session)[1]
-
     def come_back(self, session: str) -> bool:
         """Let another page go on with a chat; returns False if it is not kept."""
         with self._lock:

@@ -60,11 +60,7 @@ class Isolated:
         self._busy = False
 
     def call(self, method: str, *arguments: object) -> Steps[Any]:
-        """Return what the method of `ChatTokenizer` returns.
-
-        Raises:
-            InputError: As the method, or the process had to be stopped.
-        """
+        """Return what the method of `ChatTokenizer` returns."""
         while self._busy:  # with a call of another run
             yield
         self._busy = True
@@ -139,19 +135,14 @@ def _serve(connection: Connection, path: str, bounds: Bounds) -> None:
         os.dup2(nothing, stream)
     os.nice(5)  # the engine comes first
     _limit(bounds.memory)
-    tokenizer: ChatTokenizer | None = None
-
-    def load() -> None:
-        nonlocal tokenizer
-        tokenizer = ChatTokenizer(path)
-
+    loaded: list[ChatTokenizer] = []
     with contextlib.suppress(EOFError, OSError):
         _limit_time(bounds.loading_seconds)
-        _answer(connection, load)
+        _answer(connection, lambda: loaded.append(ChatTokenizer(path)))
         while True:
             method, *arguments = json.loads(connection.recv_bytes())
             _limit_time(bounds.seconds)
-            _answer(connection, getattr(tokenizer, method), *arguments)
+            _answer(connection, getattr(loaded[0], method), *arguments)
 
 
 def _answer(connection: Connection, method: Callable[..., object], *arguments: object) -> None:

@@ -45,12 +45,7 @@ FAILED = "Something went wrong inside; the server's log says what."
 
 
 class Guard:
-    """Rejects what neither the page nor a program needs, and adds the headers to every answer.
-
-    Args:
-        app: Gradio's.
-        files: The folder that files may be read from.
-    """
+    """Rejects what neither the page nor a program needs, and adds the headers to every answer."""
 
     def __init__(self, app: ASGIApp, files: Path) -> None:
         self.app, self.files, self.wrong_logins = app, files, WrongLogins()
@@ -138,14 +133,10 @@ async def _whole(receive: Receive) -> bytes:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    given = False
+    whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
-        nonlocal given
-        if given:
-            return await receive()  # the end of the connection
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return whole.pop() if whole else await receive()  # the end of the connection
 
     return replay
 

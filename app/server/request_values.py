@@ -1,20 +1,22 @@
 """Values from pages and programs, checked; an error names the value in one line."""
 
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
+
+T = TypeVar("T", str, bool)
 
 
 def sampling(**values: object) -> Sampling:
     """Make a `Sampling` from values of unknown types; a seed of -1 is none."""
     seed = values.pop("seed", None)
-    checked: dict[str, Any] = {
+    fields: dict[str, Any] = {
         name: whole(name, value) if name == "top_k" else _number(name, value)
         for name, value in values.items()
     }
-    return Sampling(**checked, seed=None if seed in (None, -1) else whole("seed", seed))
+    return Sampling(**fields, seed=None if seed in (None, -1) else whole("seed", seed))
 
 
 def whole(name: str, value: object) -> int:
@@ -25,22 +27,15 @@ def whole(name: str, value: object) -> int:
     return int(number)
 
 
-def text(name: str, value: object) -> str:
-    """Check a text; raises InputError."""
-    if not isinstance(value, str):
-        raise _refused(name, "a text", value)
-    return value
-
-
-def flag(name: str, value: object) -> bool:
-    """Check true or false; raises InputError."""
-    if not isinstance(value, bool):
-        raise _refused(name, "true or false", value)
+def checked(name: str, value: object, kind: type[T]) -> T:
+    """Check the type of a text, or of true or false; raises InputError."""
+    if not isinstance(value, kind):
+        raise _refused(name, {str: "a text", bool: "true or false"}[kind], value)
     return value
 
 
 def _number(name: str, value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise _refused(name, "a number", value)
     if not abs(value) <= sys.float_info.max:  # NaN, or infinite
         raise _refused(name, "a number", value)

@@ -29,12 +29,7 @@ def is_local(host: str) -> bool:
 
 
 def credentials(auth: str | None, host: str, share: bool) -> tuple[str, str] | None:
-    """Return the user and the password to ask for, or None.
-
-    Args:
-        auth: "USER:PASSWORD", "@FILE" that holds such a line, or None.
-        host: Address that the server binds to.
-        share: True if a public link is wanted.
+    """Return the user and the password of "USER:PASSWORD", or of "@FILE" that holds it.
 
     Raises:
         InputError: Others could reach the app without a password, or auth is malformed.

@@ -24,25 +24,6 @@ def load(engine, path):
     return file.load(path, engine.models, engine.states)
 
 
-def test_a_saved_conversation_goes_on_elsewhere(chat, make_engine, tmp_path, make_chat):
-    chat.say("hello")
-    chat.say("more", seed=4)
-    save(chat, tmp_path / "chat.safetensors")
-    other = make_engine()
-    name, model, messages = load(other, tmp_path / "chat.safetensors")
-    assert (model, messages) == (MODEL, chat.messages)
-    assert name != "c"
-    loaded = make_chat(other, name)
-    loaded.messages = messages
-    here, there = chat.say("go on", seed=5), loaded.say("go on", seed=5)
-    assert here.text == there.text
-    assert here.stats.prompt_tokens_read == there.stats.prompt_tokens_read
-    assert there.begin == 0  # its view begins with the new message
-    del loaded.messages[3:]
-    assert loaded.answer(seed=4).stats.prompt_tokens_read == 1  # retry works there too
-    assert (tmp_path / "chat.safetensors").stat().st_size < 20_000
-
-
 def test_a_file_has_all_messages_whatever_states_are_kept(chat, make_engine, tmp_path, make_chat):
     for seed in range(3):
         chat.say("hello", seed)
@@ -119,9 +100,7 @@ MARK = {"messages": 1, "characters": 5, "tokens": 5, "unread": 1}
     ("header", "arrays", "message"),
     [
         ({"format": "other"}, {}, "not a conversation: format"),
-        ({"messages": [["user"]]}, {}, "not a conversation: messages.0"),
         ({"messages": [["tool", ""]]}, {}, "not a conversation: messages.0"),
-        ({"messages": "x"}, {}, "not a conversation: messages"),
         ({"messages": []}, {}, "not a conversation: messages"),
         ({"messages": [["user", ""]] * 402}, {}, "messages: List should have at most 401 items"),
         ({"messages": [["user", "x" * 1_600_001]]}, {}, "damaged: more than 1600000 characters"),
@@ -135,11 +114,9 @@ MARK = {"messages": 1, "characters": 5, "tokens": 5, "unread": 1}
         ({"model": "../x"}, {}, "model: there is no '../x'"),
         ({}, {"ids": np.array([-1] * 60)}, "damaged: token ids"),
         ({}, {"ids": np.array([10**6] * 60)}, "damaged: token ids"),
-        ({}, {"ids": np.zeros((60, 1), np.int64)}, "damaged: token ids"),
         ({}, {"states.0": STATE * np.nan}, "damaged: states.0 is not finite"),
         ({}, {"states.0": STATE[:1]}, "damaged: states.0"),
         ({}, {"states.0": STATE[..., :8]}, "damaged: its states are not of 'tiny'"),
-        ({}, {"states.2": STATE}, "damaged: its states are not of 'tiny'"),
         ({}, {"states.0": STATE.astype(np.float64)}, "damaged: states.0"),
         ({}, {"other": STATE}, "damaged: unknown arrays"),
     ],

@@ -150,12 +150,6 @@ def test_a_trace_has_all_tokens_in_the_memory_that_there_is(make_engine, finishe
         assert rates[0] == pytest.approx(rates[1], rel=1e-4)
 
 
-def test_without_a_record_there_is_no_trace(engine, finished):
-    run = finished(ask(engine, record=False))
-    assert run.trace is None
-    assert run.text == finished(ask(engine)).text
-
-
 def test_another_model_frees_the_old_one_unless_a_run_needs_it(engine, finished):
     names, models, alive = [], [], []
 

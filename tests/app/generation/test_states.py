@@ -1,13 +1,11 @@
 """A conversation goes on from its state: exactly, reading only what is new."""
 
-import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_gateloop.app.generation.states import Boundary, StateCache
 
 import mlx_gateloop as gl
 from mlx_gateloop.generate import Sampling
-from mlx_gateloop.watch import recording
 
 MODEL = "tiny"
 
@@ -15,27 +13,6 @@ MODEL = "tiny"
 @pytest.fixture
 def model(models_folder):
     return gl.load(models_folder / MODEL)
-
-
-def test_every_boundary_is_what_a_fresh_read_of_the_whole_gives(chat, model):
-    runs = [chat.say(text, seed) for seed, text in enumerate(["hello", "and then?", "é" * 200])]
-    found = chat.boundaries()
-    assert [len(boundary.messages) for boundary in found] == [1, 2, 3, 4, 5, 6]
-    for boundary in found:
-        caches, seen = model[0].make_cache(), boundary.ids[: len(boundary.ids) - boundary.unread]
-        with recording(model[0]) as recorder:
-            model[0](mx.array([seen]), caches)
-        for cache, state in zip(caches, boundary.states, strict=True):
-            assert state == pytest.approx(np.array(cache[0]), abs=1e-5)
-        # the view of the last run goes back to the first token
-        for layer in range(2):
-            shown = runs[-1].trace.magnitude(layer, 0, len(seen))
-            assert shown == pytest.approx(recorder.trace.magnitude(layer), abs=1e-5)
-    pieces = [piece.id for piece in runs[-1].pieces]
-    assert tuple(pieces) == found[-1].ids
-    assert [piece.text for piece in runs[-1].pieces[: runs[1].begin + 1]] == [
-        piece.text for piece in runs[1].pieces[: runs[1].begin + 1]
-    ]
 
 
 def test_a_message_reads_only_itself_however_long_the_chat(chat, model):
@@ -48,30 +25,6 @@ def test_a_message_reads_only_itself_however_long_the_chat(chat, model):
     assert totals[0] > 1500
     assert np.diff(totals).tolist() == [own + stats.tokens for stats in read[:-1]]
     assert len({stats.state_bytes for stats in read}) == 1
-
-
-def test_retry_undo_and_edit_go_back_to_a_state(chat):
-    chat.say("one", seed=1)
-    first = chat.say("two", seed=2)
-    chat.messages.pop()  # retry
-    again = chat.answer(seed=2)
-    assert again.stats.prompt_tokens_read == 1
-    assert again.pieces == first.pieces
-    assert (again.trace.columns(0) == first.trace.columns(0)).all()
-    chat.messages.pop()
-    other = chat.answer(seed=3)
-    assert other.text != first.text
-    assert (first.trace.columns(0) == again.trace.columns(0)).all()  # not written over
-    del chat.messages[2:]  # undo
-    two = chat.say("two", seed=2)
-    assert two.stats.prompt_tokens_read == 1
-    assert two.text == first.text
-    chat.messages[2:] = []  # edit
-    edited = chat.say("another two", seed=2)
-    assert edited.stats.prompt_tokens_read == first.stats.prompt_tokens_read + len("another ")
-    chat.messages[:] = []
-    zero = chat.say("zero").stats
-    assert zero.prompt_tokens_read == zero.prompt_tokens  # nothing in common
 
 
 def test_a_stopped_answer_is_gone_on_from(chat, engine, finished, until):
@@ -151,11 +104,3 @@ def test_what_is_kept_is_bounded_in_bytes():
     put("x", 1)
     put("y", 1, states=(state,) * 6)  # too large by itself
     assert (lengths("x"), lengths("y")) == ([1], [])
-
-
-def test_the_engine_bounds_the_bytes_of_its_conversations(make_engine, make_chat):
-    few = make_chat(make_engine(boundary_bytes=20_000))
-    for n in range(4):
-        few.say(f"number {n}")
-    assert 0 < len(few.boundaries()) < 8
-    assert few.say("more").stats.prompt_tokens_read < 80

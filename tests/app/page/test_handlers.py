@@ -56,7 +56,7 @@ def test_without_the_live_view_nothing_is_recorded(handlers):
     assert history[1]["content"]
     assert view == {"hint": OFF}
     assert "done" in figures
-    assert not handlers.engine.recorded  # nothing is kept that nobody can look at
+    assert not handlers.engine.recorded._runs  # nothing is kept that nobody can look at
 
 
 def test_stop_ends_the_runs_of_one_tab_of_one_visitor(handlers):
@@ -140,7 +140,7 @@ def test_an_answer_that_is_ended_while_its_model_is_fetched_does_not_come(
     assert first is None  # whatever the page shows by then
     assert rest == []
     assert not handlers._running
-    assert not handlers.engine.recorded
+    assert not handlers.engine.recorded._runs
 
 
 def test_leaving_while_a_model_loads_takes_it_off_the_queue(handlers, monkeypatch):
