@@ -6,10 +6,6 @@ const SAME = "The same seed and settings; the conversation stays as it is.";
 
 /** The last answer beside the one without some words, as it is written. */
 export class Again {
-  /**
-   * @param {HTMLElement} element
-   * @param {Record<string, (request: unknown[]) => Promise<any>>} server Functions of chat_words.py.
-   */
   constructor(element, server) {
     Object.assign(this, { element, server });
     this.run = null;
@@ -22,13 +18,6 @@ export class Again {
     return this.element.querySelector(selector);
   }
 
-  /**
-   * Let the answer be given again.
-   * @param {string} run
-   * @param {import("./word_list.js").Choice} choice The words that are left out.
-   * @param {string} name Of them.
-   * @returns {Promise<string | undefined>} At its end; what went wrong.
-   */
   async open(run, { first, stop }, name) {
     const forgotten = { first, stop };
     Object.assign(this, { run, forgotten });

@@ -2,7 +2,6 @@ const MESSAGES = "[data-testid=user] .chatbot, [data-testid=bot] .chatbot";
 
 /** The messages of gr.Chatbot as texts, whose elements it makes anew while they stream. */
 export class ChatText {
-  /** @param {HTMLElement} chat */
   constructor(chat) {
     this.chat = chat;
     this.read();
@@ -27,11 +26,7 @@ export class ChatText {
     return this.messages[message]?.text.startsWith(text, begin) ?? false;
   }
 
-  /**
-   * The range from one word to another one of the same message, both of which it shows.
-   * @param {import("./word_list.js").Word} first
-   * @param {import("./word_list.js").Word} last
-   */
+  /** The range from one word to another one of the same message, both of which it shows. */
   range(first, last = first) {
     const message = this.messages[first.message];
     const range = new Range();
@@ -40,7 +35,7 @@ export class ChatText {
     return range;
   }
 
-  /** The parts of messages in a range, such as the page's selection. @param {Range} range */
+  /** The parts of messages in a range, such as the page's selection. */
   parts(range) {
     return this.messages.flatMap(({ nodes }, message) => {
       const inside = nodes.filter(({ node }) => range.intersectsNode(node));
@@ -66,7 +61,7 @@ export class ChatText {
     return letter === undefined ? null : { message, place: found.begin + letter };
   }
 
-  /** Scroll the chat, and nothing else, until a range is in sight. @param {Range} range */
+  /** Scroll the chat, and nothing else, until a range is in sight. */
   show(range) {
     const log = this.chat.querySelector("[role=log]");
     const [box, frame] = [range, log].map((of) => of.getBoundingClientRect());

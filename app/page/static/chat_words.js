@@ -11,10 +11,6 @@ const OFFER = "Click a word, or select some: what it depended on, and the answer
 
 /** The words of the chat, as strong as what is left of them in the state; and what to do with them. */
 export class ChatWords {
-  /**
-   * @param {HTMLElement} element The section of chat_words.html.
-   * @param {Record<string, (request: unknown[]) => Promise<any>>} server Functions of chat_words.py.
-   */
   constructor(element, server) {
     Object.assign(this, { element, server });
     this.text = new ChatText(document.querySelector("#chat"));
@@ -39,7 +35,7 @@ export class ChatWords {
     this.close();
   }
 
-  /** Take what the chat's state view shows. @param {import("./state_view.js").StateView} view */
+  /** Take what the chat's state view shows. */
   #take({ run, hint, recording }) {
     this.hint = hint;
     if (run !== this.run) {
@@ -104,7 +100,6 @@ export class ChatWords {
   }
 
   // ---- the choice ----
-  /** Choose words. @param {import("./word_list.js").Choice | null} choice */
   choose(choice) {
     if (!choice) return this.close();
     if (!this.done) return this.say("Wait for the end of the answer, then choose a word.");
@@ -132,7 +127,7 @@ export class ChatWords {
     this.paint();
   }
 
-  /** Show the strengths when a word was read. @param {number} at */
+  /** Show the strengths when a word was read. */
   async #look(at) {
     const { run, choice } = this;
     const strengths = await this.server.strong([run, at]).catch(() => null);
@@ -141,7 +136,6 @@ export class ChatWords {
     this.paint();
   }
 
-  /** Ask what the chosen word depended on. */
   async depends() {
     const { run, choice, name } = this;
     const button = this.find("#words-depends");
@@ -177,7 +171,6 @@ export class ChatWords {
     this.paint();
   }
 
-  /** Close the other answer. */
   remember() {
     this.again.close();
     this.paint();
@@ -215,10 +208,7 @@ export class ChatWords {
   }
 }
 
-/**
- * Make a gr.HTML the words of the chat; its arguments are those of js_on_load.
- * @param {HTMLElement} element
- */
+/** Make a gr.HTML the words of the chat; its arguments are those of js_on_load. */
 export function show(element, server) {
   const section = element.querySelector(".gw");
   section.words = new ChatWords(section, server);

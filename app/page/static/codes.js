@@ -28,7 +28,6 @@ export const degrees = (code) => (code / 255) * 360 - 180;
 
 /** Codes of magnitudes: 0 to 255 are linear in log(-log|a|), from `low` to `high`. */
 export class Codes {
-  /** @param {number} low @param {number} high */
   constructor(low, high) {
     this.low = low;
     this.range = high - low;
@@ -39,17 +38,17 @@ export class Codes {
     });
   }
 
-  /** -log|a| @param {number} code */
+  /** -log|a| */
   decay(code) {
     return Math.exp(this.low + (code / 255) * this.range);
   }
 
-  /** In tokens. @param {number} code */
+  /** In tokens. */
   halfLife(code) {
     return Math.LN2 / this.decay(code);
   }
 
-  /** The code of a half-life, not rounded. @param {number} tokens */
+  /** The code of a half-life, not rounded. */
   ofHalfLife(tokens) {
     return ((Math.log(Math.LN2 / tokens) - this.low) / this.range) * 255;
   }

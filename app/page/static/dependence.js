@@ -4,7 +4,7 @@
  *     one word to before another.
  */
 
-/** The part that a word needed most, if it needed any. @param {Losses} losses */
+/** The part that a word needed most, if it needed any. */
 export function strongest({ units, losses }) {
   const loss = Math.max(...losses);
   if (!(loss > 0)) return null;
@@ -12,7 +12,6 @@ export function strongest({ units, losses }) {
   return { first, stop, loss };
 }
 
-/** A loss in words. @param {number} nats */
 export function likelihood(nats) {
   const shown = `${Math.abs(nats).toFixed(1)} nats`;
   if (Math.abs(nats) < 0.05) return `as likely as with it (${shown})`;

@@ -3,15 +3,7 @@ import { degrees } from "./codes.js";
 import { meanCode, meanPhase } from "./means.js";
 import { named } from "./words.js";
 
-/**
- * The tokens and channels, or the layer, under the pointer in lines; none where there are none.
- * @param {import("./recording.js").Recording} recording
- * @param {number} layer The one that is shown.
- * @param {import("./codes.js").Codes} codes
- * @param {{of: string, token: number, from: number, bin: number, places: number[]}} cell
- *     Of the pictures; see `Heatmaps.cell`.
- * @returns {string[]}
- */
+/** The tokens and channels, or the layer, under the pointer in lines; none where there are none. */
 export function describe(recording, layer, codes, { of, token, from, bin, places }) {
   const { averages, layers, pieces } = recording;
   const column = recording.columns[layer];

@@ -1,9 +1,6 @@
 const CHARACTERS = { "&lt;": "<", "&gt;": ">", "&amp;": "&" }; // & last: it begins the others
 
-/**
- * Put the plain text into the chat's edit boxes: messages are escaped HTML, the boxes are not.
- * @param {HTMLElement} chat
- */
+/** Put the plain text into the chat's edit boxes: messages are escaped HTML, the boxes are not. */
 export function unescapeEditBoxes(chat) {
   const observer = new MutationObserver(() => {
     for (const box of chat.querySelectorAll("textarea:not([data-plain])")) {

@@ -1,11 +1,7 @@
 /** @type {WeakMap<HTMLElement, { text: string, top: number, away: boolean }>} */
 const followed = new WeakMap();
 
-/**
- * Keep the end of a growing text in sight, unless its reader has scrolled away from it.
- * @param {HTMLElement} element which scrolls
- * @param {string} text which it shows; one that does not begin as the last one did is a new text
- */
+/** Keep the end of a growing text in sight, unless its reader has scrolled away from it. */
 export function followEnd(element, text) {
   if (!followed.has(element)) {
     followed.set(element, { text: "", top: 0, away: false });

@@ -4,9 +4,6 @@ const NOTCH = 200; // of a wheel, that doubles a size
 /**
  * Let elements be zoomed by two fingers, a pinch on a trackpad or the wheel with Ctrl, and be
  * panned by dragging. The wheel alone scrolls the page.
- * @param {HTMLElement[]} elements
- * @param {{pan: (pixels: number) => void, magnify: (factor: number, x: number) => void, reset: () => void}} does
- *     Places are CSS pixels in the window. A double click resets.
  */
 export function gestures(elements, { pan, magnify, reset }) {
   const fingers = new Map();

@@ -13,14 +13,10 @@ const NAMES = ["magnitude", "phase", "layers"];
 const LAYERS = 2; // index of the picture of all layers, after magnitude and phase of one layer
 
 /**
- * The pictures of magnitude, phase and layer means: rows by tokens, scaled to their canvases.
- * Where there are more tokens or rows than pixels, a pixel shows the mean of several.
+ * The pictures of magnitude, phase and layer means: rows by tokens, scaled to their canvases. Where
+ * there are more tokens or rows than pixels, a pixel shows the mean of several.
  */
 export class Heatmaps {
-  /**
-   * @param {HTMLElement} element The view, with its canvases and its zoom.
-   * @param {import("./codes.js").Codes} codes
-   */
   constructor(element, codes) {
     const find = (name) => element.querySelector(`.${name}`);
     this.codes = codes;
@@ -36,12 +32,6 @@ export class Heatmaps {
     this.together = () => [this.recording];
   }
 
-  /**
-   * Begin the pictures anew.
-   * @param {import("./recording.js").Recording} recording
-   * @param {number} layer
-   * @param {boolean} sorted Channels are in the order of their half-lives.
-   */
   reset(recording, layer, sorted) {
     Object.assign(this, { recording, layer, sorted });
     this.pictures = [];
@@ -51,12 +41,10 @@ export class Heatmaps {
     this.invalidate();
   }
 
-  /** Paint everything anew the next time. */
   invalidate() {
     this.painted = null;
   }
 
-  /** Read the sizes of the canvases. */
   measure() {
     this.stack.style.width = `${this.scroll.clientWidth}px`;
     for (const surface of this.surfaces) surface.measure();
@@ -75,7 +63,6 @@ export class Heatmaps {
     return length;
   }
 
-  /** Paint the tokens that are new. */
   update() {
     const { columns, done, pieces } = this.recording;
     const { length } = columns[this.layer];
@@ -109,7 +96,7 @@ export class Heatmaps {
     means.paint(averages.length, (...cell) => MEAN_COLOURS[meanCode(averages, ...cell)]);
   }
 
-  /** The tokens and the rows under the pointer. @param {MouseEvent} event */
+  /** The tokens and the rows under the pointer. */
   cell(event) {
     const i = Math.max(0, this.canvases.indexOf(event.currentTarget));
     const box = event.currentTarget.getBoundingClientRect();
@@ -119,7 +106,7 @@ export class Heatmaps {
     return this.cellAt(i, Math.floor(first + (event.clientX - box.left) / width), row);
   }
 
-  /** The tokens and the places of a cell. @param {number} i Of the picture. */
+  /** The tokens and the places of a cell. */
   cellAt(i, token, row) {
     const { bin, places } = this.pictures[i];
     const inside = Math.min(places.length - 1, Math.max(0, row));
@@ -170,19 +157,17 @@ export class Heatmaps {
     this.show();
   }
 
-  /** Make tokens wider. @param {number} factor @param {number} x In the window; it stays. */
   magnify(factor, x) {
     this.zoom.value = zoomOf({ ...this.#extent(), each: this.shown.width * factor });
     this.zoomed(x - this.canvases[0].getBoundingClientRect().left);
   }
 
-  /** @param {number} pixels Of the page. */
   pan(pixels) {
     this.scroll.scrollLeft += pixels;
     this.show();
   }
 
-  /** Show the same part as another. @param {Heatmaps} other */
+  /** Show the same part as another. */
   follow(other) {
     this.zoom.value = other.zoom.value;
     this.#scale();
@@ -190,7 +175,7 @@ export class Heatmaps {
     this.show();
   }
 
-  /** Scroll to a token, if it is out of sight. @param {number} token */
+  /** Scroll to a token, if it is out of sight. */
   reveal(token) {
     const { width, first } = this.#scale();
     const sight = this.surfaces[0].width / width;

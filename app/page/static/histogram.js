@@ -7,10 +7,6 @@ const TICKS = { 0.1: "0.1", 1: "1", 10: "10", 100: "100", 1e3: "1k", 1e4: "10k",
 
 /** A histogram of a layer's half-lives; codes are a logarithmic scale of them. */
 export class Histogram {
-  /**
-   * @param {HTMLCanvasElement} canvas
-   * @param {import("./codes.js").Codes} codes
-   */
   constructor(canvas, codes) {
     this.surface = new Surface(canvas);
     this.codes = codes;
@@ -21,7 +17,6 @@ export class Histogram {
     this.ink = getComputedStyle(this.surface.canvas).color;
   }
 
-  /** @param {import("./recording.js").Recording} recording @param {number} layer */
   draw({ columns, layers }, layer) {
     this.#count(columns[layer], layers[layer].channels);
     const { width, height } = this.surface;

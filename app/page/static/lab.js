@@ -8,7 +8,6 @@ const CELL_PX = { wide: 34, narrow: 25 };
 const GAP_PX = 2;
 const NARROW_PX = 600;
 
-/** Make an element. @param {string} name @param {object} properties @param {...(Node | string)} children */
 function make(name, properties, ...children) {
   const element = Object.assign(document.createElement(name), properties);
   element.append(...children);
@@ -17,11 +16,6 @@ function make(name, properties, ...children) {
 
 /** The lab: cells that one edits, and what both models answer and hold. */
 class Lab {
-  /**
-   * @param {HTMLElement} section That of lab.html.
-   * @param {{most: number, modulus: number, reset: number}} props
-   * @param {{solve: (cells: number[]) => Promise<object>}} server Of lab.py.
-   */
   constructor(section, props, server) {
     Object.assign(this, { section, props, server });
     this.find = (name) => section.querySelector(`.${name}`);
@@ -30,7 +24,6 @@ class Lab {
     this.show(START);
   }
 
-  /** Show other cells. @param {number[]} cells */
   show(cells) {
     this.cells = cells;
     this.before = [];
@@ -171,7 +164,6 @@ class Lab {
     });
   }
 
-  /** Look at a place. @param {number} place */
   choose(place, focus = false) {
     this.place = Math.min(this.cells.length - 1, Math.max(0, place));
     this.#paint();
@@ -226,7 +218,7 @@ class Lab {
   }
 }
 
-/** Make a gr.HTML the lab; its arguments are those of js_on_load. @param {HTMLElement} element */
+/** Make a gr.HTML the lab; its arguments are those of js_on_load. */
 export function attach(element, props, server) {
   const section = element.querySelector(".lab");
   section.lab = new Lab(section, props, server);

@@ -6,18 +6,9 @@ const LENGTH = 56;
 const EARLY = 5; // place of the reset before a long span
 const MANY = [8, 19, 30, 41, 52]; // places of resets
 
-/**
- * The strength of token m at n, 0 to 1; 0 where it comes later.
- * @param {Uint8Array} codes Of `strengths` in lab.py, a row for each n. @param {number} n @param {number} m
- */
+/** The strength of token m at n, 0 to 1; 0 where it comes later. */
 export const left = (codes, n, m) => (m > n ? 0 : codes[(n * (n + 1)) / 2 + m] / 255);
 
-/**
- * Cells of an example.
- * @param {string} name "long", "resets", "none" or "random".
- * @param {{modulus: number, reset: number, most: number}} props
- * @param {() => number} random From 0 up to 1.
- */
 export function example(name, { modulus, reset, most }, random) {
   const below = (count) => Math.floor(count * random());
   const length = name === "random" ? 8 + below(most - 7) : LENGTH;
@@ -30,7 +21,7 @@ export function example(name, { modulus, reset, most }, random) {
   return Array.from({ length }, (_, i) => (resets.includes(i) ? reset : below(modulus)));
 }
 
-/** Make a digit a reset, or a reset the digit that it was. @param {number[]} before Keeps these. */
+/** Make a digit a reset, or a reset the digit that it was. */
 export function toggled(cells, before, place, reset) {
   if (cells[place] === reset) return cells.with(place, before[place] ?? 0);
   before[place] = cells[place];
@@ -46,10 +37,6 @@ export const deleted = (cells, place) => (cells.length > 1 ? cells.toSpliced(pla
 
 /**
  * Tell what is right at a place, what the models answer and what they hold from before the reset.
- * @param {{right: number[], answers: number[][], left: Uint8Array[]}} solved
- * @param {number[]} cells @param {number} place
- * @param {{modulus: number, reset: number}} props
- * @param {string[]} models Their names.
  */
 export function said(solved, cells, place, { modulus, reset }, models) {
   const last = cells.lastIndexOf(reset, place);

@@ -7,7 +7,7 @@ const ROWS = { ArrowUp: -1, ArrowDown: 1 };
 const ZOOMS = { "+": 1, "=": 1, "-": -1, 0: -1e9 };
 const LAYERS = 2;
 
-/** Let a view's controls, pictures and words do what they do. @param {import("./state_view.js").StateView} view */
+/** Let a view's controls, pictures and words do what they do. */
 export function listen(view) {
   const { heatmaps, memory, tip } = view;
   const on = (name, event, listener) => view.find(name).addEventListener(event, listener);
@@ -79,7 +79,7 @@ class Cursor {
     canvas.addEventListener("keydown", (event) => this.#key(event));
   }
 
-  /** Say what is there. @param {[number, number]} place In the window. */
+  /** Say what is there. */
   #tell(cell, place) {
     const { view } = this;
     this.row = cell.row;

@@ -4,13 +4,7 @@ import { lineBin } from "./scale.js";
 const RANGE = "#0007"; // of the means that a point of the line stands for
 const LINE = { "#000a": 3.5, "#7df9ff": 1.5 }; // widths by colour, the outline first
 
-/**
- * Draw the mean magnitude of all layers; where tokens are narrow, of several, with their range.
- * @param {CanvasRenderingContext2D} context
- * @param {{data: Uint8Array, size: number, length: number}} averages
- * @param {{place: (token: number) => number, first: number, last: number, each: number, height: number}} shown
- *     Places on the canvas, the tokens in sight, and the width of one.
- */
+/** Draw the mean magnitude of all layers; where tokens are narrow, of several, with their range. */
 export function drawMeanLine(context, averages, { place, first, last, each, height }) {
   const y = (value) => 3 + (height - 6) * (1 - value / 255);
   const stop = Math.min(Math.ceil(last), averages.length);

@@ -3,7 +3,7 @@ const angles = Float64Array.from({ length: 256 }, (_, code) => (code / 255 - 0.5
 const COS = angles.map(Math.cos);
 const SIN = angles.map(Math.sin);
 
-/** Items of an array in groups of neighbours. @param {any[]} items @param {number} size */
+/** Items of an array in groups of neighbours. */
 export const grouped = (items, size) =>
   Array.from({ length: Math.ceil(items.length / size) }, (_, i) =>
     items.slice(i * size, (i + 1) * size),
@@ -12,8 +12,6 @@ export const grouped = (items, size) =>
 /**
  * The mean code of some places at the tokens from `from` to `to`. Codes of magnitudes are a
  * logarithmic scale of half-lives, whose geometric mean this is.
- * @param {{data: Uint8Array, size: number}} records
- * @param {number[]} places In a record.
  */
 export function meanCode({ data, size }, from, to, places) {
   if (to - from === 1 && places.length === 1) return data[from * size + places[0]];
@@ -39,10 +37,6 @@ export function meanPhase({ data, size }, from, to, places) {
 /**
  * Points of the line of means of records, with the least and the greatest of the tokens that a
  * point stands for.
- * @param {{data: Uint8Array, size: number}} records
- * @param {number} from The first token.
- * @param {number} end The token after the last.
- * @param {number} bin Tokens of a point; bins begin at multiples of it.
  */
 export function meanLine({ data, size }, from, end, bin) {
   const points = [];

@@ -1,6 +1,5 @@
 import { quoted } from "../../../mlx_gateloop/watch/shared/plain.js";
 import { playing } from "../../../mlx_gateloop/watch/shared/play.js";
-import { candidateItems } from "./candidates.js";
 import { TokenText } from "./token_text.js";
 import { named, remembered } from "./words.js";
 
@@ -8,7 +7,6 @@ const POINT = "Click a word to go back to it, then point at an earlier one.";
 
 /** The words, the moment in time that is chosen, and what the state held of every word then. */
 export class Memory {
-  /** @param {import("./state_view.js").StateView} view */
   constructor(view) {
     this.view = view;
     this.text = new TokenText(view.find("text"));
@@ -17,7 +15,6 @@ export class Memory {
     playing(view.find("play"), this.moment, (token) => view.select(token));
   }
 
-  /** Begin a run. */
   start() {
     const { view } = this;
     this.row = this.selected = this.pointed = null;
@@ -27,7 +24,6 @@ export class Memory {
     this.update();
   }
 
-  /** Show the words that are new. */
   update() {
     const { moment, view } = this;
     const { pieces } = view.recording;
@@ -40,7 +36,6 @@ export class Memory {
     view.find("now").textContent = pieces.length ? named(pieces[now], now) : "";
   }
 
-  /** Go to a token. @param {number} token */
   select(token) {
     this.selected = token;
     this.row = null;
@@ -50,14 +45,14 @@ export class Memory {
     if (!this.asking) this.#ask();
   }
 
-  /** Point at a token, or at none. @param {number | null} token */
+  /** Point at a token, or at none. */
   point(token) {
     this.pointed = token;
     this.text.point(token);
     this.view.find("share").textContent = this.told(token).join(" · ") || POINT;
   }
 
-  /** The share of a token that is left, in lines. @param {number | null} token */
+  /** The share of a token that is left, in lines. */
   told(token) {
     const piece = this.view.recording.pieces[token];
     if (!piece) return [];
@@ -92,4 +87,18 @@ export class Memory {
     find("candidates").replaceChildren(...candidateItems(row.candidates, text));
     this.point(this.pointed);
   }
+}
+
+function candidateItems(candidates, taken) {
+  return candidates.map(([text, probability]) => {
+    const [item, bar, name, number] = ["li", "i", "span", "span"].map((tag) =>
+      document.createElement(tag),
+    );
+    bar.style.width = `${100 * probability}%`;
+    name.textContent = quoted(text);
+    number.textContent = `${(100 * probability).toFixed(1)}%`;
+    item.classList.toggle("taken", text === taken);
+    item.append(bar, name, number);
+    return item;
+  });
 }

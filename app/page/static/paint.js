@@ -6,11 +6,7 @@ const KINDS = ["fade", "lost", "gained", "forgotten", "chosen"]; // the last one
 /** The level of a strength, or of any share, from 0 to 1. */
 export const level = (share) => Math.round(Math.min(1, Math.max(0, share)) * LEVELS);
 
-/**
- * Paint ranges; chat_words.css has the colours.
- * @param {"fade" | "lost" | "gained" | "forgotten" | "chosen"} kind What has been painted of it before is gone.
- * @param {Map<string | number, Range[]>} ranges By level.
- */
+/** Paint ranges; chat_words.css has the colours. */
 export function paint(kind, ranges = new Map()) {
   if (!canPaint) return;
   const old = [...CSS.highlights.keys()].filter((name) => name.startsWith(`gw-${kind}-`));
@@ -21,3 +17,22 @@ export function paint(kind, ranges = new Map()) {
     CSS.highlights.set(`gw-${kind}-${of}`, highlight);
   }
 }
+
+const mix = (colour, percent) => `color-mix(in srgb, var(--${colour}) ${percent}, transparent)`;
+
+/** The colours of the kinds' levels; chat_words.css has those of the page. */
+function addColours() {
+  const rules = [["fade-later", `color: ${mix("body-text-color", "36%")}`]];
+  for (let n = 0; n < LEVELS; n++) {
+    const share = `calc(var(--gw-faint) + (100% - var(--gw-faint)) * ${n} / ${LEVELS})`;
+    rules.push([`fade-${n}`, `color: ${mix("body-text-color", share)}`]);
+    for (const [kind, colour] of Object.entries({ lost: "gw-hot", gained: "gw-cold" }))
+      rules.push([`${kind}-${n + 1}`, `background-color: ${mix(colour, `${12 + 8 * n}%`)}`]);
+  }
+  const css = rules.map(([of, style]) => `#chat .chatbot::highlight(gw-${of}) { ${style} }`);
+  document.head.append(
+    Object.assign(document.createElement("style"), { textContent: css.join("\n") }),
+  );
+}
+
+if (canPaint) addColours();

@@ -1,10 +1,5 @@
 /** A picture of one pixel a cell; a cell is a row's places at some tokens, and is painted once. */
 export class Picture {
-  /**
-   * @param {number[][]} places Of each row: the places of its values in a record.
-   * @param {number} row Places of a row; the last may have fewer.
-   * @param {number} bin Tokens of a cell.
-   */
   constructor(places, row, bin) {
     Object.assign(this, { places, row, bin });
     this.canvas = Picture.#canvas(512, places.length);
@@ -15,11 +10,7 @@ export class Picture {
     return Object.assign(document.createElement("canvas"), { width, height });
   }
 
-  /**
-   * Paint the cells of the tokens up to `end` that are not painted yet.
-   * @param {number} end
-   * @param {(from: number, to: number, places: number[]) => number} colour As 0xAABBGGRR.
-   */
+  /** Paint the cells of the tokens up to `end` that are not painted yet. */
   paint(end, colour) {
     const { places, bin } = this;
     const { width, height } = this.canvas;

@@ -41,7 +41,6 @@ class Records {
 
 /** The part of a run that the page has received. */
 export class Recording {
-  /** @param {Run} run Without an id there is nothing to receive. */
   constructor({ run, layers, picker, name }) {
     Object.assign(this, { run, layers, picker, name });
     /** Of each layer: for every token the codes of all magnitudes, then of all phases. */
@@ -63,11 +62,7 @@ export class Recording {
     this.grouped = 0;
   }
 
-  /**
-   * Take over what another run has in common with this one.
-   * @param {Recording} earlier It is no longer used.
-   * @param {number} tokens The first so many are the same.
-   */
+  /** Take over what another run has in common with this one. */
   take(earlier, tokens) {
     const labels = (layers) => layers.map(({ label }) => label).join("\n");
     if (labels(earlier.layers) !== labels(this.layers)) return; // one is no longer watched
@@ -82,10 +77,7 @@ export class Recording {
     this.resets = new Set([...earlier.resets].filter((token) => token < most));
   }
 
-  /**
-   * Add news of the server's, unless something before them is missing.
-   * @returns {boolean} False if they came too early.
-   */
+  /** Add news of the server's, unless something before them is missing. */
   add(news) {
     const { layer, start, known, tokens, words } = news;
     const { pieces } = this;
@@ -108,7 +100,7 @@ export class Recording {
     return true;
   }
 
-  /** True if all of a layer is here that the server had. @param {number} layer */
+  /** True if all of a layer is here that the server had. */
   has(layer) {
     return Math.min(this.columns[layer].length, this.pieces.length) >= this.tokens;
   }

@@ -9,18 +9,14 @@ const BIN = 4; // of the bins of a line otherwise
 /** The largest value of the zoom; 0 shows all tokens. */
 export const MOST_ZOOM = 8;
 
-/**
- * The width of a token, greater with every step of the zoom.
- * @param {{zoom: number, width: number, count: number, done: boolean}} shown
- *     The zoom, the width of the picture, the number of tokens, and true if no more will come.
- */
+/** The width of a token, greater with every step of the zoom. */
 export function perToken({ zoom, width, count, done }) {
   const times = Math.ceil(Math.log(Math.max(count / ROOM, 1)) / Math.log(GROWTH));
   const all = Math.min(WIDEST_OF_ALL, width / (done ? Math.max(count, 1) : ROOM * GROWTH ** times));
   return all * (WIDEST / all) ** (zoom / MOST_ZOOM);
 }
 
-/** The zoom at which a token has the width `each`. @param {{each: number, width: number, count: number, done: boolean}} shown */
+/** The zoom at which a token has the width `each`. */
 export function zoomOf({ each, ...shown }) {
   const all = perToken({ ...shown, zoom: 0 });
   return Math.min(
@@ -29,8 +25,8 @@ export function zoomOf({ each, ...shown }) {
   );
 }
 
-/** The number of neighbours that share a pixel. @param {number} pixels Of the screen, for each. */
+/** The number of neighbours that share a pixel. */
 export const sharing = (pixels) => Math.max(1, Math.ceil(1 / pixels - 1e-9));
 
-/** The number of tokens that a point of a line stands for. @param {number} width Of a token. */
+/** The number of tokens that a point of a line stands for. */
 export const lineBin = (width) => (width >= LINE ? 1 : Math.ceil(BIN / width));

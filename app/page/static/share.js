@@ -1,11 +1,5 @@
-import { download } from "./downloads.js";
-
 const KEPT_MS = 60_000; // for the browser to read what it saves
 
-/**
- * Save a view as a page of one file.
- * @param {import("./state_view.js").StateView} view
- */
 export const saveView = async (view) => {
   const said = view.find("saved");
   const withSystem = view.find("with-system input").checked;
@@ -18,3 +12,7 @@ export const saveView = async (view) => {
   download(url, answer.name);
   setTimeout(() => URL.revokeObjectURL(url), KEPT_MS);
 };
+
+export function download(href, name) {
+  Object.assign(document.createElement("a"), { href, download: name }).click();
+}

@@ -1,11 +1,10 @@
 import { Codes, css, MEAN_COLOURS, PHASE_COLOURS } from "./codes.js";
-import { download } from "./downloads.js";
 import { Heatmaps } from "./heatmaps.js";
 import { Histogram } from "./histogram.js";
-import { linked } from "./linked.js";
 import { listen } from "./listeners.js";
 import { Memory } from "./memory.js";
 import { Recording } from "./recording.js";
+import { download } from "./share.js";
 import { Tip } from "./tip.js";
 import { sharedPixel } from "./words.js";
 
@@ -15,13 +14,6 @@ const HINT = "every token will add a column";
 
 /** The live view of a run: draws the news that its feed brings, and asks for what they lack. */
 export class StateView {
-  /**
-   * @param {HTMLElement} element The section of state_view.html.
-   * @param {{low: number, high: number, linked: string}} props The limits of the codes, and the name
-   *     of the views that show the same places.
-   * @param {Record<"news_since" | "row" | "arrays" | "share", (request: unknown[]) => Promise<any>>} server
-   *     Functions of state_view.py.
-   */
   constructor(element, props, server) {
     Object.assign(this, { element, props, server });
     this.codes = new Codes(props.low, props.high);
@@ -68,11 +60,7 @@ export class StateView {
   }
 
   // ---- the run ----
-  /**
-   * Show a run, or why there is none; before the next run the layers of the last one stay.
-   * @param {(import("./recording.js").Run & {earlier?: string, common?: number}) | {hint: string} | null} value
-   *     `common` tokens are those of the run that is shown until now, `earlier`.
-   */
+  /** Show a run, or why there is none; before the next run the layers of the last one stay. */
   start(value) {
     const none = { layers: [{ label: "1", channels: 1, real: false }], picker: [[0, "1"]] };
     const before = value?.hint ? null : this.recording; // a model with nothing to see has others
@@ -100,14 +88,12 @@ export class StateView {
     this.element.dispatchEvent(new CustomEvent("news", { bubbles: true, detail: this }));
   }
 
-  /** List the layers to choose from. @param {[number, string][]} picker */
   #list(picker) {
     const options = picker.map(([layer, label]) => new Option(label, layer));
     for (const option of options) option.disabled = option.value === "-1";
     this.find("layer").replaceChildren(...options);
   }
 
-  /** Show a layer. @param {number} layer */
   change(layer) {
     this.#show(layer);
     if (this.run) this.#ask();
@@ -120,7 +106,7 @@ export class StateView {
     this.repaint();
   }
 
-  /** Take what the feed has brought, or ask for all there is. @param {string} [news] */
+  /** Take what the feed has brought, or ask for all there is. */
   receive(news) {
     if (!this.run) return;
     if (news) this.#add(JSON.parse(news));
@@ -208,7 +194,7 @@ export class StateView {
   }
 
   // ---- one token ----
-  /** Show what the state held of every token when this one was read. @param {number} token */
+  /** Show what the state held of every token when this one was read. */
   select(token) {
     for (const view of this.views) view.#select(token);
   }
@@ -220,7 +206,7 @@ export class StateView {
     this.heatmaps.show();
   }
 
-  /** Light up a token, or none. @param {number | null} token */
+  /** Light up a token, or none. */
   point(token) {
     for (const view of this.views) {
       if (view.memory.pointed === token) continue;
@@ -261,20 +247,30 @@ export class StateView {
   }
 }
 
+/** Views by the name of their group. @type {Map<string, import("./state_view.js").StateView[]>} */
+const groups = new Map();
+
+/** The views that show the same places as this one, and itself. */
+function linked(view, name) {
+  if (!name) return [view];
+  const group = groups.get(name) ?? [];
+  const there = group.filter(({ element }) => element.isConnected);
+  group.splice(0, group.length, ...there, view); // the others have this array, too
+  groups.set(name, group);
+  return group;
+}
+
 /** Functions that let a view show the value of its feed, by the view's id; either may come first. */
 const feeds = new Map();
 
-/**
- * Make a gr.HTML a state view; its arguments are those of js_on_load.
- * @param {string} id Of the view. @param {HTMLElement} element
- */
+/** Make a gr.HTML a state view; its arguments are those of js_on_load. */
 export function show(id, element, props, server) {
   const section = element.querySelector(".gl");
   section.view = new StateView(section, props, server);
   feeds.get(id)?.();
 }
 
-/** Let a gr.HTML be the feed of a view. @param {string} id Of the view. */
+/** Let a gr.HTML be the feed of a view. */
 export function follow(id, props, watch) {
   const changed = () => {
     const view = document.querySelector(`#${id} .gl`)?.view;

@@ -1,6 +1,5 @@
 /** A canvas drawn on in CSS pixels, at the resolution of the screen. */
 export class Surface {
-  /** @param {HTMLCanvasElement} canvas */
   constructor(canvas) {
     this.canvas = canvas;
   }

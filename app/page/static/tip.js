@@ -3,15 +3,11 @@ const MARGIN = 4; // to the window's edges
 
 /** A note at the pointer, inside the window. */
 export class Tip {
-  /** @param {HTMLElement} element A popover. */
   constructor(element) {
     this.element = element;
   }
 
-  /**
-   * Show lines of text, the first of which is a name; hide the note if there are none.
-   * @param {string[]} lines @param {number} x @param {number} y Of the pointer, in the window.
-   */
+  /** Show lines of text, the first of which is a name; hide the note if there are none. */
   show([name, ...lines], x, y) {
     const { element } = this;
     if (name === undefined) return this.hide();

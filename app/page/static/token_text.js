@@ -3,7 +3,6 @@ import { strengths } from "./words.js";
 
 /** The text of a run, one span a token. What a model wrote is only ever set as textContent. */
 export class TokenText {
-  /** @param {HTMLElement} element */
   constructor(element) {
     this.element = element;
     this.clear();
@@ -19,7 +18,6 @@ export class TokenText {
     this.atEnd = true; // new text scrolls into sight
   }
 
-  /** Add the tokens that are new. @param {import("./recording.js").Recording} recording */
   update({ pieces, done, resets }) {
     const added = pieces.slice(this.spans.length).map(({ text, prompt, special }, i) => {
       const span = document.createElement("span");
@@ -37,21 +35,19 @@ export class TokenText {
     if (added.length && this.atEnd) this.element.scrollTop = 1e9;
   }
 
-  /** Mark the resets. @param {Set<number>} resets */
   mark(resets) {
     this.spans.forEach((span, token) => {
       span.classList.toggle("reset", resets.has(token));
     });
   }
 
-  /** Light up a token, or none. @param {number | null} token */
+  /** Light up a token, or none. */
   point(token) {
     this.pointed?.classList.remove("pointed");
     this.pointed = this.spans[token];
     this.pointed?.classList.add("pointed");
   }
 
-  /** @param {number} token */
   select(token) {
     this.selected?.classList.remove("selected");
     this.selected = this.spans[token];
@@ -63,10 +59,7 @@ export class TokenText {
     element.scrollTop = Math.max(bottom, Math.min(top, element.scrollTop));
   }
 
-  /**
-   * Show what the state holds of every token.
-   * @param {import("./words.js").Row} row
-   */
+  /** Show what the state holds of every token. */
   explain(row) {
     const { best, full } = row;
     const left = strengths(row);

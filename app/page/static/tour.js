@@ -5,7 +5,6 @@ const KEYS = { ArrowLeft: -1, ArrowRight: 1 };
 
 /** The dialog: one step at a time, on the numbers of tour.json. */
 class Tour {
-  /** @param {HTMLDialogElement} dialog Of tour.html. */
   constructor(dialog) {
     this.dialog = dialog;
     this.find = (name) => dialog.querySelector(name);
@@ -36,7 +35,7 @@ class Tour {
     this.show(0);
   }
 
-  /** Show a step; the one after the last is the end. @param {number} step */
+  /** Show a step; the one after the last is the end. */
   show(step) {
     this.step = step;
     if (step === STEPS.length) return this.dialog.close();
@@ -69,10 +68,9 @@ const tour = new Promise((resolve) => {
   attached = resolve;
 });
 
-/** The dialog is on the page. @param {HTMLElement} element Around it. */
+/** The dialog is on the page. */
 export const attach = (element) => attached(new Tour(element.querySelector("dialog")));
 
-/** Show the tour. */
 export const open = async () => (await tour).open();
 
 /** Show it to a browser that has not seen it; not to one that keeps nothing, or it would each time. */

@@ -4,8 +4,6 @@ const SVG = "http://www.w3.org/2000/svg";
 const HEAD = 8; // of an arrow, pixels
 const DEGREES = 180 / Math.PI;
 
-/** @typedef {[number, number]} Complex */
-/** @param {Complex} x @param {Complex} y @returns {Complex} */
 export const times = ([a, b], [c, d]) => [a * c - b * d, a * d + b * c];
 export const size = (x) => Math.hypot(...x);
 export const degrees = ([re, im]) => Math.atan2(im, re) * DEGREES;
@@ -13,16 +11,11 @@ export const degrees = ([re, im]) => Math.atan2(im, re) * DEGREES;
 /** A number with so many decimals and a true minus sign. */
 export const decimals = (x, digits = 2) => x.toFixed(digits).replace("-", "−");
 
-/** A complex number. @param {Complex} x */
 export function complex([re, im], digits = 2) {
   return `${decimals(re, digits)} ${im < 0 ? "−" : "+"} ${Math.abs(im).toFixed(digits)}i`;
 }
 
-/**
- * The rest of each token's k v in the state after another, an exact part of h.
- * @param {{a: Complex[], k: number[], v: number[]}} channel
- * @param {number} end The other token.
- */
+/** The rest of each token's k v in the state after another, an exact part of h. */
 export function left({ a, k, v }, end) {
   let since = [1, 0];
   const parts = [];
@@ -33,14 +26,14 @@ export function left({ a, k, v }, end) {
   return parts;
 }
 
-/** The shares of a token that are left after it and after each later one. @param {number[]} sizes */
+/** The shares of a token that are left after it and after each later one. */
 export function shares(sizes, token, end) {
   const kept = [1];
   for (let n = token + 1; n <= end; n++) kept.push(kept.at(-1) * sizes[n]);
   return kept;
 }
 
-/** An element of HTML with a class and what is in it. @param {(string | Node)[]} children */
+/** An element of HTML with a class and what is in it. */
 export function box(tag, className, ...children) {
   const element = document.createElement(tag);
   element.className = className;
@@ -48,7 +41,6 @@ export function box(tag, className, ...children) {
   return element;
 }
 
-/** An element of a drawing. */
 export function shape(tag, attributes, ...children) {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -56,7 +48,6 @@ export function shape(tag, attributes, ...children) {
   return element;
 }
 
-/** A drawing with its description. */
 export function drawing(width, height, label, ...children) {
   const sizes = { width, height, viewBox: `0 0 ${width} ${height}` };
   return shape("svg", { ...sizes, role: "img", "aria-label": label }, ...children);
@@ -94,7 +85,7 @@ export function word({ texts, kinds }, token) {
   return kinds[token] === "special" ? "" : plain(texts[token]).trim() || "␣";
 }
 
-/** Words below columns, from bottom to top. @param {(token: number) => number} place Of a middle. */
+/** Words below columns, from bottom to top. */
 export function axis(recorded, tokens, place, y, marked) {
   return tokens.map((token) => {
     const name = token === marked ? "word marked" : "word";

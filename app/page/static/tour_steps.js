@@ -1,15 +1,11 @@
 import { percent } from "../../../mlx_gateloop/watch/shared/plain.js";
 import { left, shares, size } from "./tour_drawing.js";
-import { lab } from "./tour_lab.js";
-import { answers, curves, dials, forgetful, read, update } from "./tour_pictures.js";
+import { answers, curves, dials, forgetful, lab, read, update } from "./tour_pictures.js";
 
 const whole = (formula) => formula.replaceAll(" ", "\u00a0"); // on one line
 const halfLife = (size) => Math.round(Math.log(0.5) / Math.log(size));
 
-/**
- * The steps: a title, a text, and what is drawn below in a given width.
- * @type {{title: string, text: (recorded: any) => string, draw: (recorded: any, width: number) => Node[]}[]}
- */
+/** The steps: a title, a text, and what is drawn below in a given width. */
 export const STEPS = [
   {
     title: "One word, one update",

@@ -35,10 +35,6 @@ function label({ text, special }) {
 /**
  * The tokens whose words are written: as many names and numbers as fit, then what fits between
  * them; the same ones wherever the axis begins.
- * @param {string[]} words Of all tokens.
- * @param {number} width Of a token.
- * @param {(number | null)[]} [always] Tokens that are written in any case, instead of those beside them.
- * @returns {number[]}
  */
 export function written(words, width, always = []) {
   const apart = Math.ceil(LINE / width); // tokens
@@ -63,7 +59,6 @@ export function written(words, width, always = []) {
 
 /** The words below the columns of a picture. */
 export class WordAxis {
-  /** @param {HTMLCanvasElement} canvas */
   constructor(canvas) {
     this.surface = new Surface(canvas);
     this.words = [];
@@ -74,7 +69,6 @@ export class WordAxis {
     this.ink = getComputedStyle(this.surface.canvas).color;
   }
 
-  /** @param {import("./recording.js").Recording} recording */
   update(recording) {
     const { pieces } = recording;
     if (this.recording !== recording) this.words = [];
@@ -85,8 +79,6 @@ export class WordAxis {
 
   /**
    * Draw words below their columns. The others have ticks where there is room, special ones a mark.
-   * @param {{first: number, width: number}} place
-   * @param {{selected: number | null, pointed: number | null}} marks
    */
   draw({ first, width }, { selected, pointed }) {
     const { ink, recording, surface, words } = this;

@@ -14,11 +14,7 @@ export const word = ([message, begin, text, sentence, stop]) => ({
   stop,
 });
 
-/**
- * Choose the words of a message between two places, at least the one at the first.
- * @param {Word[]} words
- * @returns {Choice | null}
- */
+/** Choose the words of a message between two places, at least the one at the first. */
 export function chosen(words, message, begin, end) {
   const inside = ({ message: of, begin: at, text }) =>
     of === message && at < Math.max(end, begin + 1) && at + text.length > begin;
@@ -29,20 +25,14 @@ export function chosen(words, message, begin, end) {
   return { first, stop };
 }
 
-/**
- * Choose all of what the chosen words are part of.
- * @param {Word[]} words
- * @param {Choice} choice
- * @param {"sentence" | "message"} part
- * @returns {Choice}
- */
+/** Choose all of what the chosen words are part of. */
 export function whole(words, { first, stop }, part) {
   while (first > 0 && words[first - 1][part] === words[first][part]) first--;
   while (stop < words.length && words[stop][part] === words[stop - 1][part]) stop++;
   return { first, stop };
 }
 
-/** The chosen words as a text, with blanks where there are some. @param {Word[]} words */
+/** The chosen words as a text, with blanks where there are some. */
 export function textOf(words, { first, stop }) {
   let text = "";
   for (let n = first; n < stop; n++) {

@@ -2,11 +2,10 @@ import { canPaint } from "./paint.js";
 import { fades, keepFades } from "./tab_memory.js";
 import { chosen, whole } from "./word_list.js";
 
-/** @typedef {import("./chat_words.js").ChatWords} ChatWords */
 const SELECT_MS = 200; // that a selection is not changed
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 };
 
-/** Let words be chosen by clicks, selections and keys, and the buttons do what they say. @param {ChatWords} view */
+/** Let words be chosen by clicks, selections and keys, and the buttons do what they say. */
 export function listen(view) {
   const { chat } = view.text;
   listenToButtons(view);
@@ -28,7 +27,6 @@ export function listen(view) {
   changed.observe(chat, { childList: true, subtree: true, characterData: true });
 }
 
-/** @param {ChatWords} view */
 function listenToButtons(view) {
   const on = (selector, listener) => view.find(selector).addEventListener("click", listener);
   on("#words-forget", () => view.forget());

@@ -1,11 +1,10 @@
 /** Numbers and texts of a model in words, for the lines below and above the pictures. */
 import { percent, quoted, strong } from "../../../mlx_gateloop/watch/shared/plain.js";
 
-/** A token's text and number. @param {import("./recording.js").Piece | undefined} piece @param {number} token */
 export const named = (piece, token) =>
   `${piece?.special ? "a mark of the chat" : quoted(piece?.text ?? "")}, token ${token}`;
 
-/** The channels and tokens of a pixel. @param {{row: number, bin: number} | undefined} picture */
+/** The channels and tokens of a pixel. */
 export function sharedPixel({ row, bin } = { row: 1, bin: 1 }) {
   const counts = [row > 1 && `${row} channels`, bin > 1 && `${bin} tokens`].filter(Boolean);
   return counts.length ? `· means of ${counts.join(" and ")}` : "";
@@ -18,18 +17,13 @@ export function sharedPixel({ row, bin } = { row: 1, bin: 1 }) {
  *     channel, and Re(q Πa k). Null where queries and keys are no longer kept.
  */
 
-/** The shares of the strongest token's. @param {Row} row @returns {(number | null)[]} */
+/** The shares of the strongest token's. */
 export function strengths({ fading }) {
   const most = fading.reduce((most, share) => Math.max(most, share ?? 0), 1e-30);
   return fading.map((share) => share && share / most);
 }
 
-/**
- * The share of a token that is left in the state, in lines.
- * @param {Row} row
- * @param {number} token
- * @param {import("./recording.js").Piece} piece The token.
- */
+/** The share of a token that is left in the state, in lines. */
 export function remembered(row, token, piece) {
   const { best, channel, full } = row;
   const name = named(piece, token);
