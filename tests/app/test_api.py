@@ -68,12 +68,6 @@ def test_a_wrong_argument_is_named_in_one_plain_line(ask, options, message):
     assert refused(ask, **options) == message
 
 
-def test_what_the_model_refuses_is_plain_too(ask):
-    assert refused(ask, "x" * 9000) == (
-        "prompt: 9,000 new tokens, at most 8,192 can be read at once; send a shorter text"
-    )
-
-
 def test_transitions_are_limited_in_size(ask, monkeypatch):
     monkeypatch.setattr(api, "MOST_TRANSITIONS", 2 * 2 * 16 * 10)  # 10 tokens
     assert ask(max_tokens=7, transitions=True)["tokens"] == 7

@@ -57,17 +57,6 @@ def test_names_and_shapes(folder, models_folder):
     assert result(write) == ("H", ["I"])
 
 
-def test_attention_has_no_state_of_constant_size(folder):
-    tokenizer = byte_tokenizer()
-    args = gl.ModelArgs(
-        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, mixer="softmax"
-    )
-    gl.save(gl.Model(args), tokenizer, folder / "tiny")
-    loaded = Models([folder], trusted=folder).load("tiny")
-    assert loaded.layout.states == ()
-    assert [shape for shape, _ in loaded.layout.attended] == [(1, 8, 0, 3), (1, 8, 0, 1)]
-
-
 def test_a_root_may_be_a_model_and_a_name_a_path_inside(folder):
     assert Models([folder / "tiny"]).names() == ["tiny"]
     assert Models([folder / "tiny"]).info("tiny").layers == 2
