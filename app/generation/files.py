@@ -54,7 +54,7 @@ def compare(name: str, path: Path, digests: dict[str, str]) -> None:
         if file not in expected:
             raise InputError(f"{name}/{file}: is not listed in {SUMS}; remove it or the list")
         found = digests.get(file)
-        if found is None and is_inside(path / file, [path]) and (path / file).is_file():
+        if found is None and is_inside(path / file, [path.resolve()]) and (path / file).is_file():
             found = sha256(path / file)
         if found != expected[file]:
             raise InputError(f"{name}/{file}: differs from {SUMS}; get this model again")
