@@ -81,12 +81,8 @@ def _tuning() -> list[tuple[str, str]]:
     """Describe how the kernels divide their work, where there is a GPU."""
     if all(BACKENDS[name].why_missing() for name in GPUS):
         return []
-    return [
-        (
-            "tuning",
-            str(stored(device()) or "none that can be used; gateloop bench ops --tune measures"),
-        )
-    ]
+    tuning = stored(device()) or "none that can be used; gateloop bench ops --tune measures"
+    return [("tuning", str(tuning))]
 
 
 def _presence(reason: str | None) -> str:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Points = dict[int, float]  # values by step
 Curves = Mapping[Line, Sequence[Sequence[tuple[int, float]]]]  # each model's runs: step, value
 TURNS = ("−π", "−π/2", "0", "π/2", "π")  # noqa: RUF001
 BINS, FEWEST = 32, 10  # of accuracy over span; bins with fewer answers are omitted
@@ -211,9 +210,5 @@ def _mean_direction(angles: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _series(records: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
-    points = _points(records, name)
+    points = {r["step"]: r[name] for r in records if r.get(name) is not None}
     return [*points], [*points.values()]
-
-
-def _points(records: list[dict[str, Any]], name: str) -> Points:
-    return {r["step"]: r[name] for r in records if r.get(name) is not None}

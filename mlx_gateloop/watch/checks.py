@@ -19,7 +19,7 @@ def checked_tokens(model: nn.Module, tokens: Tokens) -> np.ndarray:
     ids = _integers("tokens", tokens)
     if not len(ids):
         raise InputError("tokens: expected at least one, got none")
-    most = _vocabulary(model)
+    most = getattr(getattr(model, "args", None), "vocab_size", None)
     if most is not None and not 0 <= ids.min() <= ids.max() < most:
         wrong = ids[(ids < 0) | (ids >= most)][0]
         raise InputError(f"tokens: expected ids from 0 to {most - 1}, got {wrong}")
@@ -44,11 +44,6 @@ def check_model(model: nn.Module) -> None:
                 f"model: layer {layer} is not recurrent, so no step can be left out exactly; "
                 "give a model with recurrent layers only"
             )
-
-
-def _vocabulary(model: nn.Module) -> int | None:
-    args = getattr(model, "args", None)
-    return getattr(args, "vocab_size", None)
 
 
 def checked_groups(left_out: Sequence[Places] | None, tokens: int) -> list[np.ndarray]:

@@ -78,43 +78,12 @@ def test_without_a_compiler(machine, capsys, monkeypatch):
 
 
 @linux_only
-def test_with_another_mlx(machine):
-    machine(why_missing="it was built for another", built_for="0.0.1")
-    assert doctor.report().endswith('-m pip install "mlx[cpu]==0.0.1"')
-
-
-@linux_only
-def test_with_a_numpy_that_is_no_wheel(machine):
-    machine(reason=_blas.OTHER_NUMPY)
-    assert "--only-binary :all: numpy" in doctor.report()
-
-
-@linux_only
 @pytest.mark.parametrize("state", [{"why_missing": "it does not load"}, {"reason": _blas.DAMAGED}])
 def test_a_damaged_installation_is_installed_again(machine, monkeypatch, state):
     machine(**state)
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
     (cure,) = doctor.report().split("to fix it:\n")[1].splitlines()
     assert "--force-reinstall --no-deps --no-cache-dir " in cure
-
-
-@linux_only
-def test_the_source_beside_an_installed_package(machine):
-    machine(why_missing=doctor.NOT_INSTALLED)
-    assert "or run from another directory" in doctor.report()
-
-
-@linux_only
-def test_another_blas_is_not_called_mlxs(machine):
-    machine(reason=_blas.OTHER_BLAS)
-    assert blas_in_use() == "the one that is loaded globally"
-
-
-@linux_only
-def test_a_bridge_that_is_shut_says_why(machine):
-    machine(reason="MLX_GATELOOP_BLAS=off")
-    assert blas_in_use() == "MLX's own (MLX_GATELOOP_BLAS=off)"
-    assert "to fix it" not in doctor.report()
 
 
 @linux_only
@@ -125,3 +94,34 @@ def test_an_open_bridge_must_prove_itself(machine, monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
     assert blas_in_use() == "OpenBLAS, NumPy's, through the bridge"
     assert blas_in_use() == "MLX's own (the bridge is open, but this MLX does not use it)"
+
+
+@linux_only
+@pytest.mark.parametrize(
+    ("state", "fix"),
+    [
+        (
+            {"why_missing": "it was built for another", "built_for": "0.0.1"},
+            '-m pip install "mlx[cpu]==0.0.1"',
+        ),
+        ({"reason": _blas.OTHER_NUMPY}, "--only-binary :all: numpy"),
+        ({"why_missing": doctor.NOT_INSTALLED}, "(or run from another directory)"),
+    ],
+)
+def test_what_is_missing_has_its_fix(machine, state, fix):
+    machine(**state)
+    assert doctor.report().endswith(fix)
+
+
+@linux_only
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [
+        (_blas.OTHER_BLAS, "the one that is loaded globally"),
+        ("MLX_GATELOOP_BLAS=off", "MLX's own (MLX_GATELOOP_BLAS=off)"),
+    ],
+)
+def test_a_bridge_that_is_shut_names_the_blas(machine, reason, name):
+    machine(reason=reason)
+    assert blas_in_use() == name
+    assert "to fix it" not in doctor.report()

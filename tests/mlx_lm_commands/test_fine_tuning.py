@@ -17,8 +17,10 @@ def examples(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("kind", ["lora", "dora", "full"])
-@pytest.mark.parametrize("checkpointing", [[], ["--grad-checkpoint"]], ids=["", "checkpointing"])
+@pytest.mark.parametrize(
+    ("kind", "checkpointing"),
+    [("lora", []), ("lora", ["--grad-checkpoint"]), ("dora", []), ("full", ["--grad-checkpoint"])],
+)
 def test_fine_tuning_and_fusing(directory, examples, main, tmp_path, kind, checkpointing):
     from mlx_gateloop.model.layers import Block
 

@@ -29,7 +29,7 @@ def test_convert_quantizes(directory, main, tmp_path, count, least):
     assert not bits(assert_transitions_untouched(back, directory))
 
 
-@pytest.mark.parametrize("recipe", ["mixed_2_6", "mixed_3_4", "mixed_3_6", "mixed_4_6"])
+@pytest.mark.parametrize("recipe", ["mixed_2_6", "mixed_3_4"])
 def test_convert_with_mixed_recipes(directory, main, tmp_path, recipe):
     out = tmp_path / "out"
     options = ["-q", "--quant-predicate", recipe, "--q-group-size", 64]

@@ -40,16 +40,6 @@ def test_what_is_drawn(tmp_path, plotted):
     }
 
 
-def test_the_curves_are_visible(tmp_path):
-    from matplotlib.image import imread
-
-    empty, full = draw(tmp_path, []), None
-    blank = imread(empty)
-    full = imread(draw(tmp_path, RECORDS))
-    assert full.shape == blank.shape == (540, 960, 4)
-    assert np.abs(full - blank).max() > 0.5
-
-
 def test_accuracy_over_span_is_right_over_asked(tmp_path, plotted):
     asked = np.full(64, 50)
     asked[40:] = 1  # too few to say
@@ -72,20 +62,6 @@ def test_learning_is_the_mean_over_the_steps_that_all_runs_have(tmp_path, plotte
     np.testing.assert_allclose(one, [[1, 2], [0.3, 0.6]])
     assert other.tolist() == [[1], [0.3]]
     assert [path.name for path in tmp_path.iterdir()] == ["c.png"]
-
-
-def test_a_line_looks_the_same_whatever_is_beside_it(tmp_path, monkeypatch):
-    from matplotlib.axes import Axes
-
-    drawn, plot = [], Axes.plot
-    monkeypatch.setattr(
-        Axes, "plot", lambda self, *line, **style: drawn.append(style) or plot(self, *line, **style)
-    )
-    figures.learning({OTHER: [[(1, 0.3)]]}, "accuracy", tmp_path / "a.png")
-    figures.learning({ONE: [[(1, 0.3)]], OTHER: [[(1, 0.3)]]}, "accuracy", tmp_path / "b.png")
-    alone, one, beside = drawn
-    assert alone == beside
-    assert alone["color"] != one["color"]
 
 
 def test_compression_over_bytes_and_over_time(tmp_path, plotted):

@@ -87,13 +87,6 @@ def test_channels_that_are_alike_share_a_row():
     assert codes[0] == pytest.approx(exact, abs=0.51)
 
 
-def test_500_tokens_of_the_demos_size_are_less_than_3_mb():
-    trace = Trace([Layer(f"{n}", "gate loop") for n in range(3)], 1 << 30, 500)
-    rate = np.random.default_rng(0).exponential(size=(500, 256)).astype(np.float32)
-    trace.append([Columns(rate, rate, {"key": np.ones((500, 256, 1), np.float32)})] * 3)
-    assert len(gl.watch.share(trace, ["word "] * 500)) < 600_000
-
-
 def test_what_is_not_recorded_is_unknown():
     trace = recorded(tiny_model(), 9, window=4)
     left = base64.b64decode(data_of(gl.watch.share(trace, ["x"] * 9))["left"])
