@@ -23,14 +23,7 @@ from .verify import compare_at, verify
 
 
 def convert(options: Namespace) -> bool:
-    """Convert a checkpoint to a model directory; see `add_options`.
-
-    Returns:
-        False if the proof failed: nothing was written then.
-
-    Raises:
-        InputError: The input cannot be used; the output is as it was.
-    """
+    """Convert a checkpoint to a model directory; False, and nothing written, if a proof failed."""
     plan, tokenizer, card = prepare(options)
     bits, group_size = options.q_bits or 4, options.q_group_size or 64
     if options.dry_run:
@@ -75,8 +68,7 @@ def convert(options: Namespace) -> bool:
 def prepare(options: Namespace) -> tuple[Plan, Any, Card]:
     """Find and check all that a conversion needs, and print it, before a tensor is read.
 
-    Returns:
-        The plan, the tokenizer (None for a single layer), and the model card.
+    Returns the plan, the tokenizer (None for a single layer), and the model card.
     """
     if options.push is not None and not HUB_ID.fullmatch(options.push):
         raise InputError(f"--push {options.push}: expected USER/NAME")

@@ -21,14 +21,7 @@ WRITTEN = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.py", "README.md",
 
 
 def check_target(target: Path, sources: list[Path], force: bool, is_file: bool = False) -> None:
-    """Reject a target that holds something, before any work.
-
-    Args:
-        target: The directory or file to write.
-        sources: The files that the conversion reads.
-        force: Allow to replace an older model or state dict.
-        is_file: The target is a state dict.
-    """
+    """Reject a target that holds something or is a source; `force` replaces an older model."""
     if target.is_symlink() and not target.exists():
         raise InputError(f"{target}: a link to nothing; give another output")
     for source in sources:

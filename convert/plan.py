@@ -57,9 +57,8 @@ class Plan:
     def load(self) -> tuple[nn.Module, list[str]]:
         """Read the weights into our model, one shard at a time, with a progress bar.
 
-        Returns:
-            The model in the checkpoint's dtypes, state transitions in float32, and the names of the
-            tensors that hold NaN or infinity.
+        Returns the model in the checkpoint's dtypes, state transitions in float32, and the names of
+        the tensors that hold NaN or infinity.
         """
         checkpoint, model = self.checkpoint, self.build()
         not_finite = []

@@ -114,9 +114,7 @@ def compare_at(
 def verify(model: nn.Module, args: LayerArgs, source: Reference, tolerance: float) -> Report:
     """Compare a model with float32 weights with its source's own model, on random tokens.
 
-    Returns:
-        Comparisons of the logits at each length, and of each layer at the first that fails. The
-        tolerance is relative to the largest logit.
+    Compares logits at each length, and each layer at the first that fails.
     """
     results: list[Comparison] = []
     layers: list[Comparison] = []

@@ -33,11 +33,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML.
-
-    Raises:
-        ValueError: The text is not YAML; the message names the line if it is known.
-    """
+    """Parse YAML; the message of the ValueError names the line if it is known."""
     try:
         return yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
@@ -100,10 +96,7 @@ def raises_input_error(cls: type[T]) -> type[T]:
 
 
 def first_problem(error: ValidationError, cls: type) -> str:
-    """Describe the first failure in one line: the dotted key, what it must be, what it is.
-
-    `cls` is a dataclass, which may have others as fields.
-    """
+    """Describe the first failure in one line: the dotted key, what it must be, what it is."""
     problem = error.errors(include_url=False)[0]
     *section, name = problem["loc"] or ("",)
     key = shortened(".".join(map(str, problem["loc"])))

@@ -52,9 +52,8 @@ def sampler(
 ) -> tuple[Callable[[mx.array], mx.array], list[Callable[[mx.array, mx.array], mx.array]]]:
     """Make a sampler with random numbers of its own.
 
-    Returns:
-        A function from log probabilities `[B, vocabulary]` to tokens `[B]`, and mlx-lm's functions
-        of recent tokens and logits that come before it.
+    Returns a function from log probabilities `[B, vocabulary]` to tokens `[B]`, and mlx-lm's
+    functions of recent tokens and logits that come before it.
     """
     from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
 

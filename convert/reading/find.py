@@ -166,11 +166,7 @@ def _download(hub_id: str) -> Path:
 
 
 def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[str]]:
-    """Extract the state dict from a file's content, its names without prefixes.
-
-    Returns:
-        The tensors by name, nested names joined by dots, and notes on what was chosen.
-    """
+    """Extract the state dict from a file's content, and notes on what was chosen."""
     notes = []
     averaged = [key for key in EMA_WRAPPERS if isinstance(tree.get(key), Mapping)]
     if ema and averaged:

@@ -62,9 +62,6 @@ def add_awq_recipe(awq: Any) -> None:
 
     State-transition projections are scaled too, or the norm's new scale would change them, but
     never clipped, as they are not quantized. No scale passes through GELU.
-
-    Args:
-        awq: The module `mlx_lm.quant.awq`.
     """
 
     def scale_with_norm(*projections: str) -> Any:

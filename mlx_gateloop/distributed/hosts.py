@@ -45,11 +45,7 @@ class Hostfile:
         return [[f"{ip}:{next(ports)}" for ip in host.ips] for host in self.hosts]
 
     def variables(self, rank: int, port: int) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the variables by which MLX's engine on a rank finds the others.
-
-        Returns:
-            Values by name, and contents of files by the names of the variables for their paths.
-        """
+        """Return the variables of MLX's engine on a rank, and contents of files by variable."""
         values, first = {"MLX_RANK": str(rank)}, self.hosts[0].ips[0]
         if self.backend == "ring":
             return values, {"MLX_HOSTFILE": json.dumps(self.addresses(port))}

@@ -39,10 +39,9 @@ class Settings:
 
 
 def launch(settings: Settings, argv: list[str], restarts: int) -> int:
-    """Run a `gateloop` command on all ranks; continue it `restarts` times after it lost a rank.
+    """Run a `gateloop` command on all ranks; return the exit code.
 
-    Returns:
-        The exit code: 0 done on all ranks, 2 wrong input on one, 130 interrupted, 1 failed.
+    The code is 0 when all are done, 2 for wrong input on one, 130 interrupted, else 1.
     """
     for attempt in range(restarts + 1):
         code = Attempt(settings, argv, restarted=attempt > 0).run()

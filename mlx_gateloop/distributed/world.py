@@ -77,13 +77,7 @@ class World:
         return gathered[first : first + self.sequence]
 
     def sum(self, array: mx.array, purpose: str) -> mx.array:
-        """Sum an array over the ranks, equal on all of them to the last bit.
-
-        The array has the same shape and dtype on every rank; errors name the purpose.
-
-        Raises:
-            PeerLost: Another rank has gone.
-        """
+        """Sum an array over the ranks, the same on all to the last bit; errors name the purpose."""
         if self.size == 1:
             return array
         mx.eval(array)  # the limit is one of waiting, not of computing

@@ -64,10 +64,6 @@ def run_ablations(
     """Train data-controlled and fixed models with every change, and write their table.
 
     The arguments are `run_experiment`'s; all ablations share the `settings`.
-
-    Raises:
-        InputError: A setting that an ablation changes, or see `run_experiment`.
-        Interrupted: Ctrl-C; everything is saved.
     """
     shared = dict(settings or {})
     for name, (_, changes) in ABLATIONS.items():

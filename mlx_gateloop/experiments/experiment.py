@@ -163,11 +163,7 @@ class Experiment:
         )
 
     def make_task(self, draw: int = 0) -> Task:
-        """Draw the samples; the seed of a draw is that many after the task's.
-
-        Raises:
-            InputError: An unknown key, an unusable value, or samples that differ from `data`.
-        """
+        """Draw the samples; the seed of a draw is that many after the task's."""
         self.check_task()
         arguments: dict[str, Any] = dict(self.task)
         if seed := signature(TASKS[self.name]).parameters.get("seed"):

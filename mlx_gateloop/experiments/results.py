@@ -55,9 +55,7 @@ def counts_by_span(runs: Runs) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]
 def accuracy_by_span(runs: Runs) -> tuple[list[str], dict[str, list[str]]]:
     """Format accuracies in groups of spans, 0, 1, 2, 3-4, 5-8, ...: all seeds together.
 
-    Returns:
-        The names of the groups that some model was asked, and the accuracies of each model, "-"
-        where it was asked nothing.
+    Returns the names of the groups that some model was asked, and each model's accuracies.
     """
     counts = {model: np.sum(pairs, axis=0) for model, pairs in counts_by_span(runs).items()}
     length = next(len(asked) for asked, _ in counts.values())

@@ -114,8 +114,7 @@ def _train(runs: Sequence[Run], task: Task, logs: Path, jobs: int) -> bool:
 def _compare(out: Path, experiment: Experiment, resume: bool) -> Experiment:
     """Check that the directory of a new experiment is free, or that a resumed one is this.
 
-    Returns:
-        The experiment, with the seeds and models that the directory already has.
+    Returns the experiment, with the seeds and models that the directory already has.
     """
     file = out / "experiment.json"
     if resume:

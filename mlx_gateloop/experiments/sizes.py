@@ -8,11 +8,7 @@ from mlx_gateloop.train.setup import num_parameters
 
 
 def equal_parameters(args: ModelArgs, goal: int) -> ModelArgs:
-    """Choose the width of channel mixing that brings a model closest to a number of parameters.
-
-    Raises:
-        InputError: The model has too many parameters even at width 1.
-    """
+    """Choose the width of channel mixing that brings a model closest to a number of parameters."""
 
     def with_width(width: int) -> ModelArgs:
         return replace(args, intermediate_size=width)

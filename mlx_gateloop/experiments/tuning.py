@@ -74,13 +74,9 @@ def best(experiment: Experiment, out: Path, model: str) -> Chosen:
 
 
 def chosen_in(out: Path, name: str) -> dict[str, Chosen]:
-    """Read the settings that the trials of an experiment chose, or that it was given.
+    """Read the settings by model that the trials of an experiment chose, or that it was given.
 
-    Returns:
-        The settings by model, of those with all trials, unless each of them diverged.
-
-    Raises:
-        InputError: There is no experiment, or one of another task or without settings.
+    Left out are models without all trials, and those of which each diverged.
     """
     tree = read_results(out)
     experiment = Experiment.read(tree["experiment"], out / "results.json")

@@ -148,10 +148,7 @@ def locked(directory: Path, wait: bool = False) -> Iterator[None]:
     """Hold a directory that no other process, and no other thread, can hold in the meantime.
 
     The kernel locks the directory itself: no lock file, nothing for a crash to leave behind, and
-    the lock stays when the directory is renamed.
-
-    Raises:
-        InputError: Another process holds it, and `wait` is false.
+    the lock stays when the directory is renamed. If it is held, `wait`, or raise InputError.
     """
     descriptor = os.open(directory, os.O_RDONLY)
     try:

@@ -170,11 +170,7 @@ def _advance(cache: list[Cache], steps: int) -> None:
 
 
 class Model(nn.Module):
-    """A GateLoop language model.
-
-    Args:
-        args: The model's shape.
-    """
+    """A GateLoop language model."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
@@ -230,10 +226,6 @@ class Model(nn.Module):
 
 
 def is_state_transition(path: str) -> bool:
-    """Tell if a parameter path belongs to the state transition.
-
-    These stay float32 and have their own learning rate, without weight decay (paper,
-    WikiText-103).
-    """
+    """Tell if a parameter belongs to the state transition, which stays float32."""
     names = {"gamma", "theta", "gamma_proj", "theta_proj", "constant"}
     return not names.isdisjoint(path.split("."))

@@ -20,17 +20,13 @@ T = TypeVar("T")
 
 
 class Backend(NamedTuple):
-    """One implementation of the scan.
+    """One implementation of the scan."""
 
-    Attributes:
-        scan: h_n = a_n h_{n-1} + x_n; arguments and result as in `scan.linear_recurrence`.
-        operator: The operator, called with `gate_loop`'s arguments q, k, v, a, h0 (with as many
-            real arrays as a has), mask and reverse; no array is empty.
-        why_missing: Gives the reason in one line if this machine cannot use the backend, else None.
-    """
-
+    # h_n = a_n h_{n-1} + x_n; arguments and result as in `scan.linear_recurrence`
     scan: Callable[..., Planes]
+    # called with `gate_loop`'s q, k, v, a, h0 (as many real arrays as a), mask and reverse
     operator: Callable[..., tuple[mx.array, mx.array]]
+    # gives the reason in one line if this machine cannot use the backend, else None
     why_missing: Callable[[], str | None]
 
 

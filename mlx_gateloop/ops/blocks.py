@@ -18,17 +18,11 @@ from mlx_gateloop.ops.planes import Planes, add, conjugate, multiply, widen
 
 
 class Blocks(NamedTuple):
-    """Blocks of the same length; see above.
+    """Blocks of the same length; see above."""
 
-    Attributes:
-        queries: Real and imaginary parts `[..., steps, K]`.
-        keys: Real and imaginary parts `[..., steps, K]`.
-        totals: Real and imaginary parts `[..., blocks, K or 1]`.
-    """
-
-    queries: Planes
-    keys: Planes
-    totals: Planes
+    queries: Planes  # real and imaginary parts `[..., steps, K]`
+    keys: Planes  # real and imaginary parts `[..., steps, K]`
+    totals: Planes  # real and imaginary parts `[..., blocks, K or 1]`
 
 
 def all_blocks(q: mx.array, k: mx.array, a: Planes) -> list[Blocks]:

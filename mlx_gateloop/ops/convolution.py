@@ -48,12 +48,7 @@ def convolve(
 
 
 def powers(a: Planes, length: int) -> Planes:
-    """Return a^0 ... a^(length - 1) along a new first axis, by doubling; exact at a = 0.
-
-    Args:
-        a: Real and imaginary parts `[...]`.
-        length: At least 1.
-    """
+    """Return a^0 ... a^(length - 1) along a new first axis, by doubling; exact at a = 0."""
     result = pl.widen((mx.ones((1, *a[0].shape)),), len(a))
     while result[0].shape[0] < length:
         later = multiply(tuple(plane[None] for plane in a), result)

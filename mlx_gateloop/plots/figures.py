@@ -60,10 +60,7 @@ def learning(curves: Curves, measure: str, png_path: Path) -> None:
 def compression(
     curves: Curves, bytes_per_step: int, seconds: Mapping[Line, float], png_path: Path
 ) -> None:
-    """Draw bits per byte of validation text over the bytes read, and over the time that it took.
-
-    `seconds` is the mean time of a model's step.
-    """
+    """Draw bits per byte of validation text over the bytes read, and over the time that it took."""
     figure = new_figure(12, 4.5)
     label = "validation bits per byte"
     read = figure.add_subplot(1, 2, 1, xlabel="megabytes read", ylabel=label)
@@ -120,10 +117,7 @@ def accuracies(values: Mapping[Line, Sequence[float]], png_path: Path) -> None:
 def accuracy_over_span(
     counts: Mapping[Line, Sequence[tuple[np.ndarray, np.ndarray]]], span: str, png_path: Path
 ) -> None:
-    """Draw accuracy over the span of answers: the mean of runs, and the range of a few.
-
-    The counts of a run are the numbers of answers and of correct ones, by span.
-    """
+    """Draw accuracy over the span of answers: the mean of runs, and the range of a few."""
     figure = new_figure(10, 4.5)
     axes = figure.add_subplot(xlabel=span, ylabel="test accuracy")
     for line, runs in counts.items():

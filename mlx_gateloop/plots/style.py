@@ -58,10 +58,7 @@ def add_legend(figure: "Figure", source: "Axes | None" = None) -> None:
 def add_ranked_legend(
     figure: "Figure", axes: "Axes", height: Callable[[Any], float] = itemgetter(-1)
 ) -> None:
-    """Put a legend beside the axes, its names in the order of their lines from the top.
-
-    `height` gives the height of a line by its values; default: its end.
-    """
+    """Put a legend beside the axes, its names in the order of their lines' heights."""
     lines = [line for line in axes.lines if not str(line.get_label()).startswith("_")]
     ranked = sorted(lines, key=lambda line: -height(line.get_ydata()))
     figure.legend(handles=ranked, loc="outside right upper")

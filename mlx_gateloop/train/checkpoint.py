@@ -21,10 +21,7 @@ FORMAT = "mlx_gateloop training checkpoint 3"
 
 @dataclass
 class Progress:
-    """Progress of a run.
-
-    The position in the data (see `data.Batches`) and the learning rates follow from `step` alone.
-    """
+    """Progress of a run; its position in the data and the learning rates follow from `step`."""
 
     step: int = 0  # optimizer steps done
     best_loss: float = float("inf")  # lowest validation loss so far, nats per token
@@ -47,11 +44,8 @@ def save_checkpoint(
 ) -> None:
     """Write weights, optimizer, random state and progress to `path`, atomically.
 
-    A previous file stays until the new one is complete, and then takes the name `previous(path)`.
-    `run` identifies the run (configuration, data).
-
-    Raises:
-        InputError: The file cannot be written (full disk, permissions); the previous one is kept.
+    The file before takes the name `previous(path)`; if writing fails, it is kept. `run` identifies
+    the run (configuration, data).
     """
     state = state_of(model, optimizer)
     texts = json.dumps(asdict(progress)), json.dumps(run)
@@ -73,10 +67,9 @@ def previous(path: Path) -> Path:
 
 
 def read_newest(path: Path) -> tuple[Path, Progress, dict[str, object]]:
-    """Read the header of a run's last checkpoint, or of the one before if the last is damaged.
+    """Find the last checkpoint, or the one before if that is damaged.
 
-    Returns:
-        The path of the checkpoint to resume, its progress, and the identity of the run.
+    Returns its path, its progress, and the identity of the run.
     """
     try:
         return path, *read_header(path)
@@ -120,11 +113,7 @@ def read_header(path: Path) -> tuple[Progress, dict[str, object]]:
 
 
 def restore(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Load the weights, optimizer state and random state of a file that was checked.
-
-    Raises:
-        InputError: The arrays are not those of this model and optimizer.
-    """
+    """Load the weights, optimizer state and random state of a file that was checked."""
     loaded = cast(dict[str, mx.array], mx.load(str(path)))
     expected = {key: leaf.shape for key, leaf in state_of(model, optimizer).items()}
     found = {key: leaf.shape for key, leaf in loaded.items()}

@@ -23,10 +23,8 @@ def make_chunked_gradients(
 ) -> Callable[[mx.array, mx.array, mx.array], tuple[mx.array, Tree]]:
     """Build a batch's summed loss and its scaled gradient, as `step` does for whole sequences.
 
-    Args:
-        model: A model without attention and without dropout.
-        losses: From parameters, inputs, answers, scale and a cache to the scaled loss and the sum.
-        chunk: Tokens of a part; the last one may be shorter.
+    The model has no attention and no dropout. `losses` goes from parameters, inputs, answers, scale
+    and a cache to the scaled loss and the sum.
     """
 
     def cached(states: list[Any]) -> list[Any]:

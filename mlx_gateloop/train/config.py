@@ -200,11 +200,7 @@ class TrainConfig:
         return args
 
     def total_steps(self, batches_per_epoch: int) -> int:
-        """The number of optimizer steps, from `steps` or from `epochs`.
-
-        Raises:
-            InputError: the warm-up is not shorter than the run.
-        """
+        """Return the number of optimizer steps, from `steps` or from `epochs`."""
         steps = self.steps
         if steps is None:
             assert self.epochs is not None

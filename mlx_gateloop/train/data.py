@@ -43,8 +43,5 @@ class Source(Protocol):
 
 
 def make_source(config: TrainConfig, data: str | Task, saved: Path | None = None) -> Source:
-    """Make the source of a run's batches.
-
-    `saved` is a directory with the tokenizer of the run to resume; None makes a new one.
-    """
+    """Make the source of a run's batches; `saved` holds the tokenizer of a run to resume."""
     return TextSource(config, data, saved) if isinstance(data, str) else TaskSource(config, data)

@@ -15,10 +15,7 @@ LEAST = 1.0  # gradients that are not finite at any scale do not wear it down to
 
 
 def next_scale(scale: float, steps: int, finite: bool) -> tuple[float, int]:
-    """Return the scale of the next step, and the number of steps since the scale was last chosen.
-
-    `steps` is that number before the step just taken, and `finite` says if its gradient was.
-    """
+    """Return the scale of the next step, and the number of steps since it was last chosen."""
     if not finite:
         return max(BACKOFF * scale, LEAST), 0
     if steps + 1 == INTERVAL:

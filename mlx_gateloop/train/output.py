@@ -32,13 +32,7 @@ def has_checkpoint(directory: Path) -> bool:
 
 
 class Output:
-    """The paths of a run's directory, and its log.
-
-    `held` keeps other runs out of the directory until it is closed.
-
-    Raises:
-        InputError: A new run in a directory that holds anything, or another run is writing there.
-    """
+    """The paths of a run's directory, and its log; `held` keeps other runs out."""
 
     def __init__(self, directory: Path, resume: bool, held: ExitStack) -> None:
         self._use(directory)

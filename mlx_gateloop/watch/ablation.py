@@ -73,11 +73,7 @@ def depending(
     *,
     since: int = 0,
 ) -> Iterator[np.ndarray]:
-    """Compute `depends` step by step, with its arguments.
-
-    Yields:
-        The losses so far, after each forward pass; the last time all of them.
-    """
+    """Yield the result of `depends`, with its arguments, so far after each forward pass."""
     check_model(model)
     ids = checked_tokens(model, tokens)
     groups = checked_groups(left_out, len(ids))
@@ -184,11 +180,9 @@ def predictions(
 def _chunks(
     model: nn.Module, ids: np.ndarray, cache: list[Cache], unasked: int = 0
 ) -> Iterator[tuple[slice, mx.array | None]]:
-    """Read texts `[rows, tokens]`, a forward pass at a time.
+    """Read texts `[rows, tokens]`; yield each part and its logits `[rows, steps, V]`.
 
-    Yields:
-        The part that was read and its logits `[rows, steps, V]`; None for the tokens that are
-        `unasked`, the first ones.
+    The logits are None for the tokens that are `unasked`, the first ones.
     """
     rows, tokens = ids.shape
     steps = max(1, _most_tokens(model) // rows)

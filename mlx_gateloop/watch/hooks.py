@@ -159,10 +159,7 @@ GATE_LOOP = Hook(gate_loop, ("first", "second", "query", "key", "value", "mask")
 
 
 class Call:
-    """One call of a recurrence; its report is not computed yet.
-
-    `names` are those of the module that defines the recurrence, `module` is the caller.
-    """
+    """One call of a recurrence by `module`; its report is not computed yet."""
 
     def __init__(self, hook: Hook, given: Arguments, names: Names, module: Any) -> None:
         self.hook, self.names, self.module = hook, names, module

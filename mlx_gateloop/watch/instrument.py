@@ -137,11 +137,7 @@ BINDING = Lock()
 
 
 class Reporting:
-    """A recurrence of mlx-lm that reports its calls from instrumented layers.
-
-    Attributes:
-        users: Instrumented layers that call it.
-    """
+    """A recurrence of mlx-lm that reports its calls from `users` instrumented layers."""
 
     def __init__(self, function: Callable[..., Any], hook: Hook) -> None:
         self.function, self.hook, self.users = function, hook, 0

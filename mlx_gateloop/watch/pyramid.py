@@ -56,9 +56,7 @@ class Pyramid:
     def stored(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the stored rows that hold tokens from start to before stop, and their tokens.
 
-        Returns:
-            Sums `[rows, width]`, and how many tokens each stands for `[rows]`. A row that reaches
-            beyond start or stop is cut in proportion.
+        Sums are `[rows, width]`. A row that reaches beyond start or stop is cut in proportion.
         """
         filled = list(zip(self._rows, self._tokens, self._filled, strict=True))[::-1]
         tokens = np.concatenate([counts[:size] for _, counts, size in filled])

@@ -139,10 +139,7 @@ def _check(
 
 
 def _strengths(trace: Watched, kept: Sequence[int]) -> np.ndarray:
-    """Encode the retention of the tokens at each of them, a row for each, one after another.
-
-    1 to 255 are square roots of shares from 0 to the row's greatest.
-    """
+    """Encode the retention of the tokens at each of them: 1 to 255, square roots of shares."""
     rows, first = [np.zeros(0, np.uint8)], kept[0] if kept else 0
     places = np.array(kept, int) - first
     shares = list(trace.retentions(first)) if kept else []

@@ -41,11 +41,7 @@ def plan(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Plan:
 
 
 def accepted(kernels: Kernels, trial: Callable[[int], Arrays], wanted: int) -> int:
-    """Return the segments, at most those wanted, with which a trial runs; equal trials run once.
-
-    Raises:
-        KernelError: It runs with no number of segments.
-    """
+    """Return the segments, at most those wanted, with which a trial runs; equal trials run once."""
     found = _accepted(kernels, trial, wanted)
     if isinstance(found, str):
         raise KernelError(f"a {kernels.platform} kernel fails: {found}")

@@ -53,12 +53,10 @@ class Variant:
 
 
 class Kernels:
-    """The kernels of a platform, built at first use.
+    """The kernels of a platform, "metal" or "cuda", built at first use.
 
-    Args:
-        platform: "metal" or "cuda", for the prelude and entry.
-        factory: `mx.fast.metal_kernel`, `mx.fast.cuda_kernel`, or another with their signature.
-        tuning: The device's tuning; None takes the platform's default.
+    `factory` is `mx.fast.metal_kernel`, `mx.fast.cuda_kernel`, or another with their signature; no
+    `tuning` takes the platform's default.
     """
 
     def __init__(

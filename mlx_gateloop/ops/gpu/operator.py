@@ -64,10 +64,7 @@ def gate_loop(
     mask: mx.array | None,
     reverse: bool,
 ) -> tuple[mx.array, mx.array]:
-    """Run the operator with fused gates; arrays as in `gate_loop`, not empty.
-
-    h0 and the last state have P = 2 real arrays for complex gates and 1 for real ones.
-    """
+    """Run the operator with fused gates; arrays as in `gate_loop`, not empty."""
     has_heads = q.ndim == 4
     state = (1 + a.is_complex, *q.shape[2:], *v.shape[3:])
     q, k, v = _alike(q, k, v)
