@@ -68,6 +68,18 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
 
     Raises:
         InputError: There is no usable model.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> import mlx_gateloop as gl
+        >>> from mlx_gateloop.tokenizer import byte_tokenizer
+        >>> tokenizer = byte_tokenizer()
+        >>> model = gl.Model(gl.ModelArgs(vocab_size=len(tokenizer), hidden_size=8))
+        >>> with TemporaryDirectory() as directory:
+        ...     gl.save(model, tokenizer, directory)
+        ...     model, tokenizer = gl.load(directory)
+        >>> model.args.hidden_size
+        8
     """
     source = os.fspath(path_or_hub_id)
     directory = _found(source)
@@ -205,6 +217,9 @@ def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:
 
     Raises:
         InputError: It cannot be written, for example because the disk is full.
+
+    Example:
+        See `load`.
     """
     target = Path(path)
     building = target / SAVING

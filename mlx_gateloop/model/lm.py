@@ -56,6 +56,10 @@ class ModelArgs(LayerArgs):
 
     Raises:
         InputError: A value that cannot be used.
+
+    Example:
+        >>> ModelArgs(hidden_size=64, num_heads=4).state_size
+        1024
     """
 
     model_type: Literal["gateloop"] = "gateloop"
@@ -170,7 +174,17 @@ def _advance(cache: list[Cache], steps: int) -> None:
 
 
 class Model(nn.Module):
-    """A GateLoop language model."""
+    """A GateLoop language model.
+
+    Args:
+        args: The model's shape.
+
+    Example:
+        >>> model = Model(ModelArgs(vocab_size=100, hidden_size=16, num_hidden_layers=2))
+        >>> cache = model.make_cache()
+        >>> model(mx.array([[1, 2, 3]]), cache).shape
+        (1, 3, 100)
+    """
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()

@@ -29,6 +29,12 @@ def convolve(
 
     Raises:
         ValueError: A shape or dtype that does not fit, naming the argument.
+
+    Example:
+        >>> q, k, v = (mx.random.normal((1, 100, 8)) for _ in range(3))
+        >>> y, h = convolve(q, k, v, mx.full((8,), 0.9))
+        >>> y.shape, h.shape
+        ((1, 100, 8), (1, 1, 8))
     """
     a = a if isinstance(a, Transition) else Transition.of(a)
     check_convolve(q, k, v, a)

@@ -68,6 +68,12 @@ def gate_loop(
     Raises:
         ValueError: A shape, dtype or choice that does not fit, naming the argument.
         RuntimeError: This machine or version lacks the backend.
+
+    Example:
+        >>> q, k, v, gamma, theta = (mx.random.normal((1, 100, 8)) for _ in range(5))
+        >>> y, h = gate_loop(q, k, v, Transition.sigmoid(gamma, theta))
+        >>> y.shape, h.shape
+        ((1, 100, 8), (1, 2, 8))
     """
     a = a if isinstance(a, Transition) else Transition.of(a)
     check_gate_loop(q, k, v, a, h0, mask)
@@ -100,6 +106,10 @@ def linear_scan(
     Raises:
         ValueError: A shape, dtype or choice that does not fit, naming the argument.
         RuntimeError: This machine or version lacks the backend.
+
+    Example:
+        >>> linear_scan(mx.full((1, 4), 0.5), mx.ones((1, 4)))
+        array([[1, 1.5, 1.75, 1.875]], dtype=float32)
     """
     check_linear_scan(a, x, h0)
     return run_on(backend, partial(_linear_scan, a, x, h0, reverse))
@@ -121,6 +131,11 @@ def gate_loop_softmax(q: mx.array, k: mx.array, v: mx.array, a: mx.array | Trans
 
     Raises:
         ValueError: A shape or dtype that does not fit, naming the argument.
+
+    Example:
+        >>> q, k, v, gamma = (mx.random.normal((1, 10, 8)) for _ in range(4))
+        >>> gate_loop_softmax(q, k, v, Transition.sigmoid(gamma)).shape
+        (1, 10, 8)
     """
     a = a if isinstance(a, Transition) else Transition.of(a)
     check_gate_loop(q, k, v, a, None, None)

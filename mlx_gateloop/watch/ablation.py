@@ -62,6 +62,12 @@ def depends(
     Raises:
         ValueError: Tokens or places that do not exist, or a model in which no step can be left out
             exactly.
+
+    Example:
+        >>> import mlx_gateloop as gl
+        >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
+        >>> depends(model, [1, 2, 3]).shape
+        (3, 2)
     """
     return deque(depending(model, tokens, left_out, since=since), maxlen=1).pop()
 
@@ -102,6 +108,13 @@ def without(model: nn.Module, tokens: Tokens, left_out: Places) -> list[Cache]:
     Raises:
         ValueError: Tokens or places that do not exist, or a model in which no step can be left out
             exactly.
+
+    Example:
+        >>> import mlx_gateloop as gl
+        >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
+        >>> cache = without(model, [1, 2, 3], [1])
+        >>> model(mx.array([[4]]), cache).shape
+        (1, 1, 9)
     """
     check_model(model)
     ids = checked_tokens(model, tokens)

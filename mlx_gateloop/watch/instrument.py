@@ -48,6 +48,14 @@ class Instrumented:
 
     Raises:
         InputError: It is instrumented already.
+
+    Example:
+        >>> import mlx_gateloop as gl
+        >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
+        >>> instrumented = Instrumented(model)
+        >>> instrumented.names
+        ['model.layers.0.time_mixing', 'model.layers.1.time_mixing']
+        >>> instrumented.detach()
     """
 
     def __init__(self, model: nn.Module) -> None:

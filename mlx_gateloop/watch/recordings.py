@@ -44,6 +44,14 @@ def recording(
 
     Raises:
         InputError: The model is being recorded already.
+
+    Example:
+        >>> import mlx_gateloop as gl
+        >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
+        >>> with recording(model) as recorder:
+        ...     logits = model(mx.array([[1, 2, 3]]))
+        >>> recorder.trace.magnitude(0).shape
+        (3, 8)
     """
     instrumented = Instrumented(model)
     recorder = Recording(instrumented, most_bytes, window)
@@ -56,7 +64,14 @@ def recording(
 
 
 def trace_of(model: nn.Module, tokens: np.ndarray) -> Trace:
-    """Record one forward pass of a model over tokens `[length]`, at least one."""
+    """Record one forward pass of a model over tokens `[length]`, at least one.
+
+    Example:
+        >>> import mlx_gateloop as gl
+        >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
+        >>> trace_of(model, np.array([1, 2, 3])).layers
+        2
+    """
     with recording(model, window=len(tokens)) as recorder:
         mx.eval(model(mx.array(tokens)[None]))
     return recorder.trace
@@ -69,7 +84,17 @@ class Recording:
         instrumented: The model.
         most_bytes: Memory of the trace.
         window: Tokens whose queries and keys are kept.
-        trace: An earlier trace of the model, to go on with.
+        trace: An earlier trace of the model, to continue.
+
+    Example:
+        >>> import mlx_gateloop as gl
+        >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
+        >>> instrumented = gl.watch.Instrumented(model)
+        >>> recorder = Recording(instrumented)
+        >>> with instrumented.to(recorder):
+        ...     logits = model(mx.array([[1, 2, 3]]))
+        >>> recorder.trace.tokens
+        3
     """
 
     def __init__(

@@ -48,6 +48,10 @@ class Counterfactual:
     Args:
         left_out: Places of the tokens that were left out, as in `without`.
         answer: Texts of the tokens of the other answer.
+
+    Example:
+        >>> Counterfactual(left_out=[8], answer=["another", " answer"]).left_out
+        [8]
     """
 
     left_out: Sequence[int]
@@ -86,6 +90,14 @@ def share(
     Raises:
         ValueError: Texts or kinds that do not fit the trace, too many tokens, or places that do not
             exist.
+
+    Example:
+        >>> import mlx_gateloop as gl
+        >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
+        >>> import numpy as np
+        >>> page = share(gl.watch.trace_of(model, np.array([1, 2])), ["one", " two"])
+        >>> page.startswith("<!doctype html>")
+        True
     """
     kinds = ["answer"] * len(texts) if kinds is None else kinds
     _check(trace, texts, kinds, forgotten, start)

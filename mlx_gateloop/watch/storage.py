@@ -168,6 +168,11 @@ def _rows(layer: Layer, store: Pyramid | None, start: int, stop: int) -> np.ndar
 
 
 def total_bytes(traces: Iterable[Storage | None]) -> int:
-    """Sum the memory of traces; what branches share counts once."""
+    """Sum the memory of traces, in bytes; what branches share counts once.
+
+    Example:
+        >>> total_bytes([None])
+        0
+    """
     stores = {id(store): store.nbytes for trace in traces if trace for store in trace.stores}
     return sum(stores.values())

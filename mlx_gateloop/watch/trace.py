@@ -20,6 +20,13 @@ class Trace(Storage):
 
     Attributes:
         texts: Texts of the tokens, for a notebook, which shows a trace as `share` does.
+
+    Example:
+        >>> import mlx_gateloop as gl
+        >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
+        >>> trace = gl.watch.trace_of(model, np.array([1, 2, 3]))
+        >>> trace.magnitude(0).shape, trace.retention(2).shape
+        ((3, 8), (3,))
     """
 
     texts: Sequence[str] = ()

@@ -1,14 +1,11 @@
 """`gl.GateLoop`: the model's time mixing as a layer that returns its state."""
 
-import doctest
-
 import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
 import mlx_gateloop as gl
-from mlx_gateloop.model import layer as module
 
 SIZE = 8
 OPTIONS = {
@@ -29,11 +26,6 @@ def layer(request):
 
 def near(x, expected):
     np.testing.assert_allclose(x, expected, atol=2e-5)
-
-
-def test_its_example_runs():
-    failed, tried = doctest.testmod(module)
-    assert (failed, tried) == (0, 7)
 
 
 def test_it_is_the_models_time_mixing_after_a_norm(layer):
