@@ -43,7 +43,7 @@ def add_endpoint(engine: Engine, first_model: str) -> None:
             max_tokens: Tokens at most.
             temperature: 0 takes the likeliest token.
             top_p: Draw from the smallest set of tokens with at least this probability.
-            seed: Of the random numbers; none or -1 takes a new one every time.
+            seed: Seed of the random numbers; none or -1 takes a new one every time.
             transitions: Also return |a| and arg a of every token, layer and channel, in 8 bits.
         """
         try:

@@ -33,7 +33,7 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
             with WikiText files, or a name: `pydoc` (Python's own documentation) or `python-source`
             (its standard library), which need no network, or `wikitext-103` (from the Hugging
             Face hub).
-        validation_fraction: Of the documents, between 0 and 1.
+        validation_fraction: Share of the documents, between 0 and 1.
 
     Raises:
         InputError: The source is missing, empty, unreadable or malformed.

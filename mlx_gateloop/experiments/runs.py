@@ -59,7 +59,7 @@ class Run:
     def check(self, task: Task) -> None:
         """Raise InputError if the run was made with another configuration."""
         if TrainConfig.load(self.directory / CONFIG).to_dict() != self.config(task).to_dict():
-            advice = "remove it to train it anew, or choose a new directory"
+            advice = "remove it to train it again, or choose a new directory"
             raise InputError(f"{self.directory}: has another configuration than now; {advice}")
 
     @property

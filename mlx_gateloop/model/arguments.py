@@ -58,14 +58,14 @@ class LayerArgs:
             "phase", theta = 0; "transition", a = 1.
         input_gate: The key: "linear", a projection of x (the paper's); "sigmoid" of one; "tied",
             1 - |a|; "none", 1.
-        query_activation: On the query: "identity" (the paper's), "tanh" or "sigmoid".
-        value_activation: On the value.
-        state_activation: On the state that the query reads, y = q f(Re h); max-headed only.
+        query_activation: Applied to the query: "identity" (the paper's), "tanh" or "sigmoid".
+        value_activation: Applied to the value.
+        state_activation: Applied to the state that the query reads, y = q f(Re h); max-headed only.
         sub_norm: A layer norm on the operator's output, before the output gate; "head", one over
             each head, as RetNet's, with one weight for all heads.
         output_projection: A linear layer after the output gate; None means with an output gate, or
             if mixing_size is not hidden_size.
-        activation: Of channel mixing: "gelu", exact, or "gelu_tanh", its approximation.
+        activation: In channel mixing: "gelu", exact, or "gelu_tanh", its approximation.
         norm: "layer"; "rms", x / |x| sqrt(hidden_size) weight (gateloop-transformer's); "none".
         norm_position: "pre", x + f(norm(x)), or "post", norm(x + f(x)).
         bias: Linear layers have a bias.

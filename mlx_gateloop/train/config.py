@@ -32,8 +32,8 @@ class TokenizerConfig:
     Args:
         kind: "sentencepiece" trains one on the training text, "bytes" is one token per byte,
             "pretrained" reads `path`.
-        vocab_size: entries of a trained tokenizer; the other kinds have their own size.
-        path: for "pretrained": a directory or hub name for transformers, or a sentencepiece
+        vocab_size: Entries of a trained tokenizer; the other kinds have their own size.
+        path: For "pretrained": a directory or hub name for transformers, or a sentencepiece
             `.model` file.
     """
 
@@ -62,16 +62,16 @@ class OptimizerConfig:
     """AdamW with the paper's groups (paper, appendix "WikiText103 hyperparameters").
 
     Args:
-        learning_rate: peak rate of the cosine schedule.
-        state_transition_learning_rate: the same for the projections (or vectors) that make the
+        learning_rate: Peak rate of the cosine schedule.
+        state_transition_learning_rate: The same for the projections (or vectors) that make the
             state transition; None takes `learning_rate`.
         betas: AdamW's two decay rates.
-        weight_decay: decoupled decay of matrices outside the state transition.
-        state_transition_weight_decay: the same for the state transition, its vectors too.
-        warmup_steps: length of the linear warm-up; None is a tenth of the steps.
-        clip_norm: largest global norm of a gradient.
-        accumulate: batches per step; a target weighs the same in each of them.
-        exchange_dtype: dtype in which the ranks of `gateloop launch` exchange gradients; bfloat16
+        weight_decay: Decoupled decay of matrices outside the state transition.
+        state_transition_weight_decay: The same for the state transition, its vectors too.
+        warmup_steps: Length of the linear warm-up; None is a tenth of the steps.
+        clip_norm: Largest global norm of a gradient.
+        accumulate: Batches per step; a target weighs the same in each of them.
+        exchange_dtype: Dtype in which the ranks of `gateloop launch` exchange gradients; bfloat16
             halves the bytes, and rounds each sum to 8 bits.
     """
 
@@ -99,25 +99,25 @@ class TrainConfig:
     Args:
         model: `preset` (a name of `lm.PRESETS`) and any field of `ModelArgs` over it;
             `vocab_size` follows the tokenizer unless given.
-        tokenizer: see `TokenizerConfig`.
-        data: see `DataConfig`.
-        optimizer: see `OptimizerConfig`.
-        steps: optimizer steps of the whole run; exactly one of `steps` and `epochs`.
-        epochs: passes over the training text.
-        log_every: steps between records of log.jsonl.
-        eval_every: steps between validations (the last step always validates).
-        checkpoint_every: steps between checkpoints (the last step always saves).
-        patience: validations without improvement before the run stops; None never stops early.
-        seed: of the initial weights, the order of the data and dropout.
-        initial_scale: factor on the initial weights of the linear layers, whose variance is
+        tokenizer: See `TokenizerConfig`.
+        data: See `DataConfig`.
+        optimizer: See `OptimizerConfig`.
+        steps: Optimizer steps of the whole run; exactly one of `steps` and `epochs`.
+        epochs: Passes over the training text.
+        log_every: Steps between records of log.jsonl.
+        eval_every: Steps between validations (the last step always validates).
+        checkpoint_every: Steps between checkpoints (the last step always saves).
+        patience: Validations without improvement before the run stops; None never stops early.
+        seed: Of the initial weights, the order of the data and dropout.
+        initial_scale: Factor on the initial weights of the linear layers, whose variance is
             1 / inputs; 3 ** -0.5 gives the variance of PyTorch's. State transitions keep their
             start, which `model.longest_half_life` changes.
-        dtype: dtype of the forward and backward pass and of the saved weights. The optimizer
+        dtype: Dtype of the forward and backward pass and of the saved weights. The optimizer
             always works on float32 weights, as bfloat16 would round small updates away.
-        checkpoint_blocks: recompute each block in the backward pass instead of storing it.
-        sequence_parallel: ranks of `gateloop launch` that share each sequence, a part of its length
+        checkpoint_blocks: Recompute each block in the backward pass instead of storing it.
+        sequence_parallel: Ranks of `gateloop launch` that share each sequence, a part of its length
             each; their number must be a multiple of it.
-        sequence_chunk: tokens of a sequence in memory at a time; the backward pass computes each
+        sequence_chunk: Tokens of a sequence in memory at a time; the backward pass computes each
             part again from the state before it. None is the whole sequence.
     """
 
@@ -159,12 +159,12 @@ class TrainConfig:
         """Read a YAML file (None: the defaults) and lay overrides over it.
 
         Args:
-            path: the YAML file.
-            overrides: values by dotted key, e.g. `{"optimizer.learning_rate": 1e-3}`; `steps`
+            path: The YAML file.
+            overrides: Values by dotted key, e.g. `{"optimizer.learning_rate": 1e-3}`; `steps`
                 replaces the file's `epochs` and the other way round.
 
         Raises:
-            InputError: unreadable file, unknown key, or impossible value, named with its file.
+            InputError: Unreadable file, unknown key, or impossible value, named with its file.
         """
         source = "configuration" if path is None else str(path)
         tree = {} if path is None else read_yaml(Path(path))

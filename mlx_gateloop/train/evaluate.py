@@ -52,18 +52,18 @@ def evaluate(
     Every batch has the same shape; padding is not counted.
 
     Args:
-        model: tokens `[B, L]` to logits `[B, L, V]`; dropout is off meanwhile.
+        model: Tokens `[B, L]` to logits `[B, L, V]`; dropout is off meanwhile.
         tokens: `[N]` integers.
         num_bytes: UTF-8 bytes of the text of the tokens.
-        length: tokens per window; cut to the length of the stream.
-        batch_size: windows per batch; 1 in the carried protocol.
-        stride: for the sliding protocol: tokens that a window scores, 1 to `length`.
-        carry: use the carried protocol, without `stride`; `model` must take a cache.
-        world: the ranks, which read the batches in turns, or all of them if they share the
+        length: Tokens per window; cut to the length of the stream.
+        batch_size: Windows per batch; 1 in the carried protocol.
+        stride: For the sliding protocol: tokens that a window scores, 1 to `length`.
+        carry: Use the carried protocol, without `stride`; `model` must take a cache.
+        world: The ranks, which read the batches in turns, or all of them if they share the
             sequences; in the carried protocol one alone.
 
     Raises:
-        InputError: fewer than two tokens, so nothing to predict; or a text that is carried and
+        InputError: Fewer than two tokens, so nothing to predict; or a text that is carried and
             several ranks.
     """
     count = len(tokens) - 1

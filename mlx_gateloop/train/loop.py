@@ -60,16 +60,16 @@ def train(
     not. Ctrl-C finishes the step, saves, and raises `Interrupted` if there are steps left.
 
     Args:
-        config: the run; a resumed one must equal the first.
-        data: a source for `data.load_corpus` (file, folder, `.jsonl` or a corpus name), or a
+        config: The run; a resumed one must equal the first.
+        data: A source for `data.load_corpus` (file, folder, `.jsonl` or a corpus name), or a
             task, whose model directory has no tokenizer.
-        out: the run's directory, see `train.output`; new or empty unless resumed.
-        resume: continue from the last checkpoint in `out`.
-        world: the ranks that train it together, see `distributed.world`. The first one alone
+        out: The run's directory, see `train.output`; new or empty unless resumed.
+        resume: Continue from the last checkpoint in `out`.
+        world: The ranks that train it together, see `distributed.world`. The first one alone
             reads and writes `out`; `data` must be the same on all of them.
 
     Raises:
-        InputError: unusable data, configuration or directory, a full disk, or ranks that differ.
+        InputError: Unusable data, configuration or directory, a full disk, or ranks that differ.
         Interrupted: Ctrl-C; the state is saved.
     """
     with large_cache(), ExitStack() as held:

@@ -77,7 +77,7 @@ def shares_from(rate: np.ndarray, reads: dict[str, np.ndarray], start: int) -> I
 
         w_m / sqrt(w_0^2 + ... + w_n^2) for m = start to n; n = start, start + 1, ...
 
-    A step to the next token multiplies all of it once, where `state_norms` begins anew.
+    A step to the next token multiplies all of it once, where `state_norms` starts again.
 
     Args:
         rate: As `state_norms` has it.

@@ -31,7 +31,7 @@ class Report:
         kind: Short name of the recurrence, for people.
         transition: `[1, length, heads or channels]`, or `[1, length, heads, K]`.
         query: `[1, length, groups, K]`; None where the output is the state.
-        key: Of the same shape.
+        key: The query's shape.
         gain: `[1, length, heads]`; None means 1.
         value: Norm of the value, `[1, length, heads]`; None where it is not taken.
         scale: `[channels, K]`: a channel decays by its log|a| times each of these.

@@ -77,7 +77,7 @@ def share(
     Args:
         trace: A `Trace`, whose window reaches all tokens that are shown.
         texts: Text of each token.
-        kinds: Of each token: "prompt", "answer", "special" (no word is shown) or "system"; None
+        kinds: Kind of each token: "prompt", "answer", "special" (no word is shown) or "system"; None
             means that all are answers.
         forgotten: Recorded answers to play.
         title: Heading.
