@@ -77,8 +77,8 @@ def share(
     Args:
         trace: A `Trace`, whose window reaches all tokens that are shown.
         texts: Text of each token.
-        kinds: Kind of each token: "prompt", "answer", "special" (no word is shown) or "system"; None
-            means that all are answers.
+        kinds: Kind of each token: "prompt", "answer", "special" (no word is shown) or "system";
+            None means that all are answers.
         forgotten: Recorded answers to play.
         title: Heading.
         start: The first token that is shown.
