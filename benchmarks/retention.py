@@ -177,7 +177,7 @@ def text(folder: Path) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
 
 def memory_horizon(folder: Path) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
     """Train on Memory Horizon; yield the model with test sequences and their answers."""
-    experiment = PRESETS["memory-horizon"]["bar"].changed_by({"steps": 800})
+    experiment = PRESETS["memory-horizon"]["running_sum"].changed_by({"steps": 800})
     task = experiment.make_task()
     train(experiment.config(task, "data_controlled", 0), task, folder)
     model = load_model(folder)

@@ -62,7 +62,7 @@ def of_answer(name: str) -> str:
 
 def of_horizon() -> str:
     """Make the page of one sequence of Memory Horizon, which the Memory lab's model reads."""
-    task = PRESETS["memory-horizon"]["bar"].make_task()
+    task = PRESETS["memory-horizon"]["running_sum"].make_task()
     model, ids = load_model(EMBEDDED / "lab" / "data-controlled"), task.test.inputs[0]
     with gl.watch.recording(model) as recorder:
         mx.eval(model(mx.array(ids[None])))

@@ -106,7 +106,7 @@ def lab() -> dict[str, Any]:
     Of each model: its answers, the share of right ones in the whole test set and where more than
     `MANY` numbers count, and the mean |a| of the layer that keeps least at resets.
     """
-    task = PRESETS["memory-horizon"]["bar"].make_task()
+    task = PRESETS["memory-horizon"]["running_sum"].make_task()
     inputs, targets = task.test.inputs, task.test.targets
     models = {name: load_model(EMBEDDED / "lab" / name) for name in LAB}
     answers = {name: np.array(m(mx.array(inputs)).argmax(-1)) for name, m in models.items()}

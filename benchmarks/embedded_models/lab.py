@@ -44,7 +44,7 @@ def command(model: str, out: Path) -> list[str]:
         out: The experiment's directory.
     """
     settings = {"steps": STEPS, **SETTINGS[model]}
-    words = ["experiment", "memory-horizon", "--preset", "bar", "--models", model]
+    words = ["experiment", "memory-horizon", "--preset", "running_sum", "--models", model]
     words += ["--seeds", "1", "--draws", "1", "--out", str(out)]
     if (out / "experiment.json").exists():
         words.append("--resume")

@@ -65,7 +65,7 @@ COMMANDS = {
     "experiment": Command(
         "commands.experiment",
         "compare models on a task: memory-horizon, recall, induction, text or ablations",
-        "gateloop experiment memory-horizon --preset bar --out runs/bar",
+        "gateloop experiment memory-horizon --preset running_sum --out runs/sum",
         "train",
     ),
     "launch": Command(

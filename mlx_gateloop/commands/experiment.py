@@ -21,8 +21,8 @@ class Name(NamedTuple):
 NAMES = {
     "memory-horizon": Name(
         "the paper's Memory Horizon task",
-        "--preset bar --out runs/bar",
-        "small (the paper's function, half an hour), bar (a running sum, minutes) or paper (the "
+        "--preset running_sum --out runs/sum",
+        "small (the paper's function, half an hour), running_sum (minutes) or paper (the "
         "paper's, hours)",
     ),
     "recall": Name(

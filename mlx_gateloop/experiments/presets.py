@@ -36,7 +36,7 @@ _EXPERIMENTS = [
     ),
     Experiment(
         "memory-horizon",
-        "bar",
+        "running_sum",
         {"length": 64, "max_output": 4, "function": "running_sum"},
         _train((4, 16, 32), 32, 1e-2, warmup=100, steps=3000),
     ),

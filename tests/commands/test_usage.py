@@ -100,7 +100,7 @@ def test_bad_input_to_the_others(model, work, capsys, argv, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("memory-horizon --preset large", "choose small, bar, paper"),
+        ("memory-horizon --preset large", "choose small, running_sum, paper"),
         ("memory-horizon --seeds 0", "seeds: expected 1 to 1000, got 0"),
         ("memory-horizon --jobs 0", "--jobs 0: expected at least 1"),
         ("ablations --jobs 0", "--jobs 0: expected at least 1"),
@@ -149,7 +149,7 @@ def test_help_shows_an_example(capsys, command):
 
 def test_memory_horizon_prints_what_it_wrote(work, capsys, monkeypatch):
     monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: None)  # takes most time
-    argv = ["experiment", "memory-horizon", "--preset", "bar", "--out", "out", "--seeds", "1"]
+    argv = "experiment memory-horizon --preset running_sum --out out --seeds 1".split()
     for setting in ("steps=3", "optimizer.warmup_steps=1", "task.samples=32", "task.held_out=8"):
         argv += ["--set", setting]
     assert main(argv) == 0
@@ -157,7 +157,7 @@ def test_memory_horizon_prints_what_it_wrote(work, capsys, monkeypatch):
     written = (work / "out" / "results.md").read_text()
     assert shown.out == f"{written}\n"
     assert f"`gateloop {' '.join(argv)}`" in written
-    assert "# memory-horizon, preset bar\n" in written
+    assert "# memory-horizon, preset running_sum\n" in written
     assert "runs 2 of 2: fixed-0\n" in shown.err
     assert "already holds something" in fails(capsys, *argv)
     assert main([*argv, "--resume"]) == 0

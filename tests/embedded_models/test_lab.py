@@ -25,7 +25,7 @@ ROWS |= {"spans 33 to 64": (33, 64)}
 
 @pytest.fixture(scope="module")
 def task():
-    return PRESETS["memory-horizon"]["bar"].make_task()
+    return PRESETS["memory-horizon"]["running_sum"].make_task()
 
 
 @pytest.fixture(scope="module", params=list(lab.SETTINGS))
@@ -70,7 +70,7 @@ def test_the_card_has_these_figures(directory, name):
 def test_the_card_has_the_command_of_its_training(directory, name):
     words = lab.command(name, Path("runs/lab") / name)
     assert shlex.join(["gateloop", *words]) in CARD
-    experiment = PRESETS["memory-horizon"]["bar"].changed_by(
+    experiment = PRESETS["memory-horizon"]["running_sum"].changed_by(
         {"steps": lab.STEPS, **lab.SETTINGS[name]}, seeds=1, models=[name], draws=1
     )
     trained = TrainConfig.load(directory / "config.yaml")

@@ -43,7 +43,7 @@ def test_paper_is_the_papers():
 
 
 def test_settings_go_where_they_belong():
-    bar = PRESETS["memory-horizon"]["bar"]
+    bar = PRESETS["memory-horizon"]["running_sum"]
     changed = bar.changed_by({"task.length": 9, "epochs": 2, "model.gate": "real"}, seeds=7)
     assert changed.task == bar.task | {"length": 9}
     assert (changed.train["epochs"], changed.train["model.gate"]) == (2, "real")
@@ -76,7 +76,7 @@ def test_settings_go_where_they_belong():
 )
 def test_wrong_arguments(arguments, words):
     with pytest.raises(InputError, match=words):
-        PRESETS["memory-horizon"]["bar"].changed_by(**arguments).make_task()
+        PRESETS["memory-horizon"]["running_sum"].changed_by(**arguments).make_task()
 
 
 def test_a_task_that_does_not_fit_in_memory(monkeypatch):
@@ -90,7 +90,7 @@ def test_a_task_that_does_not_fit_in_memory(monkeypatch):
 
 
 def test_a_saved_experiment_is_read_again(tmp_path):
-    bar = PRESETS["memory-horizon"]["bar"].changed_by({"epochs": 2}, models=["fixed"])
+    bar = PRESETS["memory-horizon"]["running_sum"].changed_by({"epochs": 2}, models=["fixed"])
     bar.save(tmp_path / "experiment.json")
     assert Experiment.load(tmp_path / "experiment.json") == bar
     with pytest.raises(InputError, match="no such experiment"):
@@ -110,14 +110,14 @@ def test_a_saved_experiment_is_read_again(tmp_path):
 )
 def test_a_file_that_no_experiment_wrote(tmp_path, change, words):
     file = tmp_path / "experiment.json"
-    PRESETS["memory-horizon"]["bar"].save(file)
+    PRESETS["memory-horizon"]["running_sum"].save(file)
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(InputError, match=f"^{re.escape(str(file))}: .*{words}"):
         Experiment.load(file)
 
 
 def test_every_draw_has_other_samples_and_the_first_is_the_tasks_own():
-    bar = PRESETS["memory-horizon"]["bar"]
+    bar = PRESETS["memory-horizon"]["running_sum"]
     first, other = bar.make_task(), bar.make_task(1)
     assert first.fingerprint != other.fingerprint
     later = bar.changed_by({"task.seed": 1}).make_task()
@@ -127,7 +127,9 @@ def test_every_draw_has_other_samples_and_the_first_is_the_tasks_own():
 
 
 def test_data_that_changed_is_refused():
-    bar = PRESETS["memory-horizon"]["bar"].changed_by({"task.samples": 2, "task.held_out": 1})
+    bar = PRESETS["memory-horizon"]["running_sum"].changed_by(
+        {"task.samples": 2, "task.held_out": 1}
+    )
     known = replace(bar, data=(bar.make_task().fingerprint, "other"))
     assert known.make_task()
     with pytest.raises(InputError, match="no longer the data of the experiment"):
@@ -135,7 +137,7 @@ def test_data_that_changed_is_refused():
 
 
 def test_models_of_equal_parameters_have_another_inner_width():
-    equal = PRESETS["memory-horizon"]["bar"]
+    equal = PRESETS["memory-horizon"]["running_sum"]
     bar = equal.changed_by(equal_parameters=False)
     task = bar.make_task()
 
@@ -153,7 +155,7 @@ def test_models_of_equal_parameters_have_another_inner_width():
 
 
 def test_a_model_that_cannot_be_as_small_as_the_reference():
-    bar = PRESETS["memory-horizon"]["bar"].changed_by({"model.intermediate_size": 1})
+    bar = PRESETS["memory-horizon"]["running_sum"].changed_by({"model.intermediate_size": 1})
     task = bar.make_task()
     with pytest.raises(InputError, match=r"^models: softmax_data_controlled has .*; leave it out,"):
         bar.config(task, "softmax_data_controlled", 0)

@@ -15,7 +15,7 @@ TRANSITIONS = {"transitions-data_controlled.png", "transitions-fixed.png"}
 
 def test_every_model_and_seed_is_trained_and_compared(tmp_path):
     out = tmp_path / "out"
-    run_experiment(tiny(), out, command="gateloop memory-horizon --preset bar")
+    run_experiment(tiny(), out, command="gateloop memory-horizon --preset running_sum")
     assert names(out) == FILES | PICTURES | TRANSITIONS
     assert names(out / "runs") == {f"{t}-{s}" for t in ("data_controlled", "fixed") for s in (0, 1)}
     assert "| runs ended " in (out / "results.md").read_text()
@@ -35,7 +35,7 @@ def test_every_model_and_seed_is_trained_and_compared(tmp_path):
     different = [pair for pair in zip(*configs, strict=True) if pair[0] != pair[1]]
     assert different == [("  transition: data_controlled", "  transition: fixed")]
     text = (out / "results.md").read_text()
-    assert "`gateloop memory-horizon --preset bar`" in text
+    assert "`gateloop memory-horizon --preset running_sum`" in text
     assert "- over fixed: " in text
     assert "## Channels that reset" in text
     tree = raw_results(out)
@@ -145,7 +145,7 @@ def test_softmax_without_positions_has_no_transitions_to_show(tmp_path):
 )
 def test_the_bar(tmp_path, model, low, high, settings):
     """A model that can't decide to forget doesn't learn a sum since the last reset."""
-    bar = PRESETS["memory-horizon"]["bar"]
+    bar = PRESETS["memory-horizon"]["running_sum"]
     run_experiment(bar.changed_by(settings, seeds=1, models=[model]), tmp_path / "out")
     (result,) = results(tmp_path / "out")
     assert low <= result["accuracy"] <= high

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from helpers.experiments import BAR, SHORT, raw_results, tuned
+from helpers.experiments import RUNNING_SUM, SHORT, raw_results, tuned
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.run import run_experiment
@@ -20,7 +20,7 @@ def test_settings_chosen_by_another_experiment(tmp_path):
     run_experiment(tuned(), first)
     chosen = chosen_in(first, "memory-horizon")
     assert chosen == {model: best(tuned(), first, model) for model in tuned().models}
-    longer = BAR.changed_by(SHORT | {"steps": 6}, seeds=1, draws=1, tuned=chosen)
+    longer = RUNNING_SUM.changed_by(SHORT | {"steps": 6}, seeds=1, draws=1, tuned=chosen)
     run_experiment(longer, second)
     assert not (second / "trials").exists()
     for model, values in chosen.items():
@@ -45,7 +45,7 @@ def test_models_come_to_an_experiment_with_settings_of_another(tmp_path):
     given = {model: {"optimizer.learning_rate": 0.01} for model in ("fixed", "lru")}
 
     def longer(*models, **changes):
-        return BAR.changed_by(SHORT, seeds=1, draws=1, models=models, tuned=given | changes)
+        return RUNNING_SUM.changed_by(SHORT, seeds=1, draws=1, models=models, tuned=given | changes)
 
     run_experiment(longer("fixed"), tmp_path)
     run_experiment(longer("lru"), tmp_path, resume=True)
@@ -55,7 +55,7 @@ def test_models_come_to_an_experiment_with_settings_of_another(tmp_path):
     with pytest.raises(InputError, match=r"to resume differs in settings\.fixed"):
         run_experiment(longer("fixed", fixed=other), tmp_path, resume=True)
     for models in (["fixed"], ["s5"]):
-        untuned = BAR.changed_by(SHORT, seeds=1, draws=1, models=models)
+        untuned = RUNNING_SUM.changed_by(SHORT, seeds=1, draws=1, models=models)
         with pytest.raises(InputError, match="the experiment to resume differs in --settings-of"):
             run_experiment(untuned, tmp_path, resume=True)
 
@@ -94,7 +94,7 @@ def test_the_published_records_have_settings():
 
 
 def test_settings_of_another_task_or_beside_ones_own(tmp_path):
-    experiment = json.loads(json.dumps(asdict(BAR)))
+    experiment = json.loads(json.dumps(asdict(RUNNING_SUM)))
     facts = {"environment": {}, "oracles": {}}
     tree = facts | {"experiment": experiment, "models": {}, "trials": {}, "runs": []}
     (tmp_path / "results.json").write_text(json.dumps(tree))
@@ -105,8 +105,8 @@ def test_settings_of_another_task_or_beside_ones_own(tmp_path):
         InputError,
         match=r"^--set optimizer\.learning_rate: the other experiment chose it; leave it out$",
     ):
-        BAR.changed_by({"optimizer.learning_rate": 0.5}, models=["fixed"], tuned=given)
+        RUNNING_SUM.changed_by({"optimizer.learning_rate": 0.5}, models=["fixed"], tuned=given)
     with pytest.raises(InputError, match=r"^models: the other .* has not chosen .* of lru; "):
-        BAR.changed_by(SHORT, models=["lru"], tuned={"fixed": {}})
+        RUNNING_SUM.changed_by(SHORT, models=["lru"], tuned={"fixed": {}})
     with pytest.raises(InputError, match=r"^tune: another experiment's settings need no trials"):
-        BAR.changed_by(SHORT, trials=2, tuned={"fixed": {}, "data_controlled": {}})
+        RUNNING_SUM.changed_by(SHORT, trials=2, tuned={"fixed": {}, "data_controlled": {}})

@@ -3,7 +3,7 @@ from dataclasses import replace
 from functools import wraps
 
 import pytest
-from helpers.experiments import BAR, SHORT, raw_results, tuned
+from helpers.experiments import RUNNING_SUM, SHORT, raw_results, tuned
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.errors import InputError
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.usefixtures("without_pictures")
 def test_settings_are_the_same_for_all_models_but_for_what_a_model_lacks():
     half_lives, counts = 0, set()
     for number in range(20):
-        found = {model: settings(BAR, model, number) for model in VARIANTS}
-        assert found == {model: settings(BAR, model, number) for model in VARIANTS}
+        found = {model: settings(RUNNING_SUM, model, number) for model in VARIANTS}
+        assert found == {model: settings(RUNNING_SUM, model, number) for model in VARIANTS}
         longest = {model: s.pop("model.longest_half_life", None) for model, s in found.items()}
         heads = {model: s.pop("model.num_heads", None) for model, s in found.items()}
         assert len({str(values) for values in found.values()}) == 1
@@ -50,18 +50,18 @@ def test_settings_are_the_same_for_all_models_but_for_what_a_model_lacks():
 
 @pytest.mark.parametrize("rate", ["abc", None])
 def test_a_rate_that_is_no_number(tmp_path, rate):
-    broken = BAR.changed_by(SHORT | {"optimizer.learning_rate": rate}, trials=2)
+    broken = RUNNING_SUM.changed_by(SHORT | {"optimizer.learning_rate": rate}, trials=2)
     with pytest.raises(InputError, match=r"^optimizer\.learning_rate: expected a number to tune"):
         run_experiment(broken, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_every_model_takes_every_setting():
-    task = BAR.make_task()
+    task = RUNNING_SUM.make_task()
     for model in VARIANTS:
         for number in range(12):
-            chosen = settings(BAR, model, number)
-            args = BAR.config(task, model, 0, chosen).model_args(6)
+            chosen = settings(RUNNING_SUM, model, number)
+            args = RUNNING_SUM.config(task, model, 0, chosen).model_args(6)
             expected = VARIANTS[model] | {
                 key.removeprefix("model."): value
                 for key, value in chosen.items()
@@ -217,14 +217,14 @@ def test_a_damaged_trial_is_made_again(tmp_path):
 
 
 def test_the_rate_of_transitions_is_listed_where_they_have_parameters():
-    task = BAR.make_task()
+    task = RUNNING_SUM.make_task()
     rate = "optimizer.state_transition_learning_rate"
     for model in VARIANTS:
-        trial = settings(BAR, model, 0)
-        args = BAR.config(task, model, 0, trial).model_args(6)
+        trial = settings(RUNNING_SUM, model, 0)
+        args = RUNNING_SUM.config(task, model, 0, trial).model_args(6)
         weights = tree_flatten(Model(args).trainable_parameters())
         learned = any(is_state_transition(name) for name, _ in weights)
-        chosen = replace(BAR, models=[model], settings={model: trial})
+        chosen = replace(RUNNING_SUM, models=[model], settings={model: trial})
         (*_, table) = report_trials(chosen, {})
         assert (rate.split(".")[1] in table) == learned, model
         assert table.splitlines()[-1].split("|")[1].strip() == title(model)
@@ -240,6 +240,6 @@ def test_the_rate_of_transitions_is_listed_where_they_have_parameters():
     ],
 )
 def test_what_tuning_decides_cannot_be_set(setting, message):
-    BAR.changed_by({setting: 2}, models=["fixed"])
+    RUNNING_SUM.changed_by({setting: 2}, models=["fixed"])
     with pytest.raises(InputError, match=f"--set {setting}: {message}"):
-        BAR.changed_by({setting: 2}, models=["fixed"], trials=2)
+        RUNNING_SUM.changed_by({setting: 2}, models=["fixed"], trials=2)

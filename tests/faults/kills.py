@@ -213,7 +213,7 @@ def training(commands: Commands, folder: Path, kills: int, seed: int = 0) -> Fig
 
 def experiment(commands: Commands, folder: Path, kills: int, seed: int = 0) -> Figures:
     settings = [w for key, value in TINY_EXPERIMENT.items() for w in ("--set", f"{key}={value}")]
-    words = ["experiment", "memory-horizon", "--preset", "bar", "--seeds", 1]
+    words = ["experiment", "memory-horizon", "--preset", "running_sum", "--seeds", 1]
     words += [*settings, "--out", OUT]
     return Kills(commands, folder, words, "--resume", "experiment.json", seed=seed).run(kills)
 

@@ -10,13 +10,13 @@ from mlx_gateloop.experiments.presets import PRESETS
 
 from .training import TINY_EXPERIMENT
 
-BAR = PRESETS["memory-horizon"]["bar"]
+RUNNING_SUM = PRESETS["memory-horizon"]["running_sum"]
 SHORT = TINY_EXPERIMENT | {"steps": 4, "eval_every": 2, "data.batch_size": 32}
 
 
 def tiny(
     name: str = "memory-horizon",
-    preset: str = "bar",
+    preset: str = "running_sum",
     seeds: int = 2,
     models: Sequence[str] | None = None,
     equal: bool = False,
@@ -29,7 +29,7 @@ def tiny(
 
 def tuned(**others: Any) -> Experiment:
     """Make an experiment with three trials for each model."""
-    return BAR.changed_by(SHORT, **{"seeds": 1, "draws": 1, "trials": 3, **others})
+    return RUNNING_SUM.changed_by(SHORT, **{"seeds": 1, "draws": 1, "trials": 3, **others})
 
 
 def raw_results(out: Path) -> dict[str, Any]:
