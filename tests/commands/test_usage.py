@@ -149,7 +149,8 @@ def test_help_shows_an_example(capsys, command):
 
 def test_memory_horizon_prints_what_it_wrote(work, capsys, monkeypatch):
     monkeypatch.setattr("mlx_gateloop.experiments.report._draw", lambda *_: None)  # takes most time
-    argv = "experiment memory-horizon --preset running_sum --out out --seeds 1".split()
+    argv = ["experiment", "memory-horizon", "--preset", "running_sum"]
+    argv += ["--out", "out", "--seeds", "1"]
     for setting in ("steps=3", "optimizer.warmup_steps=1", "task.samples=32", "task.held_out=8"):
         argv += ["--set", setting]
     assert main(argv) == 0
