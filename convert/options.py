@@ -28,7 +28,7 @@ def _add_source(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--from", dest="kind", choices=SOURCES, help="its format; default: detected by its keys")
     text = "convert the other way: SOURCE is a model directory, OUT a PyTorch state dict "
-    add("--to", choices=("lucidrains",), help=text + "(.pt, .pth, .bin or .safetensors)")
+    add("--to", choices=("lucidrains",), help=text + "(.pt, .pth, .ckpt, .bin or .safetensors)")
     add("--ema", action="store_true", help="take the averaged copy of the weights")
     text = "YAML with what the weights do not say; default: convert.yaml, or the weights' name "
     add("--settings", type=Path, metavar="FILE", help=text + "with .yaml, beside them")

@@ -36,9 +36,10 @@ def load_tokenizer(name: str | None, directory: Path, vocab_size: int) -> tuple[
             raise InputError(f"{directory}: no tokenizer beside the weights; {advice}")
         name = str(found[0])
     tokenizer, origin = _load(name, vocab_size)
-    if len(tokenizer) > vocab_size:
+    largest = max(tokenizer.get_vocab().values(), default=0)  # ids may have gaps
+    if largest >= vocab_size:
         raise InputError(
-            f"--tokenizer {name}: has {len(tokenizer)} entries, the model {vocab_size}; "
+            f"--tokenizer {name}: has ids up to {largest}, the model {vocab_size} entries; "
             "give the one that the model was trained with"
         )
     return tokenizer, origin

@@ -76,6 +76,29 @@ def _read_safetensors(path: Path) -> Tree:
 # --- PyTorch
 
 SAFE_TORCH = (2, 6)  # earlier, `weights_only` could be circumvented (CVE-2025-32434)
+# What training scripts save beside weights is read past: `_Skipped` stands for each.
+HARMLESS = {
+    "argparse": "Namespace",
+    "builtins": "bool dict float frozenset int list slice str tuple",
+    "datetime": "date datetime timedelta",
+    "lightning.fabric.utilities.data": "AttributeDict",
+    "lightning_fabric.utilities.data": "AttributeDict",
+    "numpy": "dtype ndarray",
+    "numpy._core.multiarray": "_reconstruct scalar",
+    "numpy.core.multiarray": "_reconstruct scalar",
+    "omegaconf": "base.ContainerMetadata base.Metadata dictconfig.DictConfig nodes.AnyNode",
+    "pathlib": "PosixPath PurePosixPath WindowsPath _local.PosixPath _local.WindowsPath",
+    "pytorch_lightning.utilities.parsing": "AttributeDict",
+    "types": "SimpleNamespace",
+    "typing": "Any",
+}
+
+
+class _Skipped:
+    def __init__(self, *_: Any) -> None:
+        pass  # nothing of a file is run or kept
+
+    __setstate__ = __init__
 
 
 def import_torch(path: Path) -> Any:
@@ -97,8 +120,12 @@ def _read_torch(path: Path) -> Tree:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about unusual pickles; errors raise
-            # an archive is mapped: a tensor is read when it is converted
-            tree = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
+            safe: list[Any] = [(lambda *_: {}, "collections.defaultdict")]
+            for module, names in HARMLESS.items():
+                safe += [(_Skipped, f"{module}.{name}") for name in names.split()]
+            with torch.serialization.safe_globals(safe):
+                # an archive is mapped: a tensor is read when it is converted
+                tree = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
     except OSError:
         raise
     except pickle.UnpicklingError as error:
@@ -255,6 +282,7 @@ def _stored_array(shape: tuple[int, ...], dtype: str, values: bytes) -> Stored:
 READERS: dict[str, Callable[[Path], Tree]] = {
     ".safetensors": _read_safetensors,
     ".bin": _read_torch,
+    ".ckpt": _read_torch,
     ".pt": _read_torch,
     ".pth": _read_torch,
     ".msgpack": _read_msgpack,

@@ -19,13 +19,13 @@ from mlx_gateloop.io.models import HUB_ID
 from ..hub import download
 from .containers import READERS, Stored, Tree, read
 
-# Keys under which training scripts put a state dict, and flax its parameters.
-WRAPPERS = ("state_dict", "model_state_dict", "model")
-FLAX_WRAPPERS = ("params",)
-EMA_WRAPPERS = ("ema", "model_ema", "ema_state_dict", "state_dict_ema")
-# Prefixes of every name: data-parallel training's, and those of ema-pytorch's two copies.
-PREFIX, ONLINE_PREFIX, EMA_PREFIX = "module", "online_model", "ema_model"
-COMPILED = "_orig_mod"  # part of a name, from torch.compile
+# Keys under which training scripts put a state dict; one of another name must be the only one.
+WRAPPERS = ["state_dict", "model_state_dict", "model", "module", "net", "network", "generator"]
+WRAPPERS += ["weights", "params"]
+FLAX_WRAPPERS = ["params"]
+AVERAGED = re.compile("(^|_)ema(_|$)")  # in the key or the prefix of an averaged copy
+# Parts of names, from torch.compile, DeepSpeed, FSDP and activation checkpoints.
+ADDED = ("_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 SHARD = re.compile(r"-\d+-of-\d+$")
 # In a directory, the first of these that exists.
 STANDARD_FILES = (
@@ -158,7 +158,7 @@ def _shards(index: Path) -> list[Path]:
 def _download(hub_id: str) -> Path:
     small = ["*.json", "*.yaml", "*.yml", "*.model", "*.jinja"]
     # pickles only where there is nothing better
-    for weights in (["*.safetensors"], ["*.bin", "*.pt", "*.pth", "*.msgpack"]):
+    for weights in (["*.safetensors"], ["*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack"]):
         directory = download(hub_id, [*small, *weights])
         if any(file.suffix in READERS for file in directory.iterdir()):
             break
@@ -167,31 +167,59 @@ def _download(hub_id: str) -> Path:
 
 def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[str]]:
     """Extract the state dict from a file's content, and notes on what was chosen."""
-    notes = []
-    averaged = [key for key in EMA_WRAPPERS if isinstance(tree.get(key), Mapping)]
-    if ema and averaged:
-        tree = tree[averaged[0]]
-        notes.append(f"took the averaged weights, {averaged[0]!r}")
-    elif averaged:
-        notes.append(f"left the averaged weights, {averaged[0]!r}; --ema takes them")
+    notes: list[str] = []
+    taken: list[str] = []
     for _ in range(3):  # a pickle can hold itself
+        holders = [key for key in map(str, tree) if _has_tensors(tree.get(key))]
         wrappers = FLAX_WRAPPERS if file.suffix == ".msgpack" else WRAPPERS
-        key = next((key for key in wrappers if isinstance(tree.get(key), Mapping)), None)
-        if key is not None:
-            notes += [f"took {key!r} and ignored the rest"] if len(tree) > 1 else []
-            tree = tree[key]
+        known = [key for key in wrappers if key in holders][:1]
+        if known or wrappers is FLAX_WRAPPERS or any(isinstance(t, Stored) for t in tree.values()):
+            holders = known + [key for key in holders if AVERAGED.search(key)]
+        key = _choose(holders, ema, notes)
+        if key is None:
+            break
+        notes += [f"took {key!r} and ignored the rest"] if len(tree) > 1 else []
+        taken.append(key)
+        tree = tree[key]
     tensors = _flatten(tree, file)
-    copies = {n.split(".")[0] for n in tensors} & {ONLINE_PREFIX, EMA_PREFIX}
-    if copies:
-        prefix = EMA_PREFIX if ema or ONLINE_PREFIX not in copies else ONLINE_PREFIX
-        tensors = {n: t for n, t in tensors.items() if n.startswith(f"{prefix}.")}
-        tensors = _without_prefix(tensors, prefix)
-        notes.append(f"took the weights under {prefix!r}")
-    if ema and not averaged and EMA_PREFIX not in copies:
+    if holders and not tensors:
+        names = ", ".join(map(shown, holders[:10]))
+        raise InputError(f"{file}: holds several sets of weights ({names}); save one alone")
+    while len(taken) < 10 and "model.embed_tokens.weight" not in tensors:  # ours keep theirs
+        heads = dict.fromkeys(name.partition(".")[0] for name in tensors if "." in name)
+        key = _choose(heads, ema, notes)
+        # the name of a list of modules (`layers.0`) and of a layer (`norm.weight`) is no prefix
+        module = re.compile(rf"{re.escape(str(key))}\.[^\d.][^.]*\.")
+        if key is None or not (AVERAGED.search(key) or any(map(module.match, tensors))):
+            break
+        taken.append(key)
+        start = len(key) + 1
+        tensors = {n[start:]: t for n, t in tensors.items() if n.startswith(f"{key}.")}
+    if ema and not any(map(AVERAGED.search, taken)):
         raise InputError(f"{file}: holds no averaged weights; leave --ema out")
-    while tensors and all(n.startswith(f"{PREFIX}.") for n in tensors):
-        tensors = _without_prefix(tensors, PREFIX)
     return tensors, notes
+
+
+def _has_tensors(value: object, levels: int = 3) -> bool:
+    """Tell whether a mapping, or one in it, holds a tensor."""
+    return isinstance(value, Mapping) and any(
+        isinstance(inner, Stored) or (levels > 1 and _has_tensors(inner, levels - 1))
+        for inner in value.values()
+    )
+
+
+def _choose(keys: Iterable[str], ema: bool, notes: list[str]) -> str | None:
+    """Choose the only copy of the weights, or the averaged one beside it."""
+    averaged = [key for key in keys if AVERAGED.search(key)]
+    others = [key for key in keys if key not in averaged]
+    if averaged and (ema or not others):
+        notes.append(f"took the averaged weights, {averaged[0]!r}")
+        return averaged[0]
+    if len(others) != 1:
+        return None
+    if averaged:
+        notes.append(f"left the averaged weights, {averaged[0]!r}; --ema takes them")
+    return others[0]
 
 
 def _flatten(tree: Tree, file: Path) -> dict[str, Stored]:
@@ -204,15 +232,11 @@ def _flatten(tree: Tree, file: Path) -> dict[str, Stored]:
             if isinstance(value, dict):  # flax; a PyTorch state dict is flat
                 todo.append((f"{name}.", value))
             elif isinstance(value, Stored):
-                name = ".".join(part for part in name.split(".") if part != COMPILED)
+                name = ".".join(part for part in name.split(".") if part not in ADDED)
                 if name in flat:
-                    raise InputError(f"{file}: two tensors have one name without {COMPILED!r}")
+                    raise InputError(f"{file}: two tensors have one name without {ADDED}")
                 flat[name] = value
     return flat
-
-
-def _without_prefix(tensors: dict[str, Stored], prefix: str) -> dict[str, Stored]:
-    return {name.removeprefix(f"{prefix}."): tensor for name, tensor in tensors.items()}
 
 
 def _sha256(path: Path) -> str:

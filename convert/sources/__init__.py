@@ -1,5 +1,6 @@
 """Formats of checkpoints: one class each, with an explicit table of tensor names."""
 
+import re
 from typing import Any
 
 from mlx_gateloop.errors import InputError
@@ -18,15 +19,22 @@ LUCIDRAINS = Lucidrains()
 SOURCES: dict[str, Source[Any]] = {
     source.kind: source for source in (LUCIDRAINS, LucidrainsSimple(), Paper(), Flax())
 }
+# A layer of a known source within a larger model.
+PART = re.compile(
+    r"(.+)\.(layers\.0\.(0\.fn\.to_a\.0|gamma)|to_qkva\.0|time_mixing_layers_0\.model\.proj)\.\w+"
+)
 
 
 def detect(shapes: Shapes, kind: str | None = None) -> Source[Any]:
     """Find the source with these names and shapes of tensors, or by a key of SOURCES."""
-    if kind is not None:
-        return SOURCES[kind]
-    for source in SOURCES.values():
+    for source in [SOURCES[kind]] if kind else SOURCES.values():
         if source.recognises(shapes):
             return source
+    if part := next(filter(None, map(PART.fullmatch, sorted(shapes))), None):
+        prefix, advice = ascii(part[1][:120]), "save that module's state_dict() alone"
+        raise InputError(f"weights: GateLoop layers under the prefix {prefix}; {advice}")
+    if kind:
+        return SOURCES[kind]
     if {"model.embed_tokens.weight", "model.layers.0.time_mixing.v_proj.weight"} <= shapes.keys():
         raise InputError("weights: already a model directory of ours; --to converts it to PyTorch")
     names = ", ".join(ascii(name)[1:-1][:120] for name in sorted(shapes)[:10])

@@ -5,8 +5,6 @@ import json
 import pytest
 from helpers.checkpoints import contents, refused, run, torch
 
-from mlx_gateloop.tokenizer import byte_tokenizer
-
 
 def save_and_refuse(capsys, state, source, out, *flags):
     torch.save(state, source)
@@ -75,11 +73,10 @@ def test_a_tokenizer_must_be_given_and_fit(state, source, out, capsys, tmp_path)
         capsys, source, out, "--tokenizer", tmp_path / "tokenizer.json"
     )
 
-    large = byte_tokenizer()
-    large.add_tokens(["one more"])
-    large.save_pretrained(tmp_path / "large")
-    message = refused(capsys, source, out, "--tokenizer", tmp_path / "large")
-    assert "has 263 entries, the model 262" in message
+    with_gap = '{"model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 262}}}'
+    (tmp_path / "tokenizer.json").write_text(with_gap)
+    message = refused(capsys, source, out, "--tokenizer", tmp_path / "tokenizer.json")
+    assert "has ids up to 262, the model 262 entries" in message
     assert not out.exists()
 
 

@@ -1,5 +1,6 @@
 """Files of weights: what is in them, and every way in which they are broken or hostile."""
 
+import argparse
 import hashlib
 import json
 import os
@@ -100,38 +101,6 @@ def test_a_directory_with_an_index_is_read_shard_by_shard(tmp_path):
         assert len(message) < 1000
 
 
-def test_wrappers_and_prefixes_are_taken_off(tmp_path):
-    plain = state_dict()
-    wrapped = {f"module._orig_mod.{name}": tensor for name, tensor in plain.items()}
-    inner = {f"a._orig_mod.{n[2:]}" if n[0] == "a" else n: t for n, t in plain.items()}
-    optimizer = {"state": {0: {"exp_avg": torch.ones(3)}}}
-    for tree in (
-        {"model": wrapped, "optimizer": optimizer, "step": 3},
-        {"state_dict": {"model": wrapped}},
-        {"module.module." + n: t for n, t in plain.items()},
-        inner,
-    ):
-        torch.save(tree, tmp_path / "w.pt")
-        assert values(find(str(tmp_path / "w.pt"))) == VALUES
-    torch.save(inner | {"a.weight": torch.ones(1)}, tmp_path / "w.pt")
-    assert "one name without" in problem(lambda: find(str(tmp_path / "w.pt")))
-
-
-def test_averaged_weights_are_taken_when_asked_for(tmp_path):
-    file = str(tmp_path / "w.pt")
-    torch.save({"model": {"a": torch.zeros(1)}, "ema": {"module.a": torch.ones(1)}}, file)
-    assert values(find(file)) == {"a": [0.0]}
-    assert any("--ema takes them" in note for note in find(file).notes)
-    assert values(find(file, ema=True)) == {"a": [1.0]}
-
-    torch.save({"online_model.a": torch.zeros(1), "ema_model.a": torch.ones(1)}, file)
-    assert values(find(file)) == {"a": [0.0]}
-    assert values(find(file, ema=True)) == {"a": [1.0]}
-
-    torch.save(state_dict(), file)
-    assert "no averaged weights; leave --ema out" in problem(lambda: find(file, ema=True))
-
-
 class Hostile:
     """Pickled, it makes a file when it is read."""
 
@@ -146,6 +115,11 @@ def raw_pickle(value, path):
     path.write_bytes(pickle.dumps(value))
 
 
+class Evaluated(Hostile):
+    def __reduce__(self):
+        return eval, (f"open({str(self.marker)!r}, 'w')",)
+
+
 @pytest.mark.parametrize("write", [torch.save, write_legacy, raw_pickle])
 def test_a_pickle_that_would_run_code_does_not(tmp_path, write):
     marker, path = tmp_path / "it ran", tmp_path / "w.pt"
@@ -155,6 +129,9 @@ def test_a_pickle_that_would_run_code_does_not(tmp_path, write):
     if write is not raw_pickle:  # its frames are refused before the name is reached
         assert "system" in message
         assert "state_dict()" in message
+    assert not marker.exists()
+    write({"a": torch.ones(1), "b": [argparse.Namespace(c=Evaluated(marker))]}, path)
+    assert "unsafe pickle" in problem(lambda: find(str(path)))
     assert not marker.exists()
     # the file does run code where nobody looks
     raw_pickle(Hostile(marker), path)

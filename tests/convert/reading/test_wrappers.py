@@ -1,0 +1,126 @@
+"""What training scripts put around a state dict: wrappers, prefixes, averages, other objects."""
+
+import argparse
+import collections
+import datetime
+import pathlib
+import random
+import types
+
+import numpy as np
+import pytest
+from helpers.checkpoints import problem, torch
+from mlx_gateloop.convert.reading.find import find
+from mlx_gateloop.convert.sources import SOURCES, detect
+
+NAMES = ("token_emb.weight", "layers.0.0.fn.to_a.0.weight", "to_logits.0.gamma", "scale")
+WRAPPERS = ["state_dict", "model_state_dict", "model", "net", "network", "module", "generator"]
+WRAPPERS += ["weights", "params", "ema_model", "ema_model_state_dict", "model_ema", "any.name"]
+WRAPPERS += [None, "state_dict model", "net module"]
+PREFIXES = ["module", "model", "net", "transformer", "voice_restore", "module.module", "model.net"]
+PREFIXES += ["_orig_mod", "_forward_module", "_fsdp_wrapped_module", "module._orig_mod", None]
+
+
+def weights(value=1.0, prefix=None, names=NAMES):
+    tensors = {name: torch.full((1,), value) for name in names}
+    return {f"{prefix}.{n}" if prefix else n: tensor for n, tensor in tensors.items()}
+
+
+def values(tree, path, ema=False):
+    torch.save(tree, path)
+    checkpoint = find(str(path), ema=ema)
+    return {name: checkpoint.tensor(name).item() for name in checkpoint.shapes}
+
+
+def wrapped(state, wrapper):
+    for key in reversed((wrapper or "").split()):
+        state = {key: state, "optimizer": {"state": {0: {"exp_avg": torch.ones(3)}}}, "step": 3}
+    return state
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_wrappers_and_prefixes_are_removed(tmp_path, wrapper, prefix):
+    tree = wrapped(weights(prefix=prefix), wrapper)
+    assert values(tree, tmp_path / "w.pt") == weights()
+
+
+@pytest.mark.parametrize("prefix", [None, "module", "net.model"])
+@pytest.mark.parametrize("names", ["to_qkva.0.weight", "layers.0.w layers.1.w", "norm.weight"])
+def test_names_of_modules_are_no_prefix(tmp_path, names, prefix):
+    names = names.split()
+    assert values(weights(1.0, prefix, names), tmp_path / "w.pt") == weights(names=names)
+
+
+def test_a_compiled_part_has_its_name_without(tmp_path):
+    tree = {"layers.0._orig_mod.w": torch.ones(1), "norm.gamma": torch.ones(1)}
+    assert list(values(tree, tmp_path / "w.pt")) == ["layers.0.w", "norm.gamma"]
+    tree["layers.0.w"] = torch.ones(1)
+    assert "one name without" in problem(lambda: values(tree, tmp_path / "w.pt"))
+
+
+EMA_PYTORCH = {"initted": torch.ones(1), "step": torch.ones(1)} | weights(2.0, "ema_model")
+AVERAGED = {
+    "key": {"model": weights(), "ema": weights(2.0, "module")},
+    "prefix": EMA_PYTORCH | weights(prefix="online_model"),
+    "meshgpt": {"model": weights(), "ema_model": EMA_PYTORCH | weights(5.0, "online_model")},
+    "e2-tts": {"model_state_dict": weights(), "ema_model_state_dict": EMA_PYTORCH},
+    "lightning": {"state_dict": weights(prefix="net") | weights(2.0, "ema.ema_model")},
+    "timm": {"state_dict": weights(), "state_dict_ema": weights(2.0)},
+}
+
+
+@pytest.mark.parametrize("kind", AVERAGED)
+def test_averaged_weights_are_taken_when_asked_for(tmp_path, kind):
+    assert values(AVERAGED[kind], tmp_path / "w.pt") == weights()
+    assert any("--ema takes them" in note for note in find(str(tmp_path / "w.pt")).notes)
+    assert values(AVERAGED[kind], tmp_path / "w.pt", ema=True) == weights(2.0)
+
+
+def test_what_cannot_be_chosen_is_named(tmp_path):
+    path = tmp_path / "w.pt"
+    message = problem(lambda: values(weights(), path, ema=True))
+    assert "no averaged weights; leave --ema out" in message
+    message = problem(lambda: values({"encoder": weights(), "decoder": weights()}, path))
+    assert "several sets of weights ('encoder', 'decoder'); save one alone" in message
+
+
+@pytest.mark.parametrize("kind", [None, *SOURCES])
+@pytest.mark.parametrize("prefix", ["transformer", "coarse.gateloops.0"])
+@pytest.mark.parametrize(
+    "name",
+    ["layers.0.0.fn.to_a.0.weight", "to_qkva.0.weight", "layers.0.gamma.weight"],
+)
+def test_a_part_of_a_larger_model_is_named(name, prefix, kind):
+    shapes = {"criterion.weight": (1,), f"{prefix}.{name}": (2, 2)}
+    assert f"under the prefix '{prefix}'" in problem(lambda: detect(shapes, kind))
+
+
+HARMLESS = [
+    *(np.float64(1), np.int64(2), np.bool_(True), np.ones(3), np.array(["a"]), np.dtype("f4")),
+    *(np.random.get_state(), random.getstate(), torch.get_rng_state()),
+    *(torch.Size([1]), torch.device("cpu"), torch.float32),
+    *(pathlib.Path("a"), pathlib.PurePosixPath("a"), datetime.datetime(2024, 1, 1)),
+    *(argparse.Namespace(a=pathlib.Path("a")), types.SimpleNamespace(a=1)),
+    collections.defaultdict(list, a=[1]),
+    collections.OrderedDict(a=1),
+    *({1}, frozenset({1}), b"a", 1j, slice(1), dict, None),
+]
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+@pytest.mark.parametrize("value", HARMLESS, ids=lambda value: type(value).__name__)
+def test_what_is_no_weight_is_read_past(tmp_path, value, is_zip):
+    tree = {"hyper_parameters": {"a": [value]}, "state_dict": weights(prefix="model"), "b": value}
+    path = tmp_path / "last.ckpt"
+    torch.save(tree, path, _use_new_zipfile_serialization=is_zip)
+    assert list(find(str(path)).shapes) == list(NAMES)
+
+
+def test_a_folder_of_accelerate_is_read(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file(weights(prefix="module"), tmp_path / "model.safetensors")
+    torch.save({"state": {}}, tmp_path / "optimizer.bin")
+    torch.save({}, tmp_path / "scheduler.bin")
+    assert sorted(find(str(tmp_path)).shapes) == sorted(NAMES)
