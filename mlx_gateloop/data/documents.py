@@ -1,6 +1,8 @@
 """Documents, texts or conversations, read from files and folders."""
 
 import json
+import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -10,6 +12,7 @@ from mlx_gateloop.errors import InputError
 # A text, or a conversation: messages with the keys "role" and "content".
 Document: TypeAlias = str | list[dict[str, str]]
 
+LOG = logging.getLogger(__name__)
 SUFFIXES = (".txt", ".md", ".text", ".jsonl")
 NAMED = "`pydoc`, `python-source` or `wikitext-103`"  # corpora, for messages
 
@@ -18,9 +21,16 @@ def read_documents(source: str) -> list[Document]:
     """Read a text file, a `.jsonl` file, or every such file of a folder and its subfolders."""
     if not source:
         raise InputError(f"the data has an empty name; give a path, {NAMED}")
-    documents = [document for file in _files(Path(source)) for document in _read(file)]
+    files, others = _files(Path(source))
+    read = [_read(file) for file in files]
+    documents = [document for of_file in read for document in of_file]
     if not documents:
         raise InputError(f"{source}: it holds no text; give a file or folder with some")
+    left_out = Counter(file.suffix or file.name for file in others)
+    left_out += Counter({"empty": read.count([])})
+    if left_out:
+        named = ", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))
+        LOG.warning("%s: left out: %s; files read: %s", source, named, ", ".join(SUFFIXES))
     return documents
 
 
@@ -51,22 +61,22 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: {error.strerror}; give a readable file") from error
 
 
-def _files(path: Path) -> list[Path]:
-    """The file itself, or the text files of a folder sorted by name."""
+def _files(path: Path) -> tuple[list[Path], list[Path]]:
+    """The file itself, or the text files of a folder sorted by name; and its other files."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; give a path, {NAMED}")
     if not path.is_dir():
-        return [path]
-    files = [
+        return [path], []
+    found = [
         file
         for file in path.rglob("*")
-        if file.suffix.lower() in SUFFIXES
-        and file.is_file()
-        and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
+    files = [file for file in found if file.suffix.lower() in SUFFIXES]
     if not files:
         raise InputError(f"{path}: no {', '.join(SUFFIXES)} file in this folder; give another one")
-    return sorted(files, key=lambda file: file.relative_to(path).as_posix())
+    files.sort(key=lambda file: file.relative_to(path).as_posix())
+    return files, [file for file in found if file.suffix.lower() not in SUFFIXES]
 
 
 def _read(path: Path) -> list[Document]:

@@ -15,7 +15,7 @@ def write_jsonl(path, values):
     return str(path)
 
 
-def test_files_and_folders(tmp_path):
+def test_files_and_folders(tmp_path, caplog):
     file = tmp_path / "a.txt"
     file.write_bytes(b"\xef\xbb\xbf" + b"one\r\ntwo\n" * 10)
     assert load_corpus(str(file), 0.2) == Corpus(["one\r\ntwo\n" * 8], ["one\r\ntwo\n" * 2])
@@ -24,8 +24,12 @@ def test_files_and_folders(tmp_path):
     for name in ("b.txt", "a.md", "inner/c.text", "skipped.bin"):
         (tmp_path / name).write_text(name)
     write_jsonl(tmp_path / "d.jsonl", [{"text": "d"}])
+    for name in ("e.py", "f.py", "LICENCE", "g.txt"):
+        (tmp_path / name).write_text(" ")
     corpus = load_corpus(str(tmp_path), 0.25)
     assert corpus == Corpus(["a.md", "b.txt", "d"], ["inner/c.text"]), "in sorted order"
+    (line,) = caplog.messages
+    assert ": left out: 1 .bin, 2 .py, 1 LICENCE, 1 empty; files read: .txt" in line
     source = write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}, {"messages": CHAT, "id": 7}])
     assert load_corpus(source, 0.5) == Corpus(["one"], [CHAT])
 
