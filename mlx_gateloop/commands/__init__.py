@@ -6,6 +6,7 @@ from typing import NamedTuple
 # transformers would tell every user that PyTorch is missing.
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ["MPLBACKEND"] = "agg"  # a notebook's own may be missing here, and fail the import
 
 
 class Command(NamedTuple):

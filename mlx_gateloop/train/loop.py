@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.io.files import flush
 from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train import ranks
@@ -259,7 +259,10 @@ class Run:
 
     def _draw(self) -> None:
         if self.world.is_first:
-            training_curves(self.output.log, self.output.curves)
+            try:
+                training_curves(self.output.log, self.output.curves)
+            except Exception as error:  # the run is complete without it
+                print(f"{self.output.curves}: not drawn: {one_line(error)}", file=sys.stderr)
 
     @contextmanager
     def _lowered_weights(self) -> Iterator[None]:

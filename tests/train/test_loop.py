@@ -199,6 +199,12 @@ def test_killed_before_the_first_checkpoint_leaves_nothing_in_the_way(tmp_path, 
     assert names_in(out) > FILES
 
 
+def test_a_picture_that_fails_ends_no_run(tmp_path, text_file, tiny, monkeypatch, capsys):
+    monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: 1 / 0)
+    assert train(tiny(steps=1), str(text_file), tmp_path / "out").steps == 1
+    assert "curves.png: not drawn: division by zero" in capsys.readouterr().err
+
+
 def test_a_directory_with_a_run_is_left_alone(tmp_path, text_file, tiny, straight):
     def snapshot():
         return {path: path.read_bytes() for path in straight.rglob("*") if path.is_file()}
@@ -213,6 +219,7 @@ def test_a_directory_with_a_run_is_left_alone(tmp_path, text_file, tiny, straigh
 
     fails("already holds another run", resume=False)
     fails("differs in seed: it had 0, now it is 5", seed=5)
+    fails("differs in steps: it had 12, now it is 13; to train longer, start a new", steps=13)
     fails("differs in model.hidden_size: it had 16, now it is 24", model__hidden_size=24)
     other = tmp_path / "other.txt"
     other.write_text(text_file.read_text()[::-1])
