@@ -4,8 +4,8 @@ Both become a transformers tokenizer whose `save_pretrained` directory mlx-lm lo
 the tokens that `CHAT_TEMPLATE` needs; assign the template itself if the text has conversations.
 
 mlx-lm chooses how it streams text by the decoder that it finds there; the one below is its fast
-linear-time path. That path shows one character wrongly while streaming: U+2581 comes out as a
-space, because sentencepiece writes spaces that way. `decode` returns it exactly.
+linear-time path. All its paths lose characters that `decode` keeps, so that `TextStream` replaces
+them here.
 """
 
 import io
@@ -39,6 +39,8 @@ CHAT_TEMPLATE = (
 _SPACE = "\u2581"  # a space in the pieces of sentencepiece
 _NORMAL, _USER_DEFINED = 1, 4  # ModelProto.SentencePiece.Type
 _BPE = 2  # TrainerSpec.ModelType
+_PART = "\ufffd"  # how `decode` writes a letter that lacks bytes
+CONTEXT = 8  # tokens that decide how the next one is written; a letter has up to four
 
 # Text for sentencepiece: runs without line ends, so that no piece spans lines, and without the
 # characters that it reserves. It would drop sentences that have one or are too long.
@@ -226,17 +228,57 @@ def _wrap(tokenizer: Tokenizer, **special: str) -> "PreTrainedTokenizerFast":
     )
 
 
+class TextStream:
+    """Turns tokens one by one into what each adds to the text, as `decode` writes it.
+
+    Args:
+        tokenizer: A transformers or mlx-lm tokenizer.
+        before: The tokens before the first one; only the last `CONTEXT` matter.
+    """
+
+    def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
+        self._decode, before = tokenizer.decode, [*before[-CONTEXT:]]
+        # The context must not begin inside a letter, which would spoil the bytes after it.
+        lengths = range(1, len(before) + 1)
+        whole = (n for n in lengths if not self._decode(before[-n:]).startswith(_PART))
+        self._context = before[-next(whole, len(before)) :] if before else []
+        self._known = self._decode(self._context) if before else ""
+        self._new: list[int] = []
+
+    def add(self, token: int) -> str:
+        """Return what a token adds; a letter's bytes belong to its last token."""
+        self._new.append(token)
+        text = self._rest()
+        if text.endswith(_PART):
+            return ""
+        self._context, self._new = self._new, []
+        self._known = self._decode(self._context)
+        return text
+
+    def end(self) -> str:
+        """Return what was held back: the beginning of a letter."""
+        return self._rest() if self._new else ""
+
+    def _rest(self) -> str:
+        text: str = self._decode([*self._context, *self._new])
+        return text[len(self._known) :]
+
+
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """Split a text into what each token adds; a letter's bytes belong to its last token."""
-    texts, known, done = [], 0, 0  # tokens before `done` are in texts; from `known` on is context
-    for end in range(1, len(ids) + 1):
-        context = tokenizer.decode(ids[known:done])
-        text = tokenizer.decode(ids[known:end])[len(context) :]
-        is_part = text.endswith("\ufffd") and end < len(ids)
-        texts.append("" if is_part else text)
-        if not is_part:
-            known, done = done, end
-    return texts
+    """Split a text into what each token adds, see `TextStream`."""
+    stream = TextStream(tokenizer)
+    texts = [stream.add(token) for token in ids]
+    return [*texts[:-1], texts[-1] + stream.end()] if texts else []
+
+
+def start_ids(tokenizer: Any) -> list[int]:
+    """Return the token that a text begins with, if the tokenizer adds one."""
+    return [token for token in tokenizer.encode("") if token == tokenizer.bos_token_id]
+
+
+def largest_id(tokenizer: Any) -> int:
+    """Return the largest id that a tokenizer makes; its entries may leave out some ids."""
+    return max(tokenizer.get_vocab().values(), default=0)
 
 
 def stop_token_ids(tokenizer: Any) -> list[int]:

@@ -1,7 +1,6 @@
 """`gateloop eval`."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlx_gateloop.commands.parser import add_model
@@ -60,13 +59,14 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
     from mlx_gateloop.data import decoded_bytes, encode, num_bytes
     from mlx_gateloop.distributed.world import ALONE
+    from mlx_gateloop.io.models import local
     from mlx_gateloop.io.tables import name_value_lines
     from mlx_gateloop.train import TrainConfig
     from mlx_gateloop.train.evaluate import evaluate, require_same, whole_windows
 
     model, tokenizer = load(arguments.model)
     # A run stores its configuration beside the model.
-    path = Path(arguments.model) / "config.yaml"
+    path = local(arguments.model) / "config.yaml"
     config = TrainConfig.load(path if path.exists() else None)
     context = config.data.length if arguments.context is None else arguments.context
     stride = arguments.stride

@@ -1,6 +1,7 @@
 """`gateloop mlx-lm`: mlx-lm's commands, in a process that knows our model type."""
 
 import argparse
+import os
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -17,11 +18,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     from mlx_lm import cli, utils
 
+    from mlx_gateloop.io.models import local
+
     words = arguments.arguments or ["--help"]
-    for flag, value in pairwise(words):
-        is_path = value.startswith(("/", ".", "~"))
-        if flag in ("--model", "--hf-path") and is_path and not Path(value).expanduser().exists():
+    for at, (flag, value) in enumerate(pairwise(words), 1):
+        if flag not in ("--model", "--hf-path", "--draft-model"):
+            continue
+        if value.startswith(("/", ".", "~")) and not Path(value).expanduser().exists():
             raise InputError(f"{flag} {value}: no such model directory")
+        words[at] = os.fspath(local(value))
     if words[0] == "awq":
         from mlx_lm.quant import awq
 

@@ -61,7 +61,10 @@ def make_parser(argv: list[str]) -> Parser:
 
 def add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--model", required=True, metavar="DIR", help="a model directory or hub id"
+        "--model",
+        required=True,
+        metavar="DIR",
+        help="a model directory, an embedded model such as demo, or a hub id",
     )
 
 

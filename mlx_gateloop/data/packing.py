@@ -8,13 +8,15 @@ import numpy as np
 
 from mlx_gateloop.data.documents import Document
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.tokenizer import largest_id, start_ids
 
 _SLICE = 1 << 20  # characters encoded at once: encoding needs some hundred bytes per token
 
 
 def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
-    """Encode documents to one stream of tokens, each followed by the end-of-text token.
+    """Encode documents to one stream of tokens, each followed by the end-of-text token, if any.
 
+    Plain documents begin with the token that the tokenizer adds to a text, if it adds one.
     The text of a special token inside a plain document (such as `</s>` in HTML) is encoded as
     plain characters. Conversations pass through the tokenizer's chat template, as in generation;
     its markers are special tokens.
@@ -27,13 +29,13 @@ def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
         `[N]` token ids, uint16 where the vocabulary permits, else int32.
 
     Raises:
-        InputError: The tokenizer has no end-of-text token, or no chat template for conversations.
+        InputError: The tokenizer has no chat template for conversations.
     """
-    if tokenizer.eos_token_id is None:
-        raise InputError("this tokenizer has no end-of-text token (eos_token); use another one")
-    stream = array.array("i")
+    stream, start = array.array("i"), start_ids(tokenizer)
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     for document in documents:
         if isinstance(document, str):
+            stream.extend(start)
             for text in _slices(document):
                 stream.extend(
                     tokenizer.encode(
@@ -47,8 +49,8 @@ def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
             )
         else:
             stream.extend(tokenizer.apply_chat_template(document, return_dict=False))
-        stream.append(tokenizer.eos_token_id)
-    return np.array(stream, np.uint16 if len(tokenizer.get_vocab()) <= 1 << 16 else np.int32)
+        stream.extend(end)
+    return np.array(stream, np.uint16 if largest_id(tokenizer) < 1 << 16 else np.int32)
 
 
 def decoded_bytes(tokens: np.ndarray, tokenizer: Any) -> int:

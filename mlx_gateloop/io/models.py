@@ -22,8 +22,8 @@ from mlx_gateloop.errors import InputError, is_panic, one_line
 from mlx_gateloop.io.checks import check
 from mlx_gateloop.io.files import flush, flush_tree
 from mlx_gateloop.model.arguments import GATED
-from mlx_gateloop.model.lm import Model, ModelArgs
-from mlx_gateloop.tokenizer import stop_token_ids
+from mlx_gateloop.model.lm import Model, ModelArgs, require_readable
+from mlx_gateloop.tokenizer import largest_id, stop_token_ids
 
 LOG = logging.getLogger(__name__)
 MODEL_FILE = "gateloop.py"
@@ -61,7 +61,8 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
     quantized weights are some fifty times slower. `save` then writes float32.
 
     Args:
-        path_or_hub_id: A directory that `save` or an `mlx_lm` command wrote, or "owner/name".
+        path_or_hub_id: A directory that `save` or an `mlx_lm` command wrote, the name of an
+            embedded model, such as "demo", or "owner/name".
 
     Returns:
         The model, in evaluation mode, and mlx-lm's tokenizer.
@@ -87,7 +88,12 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
         config = f"{directory}/config.json"
         raise InputError(f"{config}: model_type must be 'gateloop'; give a model of gl.save")
     model, tokenizer = _load(directory, source)
-    return _usable(model, source), tokenizer
+    model = _usable(model, source)
+    with _refusing(source, "cannot be loaded"):
+        require_readable(model, largest_id(tokenizer))
+    if model.args.outputs > model.args.vocab_size:
+        raise InputError(f"{source}: draws tokens that it cannot read; not a model of text")
+    return model, tokenizer
 
 
 def load_any(path_or_hub_id: str | os.PathLike[str]) -> tuple[nn.Module, Any]:
@@ -135,10 +141,18 @@ def _check(directory: Path, with_tokenizer: bool = True) -> bool:
     return is_ours
 
 
+def local(source: str) -> Path:
+    """Return the path of a model here, or of the embedded model with this name."""
+    embedded = Path(str(files("mlx_gateloop.app"))) / "embedded_models" / source
+    is_embedded = not Path(source).exists() and (embedded / "config.json").exists()
+    return embedded if is_embedded else Path(source)
+
+
 def _found(source: str) -> Path:
     """Return a directory, or download the model, unless it is in the cache."""
-    if Path(source).exists():
-        return Path(source)
+    directory = local(source)
+    if directory.exists():
+        return directory
     if not HUB_ID.fullmatch(source):
         raise InputError(f"{source}: no such model directory")
     from mlx_lm.utils import snapshot_download  # mlx-lm knows where from

@@ -15,6 +15,7 @@ import mlx.nn as nn
 from pydantic.dataclasses import dataclass
 
 from mlx_gateloop.configuration import raises_input_error
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import STRICT, Count, LayerArgs
 from mlx_gateloop.model.gates import projection
 from mlx_gateloop.model.layers import Block, Cache, Mask, make_norm
@@ -243,3 +244,18 @@ def is_state_transition(path: str) -> bool:
     """Tell if a parameter belongs to the state transition, which stays float32."""
     names = {"gamma", "theta", "gamma_proj", "theta_proj", "constant"}
     return not names.isdisjoint(path.split("."))
+
+
+def readable_ids(model: nn.Module) -> int | None:
+    """Return how many token ids a model of any type has a row for; None if it embeds none."""
+    kinds = nn.Embedding | nn.QuantizedEmbedding  # the largest is that of tokens
+    rows = [module.weight.shape[0] for module in model.modules() if isinstance(module, kinds)]
+    return max(rows, default=None)
+
+
+def require_readable(model: nn.Module, largest: int) -> None:
+    """Reject an id beyond a model's embedding: MLX would read other memory there."""
+    rows = readable_ids(model)
+    if rows is not None and largest >= rows:
+        reason = f"its tokenizer makes token {largest}, its embedding has {rows} rows"
+        raise InputError(f"model: {reason}; get both from one source")

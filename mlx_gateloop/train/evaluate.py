@@ -13,6 +13,7 @@ from mlx_gateloop.data import in_order
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import checksum
+from mlx_gateloop.model.lm import require_readable
 from mlx_gateloop.ops.pointwise import cross_entropy
 
 
@@ -63,14 +64,15 @@ def evaluate(
             sequences; in the carried protocol one alone.
 
     Raises:
-        InputError: Fewer than two tokens, so nothing to predict; or a text that is carried and
-            several ranks.
+        InputError: Fewer than two tokens, so nothing to predict; a token beyond the embedding; or
+            a text that is carried and several ranks.
     """
     count = len(tokens) - 1
     if count < 1:
         raise InputError("the text to evaluate has fewer than two tokens; give a longer one")
     if carry and world.size > 1:
         raise InputError("the carried protocol reads a text in order; evaluate it on one rank")
+    require_readable(model, int(tokens.max()))
     length = min(length, count)
     stride = None if stride is None else min(stride, length)
     state = [model.make_cache()] if carry else []

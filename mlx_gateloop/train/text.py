@@ -16,6 +16,7 @@ from mlx_gateloop.tokenizer import (
     TURN_END,
     byte_tokenizer,
     from_sentencepiece,
+    largest_id,
     train_tokenizer,
 )
 from mlx_gateloop.train.config import TokenizerConfig, TrainConfig
@@ -29,6 +30,8 @@ class TextSource:
         self._shape = config.data.length, config.data.batch_size
         corpus = load_corpus(data, config.data.validation_fraction)
         tokenizer = _make_tokenizer(config.tokenizer, corpus.train, saved)
+        if tokenizer.eos_token_id is None:
+            raise InputError("this tokenizer has no end-of-text token (eos_token); use another one")
         _set_chat_template(tokenizer, [*corpus.train, *corpus.validation])
         training, validation = (
             encode(part, tokenizer) for part in (corpus.train, corpus.validation)
@@ -41,10 +44,10 @@ class TextSource:
             )
         self._tokenizer, self._validation = tokenizer, validation
         self._validation_bytes = num_bytes(corpus.validation)
-        self.vocab_size = len(tokenizer.get_vocab())
-        if config.model_args(self.vocab_size).outputs < self.vocab_size:
+        self.vocab_size = largest_id(tokenizer) + 1
+        if config.model_args(self.vocab_size).outputs != self.vocab_size:
             raise InputError(
-                f"model.num_outputs: at least the tokenizer's {self.vocab_size} tokens; omit it"
+                f"model.num_outputs: must be the tokenizer's {self.vocab_size} tokens; omit it"
             )
         digest = hashlib.sha256()  # it changes with the text and with the tokenizer
         for stream in (training, validation):

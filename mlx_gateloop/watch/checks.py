@@ -8,7 +8,7 @@ import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.errors import InputError, shown
-from mlx_gateloop.model.lm import Model
+from mlx_gateloop.model.lm import Model, readable_ids
 
 Tokens = mx.array | np.ndarray | Sequence[int]
 Places = Iterable[int]
@@ -19,7 +19,7 @@ def checked_tokens(model: nn.Module, tokens: Tokens) -> np.ndarray:
     ids = _integers("tokens", tokens)
     if not len(ids):
         raise InputError("tokens: expected at least one, got none")
-    most = getattr(getattr(model, "args", None), "vocab_size", None)
+    most = readable_ids(model)
     if most is not None and not 0 <= ids.min() <= ids.max() < most:
         wrong = ids[(ids < 0) | (ids >= most)][0]
         raise InputError(f"tokens: expected ids from 0 to {most - 1}, got {wrong}")

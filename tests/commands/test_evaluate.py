@@ -5,6 +5,7 @@ from math import log
 import pytest
 from helpers.commands import TEXT, fails
 from helpers.models import save_tiny_model, tiny_model
+from helpers.tokenizers import KINDS
 
 import mlx_gateloop as gl
 from mlx_gateloop.cli import main
@@ -69,3 +70,11 @@ def test_eval_carries_no_softmax(work, capsys):
     save_tiny_model(work / "softmax", mixer="softmax")
     line = fails(capsys, "eval", "--model", "softmax", "--data", "text.txt", "--carry")
     assert line == "error: --carry: a softmax model has no fixed-size state; use --stride"
+
+
+def test_eval_scores_a_model_without_special_tokens(work, capsys):
+    tokenizer = KINDS["byte-level"]()
+    gl.save(tiny_model(vocab_size=len(tokenizer)), tokenizer, work / "plain")
+    assert main(["eval", "--model", "plain", "--data", "text.txt"]) == 0
+    tokens = len(tokenizer.encode(TEXT))
+    assert int(capsys.readouterr().out.split()[1].replace(",", "")) == tokens - 1

@@ -8,9 +8,12 @@ import time
 import pytest
 import yaml
 from helpers.commands import TEXT, TINY, fails
+from helpers.tokenizers import sparse_tokenizer
 
+import mlx_gateloop as gl
 from mlx_gateloop.cli import main
 from mlx_gateloop.commands.train import CONFIGS, configurations
+from mlx_gateloop.data import encode
 from mlx_gateloop.tokenizer import byte_tokenizer
 from mlx_gateloop.train import TrainConfig
 
@@ -91,6 +94,20 @@ def test_wikitext_from_a_folder_with_a_tokenizer_of_ones_own(work, capsys):
     printed = capsys.readouterr().out.split()
     tokens = len(" = Sums = \n" + TEXT)
     assert int(printed[1].replace(",", "")) == (tokens - 1) // 64 * 64
+
+
+@pytest.mark.parametrize("largest", [4, 5, 1000, 70000])
+def test_a_tokenizer_that_leaves_out_ids_has_a_row_for_the_largest(largest, work, capsys):
+    (work / "words.txt").write_text("a b c " * 300)
+    tokenizer = sparse_tokenizer(largest)
+    tokenizer.save_pretrained(work / "tokenizer")
+    argv = ["train", "--config", "tiny.yaml", "--data", "words.txt", "--out", "run", "--steps", "1"]
+    assert main([*argv, "--set", "tokenizer={kind: pretrained, path: tokenizer}"]) == 0
+    model, loaded = gl.load("run")
+    assert model.args.vocab_size == largest + 1
+    assert encode(["a b c"], loaded).tolist() == [1, 2, largest, 3]
+    assert main(["eval", "--model", "run", "--data", "words.txt"]) == 0
+    assert "skipped" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

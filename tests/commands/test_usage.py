@@ -27,6 +27,24 @@ def test_figures_of_a_text_model(model, work, capsys):
     assert "pictures/training-curves.png" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["eval --data text.txt", "generate --max-tokens 2"])
+def test_an_embedded_model_is_taken_by_its_name(command, work):
+    (work / "text.txt").write_text("A list is")
+    assert main([*command.split(), "--model", "demo"]) == 0
+
+
+@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "nonsense"])
+def test_a_notebooks_backend_of_pictures_is_not_needed(backend, model):
+    command = [sys.executable, "-m", "mlx_gateloop", "figures", "--model", "model"]
+    done = subprocess.run(
+        [*command, "--text", "text.txt", "--out", "pictures", "--length", "9"],
+        env=os.environ | {"MPLBACKEND": backend},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

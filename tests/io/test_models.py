@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import mlx.nn as nn
 import pytest
 from helpers.models import chat_tokenizer, tiny_model
 from helpers.reference import as_numpy, error
+from helpers.tokenizers import add_token
 from mlx.utils import tree_flatten
 from mlx_lm import load as load_with_mlx_lm
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io.models import OUR_CODE, load, load_any, load_model, load_weights, save
+from mlx_gateloop.io.models import OUR_CODE, load, load_any, load_model, load_weights, local, save
 from mlx_gateloop.model import standalone
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tokenizer import byte_tokenizer, stop_token_ids
@@ -196,6 +198,15 @@ def test_missing_directories_are_named(name):  # none can be a name of the hub
     assert message(name) == f"{name}: no such model directory"
 
 
+@pytest.mark.parametrize("name", ["demo", "demo-fixed", "code"])
+def test_an_embedded_model_is_found_by_its_name(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    directory = local(name)
+    assert (directory / "model.safetensors").is_file()
+    (tmp_path / name).mkdir()
+    assert local(name) == Path(name)
+
+
 def test_what_is_no_directory_here_is_asked_from_the_hub(monkeypatch):
     def offline(source, **kwargs):
         raise OSError(f"cannot reach the hub\nfor {source}")
@@ -244,6 +255,7 @@ WITH_TEXT = {
     "code": (change("config.json", model_type="llama"), "model_file names code"),
     "tokenizer": (text("tokenizer.json", "{"), "cannot be loaded"),
     "cannot encode": (change("tokenizer_config.json", model_max_length="long"), "'>' not supp"),
+    "ids": (partial(add_token, "<more>"), "makes token 262, its embedding has 262 rows; get both"),
     "no tokenizer": (lambda model: (model / "tokenizer.json").unlink(), "no tokenizer.json"),
 }
 
@@ -256,6 +268,11 @@ def test_a_damaged_directory_is_one_line(saved, kind):
         found = message(saved, function)
         assert words in found
         assert found.startswith(str(saved))
+
+
+def test_a_model_that_draws_ids_it_cannot_read_is_none_of_text(tokenizer, tmp_path):
+    save(tiny(tokenizer, num_outputs=len(tokenizer) + 1), tokenizer, tmp_path)
+    assert message(tmp_path).endswith("draws tokens that it cannot read; not a model of text")
 
 
 def test_what_a_killed_save_left_goes_with_the_next(tokenizer, saved):

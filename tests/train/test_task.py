@@ -59,9 +59,10 @@ def test_ctrl_c_and_resume_is_the_uninterrupted_run(tmp_path, tiny, monkeypatch)
         same_arrays(tmp_path / "straight" / name, parts / name)
 
 
-def test_a_head_too_small_for_the_tokenizer_is_refused(tmp_path, tiny, text_file):
-    with pytest.raises(InputError, match=r"num_outputs: at least the tokenizer's \d+ tokens"):
-        train(tiny(model__num_outputs=2), str(text_file), tmp_path / "out")
+@pytest.mark.parametrize("outputs", [2, 1000])
+def test_a_head_of_another_size_than_the_tokenizer_is_refused(outputs, tmp_path, tiny, text_file):
+    with pytest.raises(InputError, match=r"num_outputs: must be the tokenizer's \d+ tokens"):
+        train(tiny(model__num_outputs=outputs), str(text_file), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
