@@ -9,6 +9,8 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.model.lm import require_readable
+from mlx_gateloop.tokenizer import TextStream, start_ids
 
 MOST_TOKENS = 10**9  # of an answer: weeks
 
@@ -115,10 +117,12 @@ def stream(
     if not 1 <= max_tokens <= MOST_TOKENS:
         raise InputError(f"max_tokens: expected 1 to {MOST_TOKENS:,}, got {max_tokens:,}")
     draw, processors = sampler(sampling)
+    ids = prompt_ids(model, tokenizer, prompt)
+    text, stops = TextStream(tokenizer, ids), tokenizer.eos_token_ids
     responses = stream_generate(
         model,
         tokenizer,
-        _tokens(tokenizer, prompt),
+        ids,
         max_tokens=max_tokens,
         sampler=draw,
         logits_processors=processors,
@@ -131,7 +135,9 @@ def stream(
                 speed.prompt_tokens_per_second = response.prompt_tps
                 speed.tokens = response.generation_tokens
                 speed.tokens_per_second = response.generation_tps
-            yield response.text
+            if response.token not in stops:
+                yield text.add(response.token)
+        yield text.end()
 
     return until(pieces(), stop)
 
@@ -168,14 +174,27 @@ def _overlap(text: str, stop: str) -> int:
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
-def _tokens(tokenizer: Any, prompt: str | Sequence[dict[str, str]]) -> list[int]:
-    if not isinstance(prompt, str):
-        if not tokenizer.has_chat_template:
-            raise InputError("this model's tokenizer has no chat template; give a plain prompt")
-        chat: list[int] = tokenizer.apply_chat_template(
+def prompt_ids(
+    model: nn.Module, tokenizer: Any, prompt: str | Sequence[dict[str, str]]
+) -> list[int]:
+    """Return the tokens that a model reads: a text begins with the one that its tokenizer adds.
+
+    Raises:
+        InputError: There is no token, or the model has no row for one.
+    """
+    ids: list[int]
+    if isinstance(prompt, str):
+        start, ids = start_ids(tokenizer), tokenizer.encode(prompt, add_special_tokens=False)
+        ids = ids if start and ids[:1] == start else start + ids
+        # A new document starts after the end-of-text token, which separates documents.
+        ids = ids or [tokenizer.eos_token_id]
+        if ids == [None]:
+            raise InputError("prompt: empty, and the model has no token to begin with; give a word")
+    elif not tokenizer.has_chat_template:
+        raise InputError("this model's tokenizer has no chat template; give a plain prompt")
+    else:
+        ids = tokenizer.apply_chat_template(
             list(prompt), add_generation_prompt=True, tokenize=True, return_dict=False
         )
-        return chat
-    tokens = tokenizer.encode(prompt, add_special_tokens=False)
-    # A new document starts after the end-of-text token, which separates documents.
-    return tokens or [tokenizer.eos_token_id]
+    require_readable(model, max(ids, default=0))
+    return ids

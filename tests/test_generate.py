@@ -1,14 +1,18 @@
-from itertools import zip_longest
+from itertools import chain, repeat, zip_longest
 
 import mlx.core as mx
 import pytest
-from helpers.models import save_tiny_model
+from helpers.models import save_tiny_model, tiny_model
+from helpers.tokenizers import KINDS, begin_with
 from hypothesis import given
 from hypothesis import strategies as st
+from mlx_lm import stream_generate
 
 import mlx_gateloop as gl
+from mlx_gateloop import generate
+from mlx_gateloop.data import encode
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.generate import Sampling, Speed, stream, until
+from mlx_gateloop.generate import Sampling, Speed, prompt_ids, stream, until
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +89,34 @@ def test_chat_and_empty_prompts_and_speed(model_and_tokenizer):
     assert speed.tokens_per_second > 0
     text(model_and_tokenizer, "", speed=speed)
     assert speed.prompt_tokens == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_continuation_is_what_decode_adds_to_the_prompt(kind, tmp_path, monkeypatch):
+    made = KINDS[kind]()
+    gl.save(tiny_model(vocab_size=len(made)), made, tmp_path)
+    prompt, answer = made.encode("river"), made.encode("state it is\n  it\0 é \u2581.")
+    drawn = chain(answer, repeat(0))
+    monkeypatch.setattr(generate, "sampler", lambda _: (lambda logs: mx.array([next(drawn)]), []))
+    shown = stream(*gl.load(tmp_path), "river", Sampling(), max_tokens=len(answer))
+    assert made.decode(prompt) + "".join(shown) == made.decode(prompt + answer)
+
+
+@pytest.mark.parametrize("text", ["ab", "<s>ab", ""])
+def test_a_text_begins_with_the_token_that_the_tokenizer_adds(text, tmp_path):
+    begin_with("<s>", save_tiny_model(tmp_path))
+    model, tokenizer = gl.load(tmp_path)
+    of_mlx_lm = stream_generate(model, tokenizer, text, max_tokens=1)
+    ids = prompt_ids(model, tokenizer, text)
+    assert len(ids) == next(of_mlx_lm).prompt_tokens
+    assert ids == [tokenizer.bos_token_id, *text.removeprefix("<s>").encode()]
+    assert encode(["ab"], tokenizer).tolist() == [*tokenizer.encode("ab"), tokenizer.eos_token_id]
+
+
+def test_an_empty_prompt_without_special_tokens_is_refused(tmp_path):
+    gl.save(tiny_model(vocab_size=500), KINDS["byte-level"](), tmp_path)
+    with pytest.raises(InputError, match=r"^prompt: empty, .*; give a word"):
+        stream(*gl.load(tmp_path), "", Sampling())
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.errors import InputError, is_panic, one_line
+from mlx_gateloop.tokenizer import TextStream, start_ids, token_texts
 
 from .states import Message
 
@@ -37,8 +38,8 @@ class ChatTokenizer:
         self._special_ids = sorted(id for id, token in added.items() if token.special)
         self.stops = sorted(tokenizer.eos_token_ids)
         # Templates write it themselves; a text that is continued begins with it, as in mlx-lm.
-        self._start = [t for t in tokenizer.encode("") if t == tokenizer.bos_token_id]
-        self._answers: dict[str, Any] = {}  # a detokenizer for each
+        self._start = start_ids(tokenizer)
+        self._answers: dict[str, TextStream] = {}
         self._texts: dict[int, str] = {}
 
     def special_ids(self) -> tuple[int | None, list[int], list[int]]:
@@ -111,24 +112,25 @@ class ChatTokenizer:
 
     def pieces(self, ids: list[int]) -> list[str]:
         """Return what each token adds to the text."""
-        detokenizer = self._tokenizer.detokenizer
-        return [_next_piece(detokenizer, token) for token in ids]
+        return [_short(piece) for piece in token_texts(self._tokenizer, ids)]
 
-    def write(self, answer: str, token: int, candidates: list[int]) -> tuple[str, list[str]]:
-        """Return what the next token adds to an answer, and the texts of the candidates."""
+    def write(
+        self, answer: str, before: list[int], token: int, candidates: list[int]
+    ) -> tuple[str, list[str]]:
+        """Return what the next token adds to an answer, and the texts of the candidates.
+
+        The first one of an answer follows the tokens `before`; of them, the last `CONTEXT` matter.
+        """
         if answer not in self._answers:
             while len(self._answers) >= ANSWERS:  # left by answers that failed
                 del self._answers[next(iter(self._answers))]
-            self._answers[answer] = self._tokenizer.detokenizer
-        return _next_piece(self._answers[answer], token), list(map(self._text, candidates))
+            self._answers[answer] = TextStream(self._tokenizer, before)
+        return _short(self._answers[answer].add(token)), list(map(self._text, candidates))
 
     def end(self, answer: str) -> str:
         """Return what was held back of an answer: the beginning of a character."""
-        detokenizer = self._answers.pop(answer, None)
-        if detokenizer is None:  # an answer without a token
-            return ""
-        detokenizer.finalize()
-        return str(detokenizer.last_segment)
+        stream = self._answers.pop(answer, None)  # none of an answer without a token
+        return "" if stream is None else stream.end()
 
     def _text(self, token: int) -> str:
         if token not in self._texts:
@@ -155,9 +157,7 @@ class ChatTokenizer:
         return [(text[begin:end], has_typed(begin, end)) for begin, end in pairwise(edges)]
 
 
-def _next_piece(detokenizer: Any, token: int) -> str:
-    detokenizer.add_token(token)
-    piece: str = detokenizer.last_segment
+def _short(piece: str) -> str:
     if len(piece) > MOST_OF_A_TOKEN:
         raise InputError(
             f"model: a token has {len(piece):,} characters, at most {MOST_OF_A_TOKEN:,} are shown"

@@ -10,6 +10,7 @@ import numpy as np
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
+from mlx_gateloop.tokenizer import CONTEXT
 
 from .models import LoadedModel
 from .reader import Reader
@@ -161,7 +162,8 @@ class Decoder:
             self.reader.undo(before)
             return None
         ids, chances = drawn.candidates()
-        text, texts = yield from self.loaded.tokenizer.call("write", self.run.id, token, ids)
+        write = self.run.id, self.ids[-CONTEXT:], token, ids
+        text, texts = yield from self.loaded.tokenizer.call("write", *write)
         self.answer.append(token)
         self.run.stats.tokens = len(self.answer)
         candidates = tuple(zip(texts, chances, strict=True))

@@ -33,11 +33,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _figures(arguments: argparse.Namespace) -> None:
+    from mlx_gateloop.io.models import local
     from mlx_gateloop.plots import diagrams, figures
 
     if arguments.length < 1:
         raise InputError(f"--length: expected at least 1, got {arguments.length}")
-    directory = Path(arguments.model)
+    directory = local(arguments.model)
     drawings: list[Drawing] = []
     if (directory / "test.json").exists():
         if arguments.text is not None:
@@ -66,15 +67,16 @@ def _of_text(model_name: str, path: Path, length: int) -> Iterator[Drawing]:
     from mlx_lm.models.cache import make_prompt_cache
 
     from mlx_gateloop.data.documents import read_text
+    from mlx_gateloop.generate import prompt_ids
     from mlx_gateloop.io.models import load_any
     from mlx_gateloop.plots import figures
     from mlx_gateloop.watch import recording
 
     text = read_text(path)
     model, tokenizer = load_any(model_name)
-    tokens = tokenizer.encode(text[: 64 * length], add_special_tokens=False)[:length]
-    if not tokens:
+    if not text:
         raise InputError(f"{path}: holds no text; give a file with some")
+    tokens = prompt_ids(model, tokenizer, text[: 64 * length])[:length]
     with recording(model, window=0) as recorder:
         model(mx.array([tokens]), make_prompt_cache(model))
     trace = recorder.trace

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from helpers.models import save_tiny_model
 from helpers.recurrent import save_recurrent_model
+from helpers.tokenizers import add_token, begin_with
 
+import mlx_gateloop as gl
 from mlx_gateloop.__main__ import main
+from mlx_gateloop.watch import recordings
 
 
 @pytest.fixture
@@ -42,6 +45,30 @@ def test_figures_of_anothers_model(model, capsys):
     (model.parent / "text.txt").write_text("1 plus 1 is 2. " * 9)
     assert main(["figures", "--model", "model", "--text", "text.txt", "--out", "pictures"]) == 0
     assert "pictures/transitions.png" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["watch --prompt 1<more>", "figures --text text.txt"])
+def test_ids_beyond_the_embedding_of_anothers_model(command, model, capsys):
+    add_token("<more>", model)
+    (model.parent / "text.txt").write_text("1<more>")
+    assert main([*command.split(), "--model", "model", "--out", "x"]) == 2
+    assert "its tokenizer makes token 262, its embedding has 262 rows" in capsys.readouterr().err
+    assert not (model.parent / "x").exists()
+
+
+@pytest.mark.parametrize("command", ["watch --raw --prompt 1", "figures --text text.txt"])
+def test_a_text_begins_as_the_tokenizer_has_it(command, model, monkeypatch):
+    begin_with("<s>", model)
+    (model.parent / "text.txt").write_text("1 plus 1")
+    recorders = []
+
+    def recording(*arguments, **options):
+        recorders.append(gl.watch.Recording(*arguments, **options))
+        return recorders[-1]
+
+    monkeypatch.setattr(recordings, "Recording", recording)
+    assert main([*command.split(), "--model", "model", "--out", "x"]) == 0
+    assert recorders[0].tokens[:2].tolist() == [257, ord("1")]
 
 
 @pytest.mark.parametrize(

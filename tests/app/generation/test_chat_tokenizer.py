@@ -1,9 +1,10 @@
 """Messages to tokens: typed special tokens are text, the template's own are not."""
 
-import json
 import shutil
 
 import pytest
+from helpers.models import tiny_model
+from helpers.tokenizers import KINDS, begin_with
 from mlx_gateloop.app.generation.chat_tokenizer import MOST_CHARACTERS, ChatTokenizer
 
 import mlx_gateloop as gl
@@ -24,15 +25,19 @@ def plain(models_folder):
 
 def test_a_text_to_continue_begins_as_the_tokenizer_has_it(models_folder, tmp_path, plain):
     shutil.copytree(models_folder / "tiny", tmp_path / "tiny")
-    file = tmp_path / "tiny" / "tokenizer.json"
-    bos = {"SpecialToken": {"id": "<s>", "type_id": 0}}
-    pair = [bos, {"Sequence": {"id": "A", "type_id": 0}}]
-    ids = {"<s>": {"id": "<s>", "ids": [plain.bos_token_id], "tokens": ["<s>"]}}
-    processor = {"type": "TemplateProcessing", "single": pair, "pair": pair, "special_tokens": ids}
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"post_processor": processor}))
+    begin_with("<s>", tmp_path / "tiny")
     tokenizer = ChatTokenizer(str(tmp_path / "tiny"))
     assert tokenizer.encode("ab", None) == [plain.bos_token_id, 97, 98]
     assert tokenizer.encode("ab", []) == [97, 98]  # of a template
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_is_written_as_decode_writes_it(kind, tmp_path):
+    made = KINDS[kind]()
+    gl.save(tiny_model(vocab_size=len(made)), made, tmp_path)
+    tokenizer, ids = ChatTokenizer(str(tmp_path)), made.encode("river it is \u2581 \0 é 🙂")
+    shown = [tokenizer.write("one", ids[:1], token, [])[0] for token in ids[1:]]
+    assert "".join([*shown, tokenizer.end("one")]) == made.decode(ids)[len(made.decode(ids[:1])) :]
 
 
 def chat(*texts):

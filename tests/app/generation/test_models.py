@@ -53,7 +53,7 @@ def test_names_and_shapes(folder, models_folder):
     loaded = models.load("tiny")
     assert loaded.model.args.hidden_size == 16
     assert loaded.fingerprint == models.fingerprint("tiny") != models.fingerprint("fixed")
-    write = loaded.tokenizer.call("write", "answer", 72, [73])
+    write = loaded.tokenizer.call("write", "answer", [], 72, [73])
     assert result(write) == ("H", ["I"])
 
 
