@@ -48,6 +48,7 @@ def test_other_models_are_loaded_as_mlx_lm_does(with_code):
         with_our_class(utils.load_model, utils.load_config)(with_code, **trust)
 
 
+@pytest.mark.slow
 def test_a_rank_of_mlx_launch_runs_the_command(with_code):
     launch = "from mlx._distributed_utils.launch import main; main()"
     command = ["-m", "mlx_gateloop", "mlx-lm", "generate", "--max-tokens", "2", "--model"]

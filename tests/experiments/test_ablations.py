@@ -52,6 +52,7 @@ def test_every_ablation_can_be_trained_and_differs_from_ours_in_one_thing():
         }
 
 
+@pytest.mark.slow
 def test_the_table_compares_each_change_with_ours_by_seed(tmp_path, capsys):
     out = tmp_path / "out"
     options = [f"--set={key}={value}" for key, value in TINY_EXPERIMENT.items()]

@@ -82,6 +82,7 @@ def processors(path: Path) -> set[str]:
     return set(path.read_text().split())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
 def test_two_at_a_time_share_the_processors(tmp_path):
     pairs = [[tmp_path / name for name in names] for names in ("ab", "cd")]
@@ -97,6 +98,7 @@ def test_two_at_a_time_share_the_processors(tmp_path):
     assert processors(tmp_path / "e") == every
 
 
+@pytest.mark.slow
 def test_one_that_fails_leaves_the_others_alone(tmp_path):
     calls = {"wrong": fail, "dead": crash, "good": partial(write, tmp_path / "a")}
     words = r"2 of 3 failed: .*no such thing; take another.*; the same command with --resume"
@@ -159,6 +161,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_a_process_starts_is_silent(tmp_path):
     (script := tmp_path / "script.py").write_text(INTERRUPTED_AT_START)
     done = subprocess.run(

@@ -84,6 +84,7 @@ def test_the_record_of_a_run_that_another_process_trains_stays(tmp_path):
     assert run.record.read_text() == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_pictures")
 def test_runs_side_by_side_leave_their_records(tmp_path):
     experiment = tiny(seeds=1).changed_by({"steps": 3})
@@ -106,6 +107,7 @@ def test_side_by_side_is_one_after_the_other(tmp_path, monkeypatch):
         same_arrays(tmp_path / "1" / last, tmp_path / "3" / last)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_pictures")
 def test_seeds_and_models_may_be_added_and_none_is_lost(tmp_path):
     out = tmp_path / "out"

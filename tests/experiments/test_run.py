@@ -123,6 +123,7 @@ def test_models_of_a_text_are_compared_by_their_bits(tmp_path):
     assert row[header.index("bits per byte by seed")] == f"{ours:.3f}"
 
 
+@pytest.mark.slow
 def test_softmax_without_positions_has_no_transitions_to_show(tmp_path):
     out = tmp_path / "out"
     run_experiment(tiny(seeds=1, models=["softmax"], steps=3), out)

@@ -14,6 +14,7 @@ from mlx_gateloop.experiments.tuning import best, chosen_in
 pytestmark = pytest.mark.usefixtures("without_pictures")
 
 
+@pytest.mark.slow
 def test_settings_chosen_by_another_experiment(tmp_path):
     """Each model takes its own, from the trials or from an experiment that took them."""
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))

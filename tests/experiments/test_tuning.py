@@ -180,6 +180,7 @@ def test_a_run_that_diverges_is_finished_and_named(tmp_path, monkeypatch):
     assert line in (out / "results.md").read_text()
 
 
+@pytest.mark.slow
 def test_interrupted_trials_go_on_and_end_as_undisturbed_ones(tmp_path, monkeypatch):
     from helpers.training import press_ctrl_c, same_arrays
 
@@ -202,6 +203,7 @@ def test_interrupted_trials_go_on_and_end_as_undisturbed_ones(tmp_path, monkeypa
         run_experiment(tuned(trials=4), out, resume=True)
 
 
+@pytest.mark.slow
 def test_a_damaged_trial_is_made_again(tmp_path):
     run_experiment(tuned(), tmp_path)
     record = tmp_path / "trials" / "fixed-0" / "trial.json"

@@ -7,6 +7,7 @@ from mlx_lm import batch_generate, stream_generate
 from mlx_gateloop.tokenizer import byte_tokenizer
 
 
+@pytest.mark.slow
 def test_generate_in_a_process_of_its_own(directory, tmp_path):
     options = ["--prompt", PROMPT, "--max-tokens", "5", "--ignore-chat-template"]
     result = child(

@@ -139,7 +139,10 @@ def test_groups_change_no_number_and_no_transformation(is_complex):
         assert error(got, as_numpy(want)) < 1e-6
 
 
-@pytest.mark.parametrize("gates", [1, 2], ids=["real", "complex"])
+@pytest.mark.parametrize(
+    "gates",
+    [pytest.param(1, id="real"), pytest.param(2, id="complex", marks=pytest.mark.slow)],
+)
 def test_memory_of_the_gradient_is_that_of_its_arrays_and_a_state_a_chunk(gates):
     K, V = 32, 64
 

@@ -63,6 +63,7 @@ def test_an_error_is_one_plain_line_without_a_traceback(client, server):
     assert "Traceback" not in server.log.read_text()
 
 
+@pytest.mark.slow
 def test_an_ipv6_address_is_served_under_its_name(start_server):
     try:
         with socket.socket(socket.AF_INET6) as probe:

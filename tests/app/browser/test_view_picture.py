@@ -85,6 +85,7 @@ def test_channels_do_not_bleed_into_each_other(page):
     assert "mean of channels " in page.tab.locator("#chat-view .tip").inner_text()
 
 
+@pytest.mark.slow
 def test_hover_and_click_stay_in_sight_on_a_small_screen(new_page):
     page = new_page(viewport={"width": 1280, "height": 720})
     page.set_tokens(300)
@@ -166,7 +167,7 @@ def test_formulas_are_behind_a_question_mark(page):
     ("zoom", "scroll", "tokens"),
     [
         (0, 0, 60),
-        (3, 0, 60),
+        pytest.param(3, 0, 60, marks=pytest.mark.slow),
         pytest.param(0, 0, 500, marks=pytest.mark.slow),
         pytest.param(3, 203, 200, marks=pytest.mark.slow),
     ],

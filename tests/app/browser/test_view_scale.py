@@ -74,6 +74,7 @@ def test_the_wheel_zooms_with_ctrl_about_the_pointer_and_drags_pan(page):
     assert page.view(SHOWN) == before
 
 
+@pytest.mark.slow
 def test_two_fingers_zoom_about_the_point_between_them(phone):
     canvas = phone.tab.locator("#chat-view .layers")
     canvas.scroll_into_view_if_needed()

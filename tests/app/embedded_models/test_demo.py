@@ -149,6 +149,7 @@ def test_they_answer_the_questions_on_the_page(learned):
         assert answer(learned, question).strip() == known[f"What does `{name}` do?"].strip()
 
 
+@pytest.mark.slow
 def test_code_writes_bodies_that_python_can_parse(unread):
     functions = completions.chosen(unread, BODIES)
     written = completions.write(functions, completions.model_writer(*load_embedded("code")))
