@@ -189,9 +189,10 @@ class Recording:
             if not isinstance(tokens, mx.array) or tokens.ndim != 2:
                 tokens = mx.zeros((1, 0), mx.int32)  # it is called with something else
             length = self._check(calls, tokens.shape[1])
+            if calls:
+                self._compute(tokens, calls)
             if not calls:
                 return
-            self._compute(tokens, calls)
             self._passes.append((tokens, calls))
             self._waiting += length
             if self._waiting >= AT_ONCE and len(self._passes) > BEHIND:
@@ -232,6 +233,14 @@ class Recording:
         arrays = {name: [call.arrays for call in of] for name, of in calls.items()}
         with suppress(RuntimeError, ValueError):
             async_eval(tokens, list(arrays.values()))
+            return
+        try:
+            async_eval(tokens)
+        except (RuntimeError, ValueError) as error:  # the whole model is compiled
+            self.catch_up()
+            for name in calls:
+                self._end(name, one_line(error))
+            calls.clear()
             return
         for name, of in arrays.items():  # some are tracers of mx.compile
             try:

@@ -10,7 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-from helpers.models import tiny_model
+from helpers.models import GROWING, VARIANTS, tiny_model
 from helpers.recurrent import recurrent_model, spy
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import ArraysCache, make_prompt_cache
@@ -243,28 +243,33 @@ def test_two_models_of_a_type_are_recorded_at_once():
     assert np.array_equal(first.trace.magnitude(1, 0, 9), first.trace.magnitude(1, 9))
 
 
-@pytest.mark.parametrize("make", [
-    partial(recurrent_model, "mamba2"),
-    partial(recurrent_model, "olmo_hybrid"),
-    partial(recurrent_model, "jamba"),
-    partial(tiny_model, vocab_size=50),
-    partial(tiny_model, vocab_size=50, num_heads=2, mixer="softmax"),
-])  # fmt: skip
-def test_a_model_is_recorded_in_another_thread_and_read_while_it_generates(make):
-    model, read = make(), []
+OURS = {f"ours, {name}": options for name, options in (VARIANTS | GROWING).items()}
+MAKE = {name: partial(recurrent_model, name) for name, _ in TYPES}
+MAKE |= {
+    name: partial(tiny_model, **{**options, "vocab_size": 50}) for name, options in OURS.items()
+}
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_model_is_recorded_in_another_thread_and_read_while_it_generates(name):
+    model = MAKE[name]()
     with gl.watch.recording(model) as alone:
         plain = generate(model)
+    expected = alone.trace
     with gl.watch.recording(model) as recorder, ThreadPoolExecutor(1) as pool:
-        for step in ("prompt", "answer"):
-            seen = pool.submit(generate, model).result()
-            read.append((step, recorder.trace.tokens, recorder.trace.magnitude(0)))
-    assert same(seen, plain)
-    once, twice = len(PROMPT) + ANSWER, 2 * (len(PROMPT) + ANSWER)
-    assert [tokens for _, tokens, _ in read] == [once, twice]
-    assert recorder.trace.tokens == twice
-    assert len(recorder.tokens) == twice
-    for _, tokens, magnitude in read:
-        assert np.array_equal(magnitude[tokens - once :], alone.trace.magnitude(0))
+        for times in (1, 2):
+            running = pool.submit(generate, model)
+            while not running.done():
+                trace = recorder.trace  # while the other thread generates
+                for layer in range(trace.layers):
+                    assert (trace.magnitude(layer) > 0).all()
+            assert same(running.result(), plain)
+            assert recorder.trace.tokens == len(recorder.tokens) == times * expected.tokens
+    assert recorder.trace.names == expected.names
+    assert expected.layers > 0 or name in ("ours, attention", "ours, rotary")
+    for layer in range(expected.layers):
+        magnitude = recorder.trace.magnitude(layer)[expected.tokens :]
+        assert magnitude == pytest.approx(expected.magnitude(layer), rel=1e-5)
 
 
 def test_a_pass_that_cannot_be_reported_ends_the_recording_and_keeps_what_was_before(monkeypatch):
@@ -348,6 +353,18 @@ def test_compiled_layers_are_not_watched_and_keep_no_tap():
     assert recorder.trace.names == ("backbone.layers.0.mixer", "backbone.layers.1.mixer")
     mx.eval(compiled(mx.random.normal((1, 2, 32))))
     assert recorder.trace.tokens == len(PROMPT)
+
+
+@pytest.mark.parametrize("name", ["mamba2", "olmo_hybrid", "ours, paper"])
+def test_a_compiled_model_ends_the_recording_and_keeps_what_was_before(name):
+    model = MAKE[name]()
+    with gl.watch.recording(model) as recorder:
+        for _ in range(2):
+            model(mx.array([PROMPT]), model.make_cache())
+        mx.eval(mx.compile(lambda tokens: model(tokens))(mx.array([PROMPT])))
+        model(mx.array([PROMPT]), model.make_cache())
+    assert recorder.trace.tokens == len(recorder.tokens) == 2 * len(PROMPT)
+    assert any("recorded up to token 18: " in reason for reason in recorder.unwatched.values())
 
 
 @pytest.mark.parametrize("earlier", [True, False])
