@@ -45,18 +45,18 @@ def report() -> str:
         ("BLAS", blas_in_use()),
     ]
     lines = [f"{name:12}{text}" for name, text in rows]
-    cure = _cure()
-    return "\n".join([*lines, "", "to fix it:", *(f"  {c}" for c in cure)] if cure else lines)
+    fixes = _fixes()
+    return "\n".join([*lines, "", "to fix it:", *(f"  {c}" for c in fixes)] if fixes else lines)
 
 
 def print_what_is_missing() -> None:
     """Print one line if this machine could be faster; `make` does so after installing."""
-    if _cure():
+    if _fixes():
         reason = why_missing() or blas_in_use()
         print(f"note: slower than it could be: {reason}; see .venv/bin/gateloop doctor")
 
 
-def _cure() -> list[str]:
+def _fixes() -> list[str]:
     """The commands that install what is missing."""
     if sys.platform != "linux":
         return []
