@@ -16,9 +16,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from mlx_lm import cli, utils
-
+    from mlx_gateloop.io.machine import import_mlx_lm
     from mlx_gateloop.io.models import local
+
+    import_mlx_lm()
+    from mlx_lm import cli, utils
+    from mlx_lm.models.cache import LRUPromptCache as PromptCache
 
     words = arguments.arguments or ["--help"]
     for at, (flag, value) in enumerate(pairwise(words), 1):
@@ -31,17 +34,52 @@ def _run(arguments: argparse.Namespace) -> None:
         from mlx_lm.quant import awq
 
         add_awq_recipe(awq)
-    before = sys.argv, utils.load_model
+    before = sys.argv, utils.load_model, PromptCache.fetch_nearest_cache
     sys.argv = ["mlx_lm", *words]
     utils.load_model = with_our_class(utils.load_model, utils.load_config)
+    PromptCache.fetch_nearest_cache = with_a_token_to_read(PromptCache.fetch_nearest_cache)
     try:
+        check_draft(dict(pairwise(words)))
         cli.main()
     except ValueError as error:
+        if "chat_template is not set" in str(error):
+            advice = "use gateloop mlx-lm generate"
+            raise InputError(f"mlx-lm {words[0]}: no chat template; {advice}") from None
         if not str(error).startswith("CLI requires a subcommand"):
             raise
         raise InputError(f"mlx-lm {words[0]}: no such command; see gateloop mlx-lm") from None
     finally:
-        sys.argv, utils.load_model = before
+        sys.argv, utils.load_model, PromptCache.fetch_nearest_cache = before
+
+
+def check_draft(options: dict[str, str]) -> None:
+    """Reject a draft for or by a recurrent model: drafts go back, and a state cannot."""
+    from mlx_lm import load
+    from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
+
+    if "--draft-model" not in options:
+        return
+    for flag in {"--model", "--draft-model"} & options.keys():
+        model = load(options[flag], lazy=True)[0]
+        if not can_trim_prompt_cache(make_prompt_cache(model)):
+            reason = f"{options[flag]} has a state that cannot go back, as drafts need"
+            raise InputError(f"--draft-model: {reason}; leave the option out")
+
+
+def with_a_token_to_read(fetch: Any) -> Any:
+    """Wrap the server's cache of prompts: a known prompt still has its last token to read.
+
+    Otherwise nothing is left that the next token could be drawn from, and the server's thread dies.
+    """
+
+    def fetch_nearest_cache(self: Any, model: Any, tokens: list[int]) -> tuple[Any, list[int]]:
+        cache, rest = fetch(self, model, tokens)
+        if rest or not tokens:
+            return cache, rest
+        cache, rest = fetch(self, model, tokens[:-1])
+        return cache, [*rest, tokens[-1]]
+
+    return fetch_nearest_cache
 
 
 def with_our_class(load_model: Any, load_config: Any) -> Any:

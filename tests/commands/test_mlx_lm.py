@@ -6,10 +6,19 @@ import sys
 from inspect import signature
 
 import pytest
+from helpers.commands import fails
+from helpers.interpreter import python
+from helpers.recurrent import save_recurrent_model
 from mlx_lm import utils
 from mlx_lm.quant import awq
 
-from mlx_gateloop.commands.mlx_lm import _scales_norm, add_awq_recipe, with_our_class
+from mlx_gateloop import cli
+from mlx_gateloop.commands.mlx_lm import (
+    _scales_norm,
+    add_awq_recipe,
+    check_draft,
+    with_our_class,
+)
 from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.layers import Block
 from mlx_gateloop.model.lm import Model
@@ -55,6 +64,34 @@ def test_a_rank_of_mlx_launch_runs_the_command(with_code):
     words = [sys.executable, "-c", launch, "-n", "1", "--", sys.executable, *command]
     done = subprocess.run([*words, str(with_code)], capture_output=True, text=True, timeout=300)
     assert "Generation: " in done.stdout, done.stderr
+
+
+LIMIT = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (256, 256))\n"
+IMPORT = "try: import mlx_lm.utils\nexcept ValueError as error: print(error)"
+RUN = """from mlx_gateloop import cli
+cli.main("generate --model demo --max-tokens 2 --prompt a".split())
+print(r.getrlimit(r.RLIMIT_NOFILE))"""
+
+
+def test_mlx_lm_is_imported_where_few_files_may_be_open():
+    """If its own import works, mlx-lm leaves the limit alone: remove `import_mlx_lm`."""
+    assert "not allowed to raise maximum limit" in python(LIMIT + IMPORT)
+    assert python(f"{LIMIT}import sys; sys.stderr = sys.stdout\n{RUN}").endswith("(256, 256)")
+
+
+@pytest.mark.parametrize(("target", "draft"), [("model", "llama"), ("llama", "model")])
+def test_a_draft_needs_models_that_can_go_back(target, draft, model, capsys):
+    save_recurrent_model(model.parent / "llama", "llama")
+    check_draft({"--model": "llama", "--draft-model": "llama"})
+    argv = ["mlx-lm", "generate", "--prompt", "a", "--model", target, "--draft-model", draft]
+    assert "model has a state that cannot go back, as drafts" in fails(capsys, *argv)
+
+
+def test_a_chat_needs_a_template(model, capsys, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: "hello")
+    assert cli.main(["mlx-lm", "chat", "--model", "model"]) == 2
+    expected = "error: mlx-lm chat: no chat template; use gateloop mlx-lm generate"
+    assert capsys.readouterr().err.splitlines()[-1] == expected
 
 
 def test_awq_takes_our_recipe(monkeypatch):

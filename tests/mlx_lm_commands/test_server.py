@@ -1,6 +1,15 @@
 """Many clients at once of `gateloop mlx-lm server`; `benchmarks/serving.py` is the long form."""
 
-from helpers.mlx_lm_server import MALFORMED, Clients, Single, serving
+import json
+
+import pytest
+from helpers.mlx_lm_server import MALFORMED, Clients, Single, serving, text_of
+from helpers.recurrent import save_recurrent_model
+from mlx_lm import stream_generate
+from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
+
+from mlx_gateloop.commands.mlx_lm import with_a_token_to_read
+from mlx_gateloop.io.models import load_any
 
 
 def test_many_clients_get_the_answers_of_single_runs(directory, tmp_path):
@@ -14,3 +23,33 @@ def test_many_clients_get_the_answers_of_single_runs(directory, tmp_path):
             assert clients.refuse(path, body) == ("malformed", "")
         assert server.is_healthy()
         assert "generation thread died" not in (tmp_path / "log").read_text()
+
+
+def test_the_patch_of_the_prompt_cache_is_necessary(directory):
+    """If this fails, mlx-lm leaves a token to read: remove `with_a_token_to_read`."""
+    model, _ = load_any(directory)
+    prompts = LRUPromptCache()
+    prompts.insert_cache("model", [1, 2], make_prompt_cache(model))
+    assert prompts.fetch_nearest_cache("model", [1, 2])[1] == []
+    fetch = with_a_token_to_read(LRUPromptCache.fetch_nearest_cache)
+    assert fetch(prompts, "model", [1, 2])[1] == [1, 2]
+    assert fetch(prompts, "model", [1, 2, 3])[1] == [3]
+    prompts.insert_cache("model", [1], make_prompt_cache(model))
+    assert fetch(prompts, "model", [1, 2])[1] == [2]
+
+
+@pytest.mark.parametrize("kind", ["ours", "falcon_h1", "llama"])
+def test_a_prompt_that_the_server_knows_is_answered_again(kind, directory, tmp_path):
+    path = directory if kind == "ours" else save_recurrent_model(tmp_path / "model", kind)
+    model, tokenizer = load_any(path)
+
+    def answer(prompt):
+        return "".join(r.text for r in stream_generate(model, tokenizer, prompt, max_tokens=4))
+
+    first = "The cat"
+    with serving(path, tmp_path / "log") as server:
+        for prompt in (first, first, first + answer(first), first[:-1], first[:-2], first):
+            body = {"prompt": prompt, "max_tokens": 4, "temperature": 0.0}
+            status, data = server.post("/v1/completions", body)
+            assert (status, text_of(data)) == (200, answer(prompt)), json.dumps(prompt)
+        assert server.is_healthy()
