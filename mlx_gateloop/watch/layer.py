@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import mlx.core as mx
 import numpy as np
 
-from mlx_gateloop.watch.pyramid import Pyramid, Window
+from mlx_gateloop.ops.transition import Form
+from mlx_gateloop.watch.hooks import Report
+from mlx_gateloop.watch.pyramid import Pyramid, Window, wrapped
 
 
 @dataclass(frozen=True)
@@ -54,3 +57,44 @@ class Layer:
         copy.phase = self.phase and self.phase.first(tokens)
         copy.reads = {name: window.first(tokens) for name, window in self.reads.items()}
         return copy
+
+
+def layer_of(name: str, report: Report) -> Layer:
+    """Make the layer of a report."""
+    scale = None if report.scale is None else _values(report.scale)
+    return Layer(name, report.kind, scale, report.erases)
+
+
+def columns_of(report: Report, window: int) -> Columns:
+    """Compute a report; queries, keys and the like are cut to the last tokens, `window` of them."""
+    form, second = report.transition.form, report.transition.second
+    u, w = report.moved or (None, None)
+    reads = {"query": report.query, "key": report.key, "gain": report.gain, "u": u, "w": w}
+    reads["value"] = report.value
+    start = max(report.transition.shape[1] - window, 0)
+    first = _values(report.transition.first)[0]
+    angle = np.zeros(1) if second is None else _values(second)[0]
+    rate, phase = rate_and_phase(form, first, angle)
+    cut = {
+        name: _values(array[:, start:])[0]
+        for name, array in reads.items()
+        if array is not None and window
+    }
+    return Columns(rate, None if second is None else phase, cut)
+
+
+def _values(array: mx.array) -> np.ndarray:
+    return np.array(array.astype(mx.float32))
+
+
+def rate_and_phase(
+    form: Form, first: np.ndarray, second: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Convert a `Transition`'s planes of this form to -log|a| and arg a in (-pi, pi]."""
+    if form == "cartesian":
+        with np.errstate(divide="ignore"):  # a = 0
+            return -np.log(np.hypot(first, second)), np.arctan2(second, first)
+    rate, phase = -first, wrapped(second)
+    if form == "sigmoid":  # -log sigmoid, without overflow or cancellation
+        rate = np.maximum(rate, 0) + np.log1p(np.exp(-np.abs(first)))
+    return rate, phase

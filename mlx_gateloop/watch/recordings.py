@@ -10,11 +10,10 @@ import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.errors import one_line
-from mlx_gateloop.ops.transition import Form
-from mlx_gateloop.watch.hooks import Call, Report, report_of
+from mlx_gateloop.watch.checks import checked_tokens
+from mlx_gateloop.watch.hooks import Call, report_of
 from mlx_gateloop.watch.instrument import Instrumented
-from mlx_gateloop.watch.layer import Columns, Layer
-from mlx_gateloop.watch.pyramid import wrapped
+from mlx_gateloop.watch.layer import columns_of, layer_of
 from mlx_gateloop.watch.trace import Trace
 
 Calls = dict[str, list[Call]]  # of one forward pass, by layer
@@ -72,8 +71,9 @@ def trace_of(model: nn.Module, tokens: np.ndarray) -> Trace:
         >>> trace_of(model, np.array([1, 2, 3])).layers
         2
     """
-    with recording(model, window=len(tokens)) as recorder:
-        mx.eval(model(mx.array(tokens)[None]))
+    ids = checked_tokens(model, tokens)
+    with recording(model, window=len(ids)) as recorder:
+        mx.eval(model(mx.array(ids)[None]))
     return recorder.trace
 
 
@@ -260,8 +260,8 @@ class Recording:
                 continue
             try:
                 report = report_of(calls)
-                columns.append(_columns(report, self._sizes[1]))
-                layers.append(_layer(name, report))
+                columns.append(columns_of(report, self._sizes[1]))
+                layers.append(layer_of(name, report))
             except Exception as error:
                 reason = f"{type(error).__name__}: {one_line(error)}"
                 if name in self._trace.names:  # keep what all layers have recorded
@@ -274,43 +274,3 @@ class Recording:
             if not self._trace.layers:
                 self._trace = Trace(layers, *self._sizes)
             self._trace.append(columns)
-
-
-def _layer(name: str, report: Report) -> Layer:
-    scale = None if report.scale is None else _values(report.scale)
-    return Layer(name, report.kind, scale, report.erases)
-
-
-def _columns(report: Report, window: int) -> Columns:
-    """Compute a report; queries, keys and the like are cut to the last tokens, `window` of them."""
-    form, second = report.transition.form, report.transition.second
-    u, w = report.moved or (None, None)
-    reads = {"query": report.query, "key": report.key, "gain": report.gain, "u": u, "w": w}
-    reads["value"] = report.value
-    start = max(report.transition.shape[1] - window, 0)
-    first = _values(report.transition.first)[0]
-    angle = np.zeros(1) if second is None else _values(second)[0]
-    rate, phase = _rate_and_phase(form, first, angle)
-    cut = {
-        name: _values(array[:, start:])[0]
-        for name, array in reads.items()
-        if array is not None and window
-    }
-    return Columns(rate, None if second is None else phase, cut)
-
-
-def _values(array: mx.array) -> np.ndarray:
-    return np.array(array.astype(mx.float32))
-
-
-def _rate_and_phase(
-    form: Form, first: np.ndarray, second: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Convert a `Transition`'s planes of this form to -log|a| and arg a in (-pi, pi]."""
-    if form == "cartesian":
-        with np.errstate(divide="ignore"):  # a = 0
-            return -np.log(np.hypot(first, second)), np.arctan2(second, first)
-    rate, phase = -first, wrapped(second)
-    if form == "sigmoid":  # -log sigmoid, without overflow or cancellation
-        rate = np.maximum(rate, 0) + np.log1p(np.exp(-np.abs(first)))
-    return rate, phase

@@ -110,6 +110,14 @@ def test_a_tokenizer_that_leaves_out_ids_has_a_row_for_the_largest(largest, work
     assert "skipped" not in capsys.readouterr().out
 
 
+def test_a_tokenizer_with_a_huge_id_is_refused(work, capsys):
+    sparse_tokenizer(10**9).save_pretrained(work / "tokenizer")
+    argv = ["train", "--data", "text.txt", "--out", "run", "--length", "16"]
+    line = fails(capsys, *argv, "--set", "tokenizer={kind: pretrained, path: tokenizer}")
+    assert "ids to 1,000,000,000, for a row each; use one with fewer" in line
+    assert not (work / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

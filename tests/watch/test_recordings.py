@@ -19,7 +19,7 @@ import mlx_gateloop as gl
 from mlx_gateloop.watch import recordings
 from mlx_gateloop.watch.hooks import FUNCTIONS, METHODS, report_of
 from mlx_gateloop.watch.instrument import _called
-from mlx_gateloop.watch.recordings import _rate_and_phase
+from mlx_gateloop.watch.layer import rate_and_phase
 
 PROMPT, ANSWER = [5, 6, 7, 8, 9, 3, 1, 2, 4], 5
 KINDS = {
@@ -224,10 +224,10 @@ def test_attention_without_transitions_is_not_recorded():
 @pytest.mark.parametrize("extreme", [-200.0, -20.0, 20.0, 60.0])
 def test_extreme_gates_are_exact(extreme):
     gamma = np.full((1, 1), extreme, np.float32)
-    rate, phase = _rate_and_phase("sigmoid", gamma, gamma)
+    rate, phase = rate_and_phase("sigmoid", gamma, gamma)
     assert rate == pytest.approx(np.logaddexp(0.0, -extreme), rel=1e-5)
     assert np.exp(1j * phase) == pytest.approx(np.exp(1j * extreme), abs=1e-5)
-    assert np.isinf(_rate_and_phase("cartesian", 0 * gamma, 0 * gamma)[0]).all()
+    assert np.isinf(rate_and_phase("cartesian", 0 * gamma, 0 * gamma)[0]).all()
 
 
 def test_two_models_of_a_type_are_recorded_at_once():
