@@ -5,9 +5,9 @@ share one number, figures without a caption have none.
 """
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from helpers.scripts import ROOT
+
 PLACES = ["mlx_gateloop", "app", "convert", "docs", "benchmarks", "tests"]
 SUFFIXES = {".py", ".md", ".yaml", ".h", ".cpp", ".inc", ".js"}
 NUMBERS = {

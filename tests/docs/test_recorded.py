@@ -2,15 +2,13 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "recorded.py"
+from helpers.scripts import ROOT
 
 
 def recorded(*words):
-    command = [sys.executable, SCRIPT, *words]
+    command = [sys.executable, ROOT / "benchmarks" / "recorded.py", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 

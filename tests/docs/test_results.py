@@ -8,7 +8,6 @@ import pytest
 from helpers.records import run_record
 from helpers.scripts import ROOT, load_script
 
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.presets import PRESETS
 
 RECORDS = ROOT / "benchmarks" / "results" / "experiments"
@@ -65,117 +64,87 @@ def test_the_page_has_the_tables_of_the_records(comparisons):
 
 
 @pytest.fixture
-def tree():
-    def run(model, seed, right, finished=True):
-        asked = {"asked_by_span": [10, 10, 10, 10], "right_by_span": [10, *right]}
-        accuracy = (10 + sum(right)) / 40
-        return run_record(model, seed, finished=finished, accuracy=accuracy, **asked)
-
+def folders(tmp_path):
+    """An experiment, its models without softmax and with it alone, and two other experiments."""
+    scores = {"retnet": [[2, 2, 2], [4, 2, 4], [0, 0, 0]], "softmax": [[10, 10, 10]]}
+    scores["data_controlled"] = [[6, 6, 6], [10, 8, 8]]
     runs = [
-        run("retnet", 0, [2, 2, 2]),
-        run("retnet", 1, [4, 2, 4]),
-        run("retnet", 2, [0, 0, 0], finished=False),
-        run("data_controlled", 0, [6, 6, 6]),
-        run("data_controlled", 1, [10, 8, 8]),
-        run("softmax", 5, [10, 10, 10]),
+        run_record(
+            model,
+            seed + 5 * (model == "softmax"),  # no seed of another model
+            finished=sum(right) > 0,
+            accuracy=(10 + sum(right)) / 40,
+            asked_by_span=[10, 10, 10, 10],
+            right_by_span=[10, *right],
+        )
+        for model, rights in scores.items()
+        for seed, right in enumerate(rights)
     ]
     sizes = {"retnet": 1024, "data_controlled": 16, "softmax": None}
-    models = {model: {"state_size": size} for model, size in sizes.items()}
     experiment = asdict(PRESETS["recall"]["small"])
-    facts = {"environment": {"date": "today"}, "oracles": {"the commonest answer": 0.25}}
-    return facts | {"experiment": experiment, "models": models, "runs": runs}
+
+    def write(name, models, finished=True, **changes):
+        (tmp_path / name).mkdir()
+        tree = {
+            "environment": {"date": "today"},
+            "oracles": {"the commonest answer": 0.25},
+            "experiment": experiment | changes,
+            "models": {model: {"state_size": sizes[model]} for model in models},
+            "runs": [run for run in runs if finished and run["model"] in models],
+        }
+        (tmp_path / name / "results.json").write_text(json.dumps(tree))
+
+    write("whole", sizes)
+    write("first", ["retnet", "data_controlled"])
+    write("second", ["softmax"])
+    write("other", sizes, draws=3)
+    write("unfinished", sizes, finished=False)
+    return tmp_path
 
 
-def test_figures_and_order(comparisons, tree):
-    header, _, *rows = (
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in comparisons.table(tree, 1).splitlines()
-    )
-    assert header[3:] == ["beyond 1 inputs", "data-controlled is ahead by (95%)"]
-    assert rows == [
-        ["softmax without positions", "grows", "1.000", "1.000", ""],
-        ["data-controlled", "16", "0.800 ± 0.141", "0.700", ""],
-        ["RetNet", "1,024", "0.450 ± 0.071", "0.250", "0.350 (-0.285 to 0.985)"],
-    ]
+def test_figures_and_order(compare, folders):
+    tables = [compare(folders / "whole", "--beyond", 1)]
+    tables.append(compare(folders / "first", folders / "second", "--beyond", 1))  # its parts
+    for table in tables:
+        header, _, *rows = (
+            [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()
+        )
+        assert header[3:] == ["beyond 1 inputs", "data-controlled is ahead by (95%)"]
+        assert rows == [
+            ["softmax without positions", "grows", "1.000", "1.000", ""],
+            ["data-controlled", "16", "0.800 ± 0.141", "0.700", ""],
+            ["RetNet", "1,024", "0.450 ± 0.071", "0.250", "0.350 (-0.285 to 0.985)"],
+        ]
+    assert "softmax" not in compare(folders / "whole", "--models", "retnet,data_controlled")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--beyond", "2", "--reference", "retnet"], "RetNet is ahead by (95%)"),
-        (["--beyond", "-1"], "--beyond -1: expected 0 to 2"),
-        (["--beyond", "3"], "--beyond 3: expected 0 to 2"),
-        (["--pictures", "/dev/null"], "--pictures /dev/null: File exists; choose another folder"),
-        (["--reference", "s5"], "--reference s5: no finished run of it"),
-        (["--pictures", "DIR", "--reference", "retnet"], "--reference: tables alone have leads"),
-        (["--models", ""], "--models: no run of no model is finished"),
-        (["--models", "retnet,s5"], "--models: no s5 there; choose retnet, data_controlled"),
-        (["--reference", "nosuch"], "of it; choose retnet, data_controlled, softmax; see"),
-        (["--nothing"], "error: unrecognized arguments: --nothing; see"),
+        ("whole --beyond 2 --reference retnet", "RetNet is ahead by (95%)"),
+        ("whole --beyond -1", "--beyond -1: expected 0 to 2"),
+        ("whole --beyond 3", "--beyond 3: expected 0 to 2"),
+        ("whole --pictures /dev/null", "--pictures /dev/null: File exists; choose another folder"),
+        ("whole --reference s5", "of it; choose retnet, softmax, data_controlled; see"),
+        ("whole --pictures DIR --reference s5", "--reference: tables alone have leads"),
+        ("whole --models ,", "--models: no run of no model is finished"),
+        ("whole --models retnet,s5", "--models: no s5 there; choose retnet, data_controlled"),
+        ("whole --nothing", "error: unrecognized arguments: --nothing; see"),
+        ("unfinished", "error: "),
+        ("unfinished --pictures DIR", "error: "),
+        ("none", "no such file; give an experiment"),
+        ("second other", "other: differs from second in draws; leave it"),
+        ("second whole", "whole: has softmax, as a folder before it; leave one"),
     ],
 )
-def test_the_command(compare, tree, tmp_path, options, words):
-    (tmp_path / "results.json").write_text(json.dumps(tree))
-    assert words in compare(tmp_path, *options)
+def test_the_command(compare, folders, monkeypatch, options, words):
+    monkeypatch.chdir(folders)
+    assert words in compare(*options.split())
 
 
-@pytest.mark.parametrize("parts", [[1, 2], [2]])  # the last one has no model to refer to
-def test_pictures_of_the_parts(compare, folders, tmp_path, parts):
-    out = tmp_path / "a" / "b"
-    files = compare(*(folders[part] for part in parts), "--pictures", out).split()
+@pytest.mark.parametrize("parts", ["first second", "second"])  # the last has no reference
+def test_pictures_of_the_parts(compare, folders, monkeypatch, parts):
+    monkeypatch.chdir(folders)
+    files = compare(*parts.split(), "--pictures", "a/b").split()
     assert {Path(file).name for file in files} == {"accuracy-over-span.png", "accuracies.png"}
     assert all(Path(file).read_bytes()[:4] == b"\x89PNG" for file in files)
-
-
-def test_only_some_models(compare, folders):
-    table = compare(folders[0], "--models", "retnet,data_controlled")
-    assert "data-controlled" in table
-    assert "RetNet" in table
-    assert "softmax" not in table
-
-
-@pytest.mark.parametrize("options", [[], ["--pictures", "DIR"]])
-def test_an_experiment_without_a_finished_run(compare, tree, tmp_path, options):
-    (tmp_path / "results.json").write_text(json.dumps(tree | {"runs": []}))
-    assert "error: " in compare(tmp_path, *options)
-
-
-def test_a_folder_without_an_experiment(compare, tmp_path):
-    assert "no such file; give an experiment" in compare(tmp_path)
-
-
-@pytest.fixture
-def folders(tree, tmp_path):
-    """The experiment, and the part of it that has softmax attention."""
-
-    def write(name, **changes):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "results.json").write_text(json.dumps(tree | changes))
-        return folder
-
-    def part(is_softmax):
-        models = {m: size for m, size in tree["models"].items() if (m == "softmax") == is_softmax}
-        return {"models": models, "runs": [run for run in tree["runs"] if run["model"] in models]}
-
-    whole, first, second = (
-        write("whole"),
-        write("first", **part(False)),
-        write("second", **part(True)),
-    )
-    return whole, first, second, write("other", experiment=tree["experiment"] | {"draws": 3})
-
-
-def test_parts_of_an_experiment(comparisons, folders):
-    whole, first, second, _ = folders
-    assert comparisons.table(comparisons.read_parts([first, second])) == comparisons.table(
-        comparisons.read_parts([whole])
-    )
-
-
-def test_what_is_no_other_part(comparisons, folders):
-    whole, _, second, other = folders
-    with pytest.raises(InputError, match=r"other: differs from .*second in draws; leave it"):
-        comparisons.read_parts([second, other])
-    with pytest.raises(InputError, match="whole: has softmax, as a folder before it; leave one"):
-        comparisons.read_parts([second, whole])

@@ -7,8 +7,6 @@ from types import SimpleNamespace
 import pytest
 from helpers.scripts import load_script
 
-ROOT = Path(__file__).parents[2]
-
 
 def test_the_first_page_shows_a_recording_above_its_picture():
     for package in ("mkdocs", "latex2mathml"):
