@@ -9,7 +9,7 @@ from tokenizers.models import BPE
 
 from mlx_gateloop.errors import InputError, one_line, shortened
 from mlx_gateloop.io.models import HUB_ID
-from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece
+from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece, largest_id
 
 from .hub import download
 
@@ -36,8 +36,7 @@ def load_tokenizer(name: str | None, directory: Path, vocab_size: int) -> tuple[
             raise InputError(f"{directory}: no tokenizer beside the weights; {advice}")
         name = str(found[0])
     tokenizer, origin = _load(name, vocab_size)
-    largest = max(tokenizer.get_vocab().values(), default=0)  # ids may have gaps
-    if largest >= vocab_size:
+    if (largest := largest_id(tokenizer)) >= vocab_size:
         raise InputError(
             f"--tokenizer {name}: has ids up to {largest}, the model {vocab_size} entries; "
             "give the one that the model was trained with"

@@ -1,19 +1,25 @@
-"""The pages: links lead somewhere, Python blocks run, and commands and files are known."""
+"""The pages: links lead somewhere, blocks of Python and of commands run, named files exist."""
 
+import json
+import os
 import re
 import shlex
+import shutil
+import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from helpers.models import save_tiny_model
-from helpers.recurrent import save_recurrent_model
+from helpers.scripts import ROOT
 
 from mlx_gateloop.commands import parser
 
-ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
     for folder in ("", "docs", "convert", "benchmarks", "app/embedded_models")
@@ -50,55 +56,30 @@ def test_links_lead_somewhere(page):
 
 # Values that a page leaves to its reader, and shorter runs.
 INSTEAD = {
-    "docs/watching.md": ("CHECKPOINT", "'models/mine'"),
+    "docs/watching.md": ("CHECKPOINT)", "'models/mine', model_config={'model_file': None})"),
     "docs/forgetting.md": ("...  # any generation", "model(mx.array([list(range(100))]))"),
     "docs/first-gpu.md": ("(8, 4096, 1024)", "(1, 64, 32)"),
-    "convert/README.md": ("60", "1"),  # seconds of training
 }
-# The block of docs/app.md needs a server: tests/app/browser runs it. Models wrote the others.
-ELSEWHERE = {"docs/app.md", "app/embedded_models/code/README.md"}
+# In blocks that run beside the commands, as files of their own.
+SERVES, TRAINS = "server.main()", "torch.save"
+# The block of docs/app.md needs a server: tests/app/browser runs it. Models wrote others.
+ELSEWHERE = {"docs/app.md", "convert/README.md", "app/embedded_models/code/README.md"}
 ELSEWHERE |= {"benchmarks/results/completions.md"}
-LONG = {"convert/README.md"}  # it learns a tokenizer
 
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=[pytest.mark.slow] if name_of(page) in LONG else [])
-        for page in PAGES
-        if PYTHON.search(page.read_text("utf-8")) and name_of(page) not in ELSEWHERE
-    ],
+    [p for p in PAGES if PYTHON.search(p.read_text("utf-8")) and name_of(p) not in ELSEWHERE],
     ids=name_of,
 )
 def test_python_blocks_run(page, tmp_path, monkeypatch):
-    chat, server = (pytest.importorskip(f"mlx_lm.{name}") for name in ("chat", "server"))
-    if "import torch" in page.read_text():
-        pytest.importorskip("gateloop_transformer", reason="the source model's library")
     (tmp_path / "app").symlink_to(ROOT / "app")
-    mine = tmp_path / "models" / "mine"
-    if page.name == "watching.md":  # mlx-lm loads it
-        save_recurrent_model(mine, "falcon_h1")
-    else:
-        save_tiny_model(mine, chat=True)
+    save_tiny_model(tmp_path / "models" / "mine", chat=True)
     monkeypatch.chdir(tmp_path)
-    Path("trained").mkdir()
-
-    def answer_one_message():
-        """Stand for the server with the chat, which takes its model by the same name."""
-        messages = iter(["hello", "q"])
-        monkeypatch.setattr("builtins.input", lambda *_: next(messages))
-        monkeypatch.setattr(chat, "load", lambda *_, **options: server.load(**options)[:2])
-        monkeypatch.setattr(sys, "argv", ["chat", "--model", "models/mine", "--max-tokens", "4"])
-        chat.main()
-
-    monkeypatch.setattr(server, "load", server.load)  # a page replaces it
-    monkeypatch.setattr(server, "main", answer_one_message)
     names = {"mx": mx, "tokens": mx.array([[1, 2]]), "cache": None}
     for code in PYTHON.findall(page.read_text("utf-8")):
-        exec(code.replace(*INSTEAD.get(name_of(page), ("", ""))), names)
-    if Path("trace.npz").exists():
-        with np.load("trace.npz") as trace:
-            assert trace["magnitude"].shape[1] >= len("hello") + 4
+        if SERVES not in code:
+            exec(code.replace(*INSTEAD.get(name_of(page), ("", ""))), names)
 
 
 def commands() -> list[str]:
@@ -117,6 +98,140 @@ def test_commands_are_understood(command):
     words = shlex.split(command.partition("  #")[0].replace("\n", " "), comments=True)[1:]
     words = words[: words.index("&&")] if "&&" in words else words
     assert parser.parse(words).run
+
+
+COMMANDS = re.compile(r"^ *```(sh|console)\n(.*?)```", re.DOTALL | re.MULTILINE)
+# Lines that are not run, by words in them, and why.
+SKIPPED = {
+    "-m venv": "the tests have an environment",
+    "pip install": "network; make test-install installs the package",
+    "make demo": "tests/app/browser opens the app that it starts",
+    "--hostfile": "a second machine",
+    "--preset paper": "minutes even of two steps",
+    "experiment ablations": "ten models: minutes even of two steps",
+    "sudo ": "two machines and root",
+    "ulimit ": "shows an error of mlx-lm's",
+    "wikitext-103": "network, and a model of 125M parameters",
+    "--model ID": "network",
+    "python benchmarks/": "minutes; tests/app/server has the short form",
+    "pytest ": "the suite has these tests",
+}
+# What is added to a line that has these words: less work, and a free port.
+STEPS = " --set optimizer.warmup_steps=1 --set steps=2 --set eval_every=2 --set checkpoint_every=2"
+WIDTHS = " --set model.hidden_size=64 --set model.intermediate_size=64 --set data.length=16"
+ADDED = {
+    "train --config": f"{STEPS}{WIDTHS} --set tokenizer.vocab_size=300",
+    "experiment ": f"{STEPS} --set log_every=1 --seeds 1",
+    "--models data_controlled": " --models data_controlled",
+    "--tune 12": " --tune 1",
+    "mlx-lm lora ": " --iters 2",
+    "generate ": " --max-tokens 4",
+    "mlx-lm server ": " --port {port}",
+    "gateloop app ": " --port {port}",
+}
+PROGRAMS = {"gateloop ": "-m mlx_gateloop ", "mlx_lm.": "-m mlx_lm "}
+PROGRAMS |= {"OMP_NUM_THREADS=1 python ": "", "python ": ""}
+TEXT = "".join(f"ROMEO: Once {n} plus {n} was {n + n}, and so on.\n" for n in range(900))
+
+
+def lines_to_run(page: Path) -> list[str]:
+    """The commands of a page's blocks, in order, each with what is added to it."""
+    found = []
+    for kind, block in COMMANDS.findall(re.sub(r"\\\n\s*", "", page.read_text("utf-8"))):
+        for line in block.splitlines():
+            is_line = line.startswith("$ ") if kind == "console" else line.strip()
+            if is_line and not any(words in line for words in SKIPPED):
+                line = line.partition("  #")[0].removeprefix("$ ").strip()
+                found.append(line + "".join(ADDED[words] for words in ADDED if words in line))
+    return found
+
+
+def run_line(line: str, folder: Path) -> None:
+    """Run a line; a server is interrupted when it listens, a chat gets a message."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    is_server, line = "{port}" in line, line.format(port=port)
+    for program, module in PROGRAMS.items():
+        if line.startswith(program):
+            line = f"{sys.executable} {module}{line.removeprefix(program)}"
+    with subprocess.Popen(
+        shlex.split(line),
+        cwd=folder,
+        env=os.environ | {"BROWSER": "true", "OMP_NUM_THREADS": "1"},
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        output = ""
+        while is_server and not re.search(r"http://127|Starting httpd", output):
+            assert process.poll() is None, output
+            output += process.stdout.readline()
+        if "Starting httpd" in output:
+            body = json.dumps({"prompt": "hello", "max_tokens": 4}).encode()
+            headers = {"Content-Type": "application/json"}
+            url = f"http://127.0.0.1:{port}/v1/completions"
+            urlopen(Request(url, body, headers), timeout=300).read()  # raises unless it is answered
+        if is_server:
+            process.send_signal(signal.SIGINT)
+        output += process.communicate("hello\nq\n", timeout=600)[0]
+    assert process.returncode == 0 or (is_server and process.returncode == 130), line + output
+    assert "Traceback" not in output, line + output
+
+
+def run_page(page: Path, folder: Path, models: Path | None) -> Path:
+    """Run a page's commands beside the texts and weights that its reader has.
+
+    Without a training of its own, it takes the `models` that README's commands made.
+    """
+    from helpers.checkpoints import torch, torch_model
+
+    lines = lines_to_run(page)
+    (folder / "folder").mkdir(parents=True)
+    (folder / "trained").mkdir()
+    for name in ("my.txt", "held_out.txt", "tinyshakespeare.txt"):
+        (folder / name).write_text(TEXT)
+    for name in ("train", "valid"):
+        rows = "".join(json.dumps({"text": row}) + "\n" for row in TEXT.splitlines()[:8])
+        (folder / "folder" / f"{name}.jsonl").write_text(rows)
+    torch.save(torch_model().state_dict(), folder / "weights.pt")
+    for name in ("app", "benchmarks"):
+        (folder / name).symlink_to(ROOT / name)
+    scripts = PYTHON.findall(page.read_text("utf-8"))
+    if training := next((code for code in scripts if TRAINS in code), None):
+        (folder / "train_torch.py").write_text(training.replace("60", "1"))  # seconds
+    elif models and not any("--out models/mine" in line for line in lines):
+        shutil.copytree(models / "mine", folder / "models" / "mine")
+    for code in scripts:
+        if SERVES in code:
+            (folder / "serve.py").write_text(code)
+            lines.append("python serve.py --model models/mine --port {port}")
+    for line in lines:
+        run_line(line, folder)
+    return folder / "models"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return run_page(ROOT / "README.md", tmp_path_factory.mktemp("docs") / "readme", None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page",
+    [
+        page
+        for page in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "convert" / "README.md"]
+        if lines_to_run(page)
+    ],
+    ids=name_of,
+)
+def test_command_blocks_run_in_order(page, models, tmp_path):
+    run_page(page, tmp_path / "here", models)
+    if page.name == "watching.md":
+        with np.load(tmp_path / "here" / "trace.npz") as trace:
+            assert trace["magnitude"].shape[1] > 3
 
 
 # In Hyena's repository, in saved models and in mlx-lm.
