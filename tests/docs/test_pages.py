@@ -220,11 +220,7 @@ def models(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
-    [
-        page
-        for page in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "convert" / "README.md"]
-        if lines_to_run(page)
-    ],
+    [p for p in PAGES if p.parent in (ROOT / "docs", ROOT / "convert") and lines_to_run(p)],
     ids=name_of,
 )
 def test_command_blocks_run_in_order(page, models, tmp_path):
