@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.errors import InputError, is_panic, one_line
-from mlx_gateloop.io.machine import import_mlx_lm
 from mlx_gateloop.tokenizer import TextStream, start_ids, token_texts
 
 from .states import Message
@@ -24,7 +23,6 @@ class ChatTokenizer:
     """
 
     def __init__(self, path: str) -> None:
-        import_mlx_lm()
         from mlx_lm.utils import load_config, load_tokenizer
 
         try:

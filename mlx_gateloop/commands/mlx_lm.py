@@ -16,10 +16,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.io.machine import import_mlx_lm
+    from mlx_gateloop.io.checks import check_open_files
     from mlx_gateloop.io.models import local
 
-    import_mlx_lm()
+    check_open_files()
     from mlx_lm import cli, utils
     from mlx_lm.models.cache import LRUPromptCache as PromptCache
 

@@ -1,6 +1,7 @@
 """Checks of a model directory before it is loaded: kinds and sizes of files, and of the model."""
 
 import os
+import resource
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,16 @@ TEXT_BYTES = 128 * 2**20  # of a file that is read whole; large tokenizers have 
 TEXT = ("*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
 WIDE, DEEP = 2**16, 100  # up to these a config.json costs little; the loader says what misfits
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")  # names in others' configs
+OPEN_FILES = 4096
 PACKED = 16  # 2-bit weights in an element of 32 bits
+
+
+def check_open_files() -> None:
+    """Reject a limit of open files that mlx-lm cannot raise to 4096, as it does when imported."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if most != resource.RLIM_INFINITY and most < OPEN_FILES:
+        advice = f"run: ulimit -n {OPEN_FILES}, or ask who set the limit"
+        raise InputError(f"open files: {most} are allowed, mlx-lm needs {OPEN_FILES}; {advice}")
 
 
 def check(directory: Path) -> None:

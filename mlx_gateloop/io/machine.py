@@ -3,12 +3,10 @@
 import ctypes
 import os
 import platform
-import resource
 import subprocess
 import sys
 from datetime import datetime, timezone
 from functools import cache
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shutil import which
@@ -49,18 +47,6 @@ def blas_in_use() -> str:
     if calls() == before:
         return "MLX's own (the bridge is open, but this MLX does not use it)"
     return f"{_openblas(_blas.library)}, NumPy's, through the bridge"
-
-
-def import_mlx_lm() -> None:
-    """Import mlx-lm, which then sets a limit of 4096 open files; an error where less is allowed."""
-    if "mlx_lm.utils" in sys.modules:
-        return
-    before = resource.setrlimit
-    resource.setrlimit = lambda *_: None
-    try:
-        import_module("mlx_lm.utils")
-    finally:
-        resource.setrlimit = before
 
 
 def now() -> str:

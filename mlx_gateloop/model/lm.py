@@ -16,7 +16,6 @@ from pydantic.dataclasses import dataclass
 
 from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io.machine import import_mlx_lm
 from mlx_gateloop.model.arguments import STRICT, Count, LayerArgs
 from mlx_gateloop.model.gates import projection
 from mlx_gateloop.model.layers import Block, Cache, Mask, make_norm
@@ -221,7 +220,6 @@ class Model(nn.Module):
 
         With softmax attention it holds the keys and values of all tokens.
         """
-        import_mlx_lm()
         from mlx_lm.models.cache import ArraysCache, KVCache
 
         if self.args.mixer == "softmax":

@@ -68,15 +68,18 @@ def test_a_rank_of_mlx_launch_runs_the_command(with_code):
 
 LIMIT = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (256, 256))\n"
 IMPORT = "try: import mlx_lm.utils\nexcept ValueError as error: print(error)"
-RUN = """from mlx_gateloop import cli
-cli.main("generate --model demo --max-tokens 2 --prompt a".split())
-print(r.getrlimit(r.RLIMIT_NOFILE))"""
+RUN = """import sys; sys.stderr = sys.stdout
+from mlx_gateloop import cli
+print(cli.main({!r}))"""
 
 
-def test_mlx_lm_is_imported_where_few_files_may_be_open():
-    """If its own import works, mlx-lm leaves the limit alone: remove `import_mlx_lm`."""
+@pytest.mark.parametrize("command", ["generate --model demo --prompt a", "mlx-lm generate"])
+def test_a_low_limit_of_open_files_is_one_line(command):
+    """If mlx-lm's own import works, it leaves the limit alone: remove `check_open_files`."""
     assert "not allowed to raise maximum limit" in python(LIMIT + IMPORT)
-    assert python(f"{LIMIT}import sys; sys.stderr = sys.stdout\n{RUN}").endswith("(256, 256)")
+    line, code = python(LIMIT + RUN.format(command.split())).splitlines()[-2:]
+    assert line.startswith("error: open files: 256 are allowed, mlx-lm needs 4096; run: ulimit")
+    assert code == "2"
 
 
 @pytest.mark.parametrize(("target", "draft"), [("model", "llama"), ("llama", "model")])
