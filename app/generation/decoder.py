@@ -103,7 +103,10 @@ class Decoder:
         return fresh, reader
 
     def _tokens(self) -> Steps[Boundary]:
-        """Set the whole text and its tokens; returns the latest cached state on the way."""
+        """Set the whole text and its tokens; returns the state from which to read.
+
+        A state without its trace is used only where reading again would take long.
+        """
         self.text, typed, start = yield from self._prompt()
         call = self.loaded.tokenizer.call
         new = yield from call("encode", self.text[len(start.text) :], typed)
@@ -111,7 +114,8 @@ class Decoder:
         if self.request.record and (messages := self._messages()):
             found = yield from call("places", messages, self.text)
             self.run.places = (*map(place, messages, found), Place("assistant", len(self.text)))
-        return start
+        is_lost = self.request.record and self.loaded.instrumented.names and not start.recorded()
+        return START if is_lost and len(self.ids) <= self.limits.reread_tokens else start
 
     def _prompt(self) -> Steps[tuple[str, list[int] | None, Boundary]]:
         """Return the whole text, the latest cached state on the way, and what is typed after it.

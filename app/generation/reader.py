@@ -30,8 +30,8 @@ class Reader:
         self.recording: Recording | None = None
         self._taken = time.perf_counter()
         if record:
-            earlier = start.run and start.run()
-            if earlier and earlier.trace and start.pieces <= earlier.trace.tokens:
+            earlier = start.recorded()
+            if earlier and earlier.trace:
                 run.trace = earlier.trace.branch(start.pieces)
                 run.begin = start.pieces  # first: the earlier answers are not this one's
                 run.pieces += earlier.pieces[: start.pieces]

@@ -29,6 +29,7 @@ class Limits:
     messages: int = 400  # of one conversation
     conversation_characters: int = 400_000
     input_tokens: int = 8_192  # read at once
+    reread_tokens: int = 2_048  # of a conversation whose trace is lost, to record it again
     max_tokens: int = 1_024  # generated in one run
     queue: int = 16  # runs that wait
     active: int = 4  # runs whose steps are taken in turns

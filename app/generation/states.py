@@ -37,6 +37,11 @@ class Boundary:
     # keys and values of attention layers, in parts that other boundaries share
     attended: tuple[Parts, ...] = ()
 
+    def recorded(self) -> Run | None:
+        """Return the run whose trace covers this state, if it is kept."""
+        run = self.run and self.run()
+        return run if run and run.trace and self.pieces <= run.trace.tokens else None
+
     @cached_property
     def nbytes(self) -> int:
         """Upper bound of its memory without `attended`: other boundaries may share the texts."""

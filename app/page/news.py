@@ -190,6 +190,7 @@ def shown(run: Run) -> dict[str, object] | None:
     ]
     return {
         "run": run.id,
+        "unrecorded": len(run.earlier),
         "layers": layers,
         "picker": _picker(run, trace),
         "name": file_name(run),

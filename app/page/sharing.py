@@ -31,8 +31,9 @@ def shared_page(run: Run, trace: Trace, with_system: bool, name: str) -> dict[st
         start=shown[-MOST_TOKENS] if cut else 0,
         with_system=with_system,
     )
+    late = " without its beginning, which was not recorded" if run.earlier else ""
     part = f", the last {MOST_TOKENS:,} of {len(shown):,} tokens" if cut else ""
-    return {"page": page, "name": f"{name}.html", "said": f"Saved {name}.html{part}."}
+    return {"page": page, "name": f"{name}.html", "said": f"Saved {name}.html{part}{late}."}
 
 
 def told(pieces: Sequence[Token], places: Sequence[Place]) -> list[tuple[str, Kind]]:
@@ -75,4 +76,5 @@ def file_name(run: Run) -> str:
 def _title(run: Run) -> str:
     asked = " ".join(run.prompt[: 2 * TITLE_CHARACTERS].split())
     asked = asked if len(asked) <= TITLE_CHARACTERS else f"{asked[: TITLE_CHARACTERS - 1]}…"
-    return " · ".join(filter(None, (asked, Path(run.model).name))) or "What a model remembers"
+    late = "the beginning was not recorded" if run.earlier else ""
+    return " · ".join(filter(None, (asked, Path(run.model).name, late))) or "What a model remembers"

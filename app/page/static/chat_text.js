@@ -26,6 +26,13 @@ export class ChatText {
     return this.messages[message]?.text.startsWith(text, begin) ?? false;
   }
 
+  /** The first messages, so many, that have none of these words; each as one word. */
+  without(words, most) {
+    const known = new Set(words.map(({ message }) => message));
+    const whole = this.messages.map(({ text }, message) => ({ message, begin: 0, text }));
+    return whole.slice(0, most).filter(({ message, text }) => text.trim() && !known.has(message));
+  }
+
   /** The range from one word to another one of the same message, both of which it shows. */
   range(first, last = first) {
     const message = this.messages[first.message];

@@ -56,7 +56,15 @@ export class ChatWords {
   paint() {
     const { words, losses, choice } = this;
     const fades = this.find("#words-fade input").checked && !losses;
-    paint("fade", this.#ranges(fades ? words.map((_, n) => this.#faded(n)) : []));
+    const levels = this.#ranges(fades ? words.map((_, n) => this.#faded(n)) : []);
+    const most = this.hint ? this.text.messages.length : (words.at(-1)?.message ?? 0);
+    const unknown = fades ? this.text.without(words, most) : [];
+    if (unknown.length) {
+      const ranges = unknown.map((message) => this.text.range(message));
+      levels.set("unknown", [...(levels.get("unknown") ?? []), ...ranges]);
+    }
+    paint("fade", levels);
+    this.find(".unknown").hidden = !levels.has("unknown");
     const lost = new Array(words.length).fill(0);
     for (const [i, [first, stop]] of (losses?.units ?? []).entries())
       lost.fill(losses.losses[i] / losses.most, first, stop);
@@ -76,8 +84,8 @@ export class ChatWords {
   /** The level of a word, if it is to be faint. */
   #faded(n) {
     if (n >= this.codes.length) return this.choice ? "later" : undefined;
-    const found = this.codes[n] ? level((this.codes[n] - 1) / 254) : 9;
-    return found < 9 ? found : undefined;
+    const found = this.codes[n] ? level((this.codes[n] - 1) / 254) : "unknown";
+    return found === "unknown" || found < 9 ? found : undefined;
   }
 
   /** Ranges by level, of the levels of all words; words that follow one another share one. */

@@ -41,8 +41,9 @@ class Records {
 
 /** The part of a run that the page has received. */
 export class Recording {
-  constructor({ run, layers, picker, name }) {
-    Object.assign(this, { run, layers, picker, name });
+  constructor({ run, layers, picker, name, unrecorded = 0 }) {
+    /** Tokens that the model read before the first one here are not recorded. */
+    Object.assign(this, { run, layers, picker, name, unrecorded });
     /** Of each layer: for every token the codes of all magnitudes, then of all phases. */
     this.columns = layers.map(({ channels }) => new Records(2 * channels));
     /** For every token the mean magnitude of each layer, 0 to 255. */

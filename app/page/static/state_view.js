@@ -162,14 +162,15 @@ export class StateView {
 
   draw() {
     const { heatmaps, recording, layer } = this;
-    const { grouped } = recording;
+    const { grouped, unrecorded } = recording;
+    const after = unrecorded ? ` after ${unrecorded.toLocaleString("en")} not recorded` : "";
     const count = recording.pieces.length.toLocaleString("en");
     this.frame = undefined;
     heatmaps.update();
     this.memory.update();
     this.histogram.draw(recording, layer);
     this.find("count").textContent = recording.pieces.length
-      ? `${count} tokens${grouped ? `, the first ${grouped.toLocaleString("en")} in groups` : ""}`
+      ? `${count} tokens${after}${grouped ? `, the first ${grouped.toLocaleString("en")} in groups` : ""}`
       : "";
     this.draws++;
     this.find("real").textContent = this.layers[layer].real ? "· 0: real transitions" : "";

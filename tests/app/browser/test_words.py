@@ -92,6 +92,25 @@ def test_words_fade_while_they_stream(page):
     assert painted(page, "forgotten") == {}
 
 
+def test_what_was_not_recorded_is_dotted(page):
+    live = page.tab.locator("#live input")
+    page.settings()
+    live.uncheck()
+    page.tab.locator("#chat-box textarea").fill("A" * 2100)  # too long to be read again
+    page.tab.locator("#chat-box textarea").press("Enter")
+    until(page, "/done/.test(document.querySelector('#chat-status').innerText)")
+    until(page, "CSS.highlights.has('gw-fade-unknown')")
+    assert painted(page, "fade")["unknown"] == [*page.said(), *page.said("bot")]
+    live.check()
+    page.settings()
+    page.ask("another")
+    settled(page)
+    unknown = painted(page, "fade")["unknown"]
+    assert unknown == [page.said()[0], page.said("bot")[0]]
+    assert page.tab.locator("#words-fade + .scale .unknown").is_visible()
+    assert "not recorded" in page.view("find('count').textContent")
+
+
 def test_a_word_is_chosen_by_a_click_a_selection_and_keys(page):
     page.ask("One two. Three four")
     settled(page)

@@ -40,7 +40,7 @@ def test_save_list_and_open(saved, folder, engine, finished):
     session, model, found = saved.open("first")
     assert (model, found) == ("tiny", messages)
     found = [*found, {"role": "user", "content": "more"}]
-    again = finished(engine.submit("tiny", found, Sampling(0), 5, True, session))
+    again = finished(engine.submit("tiny", found, Sampling(0), 5, False, session))
     assert again.stats.prompt_tokens_read < again.stats.prompt_tokens / 2
 
 

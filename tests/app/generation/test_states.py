@@ -1,8 +1,13 @@
 """A conversation goes on from its state: exactly, reading only what is new."""
 
+from dataclasses import replace
+
+import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_gateloop.app.generation.states import Boundary, StateCache
+from mlx_gateloop.app.page.news import shown
+from mlx_gateloop.app.page.sharing import shared_page
 
 import mlx_gateloop as gl
 from mlx_gateloop.generate import Sampling
@@ -51,11 +56,54 @@ def test_conversations_and_models_do_not_see_each_other(chat, engine, make_chat)
     assert not chat.boundaries()
 
 
-def test_the_view_begins_again_where_nothing_was_recorded(chat):
+def evicted(chat, finished):
+    chat.say("hello")
+    other = Sampling(1.0, seed=1)
+    for _ in range(chat.engine.limits.runs + 1):
+        finished(chat.engine.submit(MODEL, "x", other, 1))
+    return chat.say("more")
+
+
+def retried_without_view(chat, _):
     chat.say("hello", record=False)
-    run = chat.say("more")
-    assert run.begin == 0
-    assert run.trace.tokens == len(run.pieces) == run.stats.prompt_tokens_read + run.stats.tokens
+    del chat.messages[-1]
+    return chat.answer()
+
+
+def begun_again_after_that(chat, _):
+    chat.say("hello", record=False)
+    chat.messages.clear()
+    return chat.say("hello")
+
+
+def opened(chat, _):
+    chat.say("hello")
+    states, fingerprint = chat.boundaries(), chat.engine.models.fingerprint(MODEL)
+    for state in states:  # as conversations.file does
+        chat.engine.states.put("opened", fingerprint, replace(state, run=None))
+    chat.conversation = "opened"
+    return chat.say("more")
+
+
+@pytest.mark.parametrize("lose", [evicted, retried_without_view, begun_again_after_that, opened])
+def test_a_lost_trace_is_recorded_again_where_that_is_short(
+    make_engine, make_chat, finished, lose, model
+):
+    chat = make_chat(make_engine(runs=2), "c")
+    run = lose(chat, finished)
+    assert not run.earlier
+    ids = [piece.id for piece in run.pieces]
+    assert run.trace.tokens == len(ids) == run.stats.prompt_tokens + run.stats.tokens
+    with gl.watch.recording(model[0]) as recorder:
+        model[0](mx.array([ids]))
+    expected = recorder.trace.magnitude(0)
+    np.testing.assert_allclose(run.trace.magnitude(0), expected, atol=1e-3)
+    assert run.text == "".join(p.text for p in run.pieces[-run.stats.tokens :])
+    long = make_chat(make_engine(runs=2, reread_tokens=1), "c")
+    run = lose(long, finished)  # too long
+    assert run.stats.prompt_tokens_read < run.stats.prompt_tokens
+    assert shown(run)["unrecorded"] == len(run.earlier) > 0
+    assert "not recorded" in shared_page(run, run.trace, False, "name")["page"]
 
 
 def some_messages(n):
