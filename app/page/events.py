@@ -3,7 +3,10 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
+import gradio as gr
 from gradio.components import Component
+
+from .status import refused
 
 # Gradio's own sign of progress may stay over a chat that was busy when the event ended.
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
@@ -16,15 +19,20 @@ def stream(
     event: Callable[..., Any],
     handler: Callable[..., AsyncIterator[Any]],
     inputs: Mapping[str, Component],
-    outputs: Component | Sequence[Component],
+    outputs: Sequence[Component],
 ) -> Any:
     """Let an event of Gradio stream what a handler yields.
 
     The handler takes the inputs' values as keyword arguments; Gradio gives them by position.
+    Its complaint, a passing notice, stays in the last output, the line of figures.
     """
 
     async def by_name(*values: Any) -> AsyncIterator[Any]:
-        async for update in handler(**dict(zip(inputs, values, strict=True))):
-            yield update
+        try:
+            async for update in handler(**dict(zip(inputs, values, strict=True))):
+                yield update
+        except gr.Error as error:
+            yield *[gr.skip()] * (len(outputs) - 1), refused(error.message)
+            raise
 
     return event(by_name, list(inputs.values()), outputs, **STREAM)

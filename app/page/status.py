@@ -15,6 +15,11 @@ def described(info: ModelInfo) -> str:
     return f"{info.layers} layers of {info.channels} channels, {kind} transitions"
 
 
+def refused(complaint: str) -> str:
+    """Format a complaint, which is HTML already."""
+    return f'<div class="stats"><p>{complaint}</p></div>'
+
+
 def status(run: Run | None) -> str:
     """Format the figures of a run as HTML; nothing in it comes from a model or a visitor."""
     if run is None:

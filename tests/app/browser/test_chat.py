@@ -217,3 +217,39 @@ def test_another_model_goes_on_with_the_chat(page):
     now, whole = page.read()
     assert now == whole > page.tokens  # its state is another, so it reads all
     assert page.said() == ["for both", "go on"]
+
+
+def send(page, text):
+    page.tab.locator("#chat-box textarea").fill(text)
+    page.tab.locator("#chat-box textarea").press("Enter")
+
+
+def click_in_saved(page, button):
+    page.settings()
+    page.tab.get_by_text("Saved conversations").click()
+    page.tab.locator(button).click()
+
+
+REFUSED = {
+    "too long": lambda page: send(page, "x" * 16_001),
+    "empty": lambda page: send(page, " "),
+    "no name": lambda page: click_in_saved(page, "#save"),
+    "no choice": lambda page: click_in_saved(page, "#open"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_refusal_hides_nothing_and_says_why(page, what):
+    page.ask("the question")
+    page.finished()
+    REFUSED[what](page)
+    notice = page.tab.locator("[data-testid=toast-text]").first.inner_text()
+    page.tab.wait_for_timeout(300)  # Gradio's veil comes with the notice
+    on_top = (
+        "(() => { const element = document.querySelector('#chat [data-testid=user] .chatbot');"
+        "const box = element.getBoundingClientRect();"
+        "return element.contains(document.elementFromPoint(box.x + 5, box.y + 5)); })()"
+    )
+    assert page.tab.evaluate(on_top)
+    if not what.startswith("no "):
+        assert notice in page.tab.locator("#chat-status").inner_text()
