@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from mlx_gateloop.commands import extras
 from mlx_gateloop.commands.parser import parse
-from mlx_gateloop.errors import InputError, shortened
+from mlx_gateloop.errors import InputError, one_line, shortened
+
+NOT_COMPILED = ("Failed to compile function", "Could not load C++ shared library")  # MLX says
 
 if TYPE_CHECKING:  # it imports MLX
     from mlx_gateloop.distributed.world import World
@@ -67,8 +69,14 @@ def _users_error(error: Exception) -> str | None:
         return "this machine's memory is not enough; choose something smaller"
     if isinstance(error, ModuleNotFoundError):
         return extras.advice(error.name or "")
-    if isinstance(error, RuntimeError) and "Failed to compile function" in str(error):
+    text = str(error)
+    if isinstance(error, RuntimeError) and any(failure in text for failure in NOT_COMPILED):
         # MLX compiles into a folder of the temporary directory that all users share.
-        advice = "if its folder mlx belongs to another user, set TMPDIR to a directory of yours"
+        advice = "set TMPDIR to a directory of yours from which programs may run"
         return f"MLX cannot compile in {tempfile.gettempdir()}; {advice}"
+    if isinstance(error, RuntimeError) and "home directory" in text:
+        return "no home directory: set HOME"
+    if isinstance(error, ImportError | ValueError) and " proxy" in text:  # httpx's
+        advice = 'correct or unset ALL_PROXY, HTTP_PROXY and HTTPS_PROXY, or pip install "socksio"'
+        return f"{one_line(error)}; {advice}"
     return None

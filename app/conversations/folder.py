@@ -1,5 +1,6 @@
 """A folder of saved conversations."""
 
+import os
 import re
 from pathlib import Path
 
@@ -19,13 +20,14 @@ class ConversationFolder:
 
     def __init__(
         self,
-        folder: Path,
+        folder: str | Path,
         models: Models,
         states: StateCache,
         most: int = 200,
         most_bytes: int = 2**30,
     ) -> None:
-        self.folder, self._models, self._states = folder, models, states
+        self.folder = Path(os.path.expanduser(folder))  # noqa: PTH111 - "~" may stay
+        self._models, self._states = models, states
         self._most, self._most_bytes = most, most_bytes
 
     def names(self) -> list[str]:
@@ -37,11 +39,14 @@ class ConversationFolder:
         if not messages:
             raise InputError("There is nothing to save yet.")
         path = self._path(name)
+        if self.folder.parts[:1] == ("~",):
+            raise InputError("not saved: no home directory; start the app with --conversations DIR")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             # Or two would take the same name, or the last room.
-            with locked(self.folder, wait=True):
-                sweep(self.folder)
+            with locked(self.folder, wait=True) as held:
+                if held:
+                    sweep(self.folder)
                 most = self._room(path)
                 return file.save(path, session, model, messages, self._models, self._states, most)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import html
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ class SavedPanel:
 
     def _where(self) -> str:
         """Name the folder to a visitor, who need not know the paths of this machine."""
-        folder, home = self._folder.folder.absolute(), Path.home()
+        folder, home = self._folder.folder.absolute(), Path(os.path.expanduser("~"))  # noqa: PTH111
         return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else folder.name
 
     def open(self, name: str) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """Files and directories that are whole or not there, and directories that one process holds."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -43,6 +44,7 @@ def replacing(path: str | os.PathLike[str], keep: Path | None = None) -> Iterato
         partial.unlink(missing_ok=True)
 
 
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _STAGING = ".making-"  # the folder beside a target; no error names it
 
 
@@ -88,7 +90,9 @@ def _delete_left(target: Path) -> None:
     for place in target.parent.iterdir():
         # The random end has no hyphen: "model" does not take the folders of "model-b".
         if place.name.rpartition("-")[0] == f"{_STAGING}{target.name}":
-            with suppress(InputError, OSError), locked(place):  # in use, or another user's
+            with suppress(InputError, OSError), locked(place) as held:  # in use, or another user's
+                if not held:
+                    continue  # it may be in use
                 if (place / "before").exists() and not target.exists():
                     (place / "before").rename(target)
                 shutil.rmtree(place)
@@ -144,11 +148,12 @@ def flush_tree(directory: Path) -> None:
 
 
 @contextmanager
-def locked(directory: Path, wait: bool = False) -> Iterator[None]:
+def locked(directory: Path, wait: bool = False) -> Iterator[bool]:
     """Hold a directory that no other process, and no other thread, can hold in the meantime.
 
     The kernel locks the directory itself: no lock file, nothing for a crash to leave behind, and
     the lock stays when the directory is renamed. If it is held, `wait`, or raise InputError.
+    Yields False on a file system without locks, where nothing keeps others out.
     """
     descriptor = os.open(directory, os.O_RDONLY)
     try:
@@ -157,7 +162,12 @@ def locked(directory: Path, wait: bool = False) -> Iterator[None]:
         except BlockingIOError:
             advice = "wait until it ends, or give another directory"
             raise InputError(f"{directory}: another process is writing there; {advice}") from None
-        yield
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            yield False
+        else:
+            yield True
     finally:
         os.close(descriptor)
 

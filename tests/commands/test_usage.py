@@ -193,14 +193,24 @@ def test_memory_horizon_prints_what_it_wrote(work, capsys, monkeypatch):
     assert "leave it out" in fails(capsys, *argv, "--text", "text.txt")
 
 
-def test_a_compilation_cache_of_another_user_is_one_line(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (RuntimeError("[Compile::eval_cpu] Failed to compile function I:\n20 lines"), "TMPDIR"),
+        (RuntimeError("Could not load C++ shared library /tmp/x.so: failed to map"), "TMPDIR"),
+        (RuntimeError("Could not determine home directory."), "set HOME"),
+        (ImportError("Using SOCKS proxy, but the 'socksio' package is not installed."), "socksio"),
+        (ValueError("Unknown scheme for proxy URL URL('foo://x')"), "unset ALL_PROXY"),
+    ],
+)
+def test_a_fault_of_the_environment_is_one_line(monkeypatch, capsys, error, advice):
     def fail(*_):
-        raise RuntimeError("[Compile::eval_cpu] Failed to compile function I: ...\n20 more lines")
+        raise error
 
     monkeypatch.setattr("mlx_gateloop.bench.write_report", fail)
     assert main(["bench", "ops"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "set TMPDIR" in line
+    assert advice in line
 
 
 INTERRUPTED = """

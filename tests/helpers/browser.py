@@ -70,9 +70,9 @@ class Server:
 
 
 @contextmanager
-def served(log: Path, *arguments: object) -> Iterator[Server]:
+def served(log: Path, *arguments: object, prelude: str = "") -> Iterator[Server]:
     """Run the app within a block."""
-    server = Server(log, *arguments)
+    server = Server(log, *arguments, prelude=prelude)
     try:
         yield server
     finally:

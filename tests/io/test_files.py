@@ -1,8 +1,9 @@
+import fcntl
 import threading
 
 import pytest
 
-from mlx_gateloop.io.files import replacing
+from mlx_gateloop.io.files import NO_LOCKS, locked, replacing, staged
 
 
 def test_the_file_appears_when_the_block_ends(tmp_path):
@@ -51,3 +52,17 @@ def test_two_writers_do_not_mix(tmp_path):
         thread.join()
     assert path.read_text() in ("a" * 1000, "b" * 1000)
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("number", NO_LOCKS)
+def test_a_file_system_without_locks_can_be_written_to(tmp_path, monkeypatch, number):
+    def refuse(*_):
+        raise OSError(number, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    other = tmp_path / ".making-new-x"  # another process may be at work in it
+    other.mkdir()
+    with locked(tmp_path) as held, staged(tmp_path / "new") as new:
+        assert not held
+        new.mkdir()
+    assert {path.name for path in tmp_path.iterdir()} == {"new", other.name}
