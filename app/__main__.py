@@ -1,6 +1,7 @@
 """`gateloop app` and `python -m app`: the chat in a browser."""
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add(
         "--conversations",
         type=Path,
-        default=Path.home() / ".gateloop" / "conversations",
+        default=Path("~/.gateloop/conversations"),
         metavar="DIR",
         help="the folder of saved conversations; everyone with access to the app can open them",
     )
@@ -39,6 +40,20 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="the port to listen on; by default the first free one from 7860",
     )
     add("--share", action="store_true", help="a public link through Gradio's tunnel")
+    add(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a host name that a reverse proxy or a tunnel hands on; *.NAME for all below it",
+    )
+    add(
+        "--root-path",
+        type=_root_path,
+        default="",
+        metavar="PATH",
+        help="the app's path at a reverse proxy, such as /gateloop",
+    )
     add("--auth", metavar="USER:PASSWORD", help="ask for this password; @FILE holds it")
     add("--mcp", action="store_true", help="also serve the Model Context Protocol")
     add("--open", action="store_true", help="open the browser")
@@ -49,7 +64,7 @@ def serve(arguments: argparse.Namespace) -> None:
     """Serve until interrupted."""
     from .server import security
 
-    security.environment(arguments.allow_hub)
+    security.environment(arguments.allow_hub, arguments.share)
     from .server import launch  # Gradio reads the environment when it is imported
 
     launch.serve(arguments)
@@ -59,6 +74,13 @@ def _port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"expected 1 to 65535, got {text}")
     return int(text)
+
+
+def _root_path(text: str) -> str:
+    path = text.rstrip("/")
+    if path and not re.fullmatch(r"(/[\w.~-]+)+", path):
+        raise argparse.ArgumentTypeError(f"expected a path such as /gateloop, got {text}")
+    return path
 
 
 if __name__ == "__main__":

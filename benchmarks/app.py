@@ -40,7 +40,7 @@ START = """
 import sys, time
 from mlx_gateloop import cli
 from mlx_gateloop.app.server import security
-security.environment(False)
+security.environment(False, False)
 from mlx_gateloop.app.server import launch
 
 class Server(launch.uvicorn.Server):

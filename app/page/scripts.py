@@ -32,4 +32,5 @@ def routes() -> list[Mount]:
 
 def call(module: str, function: str, *arguments: str) -> str:
     """Return JavaScript that imports a module and calls its function with these expressions."""
-    return f"import('{URL}/{module}.js').then((m) => m.{function}({', '.join(arguments)}))"
+    url = f"new URL('.{URL}/{module}.js', document.baseURI)"  # also at a path of a reverse proxy
+    return f"import({url}).then((m) => m.{function}({', '.join(arguments)}))"

@@ -107,7 +107,7 @@ def _finite(values: npt.NDArray[np.float32]) -> list[float | None]:
 
 
 def _arrays(run: Run, trace: Trace) -> str | None:
-    """Write a run's last transitions to a file, unless it is there, and return its address."""
+    """Write a run's last transitions to a file, unless it is there; return its address."""
     done, tokens = run.done, trace.tokens  # in this order: what is done does not grow
     folder = download_folder()
     file = folder / run.id / f"{file_name(run)}{'' if done else f'-{tokens}-tokens'}.npz"
@@ -124,7 +124,7 @@ def _arrays(run: Run, trace: Trace) -> str | None:
     except OSError as error:
         LOG.warning("transitions cannot be written for download: %s", error)
         return None
-    return f"/gradio_api/file={quote(str(file))}"
+    return f"gradio_api/file={quote(str(file))}"
 
 
 def _share(run: Run, trace: Trace, with_system: int) -> dict[str, str] | None:

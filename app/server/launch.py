@@ -6,8 +6,10 @@ import logging
 import shutil
 import signal
 import socket
+import threading
 import webbrowser
 from argparse import Namespace
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,7 +18,6 @@ import uvicorn
 from fastapi import FastAPI
 from gradio.networking import setup_tunnel
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from mlx_gateloop.errors import InputError, one_line
 
@@ -35,6 +36,7 @@ from .middleware import Guard
 EMBEDDED = Path(__file__).parents[1] / "embedded_models"
 MOST_SESSIONS = 512  # tabs that the server knows; each takes 120 kB and its chat
 PORTS = range(7860, 7960)  # tried where none is given; the first is Gradio's
+CONSOLE_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")  # that Python knows
 END_SECONDS = 1  # for answers that are still sent when the server ends
 # The system's: a web font would be a request to another server.
 FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
@@ -44,7 +46,7 @@ MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
 def serve(arguments: Namespace) -> None:
     """Run the app until it is interrupted, with the arguments of `__main__`."""
     host = arguments.host.strip("[]")
-    auth = security.credentials(arguments.auth, host, arguments.share)
+    auth = security.credentials(arguments.auth, host, arguments.share, bool(arguments.allow_host))
     if arguments.mcp and find_spec("mcp") is None:
         # not "gradio[mcp]", which wants an older pydantic than we do
         raise InputError('--mcp: its package is missing; pip install "mcp>=1.21,<2"')
@@ -92,10 +94,12 @@ def _application(
         openapi_url=None,
         middleware=[
             Middleware(
-                TrustedHostMiddleware,
-                allowed_hosts=security.allowed_hosts(host, arguments.share),
+                Guard,
+                files=files,
+                hosts=security.allowed_hosts(host, arguments.share),
+                proxies=arguments.allow_host,
+                root_path=arguments.root_path,
             ),
-            Middleware(Guard, files=files),
         ],
     )
     gr.mount_gradio_app(
@@ -103,6 +107,7 @@ def _application(
         page,
         path="/",
         auth=auth,
+        root_path=arguments.root_path or None,
         mcp_server=arguments.mcp,
         app_kwargs={"routes": scripts.routes(), "middleware": [Middleware(LinkPreview)]},
         allowed_paths=[str(files)],
@@ -131,7 +136,15 @@ def _announce(page: gr.Blocks, arguments: Namespace, host: str, port: int) -> No
     if arguments.mcp:
         print(f"The Model Context Protocol is at {url}gradio_api/mcp/", flush=True)
     if arguments.open:
-        webbrowser.open(url)
+        threading.Thread(target=_open, args=(url,), daemon=True).start()
+
+
+def _open(url: str) -> None:
+    """Open a browser that has a window: one in the terminal would take it from this process."""
+    with suppress(webbrowser.Error):  # there is none
+        browser = webbrowser.get()
+        if Path(browser.name).name not in CONSOLE_BROWSERS:
+            browser.open(url)
 
 
 def _listen(host: str, port: int | None) -> socket.socket:

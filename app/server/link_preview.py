@@ -32,5 +32,5 @@ class LinkPreview:
             await send(start)
             await send({**message, "body": body})
 
-        is_page = scope["type"] == "http" and scope["path"] == "/"
+        is_page = scope["type"] == "http" and scope["path"] == f"{scope['root_path']}/"
         await self._app(scope, receive, send_renamed if is_page else send)

@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .security import is_allowed
 from .wrong_logins import WrongLogins
 
 LOG = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ OPEN = re.compile(
     r"|gradio_api/(info|openapi\.json|app_id|startup-events|component_server|cancel|reset"
     r"|queue/(join|data)|(run|call)/.+|mcp(/.+)?|file=.+))?/?"
 )
+NAME = re.compile(r"[\w.-]{1,253}", re.ASCII)
 STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)  # of JSON, or its unended beginning
 WITH_BODY = ("POST", "PUT", "PATCH")
 MOST_BYTES = 256 * 2**10  # of a request: four times a message of 16,000 characters of four bytes
@@ -47,8 +49,16 @@ FAILED = "Something went wrong inside; the server's log says what."
 class Guard:
     """Rejects what neither the page nor a program needs, and adds the headers to every answer."""
 
-    def __init__(self, app: ASGIApp, files: Path) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        files: Path,
+        hosts: Sequence[str] = ("*",),
+        proxies: Sequence[str] = (),
+        root_path: str = "",
+    ) -> None:
         self.app, self.files, self.wrong_logins = app, files, WrongLogins()
+        self.hosts, self.proxies, self.root_path = [*hosts, *proxies], proxies, root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -57,6 +67,8 @@ class Guard:
         if scope["type"] != "http":  # the server starts or ends
             await self.app(scope, receive, send)
             return
+        if scope["path"].startswith(f"{self.root_path}/"):  # some proxies leave it out
+            scope = {**scope, "path": scope["path"].removeprefix(self.root_path)}
         login, begun, ended = None, False, False
 
         async def send_checked(message: Message) -> None:
@@ -76,7 +88,9 @@ class Guard:
                 body = await _body(scope, receive)
                 receive = _again(body, receive)
                 login = _login(scope, body)
-            await self.app(scope, receive, send_checked)
+            path = self.root_path + scope["path"]  # ASGI's paths have the root's
+            full = {**scope, "root_path": self.root_path, "path": path}
+            await self.app(full, receive, send_checked)
         except HTTPException as refusal:
             answer = PlainTextResponse(refusal.detail, refusal.status_code, {"connection": "close"})
             await answer(scope, receive, send_checked)
@@ -91,13 +105,18 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         """Check the address and the site that asks; raise the answer to give instead."""
         path, headers = scope["path"], Headers(scope=scope)
+        origin, host = headers.get("origin"), headers.get("host", "")
+        if not is_allowed(host, self.hosts):
+            name = NAME.match(host)
+            advice = f"start it with --allow-host {name[0] if name else 'NAME'}"
+            raise HTTPException(400, f"This app does not know this name of its machine: {advice}.")
         _, is_file, file = path.partition("/file=")  # which may be an address of the web too
         if not OPEN.fullmatch(path) or (is_file and not file.startswith(f"{self.files}{os.sep}")):
             raise HTTPException(403, "This is closed.")
-        origin, host = headers.get("origin"), headers.get("host", "")
         site = headers.get("sec-fetch-site")  # another port of this machine is "same-site"
         linked = path != "/" and site in ("cross-site", "same-site")
-        if linked or (origin is not None and urlsplit(origin).netloc.lower() != host.lower()):
+        asking = host if origin is None else urlsplit(origin).netloc
+        if linked or not (asking.lower() == host.lower() or is_allowed(asking, self.proxies)):
             raise HTTPException(403, "Another site may not ask this.")
 
 

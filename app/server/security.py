@@ -1,17 +1,22 @@
 """Access to the app: the environment, the password and the host names."""
 
 import os
+import re
+from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
 from mlx_gateloop.errors import InputError
 
 
-def environment(allow_hub: bool) -> None:
+def environment(allow_hub: bool, share: bool) -> None:
     """Set the environment of Gradio and the hub client; call it before they are imported."""
+    online = allow_hub or share
     for name in list(os.environ):
-        # they could share the app, bind it elsewhere or allow more files
-        if name.startswith("GRADIO_") and name != "GRADIO_TEMP_DIR":
+        # Gradio's could share the app, bind it elsewhere or allow more files. Its import fails with
+        # some proxies, which only requests to other machines need.
+        is_gradios = name.startswith("GRADIO_") and name != "GRADIO_TEMP_DIR"
+        if is_gradios or (name.lower().endswith("_proxy") and not online):
             del os.environ[name]
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -28,15 +33,17 @@ def is_local(host: str) -> bool:
         return host == "localhost"
 
 
-def credentials(auth: str | None, host: str, share: bool) -> tuple[str, str] | None:
+def credentials(
+    auth: str | None, host: str, share: bool, proxied: bool = False
+) -> tuple[str, str] | None:
     """Return the user and the password of "USER:PASSWORD", or of "@FILE" that holds it.
 
     Raises:
         InputError: Others could reach the app without a password, or auth is malformed.
     """
     if auth is None:
-        if share or not is_local(host):
-            what = "--share" if share else f"--host {host}"
+        if share or proxied or not is_local(host):
+            what = "--share" if share else "--allow-host" if proxied else f"--host {host}"
             raise InputError(f"{what}: others can reach the app; add --auth USER:PASSWORD or @FILE")
         return None
     if auth.startswith("@"):
@@ -51,11 +58,23 @@ def credentials(auth: str | None, host: str, share: bool) -> tuple[str, str] | N
 
 
 def allowed_hosts(host: str, share: bool) -> list[str]:
-    """Return the Host headers to answer; any other name is a foreign site that points here."""
+    """Return the Host headers to answer, "*." for all below a name.
+
+    Any other name is a foreign site that points here.
+    """
     if host in ("0.0.0.0", "::"):  # any name may be ours; the password keeps strangers out
         return ["*"]
     public = ["*.gradio.live"] if share else []
     return [*dict.fromkeys([in_address(host), "localhost", "127.0.0.1"]), *public]
+
+
+def is_allowed(host: str, allowed: Sequence[str]) -> bool:
+    """Return True for a name that `allowed_hosts` has; a port after it does not matter."""
+    name = re.sub(r":\d*$", "", host).lower()
+    return any(
+        pattern in ("*", name) or (pattern.startswith("*.") and name.endswith(pattern[1:]))
+        for pattern in map(str.lower, allowed)
+    )
 
 
 def in_address(host: str) -> str:

@@ -1,6 +1,8 @@
 """The start and the end of the server."""
 
 import socket
+import webbrowser
+from types import SimpleNamespace
 
 import pytest
 from mlx_gateloop.app.server import launch
@@ -28,3 +30,12 @@ def test_a_busy_port_gives_way_to_the_next_one_unless_it_was_asked_for(monkeypat
 def test_a_foreign_address_is_named():
     with pytest.raises(InputError, match=r"^--host 192.0.2.1 --port 7860: .*; give another port$"):
         launch._listen("192.0.2.1", None)
+
+
+@pytest.mark.parametrize(("name", "opened"), [("firefox", True), ("/usr/bin/lynx", False)])
+def test_no_browser_takes_the_terminal(monkeypatch, name, opened):
+    asked = []
+    browser = SimpleNamespace(name=name, open=asked.append)
+    monkeypatch.setattr(webbrowser, "get", lambda: browser)
+    launch._open("http://here/")
+    assert bool(asked) == opened

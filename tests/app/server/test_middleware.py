@@ -22,6 +22,34 @@ def guarded(app=None):
     return middleware.Guard(app or PlainTextResponse("fine"), Path("/files"))
 
 
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost:7860", None, 200),
+        ("LOCALHOST", None, 200),
+        ("a.b.dev", "https://a.b.dev", 200),
+        ("localhost:7860", "https://a.b.dev", 200),  # a tunnel may change the Host
+        ("a.b.dev", "https://evil.test", 403),
+        ("localhost:7860", "http://localhost:1", 403),
+        ("evil.test", None, 400),
+        ("xb.dev", None, 400),
+        ("<b>", None, 400),
+    ],
+)
+def test_only_known_hosts_are_answered(host, origin, status):
+    guard = middleware.Guard(
+        PlainTextResponse("fine"), Path("/files"), ["localhost"], ["*.b.dev"], "/sub"
+    )
+    headers = {"host": host} | ({"origin": origin} if origin else {})
+    for path in ("/config", "/sub/config"):
+        answer = TestClient(guard).get(path, headers=headers)
+        assert answer.status_code == status
+        if status == 400:
+            assert "--allow-host" in answer.text
+            assert "<" not in answer.text
+    assert TestClient(guard).get("/sub/closed", headers={"host": "localhost"}).status_code == 403
+
+
 @pytest.fixture
 def client():
     return TestClient(guarded())

@@ -22,6 +22,8 @@ def test_others_need_a_password(host, share):
     with pytest.raises(InputError, match="--auth"):
         security.credentials(None, host, share)
     assert security.credentials("me:a:b", host, share) == ("me", "a:b")
+    with pytest.raises(InputError, match="--allow-host: others"):
+        security.credentials(None, "127.0.0.1", False, proxied=True)
 
 
 def test_a_password_from_a_file(tmp_path):
@@ -46,7 +48,11 @@ def test_hosts():
 def test_the_environment_cannot_open_the_app(monkeypatch):
     names = ("GRADIO_SHARE", "GRADIO_SERVER_NAME", "GRADIO_ALLOWED_PATHS")
     monkeypatch.setattr(os, "environ", dict.fromkeys(names, "true"))
-    security.environment(allow_hub=False)
+    monkeypatch.setitem(os.environ, "ALL_PROXY", "socks5://127.0.0.1:9")
+    security.environment(allow_hub=True, share=False)
+    assert "ALL_PROXY" in os.environ
+    security.environment(allow_hub=False, share=False)
+    assert "ALL_PROXY" not in os.environ  # nobody is asked
     assert not set(names) & set(os.environ)
     assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
     assert os.environ["HF_HUB_OFFLINE"] == "1"
