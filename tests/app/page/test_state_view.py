@@ -123,7 +123,7 @@ def test_a_file_is_written_once_and_few_are_kept(ask, run, engine, monkeypatch, 
     run.prompt = "What does `str.split` do?\n" * 9
     file = tmp_path / run.id / "tiny-What-does-str-split-do-What-does-str-split.npz"
     address = ask("arrays", run.id)
-    assert ask("arrays", run.id) == address == f"/gradio_api/file={file}"
+    assert ask("arrays", run.id) == address == f"gradio_api/file={file}"
     assert len(saved) == 1
     with np.load(file) as arrays:
         assert arrays["magnitude"].shape == (2, LONG, 3)
@@ -136,7 +136,7 @@ def test_a_file_is_written_once_and_few_are_kept(ask, run, engine, monkeypatch, 
         other = Run("tiny", prompt=f"../{number}")
         other.trace = run.trace
         engine.recorded.put(other)
-        assert ask("arrays", other.id).startswith(f"/gradio_api/file={tmp_path}/{other.id}/tiny-")
+        assert ask("arrays", other.id).startswith(f"gradio_api/file={tmp_path}/{other.id}/tiny-")
     assert len(list(tmp_path.iterdir())) == state_view.KEPT_ARRAYS
 
 
