@@ -119,7 +119,7 @@ def test_a_saved_conversation_goes_on(page):
     page.finished()
     assert page.said() == ["remember me", "and now"]
     now, whole = page.read()
-    assert now < 60 < page.tokens < whole
+    assert now == whole > page.tokens  # all is in the view
     page.open_saved()  # after a run
     page.shows(1)
     page.ask("and now")
@@ -145,7 +145,7 @@ def test_a_saved_conversation_goes_on_in_another_session(page, new_page):
     other.ask("and now")
     other.finished()
     now, whole = other.read()
-    assert now < 60 < page.tokens < whole
+    assert now == whole > page.tokens
 
 
 def test_retry_and_undo_go_back(page):

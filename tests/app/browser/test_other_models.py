@@ -129,7 +129,7 @@ def test_a_hybrid_chats_is_undone_edited_saved_and_opened(falcon):
     falcon.ask("go on")
     falcon.finished()
     now, whole = falcon.read()
-    assert now < 30 < 60 < whole
+    assert now == whole > 60  # its trace is recorded again
 
 
 def test_attention_alone_answers_and_says_that_there_is_nothing_to_see(seeded):

@@ -75,7 +75,7 @@ def test_too_long_a_text_is_refused_by_the_server(page):
     box = page.tab.locator("#chat-box textarea")
     box.fill("x" * 20_000)
     box.press("Enter")
-    page.tab.get_by_text("characters, at most").wait_for()
+    page.tab.locator("#chat-status").get_by_text("characters, at most").wait_for()
     assert page.view("run") is None
     assert len(box.input_value()) == 20_000  # nothing was cut
 

@@ -120,12 +120,12 @@ def test_retry_undo_edit_and_a_saved_chat_read_only_what_is_new(
     there = make_chat(other, id, name)
     there.messages = messages
     assert id != "c"
-    here, after = chat.say("go on", seed=5), there.say("go on", seed=5)
+    here, after = chat.say("go on", seed=5), there.say("go on", seed=5, record=False)
     assert here.text == after.text
     assert here.stats.prompt_tokens_read == after.stats.prompt_tokens_read < 80
-    assert after.begin == 0  # its view begins with the new message
     del there.messages[-3:]
-    assert there.answer(seed=2).stats.prompt_tokens_read == 1  # retry works there too
+    again = there.answer(seed=2, record=False)
+    assert again.stats.prompt_tokens_read == 1  # retry works there too
 
 
 @pytest.mark.parametrize("name", [*HYBRID, "tiny"])
