@@ -85,7 +85,7 @@ def make_model(folder: Path, layers: int, channels: int) -> None:
 
 
 class Traffic:
-    """What a page sends and receives: bytes with headers, and requests."""
+    """The traffic of a page: bytes with headers, and requests."""
 
     def __init__(self, tab: Any) -> None:
         self.bytes = self.requests = 0

@@ -61,7 +61,7 @@ def package(name: str) -> str:
 
 
 def imports(name: str) -> Iterator[str]:
-    """What a module imports: at its top, in functions, and for type checkers."""
+    """The imports of a module: at its top, in functions, and for type checkers."""
     inside = name if FILES[name].name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(FILES[name].read_text())):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""What a page has not got yet of a run: columns of a layer, texts, words and their strengths."""
+"""News of a run for a page: columns of a layer, texts, words and their strengths."""
 
 import asyncio
 import base64

@@ -108,7 +108,7 @@ class TrainConfig:
         eval_every: Steps between validations (the last step always validates).
         checkpoint_every: Steps between checkpoints (the last step always saves).
         patience: Validations without improvement before the run stops; None never stops early.
-        seed: Of the initial weights, the order of the data and dropout.
+        seed: Seed of the initial weights, the order of the data and dropout.
         initial_scale: Factor on the initial weights of the linear layers, whose variance is
             1 / inputs; 3 ** -0.5 gives the variance of PyTorch's. State transitions keep their
             start, which `model.longest_half_life` changes.

@@ -1,4 +1,4 @@
-"""What a run starts with: its model and optimizer, its step, and room for MLX's buffers."""
+"""The start of a run: its model and optimizer, its step, and MLX's cache of buffers."""
 
 import os
 from collections.abc import Iterator

@@ -73,7 +73,7 @@ from mlx_gateloop import cli
 print(cli.main({!r}))"""
 
 
-@pytest.mark.parametrize("command", ["generate --model demo --prompt a", "mlx-lm generate"])
+@pytest.mark.parametrize("command", ["app", "generate --model demo --prompt a", "mlx-lm generate"])
 def test_a_low_limit_of_open_files_is_one_line(command):
     """If mlx-lm's own import works, it leaves the limit alone: remove `check_open_files`."""
     assert "not allowed to raise maximum limit" in python(LIMIT + IMPORT)

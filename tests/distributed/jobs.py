@@ -36,7 +36,7 @@ def exchanges(world: World):
 
 
 def messages(world: World):
-    """What the other ranks say if they have another number, another model or another text."""
+    """Collect the other ranks' errors for another number, another model and another text."""
     model = nn.Linear(2, 2, bias=False)
     model.weight = mx.zeros_like(model.weight) + world.rank
     same = nn.Linear(2, 2, bias=False)

@@ -89,7 +89,7 @@ def _built(source: str, sanitized: bool, *arguments: str) -> str:
 
 
 def _cached(arguments: list[str], text: str, suffix: str) -> Path:
-    """What the compiler makes of a text, made once; safe beside other processes."""
+    """Compile a text once; safe beside other processes."""
     whole = "\0".join((str(compiler()), _runtime_text(), text, *arguments))
     whole = whole.replace(str(HERE), "")  # another checkout's are the same
     cached = _cache() / f"{hashlib.sha256(whole.encode()).hexdigest()[:24]}{suffix}"

@@ -297,3 +297,8 @@ FUNCTIONS = {
 }
 METHODS = {"_wkv7": _wkv7, "ssm_step": _mamba}
 CALLS = FUNCTIONS | METHODS
+
+
+def parts(model):
+    """Return the class and the attributes of every module by its path."""
+    return {path: (type(module), dict(vars(module))) for path, module in model.named_modules()}

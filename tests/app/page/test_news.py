@@ -1,4 +1,4 @@
-"""What a page gets of a run: all of it once, by an answer's feed or when it asks."""
+"""The news of a run reach a page once, by an answer's feed or when it asks."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""What training scripts put around a state dict: wrappers, prefixes, averages, other objects."""
+"""State dicts as training scripts save them: wrappers, prefixes, averages, other objects."""
 
 import argparse
 import collections
