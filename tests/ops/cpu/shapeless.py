@@ -6,9 +6,8 @@ number of cases and a seed.
 """
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 from hypothesis import HealthCheck, given, seed, settings
@@ -32,25 +31,18 @@ class Call(NamedTuple):
 
 
 def operator(
-    form: int,
-    is_complex: bool,
-    has_h0: bool,
-    has_mask: bool,
-    reverse: bool,
-    heads: str,
-    dtype: mx.Dtype,
+    form: int, is_complex: bool, has_h0: bool, has_mask: bool, reverse: bool, gates: str, dtype: Any
 ) -> Call:
     """The operator with q, k, v and gates of a type.
 
-    `heads` is the last axis of the transitions, empty if it is max-headed.
+    `gates` is the last axis of the transitions, empty if it is max-headed.
     """
     present = [True] * 4 + [is_complex, has_h0, has_mask]
-    keys, values, gates, state = ["BLD"] * 3 + [f"B{1 + is_complex}D"]
-    called = native.gate_loop
-    if heads:
-        keys, values, gates, state = "BLHK", "BLHV", "BLH" + heads, f"B{1 + is_complex}HKV"
-        called = native.gate_loop_heads
-    shapes = [keys, keys, values, gates, gates, state, "mBL"]
+    heads, values = ("BLHK", "BLHV") if gates else ("BLD", "BLD")
+    state = f"B{1 + is_complex}HKV" if gates else f"B{1 + is_complex}D"
+    gates = f"BLH{gates}" if gates else "BLD"
+    shapes = [heads, heads, values, gates, gates, state, "mBL"]
+    called = native.gate_loop if values == "BLD" else native.gate_loop_heads
 
     def function(*arrays: mx.array) -> list[mx.array]:
         cast = 4 + is_complex
@@ -60,21 +52,20 @@ def operator(
         return [y.astype(mx.float32), last]
 
     inputs = tuple(shape for shape, there in zip(shapes, present, strict=True) if there)
-    name = f"gate_loop{(form, is_complex, has_h0, has_mask, reverse, heads, dtype)}"
+    name = f"gate_loop{(form, is_complex, has_h0, has_mask, reverse, gates, dtype)}"
     return Call(name, function, inputs, (values, state))
 
 
 def scan(planes_a: int, planes_x: int, has_h0: bool, reverse: bool) -> Call:
-    planes = max(planes_a, planes_x)
+    planes, both = max(planes_a, planes_x), planes_a + planes_x
 
     def function(*arrays: mx.array) -> list[mx.array]:
-        a, x = list(arrays[:planes_a]), list(arrays[planes_a : planes_a + planes_x])
-        h0 = list(arrays[planes_a + planes_x :])
-        return list(native.linear_scan(a, x, h0, reverse=reverse))
+        a, x, h0 = arrays[:planes_a], arrays[planes_a:both], arrays[both:]
+        return list(native.linear_scan(list(a), list(x), list(h0), reverse=reverse))
 
     start = ("BD",) * planes if has_h0 else ()
     name = f"linear_scan{(planes_a, planes_x, has_h0, reverse)}"
-    return Call(name, function, ("BLD",) * (planes_a + planes_x) + start, ("BLD",) * planes)
+    return Call(name, function, ("BLD",) * both + start, ("BLD",) * planes)
 
 
 def relative(parts: int, width: str, has_mask: bool) -> Call:
@@ -88,56 +79,32 @@ def relative(parts: int, width: str, has_mask: bool) -> Call:
     return Call(f"relative{(parts, width, has_mask)}", function, inputs, ("BHDV",))
 
 
-def pointwise(name: str) -> Call:
-    return Call(name, lambda x: [getattr(native, name)(x)], ("BLD",), ("BLD",))
-
-
+OTHERS = [
+    Call(name, lambda x, name=name: [getattr(native, name)(x)], ("BLD",), ("BLD",))
+    for name in ("gelu", "silu", "sigmoid")
+]
 # One array is weight and bias: the gradient would not read another bias.
-NORM = Call("layer_norm", lambda x, w: [native.layer_norm(x, w, w, 1e-5)], ("BLD", "D"), ("BLD",))
-LOSS = Call("cross_entropy", lambda *x: [native.cross_entropy(*x)], ("BLD", "tBL"), ("BL",))
+norm = lambda x, w: [native.layer_norm(x, w, w, 1e-5)]  # noqa: E731
+OTHERS.append(Call("layer_norm", norm, ("BLD", "D"), ("BLD",)))
+loss = lambda *x: [native.cross_entropy(*x)]  # noqa: E731
+OTHERS.append(Call("cross_entropy", loss, ("BLD", "tBL"), ("BL",)))
 
 
-def is_float(shape: str) -> bool:
-    return shape[0] not in "mt"
-
-
-def varying(call: Call) -> list[int]:
-    """The places of the float inputs, which derivatives are of."""
-    return [i for i, shape in enumerate(call.inputs) if is_float(shape)]
-
-
-def of_floats(call: Call, inputs: Sequence[mx.array]) -> Callable[..., list[mx.array]]:
-    """The call as a function of its float inputs alone."""
-
-    def function(*floats: mx.array) -> list[mx.array]:
-        changed = dict(zip(varying(call), floats, strict=True))
-        return call.function(*(changed.get(i, x) for i, x in enumerate(inputs)))
-
-    return function
-
-
-def gradient(call: Call) -> Call:
-    """The gradients of the float32 inputs, of the inputs and then those of the outputs."""
-    count, places = len(call.inputs), varying(call)
+def derivative(call: Call, transform: Callable[..., Any]) -> Call:
+    """mx.vjp or mx.jvp by the float inputs: of the inputs, then cotangents or tangents."""
+    count = len(call.inputs)
+    places = [i for i, shape in enumerate(call.inputs) if shape[0] not in "mt"]
 
     def function(*arrays: mx.array) -> list[mx.array]:
-        floats = [arrays[i] for i in places]
-        return mx.vjp(of_floats(call, arrays[:count]), floats, list(arrays[count:]))[1]
+        def of_floats(*floats: mx.array) -> list[mx.array]:
+            changed = dict(zip(places, floats, strict=True))
+            return call.function(*(changed.get(i, x) for i, x in enumerate(arrays[:count])))
 
-    outputs = tuple(call.inputs[i] for i in places)
-    return Call(f"gradient of {call.name}", function, call.inputs + call.outputs, outputs)
+        return transform(of_floats, [arrays[i] for i in places], list(arrays[count:]))[1]
 
-
-def tangent(call: Call) -> Call:
-    """The tangents of the outputs, of the inputs and then their tangents (of floats alone)."""
-    count, places = len(call.inputs), varying(call)
-
-    def function(*arrays: mx.array) -> list[mx.array]:
-        floats = [arrays[i] for i in places]
-        return mx.jvp(of_floats(call, arrays[:count]), floats, list(arrays[count:]))[1]
-
-    tangents = tuple(call.inputs[i] for i in places)
-    return Call(f"tangent of {call.name}", function, call.inputs + tangents, call.outputs)
+    floats = tuple(call.inputs[i] for i in places)
+    more, outputs = (call.outputs, floats) if transform is mx.vjp else (floats, call.outputs)
+    return Call(f"{transform.__name__} of {call.name}", function, call.inputs + more, outputs)
 
 
 def mapped(call: Call) -> Call:
@@ -150,36 +117,27 @@ def mapped(call: Call) -> Call:
     return Call(f"vmap of {call.name}", mx.vmap(call.function), inputs, outputs)
 
 
-FIRST = [lambda call: call, gradient, tangent, mapped]
-ORDERS = [lambda c, f=f, g=g: g(f(c)) for f in FIRST[:3] for g in FIRST]
-flags = partial(st.tuples, st.booleans(), st.booleans(), st.booleans())
+FIRST = [lambda c: c, lambda c: derivative(c, mx.vjp), lambda c: derivative(c, mx.jvp)]
+ORDERS = [lambda c, f=f, g=g: g(f(c)) for f in FIRST for g in [*FIRST, mapped]]
+flag = st.booleans()
+types = st.sampled_from([mx.float32, mx.float16, mx.bfloat16])
 CALLS = st.one_of(
-    st.builds(
-        operator,
-        st.integers(0, 2),
-        *[st.booleans()] * 4,
-        st.sampled_from(["", "K", "1"]),
-        st.sampled_from([mx.float32, mx.float16, mx.bfloat16]),
-    ),
-    st.builds(relative, st.integers(0, 2), st.sampled_from("K1"), st.booleans()),
-    st.builds(scan, st.integers(1, 2), st.integers(1, 2), st.booleans(), st.booleans()),
-    st.sampled_from([*map(pointwise, ("gelu", "silu", "sigmoid")), NORM, LOSS]),
+    st.builds(operator, st.integers(0, 2), *[flag] * 4, st.sampled_from(["", "K", "1"]), types),
+    st.builds(relative, st.integers(0, 2), st.sampled_from("K1"), flag),
+    st.builds(scan, st.integers(1, 2), st.integers(1, 2), flag, flag),
+    st.sampled_from(OTHERS),
 )
 # No axis of one: in a shapeless compile MLX's own x.sum(-1) ends the process there.
 SMALL = st.sampled_from([2, 3, 5])
 LENGTH, WIDTH = st.sampled_from([2, 3, 40, 2000]), st.sampled_from([2, 70])
-SIZES = st.fixed_dictionaries(
-    {"L": LENGTH, "D": WIDTH, **dict.fromkeys("BHKVN", SMALL)},
-)
+SIZES = st.fixed_dictionaries({"L": LENGTH, "D": WIDTH, **dict.fromkeys("BHKVN", SMALL)})
 
 
 def array(shape: str, sizes: Sizes) -> mx.array:
     """An array for a shape's letters and digits: normal numbers, True for "m", 0 for "t"."""
     lengths = [sizes.get(c) or int(c) for c in shape if c not in "mt"]
-    if shape[0] == "t":
-        return mx.zeros(lengths, mx.int64)
-    if shape[0] == "m":
-        return mx.full(lengths, True)
+    if shape[0] in "mt":
+        return mx.full(lengths, True) if shape[0] == "m" else mx.zeros(lengths, mx.int64)
     return 0.5 * mx.random.normal(lengths, key=mx.random.key(1))
 
 
@@ -197,26 +155,22 @@ def check(call: Call, order: Callable[[Call], Call], at: tuple[Sizes, ...], capt
     """Trace at the first sizes, call at the second; captured inputs (bits) keep the first."""
     call = order(call)
     print(call.name, *at, bin(captured), flush=True)  # if the process ends, this case ended it
-    kept = [bool(captured >> i & 1) for i in range(len(call.inputs))]
     first, second = ([array(shape, sizes) for shape in call.inputs] for sizes in at)
     mx.eval(first, second)
+    places = [i for i in range(len(first)) if not captured >> i & 1]
 
     def function(*passed: mx.array) -> list[mx.array]:
-        left = iter(passed)
-        return list(
-            call.function(*(x if keep else next(left) for x, keep in zip(first, kept, strict=True)))
-        )
+        given = dict(zip(places, passed, strict=True))
+        return list(call.function(*(given.get(i, x) for i, x in enumerate(first))))
 
-    passed = [[x for x, keep in zip(xs, kept, strict=True) if not keep] for xs in (first, second)]
+    if not places:
+        return
+    passed, others = ([xs[i] for i in places] for xs in (first, second))
     compiled = mx.compile(function, shapeless=True)
-    if not passed[0]:
+    assert result(function, passed) is not None, "the case itself is wrong"
+    if result(compiled, passed) is None or (got := result(compiled, others)) is None:
         return
-    assert result(function, passed[0]) is not None, "the case itself is wrong"
-    if result(compiled, passed[0]) is None:
-        return
-    got, want = result(compiled, passed[1]), result(function, passed[1])
-    if got is None:
-        return
+    want = result(function, others)
     assert want is not None, "inputs that do not fit are taken"
     for x, right in zip(got, want, strict=True):
         assert x.shape == right.shape
