@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from harness import cuda_kernel, nvrtc, sass
+from harness import nvrtc, sass
 from harness import recorded as watch
-from harness.variants import HEADS, VARIANTS, composed, composed_heads, heads_plans, launch
+from harness.platforms import OBSERVED
+from harness.variants import HEADS, VARIANTS, cuda_texts, heads_plans, launch, launch_heads
 from mlx_gateloop.ops.gpu.launch_config import Plan
 
 Key = tuple[str, str, str, str, str]  # kernel, variant, S, R, join
@@ -38,9 +39,9 @@ are there those of a step, the loops in a tile once; a tile of the gradient has 
 
 def counted(case: Any, plan: Plan, edit: Callable[[str], str] = str) -> Counted:
     """The kernels of a variant: the row's first cells, instructions of a tile, steps, the rest."""
-    for kernel, call in composed("cuda", cuda_kernel, case.values[0], WHOLE, plan):
-        compiled = nvrtc.compiled(edit(kernel.composed(call)), ARCHITECTURE)
-        name, join = kernel.text.name.removeprefix("gateloop_"), "fold" if plan.fold else "scan"
+    for name, text in cuda_texts(launch, case.values[0], WHOLE, plan):
+        compiled = nvrtc.compiled(edit(text), ARCHITECTURE)
+        name, join = name.removeprefix("gateloop_"), "fold" if plan.fold else "scan"
         key = name, str(case.id), str(plan.segments), str(plan.steps), join
         yield key, sass.each_tile(compiled.cubin), plan.steps, compiled
 
@@ -49,25 +50,20 @@ def counted_heads(case: Any, tasks: Collection[str] = ()) -> Counted:
     """The same of a variant with heads, for each task or these."""
     variant = case.values[0][0]
     plans = heads_plans(variant.is_complex, 16)
-    found = composed_heads("cuda", cuda_kernel, case.values[0], 16)
-    for (task, plan), (kernel, call) in zip(plans.items(), found, strict=True):
+    found = cuda_texts(launch_heads, case.values[0], 16)
+    for (task, plan), (_, text) in zip(plans.items(), found, strict=True):
         if tasks and task not in tasks:
             continue
-        compiled = nvrtc.compiled(kernel.composed(call), ARCHITECTURE)
-        steps = plan.steps(task)
+        compiled, steps = nvrtc.compiled(text, ARCHITECTURE), plan.steps(task)
         key = f"heads, {task}", str(case.id), str(plan.segments), str(steps), ""
-        yield (
-            key,
-            sass.each_tile(compiled.cubin),
-            steps * (4 if task == "backward" else 1),
-            compiled,
-        )
+        counted = steps * (4 if task == "backward" else 1)
+        yield key, sass.each_tile(compiled.cubin), counted, compiled
 
 
 def rows(case: Any, plan: Plan) -> Iterator[tuple[object, ...]]:
     """The rows of a variant in the table."""
     with watch() as launches:
-        launch("cuda", cuda_kernel, case.values[0], WHOLE, plan)
+        launch(OBSERVED["cuda"], case.values[0], WHOLE, plan)
     kernels = counted(case, plan)
     for (key, tile, steps, found), done in zip(kernels, launches, strict=True):
         moved = sum((*done.read.values(), *done.written.values())) / prod(WHOLE)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -12,14 +13,13 @@ import numpy as np
 import pytest
 
 from harness import toolchain
-from harness.compose import Call, Text, compose_cuda, compose_metal
+from harness.compose import Call, Text
 from harness.translate import cpu_source
 
 SHARED_LIMITS = {"metal": 32 * 1024, "cuda": 48 * 1024}
 MOST_THREADS = 1024
 MOST_BLOCKS = 65_535  # of CUDA, in y and z
 _ONE_LAUNCH = threading.Lock()  # the fibers' scheduler is a global
-NOT_SET, SET = 1, 2  # what an output holds before a launch; an input has 0
 
 
 class KernelFault(RuntimeError):
@@ -74,14 +74,13 @@ class _Array(ctypes.Structure):
 class _Launch(ctypes.Structure):
     _fields_ = (
         ("arrays", ctypes.POINTER(_Array)),
-        ("unset", ctypes.POINTER(ctypes.c_uint8)),
+        ("outputs", ctypes.POINTER(ctypes.c_uint8)),
         ("unwritten", ctypes.POINTER(ctypes.c_uint64)),
         ("sizes", ctypes.POINTER(ctypes.c_uint32)),
         ("kernel", ctypes.c_void_p),
         ("n", ctypes.c_uint32),
         ("grid", ctypes.c_uint32 * 3),
         ("group", ctypes.c_uint32 * 3),
-        ("seed", ctypes.c_uint64),
         ("shared_limit", ctypes.c_uint64),
         ("shared_bytes", ctypes.c_uint64),
         ("errors", ctypes.c_char_p),
@@ -95,12 +94,11 @@ class Kernel:
     Args:
         platform: "metal" or "cuda".
         text: The kernel's text.
-        seed: Of the order in which threads and threadgroups run.
         sanitized: Give it plain pointers, for the sanitizers to watch, and watch nothing else.
     """
 
-    def __init__(self, platform: str, text: Text, seed: int, sanitized: bool) -> None:
-        self.platform, self.text, self.seed, self.sanitized = platform, text, seed, sanitized
+    def __init__(self, platform: str, text: Text, sanitized: bool) -> None:
+        self.platform, self.text, self.sanitized = platform, text, sanitized
 
     def __call__(self, inputs: Sequence[Any], **options: Any) -> list[mx.array]:
         """The outputs. Like MLX's kernels this has no rule of its own for vjp, jvp and vmap."""
@@ -111,10 +109,6 @@ class Kernel:
             getattr(operator, rule)(_missing(rule))
         return list(operator(*(x if isinstance(x, mx.array) else mx.array(x) for x in inputs)))
 
-    def composed(self, call: Call) -> str:
-        """The text as MLX composes it."""
-        return (compose_metal if self.platform == "metal" else compose_cuda)(self.text, call)
-
     def _run(
         self,
         inputs: Sequence[mx.array],
@@ -123,45 +117,34 @@ class Kernel:
         threadgroup: Sequence[int],
         output_shapes: Sequence[Sequence[int]],
         output_dtypes: Sequence[mx.Dtype],
-        template: Sequence[tuple[str, Any]] | None = None,
-        init_value: float | None = None,
-        verbose: bool = False,
-        stream: Any = None,
+        template: Sequence[tuple[str, Any]] = (),
     ) -> list[mx.array]:
         if np.prod(threadgroup) > MOST_THREADS:
             raise KernelFault(f"a threadgroup has {MOST_THREADS} threads at most")
-        call = Call(inputs, output_dtypes, list(template or []))
-        if verbose:
-            print(self.composed(call))
-        source = cpu_source(
-            self.platform, self.text, call, not self.sanitized, toolchain.preprocess
-        )
+        call = Call(inputs, output_dtypes, template)
+        observed = not self.sanitized
+        source = cpu_source(self.platform, self.text, call, observed, toolchain.preprocess)
         kernel = toolchain.kernel(source, self.sanitized)
-        arrays: list[tuple[str, np.ndarray, int]] = []
+        arrays: list[tuple[str, np.ndarray]] = []
+        shapes = self.text.shapes(inputs)
         for name, array in zip(self.text.inputs, inputs, strict=True):
-            arrays.append((name, _to_numpy(array), 0))
-            for what in self.text.shape_names(name, array):
-                arrays.append((f"{name}_{what}", _shape_array(what, array), 0))
-        first_output = len(arrays)
-        for name, shape, dtype in zip(self.text.outputs, output_shapes, output_dtypes, strict=True):
-            if init_value is None:
-                poison = np.full(int(np.prod(shape)) * dtype.size, 0xFF, np.uint8)
-                arrays.append((name, poison.view(_numpy_type(dtype)), NOT_SET))
-            else:
-                arrays.append((name, _to_numpy(mx.full(shape, init_value, dtype)), SET))
-        self._launch(kernel, arrays, grid, threadgroup)
-        outputs = arrays[first_output:]
-        return [
-            mx.array(array.reshape(shape)).view(dtype)
-            for (_, array, _), shape, dtype in zip(
-                outputs, output_shapes, output_dtypes, strict=True
-            )
-        ]
+            arrays.append((name, _to_numpy(array)))
+            if name in shapes:
+                arrays.append((f"{name}_shape", np.array(array.shape, np.int32)))
+        outputs = []
+        for shape, dtype in zip(output_shapes, output_dtypes, strict=True):
+            poison = np.full(int(np.prod(shape)) * dtype.size, 0xFF, np.uint8)
+            outputs.append(poison.view(_numpy_type(dtype)))
+        named = zip(self.text.outputs, outputs, strict=True)
+        self._launch(kernel, [*arrays, *named], len(arrays), grid, threadgroup)
+        found = zip(outputs, output_shapes, output_dtypes, strict=True)
+        return [mx.array(array.reshape(shape)).view(dtype) for array, shape, dtype in found]
 
     def _launch(
         self,
         kernel: Any,
-        arrays: list[tuple[str, np.ndarray, int]],
+        arrays: list[tuple[str, np.ndarray]],
+        first_output: int,
         grid: Sequence[int],
         threadgroup: Sequence[int],
     ) -> None:
@@ -173,21 +156,18 @@ class Kernel:
         whole = [-(-n // size) * size for n, size in zip(grid, group, strict=True)]
         n, errors = len(arrays), ctypes.create_string_buffer(4096)
         observed = (_Array * n)(
-            *(_Array(a.ctypes.data, a.nbytes, name.encode()) for name, a, _ in arrays)
+            *(_Array(a.ctypes.data, a.nbytes, name.encode()) for name, a in arrays)
         )
-        # Numbers of an atomic output are touched out of our sight.
-        unset = [0 if self.text.atomic else state for _, _, state in arrays]
         unwritten = (ctypes.c_uint64 * n)()
         arguments = _Launch(
             observed,
-            (ctypes.c_uint8 * n)(*unset),
+            (ctypes.c_uint8 * n)(*(i >= first_output for i in range(n))),
             unwritten,
-            (ctypes.c_uint32 * n)(*(a.itemsize for _, a, _ in arrays)),
+            (ctypes.c_uint32 * n)(*(a.itemsize for _, a in arrays)),
             ctypes.cast(kernel, ctypes.c_void_p),
             n,
             (ctypes.c_uint32 * 3)(*(grid if self.platform == "metal" else whole)),
             (ctypes.c_uint32 * 3)(*group),
-            self.seed,
             SHARED_LIMITS[self.platform],
             0,
             ctypes.cast(errors, ctypes.c_char_p),
@@ -200,7 +180,7 @@ class Kernel:
         inputs_outputs = {*self.text.inputs, *self.text.outputs}  # shapes are no device arrays
         seen = {
             name: (observed[i].read, observed[i].written, unwritten[i])
-            for i, (name, _, _) in enumerate(arrays)
+            for i, (name, _) in enumerate(arrays)
             if name in inputs_outputs
         }
         read, written, missing = ({n: s[i] for n, s in seen.items()} for i in range(3))
@@ -209,37 +189,21 @@ class Kernel:
             launches.append(done)
 
 
-def metal_kernel(
+def _kernel(
+    platform: str,
     name: str,
     input_names: Sequence[str],
     output_names: Sequence[str],
     source: str,
     header: str = "",
-    ensure_row_contiguous: bool = True,
-    atomic_outputs: bool = False,
     *,
-    seed: int = 0,
     sanitized: bool = False,
 ) -> Kernel:
-    """As `mx.fast.metal_kernel`; inputs are always row-contiguous."""
-    text = Text(name, input_names, output_names, source, header, atomic_outputs)
-    return Kernel("metal", text, seed, sanitized)
+    """As MLX's own; inputs are row-contiguous, and shared memory is not dynamic."""
+    return Kernel(platform, Text(name, input_names, output_names, source, header), sanitized)
 
 
-def cuda_kernel(
-    name: str,
-    input_names: Sequence[str],
-    output_names: Sequence[str],
-    source: str,
-    header: str = "",
-    ensure_row_contiguous: bool = True,
-    *,
-    seed: int = 0,
-    sanitized: bool = False,
-) -> Kernel:
-    """As `mx.fast.cuda_kernel`, without dynamic shared memory; inputs are row-contiguous."""
-    text = Text(name, input_names, output_names, source, header, False)
-    return Kernel("cuda", text, seed, sanitized)
+metal_kernel, cuda_kernel = partial(_kernel, "metal"), partial(_kernel, "cuda")
 
 
 def _missing(rule: str) -> Any:
@@ -257,9 +221,3 @@ def _numpy_type(dtype: mx.Dtype) -> Any:
 def _to_numpy(array: mx.array) -> np.ndarray:
     array = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
     return np.array(array, copy=True, order="C").reshape(-1)
-
-
-def _shape_array(what: str, array: mx.array) -> np.ndarray:
-    if what == "strides":
-        return np.cumprod([1, *array.shape[:0:-1]], dtype=np.int64)[::-1].copy()
-    return np.array(array.shape if what == "shape" else [array.ndim], np.int32)

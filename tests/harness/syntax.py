@@ -4,8 +4,6 @@ import re
 from importlib.util import find_spec
 
 from harness import toolchain
-from harness.compose import Call
-from harness.kernel import Kernel
 
 OPTIONS = ("-std=c++17", "--target=x86_64-linux-gnu", "-nostdinc", "-Wall", "-Wextra")
 OPTIONS += ("-Wconversion", "-Wdouble-promotion", "-Wno-unknown-attributes")
@@ -18,11 +16,11 @@ def absence() -> str | None:
     return toolchain.no_compiler() if find_spec("clang") else "libclang is not installed"
 
 
-def complaints(kernel: Kernel, call: Call) -> list[str]:
-    """The errors and warnings of clang."""
+def complaints(text: str) -> list[str]:
+    """The errors and warnings of clang about a kernel as MLX composes it."""
     from clang.cindex import Diagnostic, Index
 
-    text = toolchain.preprocess(kernel.composed(call))
+    text = toolchain.preprocess(text)
     # Where clang differs: it wants no attributes of its own here, and what is in an address space
     # must be static.
     text = re.sub(r"template \[\[host_name[^\]]*\]\] \[\[kernel\]\]", "template", text)

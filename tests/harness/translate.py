@@ -4,17 +4,14 @@ import re
 from collections.abc import Callable
 from itertools import count
 
-from harness.compose import (
-    ATTRIBUTES,
-    CUDA_TYPES,
-    METAL_TYPES,
-    SHAPE_TYPES,
-    Call,
-    Text,
-    instance,
-    parameters,
-)
+from harness.compose import CUDA_TYPES, METAL_TYPES, Call, Text, instance, parameters
 
+# MLX makes a parameter of each position of a thread that the source names.
+POSITIONS = {
+    "thread_index_in_simdgroup": "uint",
+    **dict.fromkeys(("thread_position_in_grid", "thread_position_in_threadgroup"), "uint3"),
+    **dict.fromkeys(("threadgroup_position_in_grid", "threadgroups_per_grid"), "uint3"),
+}
 KEYWORDS = {"metal": "threadgroup", "cuda": "__shared__"}
 DECLARATION = r"\b{}\s+([\w:]+(?:<[^;<>]*>)?)\s+(\w+[^;*()=]*);"
 
@@ -52,13 +49,14 @@ def cpu_source(
 
     for name, array in zip(text.inputs, call.inputs, strict=True):
         add(f"const {types[array.dtype]}", name, platform == "metal" and array.ndim == 0)
-        for what in text.shape_names(name, array):
-            add(f"const {SHAPE_TYPES[what]}", f"{name}_{what}", what == "ndim")
+        if name in text.shapes(call.inputs):
+            add("const int", f"{name}_shape")
     for name, dtype in zip(text.outputs, call.output_dtypes, strict=True):
-        add(f"atomic<{types[dtype]}>" if text.atomic else types[dtype], name)
+        add(types[dtype], name)
     if platform == "metal":
-        formal += [f"{ATTRIBUTES[name]} {name}" for name in text.attributes()]
-        actual += [f"position.{name}" for name in text.attributes()]
+        named = [name for name in POSITIONS if name in text.source]
+        formal += [f"{POSITIONS[name]} {name}" for name in named]
+        actual += [f"position.{name}" for name in named]
 
     own = re.sub(r"(?m)^\s*#\s*include\s*<metal_\w+>.*$", "", text.header)
     undone = "#undef __global__\n" if platform == "cuda" else ""

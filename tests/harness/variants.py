@@ -6,7 +6,8 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from harness import Call, Kernel
+from harness.compose import Call, Text, compose_cuda
+from harness.mlx_text import mlx_text
 from mlx_gateloop.ops.gpu.heads import Trial
 from mlx_gateloop.ops.gpu.heads_kernels import TASKS, HeadsPlan, Task
 from mlx_gateloop.ops.gpu.kernels import Kernels, Variant
@@ -53,13 +54,7 @@ def composing(see: Callable[..., None]) -> Callable[..., list[mx.array]]:
     return call
 
 
-def launch(
-    platform: str,
-    factory: Callable[..., Any],
-    case: tuple,
-    shape: tuple,
-    plan: Plan = MANY,
-) -> None:
+def launch(kernels: Kernels, case: tuple, shape: tuple, plan: Plan = MANY) -> None:
     """Calls the three kernels of a variant once."""
     variant, dtype, gate_dtype = case
     B, _, D = shape
@@ -67,45 +62,40 @@ def launch(
     state = mx.zeros((B, variant.planes, D))
     x = dict.fromkeys(("q", "k", "v", "dy", "dz"), steps) | {"first": gates, "second": gates}
     x |= {"mask": mx.ones(shape[:2], mx.bool_), "h0": state, "dh1": state}
-    kernels = Kernels(platform, factory)
     x |= kernels.aggregate(variant, plan, x, adjoint=True)
     states = kernels.forward(variant, plan, x)["states"]
     kernels.backward(variant, plan, x | {"states": states})
 
 
-def launch_heads(
-    platform: str, factory: Callable[..., Any], case: tuple, segments: int = 8
-) -> None:
+def launch_heads(kernels: Kernels, case: tuple, segments: int = 8) -> None:
     """Calls each task of a variant with heads once, on zeros."""
     variant, *types = case
     for task, plan in heads_plans(variant.is_complex, segments).items():
-        Trial(Kernels(platform, factory), task, variant, plan, tuple(types))(plan.segments)
+        Trial(kernels, task, variant, plan, tuple(types))(plan.segments)
 
 
-def composed_heads(
-    platform: str, make: Callable[..., Kernel], case: tuple, segments: int = 8
-) -> list[tuple[Kernel, Call]]:
-    """The tasks of a variant with heads, with the types they are called with."""
-    return _seen(make, lambda factory: launch_heads(platform, factory, case, segments))
-
-
-def composed(
-    platform: str, make: Callable[..., Kernel], case: tuple, shape: tuple, plan: Plan = MANY
-) -> list[tuple[Kernel, Call]]:
-    """The three kernels of a variant with the types they are called with."""
-    return _seen(make, lambda factory: launch(platform, factory, case, shape, plan))
-
-
-def _seen(make: Callable[..., Kernel], run: Callable[..., None]) -> list[tuple[Kernel, Call]]:
+def cuda_texts(run: Callable[..., None], *arguments: Any) -> list[tuple[str, str]]:
+    """The names and texts of the CUDA kernels that `run` calls."""
     found = []
 
-    def factory(**text: Any) -> Any:
-        kernel = make(**text)
+    def factory(name: str, **parts: Any) -> Any:
+        text = Text(name, *(parts[n] for n in ("input_names", "output_names", "source", "header")))
 
         def see(inputs: Any, output_dtypes: Any, template: Any, **_: Any) -> None:
-            found.append((kernel, Call(inputs, output_dtypes, template)))
+            found.append((name, compose_cuda(text, Call(inputs, output_dtypes, template))))
 
         return composing(see)
 
-    run(factory)
+    run(Kernels("cuda", factory), *arguments)
+    return found
+
+
+def metal_texts(run: Callable[..., None], *arguments: Any) -> list[str]:
+    """The texts of the Metal kernels that `run` calls, from MLX itself."""
+    found: list[str] = []
+
+    def factory(**kernel: Any) -> Any:
+        return composing(lambda **call: found.append(mlx_text(kernel, **call)))
+
+    run(Kernels("metal", factory), *arguments)
     return found

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
-from helpers.reference import Case, as_numpy, error, forward, gradients, to_planes
+from helpers.reference import Case, as_numpy, error, forward, gradients, inputs, to_planes
 
 from mlx_gateloop.ops.transition import Transition
 
@@ -22,8 +22,8 @@ def with_gates(
     turn: float = 1,
     closed: float = 0,
     seed: int = 1,
-) -> tuple[Case, Arrays, Arrays]:
-    """The case with gates of that form, their one or two arrays, and the gradients by these.
+) -> tuple[Case, Arrays, Callable[[np.ndarray], Arrays]]:
+    """The case with gates of that form, their arrays, and the gradients by these of one by a.
 
     Args:
         case: The case; a "cartesian" form keeps its transitions, the others draw new ones.
@@ -34,7 +34,7 @@ def with_gates(
         closed: The share of the gates whose magnitude is 0 in float32.
         seed: Of the new gates.
     """
-    is_complex = np.iscomplexobj(case.a)
+    count = 2 if np.iscomplexobj(case.a) else 1
     rng = np.random.default_rng(seed)
 
     def values(x: np.ndarray) -> np.ndarray:
@@ -42,31 +42,35 @@ def with_gates(
 
     if form == "cartesian":
         first, second = values(case.a.real), values(case.a.imag)
-        case = replace(case, a=first + 1j * second if is_complex else first)
-        by_first, by_second = (da := gradients(case)["a"]).real, da.imag
+        a = first + 1j * second
     else:
         first = values(rng.normal(size=case.a.shape) + shift)
         first = first if form == "sigmoid" else -np.abs(first)
         first[rng.uniform(size=first.shape) < closed] = -200
         second = values(turn * rng.normal(size=case.a.shape))
         size = 1 / (1 + np.exp(-first)) if form == "sigmoid" else np.exp(first)
-        case = replace(case, a=size * np.exp(1j * second) if is_complex else size)
-        by_log = gradients(case)["a"] * np.conj(case.a)
-        by_first, by_second = by_log.real * (1 - size if form == "sigmoid" else 1), by_log.imag
-    count = 2 if is_complex else 1
-    return case, [first, second][:count], [by_first, by_second][:count]
+        a = size * np.exp(1j * second) if count == 2 else size
+
+    def by_gates(da: np.ndarray) -> Arrays:
+        if form != "cartesian":
+            da = da * np.conj(a)  # by log a
+        slope = 1 - size if form == "sigmoid" else 1
+        return [da.real * slope, da.imag][:count]
+
+    return replace(case, a=a if count == 2 else a.real), [first, second][:count], by_gates
 
 
 def check(
     operator: Callable[..., tuple[mx.array, mx.array]],
     case: Case,
-    form: str,
+    form: str = "sigmoid",
     dtype: mx.Dtype = mx.float32,
     gate_dtype: mx.Dtype = mx.float32,
     cancels: bool = False,
     rounding: float = ROUNDING[mx.float32],
+    by: float = 2e-6,
     **options: float,
-) -> tuple[mx.array, mx.array]:
+) -> None:
     """Compare y, the last state and every gradient with the reference, to the dtype's rounding.
 
     Args:
@@ -78,10 +82,8 @@ def check(
         cancels: True if all of a result may have cancelled: an error is then relative to the size
             of a sum of as many products of size 1.
         rounding: Largest relative error of y and the last state in float32.
+        by: Largest relative error of a gradient in float32.
         options: As in `with_gates`.
-
-    Returns:
-        y and the last state.
     """
     case, gates, by_gates = with_gates(case, form, gate_dtype, **options)
     inner = (..., 0) if case.max_headed else ...
@@ -89,28 +91,26 @@ def check(
     def array(x: np.ndarray, dtype: mx.Dtype = mx.float32) -> mx.array:
         return mx.array(x[inner].astype(np.float32)).astype(dtype)
 
-    def state(x: np.ndarray) -> mx.array:
-        return to_planes(x[..., 0, 0] if case.max_headed else x)
-
-    arrays = [array(x, dtype) for x in (case.q, case.k, case.v)]
-    arrays += [array(x, gate_dtype) for x in gates] + [state(case.h0)]
+    q, k, v, _, h0 = inputs(case, dtype)
+    arrays = [q, k, v, *(array(x, gate_dtype) for x in gates), h0]
     mask = None if case.mask.all() else mx.array(case.mask.copy())
 
     def outputs(q: mx.array, k: mx.array, v: mx.array, *rest: mx.array) -> list[mx.array]:
         a = Transition(form, *rest[:-1])
         return list(operator(q, k, v, a, rest[-1], mask=mask, reverse=case.reverse))
 
-    (y, h), found = mx.vjp(outputs, arrays, [array(case.dy, dtype), state(case.dh)])
+    cotangents = [array(case.dy, dtype), to_planes(case.dh).reshape(h0.shape)]
+    (y, h), found = mx.vjp(outputs, arrays, cotangents)
     K, V, shared = case.q.shape[-1], case.v.shape[-1], case.q.shape[-1] // case.a.shape[-1]
     summed = [V, V, K, *[V * shared] * len(gates), 1]
     least = [n**0.5 if cancels else 1e-30 for n in (K, *summed)]
     want_y, want_h, _ = forward(case)
     want = gradients(case)
-    assert y.dtype == dtype
+    assert (y.dtype, y.shape, h.dtype, h.shape) == (dtype, v.shape, mx.float32, h0.shape)
     assert error(y, want_y, least[0]) <= max(rounding, ROUNDING[dtype])
     assert error(h, as_numpy(to_planes(want_h)), least[-1]) <= rounding
-    wanted = [want["q"], want["k"], want["v"], *by_gates, as_numpy(to_planes(want["h0"]))]
+    wanted = [want["q"], want["k"], want["v"], *by_gates(want["a"])]
+    wanted.append(as_numpy(to_planes(want["h0"])))
     for x, gradient, w, size in zip(arrays, found, wanted, least[1:], strict=True):
         assert gradient.dtype == x.dtype
-        assert error(gradient, w, size) <= max(2e-6, ROUNDING[x.dtype])
-    return y, h
+        assert error(gradient, w, size) <= max(by, ROUNDING[x.dtype])

@@ -123,6 +123,21 @@ def to_planes(x: np.ndarray) -> mx.array:
     return mx.array(np.stack(planes, 1).astype(np.float32))
 
 
+def inputs(case: Case, dtype: mx.Dtype = mx.float32) -> list[mx.array]:
+    """q, k and v of a type, a and h0, as the operator takes them."""
+    kind = np.complex64 if np.iscomplexobj(case.a) else np.float32
+    arrays = [mx.array(x.astype(np.float32)).astype(dtype) for x in (case.q, case.k, case.v)]
+    arrays.append(mx.array(case.a.astype(kind)))
+    h0 = to_planes(case.h0)
+    if case.max_headed:
+        arrays, h0 = [x[..., 0] for x in arrays], h0[..., 0, 0]
+    return [*arrays, h0]
+
+
+def normal(*shape: int, key: int = 0) -> mx.array:
+    return mx.random.normal(shape, key=mx.random.key(key))
+
+
 def as_numpy(x: mx.array) -> np.ndarray:
     return np.array(x.astype(mx.float32) if x.dtype != mx.complex64 else x)
 

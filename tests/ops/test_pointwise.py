@@ -8,7 +8,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 from helpers.memory import peak_memory
-from helpers.reference import as_numpy, error, needs_native
+from helpers.reference import as_numpy, error, needs_native, normal
 
 from mlx_gateloop.ops import pointwise
 from mlx_gateloop.ops.cpu import why_missing
@@ -17,9 +17,12 @@ MLX = {"gelu": nn.gelu, "silu": nn.silu, "sigmoid": mx.sigmoid}
 GRID = np.concatenate([np.linspace(-13, 13, 4001), np.linspace(-2, 2, 4001)]).astype(np.float32)
 
 
-def exact(name):
+FAR = np.linspace(-110, -60, 5001).astype(np.float32)
+
+
+def exact(name, x):
     """The function and its derivative in float64, without cancellation."""
-    x = GRID.astype(np.float64)
+    x = x.astype(np.float64)
     e = np.exp(-np.abs(x))
     s, rest = np.where(x < 0, e, 1) / (1 + e), np.where(x > 0, e, 1) / (1 + e)
     phi = 0.5 * np.array([math.erfc(-value / math.sqrt(2)) for value in x])
@@ -37,29 +40,18 @@ def units(got, want, least=0.0):
     return np.max(np.abs(as_numpy(got).astype(np.float64) - want) / np.spacing(size))
 
 
+# At -91 the sigmoid has 18 bits left, and 91 times it is a normal number again.
 @needs_native
-@pytest.mark.parametrize("name", MLX)
-def test_a_few_units_in_the_last_place(name):
-    function, x = getattr(pointwise, name), mx.array(GRID)
-    value, slope = exact(name)
+@pytest.mark.parametrize(
+    ("name", "x"), [*((name, GRID) for name in MLX), ("silu", FAR), ("sigmoid", FAR)]
+)
+def test_a_few_units_in_the_last_place(name, x):
+    function, (value, slope) = getattr(pointwise, name), exact(name, x)
     with mx.stream(mx.cpu):
-        assert units(function(x), value) < 4
-        derivative = mx.grad(lambda x: function(x).sum())(x)
+        assert units(function(mx.array(x)), value) < 4
+        derivative = mx.grad(lambda x: function(x).sum())(mx.array(x))
         # gelu' and silu' cross zero as sums of terms of 1/4: no nearer than these are rounded
-        assert units(derivative, slope, 0 if name == "sigmoid" else 0.25) < 5
-
-
-@needs_native
-def test_silu_is_exact_where_the_sigmoid_is_subnormal():
-    """At -91 the sigmoid has 18 bits left, and 91 times it is a normal number again."""
-    x = np.linspace(-110, -60, 5001).astype(np.float32)
-    wide = x.astype(np.float64)
-    e = np.exp(wide)
-    with mx.stream(mx.cpu):
-        assert units(pointwise.silu(mx.array(x)), wide * e) < 4
-        assert units(pointwise.sigmoid(mx.array(x)), e) < 4
-        slope = mx.grad(lambda x: pointwise.silu(x).sum())(mx.array(x))
-        assert units(slope, e * (1 + wide)) < 5
+        assert units(derivative, slope, 0 if name == "sigmoid" or x is FAR else 0.25) < 5
 
 
 @needs_native
@@ -78,8 +70,7 @@ def test_gelu_where_nothing_is_left_of_it_or_all():
 @pytest.mark.parametrize("name", MLX)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 5, 7), (70000,)])
 def test_any_shape_equals_mlx(name, shape):
-    x = mx.random.normal(shape, key=mx.random.key(1))
-    dy = mx.random.normal(shape, key=mx.random.key(2))
+    x, dy = normal(*shape, key=1), normal(*shape, key=2)
     function, mlx = getattr(pointwise, name), MLX[name]
     assert error(function(x), as_numpy(mlx(x))) < 2e-6
     for got, want in zip(mx.vjp(function, [x], [dy])[1], mx.vjp(mlx, [x], [dy])[1], strict=True):
@@ -89,7 +80,7 @@ def test_any_shape_equals_mlx(name, shape):
 @pytest.mark.parametrize("name", MLX)
 def test_transformations(name):
     function, mlx = getattr(pointwise, name), MLX[name]
-    x = mx.random.normal((3, 4), key=mx.random.key(3))
+    x = normal(3, 4, key=3)
 
     def slope(f):
         return mx.vmap(mx.vmap(mx.grad(f)))
@@ -105,104 +96,78 @@ def test_transformations(name):
 
 @pytest.mark.parametrize("name", MLX)
 def test_not_a_number_and_infinity(name):
-    x = mx.array([mx.nan, mx.inf, 1.0])
-    y = getattr(pointwise, name)(x)
-    assert mx.isnan(y[0]).item()
+    y = getattr(pointwise, name)(mx.array([mx.nan, mx.inf, 1.0]))
+    assert mx.isnan(y).tolist() == [True, False, False]
     assert y[1].item() == (1 if name == "sigmoid" else math.inf)
-    assert not mx.isnan(y[2]).item()
 
 
 @pytest.mark.parametrize("name", MLX)
-@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
-def test_half_precision_comes_back(name, dtype):
-    x = mx.random.normal((50,), key=mx.random.key(4)).astype(dtype)
-    y = getattr(pointwise, name)(x)
-    assert y.dtype == dtype
-    assert error(y, as_numpy(MLX[name](x.astype(mx.float32)))) < 2**-8
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float64], ids=str)
+def test_other_types_come_back(name, dtype):
+    with mx.stream(mx.cpu):
+        x = normal(50, key=4).astype(dtype)
+        wide = x if dtype == mx.float64 else x.astype(mx.float32)
+        y, want = getattr(pointwise, name)(x), MLX[name](wide)
+        assert y.dtype == dtype
+        assert mx.array_equal(y, want) if x is wide else error(y, as_numpy(want)) < 2**-8
 
 
 def layer_norm(x, weight, bias):
     return pointwise.layer_norm(x, weight, bias, 1e-5)
 
 
-def mlx_layer_norm(x, weight, bias):
-    return mx.fast.layer_norm(x, weight, bias, 1e-5)
+def plain_layer_norm(x, weight, bias):
+    rest = x - x.mean(-1, keepdims=True)
+    return rest * mx.rsqrt(rest.square().mean(-1, keepdims=True) + 1e-5) * weight + bias
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 3, 33), (300, 64), (0, 4)])
-def test_layer_norm_equals_mlx(shape):
-    keys = mx.random.split(mx.random.key(5), 4)
-    x, dy = (mx.random.normal(shape, key=key) + 1 for key in keys[:2])
-    weight, bias = (mx.random.normal(shape[-1:], key=key) for key in keys[2:])
+def test_layer_norm_equals_its_definition(shape):
+    x, dy = normal(*shape) + 1, normal(*shape, key=1) + 1
+    weight, bias = normal(*shape[-1:], key=2), normal(*shape[-1:], key=3)
     got_y, got = mx.vjp(layer_norm, [x, weight, bias], [dy])
-    want_y, want = mx.vjp(mlx_layer_norm, [x, weight, bias], [dy])
+    want_y, want = mx.vjp(plain_layer_norm, [x, weight, bias], [dy])
     for g, w in zip([*got_y, *got], [*want_y, *want], strict=True):
         assert error(g, as_numpy(w)) < 1e-5
 
 
-def test_layer_norm_under_transformations():
-    keys = mx.random.split(mx.random.key(6), 3)
-    x, weight, bias = (mx.random.normal((3, 4, 8), key=key) for key in keys)
+@needs_native
+@pytest.mark.parametrize("axis", [None, 0], ids=["one weight", "a weight each"])
+def test_a_mapped_layer_norm_is_one_operation(axis):
+    """Not one for each element of the mapped axis, 64 here, of weights or of their gradient."""
+    x, bias = normal(64, 5, 8), normal(8, key=2)
+    weight = normal(8, key=1) if axis is None else normal(64, 8, key=1)
 
-    w, b = weight[0, 0], bias[0, 0]
-    assert mx.array_equal(
-        mx.vmap(layer_norm, in_axes=(0, None, None))(x, w, b), layer_norm(x, w, b)
-    )
-    by_row = mx.vmap(layer_norm, in_axes=(0, 0, None))(x[0], weight[0], b)
-    want = mx.stack([layer_norm(x[0, i], weight[0, i], b) for i in range(4)])
-    assert mx.array_equal(by_row, want)
+    def mapped(f):
+        slopes = mx.grad(lambda x, w, b: f(x, w, b).square().sum(), (0, 1, 2))
+        y, found = (mx.vmap(g, in_axes=(0, axis, None))(x, weight, bias) for g in (f, slopes))
+        return [y, *found]
 
-    def by_weight(f):
-        return mx.grad(lambda w, x: f(x, w, b).square().sum())
-
-    per_sample = mx.vmap(by_weight(layer_norm), in_axes=(None, 0))(w, x)
-    for i, got in enumerate(per_sample):
-        assert error(got, as_numpy(by_weight(mlx_layer_norm)(w, x[i]))) < 1e-5
-
-    def curvature(f):
-        def slope(x):
-            return mx.grad(lambda x: f(x, w, b).square().sum())(x)[..., 0].sum()
-
-        return mx.grad(slope)(x)
-
-    assert error(curvature(layer_norm), as_numpy(curvature(plain_layer_norm))) < 1e-4
+    with mx.stream(mx.cpu):
+        found, graph = mapped(layer_norm), io.StringIO()
+        mx.export_to_dot(graph, *found[1:])
+        assert graph.getvalue().count("GateLoopLayerNorm") <= 4
+        for got, want in zip(found, mapped(plain_layer_norm), strict=True):
+            assert error(got, as_numpy(want)) < 1e-5
 
 
 @needs_native
-def test_a_mapped_layer_norm_is_one_operation():
-    """Not one for each element of the mapped axis, 64 here, of weights or of their gradient."""
-    keys = mx.random.split(mx.random.key(9), 3)
-    x, weight = (mx.random.normal((64, 5, 8), key=key) for key in keys[:2])
-    bias = mx.random.normal((8,), key=keys[2])
+def test_layer_norm_mapped_twice_or_over_nothing_and_its_curvature():
+    x, weight, bias = normal(3, 5, 8), normal(3, 5, 8, key=1), normal(8, key=2)
 
-    def slopes(f, argnums):
-        return mx.grad(lambda x, w, b: f(x, w, b).square().sum(), argnums)
+    def slope(f, by):
+        return mx.grad(lambda x, w: f(x, w, bias).square().sum(), argnums=by)
 
-    def mapped(f, axes):
-        return mx.vmap(slopes(f, (0, 1, 2)), in_axes=axes)
+    def curvature(f):
+        return mx.grad(lambda x: slope(f, 0)(x, bias)[..., 0].sum())(x)
 
     with mx.stream(mx.cpu):
-        for w, axis in ((weight[0, 0], None), (weight[:, 0], 0)):
-            got = mapped(layer_norm, (0, axis, None))(x, w, bias)
-            graph = io.StringIO()
-            mx.export_to_dot(graph, *got)
-            assert graph.getvalue().count("GateLoopLayerNorm") <= 4
-            want = mapped(plain_layer_norm, (0, axis, None))(x, w, bias)
-            for g, expected in zip(got, want, strict=True):
-                assert error(g, as_numpy(expected)) < 1e-5
-        twice = mx.vmap(mx.vmap(layer_norm, in_axes=(0, 0, None)), in_axes=(0, 0, None))
-        assert error(twice(x, weight, bias), as_numpy(plain_layer_norm(x, weight, bias))) < 1e-5
-        rows = mx.vmap(mx.vmap(layer_norm, in_axes=(0, 0, None)), in_axes=(0, None, None))
-        assert (
-            error(rows(x, weight[0], bias), as_numpy(plain_layer_norm(x, weight[0], bias))) < 1e-5
-        )
-        none = mx.vmap(slopes(layer_norm, 1), in_axes=(0, None, None))(x[:0], bias, bias)
-        assert none.shape == (0, 8)
-
-
-def plain_layer_norm(x, weight, bias):
-    rest = x - x.mean(-1, keepdims=True)
-    return rest * mx.rsqrt(rest.square().mean(-1, keepdims=True) + 1e-5) * weight + bias
+        rows = mx.vmap(layer_norm, in_axes=(0, 0, None))
+        for w, axis in ((weight, 0), (weight[0], None)):
+            got = mx.vmap(rows, in_axes=(0, axis, None))(x, w, bias)
+            assert error(got, as_numpy(plain_layer_norm(x, w, bias))) < 1e-5
+        assert mx.vmap(slope(layer_norm, 1), in_axes=(0, None))(x[:0], bias).shape == (0, 8)
+        assert error(curvature(layer_norm), as_numpy(curvature(plain_layer_norm))) < 1e-4
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (5, 3), (2, 6, 40), (64, 1000)])
@@ -228,7 +193,7 @@ def test_cross_entropy_equals_float64(shape):
 
 
 def test_cross_entropy_under_transformations():
-    logits = mx.random.normal((3, 4, 6), key=mx.random.key(7))
+    logits = normal(3, 4, 6)
     targets = mx.random.randint(0, 6, (3, 4), key=mx.random.key(8))
 
     def mlx(logits, targets):
@@ -256,7 +221,7 @@ def test_targets_of_any_integer_type(dtype, has_native, monkeypatch):
     """More classes than an 8-bit type counts, as in a vocabulary."""
     if not has_native:
         monkeypatch.setattr(pointwise, "extension_on_cpu", lambda: None)
-    logits = mx.random.normal((7, 40_000), key=mx.random.key(9))
+    logits = normal(7, 40_000)
     targets = mx.array([0, 3, 17, 5, 126, 127, 2])
 
     def slope(targets):
@@ -265,12 +230,6 @@ def test_targets_of_any_integer_type(dtype, has_native, monkeypatch):
     want = pointwise.cross_entropy(logits, targets)
     assert mx.array_equal(pointwise.cross_entropy(logits, targets.astype(dtype)), want)
     assert mx.array_equal(slope(targets.astype(dtype)), slope(targets))
-
-
-def test_the_likeliest_class_as_target():
-    logits = mx.random.normal((4, 300), key=mx.random.key(9))
-    losses = pointwise.cross_entropy(logits, mx.argmax(logits, axis=-1))
-    assert error(losses, as_numpy(mx.logsumexp(logits, axis=-1) - logits.max(-1))) < 1e-6
 
 
 @needs_native
@@ -285,19 +244,6 @@ def test_a_target_outside_the_vocabulary_gives_nan_there_alone():
             most = mx.array(np.array([np.iinfo(dtype).max, 1], dtype))
             losses = pointwise.cross_entropy(mx.zeros((2, 4)), most)
             assert mx.isnan(losses).tolist() == [True, False]
-
-
-def test_targets_that_do_not_fit_are_named():
-    for targets in (mx.zeros((3, 4)), mx.zeros((2,), mx.int32), mx.zeros((3,))):
-        with pytest.raises(ValueError, match=r"targets: expected integers of shape \(3,\)"):
-            pointwise.cross_entropy(mx.zeros((3, 4)), targets)
-
-
-@pytest.mark.parametrize("name", MLX)
-def test_double_precision_stays_double(name):
-    with mx.stream(mx.cpu):
-        x = mx.array([0.1, 1.0], mx.float64)
-        assert mx.array_equal(getattr(pointwise, name)(x), MLX[name](x))
 
 
 def test_infinite_logits_rule_a_class_out():

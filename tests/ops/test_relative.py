@@ -1,75 +1,222 @@
-"""Softmax attention with relative positions against sums in float64."""
+"""Softmax attention with relative positions, of MLX's operations and of the C++ extension."""
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.reference import as_numpy, error, needs_native, normal
 
-from mlx_gateloop.ops.relative import relative_attention
+from mlx_gateloop.ops.cpu import extension
+from mlx_gateloop.ops.relative import composed, relative_attention
 
-HEADS, SIZE = 2, 3
-
-
-def case(length, width, parts, phases=3.0, seed=0):
-    """q, k, v and the logarithms of transitions, `[B, H, L, ...]`."""
-    rng = np.random.default_rng(seed)
-    q, k, v = rng.normal(size=(3, 2, HEADS, length, SIZE)).astype(np.float32)
-    decay = -rng.exponential(0.1, size=(2, HEADS, length, width)).astype(np.float32)
-    phase = rng.uniform(-phases, phases, size=decay.shape).astype(np.float32)
-    return q, k, v, [decay, phase][:parts]
+SIZE = 3
+FORMS = [(0, 1), (1, 1), (1, SIZE), (2, 1), (2, SIZE)]  # planes of a transition, and their number
+both = pytest.mark.parametrize(
+    "attend", [composed, pytest.param(relative_attention, marks=needs_native)]
+)
 
 
-def exact(q, k, v, log, last=None):
-    q, k, v, *log = (x.astype(np.float64) for x in (q, k, v, *log))
-    sums = np.cumsum(log[0] + 1j * log[1] if len(log) == 2 else log[0], axis=2)
-    y = []
-    for n in range(q.shape[2] - (last or q.shape[2]), q.shape[2]):
-        positions = np.exp(sums[:, :, n : n + 1] - sums[:, :, : n + 1])
-        scores = np.real(q[:, :, n : n + 1] * k[:, :, : n + 1] * positions).sum(-1)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
-        y.append((weights[..., None] * v[:, :, : n + 1]).sum(2))
-    return np.stack(y, axis=2)
+def case(parts, width, *, length=37, last=None, batch=2, heads=2, phases=3.0, resets=()):
+    """q, keys with logarithms of transitions, and v."""
+    rng = np.random.default_rng(length + 10 * parts + width)
+    shape = (batch, heads, length)
+    q, k, v = (rng.normal(size=(*shape, n)) for n in (SIZE, SIZE, 5))
+    decay = -rng.exponential(0.1, (*shape, width))
+    phase = rng.uniform(-phases, phases, decay.shape)
+    decay[:, :, list(resets)] = -300
+    keys = np.concatenate([k, *[decay, phase][:parts]], axis=-1)
+    return [mx.array(x.astype(np.float32)) for x in (q[:, :, length - (last or length) :], keys, v)]
 
 
-def attend(q, k, v, log, last=None):
-    q = q if last is None else q[:, :, -last:]
-    keys = mx.array(np.concatenate([k, *log], axis=-1))
-    return np.array(relative_attention(mx.array(q), keys, mx.array(v), len(log), None))
+def permitted(length, last, heads=1, batch=2):
+    """A causal mask that hides two tokens in five, and all of them from the first query."""
+    rng = np.random.default_rng(7)
+    mask = rng.random((batch, heads, last, length)) < 0.6
+    mask &= np.tri(last, length, length - last, dtype=bool)
+    mask[:, :, 0] = False
+    return mx.array(mask)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("width", [1, SIZE])
-@pytest.mark.parametrize("length", [1, 15, 16, 50])
-def test_equals_the_sums(length, width, parts):
-    q, k, v, log = case(length, width, parts)
-    np.testing.assert_allclose(attend(q, k, v, log), exact(q, k, v, log), atol=1e-5)
+def exact(q, keys, v, parts, mask=None):
+    """The sums in complex128; NaN where a query sees no token."""
+    q, keys, v = (np.array(x).astype(np.float64) for x in (q, keys, v))
+    (rows, size), length = q.shape[2:], keys.shape[2]
+    logs = np.split(keys[..., size:], parts, -1) if parts else [np.zeros((*keys.shape[:3], 1))]
+    log = logs[0] + (1j * logs[1] if parts == 2 else 0)
+    y = np.full((*q.shape[:3], v.shape[-1]), np.nan)
+    for i in range(rows):
+        n = length - rows + i
+        after = np.concatenate([log[:, :, 1 : n + 1], 0 * log[:, :, :1]], 2)
+        sums = np.cumsum(after[:, :, ::-1], 2)[:, :, ::-1]
+        scores = (q[:, :, i : i + 1] * keys[:, :, : n + 1, :size] * np.exp(sums).real).sum(-1)
+        seen = np.ones(scores.shape, bool)
+        if mask is not None:
+            seen = np.broadcast_to(np.array(mask)[:, :, i, : n + 1], scores.shape)
+        weights = np.where(seen, np.exp(scores - scores.max(-1, keepdims=True)), 0)
+        with np.errstate(invalid="ignore"):
+            weights = weights / weights.sum(-1, keepdims=True)
+        y[:, :, i] = np.einsum("bhm,bhmv->bhv", weights, v[:, :, : n + 1])
+    return y
 
 
-@pytest.mark.parametrize("last", [1, 7, 40])
-def test_the_last_queries_are_those_of_all(last):
-    case_ = case(50, SIZE, 2)
-    np.testing.assert_allclose(attend(*case_, last=last), attend(*case_)[:, :, -last:], atol=1e-5)
+def weigh(y):
+    return normal(*y.shape, key=5)
+
+
+def gradients(attend, arrays, parts, mask=None, skip=0):
+    """Those of q, keys and v of the outputs, each with a weight, after the first `skip`."""
+
+    def loss(*arrays):
+        y = attend(*arrays, parts, mask)
+        return (y * weigh(y))[:, :, skip:].sum()
+
+    return mx.grad(loss, argnums=(0, 1, 2))(*arrays)
+
+
+def slopes(arrays, parts, mask=None, skip=0, step=1e-6):
+    """The gradients along one random direction of each array, by differences in float64."""
+    weights = as_numpy(weigh(composed(*arrays, parts, mask)))[:, :, skip:]
+    found = []
+    for i, x in enumerate(arrays):
+        direction = np.random.default_rng(i).normal(size=x.shape)
+        ends = []
+        for sign in (1, -1):
+            moved = [np.array(a).astype(np.float64) for a in arrays]
+            moved[i] = moved[i] + sign * step * direction
+            ends.append((exact(*moved, parts, mask)[:, :, skip:] * weights).sum())
+        found.append((direction, (ends[0] - ends[1]) / (2 * step)))
+    return found
+
+
+@pytest.mark.parametrize(("parts", "width"), FORMS)
+@pytest.mark.parametrize(("masked", "last"), [(0, 37), (1, 20), (2, 37), (2, 1)])
+@both
+def test_the_sums_and_their_gradients(attend, parts, width, masked, last):
+    arrays = case(parts, width, last=last, resets=(9, 25))
+    mask = permitted(37, last, masked) if masked else None
+    skip = 1 if masked else 0  # the first query sees no token
+    y = as_numpy(attend(*arrays, parts, mask))[:, :, skip:]
+    np.testing.assert_allclose(y, exact(*arrays, parts, mask)[:, :, skip:], atol=2e-6)
+    got = gradients(attend, arrays, parts, mask, skip)
+    for x, (direction, slope) in zip(got, slopes(arrays, parts, mask, skip), strict=True):
+        assert mx.all(mx.isfinite(x))
+        assert abs((as_numpy(x) * direction).sum() - slope) < 2e-4
+    for x, want in zip(got, gradients(composed, arrays, parts, mask, skip), strict=True):
+        np.testing.assert_allclose(np.array(x), np.array(want), atol=2e-5)
 
 
 @pytest.mark.parametrize("phases", [0.1, 3.0, 40.0])
-def test_phases_keep_their_digits_over_thousands_of_tokens(phases):
+@both
+def test_phases_keep_their_digits_over_thousands_of_tokens(attend, phases):
     """A float32 sum of all of them would have lost three digits and more."""
-    q, k, v, log = case(4096, SIZE, 2, phases)
-    log[0] *= 1e-3
-    log[1] = np.abs(log[1])
-    got = attend(q, k, v, log, last=8)
-    np.testing.assert_allclose(got, exact(q, k, v, log, last=8), atol=2e-4)
+    q, keys, v = case(2, SIZE, length=4096, last=8, phases=phases)
+    k, decay, phase = mx.split(keys, 3, -1)
+    keys = mx.concatenate([k, 1e-3 * decay, mx.abs(phase)], -1)
+    y = attend(q, keys, v, 2, None)
+    np.testing.assert_allclose(as_numpy(y), exact(q, keys, v, 2), atol=2e-4)
 
 
-def test_a_token_that_forgets_everything_leaves_only_itself():
-    """A decay that underflows gives scores of 0 before it, and no NaN in the gradient."""
-    q, k, v, log = case(40, SIZE, 1)
-    log[0][:, :, 20] = -300
-    np.testing.assert_allclose(attend(q, k, v, log), exact(q, k, v, log), atol=1e-5)
-    arrays = [mx.array(x) for x in (q, np.concatenate([k, *log], axis=-1), v)]
+@needs_native
+@pytest.mark.parametrize("parts", [0, 1, 2])
+def test_a_query_that_sees_no_token_gives_zeros(parts):
+    arrays, mask = case(parts, 1), permitted(37, 37)
+    assert not relative_attention(*arrays, parts, mask)[:, :, 0].any()
+    for x in gradients(relative_attention, arrays, parts, mask):
+        assert mx.isfinite(x).all()
 
-    def loss(q, keys, v):
-        return (relative_attention(q, keys, v, 1, None) ** 2).sum()
 
-    for gradient in mx.grad(loss, argnums=(0, 1, 2))(*arrays):
-        assert mx.all(mx.isfinite(gradient)).item()
+@pytest.mark.parametrize(
+    ("batch", "length", "last"), [(0, 5, 5), (2, 0, 0), (2, 1, 1), (2, 16, 16), (2, 17, 0)]
+)
+@both
+def test_empty_and_short(attend, batch, length, last):
+    q, keys, v = case(2, SIZE, length=length, batch=batch)
+    arrays = [q[:, :, length - last :], keys, v]
+    y = attend(*arrays, 2, None)
+    assert y.shape == (batch, 2, last, 5)
+    if y.size:
+        np.testing.assert_allclose(np.array(y), exact(*arrays, 2), atol=2e-6)
+    got = gradients(attend, arrays, 2)
+    assert [x.shape for x in got] == [x.shape for x in arrays]
+    if not last:
+        assert not any(x.any() for x in got)
+
+
+@needs_native
+@pytest.mark.parametrize("width", [1, SIZE])
+def test_the_gradient_of_a_transition_is_no_difference_of_large_sums(width):
+    """Of tokens that forget nearly all, it is e^-20 times the scores' and still has digits."""
+    q, keys, v = case(1, width)
+    keys = mx.concatenate([keys[..., :SIZE], mx.full((*keys.shape[:3], width), -20.0)], -1)
+    got, want = (gradients(f, [q, keys, v], 1)[1] for f in (relative_attention, composed))
+    assert error(got[..., SIZE:], as_numpy(want[..., SIZE:])) < 1e-5
+    assert not got[:, :, 0, SIZE:].any()  # nothing comes before the first token
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
+def test_half_types_are_widened(dtype):
+    arrays = [x.astype(dtype) for x in case(2, SIZE)]
+    wide = [x.astype(mx.float32) for x in arrays]
+
+    def rounded(*arrays):
+        return relative_attention(*arrays).astype(dtype).astype(mx.float32)
+
+    y = relative_attention(*arrays, 2, None)
+    assert (y.dtype, mx.array_equal(y, rounded(*wide, 2, None))) == (dtype, True)
+    for got, want in zip(gradients(rounded, arrays, 2), gradients(rounded, wide, 2), strict=True):
+        assert mx.array_equal(got, want.astype(dtype))
+
+
+@needs_native
+def test_threads_compilation_and_layout_change_no_bit():
+    arrays = case(2, SIZE, length=70, heads=3)
+    got = gradients(relative_attention, arrays, 2)
+    compiled = mx.compile(lambda *xs: gradients(relative_attention, xs, 2))(*arrays)
+    turned = [mx.contiguous(x.transpose(3, 2, 1, 0)).transpose(3, 2, 1, 0) for x in arrays]
+    for others in (compiled, gradients(relative_attention, turned, 2)):
+        for x, same in zip(got, others, strict=True):
+            assert mx.array_equal(x, same)
+    one = relative_attention(*(x[1:, 2:] for x in arrays), 2, None)
+    assert mx.array_equal(one, relative_attention(*arrays, 2, None)[1:, 2:])
+
+
+@needs_native
+@pytest.mark.parametrize(("parts", "width"), FORMS)
+def test_second_derivatives_and_vmap(parts, width):
+    arrays, mask = case(parts, width, length=19, last=18), permitted(19, 18)
+
+    def seconds(function):
+        def along(*arrays):
+            slopes = gradients(function, arrays, parts, mask, 1)
+            return sum((x.square()).sum() for x in slopes)
+
+        return mx.grad(along, argnums=(0, 1, 2))(*arrays)
+
+    for got, want in zip(seconds(relative_attention), seconds(composed), strict=True):
+        assert error(got, as_numpy(want)) < 1e-5
+
+    def attend(q, keys, v):
+        return relative_attention(q, keys, v, parts, mask)
+
+    pairs = [mx.stack([x, 0.5 * x]) for x in arrays]
+    for i, y in enumerate(mx.vmap(attend)(*pairs)):
+        assert mx.array_equal(y, attend(*(x[i] for x in pairs)))
+    (y,), (moved,) = mx.jvp(lambda *a: [attend(*a)], arrays, arrays)
+    (_,), (want,) = mx.jvp(lambda *a: [composed(*a, parts, mask)], arrays, arrays)
+    assert mx.array_equal(y, attend(*arrays))
+    np.testing.assert_allclose(np.array(moved)[:, :, 1:], np.array(want)[:, :, 1:], atol=2e-5)
+
+
+@needs_native
+def test_a_wrong_call_raises_before_it_reads():
+    call, (q, keys, v) = extension().relative_attention, case(2, SIZE)
+    wrong = [(q[:1], keys, v), (q, keys[..., 1:], v), (q, keys[:, :, 1:], v), (q, keys, v[:, 1:])]
+    for arrays in wrong:
+        with pytest.raises(ValueError, match="keys are"):
+            call(*arrays, parts=2)
+    with pytest.raises(ValueError, match="mask is"):
+        call(q, keys, v, mx.ones((2, 1, 37, 36), mx.bool_), parts=2)
+    with pytest.raises(ValueError, match="float32"):
+        call(q.astype(mx.float16), keys, v, parts=2)
+    with pytest.raises(ValueError, match="parts"):
+        call(q, keys, v, parts=3)

@@ -117,34 +117,5 @@ T select(T a, T b, bool condition) {
   return condition ? b : a;
 }
 
-// One fiber runs at a time: atomic needs no more than a plain operation.
-enum memory_order { memory_order_relaxed };
-template <class T>
-struct atomic {
-  T value;
-};
-typedef atomic<uint> atomic_uint;
-typedef atomic<int> atomic_int;
-template <class T>
-T atomic_load_explicit(const atomic<T>* x, memory_order) {
-  return x->value;
-}
-template <class T>
-void atomic_store_explicit(atomic<T>* x, std::common_type_t<T> value, memory_order) {
-  x->value = value;
-}
-template <class T>
-T atomic_fetch_add_explicit(atomic<T>* x, std::common_type_t<T> value, memory_order) {
-  const T before = x->value;
-  x->value = T(before + value);
-  return before;
-}
-template <class T>
-T atomic_fetch_max_explicit(atomic<T>* x, std::common_type_t<T> value, memory_order) {
-  const T before = x->value;
-  x->value = max(before, T(value));
-  return before;
-}
-
 }  // namespace metal
 using namespace metal;

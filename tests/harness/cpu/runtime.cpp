@@ -170,13 +170,13 @@ const void* lane_value(uint lane) {
 // What Python fills in, and finds changed.
 struct Launch {
   gpu::Array* arrays;
-  const uint8_t* unset;   // outputs without a value of their own: 1; with one: 2; inputs: 0
-  uint64_t* unwritten;    // numbers of an output that still have no value
-  const uint32_t* sizes;  // bytes of a number
+  const uint8_t* outputs;  // 1; inputs: 0
+  uint64_t* unwritten;     // numbers of an output that have no value
+  const uint32_t* sizes;   // bytes of a number
   void (*kernel)(gpu::Array*, const gpu::Position&);
   uint32_t n;
   uint32_t grid[3], group[3];
-  uint64_t seed, shared_limit, shared_bytes;
+  uint64_t shared_limit, shared_bytes;
   char* errors;
   uint64_t errors_size;
 };
@@ -185,9 +185,8 @@ extern "C" void launch(Launch* l) {
   using namespace gpu;
   std::vector<std::vector<Cell>> cells(l->n);
   for (uint32_t i = 0; i < l->n; ++i) {
-    if (!l->unset[i]) continue;
+    if (!l->outputs[i]) continue;
     cells[i].assign(l->arrays[i].bytes / l->sizes[i], Cell{});
-    for (auto& cell : cells[i]) cell.known = l->unset[i] == 2;
     l->arrays[i].cells = cells[i].data();
   }
   kernel = l->kernel;
@@ -196,7 +195,7 @@ extern "C" void launch(Launch* l) {
   most_shared = 0;
   clock_now = 0;
   shared_limit = l->shared_limit;
-  random_bits.seed(l->seed);
+  random_bits.seed(0);
   uint32_t groups[3];
   for (int i = 0; i < 3; ++i) groups[i] = (l->grid[i] + l->group[i] - 1) / l->group[i];
   std::vector<uint32_t> order(groups[0] * groups[1] * groups[2]);

@@ -104,7 +104,7 @@ struct Value<Element<T>> {
 template <class X>
 using value_of = typename Value<X>::type;
 
-// Structures and atomics are handed out themselves: their bounds are checked, no more.
+// Structures are handed out themselves: their bounds are checked, no more.
 template <class T>
 struct is_number : std::is_arithmetic<T> {};
 template <class T>

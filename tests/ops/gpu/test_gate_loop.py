@@ -1,7 +1,4 @@
-"""The fused operator of the GPU kernels beside the float64 loops of `reference`.
-
-What is for heads alone is in test_heads.
-"""
+"""The fused operator of the GPU kernels beside the float64 loops of `reference`."""
 
 from functools import partial
 
@@ -10,13 +7,16 @@ import numpy as np
 import pytest
 from harness.platforms import METAL, PLATFORMS, kernels_of
 from helpers import gated
-from helpers.reference import as_numpy, error, forward, random_case, to_planes
+from helpers.reference import as_numpy, error, forward, normal, random_case, to_planes
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from mlx_gateloop.ops.gpu import heads as gpu_heads
 from mlx_gateloop.ops.gpu import operator as gpu
+from mlx_gateloop.ops.gpu.heads_kernels import HeadsPlan
 from mlx_gateloop.ops.gpu.launch_config import DEFAULTS, plan
 from mlx_gateloop.ops.transition import Transition
 
-on_all = pytest.mark.parametrize("platform", PLATFORMS)
 on_metal = pytest.mark.parametrize("platform", METAL)
 # Sizes of a step's keys and values.
 max_headed_and_heads = pytest.mark.parametrize(
@@ -24,69 +24,127 @@ max_headed_and_heads = pytest.mark.parametrize(
 )
 
 
-def check(platform, *arguments, **options):
-    return gated.check(partial(gpu.gate_loop, kernels_of(platform)), *arguments, **options)
+def slow(*arguments):
+    return pytest.param(*arguments, marks=pytest.mark.slow)
 
 
-@on_all
-@pytest.mark.parametrize("is_complex", [True, False])
+def check(platform, case, form="sigmoid", *arguments, **options):
+    run = partial(gpu.gate_loop, kernels_of(platform))
+    gated.check(run, case, form, *arguments, **options)
+
+
+@on_metal
+@pytest.mark.parametrize("heads", [(37, 1, 1), (2, 5, 3)], ids=["max-headed", "heads"])
 @pytest.mark.parametrize(
-    ("form", "masked", "reverse"),
+    ("form", "options"),
     [
-        ("sigmoid", 0.0, False),
-        ("sigmoid", 0.3, True),
-        ("polar", 0.3, False),
-        ("cartesian", 0.0, True),
+        ("sigmoid", {}),
+        ("sigmoid", {"is_complex": False, "one_gate_per_head": True, "masked": 0.3}),
+        ("polar", {"one_gate_per_head": True, "masked": 0.3, "reverse": True}),
+        ("cartesian", {"masked": 0.3}),
+        ("cartesian", {"is_complex": False, "reverse": True}),
     ],
 )
-def test_gates_masks_and_directions(platform, form, is_complex, masked, reverse):
-    options = {"masked": masked, "reverse": reverse, "is_complex": is_complex}
-    check(platform, random_case(4, 139, heads=(37, 1, 1), **options), form)
+def test_gates_masks_and_directions(platform, heads, form, options):
+    check(platform, random_case(4, 139, heads=heads, resets=0.2, **options), form)
 
 
-@on_all
+@pytest.mark.parametrize("platform", PLATFORMS[1::2])
 @pytest.mark.parametrize(
-    ("dtype", "gate_dtype"), [(mx.float16, mx.float32), (mx.bfloat16, mx.bfloat16)]
+    ("form", "heads"), [("sigmoid", (37, 1, 1)), ("polar", (5, 1, 1)), ("sigmoid", (2, 5, 3))]
 )
-def test_half_types(platform, dtype, gate_dtype):
-    case = random_case(5, 70, heads=(5, 1, 1), dtype=dtype)
-    check(platform, case, "sigmoid", dtype, gate_dtype)
+def test_the_other_platform(platform, form, heads):
+    options = {"is_complex": form == "sigmoid", "masked": 0.3, "reverse": True}
+    check(platform, random_case(4, 70, heads=heads, **options), form)
 
 
 @on_metal
 @pytest.mark.parametrize(
-    ("batch", "length", "width"), [(1, 1, 1), (1, 3, 2), (2, 1, 33), (2, 64, 32), (3, 65, 64)]
+    ("heads", "dtype", "gate_dtype"),
+    [
+        ((5, 1, 1), mx.float16, mx.float32),
+        ((5, 1, 1), mx.bfloat16, mx.bfloat16),
+        ((2, 5, 3), mx.float16, mx.float32),
+        slow((2, 5, 3), mx.bfloat16, mx.bfloat16),
+    ],
 )
-def test_shapes_at_the_edges_of_tiles(platform, batch, length, width):
-    check(platform, random_case(6, length, batch=batch, heads=(width, 1, 1)), "sigmoid")
+def test_half_types(platform, heads, dtype, gate_dtype):
+    is_complex = heads == (5, 1, 1) or gate_dtype == dtype
+    case = random_case(5, 70, heads=heads, dtype=dtype, is_complex=is_complex)
+    check(platform, case, "sigmoid", dtype, gate_dtype)
 
 
-@on_all
+# With heads, the first has several tiles of keys and of values, also of the gradient, the second
+# several values of a lane, the third two simdgroups with the same keys of a real state.
+@on_metal
+@pytest.mark.parametrize(
+    ("batch", "length", "heads", "is_complex"),
+    [
+        *((1, 1, (1, 1, 1), True), (1, 3, (2, 1, 1), True), (2, 1, (33, 1, 1), True)),
+        *((2, 64, (32, 1, 1), True), (3, 65, (64, 1, 1), True)),
+        (1, 9, (1, 140, 70), True),
+        (16, 3, (2, 5, 40), True),
+        (1, 18, (2, 1, 40), False),
+        slow(1, 33, (3, 33, 1), True),
+    ],
+)
+def test_sizes_at_the_edges_of_tiles(platform, batch, length, heads, is_complex):
+    case = random_case(6, length, batch=batch, heads=heads, is_complex=is_complex)
+    check(platform, case, cancels=heads[2] > 1)
+
+
+@on_metal
+@settings(deadline=None, max_examples=10)
+@given(
+    seed=st.integers(0, 2**16),
+    length=st.sampled_from([1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 64, 65]),
+    batch=st.integers(1, 2),
+    heads=st.integers(1, 2),
+    keys=st.sampled_from([1, 3, 8, 31, 32]),
+    values=st.sampled_from([1, 5, 16, 17]),
+    closed=st.sampled_from([0.0, 0.2]),
+)
+def test_any_sizes(platform, seed, length, batch, heads, keys, values, closed):
+    keys = max(keys, 2 if values == 1 else 1)  # else it is max-headed
+    case = random_case(seed, length, batch=batch, heads=(heads, keys, values))
+    check(platform, case, cancels=True, closed=closed, seed=seed)
+
+
+def test_the_sizes_have_the_tiles_that_they_should():
+    heads = partial(gpu_heads.plan, DEFAULTS["metal"])
+    assert heads("outputs", (1, 9, 1, 140, 70), True).tiles("outputs", 140, 70) == (2, 3)
+    assert heads("backward", (1, 9, 1, 140, 70), True).tiles("backward", 140, 70) == (5, 2)
+    assert heads("outputs", (16, 3, 2, 5, 40), True).values == 2
+    assert heads("backward", (1, 18, 2, 1, 40), False) == HeadsPlan(8, 8)
+    assert heads("backward", (1, 770, 1, 3, 2), True).parts == 3
+    many, few = (plan(DEFAULTS["metal"], "forward 32", groups, 70, 1) for groups in (264, 1))
+    assert many.segments < few.segments
+    parts = plan(DEFAULTS["metal"], "forward 32", 1, 3001, 5).parts
+    assert parts > 1
+    assert 3001 % parts
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize(
     ("is_complex", "masked", "reverse"), [(True, 0.3, True), (False, 0.0, False)]
 )
 def test_a_long_sequence_in_parts(platform, is_complex, masked, reverse):
-    length = 3001
-    parts = plan(DEFAULTS[platform[0]], "forward 32", 1, length, 5).parts
-    assert parts > 1
-    assert length % parts
     options = {"masked": masked, "reverse": reverse, "is_complex": is_complex}
-    case = random_case(7, length, batch=1, heads=(5, 1, 1), **options)
+    case = random_case(7, 3001, batch=1, heads=(5, 1, 1), **options)
     # A memory of 400 steps sums more roundings: over ten seeds up to 1.1e-6.
-    check(platform, case, "sigmoid", shift=6, rounding=2e-6)
+    check(platform, case, shift=6, rounding=2e-6)
+
+
+@on_metal
+@pytest.mark.parametrize(("masked", "reverse"), [slow(0.0, False), (0.3, True)])
+def test_a_long_sequence_with_heads_in_parts(platform, masked, reverse):
+    case = random_case(7, 770, batch=1, heads=(1, 3, 2), masked=masked, reverse=reverse)
+    check(platform, case, shift=6)
 
 
 @on_metal
 def test_a_large_batch(platform):
-    batch = 264
-    tuning = DEFAULTS[platform[0]]
-    many, few = (plan(tuning, "forward 32", groups, 70, 1) for groups in (batch, 1))
-    assert many.segments < few.segments
-    check(platform, random_case(8, 70, batch=batch, heads=(1, 1, 1)), "sigmoid")
-
-
-def normal(*shape, key=0):
-    return mx.random.normal(shape, key=mx.random.key(key))
+    check(platform, random_case(8, 70, batch=264, heads=(1, 1, 1)))
 
 
 def rows(live, x):
@@ -118,7 +176,7 @@ def test_after_a_reset_nothing_before_it_is_left(platform, keys, values):
         ((4, 1, 1), 8, 1),
         ((4, 1, 1), 20, 0),
         ((1, 3, 2), 8, 0.001),
-        pytest.param((1, 3, 2), 20, 0, marks=pytest.mark.slow),
+        slow((1, 3, 2), 20, 0),
     ],
 )
 def test_a_memory_of_thousands_of_steps(platform, heads, shift, turn):

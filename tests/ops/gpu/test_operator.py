@@ -1,90 +1,74 @@
-"""Launches are cut, transformed and given up; plain MLX stands in for the kernels."""
+"""Plans and launches; a GPU that refuses kernels: fewer segments, then plain MLX."""
 
 import warnings
+from functools import partial
 
 import mlx.core as mx
+import numpy as np
 import pytest
+from harness import metal_kernel, recorded
+from harness.variants import composing
+from helpers import gated
+from helpers.reference import normal, random_case
 
 import mlx_gateloop as gl
 from mlx_gateloop.ops import backends
+from mlx_gateloop.ops.gpu import first_use, heads
 from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.kernels import INTERVAL, Kernels
 from mlx_gateloop.ops.gpu.launch_config import DEFAULTS, TILE, Plan, plan
 
-SHAPE = (2, 40, 3)
+COMPILER = RuntimeError("[metal::Device] Unable to build metal library\nprogram:3:1: error: no")
+TOO_LARGE = ValueError("Thread group size (512) is greater than the maximum allowed threads")
+SHARED = RuntimeError("Unable to load kernel\nThreadgroup memory size exceeds the maximum")
+UNKNOWN = RuntimeError("an error that nobody has seen")
+MEMORY = RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory")
+max_headed_and_heads = pytest.mark.parametrize("sizes", [(3,), (2, 5)], ids=["max-headed", "heads"])
 
 
-def normal(*shape, key=0):
-    return mx.random.normal(shape, key=mx.random.key(key))
-
-
-ARRAYS = [normal(*SHAPE, key=i) for i in range(5)]
-H0 = normal(2, 2, 3, key=9)
-
-
-def plain_kernel(name, input_names, output_names, **_):
-    """A kernel of complex sigmoid gates, without the rules that MLX's own kernels lack."""
-
-    def operator(q, k, v, gamma, theta, h0):
-        a = gl.Transition.sigmoid(gamma, theta)
-        return gl.gate_loop(q, k, v, a, h0, mode="scan", backend="mlx")
-
-    def call(inputs, output_shapes, output_dtypes, **_):
-        x = dict(zip(input_names, inputs, strict=True))
-        primals = [x[n] for n in ("q", "k", "v", "first", "second")]
-        if name.endswith("forward"):
-            y, h1 = operator(*primals, x["h0"])
-            states = mx.broadcast_to(x["h0"][:, None], output_shapes[3])
-            outputs = [y, mx.zeros(1), h1, states]
-        else:
-            primals.append(x["states"][:, 0])
-            *found, dh0 = mx.vjp(operator, primals, [x["dy"], x["dh1"]])[1]
-            outputs = [*found, dh0]
-        assert [o.shape for o in outputs] == list(output_shapes)
-        assert [o.dtype for o in outputs] == list(output_dtypes)
-        return outputs
-
-    return without_rules(call)
-
-
-def without_rules(call):
-    """The call as MLX knows its own kernels: without vjp, jvp and vmap."""
-
-    def run(inputs, **options):
-        kernel = mx.custom_function(lambda *arrays: call(arrays, **options))
-        for rule in ("vjp", "jvp", "vmap"):
-            getattr(kernel, rule)(missing(rule))
-        return list(kernel(*inputs))
-
-    return run
-
-
-def missing(rule):
-    def fail(*_):
-        raise ValueError(f"no {rule}")
-
-    return fail
-
-
-@pytest.fixture
-def plain(monkeypatch):
-    """A machine whose Metal kernels are plain MLX; gives the names of those that were built."""
-    built = []
-
-    def factory(name, *args, **options):
-        built.append(name)
-        return plain_kernel(name, *args, **options)
-
-    machine(monkeypatch, factory)
-    return built
-
-
-def machine(monkeypatch, factory):
-    """A machine with Metal kernels from this factory."""
-    kernels = Kernels("metal", factory)
-    monkeypatch.setattr(gpu, "kernels", lambda _: kernels)
-    only(monkeypatch, "metal")
+@pytest.fixture(autouse=True)
+def _no_warning_was_given():
+    gpu._warn_once.cache_clear()
     backends._warn_once.cache_clear()
+
+
+class Machine:
+    """Metal kernels of the harness, some of which are refused; `calls` has what was launched."""
+
+    def __init__(self, refuses=lambda name, segments: None):
+        self.refuses, self.calls, self.inputs = refuses, [], []
+        self.kernels = Kernels("metal", self.factory)
+
+    def factory(self, name, **text):
+        kernel = metal_kernel(name=name, **text)
+        name = name.removeprefix("gateloop_")
+
+        def call(*, inputs, template, **options):
+            segments = dict(template)["S"]
+            if error := self.refuses(name, segments):
+                raise error
+            self.calls.append((name, segments, tuple(template)))
+            self.inputs.append(dict(zip(text["input_names"], inputs, strict=True)))
+            return kernel(inputs=inputs, template=template, **options)
+
+        return call
+
+    def operator(self, *arguments, **options):
+        return gpu.gate_loop(self.kernels, *arguments, **options)
+
+    def segments(self, name):
+        return {segments for called, segments, _ in self.calls if called == name}
+
+    def install(self, monkeypatch):
+        """Make it this machine's GPU."""
+        monkeypatch.setattr(gpu, "kernels", lambda _: self.kernels)
+        only(monkeypatch, "metal")
+        return self
+
+
+def above(limit, name, error):
+    """Refuses a pass with more segments than a limit."""
+    return lambda called, segments: error if called == name and segments > limit else None
 
 
 def only(monkeypatch, gpu=None):
@@ -95,24 +79,22 @@ def only(monkeypatch, gpu=None):
         monkeypatch.setitem(backends.BACKENDS, name, entry)
 
 
-def operator(*arrays, backend="metal", **options):
-    a = gl.Transition.sigmoid(*arrays[3:5])
-    return gl.gate_loop(*arrays[:3], a, *arrays[5:], backend=backend, **options)
+def arrays_of(length=40, sizes=(3,)):
+    return [normal(2, length, *sizes, key=i) for i in range(5)]
 
 
-def loss(*arrays, backend="metal"):
-    y, h = operator(*arrays, backend=backend)
-    return y.square().sum() + h.sin().sum()
+def forward(machine, arrays):
+    q, k, v, *gates = arrays
+    return machine.operator(q, k, v, gl.Transition.sigmoid(*gates), None, None, False)
 
 
-def gradient(*arrays, backend="metal"):
-    everything = tuple(range(len(arrays)))
-    return mx.grad(lambda *xs: loss(*xs, backend=backend), everything)(*arrays)
+def public(q, k, v, *gates, backend="metal", **options):
+    return gl.gate_loop(q, k, v, gl.Transition.sigmoid(*gates), backend=backend, **options)
 
 
 def assert_close(found, wanted):
     for got, want in zip(found, wanted, strict=True):
-        assert got.shape == want.shape
+        assert (got.shape, got.dtype) == (want.shape, want.dtype)
         assert mx.allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
@@ -134,128 +116,244 @@ def test_plans(platform, B, D, L):
     assert TILE % INTERVAL == 0
 
 
-def test_kernels_are_built_when_they_are_used_and_once(plain):
-    assert plain == []
-    operator(*ARRAYS)
-    operator(*ARRAYS)
-    assert plain == ["gateloop_forward"]
-    gradient(*ARRAYS)
-    gradient(*ARRAYS)
-    assert plain == ["gateloop_forward", "gateloop_backward"]
+@pytest.mark.parametrize("task", ["outputs", "states", "backward"])
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("L", [1, 1000, 30001])
+@pytest.mark.parametrize(("H", "K", "V"), [(1, 1, 1), (16, 256, 512)])
+def test_plans_of_heads(task, is_complex, L, H, K, V):
+    tuning = DEFAULTS["cuda"]
+    cut = heads.plan(tuning, task, (1, L, H, K, V), is_complex)
+    keys, values = cut.tiles(task, K, V)
+    tiles = -(-L // TILE)
+    each = -(-tiles // cut.parts)
+    assert (cut.parts - 1) * each < tiles
+    assert cut.parts == 1 or each * TILE >= 256
+    assert H * keys * values * cut.parts <= max(2 * tuning.cores, H * keys * values)
 
 
-def test_outputs_and_gradients_go_through(plain):
-    arrays = [*ARRAYS, H0]
-    assert_close(operator(*arrays), operator(*arrays, backend="mlx"))
-    assert_close(gradient(*arrays), gradient(*arrays, backend="mlx"))
-    only_state = mx.grad(lambda k: operator(ARRAYS[0], k, *ARRAYS[2:])[1].sum())(ARRAYS[1])
-    assert only_state.abs().max() > 0
+@pytest.mark.parametrize(
+    ("name", "limit", "error"),
+    [
+        *(("forward", 4, error) for error in (COMPILER, TOO_LARGE, SHARED, UNKNOWN)),
+        ("backward", 8, COMPILER),
+        ("heads_forward", 4, TOO_LARGE),
+        ("heads_backward", 4, TOO_LARGE),
+    ],
+    ids=str,
+)
+def test_a_pass_that_is_refused_is_tried_with_fewer_segments(name, limit, error):
+    machine, has_heads = Machine(above(limit, name, error)), name.startswith("heads")
+    sizes = (20, (2, 40, 20)) if has_heads else (139, (3, 1, 1))
+    gated.check(machine.operator, random_case(4, sizes[0], heads=sizes[1]), cancels=has_heads)
+    other = {"forward": "backward", "backward": "forward"}
+    other |= {f"heads_{one}": f"heads_{two}" for one, two in other.items()}
+    assert machine.segments(name) == {limit}
+    assert machine.segments(other[name]) == {8 if has_heads else 16}
 
 
-def test_compile_and_checkpoint(plain):
-    arrays = [*ARRAYS, H0]
-    want = gradient(*arrays, backend="mlx")
-    assert_close(mx.compile(gradient)(*arrays), want)
-    saving = mx.checkpoint(lambda *xs: loss(*xs))
-    assert_close(mx.grad(saving, tuple(range(6)))(*arrays), want)
+def test_parts_go_with_the_segments_of_their_pass():
+    machine = Machine(above(4, "aggregate", TOO_LARGE))
+    case = random_case(7, 3001, batch=1, heads=(3, 1, 1), masked=0.3, reverse=True)
+    gated.check(machine.operator, case, shift=3)
+    assert machine.segments("aggregate") == machine.segments("backward") == {4}
 
 
-@pytest.mark.parametrize("name", ["vmap", "jvp"])
-def test_the_transformations_that_kernels_lack_raise(plain, name):
-    # MLX asks the kernel, and never a rule of the function around it.
-    transformed = {
-        "vmap": lambda f: mx.vmap(f)(mx.stack([ARRAYS[0]] * 2)),
-        "jvp": lambda f: mx.jvp(f, [ARRAYS[0]], [ARRAYS[0]]),
-    }[name]
-    with pytest.raises(ValueError, match=f"no {name}"):
-        transformed(lambda q: operator(q, *ARRAYS[1:])[0])
-    transformed(lambda q: operator(q, *ARRAYS[1:], backend="mlx")[0])
+@pytest.mark.parametrize(
+    ("heads", "options"),
+    [
+        ((3, 1, 1), {}),
+        ((3, 1, 1), {"is_complex": False, "masked": 0.3, "reverse": True}),
+        ((2, 5, 3), {"masked": 0.3, "reverse": True}),
+        ((2, 5, 3), {"is_complex": False}),
+    ],
+)
+def test_without_its_kernel_the_gradient_is_that_of_plain_operations(heads, options):
+    name = "backward" if heads == (3, 1, 1) else "heads_backward"
+    machine = Machine(above(0, name, COMPILER))
+    with pytest.warns(UserWarning, match=r"gradient in plain MLX: a metal kernel fails: .*: no"):
+        gated.check(machine.operator, random_case(5, 40, heads=heads, **options))
+    gated.check(machine.operator, random_case(6, 40, heads=heads, **options), "polar")  # no other
+    assert machine.segments(name) == set()
 
 
-def test_one_step_is_the_recurrent_step(plain):
-    arrays = [*(x[:, :1] for x in ARRAYS), H0]
-    assert_close(operator(*arrays), operator(*arrays, backend="mlx"))
-    assert plain == ["gateloop_forward"]
-    assert_close(operator(*arrays, mode="recurrent"), operator(*arrays, backend="mlx"))
-    assert plain == ["gateloop_forward"]
+@pytest.mark.parametrize(("planes_a", "planes_x"), [(2, 2), (2, 1), (1, 1)])
+def test_nor_is_that_of_the_scan(planes_a, planes_x):
+    counts = planes_a, planes_x
+    arrays = [0.7 * normal(2, 40, 3, key=i) for count in counts for i in range(count)]
+    arrays += [normal(2, 3, key=i) for i in range(planes_a)]
+
+    def run(scan, *arrays):
+        a, x, h0 = arrays[:planes_a], arrays[planes_a:-planes_a], arrays[-planes_a:]
+        return list(scan(a, x, h0, True))
+
+    scans = [partial(gpu.linear_recurrence, Machine(above(0, "backward", COMPILER)).kernels)]
+    scans += [backends.BACKENDS["mlx"].scan]
+    cotangents = [normal(2, 40, 3, key=i) for i in range(planes_a)]
+    with pytest.warns(UserWarning, match="gradient in plain MLX"):
+        found, wanted = (mx.vjp(partial(run, scan), arrays, cotangents) for scan in scans)
+    assert_close([*found[0], *found[1]], [*wanted[0], *wanted[1]])
 
 
-@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 0, 3), (2, 4, 0)])
-def test_nothing_is_launched_for_nothing(plain, shape):
-    y, h = operator(*[mx.zeros(shape)] * 5)
-    assert y.shape == shape
-    assert h.shape == (shape[0], 2, shape[2])
-    assert gl.linear_scan(mx.zeros(shape), mx.zeros(shape), backend="metal").shape == shape
-    assert plain == []
+def test_an_error_that_may_pass_is_not_remembered():
+    left = [MEMORY]
+    machine = Machine(lambda *_: left.pop() if left else None)
+    with pytest.raises(first_use.KernelError, match="Insufficient Memory"):
+        forward(machine, arrays_of())
+    forward(machine, arrays_of())
+    assert machine.segments("forward") == {16}
 
 
-def test_mixed_types_are_computed_in_float32(plain):
-    q, k, v, gamma, theta = ARRAYS
-    mixed = [q.astype(mx.float16), k, v.astype(mx.bfloat16), gamma.astype(mx.float16), theta]
-    y, _ = operator(*mixed)
-    assert y.dtype == mx.bfloat16
-    assert_close([y], [operator(*mixed, backend="mlx")[0]])
+def test_a_refusal_is_remembered():
+    machine = Machine(above(8, "forward", TOO_LARGE))
+    forward(machine, arrays_of())
+    machine.refuses = lambda *_: None
+    forward(machine, arrays_of())
+    assert machine.segments("forward") == {8}
 
 
-def test_second_derivatives_say_what_has_them(plain):
-    with pytest.raises(NotImplementedError, match="backend='mlx'"):
-        mx.grad(lambda q: gradient(q, *ARRAYS[1:])[0].sum())(ARRAYS[0])
+def test_kernels_refused_whole_give_way_with_one_warning_or_raise_the_first_reason(monkeypatch):
+    def refuses(_, segments):
+        return RuntimeError(f"Failed to compile kernel: {segments}\nfile:3:1: error: no {segments}")
 
-
-def broken_kernel(error, names):
-    """A factory whose kernels of these names raise the error when they are called."""
-
-    def factory(name, *args, **options):
-        def fail(**_):
-            raise error
-
-        return fail if name in names else plain_kernel(name, *args, **options)
-
-    return factory
-
-
-REFUSED = RuntimeError("Unable to build\nprogram:3:1: error: no such thing\nprogram:4: note")
-EVERY = ("gateloop_forward", "gateloop_backward", "gateloop_aggregate")
-
-
-def test_a_kernel_that_does_not_compile_gives_way_with_one_warning(monkeypatch):
-    machine(monkeypatch, broken_kernel(REFUSED, EVERY))
+    Machine(refuses).install(monkeypatch)
+    arrays = arrays_of()
+    calls = [
+        lambda backend: public(*arrays, backend=backend),
+        lambda backend: [gl.linear_scan(*arrays[:2], backend=backend)],
+    ]
+    for call in calls:
+        with pytest.raises(RuntimeError, match=r"a metal kernel fails: file:3:1: error: no 16"):
+            call("metal")
     choose = backends.choose
     monkeypatch.setattr(backends, "choose", lambda n: choose("metal" if n == "auto" else n))
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        found = [operator(*ARRAYS, backend="auto")[0], *gradient(*ARRAYS, backend="auto")]
-        states = gl.linear_scan(ARRAYS[0], ARRAYS[1])
-    (warning,) = seen
-    assert str(warning.message).endswith("program:3:1: error: no such thing")
-    wanted = [operator(*ARRAYS, backend="mlx")[0], *gradient(*ARRAYS, backend="mlx")]
-    assert_close(found, wanted)
-    assert_close([states], [gl.linear_scan(ARRAYS[0], ARRAYS[1], backend="mlx")])
+        for call in calls:
+            assert_close(call("auto"), call("mlx"))
+    assert len(seen) == 1
 
 
-@pytest.mark.parametrize("name", ["gateloop_forward", "gateloop_aggregate"])
-@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
-def test_whichever_kernel_fails_is_found_before_the_first_launch(monkeypatch, name, kind):
-    machine(monkeypatch, broken_kernel(kind("too many threads"), [name]))
-    length = 4096 if name == "gateloop_aggregate" else 40
-    assert (plan(DEFAULTS["metal"], "forward 32", 1, length, 3).parts > 1) == (length > 40)
-    q = mx.zeros((1, length, 3))
-    with pytest.raises(gpu.KernelError, match="too many threads"):
-        operator(q, q, q, q, q)
+@pytest.mark.parametrize(("length", "most"), [(40, 1), (3001, 2)])
+def test_inference_compiles_its_own_kernels_alone(length, most):
+    machine = Machine()
+    for _ in range(2):
+        forward(machine, [x[:1] for x in arrays_of(length)])
+    compiled = {(name, template) for name, _, template in machine.calls}
+    assert len(compiled) == len(machine.kernels.compiled) == most
+    assert machine.segments("backward") == set()
 
 
-def test_sequences_beyond_31_bits_are_refused(plain):
-    q = mx.broadcast_to(mx.zeros((1, 1, 1)), (1, 2**16, 2**15))  # takes no memory
+def test_the_kernel_tried_is_the_one_called():
+    """Of half types, the results of several tiles and the gates' of a head are float32."""
+    sizes = (140, 140, 70, 1)
+    q, k, v, gamma = (mx.ones((1, 3, 1, n), mx.bfloat16) for n in sizes)
+    machine = Machine()
+
+    def run(*arrays):
+        return forward(machine, arrays)
+
+    mx.eval(mx.vjp(run, [q, k, v, gamma], [v, mx.ones((1, 1, 1, 140, 70))]))
+    assert len({(name, template) for name, _, template in machine.calls}) == 3
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("forward", (32,)), ("heads_forward", (2, 40))])
+def test_a_step_after_a_prompt_is_one_launch_of_its_kernel(name, sizes, monkeypatch):
+    machine, arrays = Machine().install(monkeypatch), arrays_of(sizes=sizes)
+    h = public(*arrays)[1]
+    first = [x[:, :1] for x in arrays]
+    mx.eval(h, public(*first, h0=h))  # another plan of heads
+    compiled = set(machine.kernels.compiled)
+    with recorded() as launches:
+        found = public(*first, h0=h)
+        mx.eval(found)
+    assert_close(found, public(*first, h0=h, backend="mlx"))
+    assert machine.kernels.compiled == compiled
+    (launch,) = launches
+    assert launch.name == f"gateloop_{name}"
+    assert launch.read["h0"] == launch.written["h1"] == h.nbytes
+    assert launch.written["y"] == first[0].nbytes
+
+
+def test_long_compilation_is_told_once(capsys, monkeypatch):
+    machine, arrays = Machine(), arrays_of()
+    monkeypatch.setattr(first_use, "NOTABLE", 1e9)
+    forward(machine, arrays)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(first_use, "NOTABLE", machine.kernels.seconds + 1e-9)
+    forward(machine, arrays[:4])
+    forward(machine, [x.astype(mx.float16) for x in arrays])
+    assert capsys.readouterr().err.startswith("mlx_gateloop: MLX compiled 2 GPU kernels in ")
+
+
+def test_what_a_variant_does_not_read_is_one_small_array():
+    machine = Machine()
+    wide = [mx.broadcast_to(x[:, :1], x.shape) for x in arrays_of()[:4]]  # MLX would copy them
+    mx.grad(lambda q: forward(machine, [q, *wide[1:]])[0].sum())(wide[0])
+    for inputs in machine.inputs:
+        absent = [inputs[name] for name in ("second", "mask", "dz") if name in inputs]
+        assert len(absent) > 1
+        assert all(x.shape == (8,) for x in absent)
+
+
+@max_headed_and_heads
+def test_scans_that_are_not_empty_are_launched_alone(sizes, monkeypatch):
+    machine, arrays = Machine().install(monkeypatch), arrays_of(6, sizes)
+    for mode in ("recurrent", "attention"):
+        assert_close(public(*arrays, mode=mode), public(*arrays, mode=mode, backend="mlx"))
+    for nothing in (np.s_[:0], np.s_[:, :0], np.s_[..., :0]):
+        empty = [x[nothing] for x in arrays]
+        assert_close(public(*empty), public(*empty, backend="mlx"))
+        assert gl.linear_scan(*empty[:2], backend="metal").shape == empty[0].shape
+        (h,) = gpu.linear_recurrence(machine.kernels, (empty[0],), (empty[1],), (mx.zeros(0),))
+        assert h.shape == empty[0].shape
+    assert machine.calls == []
+
+
+def test_mixed_types_are_computed_in_float32(monkeypatch):
+    Machine().install(monkeypatch)
+    types = mx.float16, mx.float32, mx.bfloat16, mx.float16, mx.float32
+    mixed = [x.astype(dtype) for x, dtype in zip(arrays_of(), types, strict=True)]
+    assert_close(public(*mixed), public(*mixed, backend="mlx"))
+
+
+def test_second_derivatives_say_what_has_them():
+    machine, arrays = Machine(), arrays_of()
+
+    def slope(q):
+        return mx.grad(lambda q: forward(machine, [q, *arrays[1:]])[0].sum())(q).sum()
+
+    with pytest.raises(NotImplementedError, match="backend='mlx'"):
+        mx.grad(slope)(arrays[0])
+
+
+@max_headed_and_heads
+def test_compile_and_checkpoint_trace_both_passes(sizes):
+    seen, arrays = [], arrays_of(6, sizes)
+    kernels = Kernels("metal", lambda name, **_: composing(lambda **_: seen.append(name)))
+
+    def loss(q, k, v, *gates):
+        a = gl.Transition.sigmoid(*gates)
+        return gpu.gate_loop(kernels, q, k, v, a, None, None, False)[0].sum()
+
+    for transformed in (
+        mx.compile(mx.grad(loss, range(5))),
+        mx.grad(mx.checkpoint(loss), range(5)),
+    ):
+        seen.clear()
+        assert [x.shape for x in transformed(*arrays)] == [x.shape for x in arrays]
+        of_heads = "heads_" * (len(sizes) > 1)
+        assert {f"gateloop_{of_heads}{name}" for name in ("forward", "backward")} == set(seen)
+
+
+@pytest.mark.parametrize(
+    ("length", "sizes"),
+    # steps; steps; states, to a tile's end
+    [(2**16, [(2**15,)] * 2), (2**16, [(2**7, 2**8)] * 2), (1, [(2**7, 2**12 - 1), (2**7, 2**12)])],
+)
+def test_sequences_and_states_beyond_31_bits_are_refused(length, sizes):
+    q, v = (mx.broadcast_to(mx.zeros(1), (1, length, *size)) for size in sizes)  # takes no memory
     with pytest.raises(gpu.KernelError, match="31 bits"):
-        operator(q, q, q, q, q)
-
-
-def test_a_kernel_asked_for_by_name_raises(monkeypatch):
-    machine(monkeypatch, broken_kernel(REFUSED, EVERY))
-    with pytest.raises(RuntimeError, match=r"a metal kernel fails: .*no such"):
-        operator(*ARRAYS)
-    with pytest.raises(RuntimeError, match="kernel fails"):
-        gl.linear_scan(ARRAYS[0], ARRAYS[1], backend="metal")
+        forward(Machine(), [q, q, v, q])
 
 
 def test_auto_takes_the_gpu_that_is_the_default_device(monkeypatch):
@@ -278,11 +376,3 @@ def test_absence_says_what_is_missing(monkeypatch):
         monkeypatch.setattr(getattr(mx, name), "is_available", lambda: True)
         on_cpu = mx.default_device().type == mx.cpu
         assert gpu.why_missing(name) == ("MLX's default device is the CPU" if on_cpu else None)
-
-
-def test_only_scans_are_launched(plain):
-    q, k, v, a = (normal(1, 6, 2, 3, key=i) for i in range(4))
-    for mode in ("recurrent", "attention"):
-        y, _ = gl.gate_loop(q, k, v, a, mode=mode, backend="metal")
-        assert mx.allclose(y, gl.gate_loop(q, k, v, a, mode=mode, backend="mlx")[0])
-    assert plain == []

@@ -2,8 +2,9 @@
 
 import mlx.core as mx
 import pytest
-from harness import Call, metal_kernel, syntax
-from harness.variants import HEADS, SMALL, VARIANTS, composed, composed_heads
+from harness import syntax
+from harness.mlx_text import mlx_text
+from harness.variants import HEADS, SMALL, VARIANTS, launch, launch_heads, metal_texts
 
 pytestmark = pytest.mark.skipif(
     syntax.absence() is not None, reason=f"no check by clang: {syntax.absence()}"
@@ -13,19 +14,19 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize("shape", [(2, 100, 40), SMALL])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_kernels(variant, shape):
-    for kernel, call in composed("metal", metal_kernel, variant, shape):
-        assert syntax.complaints(kernel, call) == []
+    assert [syntax.complaints(text) for text in metal_texts(launch, variant, shape)] == [[]] * 3
 
 
 @pytest.mark.parametrize("variant", HEADS)
 def test_the_kernels_of_heads(variant):
-    for kernel, call in composed_heads("metal", metal_kernel, variant):
-        assert syntax.complaints(kernel, call) == []
+    assert [syntax.complaints(text) for text in metal_texts(launch_heads, variant)] == [[]] * 5
 
 
-def check(source, header="", size=8, dtype=mx.float32):
-    kernel = metal_kernel("test", ["x"], ["y"], source, header)
-    return syntax.complaints(kernel, Call([mx.zeros(size)], [dtype], []))
+def check(source, header="", dtype=mx.float32):
+    names = {"input_names": ["x"], "output_names": ["y"]}
+    kernel = {"name": "test", "source": source, "header": header, **names}
+    call = {"grid": (8, 1, 1), "threadgroup": (8, 1, 1), "output_shapes": [(8,)]}
+    return syntax.complaints(mlx_text(kernel, [mx.zeros(8)], output_dtypes=[dtype], **call))
 
 
 GOOD = """
