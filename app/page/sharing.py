@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mlx_gateloop.watch import Trace, share
-from mlx_gateloop.watch.sharing import MOST_TOKENS, Kind
+from mlx_gateloop.watch.sharing import MAX_TOKENS, Kind
 
 from ..generation.run import Place, Run, Token
 
@@ -21,18 +21,18 @@ def shared_page(run: Run, trace: Trace, with_system: bool, name: str) -> dict[st
     shown = [i for i, (_, kind) in enumerate(words) if with_system or kind != "system"]
     if not shown:
         return None
-    cut = len(shown) > MOST_TOKENS
+    cut = len(shown) > MAX_TOKENS
     page = share(
         trace.branch(tokens),
         [text for text, _ in words],
         [kind for _, kind in words],
         forgotten=[each for each in run.forgotten if max(each.left_out, default=0) < tokens],
         title=_title(run),
-        start=shown[-MOST_TOKENS] if cut else 0,
+        start=shown[-MAX_TOKENS] if cut else 0,
         with_system=with_system,
     )
     late = " without its beginning, which was not recorded" if run.earlier else ""
-    part = f", the last {MOST_TOKENS:,} of {len(shown):,} tokens" if cut else ""
+    part = f", the last {MAX_TOKENS:,} of {len(shown):,} tokens" if cut else ""
     return {"page": page, "name": f"{name}.html", "said": f"Saved {name}.html{part}{late}."}
 
 

@@ -30,7 +30,7 @@ def _watch(arguments: argparse.Namespace) -> None:
         raise InputError(f"--memory: expected at least 1, got {arguments.memory}")
     check_texts(arguments)
     model, tokenizer = load_any(arguments.model)
-    with recording(model, most_bytes=arguments.memory << 20, window=SHOWN) as recorder:
+    with recording(model, max_bytes=arguments.memory << 20, window=SHOWN) as recorder:
         print_generated(arguments, model, tokenizer)
     trace, unwatched = recorder.trace, recorder.unwatched
     if not trace.layers:

@@ -1,4 +1,4 @@
-"""The memory of a model: traces of its state transitions, and their recording."""
+"""The memory of a model: recording and analysis of its state transitions."""
 
 from mlx_gateloop.watch.ablation import depends, without
 from mlx_gateloop.watch.instrument import Instrumented

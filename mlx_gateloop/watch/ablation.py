@@ -1,8 +1,8 @@
-"""Predictions without some of the tokens: exact, by reading the others again.
+"""Exact predictions without some of the tokens, by running the model on the others.
 
-A token is left out if its step is the identity in every layer: nothing is written and nothing
-decays. Layers without positions mix tokens through their states alone, so the others then read what
-they would in a text without it, and that text is what the model is given.
+Leaving a token out means that its step is the identity in every layer: no write and no decay.
+Recurrent layers without positions mix tokens only through their states. Therefore the result equals
+a run on the text without the token.
 """
 
 from collections import deque
@@ -21,23 +21,23 @@ from mlx_gateloop.model.layers import Cache
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.watch.checks import (
-    Places,
+    Positions,
     Tokens,
     check_model,
     checked_groups,
-    checked_places,
+    checked_positions,
     checked_tokens,
 )
 
-ROWS = 16  # texts that are read together: they share the state before the first left-out token
-LOGITS = 1 << 23  # numbers, of one forward pass; bounds the memory
-TOKENS = 1 << 11  # of one forward pass; bounds its time
+ROWS = 16  # texts in a batch; they share the state before the first left-out token
+LOGITS = 1 << 23  # maximum size of the logits of a forward pass; bounds the memory
+TOKENS = 1 << 11  # maximum tokens of a forward pass; bounds its time
 
 
 def depends(
     model: nn.Module,
     tokens: Tokens,
-    left_out: Sequence[Places] | None = None,
+    left_out: Sequence[Positions] | None = None,
     *,
     since: int = 0,
 ) -> np.ndarray:
@@ -45,23 +45,23 @@ def depends(
 
         loss[m, n] = log p(t_{n+1} | t_0 ... t_n) - log p(t_{n+1} | the same without t_m)
 
-    It is zero for n < m. In [m, m], token m is the last one, and the prediction comes from its
-    embedding alone: its step reads nothing either. (Softmax mixing and mlx-lm's models read one
+    It is zero for n < m. In [m, m], token m is the last one: its step reads no state either, and
+    the prediction comes from its embedding alone. (Softmax mixing and mlx-lm's models read one
     token from an empty state there.)
 
     Args:
         model: Ours, or a model of mlx-lm with recurrent layers only.
         tokens: Integers `[tokens]`, at least one.
-        left_out: Tokens that are left out together, as those of a word, by their places; a row for
-            each. None means one token a row.
-        since: The first column that is asked for. The logits of those before it are not computed.
+        left_out: Positions of tokens to leave out together, one row per group, such as a word. None
+            means one token per row.
+        since: First column of the result; earlier logits are not computed.
 
     Returns:
         Nats, float32 `[tokens, tokens - 1 - since]`, or `[len(left_out), ...]`.
 
     Raises:
-        ValueError: Tokens or places that do not exist, or a model in which no step can be left out
-            exactly.
+        ValueError: Tokens or positions do not exist, or the model has layers in which no step can
+            be left out exactly.
 
     Example:
         >>> import mlx_gateloop as gl
@@ -75,11 +75,11 @@ def depends(
 def depending(
     model: nn.Module,
     tokens: Tokens,
-    left_out: Sequence[Places] | None = None,
+    left_out: Sequence[Positions] | None = None,
     *,
     since: int = 0,
 ) -> Iterator[np.ndarray]:
-    """Yield the result of `depends`, with its arguments, so far after each forward pass."""
+    """Yield the partial result of `depends` after each forward pass; same arguments."""
     check_model(model)
     ids = checked_tokens(model, tokens)
     groups = checked_groups(left_out, len(ids))
@@ -94,20 +94,20 @@ def depending(
     yield losses[:, since:]
 
 
-def without(model: nn.Module, tokens: Tokens, left_out: Places) -> list[Cache]:
-    """Read a text without some of its tokens.
+def without(model: nn.Module, tokens: Tokens, left_out: Positions) -> list[Cache]:
+    """Run a model on a text without some of its tokens.
 
     Args:
         model: Ours, or a model of mlx-lm with recurrent layers only.
         tokens: Integers `[tokens]`, at least one.
-        left_out: Places of the tokens that are not read.
+        left_out: Positions of the tokens to leave out.
 
     Returns:
-        A cache that has read the rest, in which the step of each of these tokens is the identity.
+        A cache after the other tokens, in which each left-out step is the identity.
 
     Raises:
-        ValueError: Tokens or places that do not exist, or a model in which no step can be left out
-            exactly.
+        ValueError: Tokens or positions do not exist, or the model has layers in which no step can
+            be left out exactly.
 
     Example:
         >>> import mlx_gateloop as gl
@@ -118,10 +118,10 @@ def without(model: nn.Module, tokens: Tokens, left_out: Places) -> list[Cache]:
     """
     check_model(model)
     ids = checked_tokens(model, tokens)
-    rest = np.delete(ids, checked_places("left_out", left_out, len(ids)))
+    rest = np.delete(ids, checked_positions("left_out", left_out, len(ids)))
     cache: list[Cache] = model.make_cache()
     with _evaluating(model):
-        for _ in _chunks(model, rest[None], cache, unasked=len(rest)):
+        for _ in _chunks(model, rest[None], cache, skipped=len(rest)):
             pass
     return cache
 
@@ -133,7 +133,7 @@ def _add_losses(
     groups: Sequence[np.ndarray],
     since: int,
 ) -> Iterator[None]:
-    """Fill `losses` in from column `since` on; yields after each forward pass."""
+    """Fill the columns of `losses` from `since`; yield after each forward pass."""
     end = len(ids) - 1
     whole, alone = np.zeros(end, np.float32), np.zeros(end, np.float32)
     for part, logits in _chunks(model, ids[None, :-1], model.make_cache(), since):
@@ -142,7 +142,7 @@ def _add_losses(
         yield
     inside = [group[(group >= since) & (group < end)] for group in groups]
     places = np.unique(np.concatenate(inside)) if inside else np.zeros(0, int)
-    for at in np.array_split(places, -(-len(places) // _most_tokens(model)) or 1):
+    for at in np.array_split(places, -(-len(places) // _max_tokens(model)) or 1):
         if len(at):
             alone[at] = _surprises_alone(model, ids, at)
             yield
@@ -161,15 +161,14 @@ def _add_losses(
 def predictions(
     model: nn.Module, ids: np.ndarray, groups: Sequence[np.ndarray], since: int = 0
 ) -> Iterator[tuple[list[int], np.ndarray, mx.array] | None]:
-    """Read a text once for each group of its tokens, without them.
+    """Run the model on a text once per group of tokens, without that group.
 
-    Texts whose first left-out tokens are near each other start from one state. Logits of places
-    before `since` are not computed, but for some where texts miss different numbers of tokens.
+    Groups with nearby first tokens form a batch that starts from one state. Logits before `since`
+    are not computed, except some where the groups differ in size.
 
     Yields:
-        Rows, as indices of groups; the places `[rows, steps]` of the tokens that were read, which
-        are `len(ids) - 1` behind the end; and the logits that followed, `[rows, steps, V]`. None
-        for a forward pass without logits.
+        Indices of the groups; positions `[rows, steps]` of the tokens, padded with `len(ids) - 1`;
+        and the next logits `[rows, steps, V]`. None for a forward pass without logits.
     """
     end = len(ids) - 1  # the last token predicts nothing
     order = sorted((r for r, g in enumerate(groups) if g[0] < end), key=lambda r: int(groups[r][0]))
@@ -184,46 +183,46 @@ def predictions(
         places = np.full((len(rows), max(map(len, kept))), end)
         for row, at in enumerate(kept):
             places[row, : len(at)] = at
-        unasked = min(int((at < since).sum()) for at in kept)
+        skipped = min(int((at < since).sum()) for at in kept)
         copies = _repeated(model, cache, len(rows))
-        for part, logits in _chunks(model, ids[places], copies, unasked):
+        for part, logits in _chunks(model, ids[places], copies, skipped):
             yield None if logits is None else (rows, places[:, part], logits)
 
 
 def _chunks(
-    model: nn.Module, ids: np.ndarray, cache: list[Cache], unasked: int = 0
+    model: nn.Module, ids: np.ndarray, cache: list[Cache], skipped: int = 0
 ) -> Iterator[tuple[slice, mx.array | None]]:
-    """Read texts `[rows, tokens]`; yield each part and its logits `[rows, steps, V]`.
+    """Run a model on texts `[rows, tokens]`; yield each chunk and its logits `[rows, steps, V]`.
 
-    The logits are None for the tokens that are `unasked`, the first ones.
+    The logits of the first `skipped` tokens are None.
     """
     rows, tokens = ids.shape
-    steps = max(1, _most_tokens(model) // rows)
-    starts = *range(0, unasked, steps), *range(unasked, tokens, steps), tokens
+    steps = max(1, _max_tokens(model) // rows)
+    starts = *range(0, skipped, steps), *range(skipped, tokens, steps), tokens
     for part in starmap(slice, pairwise(starts)):
         logits = model(mx.array(ids[:, part]), cache)
         mx.eval([entry.state for entry in cache])
-        yield part, logits if part.start >= unasked else None
+        yield part, logits if part.start >= skipped else None
 
 
-def _most_tokens(model: nn.Module) -> int:
-    """Return the number of tokens of one forward pass."""
+def _max_tokens(model: nn.Module) -> int:
+    """Return the maximum number of tokens of a forward pass."""
     return min(TOKENS, max(1, LOGITS // _outputs(model)))
 
 
 def _outputs(model: nn.Module) -> int:
-    """Return the number of ids that a model predicts; nothing is computed."""
+    """Return the number of ids that a model predicts, without computing anything."""
     outputs: int = model(mx.zeros((1, 1), mx.int32), model.make_cache()).shape[-1]
     return outputs
 
 
 def _surprises(logits: mx.array, following: np.ndarray) -> np.ndarray:
-    """Compute -log p of the tokens that follow, of the shape of `following`."""
+    """Compute -log p of the next tokens; the result has the shape of `following`."""
     return np.array(cross_entropy(logits, mx.array(following)))
 
 
 def _surprises_alone(model: nn.Module, ids: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Compute -log p of the tokens after these places from the one before each alone."""
+    """Compute -log p of the token after each position, given only the token at it."""
     if isinstance(model, Model) and model.args.mixer == "gate_loop":
         cache = model.make_cache()
         for entry in cache:
@@ -233,7 +232,7 @@ def _surprises_alone(model: nn.Module, ids: np.ndarray, at: np.ndarray) -> np.nd
 
 
 def _repeated(model: nn.Module, cache: list[Cache], rows: int) -> list[Cache]:
-    """Copy a cache of one text for several."""
+    """Repeat the cache of one text for several texts."""
 
     def repeat(value: Any) -> Any:
         return mx.repeat(value, rows, 0) if isinstance(value, mx.array) else value

@@ -1,10 +1,10 @@
-"""Rows of earlier tokens: as the query of one reads them, and as the state holds them."""
+"""Rows of attention and retention: the weight of each earlier token at a later one."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-# Processors are slow at subnormal numbers, which a product of decays may never leave.
+# CPUs are slow with subnormal numbers, which products of decays may reach.
 LEAST, FLUSH_EVERY = 1e-30, 16
 
 
@@ -14,19 +14,19 @@ def full_row(
     reads: dict[str, np.ndarray],
     erases: bool,
 ) -> np.ndarray:
-    """Compute the weight with which each of the first tokens is in the output of the last.
+    """Compute the weight of each token in the output of the last one.
 
         y_n = sum_m (q_n A_n ... A_{m+1} . gain_m k_m) v_m
 
-    It goes backwards: w = q_n; the weight of m is w . gain_m k_m; then w becomes A_m^T w. A is the
-    diagonal of the decays, and with the delta rule that times I - gain k k^T.
+    Backwards in m: w starts as q_n, the weight of m is w . gain_m k_m, then w becomes A_m^T w. A is
+    the diagonal of the decays, times I - gain k k^T with the delta rule.
 
     Args:
         rate: -log|a| `[tokens, heads, K or 1]`.
         phase: arg a, of the same shape, or None.
         reads: "query" and "key" `[tokens, groups, K]`, "gain" `[tokens, heads]`, and for RWKV "u"
             and "w" `[tokens, heads, K]`; any may be missing.
-        erases: The delta rule.
+        erases: True for the delta rule.
 
     Returns:
         Summed over heads, float32 `[tokens]`.
@@ -53,14 +53,14 @@ def full_row(
 
 
 def state_norms(rate: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:
-    """Compute the norm of what is left in a layer's state of what each token wrote.
+    """Compute the norm of each token's remaining contribution to the state.
 
         w_m = |A_{m+1} ... A_n gain_m k_m| |v_m|, A the diagonal of the decays
 
     Args:
         rate: -log|a| `[tokens, heads, K or 1]`.
         reads: "key" `[tokens, groups, K]`, "gain" and "value", the norm of v, `[tokens, heads]`;
-            any may be missing, and counts as 1.
+            missing ones count as 1.
 
     Returns:
         Over all heads, float64 `[tokens]`.
@@ -73,21 +73,21 @@ def state_norms(rate: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def shares_from(rate: np.ndarray, reads: dict[str, np.ndarray], start: int) -> Iterator[np.ndarray]:
-    """Yield what `state_norms` says at each token from one on, of these tokens, as shares.
+    """Yield the shares of the norms of `state_norms` at each token from `start`.
 
         w_m / sqrt(w_0^2 + ... + w_n^2) for m = start to n; n = start, start + 1, ...
 
-    A step to the next token multiplies all of it once, where `state_norms` starts again.
+    Each step updates the previous norms, where `state_norms` would start from scratch.
 
     Args:
-        rate: As `state_norms` has it.
-        reads: As `state_norms` has them.
-        start: The first token.
+        rate: As in `state_norms`.
+        reads: As in `state_norms`.
+        start: First token.
     """
     left = _written(rate, reads).astype(np.float32) ** 2
     decay = np.broadcast_to(np.exp(-2 * rate.astype(np.float32)), left.shape)
     left, decay = (values.reshape(len(values), -1) for values in (left, decay))
-    before = np.zeros_like(left[0])  # of all tokens before the first one
+    before = np.zeros_like(left[0])  # sum over tokens before `start`
     for m in range(start):
         before = before * decay[m] + left[m]
     for n in range(start, len(left)):

@@ -1,4 +1,4 @@
-"""Checks of tokens, of those that are left out, and of a model that can leave them out."""
+"""Validation of tokens, of positions to leave out, and of the model."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.model.lm import Model, readable_ids
 
 Tokens = mx.array | np.ndarray | Sequence[int]
-Places = Iterable[int]
+Positions = Iterable[int]
 
 
 def checked_tokens(model: nn.Module, tokens: Tokens) -> np.ndarray:
-    """Return the tokens of a model, int64 `[tokens]`."""
+    """Return token ids as int64 `[tokens]`."""
     ids = _integers("tokens", tokens)
     if not len(ids):
         raise InputError("tokens: expected at least one, got none")
@@ -27,14 +27,14 @@ def checked_tokens(model: nn.Module, tokens: Tokens) -> np.ndarray:
 
 
 def check_model(model: nn.Module) -> None:
-    """Reject layers that know positions, which would change without a token."""
+    """Reject layers with positions, which would change without a token."""
     from mlx_lm.models.cache import ArraysCache
 
     if isinstance(model, Model):
         if model.args.rope_theta is not None:
             raise InputError(
-                "model: without a token the rotary positions of the others would change; "
-                "give a model without them"
+                "model: leaving a token out would change the rotary positions of the others; "
+                "use a model without them"
             )
         return
     cache = model.make_cache() if hasattr(model, "make_cache") else [None]
@@ -42,28 +42,28 @@ def check_model(model: nn.Module) -> None:
         if not isinstance(entry, ArraysCache):  # a state of constant size, without a position
             raise InputError(
                 f"model: layer {layer} is not recurrent, so no step can be left out exactly; "
-                "give a model with recurrent layers only"
+                "use a model with recurrent layers only"
             )
 
 
-def checked_groups(left_out: Sequence[Places] | None, tokens: int) -> list[np.ndarray]:
-    """Return the places of each group, as `checked_places`; None means a group for each token."""
+def checked_groups(left_out: Sequence[Positions] | None, tokens: int) -> list[np.ndarray]:
+    """Return the positions of each group; None means one group per token."""
     if left_out is None:
         return [np.array([m]) for m in range(tokens)]
     if not isinstance(left_out, Sequence):
-        raise InputError(f"left_out: expected a list of places each, got {shown(left_out)}")
-    groups = [checked_places(f"left_out[{i}]", g, tokens) for i, g in enumerate(left_out)]
+        raise InputError(f"left_out: expected a list of positions each, got {shown(left_out)}")
+    groups = [checked_positions(f"left_out[{i}]", g, tokens) for i, g in enumerate(left_out)]
     if empty := [i for i, group in enumerate(groups) if not len(group)]:
-        raise InputError(f"left_out[{empty[0]}]: expected at least one place, got none")
+        raise InputError(f"left_out[{empty[0]}]: expected at least one position, got none")
     return groups
 
 
-def checked_places(name: str, places: Places, tokens: int) -> np.ndarray:
-    """Return places below a number of tokens, ascending and each once."""
-    at = np.unique(_integers(name, places))
+def checked_positions(name: str, positions: Positions, tokens: int) -> np.ndarray:
+    """Return sorted unique positions below the number of tokens."""
+    at = np.unique(_integers(name, positions))
     if len(at) and not 0 <= at[0] <= at[-1] < tokens:
         wrong = at[0] if at[0] < 0 else at[-1]
-        raise InputError(f"{name}: expected places from 0 to {tokens - 1}, got {wrong}")
+        raise InputError(f"{name}: expected positions from 0 to {tokens - 1}, got {wrong}")
     return at
 
 

@@ -1,9 +1,8 @@
-"""Reports of the recurrences in mlx-lm's models: transitions, and what is read and written.
+"""Hooks for the recurrences in mlx-lm's models: they report transitions, queries and keys.
 
-A hook takes the arguments of a call by name, after the call. It asks the module's own functions
-for the decays, so that it reports what the model used. That is done for many tokens at once: a
-call only keeps its arguments, which the model computes anyway. mlx-lm's models bind their
-recurrences by name, so the names below are all that is known of them.
+A hook gets the arguments of a call by name, after the call. It computes the decays with the
+model's own functions, for many tokens at once; during generation, a call only stores its arguments.
+mlx-lm's models bind their recurrences by name; the tables below list the known names.
 """
 
 from collections.abc import Callable
@@ -16,27 +15,31 @@ import mlx.nn as nn
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.ops import Transition
 
-Arguments = dict[str, Any]  # of a call, by name
-Names = dict[str, Any]  # of the module that defines the called function
-IDENTITY = {"polar": 0.0, "sigmoid": float("inf"), "cartesian": 1.0}  # |a| = 1 by a form's first
+Arguments = dict[str, Any]  # arguments of a call by name
+Names = dict[str, Any]  # global names of the module that defines the called function
+IDENTITY = {
+    "polar": 0.0,
+    "sigmoid": float("inf"),
+    "cartesian": 1.0,
+}  # `first` of |a| = 1
 
 
 @dataclass(frozen=True)
 class Report:
-    """One call of a recurrence with one sequence, `[1, length, ...]`.
+    """One call of a recurrence on one sequence, `[1, length, ...]`.
 
         h_n = a_n h_{n-1} + gain_n key_n^T v_n,   y_n = query_n h_n
 
     Args:
-        kind: Short name of the recurrence, for people.
+        kind: Short name of the recurrence, for display.
         transition: `[1, length, heads or channels]`, or `[1, length, heads, K]`.
         query: `[1, length, groups, K]`; None where the output is the state.
         key: The query's shape.
         gain: `[1, length, heads]`; None means 1.
-        value: Norm of the value, `[1, length, heads]`; None where it is not taken.
-        scale: `[channels, K]`: a channel decays by its log|a| times each of these.
+        value: Norm of the value, `[1, length, heads]`; None if unknown.
+        scale: `[channels, K]`: factors of a channel's log|a| for each of its states.
         erases: True for the delta rule: a_n is followed by I - gain_n key_n key_n^T.
-        moved: Two arrays u and w `[1, length, heads, K]`: u_n w_n^T is added to the transition.
+        moved: Arrays u and w `[1, length, heads, K]`; the transition includes u_n w_n^T.
     """
 
     kind: str
@@ -50,7 +53,7 @@ class Report:
     moved: tuple[mx.array, mx.array] | None = None
 
     def masked(self, mask: Any) -> "Report":
-        """Make the steps of padding the identity: nothing written, nothing decayed."""
+        """Make padding steps the identity: no write, no decay."""
         if not isinstance(mask, mx.array):
             return self
         first, second = self.transition.first, self.transition.second
@@ -74,7 +77,7 @@ def gated_delta(given: Arguments, names: Names, _: nn.Module) -> Report:
 
 
 def ssm(given: Arguments, names: Names, _: nn.Module) -> Report:
-    """Mamba-2's state space: h_n = exp(-exp(A_log) dt) h_{n-1} + dt x B^T, a number a head."""
+    """Mamba-2's state space: h_n = exp(-exp(A_log) dt) h_{n-1} + dt x B^T, one decay per head."""
     step = names["compute_dt"](given["dt"], given["dt_bias"], given["time_step_limit"])
     log = -mx.exp(given["A_log"]).astype(step.dtype) * step
     report = Report("state space", Transition.polar(log), given["C"], given["B"], step)
@@ -87,7 +90,7 @@ def rnn_scan(given: Arguments, _: Names, __: nn.Module) -> Report:
 
 
 def constant_slopes(given: Arguments, _: Names, __: nn.Module) -> Report:
-    """Bailing's linear attention: h_n = exp(g) h_{n-1} + k_n^T v_n, with a constant g a head."""
+    """Bailing's linear attention: h_n = exp(g) h_{n-1} + k_n^T v_n, with a constant g per head."""
     # [B, H, L, K] -> [B, L, H, K]
     query, key = (given[name].swapaxes(1, 2) for name in ("q", "k"))
     log = mx.broadcast_to(given["g"], query.shape[:3])
@@ -104,14 +107,14 @@ def wkv7(given: Arguments, _: Names, __: nn.Module) -> Report:
 def mamba(given: Arguments, names: Names, block: Any) -> Report:
     """Mamba's state space: h_n = exp(delta A) h_{n-1} + delta x B^T, where A is [channels, states].
 
-    Delta is inside `ssm_step`, so its small projections are computed again.
+    Delta is local to `ssm_step`, so this repeats its small projections.
     """
     x = given["x"]
     rank, states = block.time_step_rank, block.ssm_state_size
     delta, B, C = mx.split(block.x_proj(x), [rank, rank + states], axis=-1)
     if "dt_layernorm" in block:
         delta, B, C = block.dt_layernorm(delta), block.b_layernorm(B), block.c_layernorm(C)
-    elif hasattr(block, "mixer_norm"):  # mlx-lm 0.31 norms twice
+    elif hasattr(block, "mixer_norm"):  # mlx-lm 0.31 normalises twice
         delta, B, C = (block.mixer_norm(block.mixer_norm(part)) for part in (delta, B, C))
     elif block.use_bcdt_rms:
         eps = block.args.mixer_rms_eps
@@ -123,7 +126,7 @@ def mamba(given: Arguments, names: Names, block: Any) -> Report:
 
 
 def gate_loop(given: Arguments, _: Names, __: nn.Module) -> Report:
-    """Our own layers, from the query, key, value and transition that they compute."""
+    """Our own layers, from their query, key, value and transition."""
     transition = Transition(given["form"], given["first"], given["second"])
     query, key = (given[name][..., None] for name in ("query", "key"))
     report = Report("gate loop", transition, query, key, value=given["value"])
@@ -132,18 +135,18 @@ def gate_loop(given: Arguments, _: Names, __: nn.Module) -> Report:
 
 @dataclass(frozen=True)
 class Hook:
-    """One recurrence."""
+    """How to report one recurrence."""
 
-    # makes a report of arguments in which the inputs are those of many tokens
+    # makes a report from arguments; the inputs cover many tokens
     report: Callable[[Arguments, Names, Any], Report]
-    # names of arguments `[1, length, ...]`, or `[1, ...]` of a token; the first is never None
+    # names of arguments `[1, length, ...]`, or `[1, ...]` for one token; the first is never None
     inputs: tuple[str, ...]
-    constants: tuple[str, ...] = ()  # names of the others that it takes
-    axis: int = 1  # of the inputs' length, but not of the mask's
+    constants: tuple[str, ...] = ()  # names of the other arguments
+    axis: int = 1  # axis of the length in the inputs, except the mask
 
 
 GATE = ("A_log", "dt_bias")
-FUNCTIONS = {  # as a module's class calls them
+FUNCTIONS = {  # module-level functions that a layer calls
     "gated_delta_update": Hook(
         gated_delta, ("a", "b", "q", "k", "mask"), (*GATE, "lower_bound", "allow_neg_eigval")
     ),
@@ -151,7 +154,7 @@ FUNCTIONS = {  # as a module's class calls them
     "rnn_scan": Hook(rnn_scan, ("a",)),
     "recurrent_gla": Hook(constant_slopes, ("q", "k", "mask"), ("g", "scale"), axis=2),
 }
-METHODS = {  # of a module
+METHODS = {  # methods of a layer
     "_wkv7": Hook(wkv7, ("w", "r", "k", "a", "b")),
     "ssm_step": Hook(mamba, ("x",), ("A",)),
 }
@@ -159,15 +162,15 @@ GATE_LOOP = Hook(gate_loop, ("first", "second", "query", "key", "value", "mask")
 
 
 class Call:
-    """One call of a recurrence by `module`; its report is not computed yet."""
+    """One call of a recurrence by `module`, before its report is computed."""
 
     def __init__(self, hook: Hook, given: Arguments, names: Names, module: Any) -> None:
         self.hook, self.names, self.module = hook, names, module
-        kept = hook.inputs + hook.constants  # and not the state, which is large
+        kept = hook.inputs + hook.constants  # without the state, which is large
         self.given = {name: given[name] for name in kept if name in given}
         first = self.given[hook.inputs[0]]
         self.sequences = first.shape[0]
-        self.tokens = 1 if first.ndim == 2 else first.shape[hook.axis]  # [1, D] is of one step
+        self.tokens = 1 if first.ndim == 2 else first.shape[hook.axis]  # [1, D] is one step
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -182,9 +185,9 @@ def gate_loop_call(
     transition: Transition,
     mask: mx.array | None,
 ) -> Call:
-    """Spread a transition, which may be the same for all tokens or a head, over the channels."""
+    """Record a call of our layer, with the transition broadcast over tokens and channels."""
     if layer.args.transition == "none":
-        raise InputError("attention without transitions keeps tokens as they are")
+        raise InputError("attention without transitions keeps tokens unchanged")
     flat = (*query.shape[:2], -1)  # [B, L, H, K] -> [B, L, H K]
     first, second = (
         None if plane is None else mx.broadcast_to(plane, query.shape).reshape(flat)
@@ -198,7 +201,7 @@ def gate_loop_call(
 
 
 def report_of(calls: list[Call]) -> Report:
-    """Report calls of one recurrence that follow each other as one."""
+    """Join consecutive calls of one recurrence into one report."""
     last = calls[-1]
     joined = {name: _joined(name, calls) for name in last.hook.inputs}
     return last.hook.report({**last.given, **joined}, last.names, last.module)
@@ -213,6 +216,6 @@ def _joined(name: str, calls: list[Call]) -> mx.array | None:
         masked = [m if isinstance(m, mx.array) else f for m, f in zip(parts, full, strict=True)]
         return mx.concatenate(masked, 1)
     arrays = [part for part in parts if part is not None]
-    if arrays[0].ndim == 2:  # [1, D] of one step
+    if arrays[0].ndim == 2:  # [1, D] is one step
         return mx.stack(arrays, 1)
     return mx.concatenate(arrays, calls[0].hook.axis) if len(arrays) > 1 else arrays[0]

@@ -1,9 +1,8 @@
-"""Instrumentation of one model, whose layers then report to one recording at a time.
+"""Instrumentation of a model: its layers report to one recording at a time.
 
-Our own layers report by themselves: `TimeMixing.observe`. mlx-lm's layers call a recurrence by its
-name and offer no way to observe it. While a model is instrumented, that name in mlx-lm's module is
-bound to a `Reporting` of the same function, and each of the model's recurrent layers has a subclass
-of its own class, which notes the layer while it runs. Calls from other models report nothing.
+Our own layers have a callback, `TimeMixing.observe`. mlx-lm's layers call a recurrence by name and
+offer no callback. Instrumentation binds that name in mlx-lm's module to a `Reporting` wrapper, and
+gives each recurrent layer a subclass that sets the current layer. Other models report nothing.
 """
 
 import inspect
@@ -24,30 +23,30 @@ from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.model.layers import TimeMixing
 from mlx_gateloop.watch.hooks import FUNCTIONS, METHODS, Call, Hook, gate_loop_call
 
-KEEPS_ALL = {"attn", "self_attn", "attention"}
+ATTENTION = {"attn", "self_attn", "attention"}
 
 
 class Listener(Protocol):
-    """Receives what the layers of a model do, by their paths."""
+    """Receives the calls of a model's layers, by path."""
 
     def receive(self, name: str, call: Call) -> None:
         """Receive one call of a layer's recurrence."""
 
-    def refuse(self, name: str, reason: str) -> None:
-        """Leave a layer out from now on."""
+    def exclude(self, name: str, reason: str) -> None:
+        """Exclude a layer from now on."""
 
     def forward_pass(self, tokens: mx.array | None = None) -> AbstractContextManager[None]:
-        """Take one forward pass of the model over tokens `[1, length]`."""
+        """Enclose one forward pass over tokens `[1, length]`."""
 
 
 class Instrumented:
-    """A model whose layers can report; without a recording they do nothing more.
+    """A model whose layers can report; without a recording, nothing changes.
 
     Args:
         model: A model that `mlx_lm.load` or `gl.load` returned.
 
     Raises:
-        InputError: It is instrumented already.
+        InputError: The model is already instrumented.
 
     Example:
         >>> import mlx_gateloop as gl
@@ -59,10 +58,10 @@ class Instrumented:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        modules = _found(model)
+        modules = _recurrent_modules(model)
         if any(map(_is_instrumented, [model, *modules.values()])):
-            raise InputError("model: it is being recorded already; leave that recording first")
-        self.names, self.unwatched = list(modules), _others(model, modules)
+            raise InputError("model: already being recorded; end that recording first")
+        self.names, self.unwatched = list(modules), _unwatched(model, modules)
         self.recorder: Listener | None = None
         self._undo = ExitStack()
         try:
@@ -75,7 +74,7 @@ class Instrumented:
 
     @contextmanager
     def to(self, recorder: Listener) -> Iterator[None]:
-        """Let a recorder receive what the model does in the block."""
+        """Send the reports of the block to a recorder."""
         before, self.recorder = self.recorder, recorder
         try:
             yield
@@ -83,7 +82,7 @@ class Instrumented:
             self.recorder = before
 
     def detach(self) -> None:
-        """Make the model and mlx-lm's modules as they were before."""
+        """Restore the model and mlx-lm's modules."""
         self._undo.close()
 
     def _instrument(self, layer: "Layer") -> None:
@@ -98,13 +97,13 @@ class Instrumented:
             if hasattr(cls, name)
         }
         if called := set(_called(cls)):
-            methods["__call__"] = _noting_call(layer, cls.__call__)
+            methods["__call__"] = _tracked_call(layer, cls.__call__)
         for place in called:
             self._undo.enter_context(_reporting(*place))
         self._override(module, methods)
 
     def _override(self, module: nn.Module, methods: dict[str, Any]) -> None:
-        """Give one module a subclass of its class with other methods."""
+        """Override methods of one module by a subclass of its class."""
         cls = type(module)
         own = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_watched": True}
         subclass = type(cls.__name__, (cls,), own | methods)
@@ -129,15 +128,15 @@ class Layer(NamedTuple):
     module: Any
 
     def report(self, make_call: Callable[..., Call], *args: Any, **options: Any) -> None:
-        """Report a call of the recurrence; a report that fails leaves the layer out."""
+        """Report a call of the recurrence; exclude the layer if that fails."""
         if (recorder := self.model.recorder) is None:
             return
         try:
             recorder.receive(self.name, make_call(self.module, *args, **options))
         except InputError as error:
-            recorder.refuse(self.name, one_line(error))
+            recorder.exclude(self.name, one_line(error))
         except Exception as error:  # mlx-lm's internals may change; the model continues
-            recorder.refuse(self.name, f"{type(error).__name__}: {one_line(error)}")
+            recorder.exclude(self.name, f"{type(error).__name__}: {one_line(error)}")
 
 
 RUNNING: ContextVar[Layer | None] = ContextVar("RUNNING", default=None)
@@ -145,7 +144,7 @@ BINDING = Lock()
 
 
 class Reporting:
-    """A recurrence of mlx-lm that reports its calls from `users` instrumented layers."""
+    """A wrapper of a recurrence of mlx-lm, which reports calls from instrumented layers."""
 
     def __init__(self, function: Callable[..., Any], hook: Hook) -> None:
         self.function, self.hook, self.users = function, hook, 0
@@ -159,7 +158,7 @@ class Reporting:
 
 @contextmanager
 def _reporting(module: ModuleType, name: str) -> Iterator[None]:
-    """Bind the name of a recurrence in a module of mlx-lm to its `Reporting` in the block."""
+    """Replace a recurrence in a module of mlx-lm by its `Reporting` wrapper in the block."""
     with BINDING:
         bound = getattr(module, name)
         if not isinstance(bound, Reporting):
@@ -175,8 +174,8 @@ def _reporting(module: ModuleType, name: str) -> Iterator[None]:
                 setattr(module, name, bound.function)
 
 
-def _noting_call(layer: Layer, module_call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a layer's `__call__` so that its recurrence knows which layer runs."""
+def _tracked_call(layer: Layer, module_call: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a layer's `__call__` to set the current layer."""
 
     @wraps(module_call)
     def call(*args: Any, **options: Any) -> Any:
@@ -204,18 +203,18 @@ def _reporting_method(layer: Layer, method: Callable[..., Any], hook: Hook) -> C
 def _call_of(
     function: Callable[..., Any], hook: Hook, module: Any, *args: Any, **options: Any
 ) -> Call:
-    parameters, defaults, names = _described(function)
+    parameters, defaults, names = _signature(function)
     given = defaults | dict(zip(parameters, args, strict=False)) | options
     return Call(hook, given, names, module)
 
 
 @lru_cache(64)
-def _described(
+def _signature(
     function: Callable[..., Any],
 ) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
     """Return a function's positional parameters, its defaults and its module's names.
 
-    `inspect.Signature.bind` would take as long as a small operation of MLX.
+    `inspect.Signature.bind` is as slow as a small MLX operation.
     """
     every = inspect.signature(function).parameters.values()
     positional = [p.name for p in every if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -223,8 +222,8 @@ def _described(
     return positional, defaults, inspect.unwrap(function).__globals__
 
 
-def _found(model: nn.Module) -> dict[str, nn.Module]:
-    """Find the modules with a known recurrence, in the order of their paths."""
+def _recurrent_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Find the modules with a known recurrence, sorted by path."""
     modules = dict(model.named_modules())
     recurrent = {cls for cls in set(map(type, modules.values())) if _has_recurrence(cls)}
     modules = {path: module for path, module in modules.items() if type(module) in recurrent}
@@ -237,7 +236,7 @@ def _has_recurrence(cls: type) -> bool:
 
 
 def _called(cls: type) -> Iterator[tuple[ModuleType, str]]:
-    """Yield the known functions that methods of a class call, as modules and names in them."""
+    """Yield the modules and names of the known functions that a class calls."""
     for _, method in inspect.getmembers(cls, inspect.isfunction):
         module = sys.modules[method.__module__]
         for name in FUNCTIONS.keys() & set(method.__code__.co_names):
@@ -245,19 +244,19 @@ def _called(cls: type) -> Iterator[tuple[ModuleType, str]]:
                 yield module, name
 
 
-def _others(model: nn.Module, watched: dict[str, nn.Module]) -> dict[str, str]:
-    """Give reasons why the attention modules and the other layers of a model are not watched."""
+def _unwatched(model: nn.Module, watched: dict[str, nn.Module]) -> dict[str, str]:
+    """Explain why attention and other layers are not watched, by path."""
     reasons: dict[str, str] = {}
     modules = dict(model.named_modules())
     for path in sorted(modules, key=_natural):
         inside = any(path == w or path.startswith(f"{w}.") for w in [*watched, *reasons])
         name = type(modules[path]).__name__
-        if not inside and (path.split(".")[-1] in KEEPS_ALL or "Attention" in name):
-            reasons[path] = "attention keeps tokens as they are: no decay to see"
+        if not inside and (path.split(".")[-1] in ATTENTION or "Attention" in name):
+            reasons[path] = "attention keeps tokens unchanged, without a decay"
     for path in modules:
         seen = any(other.startswith(f"{path}.") for other in [*watched, *reasons])
         if re.search(r"(^|\.)layers\.\d+$", path) and not seen:
-            reasons[path] = "no recurrence that is known"
+            reasons[path] = "no known recurrence"
     return {path: reasons[path] for path in sorted(reasons, key=_natural)}
 
 

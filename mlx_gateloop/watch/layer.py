@@ -1,4 +1,4 @@
-"""One recurrent layer of a trace, and what is kept of its tokens."""
+"""One recurrent layer of a trace and its storage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ class Columns:
 
     rate: np.ndarray  # -log|a|, float32 `[tokens, ...]`
     phase: np.ndarray | None  # arg a of the same shape; None for real transitions
-    # arguments of `full_row`, `[tokens, ...]` each, of the last tokens at least
+    # arguments of `full_row`, `[tokens, ...]` each, at least for the last tokens
     reads: Mapping[str, np.ndarray]
 
 
@@ -27,7 +27,7 @@ class Layer:
 
     name: str  # path in the model
     kind: str  # short name of the recurrence
-    # rates of a channel's states over its own, `[channels, states]`
+    # rate of each state relative to its channel's, `[channels, states]`
     scale: np.ndarray | None = None
     erases: bool = False  # the delta rule
     shape: tuple[int, ...] = ()  # of a token's rates
@@ -40,7 +40,7 @@ class Layer:
         return int(np.prod(self.shape)) if self.scale is None else self.scale.size
 
     def of_states(self, rates: np.ndarray) -> np.ndarray:
-        """Spread the rates of channels `[rows, channels]` over their states."""
+        """Expand rates of channels `[rows, channels]` to their states."""
         if self.scale is None:
             return rates
         states: np.ndarray = rates[:, :, None] * self.scale
@@ -51,7 +51,7 @@ class Layer:
         return [store for store in (self.rate, self.phase, *self.reads.values()) if store]
 
     def first(self, tokens: int) -> "Layer":
-        """Copy what is kept of the first tokens."""
+        """Copy the storage of the first tokens."""
         copy = replace(self)
         copy.rate = self.rate.first(tokens)
         copy.phase = self.phase and self.phase.first(tokens)
@@ -60,13 +60,13 @@ class Layer:
 
 
 def layer_of(name: str, report: Report) -> Layer:
-    """Make the layer of a report."""
+    """Make a layer for a report."""
     scale = None if report.scale is None else _values(report.scale)
     return Layer(name, report.kind, scale, report.erases)
 
 
 def columns_of(report: Report, window: int) -> Columns:
-    """Compute a report; queries, keys and the like are cut to the last tokens, `window` of them."""
+    """Evaluate a report; keep queries, keys and the like for the last `window` tokens."""
     form, second = report.transition.form, report.transition.second
     u, w = report.moved or (None, None)
     reads = {"query": report.query, "key": report.key, "gain": report.gain, "u": u, "w": w}

@@ -1,4 +1,4 @@
-"""Rows for tokens in constant memory: recent ones whole, older ones summed in groups."""
+"""Storage of rows in constant memory: recent tokens exactly, older ones as sums of groups."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,18 +10,18 @@ Wrap = Callable[[np.ndarray], np.ndarray]
 
 
 class Pyramid:
-    """Sums over tokens: a row for each of the last tokens, then for 4, 16 and 64 of them.
+    """Sums over tokens: one row per recent token, then rows for 4, 16 and 64 tokens.
 
-    A level that is full passes its older half on, four rows as one. The last has nowhere to pass
-    rows to and merges them in place, so its oldest rows grow: to 256 tokens, to 1,024, and on. The
-    sizes are the rows of each level, multiples of 8; `wrap` is applied to sums, as for angles.
+    A full level merges groups of four rows of its older half, and passes them to the next level.
+    The last level merges in place, so its oldest rows cover 256 tokens, then 1,024 and so on.
+    `sizes` are the rows of each level, multiples of 8; `wrap` normalises sums of angles.
     """
 
     def __init__(self, width: int, sizes: Sequence[int], wrap: Wrap | None = None) -> None:
         self.width, self.tokens, self._wrap = width, 0, wrap
         self._sizes = list(sizes)
-        self._rows = [np.empty((0, width), np.float32) for _ in sizes]  # they grow up to the sizes
-        self._tokens = [np.empty(0, np.int64) for _ in sizes]  # that a row stands for
+        self._rows = [np.empty((0, width), np.float32) for _ in sizes]  # grow up to the sizes
+        self._tokens = [np.empty(0, np.int64) for _ in sizes]  # number of tokens of each row
         self._filled = [0] * len(sizes)
 
     @property
@@ -30,7 +30,7 @@ class Pyramid:
 
     @property
     def grouped(self) -> int:
-        """Number of the first tokens that have no rows of their own."""
+        """Number of the first tokens that are stored in groups."""
         return self.tokens - self._filled[0]
 
     def append(self, rows: np.ndarray) -> None:
@@ -39,7 +39,7 @@ class Pyramid:
         self.tokens += len(rows)
 
     def first(self, tokens: int) -> "Pyramid":
-        """Copy the rows of the first tokens; one that reaches beyond is cut in proportion."""
+        """Copy the rows of the first tokens; scale a row that also covers later ones."""
         copy = Pyramid(self.width, self._sizes, self._wrap)
         copy.tokens = left = tokens
         for level in reversed(range(len(self._rows))):
@@ -54,9 +54,9 @@ class Pyramid:
         return copy
 
     def stored(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the stored rows that hold tokens from start to before stop, and their tokens.
+        """Return the stored sums `[rows, width]` of tokens start to stop, and their token counts.
 
-        Sums are `[rows, width]`. A row that reaches beyond start or stop is cut in proportion.
+        A row that also covers tokens outside is scaled in proportion.
         """
         filled = list(zip(self._rows, self._tokens, self._filled, strict=True))[::-1]
         tokens = np.concatenate([counts[:size] for _, counts, size in filled])
@@ -81,7 +81,7 @@ class Pyramid:
         size = self._sizes[level]
         while len(rows):
             if self._filled[level] == size:
-                self._pass_on(level)
+                self._merge(level)
             at = self._filled[level]
             room = min(size - at, len(rows))
             for arrays in (self._rows, self._tokens):
@@ -91,7 +91,7 @@ class Pyramid:
             self._filled[level] += room
             rows, tokens = rows[room:], tokens[room:]
 
-    def _pass_on(self, level: int) -> None:
+    def _merge(self, level: int) -> None:
         rows, tokens, filled = self._rows[level], self._tokens[level], self._filled[level]
         half = filled // 2
         merged = rows[:half].reshape(-1, GROUP, self.width).sum(1)
@@ -110,47 +110,47 @@ class Pyramid:
 
 
 class Window:
-    """Values of the last tokens, at least `size` of them."""
+    """Values of at least the last `size` tokens."""
 
     def __init__(self, size: int, shape: Sequence[int]) -> None:
-        self.size, self.tokens = size, 0  # tokens that came
-        self._held = np.empty((0, *shape), np.float32)  # it grows to twice the size
+        self.size, self.tokens = size, 0  # tokens appended
+        self._values = np.empty((0, *shape), np.float32)  # grows to twice the size
         self._filled = 0
 
     @property
     def nbytes(self) -> int:
-        return self._held.nbytes
+        return self._values.nbytes
 
     def first(self, tokens: int) -> "Window":
-        """Copy what is held of the first tokens."""
-        copy = Window(self.size, self._held.shape[1:])
+        """Copy the values of the first tokens."""
+        copy = Window(self.size, self._values.shape[1:])
         copy.tokens = tokens
         copy._filled = max(self._filled - (self.tokens - tokens), 0)
-        copy._held = self._held[: copy._filled].copy()
+        copy._values = self._values[: copy._filled].copy()
         return copy
 
     def append(self, values: np.ndarray, tokens: int) -> None:
-        """Add new tokens: the values of the last ones `[...]`, at least of `size` or all."""
+        """Add new tokens, with values of all or at least the last `size` of them."""
         self.tokens += tokens
         values = values[-self.size :]
         if tokens > len(values):
-            self._filled = 0  # what is held does not reach up to these
+            self._filled = 0  # gap between the old values and these
         if self._filled + len(values) > 2 * self.size:
             keep = self.size - len(values)
-            self._held[:keep] = self._held[self._filled - keep : self._filled].copy()
+            self._values[:keep] = self._values[self._filled - keep : self._filled].copy()
             self._filled = keep
-        self._held = _with_room(self._held, self._filled + len(values), 2 * self.size)
-        self._held[self._filled : self._filled + len(values)] = values
+        self._values = _with_room(self._values, self._filled + len(values), 2 * self.size)
+        self._values[self._filled : self._filled + len(values)] = values
         self._filled += len(values)
 
     def read(self, stop: int) -> np.ndarray:
-        """Return the values of at most `size` tokens that end before stop."""
+        """Return the values of the last `size` tokens before stop, or fewer."""
         end = self._filled - (self.tokens - stop)
-        return self._held[max(end - self.size, 0) : max(end, 0)]
+        return self._values[max(end - self.size, 0) : max(end, 0)]
 
 
 def _with_room(array: np.ndarray, rows: int, most: int) -> np.ndarray:
-    """Return the array if it has so many rows, or a copy with twice as many, but not above most."""
+    """Grow an array to at least this many rows, by doubling up to `most`."""
     if rows <= len(array):
         return array
     larger = np.empty((min(max(rows, 2 * len(array)), most), *array.shape[1:]), array.dtype)
@@ -159,6 +159,6 @@ def _with_room(array: np.ndarray, rows: int, most: int) -> np.ndarray:
 
 
 def wrapped(angle: np.ndarray) -> np.ndarray:
-    """Bring angles into (-pi, pi]."""
+    """Wrap angles to (-pi, pi]."""
     turned: np.ndarray = angle - 2 * np.pi * np.ceil(angle / (2 * np.pi) - 0.5)
     return turned

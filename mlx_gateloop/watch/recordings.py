@@ -1,4 +1,4 @@
-"""Recording of any recurrent model of mlx-lm, and of ours, while it generates."""
+"""Recording of a recurrent model, ours or mlx-lm's, while it generates."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,33 +16,33 @@ from mlx_gateloop.watch.instrument import Instrumented
 from mlx_gateloop.watch.layer import columns_of, layer_of
 from mlx_gateloop.watch.trace import Trace
 
-Calls = dict[str, list[Call]]  # of one forward pass, by layer
+Calls = dict[str, list[Call]]  # calls of one forward pass by layer
 BEHIND = 2  # forward passes that may still be computing
-NOT_FOUND = "not watched: it has no recurrence that is known"
-AT_ONCE = 32  # tokens that are moved into the trace together
+NOT_FOUND = "not watched: no known recurrence"
+CHUNK = 32  # tokens to append to the trace together
 async_eval: Callable[..., None] = mx.async_eval  # MLX declares no types for it
 
 
 @contextmanager
 def recording(
-    model: nn.Module, *, most_bytes: int = 256 << 20, window: int = 256
+    model: nn.Module, *, max_bytes: int = 256 << 20, window: int = 256
 ) -> Iterator["Recording"]:
     """Record the decays of every recurrent layer while a model generates.
 
-    It works around any use of the model with one sequence: mlx-lm's generate, stream_generate and
-    its servers, or calls of the model. What the model computes stays the same, bit for bit, and
-    after the block the model is as before.
+    Inside the block, use the model with one sequence in any way: mlx-lm's generate, stream_generate
+    and servers, or direct calls. The results of the model stay the same, bit for bit. The end of
+    the block restores the model.
 
     Args:
         model: A model that `mlx_lm.load` or `gl.load` returned.
-        most_bytes: Memory of the trace. Recent tokens are kept whole, older ones in groups.
-        window: Tokens whose queries and keys are kept, for `remembered`; 0 keeps decays only.
+        max_bytes: Memory of the trace, which keeps recent tokens exactly and older ones in groups.
+        window: Number of tokens with queries and keys, for `remembered`; 0 keeps decays only.
 
     Yields:
-        A `Recording`; its `trace` may be read at any time, also after the block.
+        A `Recording`; read its `trace` at any time, also after the block.
 
     Raises:
-        InputError: The model is being recorded already.
+        InputError: The model is already being recorded.
 
     Example:
         >>> import mlx_gateloop as gl
@@ -53,7 +53,7 @@ def recording(
         (3, 8)
     """
     instrumented = Instrumented(model)
-    recorder = Recording(instrumented, most_bytes, window)
+    recorder = Recording(instrumented, max_bytes, window)
     try:
         with instrumented.to(recorder):
             yield recorder
@@ -78,13 +78,13 @@ def trace_of(model: nn.Module, tokens: np.ndarray) -> Trace:
 
 
 class Recording:
-    """The trace of a model's recurrent layers, and reasons for those that are not in it.
+    """The trace of a model's recurrent layers, with the reasons for missing layers.
 
     Args:
         instrumented: The model.
-        most_bytes: Memory of the trace.
-        window: Tokens whose queries and keys are kept.
-        trace: An earlier trace of the model, to continue.
+        max_bytes: Memory of the trace.
+        window: Number of tokens with queries and keys.
+        trace: An earlier trace of the model to continue.
 
     Example:
         >>> import mlx_gateloop as gl
@@ -100,25 +100,25 @@ class Recording:
     def __init__(
         self,
         instrumented: Instrumented,
-        most_bytes: int = 256 << 20,
+        max_bytes: int = 256 << 20,
         window: int = 256,
         trace: Trace | None = None,
     ) -> None:
-        self._trace = Trace([], most_bytes, window) if trace is None else trace
+        self._trace = Trace([], max_bytes, window) if trace is None else trace
         self._names = [n for n in instrumented.names if trace is None or n in trace.names]
-        self._sizes, self._reasons = (most_bytes, window), dict(instrumented.unwatched)
+        self._sizes, self._reasons = (max_bytes, window), dict(instrumented.unwatched)
         self._reasons |= dict.fromkeys(
-            set(instrumented.names) - set(self._names), "left out before"
+            set(instrumented.names) - set(self._names), "excluded earlier"
         )
         self._pass: Calls = {}
         self._passes: deque[tuple[mx.array, Calls]] = deque()
         self._tokens: list[np.ndarray] = []
-        self._waiting = 0  # tokens of passes since some were taken
+        self._waiting = 0  # tokens of passes that are not in the trace
         self._lock, self._open = RLock(), True
 
     @property
     def trace(self) -> Trace:
-        """All that the model has read until now."""
+        """The trace of everything that the model has read."""
         return self.catch_up()
 
     @property
@@ -130,28 +130,28 @@ class Recording:
 
     @property
     def unwatched(self) -> dict[str, str]:
-        """Lines "not watched: ..." for modules that are not in the trace, by path.
+        """Lines "not watched: ..." by path, for modules that are not in the trace.
 
-        Modules that a batch has called too have one: the batch is left out, not they.
+        Modules that a batch has called have a line, too: only the batch is missing.
         """
         return {path: f"not watched: {reason}" for path, reason in self._reasons.items()}
 
     @property
     def reason(self) -> str:
-        """The line of one module that is not in the trace, for models in which none is."""
-        # refused recurrences come after the attention layers
+        """The reason why nothing is in the trace, if that is so."""
+        # excluded recurrences come after the attention layers
         return [NOT_FOUND, *self.unwatched.values()][-1]
 
     def catch_up(self, behind: int = 0) -> Trace:
-        """Move all forward passes into the trace but the newest, `behind` of them."""
+        """Append all but the newest `behind` forward passes to the trace."""
         with self._lock:
             self._take(max(len(self._passes) - behind, 0))
             return self._trace
 
     def drop(self) -> None:
-        """Forget the newest forward pass, whose state was dropped; it must not be taken yet."""
+        """Drop the newest forward pass, which must not be in the trace yet."""
         with self._lock:
-            if self._passes:  # a model without recurrence has none
+            if self._passes:  # none without a recurrence
                 self._passes.pop()
 
     def receive(self, name: str, call: Call) -> None:
@@ -159,8 +159,8 @@ class Recording:
         if self._open and name in self._names:
             self._pass.setdefault(name, []).append(call)
 
-    def refuse(self, name: str, reason: str) -> None:
-        """Leave a layer out from now on."""
+    def exclude(self, name: str, reason: str) -> None:
+        """Exclude a layer from now on."""
         with self._lock:
             if self._open and name in self._names:
                 self._names.remove(name)
@@ -168,14 +168,14 @@ class Recording:
                 self._reasons[name] = reason
 
     def _end(self, name: str, reason: str) -> None:
-        """Record nothing more, because one pass of this layer is lost."""
+        """Stop the recording, because one pass of this layer is lost."""
         self._reasons[name] = f"recorded up to token {self._trace.tokens}: {reason}"
         self._open = False
         self._passes.clear()
 
     @contextmanager
     def forward_pass(self, tokens: mx.array | None = None) -> Iterator[None]:
-        """Take one forward pass of the model over tokens `[1, length]`; not one that fails."""
+        """Record one forward pass over tokens `[1, length]`, unless it fails."""
         self._pass = {}
         try:
             yield
@@ -187,7 +187,7 @@ class Recording:
             if self._is_batch(calls):
                 return
             if not isinstance(tokens, mx.array) or tokens.ndim != 2:
-                tokens = mx.zeros((1, 0), mx.int32)  # it is called with something else
+                tokens = mx.zeros((1, 0), mx.int32)  # called with something else
             length = self._check(calls, tokens.shape[1])
             if calls:
                 self._compute(tokens, calls)
@@ -195,7 +195,7 @@ class Recording:
                 return
             self._passes.append((tokens, calls))
             self._waiting += length
-            if self._waiting >= AT_ONCE and len(self._passes) > BEHIND:
+            if self._waiting >= CHUNK and len(self._passes) > BEHIND:
                 self.catch_up(BEHIND)
 
     def close(self) -> None:
@@ -208,27 +208,27 @@ class Recording:
             self._open = False
 
     def _is_batch(self, calls: Calls) -> bool:
-        """Tell if a pass reads several sequences, and say of its layers that it is left out."""
+        """Return True for a batch of several sequences, and note it for the layers."""
         for name, (call, *_) in calls.items():
             if call.sequences != 1:
                 self._reasons[name] = f"a batch of {call.sequences}; generate one at a time"
         return any(of[0].sequences != 1 for of in calls.values())
 
     def _check(self, calls: Calls, tokens: int) -> int:
-        """Leave layers out that were not called for all tokens of a pass; returns how many."""
+        """Exclude layers that were not called for all tokens of a pass; return the tokens."""
         seen = {name: sum(call.tokens for call in of) for name, of in calls.items()}
         tokens = max([tokens, *seen.values()])
         for name in list(self._names):
             if seen.get(name, 0) != tokens:
-                reason = f"{seen.get(name, 0)} of {tokens} tokens came; decoding may be compiled"
-                self.refuse(name, reason)
+                reason = f"reported {seen.get(name, 0)} of {tokens} tokens; is decoding compiled?"
+                self.exclude(name, reason)
                 calls.pop(name, None)
         return tokens
 
     def _compute(self, tokens: mx.array, calls: Calls) -> None:
-        """Begin to compute a pass in the thread that called the model.
+        """Start the evaluation of a pass in the thread that called the model.
 
-        No other thread can evaluate its arrays, and the model itself computes only some of them.
+        No other thread can evaluate its arrays, and the model itself evaluates only some of them.
         """
         arrays = {name: [call.arrays for call in of] for name, of in calls.items()}
         with suppress(RuntimeError, ValueError):
@@ -246,11 +246,11 @@ class Recording:
             try:
                 async_eval(of)
             except (RuntimeError, ValueError) as error:
-                self.refuse(name, one_line(error))
+                self.exclude(name, one_line(error))
                 del calls[name]
 
     def _take(self, passes: int) -> None:
-        """Move the oldest passes into the trace."""
+        """Append the oldest passes to the trace."""
         self._waiting = 0
         taken = [self._passes.popleft() for _ in range(passes)]
         columns, layers = [], []
@@ -264,11 +264,11 @@ class Recording:
                 layers.append(layer_of(name, report))
             except Exception as error:
                 reason = f"{type(error).__name__}: {one_line(error)}"
-                if name in self._trace.names:  # keep what all layers have recorded
+                if name in self._trace.names:  # keep the part that all layers have
                     self._end(name, reason)
                     return
-                self.refuse(name, reason)  # the arguments are another mlx-lm's
-        if taken:  # in one array, as each takes a hundred bytes besides
+                self.exclude(name, reason)  # unexpected arguments: another mlx-lm
+        if taken:  # one array, because each has an overhead of 100 bytes
             self._tokens.append(np.concatenate([np.array(tokens)[0] for tokens, _ in taken]))
         if columns:
             if not self._trace.layers:

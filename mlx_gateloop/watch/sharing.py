@@ -1,4 +1,4 @@
-"""One HTML file of a trace, which needs no server and no network."""
+"""A trace as one HTML file, which needs no server and no network."""
 
 import base64
 import hashlib
@@ -15,21 +15,22 @@ import numpy as np
 from mlx_gateloop.errors import InputError, shown
 
 PARTS = Path(__file__).parent / "shared"
-# The range of the decay rate -log|a| that `Trace.columns` encodes in 8 bits, on a log scale:
-# half-lives from 0.04 to 700,000 tokens. |a| itself in 8 bits would lose every long memory.
+# Range of the decay rate -log|a| in `Trace.columns`, 8 bits on a log scale: half-lives from 0.04 to
+# 700,000 tokens. |a| itself in 8 bits could not represent long memory.
 LOW, HIGH = 1e-6, 16.0
-# Each imports from those before it.
+# Each file imports only from earlier ones.
 SCRIPTS = ("colours.js", "data.js", "plain.js", "play.js", "view.js")
-FORMAT, VERSION = "gateloop-view", 1  # as data.js has them
-MOST_TOKENS = 1000  # whose retention takes 0.5 MB
-ROWS, LEAST_ROWS, COLUMN_BYTES = 96, 8, 1 << 20  # of a layer's picture; of all pictures
+FORMAT, VERSION = "gateloop-view", 1  # as in data.js
+MAX_TOKENS = 1000  # the retention then takes 0.5 MB
+ROWS, MIN_ROWS = 96, 8  # of the picture of a layer
+COLUMN_BYTES = 1 << 20  # of all pictures
 SIGNS = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-UNKNOWN = 0  # the code of a strength that is not recorded
+UNKNOWN = 0  # code of a strength that was not recorded
 Kind = Literal["prompt", "answer", "special", "system"]
 
 
 class Watched(Protocol):
-    """The parts of a `Trace` that are shown."""
+    """The parts of a `Trace` that a page shows."""
 
     tokens: int
 
@@ -43,11 +44,11 @@ class Watched(Protocol):
 
 @dataclass(frozen=True)
 class Counterfactual:
-    """An answer that was given again without some words.
+    """Another answer, generated without some earlier words.
 
     Args:
-        left_out: Places of the tokens that were left out, as in `without`.
-        answer: Texts of the tokens of the other answer.
+        left_out: Positions of the tokens that were left out, as in `without`.
+        answer: Token texts of the other answer.
 
     Example:
         >>> Counterfactual(left_out=[8], answer=["another", " answer"]).left_out
@@ -70,26 +71,26 @@ def share(
 ) -> str:
     """Make one HTML file of a trace, in which words fade as the state forgets them.
 
-    It holds the given texts, `Trace.retention` at every token, the decays in 8 bits, and
-    nothing else of the model or the machine. It is ASCII, and its policy allows its own script
-    alone.
+    The file contains the given texts, `Trace.retention` at every token and the decays in 8 bits,
+    and nothing else about the model or the machine. It is ASCII, and its policy allows only its own
+    script.
 
     Args:
-        trace: A `Trace`, whose window reaches all tokens that are shown.
+        trace: A `Trace` whose window covers all tokens on the page.
         texts: Text of each token.
-        kinds: Kind of each token: "prompt", "answer", "special" (no word is shown) or "system";
-            None means that all are answers.
-        forgotten: Recorded answers to play.
+        kinds: Kind of each token: "prompt", "answer", "special" (hidden) or "system". None means
+            "answer" for all.
+        forgotten: Recorded answers without some words.
         title: Heading.
-        start: The first token that is shown.
-        with_system: Show tokens of the kind "system" too.
+        start: First token on the page.
+        with_system: Also show tokens of the kind "system".
 
     Returns:
-        The file's text.
+        The content of the file.
 
     Raises:
-        ValueError: Texts or kinds that do not fit the trace, too many tokens, or places that do not
-            exist.
+        ValueError: Texts or kinds do not fit the trace, there are too many tokens, or positions do
+            not exist.
 
     Example:
         >>> import mlx_gateloop as gl
@@ -102,10 +103,10 @@ def share(
     kinds = ["answer"] * len(texts) if kinds is None else kinds
     _check(trace, texts, kinds, forgotten, start)
     kept = [t for t in range(start, len(texts)) if with_system or kinds[t] != "system"]
-    if len(kept) > MOST_TOKENS:
+    if len(kept) > MAX_TOKENS:
         raise InputError(
-            f"start: {len(kept)} tokens would be shown, at most {MOST_TOKENS} can be; "
-            f"give a start of {len(texts) - MOST_TOKENS} or more"
+            f"start: a page shows at most {MAX_TOKENS} tokens, got {len(kept)}; "
+            f"use a start of {len(texts) - MAX_TOKENS} or more"
         )
     data = {
         "format": FORMAT,
@@ -118,12 +119,12 @@ def share(
         "forgotten": [_changes(each, texts, kinds, kept) for each in forgotten],
     }
     first = kept[0] if kept else 0
-    note = f" The {first:,} tokens before these are left out." if start and first else ""
+    note = f" The {first:,} tokens before these are omitted." if start and first else ""
     return _filled(data, title, note)
 
 
 def framed(page: str, height: int = 720) -> str:
-    """Put a page into a frame of its own for a notebook; its script sees nothing else."""
+    """Put a page into a sandboxed frame for a notebook."""
     style = f"width:100%;height:{height}px;border:0"
     source = html.escape(page)
     return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{source}"></iframe>'
@@ -137,21 +138,21 @@ def _check(
     start: int,
 ) -> None:
     if len(texts) != trace.tokens or not all(isinstance(text, str) for text in texts):
-        raise InputError(f"texts: expected {trace.tokens}, one a token, got {len(texts)}")
+        raise InputError(f"texts: expected {trace.tokens}, one per token, got {len(texts)}")
     if len(kinds) != len(texts):
-        raise InputError(f"kinds: expected {len(texts)}, one a token, got {len(kinds)}")
+        raise InputError(f"kinds: expected {len(texts)}, one per token, got {len(kinds)}")
     if wrong := [kind for kind in kinds if kind not in get_args(Kind)]:
         raise InputError(f"kinds: expected {', '.join(get_args(Kind))}, got {shown(wrong[0])}")
     if not 0 <= start < max(len(texts), 1):
         raise InputError(f"start: expected 0 to {len(texts) - 1}, got {start}")
     for each in forgotten:
-        if wrong_places := [m for m in each.left_out if not 0 <= m < len(texts)]:
-            expected = f"places from 0 to {len(texts) - 1}"
-            raise InputError(f"forgotten: expected {expected}, got {shown(wrong_places[0])}")
+        if wrong_positions := [m for m in each.left_out if not 0 <= m < len(texts)]:
+            expected = f"positions from 0 to {len(texts) - 1}"
+            raise InputError(f"forgotten: expected {expected}, got {shown(wrong_positions[0])}")
 
 
 def _strengths(trace: Watched, kept: Sequence[int]) -> np.ndarray:
-    """Encode the retention of the tokens at each of them: 1 to 255, square roots of shares."""
+    """Encode the retention of the tokens at each other: 1 to 255, square roots of shares."""
     rows, first = [np.zeros(0, np.uint8)], kept[0] if kept else 0
     places = np.array(kept, int) - first
     shares = list(trace.retentions(first)) if kept else []
@@ -164,10 +165,10 @@ def _strengths(trace: Watched, kept: Sequence[int]) -> np.ndarray:
 
 
 def _layer(trace: Watched, layer: int, kept: Sequence[int]) -> dict[str, Any]:
-    """Encode the decays of a layer in rows of similar channels, those with long memory on top."""
+    """Encode the decays of a layer in rows of similar channels, long memory on top."""
     start = kept[0] if kept else 0
     codes = trace.columns(layer, start)[:, 0][[token - start for token in kept]]
-    most = max(LEAST_ROWS, COLUMN_BYTES // max(1, len(kept) * trace.layers))
+    most = max(MIN_ROWS, COLUMN_BYTES // max(1, len(kept) * trace.layers))
     order = np.argsort(codes.mean(0), kind="stable") if len(kept) else np.arange(codes.shape[1])
     groups = np.array_split(order, min(len(order), ROWS, most))
     means = np.stack([codes[:, group].mean(1) for group in groups], 1)
@@ -178,7 +179,7 @@ def _layer(trace: Watched, layer: int, kept: Sequence[int]) -> dict[str, Any]:
 def _changes(
     forgotten: Counterfactual, texts: Sequence[str], kinds: Sequence[str], kept: Sequence[int]
 ) -> dict[str, Any]:
-    """Mark the tokens of two answers that differ, of the last one and the other."""
+    """Mark the tokens in which the last answer and the other one differ."""
     asked = max((i for i, token in enumerate(kept) if kinds[token] == "prompt"), default=-1)
     original = [texts[token] for token in kept[asked + 1 :] if kinds[token] == "answer"]
     other = list(forgotten.answer)
@@ -188,8 +189,8 @@ def _changes(
 
 
 def _differing(before: Sequence[str], after: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return the places of what is not in the longest common subsequence, as word_diff.js."""
-    # of the last i of one and the last j of the other
+    """Return the positions outside the longest common subsequence of two lists."""
+    # [i, j]: length for the last i of one and the last j of the other
     common = np.zeros((len(before) + 1, len(after) + 1), np.uint16)
     same = np.array(before, object)[::-1, None] == np.array(after, object)[None, ::-1]
     for i, row in enumerate(same):
@@ -210,7 +211,7 @@ def _differing(before: Sequence[str], after: Sequence[str]) -> tuple[list[int], 
 
 
 def _plain(text: str) -> str:
-    """Write control characters, and marks that turn a text's direction, as codes; as plain.js."""
+    """Replace control characters and bidirectional marks by codes, as in plain.js."""
     return SIGNS.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
@@ -219,7 +220,7 @@ def _base64(codes: np.ndarray) -> str:
 
 
 def _filled(data: dict[str, Any], title: str, note: str) -> str:
-    """Fill the page; nothing in a text ends its place, and lone surrogates are escapes."""
+    """Fill the template; the data contains no markup and no lone surrogates."""
     style = (PARTS / "page.css").read_text("utf-8")
     script = script_of(SCRIPTS)
     coded = json.dumps(data, separators=(",", ":"))  # ASCII
@@ -239,13 +240,13 @@ def _filled(data: dict[str, Any], title: str, note: str) -> str:
 
 
 def script_of(files: Sequence[str]) -> str:
-    """Join modules to one script without imports; it is ASCII."""
+    """Join modules into one ASCII script without imports."""
     texts = [(PARTS / name).read_text("utf-8") for name in files]
     joined = re.sub(r"^import .*\n|^export ", "", "\n".join(texts), flags=re.MULTILINE)
     return re.sub(r"[^\x00-\x7f]", lambda c: f"\\u{ord(c[0]):04x}", joined)
 
 
 def _hash(text: str) -> str:
-    """Return the source of a policy that allows this text."""
+    """Return the policy source that allows this text."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"

@@ -1,4 +1,4 @@
-"""Storage of any recurrent model's transitions, in constant memory however long the text is."""
+"""Storage of a recurrent model's transitions in constant memory."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,28 +9,27 @@ import numpy as np
 from mlx_gateloop.watch.layer import Columns, Layer
 from mlx_gateloop.watch.pyramid import Pyramid, Window, wrapped
 
-# Of the rows, to tokens as they are and to groups of 4, 16 and 64: with 256 MB, 100,000 tokens of
-# a 12-layer model with 624 complex channels are in groups of at most 64.
+# Shares of the rows for single tokens and groups of 4, 16 and 64. With 256 MB, 12 layers and 624
+# complex channels, 100,000 tokens need groups of at most 64.
 SHARES = (2, 1, 1, 3)
 
 
 class Storage:
-    """Transitions of every recurrent layer: recent tokens whole, older ones in groups.
+    """Transitions of every recurrent layer: recent tokens exactly, older ones in groups.
 
-    Sums of -log|a| over groups of 4, 16, 64 and more older tokens are kept, so products of |a|
-    between groups stay exact; inside a group all tokens get the same share. Queries and keys are
-    kept for the last tokens. One thread may append while others read.
+    Groups of 4, 16, 64 and more older tokens store the sum of -log|a|, so products of |a| between
+    groups stay exact; inside a group, all tokens get the same share. The last tokens have queries
+    and keys. One thread may append while others read.
 
     Args:
         layers: The recurrent layers.
-        most_bytes: Memory for all of it.
-        window: Tokens whose queries and keys are kept; fewer where a quarter of the memory does
-            not hold them.
+        max_bytes: Memory limit.
+        window: Number of tokens with queries and keys, limited to a quarter of the memory.
     """
 
-    def __init__(self, layers: Iterable[Layer], most_bytes: int, window: int) -> None:
+    def __init__(self, layers: Iterable[Layer], max_bytes: int, window: int) -> None:
         self._layers, self.tokens = list(layers), 0
-        self._most_bytes, self._window = most_bytes, window
+        self._max_bytes, self._window = max_bytes, window
         self._lock = RLock()
 
     @property
@@ -59,7 +58,7 @@ class Storage:
 
     @property
     def grouped(self) -> int:
-        """Number of the first tokens that are kept in groups."""
+        """Number of the first tokens that are stored in groups."""
         return min(self.tokens, self._layers[0].rate.grouped) if self.tokens else 0
 
     @property
@@ -68,7 +67,7 @@ class Storage:
 
     @property
     def stores(self) -> list[Pyramid | Window]:
-        """All that it takes memory for; branches share it."""
+        """The stores of all layers; branches share them."""
         return [store for layer in self._layers for store in layer.stores] if self.tokens else []
 
     def append(self, columns: list[Columns]) -> None:
@@ -87,7 +86,7 @@ class Storage:
             self.tokens += len(columns[0].rate)
 
     def without(self, name: str) -> None:
-        """Leave a layer out, which is no longer recorded."""
+        """Remove a layer that is no longer recorded."""
         with self._lock:
             self._layers = [layer for layer in self._layers if layer.name != name]
             self.tokens = self.tokens if self._layers else 0
@@ -95,14 +94,14 @@ class Storage:
     def _allocate(self, columns: list[Columns]) -> None:
         reads = [{name: v.shape[1:] for name, v in new.reads.items()} for new in columns]
         read_bytes = 8 * sum(int(np.prod(s)) for layer in reads for s in layer.values())
-        window = min(self._window, self._most_bytes // 4 // max(read_bytes, 1))
+        window = min(self._window, self._max_bytes // 4 // max(read_bytes, 1))
         widths = [int(np.prod(new.rate.shape[1:])) for new in columns]
         planes = [1 if new.phase is None else 2 for new in columns]
         row_bytes = sum(p * (4 * width + 8) for p, width in zip(planes, widths, strict=True))
-        rows = (self._most_bytes - window * read_bytes) // row_bytes
+        rows = (self._max_bytes - window * read_bytes) // row_bytes
         sizes = [max(rows * share // sum(SHARES) // 8 * 8, 8) for share in SHARES]
-        window = min(window, sizes[0] // 2)  # so many are whole at any time
-        self._layers = [replace(layer) for layer in self._layers]  # a branch may have the others
+        window = min(window, sizes[0] // 2)  # this many are never in groups
+        self._layers = [replace(layer) for layer in self._layers]  # a branch may use the old ones
         for layer, new, width, shapes in zip(self._layers, columns, widths, reads, strict=True):
             layer.shape = new.rate.shape[1:]
             layer.rate = Pyramid(width, sizes)
@@ -128,7 +127,7 @@ class Storage:
         return start, stop
 
     def _stored(self, layer: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sums of rates as they are stored, and the tokens that each stands for."""
+        """Return the stored sums of rates, and the number of tokens of each."""
         with self._lock:
             of = self._at(layer)
             rows, tokens = of.rate.stored(start, stop)
@@ -136,7 +135,7 @@ class Storage:
 
     def _at(self, layer: int) -> Layer:
         if not -self.layers <= layer < self.layers:
-            known = "its layers are not watched; see `unwatched` of the recording"
+            known = "no layer is watched; see `unwatched` of the recording"
             known = f"expected 0 to {self.layers - 1}" if self.layers else known
             raise IndexError(f"layer {layer}: {known}")
         return self._layers[layer]
@@ -144,7 +143,7 @@ class Storage:
     def _near(
         self, of: Layer, token: int
     ) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
-        """Return the rates, the phases and the reads of the tokens in the window of one."""
+        """Return the rates, phases and reads in the window that ends with a token."""
         reads = {name: window.read(token + 1) for name, window in of.reads.items()}
         near = min([self._window, token + 1, *map(len, reads.values())])
         if not reads and of.kind != "gated channels":
@@ -168,7 +167,7 @@ def _rows(layer: Layer, store: Pyramid | None, start: int, stop: int) -> np.ndar
 
 
 def total_bytes(traces: Iterable[Storage | None]) -> int:
-    """Sum the memory of traces, in bytes; what branches share counts once.
+    """Sum the memory of traces in bytes; shared memory counts once.
 
     Example:
         >>> total_bytes([None])

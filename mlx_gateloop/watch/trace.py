@@ -1,4 +1,4 @@
-"""The trace of a sequence: what a model's state keeps of each token, and for how long."""
+"""The trace of a sequence: transitions, and how long the state keeps each token."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,8 @@ from mlx_gateloop.watch.attention_rows import full_row, shares_from, state_norms
 from mlx_gateloop.watch.sharing import HIGH, LOW, framed, share
 from mlx_gateloop.watch.storage import Storage
 
-KEPT, SHARE = 0.5, 0.25  # of a state and of channels: the definition of a reset
-CHUNK = 4096  # tokens that are averaged together
+KEPT, SHARE = 0.5, 0.25  # share of a state, and of channels, in the definition of a reset
+CHUNK = 4096  # tokens to average together
 SHOWN = 500  # tokens in a notebook
 
 
@@ -19,7 +19,7 @@ class Trace(Storage):
     """The transitions of a sequence in every recurrent layer, and measures of its memory.
 
     Attributes:
-        texts: Texts of the tokens, for a notebook, which shows a trace as `share` does.
+        texts: Token texts for the display in a notebook.
 
     Example:
         >>> import mlx_gateloop as gl
@@ -34,10 +34,10 @@ class Trace(Storage):
     def branch(self, tokens: int) -> "Trace":
         """Make another trace with the same first tokens.
 
-        Both share their memory until the second of them continues.
+        Both share memory until both have continued.
         """
         with self._lock:
-            other = Trace(self._layers, self._most_bytes, self._window)
+            other = Trace(self._layers, self._max_bytes, self._window)
             other.tokens, other._lock = tokens, self._lock
             return other
 
@@ -56,7 +56,7 @@ class Trace(Storage):
     def columns(self, layer: int, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Encode magnitude and phase in 8 bits for display, uint8 `[tokens, 2, channels]`.
 
-        0 to 255 are log(-log|a|) from log(LOW) to log(HIGH), and the phase from -pi to pi.
+        0 to 255 stand for log(-log|a|) from log(LOW) to log(HIGH), and for phases from -pi to pi.
         """
         stop = self.tokens if stop is None else stop
         rate = np.clip(self.rate(layer, start, stop), LOW, HIGH)
@@ -80,14 +80,14 @@ class Trace(Storage):
         return averages
 
     def resets(self, stop: int | None = None) -> np.ndarray:
-        """Find tokens at which many of the channels that usually remember forget: the resets.
+        """Find resets: tokens at which many channels forget that usually remember.
 
-        A channel of any layer remembers if the geometric mean of its |a| over the tokens is at
-        least `KEPT`, and forgets at a token where |a| is below that. A token is a reset if at
-        least the share `SHARE` of these channels forget at it. docs/resets.md says why.
+        A channel remembers if the geometric mean of its |a| is at least `KEPT`; it forgets at a
+        token if |a| is below that. At a reset, at least the share `SHARE` of the remembering
+        channels of all layers forget. See docs/resets.md.
 
         Args:
-            stop: Look at the first tokens, this many; None means all.
+            stop: Number of tokens to use; None means all.
 
         Returns:
             Indices of tokens, ascending.
@@ -103,11 +103,11 @@ class Trace(Storage):
         return np.flatnonzero(forgets >= max(1, SHARE * remembering))
 
     def remembered(self, layer: int, token: int) -> tuple[np.ndarray, np.ndarray]:
-        """Compute the share of each earlier token that is left in the state at this one.
+        """Compute how much of each earlier token remains in the state at this one.
 
         magnitude  mean over channels of |a_{m+1}| ... |a_n|
         attention  sum over channels of Re(q_n a_{m+1} ... a_n k_m), the surrogate attention;
-                   docs/watching.md says what it is for other recurrences
+                   see docs/watching.md for other recurrences
 
         Args:
             layer: The layer.
@@ -116,29 +116,29 @@ class Trace(Storage):
         Returns:
             Both, float32 `[token + 1]`, for m = 0 to n.
         """
-        since, held = self._since_stored(layer, token)
+        since, known = self._since_stored(layer, token)
         full = np.full(token + 1, np.nan, np.float32)  # before the window of queries and keys
         with self._lock:
             of = self._at(layer)
             rate, phase, reads = self._near(of, token)
             if len(rate):
                 full[token + 1 - len(rate) :] = full_row(rate, phase, reads, of.erases)
-        return _between(np.exp(-since).mean(1), held), full
+        return _between(np.exp(-since).mean(1), known), full
 
     def best(self, layer: int, token: int) -> tuple[np.ndarray, np.ndarray]:
-        """Find the channel that holds most of each earlier token at this one; see `left`.
+        """Find the channel that keeps the largest share of each earlier token; see `left`.
 
         Returns:
             The shares float32 and the channels int64, `[token + 1]` each, for m = 0 to n.
         """
-        since, held = self._since_stored(layer, token)
-        channels = since.argmin(1)[np.searchsorted(held, np.arange(token + 1))]
-        return _between(np.exp(-since.min(1)), held), channels
+        since, known = self._since_stored(layer, token)
+        channels = since.argmin(1)[np.searchsorted(known, np.arange(token + 1))]
+        return _between(np.exp(-since.min(1)), known), channels
 
     def left(self, layer: int, token: int) -> np.ndarray:
-        """Compute the share of each earlier token that each channel still holds at this one.
+        """Compute the share of each earlier token that each channel still keeps at this one.
 
-        A product of |a| falls with every token by construction, whatever was written.
+        This product of |a| decreases with every token, whatever the token wrote.
 
         Args:
             layer: The layer.
@@ -151,26 +151,26 @@ class Trace(Storage):
         return left
 
     def _since(self, layer: int, token: int) -> np.ndarray:
-        """Sum over m+1..n from the end; differences of sums from the start would lose digits."""
+        """Sum rates over m+1..n, from the end: differences of prefix sums would lose precision."""
         values = self.rate(layer, 1, token + 1).astype(np.float64)
         sums = values[::-1].cumsum(0)[::-1]
         return np.concatenate([sums, np.zeros((1, values.shape[1]))])
 
     def _since_stored(self, layer: int, token: int) -> tuple[np.ndarray, np.ndarray]:
-        """Sum as `_since`, for the last token m of each stored row; and return these tokens."""
+        """Like `_since`, only for the last token m of each stored row; also return these tokens."""
         rows, tokens = self._stored(layer, 1, token + 1)
         since = rows[::-1].astype(np.float64).cumsum(0)[::-1]
         since = np.concatenate([since, np.zeros((1, rows.shape[1]))])
         return since, np.append(0, tokens.cumsum())
 
     def retention(self, token: int) -> np.ndarray:
-        """Compute how much of the state at a token each earlier one still is.
+        """Compute the share of each earlier token in the state at a token.
 
             mean over layers of w_m / sqrt(w_0^2 + ... + w_n^2), w_m = |a_{m+1} ... a_n k_m| |v_m|
 
-        It goes by what was written and not by distance alone; docs/forgetting.md compares it with
-        what predictions lose without each token. Of mlx-lm's recurrences the value's norm is not
-        recorded and counts as 1.
+        It depends on what each token wrote, not only on its distance; docs/forgetting.md compares
+        it with the loss of predictions without each token. For mlx-lm's recurrences, the norm of
+        the value is unknown and counts as 1.
 
         Args:
             token: n, below `tokens`.
@@ -190,14 +190,14 @@ class Trace(Storage):
         return row
 
     def retentions(self, start: int = 0) -> Iterator[np.ndarray]:
-        """Yield `retention` of each token from one on, without those before it; all in one pass.
+        """Yield `retention` at each token from `start`, for the tokens from `start`, in one pass.
 
         Args:
-            start: The first token.
+            start: First token.
 
         Yields:
-            Shares, float32 `[n - start + 1]` for m = start to n; NaN before the window that the
-            last token has.
+            Shares, float32 `[n - start + 1]` for m = start to n; NaN before the window of the
+            last token.
         """
         with self._lock:
             near = [self._near(layer, self.tokens - 1) for layer in self._layers]
@@ -215,12 +215,13 @@ class Trace(Storage):
     def save(self, path: str | os.PathLike[str], texts: Sequence[str] = (), start: int = 0) -> None:
         """Write an .npz file: magnitude and phase `[layers, tokens, channels]`, averages, texts.
 
-        Where layers differ in channels, each has its own arrays "magnitude.0" `[tokens, channels]`.
+        If layers have different numbers of channels, each has its own "magnitude.0"
+        `[tokens, channels]`.
 
         Args:
-            path: The file.
-            texts: The tokens' texts.
-            start: The first token to write.
+            path: Path of the file.
+            texts: Token texts.
+            start: First token to write.
         """
         stop, layers = self.tokens, range(self.layers)
         each = {
@@ -237,13 +238,13 @@ class Trace(Storage):
                 arrays[name] = np.stack(values)
             else:
                 arrays |= {f"{name}.{layer}": value for layer, value in enumerate(values)}
-        # An open file, as savez appends .npz to other names.
+        # An open file, because savez appends .npz to names.
         with replacing(path) as partial, partial.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
 
 
-def _between(shares: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """Fill in the shares of all tokens to the last of those held, by the same factor a token."""
+def _between(shares: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Interpolate the shares of all tokens geometrically between the stored ones."""
     logs = np.log(np.maximum(shares, np.finfo(np.float64).tiny))
-    every: np.ndarray = np.exp(np.interp(np.arange(held[-1] + 1), held, logs)).astype(np.float32)
+    every: np.ndarray = np.exp(np.interp(np.arange(known[-1] + 1), known, logs)).astype(np.float32)
     return every

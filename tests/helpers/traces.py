@@ -7,11 +7,11 @@ from mlx_gateloop.watch.layer import Columns, Layer
 
 
 def trace_with(
-    columns: np.ndarray, window: int = 1000, most_bytes: int = 64 << 20, at_once: int = 64
+    columns: np.ndarray, window: int = 1000, max_bytes: int = 64 << 20, at_once: int = 64
 ) -> Trace:
     """A trace of -log|a|, phases, queries and keys `[4, layers, tokens, channels]`."""
     layers = [Layer(f"layers.{layer}", "gate loop") for layer in range(columns.shape[1])]
-    trace = Trace(layers, most_bytes, window)
+    trace = Trace(layers, max_bytes, window)
     for at in range(0, columns.shape[2], at_once):
         part = columns[:, :, at : at + at_once].astype(np.float32)
         trace.append([columns_of(*part[:, layer]) for layer in range(len(layers))])

@@ -74,7 +74,7 @@ def test_a_pass_that_fails_and_an_error_in_the_block_leave_nothing():
 
 def test_a_model_is_recorded_once_at_a_time():
     model = recurrent_model("mamba2")
-    refused = pytest.raises(ValueError, match="recorded already")
+    refused = pytest.raises(ValueError, match="already being recorded")
     with gl.watch.recording(model), refused, gl.watch.recording(model):
         pass
     with gl.watch.recording(model) as recorder:

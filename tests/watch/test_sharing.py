@@ -129,7 +129,7 @@ def test_a_notebook_shows_a_trace_in_a_frame():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"texts": ["a"]}, "texts: expected 3, one a token, got 1"),
+        ({"texts": ["a"]}, "texts: expected 3, one per token, got 1"),
         ({"texts": [1, 2, 3]}, "texts: expected"),
         ({"kinds": ["answer"]}, "kinds: expected 3"),
         ({"kinds": ["answer", "answer", "</script>"]}, "kinds: expected prompt, answer"),
@@ -137,7 +137,7 @@ def test_a_notebook_shows_a_trace_in_a_frame():
         ({"start": -1}, "start: expected 0 to 2, got -1"),
         (
             {"forgotten": [gl.watch.Counterfactual([3], ["x"])]},
-            "forgotten: expected places from 0 to 2",
+            "forgotten: expected positions from 0 to 2",
         ),
     ],
 )
@@ -147,9 +147,9 @@ def test_wrong_input_is_one_line(options, message):
 
 
 def test_too_many_tokens_are_refused(monkeypatch):
-    monkeypatch.setattr(sharing, "MOST_TOKENS", 4)
+    monkeypatch.setattr(sharing, "MAX_TOKENS", 4)
     trace = recorded(tiny_model(), 9)
-    with pytest.raises(ValueError, match=r"^start: 9 tokens .* give a start of 5 or more$"):
+    with pytest.raises(ValueError, match=r"use a start of 5 or more$"):
         gl.watch.share(trace, ["x"] * 9)
     assert len(data_of(gl.watch.share(trace, ["x"] * 9, start=5))["texts"]) == 4
 
@@ -231,7 +231,7 @@ def test_a_title_cannot_turn_its_direction_and_what_is_left_out_is_said():
     trace = recorded(tiny_model(), 6)
     page = gl.watch.share(trace, ["x"] * 6, title="a\u202eb\x1b\n", start=2)
     assert "<title>a\\u202eb\\u001b\\u000a</title>" in page
-    assert "The 2 tokens before these are left out." in page
+    assert "The 2 tokens before these are omitted." in page
     assert "left out" not in gl.watch.share(trace, ["x"] * 6).partition("<script")[0]
 
 

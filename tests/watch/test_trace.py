@@ -17,10 +17,10 @@ def random_columns(tokens, layers=LAYERS):
     return columns.astype(np.float32)
 
 
-def trace_and_rates(tokens, most_bytes, window=32, channels=8):
+def trace_and_rates(tokens, max_bytes, window=32, channels=8):
     rates = np.random.default_rng(1).exponential(0.001, (1, tokens, channels)).astype(np.float32)
     columns = np.stack([rates, rates, np.ones_like(rates), np.ones_like(rates)])
-    return trace_with(columns, window, most_bytes, 1000), rates[0]
+    return trace_with(columns, window, max_bytes, 1000), rates[0]
 
 
 def test_a_reset_forgets_everything_before_it():
@@ -166,5 +166,5 @@ def test_a_trace_without_its_layers_is_empty():
     assert (trace.tokens, trace.grouped, trace.nbytes) == (0, 0, 0)
     assert trace.averages().shape == (0, 0)
     assert "<iframe" in trace._repr_html_()
-    with pytest.raises(IndexError, match="layer 0: its layers are not watched"):
+    with pytest.raises(IndexError, match="layer 0: no layer is watched"):
         trace.magnitude(0)

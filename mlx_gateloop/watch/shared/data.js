@@ -1,4 +1,4 @@
-/** The recorded numbers of a shared page. */
+/** The data of a shared page. */
 export const FORMAT = "gateloop-view";
 export const VERSION = 1;
 
@@ -6,8 +6,8 @@ export const VERSION = 1;
 export const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
 /**
- * A recording: tokens, what is left of each at every later one, and the decays of each layer.
- * @param {object} data As `share` in shared.py writes it.
+ * Decode a recording: tokens, the retention of each at every later one, and the decays.
+ * @param {object} data Written by `share` in sharing.py.
  */
 export function recording(data) {
   if (data.format !== FORMAT || data.version !== VERSION)
@@ -21,13 +21,13 @@ export function recording(data) {
     kinds,
     forgotten,
     layers,
-    /** The strength of token m at n, 0 to 1; undefined where it is unknown, 0 where m comes later. */
+    /** The strength of token m at n, 0 to 1; undefined if unknown, 0 if m comes later. */
     strength(m, n) {
       if (m > n) return 0;
       const code = left[(n * (n + 1)) / 2 + m];
       return code ? (code - 1) / 254 : undefined;
     },
-    /** The half-life that a code of a decay stands for, in tokens. */
+    /** The half-life of a code, in tokens. */
     halfLife: (code) => Math.LN2 / Math.exp(low + (code / 255) * (high - low)),
   };
 }

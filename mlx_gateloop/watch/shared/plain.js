@@ -1,31 +1,31 @@
-/** Texts of a model, which may hold anything, as they can be shown. */
+/** Safe display of model output. */
 const DIRECTIONS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
-const CONTROLS = /(?![\n\t])[\p{Cc}\p{Cs}\ufffe\uffff]/gu; // nor can XML hold these
+const CONTROLS = /(?![\n\t])[\p{Cc}\p{Cs}\ufffe\uffff]/gu; // also invalid in XML
 const code = (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`;
 
-/** A text in which marks that turn its direction, and control characters, are written as codes. */
+/** Replace bidirectional marks and control characters by codes. */
 export const plain = (text) =>
   text.replaceAll("\r\n", "\n").replace(DIRECTIONS, code).replace(CONTROLS, code);
 
-/** A short text in quotation marks. @param {string} text */
+/** Shorten and quote a text. @param {string} text */
 export function quoted(text) {
   const shown = plain(text.replaceAll("\n", "↵"));
   return `“${shown.length > 40 ? `${shown.slice(0, 39)}…` : shown}”`;
 }
 
-/** A share from 0 to 1, to three digits. @param {number} share */
+/** Format a share from 0 to 1. @param {number} share */
 export function percent(share) {
   if (share > 0 && share < 0.001) return "less than 0.1%";
   return `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}%`;
 }
 
-/** The strength of a token in the state, in words. @param {number | null} share Of the strongest one's. */
+/** Describe the strength of a token. @param {number | null} share Relative to the strongest. */
 export const strong = (share) =>
   share === null
     ? "too long ago to be known"
     : `${percent(share)} as strong as the strongest token`;
 
-/** A number of tokens in words. @param {number} tokens */
+/** Format a number of tokens. @param {number} tokens */
 export function inTokens(tokens) {
   if (tokens < 1) return "less than a token";
   if (tokens >= 1e4) return "more than 10,000 tokens";

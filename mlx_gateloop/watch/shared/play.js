@@ -1,11 +1,11 @@
-export const STEP_MS = 60; // of a token that plays
+export const STEP_MS = 60; // per token of playback
 const MOST_STEPS = 500; // from the first token to the last
 
 /**
- * Let a button play from the place of a range input, or from the first if it is at the last.
+ * Let a button play a range input from its value, or from the start if it is at the end.
  * @param {HTMLButtonElement} button
  * @param {HTMLInputElement} range
- * @param {(place: number) => void} goTo Moves the range, too.
+ * @param {(value: number) => void} goTo Also moves the range.
  */
 export function playing(button, range, goTo) {
   let timer;

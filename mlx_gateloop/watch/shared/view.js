@@ -3,13 +3,13 @@ import { recording } from "./data.js";
 import { inTokens, plain, quoted, strong } from "./plain.js";
 import { playing, STEP_MS } from "./play.js";
 
-const DECADES = [0, 4]; // log10 of the half-lives, in tokens, at the ends of the colours
-const FAINTEST = 0.16; // of a word of which nothing is left
+const DECADES = [0, 4]; // ends of the colour scale: log10 of half-lives in tokens
+const FAINTEST = 0.16; // opacity of a forgotten word
 
 /** A colour of the scale, `[red, green, blue]`. */
 const colour = gradient(MAGMA);
 
-/** Paint cells `[x, y]` of a canvas that has a pixel for each. */
+/** Paint a canvas with one pixel per cell. */
 function paint(canvas, width, height, share) {
   Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d");
@@ -20,7 +20,7 @@ function paint(canvas, width, height, share) {
   context.putImageData(image, 0, 0);
 }
 
-/** The index of the layer that keeps longest. @param {{codes: Uint8Array}[]} layers */
+/** The index of the layer with the longest memory. @param {{codes: Uint8Array}[]} layers */
 function slowest(layers) {
   const means = layers.map(
     ({ codes }) => codes.reduce((sum, code) => sum + code, 0) / codes.length,
@@ -28,7 +28,7 @@ function slowest(layers) {
   return means.indexOf(Math.min(...means));
 }
 
-/** A token as an element; what a model wrote is only ever set as textContent. */
+/** Make an element of a token; model output is only ever set as textContent. */
 function word(text, kind = "") {
   const span = document.createElement("span");
   span.textContent = plain(text);
@@ -36,7 +36,7 @@ function word(text, kind = "") {
   return span;
 }
 
-/** Words, columns and recorded answers of one page. */
+/** The words, columns and recorded answers of a page. */
 class View {
   constructor(page, recorded) {
     this.find = (name) => page.querySelector(`.${name}`);
@@ -61,7 +61,7 @@ class View {
     this.goTo(this.last);
   }
 
-  /** The words, with a line for each turn. */
+  /** The words, with a line break before each turn. */
   #turns() {
     let before;
     return this.words.flatMap((span) => {
@@ -100,7 +100,7 @@ class View {
     ];
   }
 
-  /** Paint the columns of the chosen layer: slow channels on top. */
+  /** Paint the chosen layer, slow channels on top. */
   showLayer() {
     this.layer = this.recorded.layers[this.find("layer").selectedIndex];
     this.find("picture").hidden = !this.layer;
@@ -141,25 +141,25 @@ class View {
     this.pointed = this.words[token];
     this.pointed?.classList.add("pointed");
     this.#put("here", token);
-    this.find("tip").textContent = token === undefined ? this.#where() : this.#said(token, row);
+    this.find("tip").textContent = token === undefined ? this.#where() : this.#describe(token, row);
   }
 
   #where() {
     return `The memory after ${quoted(this.recorded.texts[this.place])}, token ${this.place}.`;
   }
 
-  #said(token, row) {
+  #describe(token, row) {
     const strength = this.recorded.strength(token, this.place);
     const name = `${quoted(this.recorded.texts[token])}, token ${token}`;
     const left = strong(strength === undefined ? null : strength ** 2);
-    const said = token > this.place ? `${name}, comes later.` : `${name}: ${left}.`;
-    if (row === undefined) return said;
+    const line = token > this.place ? `${name}, comes later.` : `${name}: ${left}.`;
+    if (row === undefined) return line;
     const { rows, codes } = this.layer;
     const half = inTokens(this.recorded.halfLife(codes[token * rows + row]));
-    return `${said} Here these channels lose half in ${half}.`;
+    return `${line} Here these channels lose half in ${half}.`;
   }
 
-  /** Offer the recorded answers without some words. */
+  /** Add buttons for the recorded answers without some words. */
   #offer() {
     const { forgotten } = this.recorded;
     this.find("forget").hidden = !forgotten.length;

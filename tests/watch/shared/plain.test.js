@@ -23,7 +23,7 @@ test("what no file can hold is shown as codes too", () => {
   assert.equal(plain("\u{1f642}"), "\u{1f642}");
 });
 
-test("a share is never said to be nothing while something is left", () => {
+test("a share is never summary to be nothing while something is left", () => {
   assert.deepEqual([1, 0.914, 0.034, 0.0004, 0].map(percent), [
     "100%",
     "91%",
