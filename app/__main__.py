@@ -15,47 +15,51 @@ def main(argv: list[str] | None = None) -> int:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--model", metavar="NAME", help="the model to start with: a name in a models folder")
+    add("--model", metavar="NAME", help="name of the first model, in a models folder")
     add(
         "--models",
         type=Path,
         action="append",
         default=[],
         metavar="DIR",
-        help="a folder of model directories to choose from, besides the embedded ones",
+        help="a folder of more model directories; may be given several times",
     )
     add(
         "--conversations",
         type=Path,
         default=Path("~/.gateloop/conversations"),
         metavar="DIR",
-        help="the folder of saved conversations; everyone with access to the app can open them",
+        help="the folder of saved conversations; every user of the app can open them",
     )
-    add("--allow-hub", action="store_true", help="also load models by Hugging Face hub id")
+    add("--allow-hub", action="store_true", help="load models by Hugging Face hub id, too")
     add("--host", default="127.0.0.1", metavar="H", help="the address to listen on")
     add(
         "--port",
         type=_port,
         metavar="P",
-        help="the port to listen on; by default the first free one from 7860",
+        help="the port to listen on (default: the first free one from 7860)",
     )
-    add("--share", action="store_true", help="a public link through Gradio's tunnel")
+    add("--share", action="store_true", help="create a public link through Gradio's tunnel")
     add(
         "--allow-host",
         action="append",
         default=[],
         metavar="NAME",
-        help="a host name that a reverse proxy or a tunnel hands on; *.NAME for all below it",
+        help="a host name to accept from a reverse proxy or tunnel; *.NAME allows subdomains",
     )
     add(
         "--root-path",
         type=_root_path,
         default="",
         metavar="PATH",
-        help="the app's path at a reverse proxy, such as /gateloop",
+        help="the app's path behind a reverse proxy, such as /gateloop",
     )
-    add("--auth", metavar="USER:PASSWORD", help="ask for this password; @FILE holds it")
-    add("--mcp", action="store_true", help="also serve the Model Context Protocol")
+    add(
+        "--auth",
+        metavar="USER:PASSWORD",
+        help="require a login; @FILE reads it from a file",
+    )
+    add("--mcp", action="store_true", help="serve the Model Context Protocol, too")
     add("--open", action="store_true", help="open the browser")
     command.set_defaults(run=serve)
 

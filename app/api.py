@@ -1,4 +1,4 @@
-"""The endpoint for programs: /generate of gradio_client and of MCP."""
+"""The /generate endpoint for gradio_client and MCP."""
 
 import asyncio
 import base64
@@ -17,12 +17,12 @@ from .generation.run import Run
 from .generation.worker_pool import WorkerPool
 from .server import request_values
 
-MOST_TRANSITIONS = 8 * 2**20  # bytes of an answer; 560 tokens of 12 layers of 624 channels
+MAX_TRANSITIONS = 8 * 2**20  # bytes; enough for 560 tokens, 12 layers and 624 channels
 
 
 def add_endpoint(engine: Engine, first_model: str) -> None:
-    """Add /generate to the page being built; `first_model` answers requests that name none."""
-    pool = WorkerPool(threads=1, most=8)
+    """Add /generate to the page being built; `first_model` is its default model."""
+    pool = WorkerPool(threads=1, max_jobs=8)
 
     async def generate(
         prompt: str,
@@ -34,25 +34,25 @@ def add_endpoint(engine: Engine, first_model: str) -> None:
         seed: int | None = None,
         transitions: bool = False,
     ) -> dict[str, Any]:
-        """Generate text with a GateLoop model, on request with its state transitions.
+        """Generate text with a GateLoop model, optionally with its state transitions.
 
         Args:
             prompt: Text to continue, or a message to answer.
-            model: A model's name; empty for the one that the app started with.
+            model: Name of the model; empty means the app's first model.
             chat: True if the prompt is a chat message.
-            max_tokens: Tokens at most.
-            temperature: 0 takes the likeliest token.
-            top_p: Draw from the smallest set of tokens with at least this probability.
-            seed: Seed of the random numbers; none or -1 takes a new one every time.
+            max_tokens: Maximum number of tokens.
+            temperature: Sampling temperature; 0 takes the likeliest token.
+            top_p: Sample from the smallest set of tokens with at least this probability.
+            seed: Seed of the random numbers; None or -1 takes a new one.
             transitions: Also return |a| and arg a of every token, layer and channel, in 8 bits.
         """
         try:
-            record = request_values.checked("transitions", transitions, bool)
-            text = request_values.checked("prompt", prompt, str)
-            most = request_values.whole("max_tokens", max_tokens)
-            name = request_values.checked("model", model, str) or first_model
+            record = request_values.check_type("transitions", transitions, bool)
+            text = request_values.check_type("prompt", prompt, str)
+            most = request_values.integer("max_tokens", max_tokens)
+            name = request_values.check_type("model", model, str) or first_model
             await engine.fetch(name)
-            as_chat = request_values.checked("chat", chat, bool)
+            as_chat = request_values.check_type("chat", chat, bool)
             run = engine.submit(
                 name,
                 [{"role": "user", "content": text}] if as_chat else text,
@@ -62,7 +62,7 @@ def add_endpoint(engine: Engine, first_model: str) -> None:
             )
             await _finish(run, most)
             return await _answer(run, pool)
-        except InputError as error:  # as plain text: a program reads it, not a page
+        except InputError as error:  # plain text: programs read it
             raise gr.Error(str(error), print_exception=False) from None
 
     api(generate, api_name="generate", concurrency_limit=None)
@@ -71,7 +71,7 @@ def add_endpoint(engine: Engine, first_model: str) -> None:
 async def _finish(run: Run, max_tokens: int) -> None:
     try:
         while True:
-            done = run.done  # read first, so that the size is checked at the end too
+            done = run.done  # read first: the size is checked at the end, too
             if run.trace is not None:
                 _check_size(run.trace, run.stats.prompt_tokens + max_tokens)
             if done:
@@ -84,11 +84,11 @@ async def _finish(run: Run, max_tokens: int) -> None:
 
 
 def _check_size(trace: Trace, tokens: int) -> None:
-    if 2 * tokens * sum(trace.channels) > MOST_TRANSITIONS:
-        most = MOST_TRANSITIONS // (2 * sum(trace.channels))
+    if 2 * tokens * sum(trace.channels) > MAX_TRANSITIONS:
+        most = MAX_TRANSITIONS // (2 * sum(trace.channels))
         raise InputError(
-            f"transitions: of this model at most {most} tokens are sent, the prompt and max_tokens "
-            f"are {tokens}; ask for fewer, or without transitions"
+            f"transitions: this model sends at most {most} tokens, the prompt and max_tokens are "
+            f"{tokens}; ask for fewer, or without transitions"
         )
 
 
@@ -103,7 +103,7 @@ async def _answer(run: Run, pool: WorkerPool) -> dict[str, Any]:
     if run.trace is not None:
         answer["transitions"] = await pool(_transitions, run.trace)
         if answer["transitions"] is None:
-            raise InputError("transitions: too many requests for them now; try again in a moment")
+            raise InputError("transitions: too many requests; try again in a moment")
     return answer
 
 

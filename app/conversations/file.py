@@ -1,4 +1,4 @@
-"""A conversation as one safetensors file: its messages, and the states to go on from."""
+"""A conversation in one safetensors file: its messages and cached states."""
 
 import secrets
 from pathlib import Path
@@ -12,13 +12,13 @@ from mlx_gateloop.io.files import checksum, replacing
 
 from ..generation.caches import LENGTH
 from ..generation.models import Models
+from ..generation.prefix_cache import ROLES, START, Message, PrefixCache, PrefixState, as_messages
 from ..generation.run import Limits
-from ..generation.states import ROLES, START, Boundary, Message, StateCache, as_messages
 
 DTYPES = (np.float32, np.float16, np.uint16)
-MOST_BYTES = 256 * 2**20  # of a file
-MOST_MESSAGES = Limits().messages + 1  # the last one is an answer
-MOST_CHARACTERS = 4 * Limits().conversation_characters  # with what templates add
+MAX_BYTES = 256 * 2**20  # file size
+MAX_MESSAGES = Limits().messages + 1  # the last one is an answer
+MAX_CHARACTERS = 4 * Limits().conversation_characters  # includes what templates add
 
 _Role = Annotated[str, Field(pattern=f"^({'|'.join(ROLES)})$")]
 
@@ -32,17 +32,17 @@ class _Mark(BaseModel):
 
 
 class Header(BaseModel):
-    """Metadata of a conversation's file."""
+    """Metadata of a conversation file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     format: str = Field(pattern="^gateloop-conversation-1$")
     model: str
-    fingerprint: str  # the model's
-    # role and text, of the whole chat
-    messages: list[tuple[_Role, str]] = Field(min_length=1, max_length=MOST_MESSAGES)
-    text: str  # what the chat template makes of them, up to the last state
-    # positions of the states; later messages are read again
-    marks: list[_Mark] = Field(max_length=MOST_MESSAGES)
+    fingerprint: str  # of the model
+    # roles and texts of the whole chat
+    messages: list[tuple[_Role, str]] = Field(min_length=1, max_length=MAX_MESSAGES)
+    text: str  # the rendered messages up to the last state
+    # positions of the states; the model reads later messages again
+    marks: list[_Mark] = Field(max_length=MAX_MESSAGES)
 
 
 def save(
@@ -51,25 +51,25 @@ def save(
     model: str,
     messages: list[dict[str, str]],
     models: Models,
-    states: StateCache,
-    most_bytes: int = MOST_BYTES,
+    prefix_cache: PrefixCache,
+    max_bytes: int = MAX_BYTES,
 ) -> bool:
-    """Write a conversation with its cached states; attention's are left out if too large.
+    """Write a conversation with its cached states; omit states that are too large.
 
-    Returns False if the states were left out: the messages must be read again.
+    Returns False if it omitted the states: the model must then read the messages again.
 
     Raises:
-        InputError: The file would be larger than `most_bytes`, or cannot be written.
+        InputError: The file would exceed `max_bytes`, or cannot be written.
     """
     fingerprint = models.fingerprint(model)
     pairs = as_messages(messages, complete=False)
-    boundaries = states.prefixes(conversation, fingerprint, pairs)
-    content = _encode(model, fingerprint, pairs, boundaries)
-    has_states = len(content) <= most_bytes or not any(b.attended for b in boundaries)
+    prefix_states = prefix_cache.prefixes(conversation, fingerprint, pairs)
+    content = _encode(model, fingerprint, pairs, prefix_states)
+    has_states = len(content) <= max_bytes or not any(b.keys_values for b in prefix_states)
     if not has_states:
         content = _encode(model, fingerprint, pairs, [])
-    if len(content) > most_bytes:
-        need = f"{len(content) / 2**20:.1f} MB, {most_bytes / 2**20:.1f} MB are left"
+    if len(content) > max_bytes:
+        need = f"{len(content) / 2**20:.1f} MB, {max_bytes / 2**20:.1f} MB are left"
         raise InputError(f"{path.stem}: not saved: needs {need}; delete saved conversations")
     try:
         with replacing(path) as new:
@@ -80,47 +80,51 @@ def save(
     return has_states
 
 
-def load(path: Path, models: Models, states: StateCache) -> tuple[str, str, list[dict[str, str]]]:
-    """Read a conversation and put its states into the cache, under a new id.
+def load(
+    path: Path, models: Models, prefix_cache: PrefixCache
+) -> tuple[str, str, list[dict[str, str]]]:
+    """Read a conversation and cache its states under a new id.
 
-    Returns its id, the model's name and the messages. `InputError` says that the file is not a
-    conversation, or that its model is missing or has changed.
+    Returns the id, the model's name and the messages.
+
+    Raises:
+        InputError: The file is not a conversation, or its model is missing or has changed.
     """
-    header, boundaries = read(path)
+    header, prefix_states = read(path)
     info = models.info(header.model)
     if models.fingerprint(header.model) != header.fingerprint:
         raise InputError(
-            f"{path.stem}: the model {header.model!r} has changed since; the states do not fit it"
+            f"{path.stem}: the model {header.model!r} has changed; the saved states do not fit"
         )
-    # of other models only the loaded one knows if they fit
-    for boundary in boundaries if info.state_shape is not None else ():
-        shapes = {state.shape for state in boundary.states}
-        if len(boundary.states) != info.layers or shapes != {info.state_shape}:
-            raise InputError(f"{path.stem}: damaged: its states are not of {header.model!r}")
-        if max(boundary.ids) >= info.vocab_size:
+    # other types of models check their states when they are loaded
+    for prefix in prefix_states if info.state_shape is not None else ():
+        shapes = {state.shape for state in prefix.states}
+        if len(prefix.states) != info.layers or shapes != {info.state_shape}:
+            raise InputError(f"{path.stem}: damaged: its states do not fit {header.model!r}")
+        if max(prefix.ids) >= info.vocab_size:
             raise InputError(f"{path.stem}: damaged: token ids")
     conversation = secrets.token_urlsafe(16)
-    for boundary in boundaries:
-        states.put(conversation, header.fingerprint, boundary)
+    for prefix in prefix_states:
+        prefix_cache.put(conversation, header.fingerprint, prefix)
     messages = [{"role": role, "content": text} for role, text in header.messages]
     return conversation, header.model, messages
 
 
-def read(path: Path) -> tuple[Header, list[Boundary]]:
-    """Read a file that `save` wrote, and check everything in it."""
+def read(path: Path) -> tuple[Header, list[PrefixState]]:
+    """Read and validate a file that `save` wrote."""
     from safetensors import SafetensorError, safe_open
 
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path.stem}: larger than {MOST_BYTES >> 20} MB, not a conversation")
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{path.stem}: larger than {MAX_BYTES >> 20} MB, not a conversation")
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             text = metadata.get("conversation", "")
             header = Header.model_validate_json(text)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if metadata.get("sha256") != checksum(sorted(arrays.items()), text):
-            raise InputError(f"{path.stem}: damaged: its checksum is another")
-        return header, _boundaries(path.stem, header, arrays)
+            raise InputError(f"{path.stem}: damaged: wrong checksum")
+        return header, _prefix_states(path.stem, header, arrays)
     except (OSError, SafetensorError, TypeError, KeyError) as error:
         raise InputError(f"{path.stem}: not a readable conversation file") from error
     except ValidationError as error:
@@ -130,13 +134,13 @@ def read(path: Path) -> tuple[Header, list[Boundary]]:
 
 
 def _encode(
-    model: str, fingerprint: str, messages: tuple[Message, ...], boundaries: list[Boundary]
+    model: str, fingerprint: str, messages: tuple[Message, ...], prefix_states: list[PrefixState]
 ) -> bytes:
     from safetensors.numpy import save as encode
 
-    last = boundaries[-1] if boundaries else START
+    last = prefix_states[-1] if prefix_states else START
     prefixes = [
-        b for b in boundaries if last.text.startswith(b.text) and last.ids[: len(b.ids)] == b.ids
+        b for b in prefix_states if last.text.startswith(b.text) and last.ids[: len(b.ids)] == b.ids
     ]
     header = Header(
         format="gateloop-conversation-1",
@@ -157,53 +161,53 @@ def _encode(
     arrays = {"ids": np.array(last.ids, np.int64)}
     for layer in range(len(last.states)):
         arrays[f"states.{layer}"] = np.stack([b.states[layer] for b in prefixes])
-    for index, parts in enumerate(last.attended):
-        arrays[f"attended.{index}"] = np.concatenate(parts, LENGTH)
+    for index, parts in enumerate(last.keys_values):
+        arrays[f"keys_values.{index}"] = np.concatenate(parts, LENGTH)
     try:
         text = header.model_dump_json()
         sha256 = checksum(sorted(arrays.items()), text)
         return encode(arrays, {"conversation": text, "sha256": sha256})
-    except ValueError:  # UTF-8 can't hold it
-        raise InputError("messages: one holds half of a character; type it again") from None
+    except ValueError:  # not valid in UTF-8
+        raise InputError("messages: one contains a lone surrogate; type it again") from None
 
 
-def _boundaries(stem: str, header: Header, arrays: dict[str, np.ndarray]) -> list[Boundary]:
+def _prefix_states(stem: str, header: Header, arrays: dict[str, np.ndarray]) -> list[PrefixState]:
     def check(good: bool, problem: str) -> None:
         if not good:
             raise InputError(f"{stem}: damaged: {problem}")
 
     characters = len(header.text) + sum(len(text) for _, text in header.messages)
-    check(characters <= MOST_CHARACTERS, f"more than {MOST_CHARACTERS} characters")
+    check(characters <= MAX_CHARACTERS, f"more than {MAX_CHARACTERS} characters")
     messages = tuple(header.messages)
     ids = arrays.pop("ids", np.zeros(0))
     check(ids.dtype == np.int64 and ids.ndim == 1 and bool((ids >= 0).all()), "token ids")
     names = [f"states.{i}" for i in range(sum(name.startswith("states.") for name in arrays))]
-    attended = [f"attended.{i}" for i in range(len(arrays) - len(names))]
-    check({*names, *attended} == arrays.keys(), "unknown arrays")
+    keys_values = [f"keys_values.{i}" for i in range(len(arrays) - len(names))]
+    check({*names, *keys_values} == arrays.keys(), "unknown arrays")
     for name in names:
         states = arrays[name]
         check(states.dtype in DTYPES and len(states) == len(header.marks), name)
         check(_is_finite(states), f"{name} is not finite")
     seen = [mark.tokens - mark.unread for mark in header.marks]
-    for name in attended:
+    for name in keys_values:
         array = arrays[name]
         check(array.dtype in DTYPES and array.ndim == 4, name)
         check(seen == sorted(seen) and seen[-1:] == [array.shape[LENGTH]], name)
         check(_is_finite(array), f"{name} is not finite")
-    parts = [np.split(arrays[name], seen[:-1], LENGTH) for name in attended]
+    parts = [np.split(arrays[name], seen[:-1], LENGTH) for name in keys_values]
     found = []
     for index, mark in enumerate(header.marks):
-        check(mark.messages <= len(messages) and mark.tokens <= len(ids), "a mark past the end")
+        check(mark.messages <= len(messages) and mark.tokens <= len(ids), "a position past the end")
         is_prompt = messages[mark.messages - 1][0] == "user"
         check(mark.unread == is_prompt, "a prompt's last token")
         found.append(
-            Boundary(
+            PrefixState(
                 messages[: mark.messages],
                 header.text[: mark.characters],
                 tuple(ids[: mark.tokens].tolist()),
                 mark.unread,
                 tuple(arrays[name][index] for name in names),
-                attended=tuple(tuple(each[: index + 1]) for each in parts),
+                keys_values=tuple(tuple(each[: index + 1]) for each in parts),
             )
         )
     return found

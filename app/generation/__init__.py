@@ -1,1 +1,1 @@
-"""Generation: models, the engine that runs them, and the states of conversations."""
+"""Models, the engine that runs them, and the cached states of conversations."""

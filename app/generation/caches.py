@@ -1,7 +1,7 @@
-"""The caches of a model that mlx-lm runs: what they hold is kept at a token, and put back.
+"""Snapshots of mlx-lm's caches, and their restoration.
 
-A recurrent layer's entries have a constant size and are kept whole. Attention's keys and values
-grow with the tokens, of which each boundary of a conversation keeps those since the one before.
+A snapshot copies the constant-size entries of recurrent layers. Attention's keys and values grow
+with the tokens: each snapshot adds a part for the tokens since the last one and shares the rest.
 """
 
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
 
-from .states import Boundary, Parts
+from .prefix_cache import Parts, PrefixState
 
 Cache = Any  # mlx-lm declares no types
-Form = tuple[tuple[int, ...], str]  # shape and dtype of an array as it is kept
+Form = tuple[tuple[int, ...], str]  # shape and dtype of an array in a snapshot
 LENGTH = 2  # axis of the tokens in keys and values, [1, heads, tokens, size]
-NONE = np.zeros(0, np.float32)  # kept of an entry that is not set
+NONE = np.zeros(0, np.float32)  # stands for an entry that is not set
 
 
 class Caches:
-    """Caches of one sequence of a model."""
+    """The caches of a model for one sequence."""
 
     def __init__(self, model: nn.Module) -> None:
         from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache, make_prompt_cache
@@ -33,49 +33,49 @@ class Caches:
         self._growing = [leaf for leaf in leaves if isinstance(leaf, KVCache | RotatingKVCache)]
         known = [*self._constant, *self._growing]
         self._others = [leaf for leaf in leaves if leaf not in known]
-        self._parts: list[Parts] = [()] * (2 * len(self._growing))  # kept of keys and values
+        self._parts: list[Parts] = [()] * (2 * len(self._growing))  # snapshots of keys and values
 
     @property
     def entries(self) -> list[mx.array | None]:
-        """The recurrent layers' entries, of constant size."""
+        """Constant-size entries of the recurrent layers."""
         return [entry for leaf in self._constant for entry in leaf.cache]
 
     @property
-    def attended(self) -> list[mx.array]:
-        """Keys and values, with room for more tokens."""
+    def keys_values(self) -> list[mx.array]:
+        """Keys and values, with space for more tokens."""
         both = [array for leaf in self._growing for array in (leaf.keys, leaf.values)]
         return [array for array in both if array is not None]
 
     @property
     def arrays(self) -> list[mx.array]:
-        """All of it, to be evaluated."""
+        """All arrays, to evaluate."""
         others = dict(tree_flatten([leaf.state for leaf in self._others])).values()
-        found = [*self.entries, *self.attended, *others]
+        found = [*self.entries, *self.keys_values, *others]
         return [array for array in found if isinstance(array, mx.array)]
 
     @property
     def nbytes(self) -> tuple[int, int]:
-        """Bytes of what has a constant size, and of what grows with the tokens."""
+        """Bytes of the constant-size entries, and of those that grow with the tokens."""
         constant = sum(entry.nbytes for entry in self.entries if entry is not None)
         return constant, sum(array.nbytes for array in self.arrays) - constant
 
-    def mark(self) -> tuple[list[mx.array | None], list[int]]:
-        """Return what `go_back` needs to take the next tokens back."""
+    def checkpoint(self) -> tuple[list[mx.array | None], list[int]]:
+        """Return what `rollback` needs to remove the next tokens."""
         return self.entries, [leaf.offset for leaf in self._growing]
 
-    def go_back(self, mark: tuple[list[mx.array | None], list[int]]) -> None:
-        """Take back what was read since; a cache that cannot be trimmed can no longer be kept."""
-        entries, offsets = mark
+    def rollback(self, checkpoint: tuple[list[mx.array | None], list[int]]) -> None:
+        """Remove the tokens since a checkpoint; a cache that cannot be trimmed gets no snapshot."""
+        entries, offsets = checkpoint
         self._set_entries(entries)
         for leaf, offset in zip(self._growing, offsets, strict=True):
             if leaf.is_trimmable():
                 leaf.trim(leaf.offset - offset)
 
-    def keep(self) -> tuple[tuple[np.ndarray, ...], tuple[Parts, ...]] | None:
-        """Return the states and the parts of keys and values of a `Boundary`.
+    def snapshot(self) -> tuple[tuple[np.ndarray, ...], tuple[Parts, ...]] | None:
+        """Return the states and the parts of keys and values for a `PrefixState`.
 
-        None where tokens are missing: a rotating cache that is full has written over its first.
-        None too for caches of other kinds, and where a layer does not use its own.
+        None for other kinds of caches, unused caches, and a full rotating cache, which has
+        overwritten its first tokens.
         """
         if self._others or not all(leaf.keys is not None for leaf in self._growing):
             return None
@@ -84,18 +84,18 @@ class Caches:
         for index, leaf in enumerate(self._growing):
             for place, array in ((2 * index, leaf.keys), (2 * index + 1, leaf.values)):
                 known = sum(part.shape[LENGTH] for part in self._parts[place])
-                new = _kept(array[:, :, known : leaf.offset])
+                new = _to_numpy(array[:, :, known : leaf.offset])
                 self._parts[place] = (*self._parts[place], new)
-        return tuple(map(_kept, self.entries)), tuple(self._parts)
+        return tuple(map(_to_numpy, self.entries)), tuple(self._parts)
 
-    def put_back(self, boundary: Boundary) -> None:
-        """Go on from a boundary that fits; `Layout.fits`."""
-        self._set_entries([_restored(state) for state in boundary.states])
-        self._parts = list(boundary.attended)
+    def restore(self, prefix: PrefixState) -> None:
+        """Restore the state of a prefix; `Layout.fits` must hold."""
+        self._set_entries([_to_mlx(state) for state in prefix.states])
+        self._parts = list(prefix.keys_values)
         for leaf, keys, values in zip(
-            self._growing, boundary.attended[::2], boundary.attended[1::2], strict=True
+            self._growing, prefix.keys_values[::2], prefix.keys_values[1::2], strict=True
         ):
-            leaf.update_and_fetch(*(_restored(np.concatenate(p, LENGTH)) for p in (keys, values)))
+            leaf.update_and_fetch(*(_to_mlx(np.concatenate(p, LENGTH)) for p in (keys, values)))
 
     def _set_entries(self, entries: list[mx.array | None]) -> None:
         rest = iter(entries)
@@ -105,35 +105,35 @@ class Caches:
 
 @dataclass(frozen=True)
 class Layout:
-    """Shapes and dtypes of a model's cache entries, and the number of tokens that it draws from."""
+    """Shapes and dtypes of a model's cache entries, and the size of its logits."""
 
-    states: tuple[Form, ...]  # recurrent layers' entries, of constant size
-    attended: tuple[Form, ...]  # keys and values, with 0 tokens
+    states: tuple[Form, ...]  # constant-size entries of recurrent layers
+    keys_values: tuple[Form, ...]  # keys and values, with 0 tokens
     outputs: int  # size of the logits
 
-    def fits(self, boundary: Boundary) -> bool:
-        """Return False for a boundary that is not of this model, or not whole."""
-        lengths = {sum(part.shape[LENGTH] for part in parts) for parts in boundary.attended}
-        forms = [{_form(part[:, :, :0]) for part in parts} for parts in boundary.attended]
+    def fits(self, prefix: PrefixState) -> bool:
+        """Return True if a prefix belongs to this model and is complete."""
+        lengths = {sum(part.shape[LENGTH] for part in parts) for parts in prefix.keys_values}
+        forms = [{_form(part[:, :, :0]) for part in parts} for parts in prefix.keys_values]
         return (
-            tuple(map(_form, boundary.states)) == self.states
-            and forms == [{form} for form in self.attended]
-            and lengths <= {len(boundary.ids) - boundary.unread}
+            tuple(map(_form, prefix.states)) == self.states
+            and forms == [{form} for form in self.keys_values]
+            and lengths <= {len(prefix.ids) - prefix.unread}
         )
 
 
 def layout(model: nn.Module) -> Layout:
-    """Find out what a model's caches hold; nothing is computed."""
+    """Find the layout of a model's caches without computing anything."""
     caches = Caches(model)
     logits = model(mx.array([[0]]), cache=caches.all)
     states = [_form(NONE) if entry is None else _form(entry) for entry in caches.entries]
-    attended = [_form(array[:, :, :0]) for array in caches.attended]
-    return Layout(tuple(states), tuple(attended), logits.shape[-1])
+    keys_values = [_form(array[:, :, :0]) for array in caches.keys_values]
+    return Layout(tuple(states), tuple(keys_values), logits.shape[-1])
 
 
 def _leaves(caches: list[Cache]) -> Iterator[Cache]:
     for cache in caches:
-        if hasattr(cache, "caches"):  # a list of them, where a layer has two mixers
+        if hasattr(cache, "caches"):  # a layer with two mixers has a list
             yield from _leaves(cache.caches)
         else:
             yield cache
@@ -144,14 +144,14 @@ def _form(array: mx.array | np.ndarray) -> Form:
     return tuple(array.shape), "uint16" if dtype == "bfloat16" else dtype
 
 
-def _kept(array: mx.array | None) -> np.ndarray:
-    """Copy an array to NumPy, which has no bfloat16: its bits become uint16."""
+def _to_numpy(array: mx.array | None) -> np.ndarray:
+    """Copy an array to NumPy; bfloat16 becomes uint16 with the same bits."""
     if array is None:
         return NONE
     return np.array(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)
 
 
-def _restored(array: np.ndarray) -> mx.array | None:
+def _to_mlx(array: np.ndarray) -> mx.array | None:
     if not array.size:
         return None
     return mx.array(array).view(mx.bfloat16) if array.dtype == np.uint16 else mx.array(array)

@@ -1,4 +1,4 @@
-"""A model's tokenizer and chat template, in which typed special tokens stay text."""
+"""A model's tokenizer and chat template; special tokens that a user types stay text."""
 
 import re
 from bisect import bisect_left
@@ -9,17 +9,17 @@ from typing import Any
 from mlx_gateloop.errors import InputError, is_panic, one_line
 from mlx_gateloop.tokenizer import TextStream, start_ids, token_texts
 
-from .states import Message
+from .prefix_cache import Message
 
-MOST_CHARACTERS = 1_000_000  # that a template may write; a visitor's messages have 400,000
-MOST_OF_A_TOKEN = 4_096  # characters
-ANSWERS = 16  # written at the same time; the engine has fewer
+MAX_CHARACTERS = 1_000_000  # rendered by a template; a conversation has at most 400,000
+MAX_TOKEN_CHARACTERS = 4_096
+ANSWERS = 16  # concurrent answers; the engine has fewer
 
 
 class ChatTokenizer:
     """Turns messages into token ids, and tokens into text.
 
-    All arguments and results can be written as JSON: it may run in another process.
+    All arguments and results are JSON values, because it may run in another process.
     """
 
     def __init__(self, path: str) -> None:
@@ -29,38 +29,38 @@ class ChatTokenizer:
             stops = load_config(Path(path)).get("eos_token_id")
             tokenizer: Any = load_tokenizer(Path(path), eos_token_ids=stops)
             added = tokenizer.added_tokens_decoder
-        except BaseException as error:  # tokenizers raises nothing narrower, and panics
-            raise _refused("model: its tokenizer cannot be loaded", error) from error
+        except BaseException as error:  # tokenizers raises plain exceptions, and panics
+            raise _input_error("model: its tokenizer cannot be loaded", error) from error
         special = {token.content for token in added.values() if token.special} - {""}
         by_length = sorted(special, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, by_length)) or "(?!)")
         self._tokenizer = tokenizer
         self._special_ids = sorted(id for id, token in added.items() if token.special)
         self.stops = sorted(tokenizer.eos_token_ids)
-        # Templates write it themselves; a text that is continued begins with it, as in mlx-lm.
+        # Templates write the first token; a text to continue gets it here, as in mlx-lm.
         self._start = start_ids(tokenizer)
         self._answers: dict[str, TextStream] = {}
         self._texts: dict[int, str] = {}
 
     def special_ids(self) -> tuple[int | None, list[int], list[int]]:
-        """Return the token that stands for an empty text, those that end an answer, and all."""
+        """Return the token for an empty text, the tokens that end an answer, and all of them."""
         return self._tokenizer.eos_token_id, self.stops, self._special_ids
 
     def render(self, messages: list[Message]) -> tuple[str, list[int]]:
-        """Return messages as the chat template has them, and a position in each special token."""
+        """Render messages; return the text and a position inside each typed special token."""
         if not self._tokenizer.has_chat_template:
             raise InputError(
-                "model: it has no chat template; use the Completion tab, or another model"
+                "model: it has no chat template; use the Completion tab or another model"
             )
         mark = _unused("".join(text for _, text in messages))
-        parts = self._written(messages, mark).split(mark)
+        parts = self._render(messages, mark).split(mark)
         return "".join(parts), list(accumulate(map(len, parts)))[:-1]
 
-    def places(self, messages: list[Message], text: str) -> list[tuple[int, int] | None]:
+    def message_spans(self, messages: list[Message], text: str) -> list[tuple[int, int] | None]:
         """Return where each message begins and ends in a text that `render` wrote.
 
-        Blanks at the ends of a message, which templates take away, do not count. None for all if
-        the template changes messages, as their places cannot be known then.
+        Spaces around a message do not count, because templates strip them. All are None if the
+        template changes messages.
         """
         whole = "".join(text for _, text in messages)
         mark = _unused(whole)
@@ -68,8 +68,8 @@ class ChatTokenizer:
         marked = [(role, _between(edge, text)) for role, text in messages]
         nowhere: list[tuple[int, int] | None] = [None] * len(messages)
         try:
-            parts = self._written(marked, mark).replace(mark, "").split(edge)
-        except InputError:  # it is particular about what a message begins with
+            parts = self._render(marked, mark).replace(mark, "").split(edge)
+        except InputError:  # the template rejects the marked messages
             return nowhere
         spoken = [message.strip() for _, message in messages]
         if "".join(parts) != text or parts[1::2] != [message for message in spoken if message]:
@@ -78,8 +78,8 @@ class ChatTokenizer:
         found = iter(zip(ends[::2], ends[1::2], strict=False))
         return [next(found) if message else None for message in spoken]
 
-    def _written(self, messages: list[Message], mark: str) -> str:
-        # Broken by the mark, the special tokens of a visitor are none to the template either.
+    def _render(self, messages: list[Message], mark: str) -> str:
+        # The mark inside a typed special token hides it from the template, too.
         marked = [
             {"role": role, "content": self._special.sub(lambda m: _broken(m[0], mark), text)}
             for role, text in messages
@@ -88,17 +88,17 @@ class ChatTokenizer:
             written: str = self._tokenizer.apply_chat_template(
                 marked, add_generation_prompt=True, tokenize=False
             )
-        except BaseException as error:  # a template may refuse roles and orders with any exception
-            raise _refused("messages: the chat template refuses them", error) from error
-        if len(written) > MOST_CHARACTERS:
+        except BaseException as error:  # a template may raise anything
+            raise _input_error("messages: the chat template rejects them", error) from error
+        if len(written) > MAX_CHARACTERS:
             raise InputError(
-                f"messages: the chat template makes {len(written):,} characters of them, "
-                f"at most {MOST_CHARACTERS:,} are read"
+                f"messages: the chat template writes {len(written):,} characters, "
+                f"at most {MAX_CHARACTERS:,} are allowed"
             )
         return written
 
     def encode(self, text: str, typed: list[int] | None) -> list[int]:
-        """Return the tokens of a text; special tokens at the positions `typed` are read as text.
+        """Encode a text; special tokens at the positions `typed` become text.
 
         None means all of them: a text to continue, which begins with the tokenizer's first token.
         """
@@ -111,30 +111,30 @@ class ChatTokenizer:
         ]
 
     def pieces(self, ids: list[int]) -> list[str]:
-        """Return what each token adds to the text."""
+        """Return the text that each token adds."""
         return [_short(piece) for piece in token_texts(self._tokenizer, ids)]
 
     def write(
         self, answer: str, before: list[int], token: int, candidates: list[int]
     ) -> tuple[str, list[str]]:
-        """Return what the next token adds to an answer, and the texts of the candidates.
+        """Return the text that the next token adds to an answer, and the texts of the candidates.
 
-        The first one of an answer follows the tokens `before`; of them, the last `CONTEXT` matter.
+        The tokens `before` precede the answer; only the last `CONTEXT` matter.
         """
         if answer not in self._answers:
-            while len(self._answers) >= ANSWERS:  # left by answers that failed
+            while len(self._answers) >= ANSWERS:  # failed answers stay here
                 del self._answers[next(iter(self._answers))]
             self._answers[answer] = TextStream(self._tokenizer, before)
         return _short(self._answers[answer].add(token)), list(map(self._text, candidates))
 
     def end(self, answer: str) -> str:
-        """Return what was held back of an answer: the beginning of a character."""
-        stream = self._answers.pop(answer, None)  # none of an answer without a token
+        """End an answer; return its buffered text, an incomplete character."""
+        stream = self._answers.pop(answer, None)  # missing if the answer has no token
         return "" if stream is None else stream.end()
 
     def _text(self, token: int) -> str:
         if token not in self._texts:
-            self._texts[token] = self._tokenizer.decode([token])[:MOST_OF_A_TOKEN]
+            self._texts[token] = self._tokenizer.decode([token])[:MAX_TOKEN_CHARACTERS]
         return self._texts[token]
 
     def _ids(self, text: str, as_text: bool) -> list[int]:
@@ -143,11 +143,11 @@ class ChatTokenizer:
                 text, add_special_tokens=False, split_special_tokens=as_text
             )
         except BaseException as error:
-            raise _refused("text: the model's tokenizer cannot read it", error) from error
+            raise _input_error("text: the model's tokenizer cannot encode it", error) from error
         return ids
 
     def _parts(self, text: str, typed: list[int]) -> list[tuple[str, bool]]:
-        """Cut the text at the template's special tokens, and note the parts with typed ones."""
+        """Split the text at the template's special tokens, and mark the parts with typed ones."""
 
         def has_typed(begin: int, end: int) -> bool:
             return bisect_left(typed, begin) < bisect_left(typed, end)
@@ -158,15 +158,15 @@ class ChatTokenizer:
 
 
 def _short(piece: str) -> str:
-    if len(piece) > MOST_OF_A_TOKEN:
+    if len(piece) > MAX_TOKEN_CHARACTERS:
         raise InputError(
-            f"model: a token has {len(piece):,} characters, at most {MOST_OF_A_TOKEN:,} are shown"
+            f"model: a token has {len(piece):,} characters, more than {MAX_TOKEN_CHARACTERS:,}"
         )
     return piece
 
 
 def _unused(text: str) -> str:
-    """Return a character that the text has not; a text is shorter than this range."""
+    """Return a character that is not in the text; the range is longer than any text."""
     used = set(text)
     return next(mark for mark in map(chr, range(0xE000, 0x110000)) if mark not in used)
 
@@ -177,15 +177,15 @@ def _broken(special: str, mark: str) -> str:
 
 
 def _between(edge: str, text: str) -> str:
-    """Mark both ends of a text, within the blanks around it."""
+    """Mark both ends of a text, inside the spaces around it."""
     if not (body := text.strip()):
         return text
     before, after = text.split(body, 1)
     return f"{before}{edge}{body}{edge}{after}"
 
 
-def _refused(what: str, error: BaseException) -> InputError:
-    """Make the error of foreign code that failed; Ctrl-C and the like are raised again."""
+def _input_error(what: str, error: BaseException) -> InputError:
+    """Convert an exception of foreign code; re-raise Ctrl-C and the like."""
     if not isinstance(error, Exception) and not is_panic(error):
         raise error
     return InputError(f"{what}: {one_line(error)}")

@@ -1,4 +1,4 @@
-"""The engine: a bounded queue, the worker that takes from it, and a watchdog over that."""
+"""The engine: a bounded queue of jobs, a worker thread, and a watchdog."""
 
 import atexit
 import logging
@@ -15,28 +15,30 @@ from mlx_gateloop.generate import Sampling
 
 from .decoder import Request
 from .models import Models
+from .prefix_cache import Message, PrefixCache, as_messages
 from .run import Limits, RecordedRuns, Run, Steps
-from .states import Message, StateCache, as_messages
 from .worker import SHUT_DOWN, STUCK, Job, Work, Worker
 from .worker_pool import WorkerPool
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
-WATCH_SECONDS = 1.0  # between two looks at the worker
+WATCH_SECONDS = 1.0  # between two checks of the worker
 
 
 class Engine:
-    """Runs generations one step at a time, up to `limits.active` in turns; others wait in order.
+    """Runs up to `limits.active` generations, one step of each in turn; others wait in order.
 
-    All MLX work is the worker's. A watchdog replaces one that has died or is stuck in a step.
+    The worker does all MLX work. A watchdog replaces it if it has died or is stuck in a step.
     """
 
     def __init__(self, models: Models, limits: Limits | None = None) -> None:
         self.models, self.limits = models, limits or Limits()
         limits = self.limits
-        self.states = StateCache(limits.conversations, limits.boundaries, limits.boundary_bytes)
+        self.prefix_cache = PrefixCache(
+            limits.conversations, limits.prefix_states, limits.prefix_bytes
+        )
         self.recorded = RecordedRuns(limits.runs, limits.trace_bytes)
-        self._downloads = WorkerPool(threads=2, most=4)
+        self._downloads = WorkerPool(threads=2, max_jobs=4)
         self._condition = threading.Condition()
         self._waiting: deque[Job] = deque()
         self._closing = False
@@ -54,43 +56,43 @@ class Engine:
         record: bool = True,
         conversation: str | None = None,
     ) -> Run:
-        """Put an answer to messages, or the continuation of a text, into the queue.
+        """Queue an answer to messages, or the continuation of a text.
 
-        It continues the cached states of `conversation`, a secret id, and adds its own.
-        Values that are not allowed, unknown models and a full queue raise `InputError`.
+        It reuses the cached states of `conversation`, a secret id, and adds its own. Invalid
+        values, unknown models and a full queue raise `InputError`.
         """
         prompt = messages if isinstance(messages, str) else as_messages(messages)
         self._check(prompt, max_tokens)
-        if sampling.seed is None:  # kept by the run: the same answer can be given again
+        if sampling.seed is None:  # the run stores it, so that the answer can be repeated
             sampling = replace(sampling, seed=secrets.randbits(63))
         request = Request(prompt, sampling, max_tokens, record, conversation)
         return self.enqueue(model, request, record)
 
     async def fetch(self, model: str) -> None:
-        """Download a model of the hub before it is asked for; other runs go on meanwhile."""
+        """Download a model from the hub; other runs continue meanwhile."""
         self.models.check(model)
-        if not self.models.is_here(model) and not await self._downloads(self.models.fetch, model):
+        if not self.models.is_local(model) and not await self._downloads(self.models.fetch, model):
             raise InputError("the server is busy with other downloads; try again in a moment")
 
     def prepare(self, model: str) -> Run:
-        """Load a model before it is needed; the run has no pieces."""
+        """Load a model before its first use; the run has no pieces."""
         return self.enqueue(model, None)
 
-    async def ask(self, question: Callable[[], T]) -> T:
-        """Return the answer to a short question, which the worker's thread finds in one step."""
-        answers: list[T] = []
+    async def call(self, function: Callable[[], T]) -> T:
+        """Call a short function in the worker thread, as one step."""
+        results: list[T] = []
 
         def steps() -> Steps[None]:
-            answers.append(question())
+            results.append(function())
             yield from ()
 
-        run = Run("", self._cancelled)
+        run = Run("", self._remove)
         self._put(Job(run, None, steps()))
         await run.ended()
-        return answers[0]
+        return results[0]
 
     def close(self) -> None:
-        """Stop everything and end the threads."""
+        """Stop all runs and join the threads."""
         with self._condition:
             self._closing = True
             for job in self._waiting:
@@ -102,14 +104,14 @@ class Engine:
         atexit.unregister(self.close)
 
     def check_worker(self, now: float) -> None:
-        """Replace the worker if it has died or is stuck; `now` is of `time.monotonic`."""
-        if not self._closing and not self._worker.is_well(now):
-            LOG.error("the engine's thread is stuck or dead; another one takes over")
+        """Replace the worker if it has died or is stuck; `now` is a `time.monotonic` time."""
+        if not self._closing and not self._worker.is_healthy(now):
+            LOG.error("the engine's thread is stuck or dead; starting another one")
             self._worker.abandon(STUCK)
             self._worker = Worker(self)
 
     def next_jobs(self, active: list[Job]) -> list[Job] | None:
-        """Wait for work; returns the jobs to begin with, or None at the end."""
+        """Wait for work; return the jobs to start, or None when closing."""
         with self._condition:
             self._condition.wait_for(lambda: self._closing or self._waiting or active)
             if self._closing:
@@ -118,7 +120,7 @@ class Engine:
             return [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
 
     def needed(self) -> set[str]:
-        """Return the models of the jobs that wait."""
+        """Return the models of the waiting jobs."""
         with self._condition:
             return {job.run.model for job in self._waiting}
 
@@ -136,12 +138,12 @@ class Engine:
             most = limits.conversation_characters
             raise InputError(f"messages: {total:,} characters in all, at most {most:,} are allowed")
         if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
-            raise InputError("text: holds half of a character, a lone surrogate; type it again")
+            raise InputError("text: contains a lone surrogate, half of a character; type it again")
 
     def enqueue(self, model: str, work: Work | None, record: bool = False) -> Run:
-        """Put work with a model into the queue; `record` keeps the run for its trace."""
+        """Queue work with a model; `record` keeps the run for its trace."""
         self.models.check(model)
-        run = Run(model, self._cancelled)
+        run = Run(model, self._remove)
         if isinstance(work, Request):
             run.sampling, run.max_tokens = work.sampling, work.max_tokens
         self._put(Job(run, work), record)
@@ -155,11 +157,11 @@ class Engine:
                 waiting = f"{len(self._waiting)} requests are waiting"
                 raise InputError(f"the server is busy, {waiting}; try again in a moment")
             self._waiting.append(job)
-            if record:  # the others leave nothing to look at
+            if record:  # other runs have nothing to show
                 self.recorded.put(job.run)
             self._condition.notify_all()
 
-    def _cancelled(self, run: Run) -> None:
+    def _remove(self, run: Run) -> None:
         with self._condition:
             for job in [job for job in self._waiting if job.run is run]:
                 self._waiting.remove(job)

@@ -1,4 +1,4 @@
-"""The files of a model's directory: none leads outside or brings code, and all are as listed."""
+"""Checks of a model's files: inside the folder, without code, and with matching checksums."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ CODE_KEYS = ("model_file", "auto_map")  # of config.json and tokenizer_config.js
 
 
 def is_inside(path: Path, roots: Sequence[Path]) -> bool:
-    """Return True if a file lies in one of the folders, wherever its name is."""
+    """Return True if a file, after resolving links, is inside one of the folders."""
     try:
         resolved = path.resolve()
     except (OSError, RuntimeError):  # a link to itself
@@ -21,18 +21,18 @@ def is_inside(path: Path, roots: Sequence[Path]) -> bool:
     return any(resolved.is_relative_to(root) for root in roots)
 
 
-def refuse_code(name: str, path: Path) -> None:
-    """Raise InputError for a model whose configuration names code of its own."""
+def reject_code(name: str, path: Path) -> None:
+    """Raise InputError if a model's configuration refers to code."""
     for file in ("config.json", "tokenizer_config.json"):
         config = read_json(path / file) if (path / file).exists() else {}
-        refused = set(CODE_KEYS)
+        forbidden = set(CODE_KEYS)
         if file == "config.json":
-            # Ours may name a file, as `save` writes it; it is not run. For the classes that
-            # `auto_map` of others names mlx-lm has its own.
+            # Ours may name a file, which `save` writes and the app never runs. For other types,
+            # mlx-lm has its own classes in place of those in `auto_map`.
             is_ours = config.get("model_type") == "gateloop"
-            refused -= {"model_file" if is_ours else "auto_map"}
-        for key in config.keys() & refused:
-            raise InputError(f"{name}/{file}: {key} would run repository code; refused")
+            forbidden -= {"model_file" if is_ours else "auto_map"}
+        for key in config.keys() & forbidden:
+            raise InputError(f"{name}/{file}: {key} would run repository code; not allowed")
 
 
 def sha256(path: Path) -> str:
@@ -44,24 +44,24 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def compare(name: str, path: Path, digests: dict[str, str]) -> None:
-    """Compare every listed and every loaded file with the lines of `sha256sum`."""
+def verify_checksums(name: str, path: Path, digests: dict[str, str]) -> None:
+    """Compare every listed and every loaded file with SHA256SUMS."""
     expected = {}
     for line in (path / SUMS).read_text(encoding="utf-8").splitlines():
         digest, _, file = line.partition(" ")
         expected[file.strip().removeprefix("*")] = digest
     for file in sorted(expected.keys() | digests.keys()):
         if file not in expected:
-            raise InputError(f"{name}/{file}: is not listed in {SUMS}; remove it or the list")
+            raise InputError(f"{name}/{file}: is not listed in {SUMS}; remove the file or the list")
         found = digests.get(file)
         if found is None and is_inside(path / file, [path.resolve()]) and (path / file).is_file():
             found = sha256(path / file)
         if found != expected[file]:
-            raise InputError(f"{name}/{file}: differs from {SUMS}; get this model again")
+            raise InputError(f"{name}/{file}: differs from {SUMS}; download this model again")
 
 
 def fingerprint_of(digests: dict[str, str]) -> str:
-    """Compute the SHA-256 of the files that determine a model's output, from those of each."""
+    """Combine the SHA-256 of the files that determine a model's output."""
     kept = {
         name: digest
         for name, digest in digests.items()

@@ -1,4 +1,4 @@
-"""The Memory lab: what two small models answer to digits and resets, and what they still hold."""
+"""The Memory lab: answers and memory of two small models that read digits and resets."""
 
 import base64
 import json
@@ -15,24 +15,24 @@ from mlx_gateloop.io.models import LOADED, load_model
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.watch import Trace, recording
 
-from .files import compare, sha256
+from .files import sha256, verify_checksums
 
 NAMES = ("data-controlled", "fixed")
-MODULUS = RESET = 5  # digits are 0 to 4, as in the training
-MOST_CELLS = 64  # the length of the training
+MODULUS = RESET = 5  # digits are 0 to 4, as in training
+MAX_CELLS = 64  # the training length
 
 
 class Lab:
-    """Two models that sum the digits since the last reset, in the folder's `NAMES`."""
+    """Two models that sum the digits since the last reset; `NAMES` are their directories."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._loaded = threading.local()  # MLX's arrays belong to the thread that made them
+        self._loaded = threading.local()  # MLX arrays belong to the thread that made them
 
     def solve(self, cells: Sequence[int]) -> dict[str, object]:
-        """Let both models read what `checked` returned; call it in a thread that may use MLX.
+        """Run both models on valid cells, in a thread that may use MLX.
 
-        Return "right", "answers" of each model, and "left", `strengths` of each.
+        Return the "right" answers, the "answers" of each model, and its `strengths` as "left".
         """
         inputs = np.array([cells], np.int32)
         right, _ = answers(inputs, RESET, MODULUS, "running_sum")
@@ -44,14 +44,14 @@ class Lab:
         }
 
     def accuracy(self, spans: Sequence[tuple[int, int]]) -> list[list[float]]:
-        """Return the share of right answers of each model on held-out data, for ranges of spans."""
-        told = [json.loads((self._folder / name / "test.json").read_text()) for name in NAMES]
+        """Return each model's accuracy on held-out data, for ranges of spans."""
+        results = [json.loads((self._folder / name / "test.json").read_text()) for name in NAMES]
         return [
             [
                 sum(t["right_by_span"][a : b + 1]) / sum(t["asked_by_span"][a : b + 1])
                 for a, b in spans
             ]
-            for t in told
+            for t in results
         ]
 
     def _models(self) -> list[Model]:
@@ -61,35 +61,39 @@ class Lab:
         return models
 
 
-def checked(cells: object) -> list[int]:
-    """Check what a page sends as cells: a list of 1 to 64 digits and resets."""
-    if not isinstance(cells, list) or not 1 <= len(cells) <= MOST_CELLS:
+def check_cells(cells: object) -> list[int]:
+    """Check the cells that a page sends: a list of 1 to 64 digits and resets."""
+    if not isinstance(cells, list) or not 1 <= len(cells) <= MAX_CELLS:
         got = f"{len(cells)}" if isinstance(cells, list) else shown(cells)
-        raise InputError(f"cells: expected a list of 1 to {MOST_CELLS}, got {got}")
-    for place, cell in enumerate(cells):
+        raise InputError(f"cells: expected a list of 1 to {MAX_CELLS}, got {got}")
+    for position, cell in enumerate(cells):
         if type(cell) is not int or not 0 <= cell <= RESET:
             expected = f"0 to {MODULUS - 1}, or {RESET} for a reset"
-            raise InputError(f"cells: expected {expected} at place {place}, got {shown(cell)}")
+            raise InputError(
+                f"cells: expected {expected} at position {position}, got {shown(cell)}"
+            )
     return cells
 
 
 def strengths(trace: Trace) -> str:
-    """Encode what is left of each token after every later one, a row for each, in base64.
+    """Encode the retention of each token at every later one in base64, one row per later token.
 
-    0 to 255 are square roots of `Trace.retention`, of which a row's greatest is 255.
+    A byte is the square root of `Trace.retention`, scaled so that the maximum of a row is 255.
     """
     rows = [np.sqrt(row / row.max()) for row in trace.retentions()]
     return base64.b64encode(np.rint(255 * np.concatenate(rows)).astype(np.uint8)).decode()
 
 
 def _read(model: Model, inputs: np.ndarray) -> tuple[list[int], Trace]:
-    with recording(model, window=MOST_CELLS) as recorder:
+    with recording(model, window=MAX_CELLS) as recorder:
         answered = np.array(model(mx.array(inputs))[0].argmax(-1))
     return answered.tolist(), recorder.trace
 
 
 def _loaded(name: str, directory: Path) -> Model:
-    compare(name, directory, {f.name: sha256(f) for kind in LOADED for f in directory.glob(kind)})
+    verify_checksums(
+        name, directory, {f.name: sha256(f) for kind in LOADED for f in directory.glob(kind)}
+    )
     model = load_model(directory)
     mx.eval(model.parameters())
     return model

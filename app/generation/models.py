@@ -1,4 +1,4 @@
-"""The models to choose from: directories inside the given folders, and hub ids where allowed."""
+"""The available models: directories in the given folders, and hub ids if allowed."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,15 +16,15 @@ from mlx_gateloop.watch import Instrumented
 
 from ..server.isolation import Bounds, InProcess, Isolated
 from .caches import Layout, layout
-from .files import SUMS, compare, fingerprint_of, is_inside, refuse_code, sha256
-from .states import Boundary
+from .files import SUMS, fingerprint_of, is_inside, reject_code, sha256, verify_checksums
+from .prefix_cache import PrefixState
 
-MOST_OF_A_KIND = 60  # characters
+MAX_KIND_CHARACTERS = 60  # characters
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Kind and sizes of a model, from its config.json; the sizes are known of our models only."""
+    """Type and sizes of a model from its config.json; most sizes are set for our models only."""
 
     kind: str  # model_type
     layers: int
@@ -32,13 +32,13 @@ class ModelInfo:
     vocab_size: int = 0
     channels: int = 0
     heads: int = 0
-    planes: int = 0  # of our states: 2 if the transition is complex
+    planes: int = 0  # 2 if the transition is complex, else 1
     transition: str = ""
     mixer: str = ""
 
     @property
     def state_shape(self) -> tuple[int, ...] | None:
-        """Shape of one layer's state, `[1, planes, ...]`; None if only the model knows it."""
+        """Shape of one layer's state, `[1, planes, ...]`; None if the config does not tell."""
         if self.mixer != "gate_loop":
             return None
         size = self.channels // self.heads
@@ -50,31 +50,31 @@ class LoadedModel:
     """A model in memory."""
 
     model: nn.Module
-    instrumented: Instrumented  # the same, for recordings
-    layout: Layout  # shapes of its cache entries
-    tokenizer: InProcess | Isolated  # in a process of its own if the model is not trusted
+    instrumented: Instrumented  # the same model, for recordings
+    layout: Layout  # of its caches
+    tokenizer: InProcess | Isolated  # isolated unless the model is trusted
     fingerprint: str  # SHA-256 of the files that determine its output
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that it can read; models of other types write the same."""
+        """Number of tokens that the model can read; other types use their output size."""
         is_ours = isinstance(self.model, Model)
         return self.model.args.vocab_size if is_ours else self.layout.outputs
 
-    def fits(self, boundary: Boundary) -> bool:
-        """Return False for a state that the model cannot go on from."""
-        return self.layout.fits(boundary) and max(boundary.ids) < self.vocabulary
+    def fits(self, prefix: PrefixState) -> bool:
+        """Return True if the model can continue from this state."""
+        return self.layout.fits(prefix) and max(prefix.ids) < self.vocabulary
 
 
 class Models:
-    """Finds and loads models, never outside the folders and without running their code.
+    """Finds and loads models inside the given folders; never runs code of a model.
 
     Args:
         roots: Folders of model directories; one may itself be a model directory.
         allow_hub: True if "owner/name" may be downloaded from the Hugging Face hub.
-        trusted: A folder of models whose tokenizers and chat templates run in this process; those
-            of all others run in processes of their own.
-        bounds: Limits of these processes.
+        trusted: A folder of models whose tokenizers and chat templates run in this process;
+            those of other models run in separate processes.
+        bounds: Limits of the separate processes.
     """
 
     def __init__(
@@ -92,15 +92,15 @@ class Models:
                 raise InputError(f"{root}: no such folder; give one that holds model directories")
 
     def names(self) -> list[str]:
-        """Return the names of the models, in the order of the folders."""
+        """Return the names of the models in the order of the folders."""
         return list(dict.fromkeys(name for name, _ in self._listed()))
 
     def info(self, name: str) -> ModelInfo:
-        """Read the sizes of a model; a model of the hub must have been fetched."""
+        """Read the sizes of a model; fetch a model of the hub first."""
         path, _ = self._path(name)
-        with _called(name, path):
+        with _naming(name, path):
             config = read_json(path / "config.json")
-            kind, chats = str(config.get("model_type"))[:MOST_OF_A_KIND], _chats(path)
+            kind, chats = str(config.get("model_type"))[:MAX_KIND_CHARACTERS], _chats(path)
         if kind != "gateloop":
             inner = config.get("text_config")
             layers = (inner if isinstance(inner, dict) else config).get("num_hidden_layers")
@@ -117,40 +117,40 @@ class Models:
         return fingerprint_of(self._checked(name)[1])
 
     def load(self, name: str) -> LoadedModel:
-        """Load a model, after checking its files against its SHA256SUMS if it has one.
+        """Verify a model's SHA256SUMS, if it has them, and load it.
 
         Raises:
-            InputError: There is no such model, one of its files lies outside the folders or was
-                changed, it would run code of its own, or it is larger than the memory.
+            InputError: The model does not exist, has files outside the folders or with wrong
+                checksums, contains code, or does not fit into memory.
         """
         path, digests = self._checked(name)
-        with _called(name, path):
+        with _naming(name, path):
             model = load_weights(path)
         if isinstance(model, Model) and model.args.outputs > model.args.vocab_size:
-            raise InputError(f"{name}: draws tokens that it cannot read; not a model of text")
+            raise InputError(f"{name}: has more outputs than inputs; not a language model")
         is_trusted = self.trusted is not None and path.is_relative_to(self.trusted)
         tokenizer = InProcess(str(path)) if is_trusted else Isolated(str(path), self.bounds)
         try:
             form = layout(model)
-        except Exception as error:  # of a model that is none of text, or whose sizes do not fit
+        except Exception as error:  # not a language model, or sizes that do not fit
             raise InputError(f"{name}: cannot be run: {one_line(error)}") from error
         return LoadedModel(model, Instrumented(model), form, tokenizer, fingerprint_of(digests))
 
     def key(self, name: str) -> str:
-        """Return what is the same for all names of a model, such as "demo" and "./demo"."""
+        """Return the same key for all names of a model, such as "demo" and "./demo"."""
         return str(self._local(name) or name)
 
-    def is_here(self, name: str) -> bool:
+    def is_local(self, name: str) -> bool:
         """Return True if the model is in one of the folders."""
         return self._local(name) is not None
 
     def fetch(self, name: str) -> Path:
-        """Download a model of the hub, unless it is here; return its directory."""
+        """Download a model from the hub if it is not local; return its directory."""
         self.check(name)
-        return self._local(name) or _snapshot(name, is_here=False)
+        return self._local(name) or _snapshot(name, is_local=False)
 
     def check(self, name: str) -> None:
-        """Raise InputError unless there may be a model of this name; reads no weights."""
+        """Raise InputError unless a model of this name may exist; reads no weights."""
         if self._local(name) is None and not self._is_hub_id(name):
             raise self._unknown(name)
 
@@ -158,23 +158,23 @@ class Models:
         path, roots = self._path(name)
         for file in path.rglob("*"):
             if not is_inside(file, roots):
-                raise InputError(f"{name}/{file.relative_to(path)}: leads out of the models folder")
-        with _called(name, path):
-            refuse_code(name, path)
+                raise InputError(f"{name}/{file.relative_to(path)}: is outside the models folder")
+        with _naming(name, path):
+            reject_code(name, path)
             check(path)
         digests = {file.name: sha256(file) for kind in LOADED for file in path.glob(kind)}
         if (path / SUMS).exists():
-            compare(name, path, digests)
+            verify_checksums(name, path, digests)
         return path, digests
 
     def _path(self, name: str) -> tuple[Path, list[Path]]:
-        """Return the model's directory, and the folders that its files may lie in."""
+        """Return the model's directory, and the folders that may contain its files."""
         if (path := self._local(name)) is not None:
             return path, self.roots
         if not self._is_hub_id(name):
             raise self._unknown(name)
-        path = _snapshot(name, is_here=True)
-        return path, [path.parents[1]]  # snapshots are links to files beside them
+        path = _snapshot(name, is_local=True)
+        return path, [path.parents[1]]  # a snapshot links to files in a sibling folder
 
     def _is_hub_id(self, name: str) -> bool:
         return self.allow_hub and bool(HUB_ID.fullmatch(str(name))) and ".." not in name
@@ -195,7 +195,7 @@ class Models:
                     yield path.name, path
 
     def _unknown(self, name: str) -> InputError:
-        known = ", ".join(self.names()) or "none, the models folders are empty"
+        known = ", ".join(self.names()) or "(the models folders are empty)"
         return InputError(f"model: there is no {str(name)[:100]!r}; choose one of: {known}")
 
 
@@ -207,26 +207,26 @@ def _is_model(path: Path, roots: Sequence[Path]) -> bool:
 
 
 def _chats(path: Path) -> bool:
-    """Tell if a model has a chat template; older ones have it among the tokenizer's settings."""
+    """Return True if a model has a chat template; older ones keep it in the tokenizer config."""
     if (path / "chat_template.jinja").exists():
         return True
     settings = path / "tokenizer_config.json"
     return settings.exists() and bool(read_json(settings).get("chat_template"))
 
 
-def _snapshot(name: str, is_here: bool) -> Path:
+def _snapshot(name: str, is_local: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
         patterns = [*LOADED, SUMS]
-        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=is_here))
-    except Exception as error:  # the network, the hub's answer, the disk
-        raise InputError(f"{name}: cannot be fetched from the hub: {one_line(error)}") from error
+        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=is_local))
+    except Exception as error:  # network, hub or disk
+        raise InputError(f"{name}: cannot be downloaded from the hub: {one_line(error)}") from error
 
 
 @contextmanager
-def _called(name: str, path: Path) -> Iterator[None]:
-    """Name a model in errors as its user does, without the folders of this machine."""
+def _naming(name: str, path: Path) -> Iterator[None]:
+    """Replace the model's path in errors by its name, which hides folders of this machine."""
     try:
         yield
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Random tokens of one run, and the likeliest ones beside them."""
+"""Sampling of one run's tokens, with the likeliest alternatives."""
 
 from typing import NamedTuple
 
@@ -8,11 +8,11 @@ import numpy as np
 from mlx_gateloop.generate import Sampling, sampler
 
 CANDIDATES = 8
-RECENT = 20  # tokens that the repetition penalty looks at: mlx-lm's default
+RECENT = 20  # tokens of the repetition penalty: mlx-lm's default
 
 
-class Drawn(NamedTuple):
-    """A token `[1]` and the likeliest ones `[1, CANDIDATES]` with their log probabilities."""
+class Sample(NamedTuple):
+    """A sampled token `[1]` and the likeliest ones `[1, CANDIDATES]` with log probabilities."""
 
     token: mx.array
     likeliest: mx.array
@@ -26,21 +26,21 @@ class Drawn(NamedTuple):
 
 
 class Sampler:
-    """Draws tokens after `ids` from a vocabulary of this size, and reports the likeliest ones."""
+    """Samples tokens after `ids` from a vocabulary of this size; reports the likeliest ones."""
 
     def __init__(self, sampling: Sampling, vocabulary: int, ids: list[int]) -> None:
-        self._draw, self._processors = sampler(sampling)
+        self._sample, self._processors = sampler(sampling)
         self._recent = mx.array(ids[-RECENT:])
         self._candidates = min(CANDIDATES, vocabulary)
 
-    def __call__(self, logits: mx.array) -> Drawn:
-        """Draw a token from logits `[1, vocabulary]`; nothing is evaluated yet."""
+    def __call__(self, logits: mx.array) -> Sample:
+        """Sample a token from logits `[1, vocabulary]` without evaluating anything."""
         logs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        most = mx.argpartition(-logs, self._candidates - 1, axis=-1)[:, : self._candidates]
-        likeliest = mx.take_along_axis(logs, most, axis=-1)
+        top = mx.argpartition(-logs, self._candidates - 1, axis=-1)[:, : self._candidates]
+        likeliest = mx.take_along_axis(logs, top, axis=-1)
         for process in self._processors:
             logs = process(self._recent, logs)
             logs = logs - mx.logsumexp(logs, axis=-1, keepdims=True)
-        token = self._draw(logs)
+        token = self._sample(logs)
         self._recent = mx.concatenate([self._recent, token])[-RECENT:]
-        return Drawn(token, most, likeliest)
+        return Sample(token, top, likeliest)

@@ -1,82 +1,82 @@
-"""Words of a conversation: the tokens of each, and its place in its message."""
+"""Words of a conversation: the tokens of each, and its position in its message."""
 
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .run import Place, Run, Token
-from .states import Message
+from .prefix_cache import Message
+from .run import MessageSpan, Run, Token
 
-# A browser leaves out or joins these; with others in their place, places stay what they are.
+# Browsers drop or join these characters; replacing them keeps positions the same.
 SHOWN = str.maketrans({"\0": "\ufffd", "\r": " "})
 SENTENCE_ENDS = ".!?\u2026\u3002\uff01\uff1f"
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word, or a sign between words; blanks around it belong to its tokens only."""
+    """A word or a punctuation mark, without the whitespace around it."""
 
-    message: int  # number of its message, without the system's
-    begin: int  # in the message, in UTF-16 units, as browsers count
+    message: int  # number of its message, not counting the system prompt
+    begin: int  # offset in the message in UTF-16 units, as in JavaScript
     text: str
-    first: int  # its first token, as an index of the run's pieces
-    stop: int  # the one after its last token
+    first: int  # index of its first token in the run's pieces
+    stop: int  # index after its last token
     sentence: int  # number of its sentence in the run
 
 
 class Words:
-    """The words of a run, found as it grows; call `update` from one thread at a time.
+    """The words of a growing run; call `update` from one thread at a time.
 
-    A word ends where a token ends: tokens are never cut. Words are kept as long as each begins
-    where the one before it ended; tokens whose place is not known have none.
+    A word consists of whole tokens. Tokens without a known position belong to no word, nor do those
+    after a gap in a message.
     """
 
     def __init__(self) -> None:
         self.words: list[Word] = []
-        self._next = 0  # piece
-        self._held: int | None = None  # the first piece of a character that is not whole yet
-        self._place = 0  # index of the message
-        self._number = 0  # of those that are not the system's
+        self._next = 0  # next piece
+        self._partial: int | None = None  # first piece of an incomplete character
+        self._span = 0  # index of the message
+        self._number = 0  # of the message, not counting the system prompt
         self._characters = self._units = 0  # of the message so far
-        self._blank = ""  # after the last word
+        self._blank = ""  # whitespace after the last word
 
     def update(self, run: Run) -> list[Word]:
-        """Take the run's new pieces; the last one may still change while the run goes on."""
+        """Add the run's new pieces; the last one may still change until the run is done."""
         settled = len(run.pieces) - (not run.done)
         for index in range(self._next, settled):
-            self._take(index, run.pieces[index], run.places)
+            self._add_piece(index, run.pieces[index], run.message_spans)
         self._next = max(self._next, settled)
         return self.words
 
-    def _take(self, index: int, piece: Token, places: Sequence[Place]) -> None:
-        first, self._held = index if self._held is None else self._held, None
+    def _add_piece(self, index: int, piece: Token, spans: Sequence[MessageSpan]) -> None:
+        first, self._partial = index if self._partial is None else self._partial, None
         if not piece.text:  # its character ends with a later token
-            self._held = first
+            self._partial = first
             return
         if piece.begin is None:
             return
-        place = self._go_to(piece.begin, places)
-        if place is None or place.role == "system":
+        span = self._find_span(piece.begin, spans)
+        if span is None or span.role == "system":
             return
-        end = piece.begin + len(piece.text) if place.end is None else place.end
-        begin = max(piece.begin, place.begin)
-        if begin - place.begin == self._characters:
+        end = piece.begin + len(piece.text) if span.end is None else span.end
+        begin = max(piece.begin, span.begin)
+        if begin - span.begin == self._characters:
             text = piece.text[begin - piece.begin : end - piece.begin].translate(SHOWN)
-            self._add(text, "" if piece.special else text.strip(), first, index + 1, place.lead)
+            self._add_text(text, "" if piece.special else text.strip(), first, index + 1, span.lead)
 
-    def _go_to(self, begin: int, places: Sequence[Place]) -> Place | None:
-        """Return the message that ends after this place."""
-        while self._place < len(places):
-            place = places[self._place]
-            if place.end is None or begin < place.end:
-                return place
-            self._number += place.role != "system"
-            self._place += 1
+    def _find_span(self, begin: int, spans: Sequence[MessageSpan]) -> MessageSpan | None:
+        """Return the span of the message that ends after this position."""
+        while self._span < len(spans):
+            span = spans[self._span]
+            if span.end is None or begin < span.end:
+                return span
+            self._number += span.role != "system"
+            self._span += 1
             self._characters = self._units = 0
             self._blank = "\n"
         return None
 
-    def _add(self, text: str, body: str, first: int, stop: int, lead: int) -> None:
+    def _add_text(self, text: str, body: str, first: int, stop: int, lead: int) -> None:
         before = text[: len(text) - len(text.lstrip())]
         begin = lead + self._units + units(before)
         last = self.words[-1] if self.words else None
@@ -91,17 +91,17 @@ class Words:
         self._units += units(text)
 
 
-def place(message: Message, found: tuple[int, int] | None) -> Place:
-    """Make the place of a message from what `ChatTokenizer.places` found."""
+def message_span(message: Message, found: tuple[int, int] | None) -> MessageSpan:
+    """Make the span of a message from a result of `ChatTokenizer.message_spans`."""
     role, text = message
-    return Place(role, *(found or (0, 0)), len(text) - len(text.lstrip()))
+    return MessageSpan(role, *(found or (0, 0)), len(text) - len(text.lstrip()))
 
 
-def walk(text: str, pieces: Sequence[str], begin: int) -> list[int | None]:
-    """Return where consecutive pieces begin in a text, from `begin` on.
+def token_begins(text: str, pieces: Sequence[str], begin: int) -> list[int | None]:
+    """Return where consecutive pieces begin in a text, starting at `begin`.
 
-    The detokenizer leaves out a blank before the first one. None from the first piece on that is
-    not in the text.
+    The detokenizer omits a space before the first one. All are None from the first piece that does
+    not match the text.
     """
     found: list[int | None] = []
     for piece in pieces:
@@ -120,8 +120,8 @@ def units(text: str) -> int:
 
 
 def _join(before: str, after: str) -> bool:
-    """Return True for two characters between which no word ends."""
-    if unicodedata.category(after).startswith("M"):  # a mark of the character before it
+    """Return True if two adjacent characters belong to one word."""
+    if unicodedata.category(after).startswith("M"):  # a combining mark
         return True
     wide = any(unicodedata.east_asian_width(character) in "WF" for character in (before, after))
     return not wide and all(c.isalnum() or c == "_" or _is_mark(c) for c in (before, after))
@@ -132,5 +132,5 @@ def _is_mark(character: str) -> bool:
 
 
 def _ends(last: Word, blank: str) -> bool:
-    """Return True if a sentence ends with a word, which these blanks follow."""
+    """Return True if a sentence ends between a word and this whitespace after it."""
     return "\n" in blank or (bool(blank) and last.text[-1] in SENTENCE_ENDS)

@@ -1,4 +1,4 @@
-"""The thread that loads models and runs all MLX work, a step of every run in turn."""
+"""The thread that loads models and does all MLX work, one step of each run in turn."""
 
 import gc
 import logging
@@ -12,69 +12,69 @@ import mlx.core as mx
 from mlx_gateloop.errors import InputError
 
 from .models import LoadedModel, Models
+from .prefix_cache import PrefixCache
 from .run import Limits, RecordedRuns, Run, Steps
-from .states import StateCache
 
 LOG = logging.getLogger(__name__)
-FAILED = "something went wrong inside; the server's log says what"
-STUCK = "the answer took too long and was given up; ask again, or use another model"
+FAILED = "internal error; see the server's log"
+STUCK = "the answer took too long and was stopped; ask again, or use another model"
 SHUT_DOWN = "the engine is shut down"
 
 
 class Work(Protocol):
-    """Work with a model, step by step."""
+    """Work with a model in steps."""
 
     def steps(
-        self, run: Run, loaded: LoadedModel, states: StateCache, limits: Limits
+        self, run: Run, loaded: LoadedModel, prefix_cache: PrefixCache, limits: Limits
     ) -> Steps[None]:
-        """Do it; yield where others take their turns."""
+        """Do the work; yield where other runs may advance."""
 
 
 @dataclass(eq=False)
 class Job:
-    """A run in the queue or at work; without work its model is only loaded."""
+    """A queued or active run; without `work` it only loads its model."""
 
     run: Run
     work: Work | None
-    steps: Steps[None] | None = None  # from its first step to its last
+    steps: Steps[None] | None = None  # set while the run is active
 
 
 class Queue(Protocol):
-    """Source of a worker's jobs, with all that outlives the worker."""
+    """Source of a worker's jobs, and of all that outlives the worker."""
 
     models: Models
-    states: StateCache
+    prefix_cache: PrefixCache
     recorded: RecordedRuns
     limits: Limits
 
     def next_jobs(self, active: list[Job]) -> list[Job] | None:
-        """Wait for work; returns the jobs to begin with, or None at the end."""
+        """Wait for work; return the jobs to start, or None when closing."""
 
     def needed(self) -> set[str]:
-        """Return the models of the jobs that wait."""
+        """Return the models of the waiting jobs."""
 
 
 class Worker:
-    """A thread and all that MLX made in it: MLX's streams belong to the thread that made them.
+    """A thread with its loaded models: MLX streams belong to the thread that made them.
 
-    A worker that is stuck is abandoned: another one takes over, without what this one holds.
+    The engine abandons a stuck worker and starts another one, which loads the models again.
     """
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._loaded: dict[str, LoadedModel] = {}
         self._active: list[Job] = []
-        self._deadline = float("inf")  # of the step that is being taken
+        self._deadline = float("inf")  # of the current step
         self._abandoned = False
         self._thread = threading.Thread(target=self._serve, name="engine", daemon=True)
         self._thread.start()
 
-    def is_well(self, now: float) -> bool:
-        """Return False if the thread has died, or takes too long for a step."""
+    def is_healthy(self, now: float) -> bool:
+        """Return False if the thread has died or exceeds the time of a step."""
         return self._thread.is_alive() and now <= self._deadline
 
     def abandon(self, reason: str) -> None:
-        """Fail its runs; if its thread ever comes back, it ends."""
+        """Fail its runs; the thread ends when its step returns."""
         self._abandoned = True
         for job in list(self._active):
             job.run.finish(reason)
@@ -84,7 +84,7 @@ class Worker:
         self._thread.join(seconds)
 
     def _serve(self) -> None:
-        # On a CPU each new shape and each new temperature would be compiled, a second or more.
+        # On a CPU, compiling each new shape and temperature takes a second or more.
         compiles = mx.default_device().type != mx.cpu
         if not compiles:
             mx.disable_compile()
@@ -102,7 +102,7 @@ class Worker:
             self._end(reason)
             if not compiles and not self._abandoned:
                 mx.enable_compile()
-            mx.clear_streams()  # or the process may abort at its end
+            mx.clear_streams()  # otherwise the process may abort at exit
 
     def _end(self, reason: str) -> None:
         for job in self._active:
@@ -126,14 +126,14 @@ class Worker:
             pass
         except InputError as problem:
             error = str(problem)
-        except BaseException:  # a tokenizer's panic is none of Exception
+        except BaseException:  # a tokenizer's panic is not an Exception
             LOG.exception("a run of %s failed", job.run.model)
             error = FAILED
         finally:
             self._deadline = float("inf")
         if self._abandoned:
             return
-        job.steps = None  # it holds the model
+        job.steps = None  # release the model
         if len(self._active) == 1:
             mx.clear_cache()
         self._queue.recorded.evict()
@@ -149,7 +149,7 @@ class Worker:
             yield from loaded.tokenizer.call("special_ids")
         else:
             queue = self._queue
-            yield from job.work.steps(job.run, loaded, queue.states, queue.limits)
+            yield from job.work.steps(job.run, loaded, queue.prefix_cache, queue.limits)
 
     def _load(self, name: str) -> LoadedModel:
         models = self._queue.models
@@ -157,7 +157,7 @@ class Worker:
         if key not in self._loaded:
             names = {job.run.model for job in self._active} | self._queue.needed()
             for other in self._loaded.keys() - set(map(models.key, names)):
-                del self._loaded[other]  # first, so that there is room
+                del self._loaded[other]  # first, to free memory
             self._free()
             self._loaded[key] = models.load(name)
         return self._loaded[key]

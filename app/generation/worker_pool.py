@@ -1,4 +1,4 @@
-"""A bounded thread pool; excess jobs are refused."""
+"""A bounded thread pool, which rejects excess jobs."""
 
 import asyncio
 import threading
@@ -11,18 +11,18 @@ T = TypeVar("T")
 
 
 class WorkerPool:
-    """Threads for one kind of job, so that a long queue of it delays nothing else."""
+    """Threads for one kind of job, so that its queue delays no other kind."""
 
-    def __init__(self, threads: int, most: int) -> None:
+    def __init__(self, threads: int, max_jobs: int) -> None:
         self._threads = ThreadPoolExecutor(threads, "worker")
-        self._places = threading.Semaphore(most)
+        self._slots = threading.Semaphore(max_jobs)
 
     async def __call__(
         self, job: Callable[P, T], *arguments: P.args, **options: P.kwargs
     ) -> T | None:
-        """Return the job's result, or None if it is refused."""
-        if not self._places.acquire(blocking=False):
+        """Return the job's result, or None if the pool is full."""
+        if not self._slots.acquire(blocking=False):
             return None
         future = self._threads.submit(job, *arguments, **options)
-        future.add_done_callback(lambda _: self._places.release())  # also if nobody waits for it
+        future.add_done_callback(lambda _: self._slots.release())  # even if its caller is cancelled
         return await asyncio.wrap_future(future)

@@ -1,1 +1,1 @@
-"""The page: its layout, its event handlers, and the state view."""
+"""The page: layout, event handlers and the state view."""

@@ -1,4 +1,4 @@
-"""The words of the chat: how strong each still is, the answer without some, and what one needed."""
+"""The words of the chat: their strengths, answers without some of them, and dependences."""
 
 import re
 from difflib import SequenceMatcher
@@ -9,86 +9,91 @@ import gradio as gr
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.watch import Trace
 
-from ..generation.counterfactual import Dependence, answer_again, ask_dependence
+from ..generation.counterfactual import Dependence, answer_without, ask_dependence
 from ..generation.engine import Engine
 from ..generation.run import Run, public_line
 from ..generation.words import SHOWN
 from . import scripts
-from .news import News, ask, base64_of, strengths
+from .updates import Updates, ask, base64_of, strengths
 
-WORDS = re.compile(r"\s*\w+|\s*\S|\s+")  # blanks belong to the word after them
+WORDS = re.compile(r"\s*\w+|\s*\S|\s+")  # whitespace belongs to the next word
 
 
-def chat_words(engine: Engine, news: News) -> gr.HTML:
-    """Make the component that paints the words of the chat by what its state view has received."""
-    runs, pool, found = engine.recorded, news.pool, news.words
-    others: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()  # the answer without some words
-    asked: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()  # what a word depended on
+def chat_words(engine: Engine, updates: Updates) -> gr.HTML:
+    """Make the component that highlights the words of the chat by their strengths."""
+    runs, pool, words_of = engine.recorded, updates.pool, updates.words
+    counterfactuals: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()
+    dependences: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()
 
-    def look(run: Run, trace: Trace, at: int) -> str | None:
-        words = found(run)
+    def strengths_at(run: Run, trace: Trace, at: int) -> str | None:
+        words = words_of(run)
         if not 0 <= at < len(words) or words[at].stop > trace.tokens:
             return None
         return base64_of(strengths(trace, words[at].stop - 1, words[: at + 1]))
 
-    def leave_out(run: Run, _: Trace, first: int, stop: int) -> dict[str, object]:
-        end(run)
-        other = answer_again(engine, run, found(run)[max(first, 0) : max(stop, 0)])
-        others[run] = other
-        return {"again": other.id}
+    def start_answer(run: Run, _: Trace, first: int, stop: int) -> dict[str, object]:
+        end_answer(run)
+        other = answer_without(engine, run, words_of(run)[max(first, 0) : max(stop, 0)])
+        counterfactuals[run] = other
+        return {"run": other.id}
 
-    def end(run: Run, *_: object) -> dict[str, object]:
-        if (other := others.pop(run, None)) is not None:
+    def end_answer(run: Run, *_: object) -> dict[str, object]:
+        if (other := counterfactuals.pop(run, None)) is not None:
             other.cancel()
         return {}
 
-    def begin(run: Run, _: Trace, word: int) -> tuple[Run, Dependence, str, list[range]] | None:
-        words = found(run)
+    def start_dependence(
+        run: Run, _: Trace, word: int
+    ) -> tuple[Run, Dependence, str, list[range]] | None:
+        words = words_of(run)
         if not 0 <= word < len(words):
             return None
-        if (earlier := asked.pop(run, None)) is not None:
+        if (earlier := dependences.pop(run, None)) is not None:
             earlier.cancel()
-        begun = ask_dependence(engine, run, words, word)
-        asked[run] = begun[0]
-        return begun
+        started = ask_dependence(engine, run, words, word)
+        dependences[run] = started[0]
+        return started
 
-    async def strong(request: object) -> str | None:
-        return await ask(runs, request, 1, look, pool)
+    async def strengths_when(request: object) -> str | None:
+        return await ask(runs, request, 1, strengths_at, pool)
 
     async def forget(request: object) -> dict[str, object] | None:
         try:
-            return await ask(runs, request, 2, leave_out, pool)
+            return await ask(runs, request, 2, start_answer, pool)
         except InputError as error:
             return {"error": public_line(str(error))}
 
-    async def again(request: object) -> dict[str, object] | None:
-        return await ask(runs, request, 0, lambda run, _: _again(run, others.get(run)), pool)
+    async def counterfactual(request: object) -> dict[str, object] | None:
+        def compared(run: Run, _: Trace) -> dict[str, object] | None:
+            return _compared(run, counterfactuals.get(run))
+
+        return await ask(runs, request, 0, compared, pool)
 
     async def undo(request: object) -> dict[str, object] | None:
-        return await ask(runs, request, 0, end, pool)
+        return await ask(runs, request, 0, end_answer, pool)
 
     async def depends(request: object) -> dict[str, object] | None:
         try:
-            begun = await ask(runs, request, 1, begin, pool)
-            return begun and await _dependence(*begun)
+            started = await ask(runs, request, 1, start_dependence, pool)
+            return started and await _dependence(*started)
         except InputError as error:
             return {"error": public_line(str(error))}
 
     return gr.HTML(
         html_template=(scripts.STATIC / "chat_words.html").read_text(encoding="utf-8"),
         js_on_load=scripts.call("chat_words", "show", "element", "server"),
-        server_functions=[strong, forget, again, undo, depends],
+        server_functions=[strengths_when, forget, counterfactual, undo, depends],
         elem_id="chat-words",
     )
 
 
-def _again(run: Run, other: Run | None) -> dict[str, object] | None:
-    """Return the answer and the other one, each in parts that are the same or changed."""
+def _compared(run: Run, other: Run | None) -> dict[str, object] | None:
+    """Split the answer and the other one into parts, each with True if it changed."""
     if other is None:
         return None
     done, error = other.done, other.error
     before, after = (WORDS.findall(text.translate(SHOWN)) for text in (run.text, other.text))
-    rest = [] if done else before[len(after) :]  # while the other grows
+    rest = [] if done else before[len(after) :]  # the other one still grows
     matcher = SequenceMatcher(None, before[: len(before) - len(rest)], after, autojunk=False)
     parts: dict[str, list[tuple[str, bool]]] = {"before": [], "after": []}
     for tag, first, stop, begin, end in matcher.get_opcodes():
@@ -97,17 +102,17 @@ def _again(run: Run, other: Run | None) -> dict[str, object] | None:
                 parts[side].append(("".join(words), tag != "equal"))
     if rest:
         parts["before"].append(("".join(rest), False))
-    return {"again": other.id, "done": done, "error": error, **parts}
+    return {"run": other.id, "done": done, "error": error, **parts}
 
 
 async def _dependence(
     job: Run, work: Dependence, name: str, units: list[range]
 ) -> dict[str, object] | None:
     await job.ended()
-    if job.stopped:  # another word was asked about
+    if job.stopped:  # a request for another word replaced this one
         return None
     return {
-        "of": name,
+        "unit": name,
         "units": [[unit.start, unit.stop] for unit in units],
         "losses": [round(loss, 3) for loss in work.losses],
     }

@@ -1,4 +1,4 @@
-"""Options of the page's events, and handlers that get values by name."""
+"""Options of the page's events, and handlers with named arguments."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from .status import refused
+from .status import error_status
 
-# Gradio's own sign of progress may stay over a chat that was busy when the event ended.
+# Gradio's progress indicator may stay over a chat that was busy when the event ended.
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-# The engine has the queue; one of Gradio's before it would only hide how long that is.
+# The engine has a queue; Gradio's own would hide its length.
 STREAM: dict[str, Any] = {"concurrency_limit": None, **PRIVATE}
 QUICK: dict[str, Any] = {"queue": False, **PRIVATE}
 
@@ -21,10 +21,10 @@ def stream(
     inputs: Mapping[str, Component],
     outputs: Sequence[Component],
 ) -> Any:
-    """Let an event of Gradio stream what a handler yields.
+    """Stream what a handler yields to the outputs of a Gradio event.
 
-    The handler takes the inputs' values as keyword arguments; Gradio gives them by position.
-    Its complaint, a passing notice, stays in the last output, the line of figures.
+    The handler gets the inputs' values as keyword arguments; Gradio passes them by position. An
+    error also appears in the last output, the status line, because Gradio's notice disappears.
     """
 
     async def by_name(*values: Any) -> AsyncIterator[Any]:
@@ -32,7 +32,7 @@ def stream(
             async for update in handler(**dict(zip(inputs, values, strict=True))):
                 yield update
         except gr.Error as error:
-            yield *[gr.skip()] * (len(outputs) - 1), refused(error.message)
+            yield *[gr.skip()] * (len(outputs) - 1), error_status(error.message)
             raise
 
     return event(by_name, list(inputs.values()), outputs, **STREAM)

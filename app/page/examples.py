@@ -1,12 +1,13 @@
-"""Examples on the page."""
+"""Example prompts."""
 
 CHAT_EXAMPLES = [
     "What does `str.split` do?",
     "What does `re.sub` do?",
     "How do I use os.path.join?",
 ]
-# From files of Python's library that the model `code` has not read: copyright the Python
-# Software Foundation, PSF License Version 2 (https://docs.python.org/3/license.html).
+# From files of Python's standard library that are not in the training data of the model `code`.
+# Copyright the Python Software Foundation, PSF License Version 2
+# (https://docs.python.org/3/license.html).
 TEXT_EXAMPLES = {
     "asyncio/queues.py: a class": r'''class QueueEmpty(Exception):
     """Raised when Queue.get_nowait() is called on an empty Queue."""

@@ -1,4 +1,4 @@
-"""The page: tabs, controls and the events between them."""
+"""Layout of the page: tabs, controls and their events."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ from . import scripts, tour
 from .chat_words import chat_words
 from .events import PRIVATE, QUICK, stream
 from .examples import CHAT_EXAMPLES, TEXT_EXAMPLES
-from .handlers import Handlers, complaint, new_session
+from .handlers import Handlers, new_session, user_error
 from .lab import memory_lab
 from .saved_panel import SavedPanel
+from .sessions import History
 from .state_view import feed, state_view
-from .status import described, status
-from .visits import History
+from .status import describe_model, status
 
-DARK = f"() => {scripts.call('tab_memory', 'turnDark')}"
+DARK = f"() => {scripts.call('tab_memory', 'toggleDark')}"
 CHAT = "document.querySelector('#chat')"
 SIDEBAR = "() => document.querySelector('#settings .toggle-button').click()"
 
 
 @dataclass
 class Controls:
-    """Components that every tab shares; `values` are the other controls, by `Handlers`' names."""
+    """Components that all tabs share; `values` has the other controls by `Handlers`' names."""
 
     session: gr.State
     model: gr.Dropdown
@@ -38,20 +38,20 @@ class Controls:
 
 
 def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
-    """Build the page on one engine."""
+    """Build the page."""
     page = Page(
         title="GateLoop", fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)
     )
     with page:
         session = gr.State(time_to_live=6 * 3600, delete_callback=handlers.forget)
-        session.value = new_session  # at its first use; given above, it would come after the page
+        session.value = new_session  # a value in the constructor would arrive after the page
         with gr.Row(elem_id="head"):
             gr.HTML(
-                "<h1>GateLoop</h1><p>A chat that shows what the model remembers and forgets</p>",
+                "<h1>GateLoop</h1><p>A chat that outputs what the model remembers and forgets</p>",
                 elem_id="title",
             )
             model = _picker(handlers)
-            # page.css shows icons instead of the names, which are for screen readers
+            # page.css outputs icons; the names are for screen readers
             buttons = (
                 ("Guided tour", "tour-button", f"() => {tour.OPEN}"),
                 ("Settings", "settings-button", SIDEBAR),
@@ -62,7 +62,7 @@ def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
                 button.click(None, js=script, **PRIVATE)
         with gr.Sidebar(label="Settings", open=False, elem_id="settings", width=300):
             controls = _controls(handlers.engine.limits, session, model)
-            saved_panel = SavedPanel(folder, handlers.visits)
+            saved_panel = SavedPanel(folder, handlers.sessions)
         with gr.Tabs(selected=_first_tab(handlers), elem_id="tabs"):
             with gr.Tab("Chat", id="chat"):
                 _chat(page, handlers, controls, saved_panel)
@@ -85,7 +85,7 @@ def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
 
 def _first_tab(handlers: Handlers) -> str:
     models, name = handlers.engine.models, handlers.first_model
-    return "chat" if not models.is_here(name) or models.info(name).chats else "completion"
+    return "chat" if not models.is_local(name) or models.info(name).chats else "completion"
 
 
 def _picker(handlers: Handlers) -> gr.Dropdown:
@@ -97,10 +97,10 @@ def _picker(handlers: Handlers) -> gr.Dropdown:
             value=handlers.first_model,
             show_label=False,
             container=False,
-            allow_custom_value=True,  # a path in a models folder, or a hub id: Models decides
+            allow_custom_value=True,  # also paths in a models folder, and hub ids
             elem_id="model",
         )
-        about = gr.HTML(described(models.info(handlers.first_model)), elem_id="model-about")
+        about = gr.HTML(describe_model(models.info(handlers.first_model)), elem_id="model-about")
     model.change(None, None, about, js="() => 'loading'", **PRIVATE)
     prepared = model.change(handlers.prepare, model, about, **QUICK)
     prepared.failure(None, None, about, js="() => 'not loaded'", **PRIVATE)
@@ -117,7 +117,7 @@ def _controls(limits: Limits, session: gr.State, model: gr.Dropdown) -> Controls
         "min_p": gr.Slider(0, 1, 0.05, step=0.01, label="Min-p"),
         "repetition_penalty": gr.Slider(1, 2, 1, step=0.01, label="Repetition penalty"),
         "max_tokens": gr.Slider(1, most, 256, step=1, label="Max tokens", elem_id="max-tokens"),
-        "seed": gr.Number(-1, precision=0, label="Seed (-1: another each time)", elem_id="seed"),
+        "seed": gr.Number(-1, precision=0, label="Seed (-1: random)", elem_id="seed"),
         "record": gr.Checkbox(
             True, label="Live view", info="Answers are faster without it", elem_id="live"
         ),
@@ -126,7 +126,7 @@ def _controls(limits: Limits, session: gr.State, model: gr.Dropdown) -> Controls
 
 
 def _keep_settings(page: gr.Blocks, controls: Controls) -> None:
-    """Let the tab keep the settings when it is loaded again."""
+    """Keep the settings of a tab across reloads."""
     settings: list[Any] = [controls.model, controls.system, *controls.values.values()]
     keep, kept = (scripts.call("tab_memory", f, "...v") for f in ("keepSettings", "settings"))
     changes = [setting.change for setting in settings]
@@ -136,7 +136,7 @@ def _keep_settings(page: gr.Blocks, controls: Controls) -> None:
 
 def _chat(page: gr.Blocks, handlers: Handlers, controls: Controls, saved_panel: SavedPanel) -> None:
     history = gr.State([])
-    kept = gr.Textbox(visible=False)  # the session that the tab keeps
+    kept = gr.Textbox(visible=False)  # the session token that the tab stores
     with gr.Row(equal_height=False):
         with gr.Column(scale=4, min_width=320):
             chatbot = gr.Chatbot(
@@ -146,35 +146,35 @@ def _chat(page: gr.Blocks, handlers: Handlers, controls: Controls, saved_panel: 
                 editable="user",
                 render_markdown=False,
                 allow_tags=False,
-                buttons=[],  # they would copy escaped text; selecting copies what is shown
+                buttons=[],  # they would copy escaped text; selecting copies plain text
                 feedback_options=None,
                 placeholder="Ask something. Nothing leaves this machine.",
             )
-            chat_words(handlers.engine, handlers.news)
+            chat_words(handlers.engine, handlers.updates)
             box, stop = _prompt_box("chat", "Your message")
             gr.Examples([[example] for example in CHAT_EXAMPLES], box, label="Try")
             clear = gr.Button("New conversation", size="sm", elem_id="clear")
             state = gr.HTML(status(None), elem_id="chat-status")
         with gr.Column(scale=6, min_width=320):
-            state_view(handlers.news, "chat-view")
+            state_view(handlers.updates, "chat-view")
             view = feed("chat-view")
     who = {"session": controls.session, "model": controls.model, "system": controls.system}
     inputs = {"history": history, **who, **controls.values}
-    shows = [history, chatbot, view, state]
-    stream(box.submit, handlers.chat, {"text": box, **inputs}, [box, *shows])
+    outputs = [history, chatbot, view, state]
+    stream(box.submit, handlers.chat, {"text": box, **inputs}, [box, *outputs])
     for event, change in ((chatbot.retry, _retry), (chatbot.edit, _edit)):
         changed = event(change, history, history, **QUICK)
-        stream(changed.then, handlers.answer, inputs, shows)
+        stream(changed.then, handlers.answer, inputs, outputs)
     undone = chatbot.undo(_undo, history, [history, box], **QUICK)
-    undone.then(handlers.undo, [history, *who.values()], shows, **QUICK)
+    undone.then(handlers.undo, [history, *who.values()], outputs, **QUICK)
     for event in (clear.click, chatbot.clear):
-        event(handlers.clear, controls.session, shows, **QUICK)
+        event(handlers.clear, controls.session, outputs, **QUICK)
     _connect_stop(stop, handlers, "chat", controls)
-    opened = saved_panel.connect(list(who.values()), shows, handlers.replace, kept)
+    opened = saved_panel.connect(list(who.values()), outputs, handlers.replace, kept)
     resumed = page.load(
         handlers.resume,
         [kept, controls.session],
-        [controls.session, kept, *shows],
+        [controls.session, kept, *outputs],
         js=f"(_, s) => {scripts.call('tab_memory', 'session')}.then((kept) => [kept, s])",
         **QUICK,
     )
@@ -183,7 +183,7 @@ def _chat(page: gr.Blocks, handlers: Handlers, controls: Controls, saved_panel: 
 
 
 def _connect_stop(button: gr.Button, handlers: Handlers, tab: str, controls: Controls) -> None:
-    async def stop(session: str) -> None:  # in the event loop, as what it ends
+    async def stop(session: str) -> None:  # in the event loop, like the handlers
         handlers.stop(session, tab)
 
     button.click(stop, controls.session, **QUICK)
@@ -203,11 +203,11 @@ def _undo(history: History, event: gr.UndoData) -> tuple[Any, ...]:
 
 
 def _index(event: gr.RetryData | gr.EditData | gr.UndoData) -> int:
-    """The message's number, which a page may leave out or make up."""
+    """Check the message's number, which comes from the page."""
     index = getattr(event, "index", None)
     first = index[0] if isinstance(index, tuple | list) and index else index
     if type(first) is not int or first < 0:
-        raise complaint("Choose a message.")
+        raise user_error("Choose a message.")
     return first
 
 
@@ -222,14 +222,14 @@ def _completion(handlers: Handlers, controls: Controls) -> None:
                 label="The text", lines=12, interactive=False, elem_id="complete-text"
             )
         with gr.Column(scale=6, min_width=320):
-            state_view(handlers.news, "complete-view")
+            state_view(handlers.updates, "complete-view")
             view = feed("complete-view")
     who = {"session": controls.session, "model": controls.model}
     inputs = {"text": box, **who, **controls.values}
     stream(box.submit, handlers.complete, inputs, [output, view, state])
     _connect_stop(stop, handlers, "complete", controls)
-    shown = "document.querySelector('#complete-text textarea')"
-    follow = scripts.call("follow_end", "followEnd", shown, "v")
+    textarea = "document.querySelector('#complete-text textarea')"
+    follow = scripts.call("follow_end", "followEnd", textarea, "v")
     output.change(None, output, None, js=f"(v) => {{ {follow} }}", **PRIVATE)
 
 
@@ -237,7 +237,7 @@ def _side_by_side(handlers: Handlers, controls: Controls) -> None:
     names = handlers.engine.models.names()
     box, stop = _prompt_box("compare", "One prompt for both models")
     as_chat = gr.Checkbox(True, label="As a chat message", container=False)
-    models, shows = [], []
+    models, outputs = [], []
     with gr.Row(equal_height=False):
         for side, name in zip(("left", "right"), pair(names), strict=True):
             with gr.Column(min_width=320):
@@ -246,16 +246,16 @@ def _side_by_side(handlers: Handlers, controls: Controls) -> None:
                     show_label=False, lines=5, interactive=False, elem_id=f"{side}-text"
                 )
                 state = gr.HTML(status(None), elem_id=f"{side}-status")
-                state_view(handlers.news, f"{side}-view", linked="side by side")
-                shows += [output, feed(f"{side}-view"), state]
+                state_view(handlers.updates, f"{side}-view", linked="side by side")
+                outputs += [output, feed(f"{side}-view"), state]
     left, right = models
     inputs = {"session": controls.session, "left": left, "right": right, "as_chat": as_chat}
-    stream(box.submit, handlers.compare, {"text": box, **inputs, **controls.values}, shows)
+    stream(box.submit, handlers.compare, {"text": box, **inputs, **controls.values}, outputs)
     _connect_stop(stop, handlers, "compare", controls)
 
 
 def pair(names: Sequence[str]) -> tuple[str, str]:
-    """Choose two models: the first one with a partner of fixed transitions, or the first two."""
+    """Choose two models: the first with a variant of fixed transitions, or the first two."""
     for name in names:
         if f"{name}-fixed" in names:
             return name, f"{name}-fixed"
@@ -269,7 +269,7 @@ def _prompt_box(name: str, placeholder: str, lines: int = 1) -> tuple[gr.Textbox
             show_label=False,
             placeholder=f"{placeholder} (Shift+Enter: send)" if lines > 1 else placeholder,
             lines=lines,
-            submit_btn="Send",  # a text that is too long is refused, not cut
+            submit_btn="Send",  # the handler rejects a text that is too long
             container=False,
             scale=5,
         )

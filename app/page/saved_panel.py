@@ -1,4 +1,4 @@
-"""The controls for saved conversations."""
+"""Controls for saved conversations."""
 
 import asyncio
 import html
@@ -13,41 +13,41 @@ from mlx_gateloop.errors import InputError
 
 from ..conversations.folder import ConversationFolder
 from .events import PRIVATE
-from .handlers import NO_VIEW, complaint, displayed, with_system
+from .handlers import NO_VIEW, escape_history, user_error, with_system
+from .sessions import History, Sessions
 from .status import status
-from .visits import History, Visits
 
 
 class SavedPanel:
-    """Panel that saves a chat under a name, and opens a saved one."""
+    """A panel that saves the chat under a name, and opens a saved one."""
 
-    def __init__(self, folder: ConversationFolder, visits: Visits) -> None:
-        self._folder, self._visits = folder, visits
+    def __init__(self, folder: ConversationFolder, sessions: Sessions) -> None:
+        self._folder, self._sessions = folder, sessions
         with gr.Accordion("Saved conversations", open=False):
             self._name = gr.Textbox(label="Name", max_length=60, elem_id="save-name")
             self._save = gr.Button("Save this conversation", size="sm", elem_id="save")
             self._names = gr.Dropdown([], label="Saved", elem_id="saved")
-            self._open = gr.Button("Go on from it", size="sm", elem_id="open")
+            self._open = gr.Button("Open", size="sm", elem_id="open")
 
     def connect(
-        self, who: list[Any], shows: list[Any], replace: Callable[..., None], kept: gr.Textbox
+        self, who: list[Any], outputs: list[Any], replace: Callable[..., None], kept: gr.Textbox
     ) -> Any:
-        """Connect the buttons; return the event that follows an opened conversation.
+        """Connect the buttons; return the event after a conversation was opened.
 
-        `who` are the components of session, model and system prompt; `shows` those of history,
-        chat, view and status. `replace` ends a session's answer and shows another chat.
+        `who` has the components of session, model and system prompt; `outputs` those of history,
+        chat, view and status. `replace` cancels a session's answer and replaces its messages.
         """
-        inputs = [self._name, *who, shows[0]]
+        inputs = [self._name, *who, outputs[0]]
         self._save.click(self.save, inputs, self._names, **PRIVATE)
         self._names.focus(self.choices, self._names, self._names, **PRIVATE)
 
         async def open_instead(name: str, session: str) -> tuple[Any, ...]:
             opened: tuple[Any, ...] = await asyncio.to_thread(self.open, name)
-            replace(session, opened[-len(shows)])
+            replace(session, opened[-len(outputs)])
             return opened
 
         return self._open.click(
-            open_instead, [self._names, who[0]], [kept, *who, *shows], **PRIVATE
+            open_instead, [self._names, who[0]], [kept, *who, *outputs], **PRIVATE
         )
 
     def choices(self, name: str | None) -> Any:
@@ -57,14 +57,14 @@ class SavedPanel:
         try:
             has_states = self._folder.save(name, session, model, with_system(system, messages))
         except InputError as error:
-            raise complaint(str(error)) from None
-        left_out = "" if has_states else " The state is too large: they will be read again."
+            raise user_error(str(error)) from None
+        left_out = "" if has_states else " The state is too large to save."
         saved = f"Saved {len(messages)} messages as {name!r} in {self._where()}.{left_out}"
         gr.Info(html.escape(saved))
         return self.choices(name)
 
     def _where(self) -> str:
-        """Name the folder to a visitor, who need not know the paths of this machine."""
+        """Name the folder without other paths of this machine."""
         folder, home = self._folder.folder.absolute(), Path(os.path.expanduser("~"))  # noqa: PTH111
         return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else folder.name
 
@@ -72,9 +72,9 @@ class SavedPanel:
         try:
             session, model, messages = self._folder.open(name)
         except InputError as error:
-            raise complaint(str(error)) from None
+            raise user_error(str(error)) from None
         system = "".join(m["content"] for m in messages if m["role"] == "system")
         messages = [m for m in messages if m["role"] != "system"]
-        self._visits.put(session, messages)
-        shows = (messages, displayed(messages), NO_VIEW, status(None))
-        return session, session, model, system, *shows
+        self._sessions.put(session, messages)
+        outputs = (messages, escape_history(messages), NO_VIEW, status(None))
+        return session, session, model, system, *outputs

@@ -1,4 +1,4 @@
-"""The page's scripts: ES modules that the server offers and Gradio's events import."""
+"""The page's ES modules, which Gradio's events import."""
 
 from pathlib import Path
 from typing import Any
@@ -10,27 +10,27 @@ from starlette.staticfiles import StaticFiles
 from mlx_gateloop.watch.sharing import PARTS
 
 STATIC = Path(__file__).parent / "static"
-# Folders are as in the repository, so that Node, too, finds what a module imports from another.
+# Folders as in the repository, so that imports between modules work in Node, too.
 URL = "/scripts/app/page/static"
-SHARED_URL = "/scripts/mlx_gateloop/watch/shared"  # modules of a shared page
+SHARED_URL = "/scripts/mlx_gateloop/watch/shared"
 
 
 class _Revalidated(StaticFiles):
-    """Static files that the browser checks each time: after an update none is an old one."""
+    """Static files that the browser revalidates, so that an update takes effect at once."""
 
-    def file_response(self, *args: Any, **kwargs: Any) -> Response:  # handed on as they are
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
         response.headers["cache-control"] = "no-cache"
         return response
 
 
 def routes() -> list[Mount]:
-    """The routes of the modules."""
+    """Return the routes of the modules."""
     folders = {URL: STATIC, SHARED_URL: PARTS}
     return [Mount(url, _Revalidated(directory=folder)) for url, folder in folders.items()]
 
 
 def call(module: str, function: str, *arguments: str) -> str:
     """Return JavaScript that imports a module and calls its function with these expressions."""
-    url = f"new URL('.{URL}/{module}.js', document.baseURI)"  # also at a path of a reverse proxy
+    url = f"new URL('.{URL}/{module}.js', document.baseURI)"  # works behind a proxy
     return f"import({url}).then((m) => m.{function}({', '.join(arguments)}))"

@@ -1,4 +1,4 @@
-"""A view as a page of one file, with nothing of the machine but the model's name."""
+"""A view as one HTML file, which contains nothing of this machine but the model's name."""
 
 import re
 from collections.abc import Sequence
@@ -7,17 +7,20 @@ from pathlib import Path
 from mlx_gateloop.watch import Trace, share
 from mlx_gateloop.watch.sharing import MAX_TOKENS, Kind
 
-from ..generation.run import Place, Run, Token
+from ..generation.run import MessageSpan, Run, Token
 
-KINDS: dict[str, Kind] = {"system": "system", "assistant": "answer"}  # of roles; else the prompt's
+KINDS: dict[str, Kind] = {
+    "system": "system",
+    "assistant": "answer",
+}  # others: prompt
 TITLE_CHARACTERS = 80
-NAME_CHARACTERS = 48  # of a file's
+NAME_CHARACTERS = 48  # of a file name
 
 
 def shared_page(run: Run, trace: Trace, with_system: bool, name: str) -> dict[str, str] | None:
-    """Return a run's "page", the "name" of its file and what is "said"; None before any token."""
+    """Return a run's "page", its file "name" and a "message"; None before the first token."""
     tokens = min(trace.tokens, len(run.pieces))
-    words = told(run.pieces[:tokens], run.places)
+    words = message_words(run.pieces[:tokens], run.message_spans)
     shown = [i for i, (_, kind) in enumerate(words) if with_system or kind != "system"]
     if not shown:
         return None
@@ -26,49 +29,50 @@ def shared_page(run: Run, trace: Trace, with_system: bool, name: str) -> dict[st
         trace.branch(tokens),
         [text for text, _ in words],
         [kind for _, kind in words],
-        forgotten=[each for each in run.forgotten if max(each.left_out, default=0) < tokens],
+        forgotten=[each for each in run.counterfactuals if max(each.left_out, default=0) < tokens],
         title=_title(run),
         start=shown[-MAX_TOKENS] if cut else 0,
         with_system=with_system,
     )
     late = " without its beginning, which was not recorded" if run.earlier else ""
     part = f", the last {MAX_TOKENS:,} of {len(shown):,} tokens" if cut else ""
-    return {"page": page, "name": f"{name}.html", "said": f"Saved {name}.html{part}{late}."}
+    return {"page": page, "name": f"{name}.html", "message": f"Saved {name}.html{part}{late}."}
 
 
-def told(pieces: Sequence[Token], places: Sequence[Place]) -> list[tuple[str, Kind]]:
-    """Separate the words of messages from what the chat template writes around them.
+def message_words(pieces: Sequence[Token], spans: Sequence[MessageSpan]) -> list[tuple[str, Kind]]:
+    """Separate the text of messages from what the chat template adds.
 
-    Returns the text and the kind of each token. Those in no known place have an empty text.
+    Returns the text and the kind of each token; tokens outside known messages have an empty text.
     """
-    if not places:
+    if not spans:
         return [("" if p.special else p.text, "special" if p.special else p.kind) for p in pieces]
-    known, words = list(places), list[tuple[str, Kind]]()
+    remaining, words = list(spans), list[tuple[str, Kind]]()
     for piece in pieces:
         begin = piece.begin
-        while begin is not None and known and _ended(known[0], begin):
-            known.pop(0)
-        if begin is None or piece.special or not known or begin + len(piece.text) < known[0].begin:
+        while begin is not None and remaining and _ended(remaining[0], begin):
+            remaining.pop(0)
+        outside = not remaining or begin is None or begin + len(piece.text) < remaining[0].begin
+        if begin is None or piece.special or outside:
             words.append(("", "special"))
             continue
-        place = known[0]
-        text = piece.text[max(place.begin - begin, 0) : place.end and place.end - begin]
-        inside = bool(text) or begin >= place.begin  # or a part of a character
-        words.append((text, KINDS.get(place.role, "prompt") if inside else "special"))
+        span = remaining[0]
+        text = piece.text[max(span.begin - begin, 0) : span.end and span.end - begin]
+        inside = bool(text) or begin >= span.begin  # it may be a part of a character
+        words.append((text, KINDS.get(span.role, "prompt") if inside else "special"))
     return words
 
 
-def _ended(place: Place, begin: int) -> bool:
-    return place.end is not None and place.end <= begin
+def _ended(span: MessageSpan, begin: int) -> bool:
+    return span.end is not None and span.end <= begin
 
 
 def has_system(run: Run) -> bool:
-    """Return True if the run has a system prompt whose place is known."""
-    return any(place.role == "system" and not _ended(place, place.begin) for place in run.places)
+    """Return True if the run has a system prompt with a known span."""
+    return any(s.role == "system" and not _ended(s, s.begin) for s in run.message_spans)
 
 
 def file_name(run: Run) -> str:
-    """Name a run after its model and prompt, for files."""
+    """Return a file name from the model and the prompt."""
     words = re.findall(r"[^\W_]+", f"{Path(run.model).name} {run.prompt[:200]}")
     return "-".join(words)[:NAME_CHARACTERS].strip("-") or "gateloop"
 

@@ -1,4 +1,4 @@
-"""The live view of a run's state transitions: a gr.HTML, and what its script asks for."""
+"""The live view of a run's state transitions: a gr.HTML and its server functions."""
 
 import logging
 import shutil
@@ -18,37 +18,37 @@ from mlx_gateloop.watch.sharing import HIGH, LOW
 from ..generation.run import Run
 from ..generation.worker_pool import WorkerPool
 from . import scripts
-from .news import News, ask
 from .sharing import file_name, shared_page
+from .updates import Updates, ask
 
 LOG = logging.getLogger(__name__)
-MOST_ARRAYS = 128 * 2**20  # bytes of the last tokens' transitions in a file
-KEPT_ARRAYS = 4  # runs with files for download, the oldest is deleted first
+MAX_ARRAYS = 128 * 2**20  # bytes of transitions in a file: the last tokens
+KEPT_ARRAYS = 4  # runs with files for download; the oldest is deleted first
 
 
-def state_view(news: News, elem_id: str, linked: str = "") -> gr.HTML:
-    """Make the view, which shows what its feed brings; those `linked` show the same places.
+def state_view(updates: Updates, elem_id: str, linked: str = "") -> gr.HTML:
+    """Make the view of a feed; views with the same `linked` name scroll together.
 
-    A function and not a subclass: Gradio writes a stub beside the source of every subclass.
+    A function and not a subclass, because Gradio writes a stub file for every subclass.
     """
 
-    async def news_since(request: object) -> dict[str, object] | None:
-        return await news.ask(request)
+    async def updates_since(request: object) -> dict[str, object] | None:
+        return await updates.answer(request)
 
     async def row(request: object) -> dict[str, object] | None:
-        return await ask(news.runs, request, 2, _row, _slow())
+        return await ask(updates.runs, request, 2, _row, _slow())
 
     async def arrays(request: object) -> str | None:
-        return await ask(news.runs, request, 0, _arrays, _slow())
+        return await ask(updates.runs, request, 0, _arrays, _slow())
 
     async def share(request: object) -> dict[str, str] | None:
-        return await ask(news.runs, request, 1, _share, _slow())
+        return await ask(updates.runs, request, 1, _share, _slow())
 
     return gr.HTML(
         html_template=(scripts.STATIC / "state_view.html").read_text(encoding="utf-8"),
         css_template=(scripts.STATIC / "state_view.css").read_text(encoding="utf-8"),
         js_on_load=scripts.call("state_view", "show", f"'{elem_id}'", "element", "props", "server"),
-        server_functions=[news_since, row, arrays, share],
+        server_functions=[updates_since, row, arrays, share],
         elem_id=elem_id,
         linked=linked,
         low=float(np.log(LOW)),
@@ -57,9 +57,9 @@ def state_view(news: News, elem_id: str, linked: str = "") -> gr.HTML:
 
 
 def feed(elem_id: str) -> gr.HTML:
-    """Make the feed of a view, whose value is `Feed`'s or None.
+    """Make the component that receives the values of a `Feed` for a view.
 
-    It is apart from the view: Gradio compiles a component's HTML and CSS with every value.
+    It is separate from the view, because Gradio compiles HTML and CSS for every value.
     """
     return gr.HTML(
         value=None,
@@ -71,29 +71,29 @@ def feed(elem_id: str) -> gr.HTML:
 
 @cache
 def download_folder() -> Path:
-    """Make the folder of arrays for download, the only one that files are served from.
+    """Make the folder of arrays for download, the only folder that the app serves files from.
 
-    It is new in every process, so nobody else can have put files there.
+    Each process makes a new one, so nobody else can have put files there.
     """
     return Path(tempfile.mkdtemp(prefix="gateloop-"))
 
 
 @cache
 def _slow() -> WorkerPool:
-    return WorkerPool(threads=1, most=16)
+    return WorkerPool(threads=1, max_jobs=16)
 
 
 def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, object] | None:
-    """Return how much the state holds of every earlier token, and the likeliest in this place.
+    """Return the retention of every earlier token, and the likeliest tokens here.
 
-    `Trace.retention` is of all layers. Of the one that is shown comes the channel that keeps
-    most of each, the share of it that is left there, and the contribution to the output.
+    "retention" covers all layers. For the given layer, "channel" holds most of each token, "best"
+    is its share there, and "full" its contribution to the output.
     """
     if not 0 <= layer < trace.layers or not 0 <= token < min(trace.tokens, len(run.pieces)):
         return None
     best, channel = trace.best(layer, token)
     return {
-        "fading": _finite(trace.retention(token)),
+        "retention": _finite(trace.retention(token)),
         "best": np.round(best, 4).tolist(),
         "channel": channel.tolist(),
         "full": _finite(trace.remembered(layer, token)[1]),
@@ -102,23 +102,23 @@ def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, object] | 
 
 
 def _finite(values: npt.NDArray[np.float32]) -> list[float | None]:
-    """Round to 4 digits; None where no query or key is kept so far back."""
+    """Round to 4 digits; None where queries and keys are no longer stored."""
     return [float(f"{value:.4g}") if np.isfinite(value) else None for value in values]
 
 
 def _arrays(run: Run, trace: Trace) -> str | None:
-    """Write a run's last transitions to a file, unless it is there; return its address."""
-    done, tokens = run.done, trace.tokens  # in this order: what is done does not grow
+    """Write a run's last transitions to a file, unless it exists; return its URL."""
+    done, tokens = run.done, trace.tokens  # in this order: a finished run does not grow
     folder = download_folder()
     file = folder / run.id / f"{file_name(run)}{'' if done else f'-{tokens}-tokens'}.npz"
     try:
         if not file.exists():
-            shutil.rmtree(file.parent, ignore_errors=True)  # with fewer tokens
+            shutil.rmtree(file.parent, ignore_errors=True)  # older files with fewer tokens
             file.parent.mkdir()
             with replacing(file) as new:
-                start = max(tokens - MOST_ARRAYS // (8 * sum(trace.channels)), 0)
+                start = max(tokens - MAX_ARRAYS // (8 * sum(trace.channels)), 0)
                 trace.save(new, [piece.text for piece in run.pieces[start:]], start)
-        others = [path for path in folder.iterdir() if path != file.parent]  # whatever its time is
+        others = [path for path in folder.iterdir() if path != file.parent]
         for old in sorted(others, key=lambda p: p.stat().st_mtime)[: 1 - KEPT_ARRAYS]:
             shutil.rmtree(old)
     except OSError as error:

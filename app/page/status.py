@@ -1,4 +1,4 @@
-"""A run's figures and a model's sizes in a line."""
+"""Lines of HTML: a run's statistics and a model's sizes."""
 
 import html
 
@@ -6,22 +6,22 @@ from ..generation.models import ModelInfo
 from ..generation.run import Run
 
 
-def described(info: ModelInfo) -> str:
-    """Describe a model in one line of HTML, without its name."""
-    if not info.transition:  # what another's configuration says
+def describe_model(info: ModelInfo) -> str:
+    """Describe a model's sizes in a line of HTML."""
+    if not info.transition:  # another type of model
         layers = f"{info.layers} layers, " if info.layers else ""
         return html.escape(f"{layers}{info.kind}")
     kind = info.transition.replace("_", "-")
     return f"{info.layers} layers of {info.channels} channels, {kind} transitions"
 
 
-def refused(complaint: str) -> str:
-    """Format a complaint, which is HTML already."""
-    return f'<div class="stats"><p>{complaint}</p></div>'
+def error_status(message: str) -> str:
+    """Format an error message, which is HTML already."""
+    return f'<div class="stats"><p>{message}</p></div>'
 
 
 def status(run: Run | None) -> str:
-    """Format the figures of a run as HTML; nothing in it comes from a model or a visitor."""
+    """Format a run's statistics as HTML; nothing in it comes from a model or a user."""
     if run is None:
         return '<div class="stats"><span>ready</span></div>'
     stats = run.stats

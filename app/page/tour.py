@@ -1,18 +1,18 @@
-"""The guided tour: seven steps on a recorded answer, in a dialog of the page.
+"""The guided tour: a dialog with seven steps on a recorded answer.
 
-`docs/tour_recording.py` makes static/tour.json, the numbers that it shows.
+`docs/tour_recording.py` writes its numbers to static/tour.json.
 """
 
 import gradio as gr
 
 from . import scripts
 
-START = scripts.call("tour", "startOnce")  # for a browser that was never here
+START = scripts.call("tour", "startOnce")  # in a browser without an earlier visit
 OPEN = scripts.call("tour", "open")
 
 
 def dialog() -> gr.HTML:
-    """Make the dialog, which is closed."""
+    """Make the closed dialog."""
     return gr.HTML(
         html_template=(scripts.STATIC / "tour.html").read_text(encoding="utf-8"),
         css_template=(scripts.STATIC / "tour.css").read_text(encoding="utf-8"),

@@ -1,4 +1,4 @@
-"""The page as Gradio's Blocks: no heartbeat, and errors of events in our log."""
+"""Gradio's Blocks without a heartbeat, and with errors of events in our log."""
 
 import logging
 from typing import Any
@@ -9,10 +9,10 @@ LOG = logging.getLogger(__name__)
 
 
 class Page(gr.Blocks):
-    """A page of Gradio's with two differences.
+    """A Gradio page without a heartbeat, for which every tab keeps a stream open.
 
-    It has no heartbeat, a stream that every tab would keep open. An event that fails is logged by
-    `log`, which limits what a client can write; Gradio would print every traceback.
+    Errors of events go to `log`, which limits how much a client can write. Gradio would print every
+    traceback.
     """
 
     def get_config_file(self) -> Any:
@@ -23,7 +23,7 @@ class Page(gr.Blocks):
             return await super().process_api(*arguments, **options)
         except Exception as error:
             answer = error if isinstance(error, gr.Error) else gr.Error(str(error))
-            if answer.print_exception:  # a complaint to the visitor is no error of ours
+            if answer.print_exception:  # messages to the user are not errors of the app
                 LOG.exception("an event failed")
             answer.print_exception = False
             raise answer from None

@@ -1,4 +1,4 @@
-"""A tokenizer in a process of its own, which is ended when it takes too much time or memory."""
+"""A tokenizer in a separate process with limits of time and memory."""
 
 import contextlib
 import json
@@ -22,36 +22,36 @@ from mlx_gateloop.errors import InputError, one_line
 from ..generation.chat_tokenizer import ChatTokenizer
 from ..generation.run import Steps
 
-MOST_REPLY = 64 * 2**20  # bytes; JSON of MOST_CHARACTERS, each escaped, and their tokens are less
-PATIENCE = 0.001  # seconds of the engine for a reply, which usually takes a tenth of this
+MAX_REPLY = 64 * 2**20  # bytes; more than the JSON of MAX_CHARACTERS and their tokens
+POLL_SECONDS = 0.001  # the engine waits for a reply, which usually takes a tenth of this
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits of a tokenizer in a process of its own."""
+    """Limits of a tokenizer process."""
 
     seconds: int = 5  # CPU time of one call
     loading_seconds: int = 30  # CPU time to load it
-    memory: int = 2 * 2**30  # bytes in addition to those of the modules that it needs
+    memory: int = 2 * 2**30  # bytes in addition to the imported modules
 
 
 class InProcess:
-    """Calls of a tokenizer in this process, in the form of `Isolated`."""
+    """A tokenizer in this process, with the interface of `Isolated`."""
 
     def __init__(self, path: str) -> None:
         self.tokenizer = ChatTokenizer(path)
 
     def call(self, method: str, *arguments: object) -> Steps[Any]:
-        """Return what the method returns."""
+        """Call a method of `ChatTokenizer`, and return its result."""
         return getattr(self.tokenizer, method)(*arguments)
         yield
 
 
 class Isolated:
-    """Calls of a tokenizer in a process of its own, restarted after it had to be stopped.
+    """A tokenizer in a separate process, which restarts after it was killed.
 
-    It belongs to one thread. Its process ends with it: it reads the end of the connection, or
-    reaches the limit of its CPU time.
+    Use it from one thread. The process ends when the connection closes, or at the limit of its CPU
+    time.
     """
 
     def __init__(self, path: str, bounds: Bounds) -> None:
@@ -60,14 +60,14 @@ class Isolated:
         self._busy = False
 
     def call(self, method: str, *arguments: object) -> Steps[Any]:
-        """Return what the method of `ChatTokenizer` returns."""
-        while self._busy:  # with a call of another run
+        """Call a method of `ChatTokenizer`, and return its result."""
+        while self._busy:  # another run is calling
             yield
         self._busy = True
         try:
             if self._child is None:
                 self._child = yield from self._start()
-            what = "chat template" if method in ("render", "places") else "tokenizer"
+            what = "chat template" if method in ("render", "message_spans") else "tokenizer"
             message = json.dumps([method, *arguments]).encode()
             reply = yield from self._ask(self._child, message, what, self._bounds.seconds)
         finally:
@@ -78,10 +78,10 @@ class Isolated:
 
     def _start(self) -> Steps["_Child"]:
         here, there = multiprocessing.Pipe()
-        thread = ThreadPoolExecutor(1, "tokenizer")  # the first start imports modules, for seconds
+        thread = ThreadPoolExecutor(1, "tokenizer")  # the first start takes seconds
         started = thread.submit(_start_process, there, self._path, self._bounds)
         thread.shutdown(wait=False)
-        while not wait([started], PATIENCE).done:
+        while not wait([started], POLL_SECONDS).done:
             yield
         there.close()
         child = _Child(started.result(), here)
@@ -91,21 +91,21 @@ class Isolated:
         return child
 
     def _ask(self, child: "_Child", message: bytes | None, what: str, seconds: int) -> Steps[Any]:
-        """Send a message and return the reply; the first reply, to no message, is to be loaded."""
-        end = time.monotonic() + 60 + 20 * seconds  # later only what does not even compute
+        """Send a message and return the reply; without a message, wait until it is loaded."""
+        end = time.monotonic() + 60 + 20 * seconds  # only a process without CPU use lasts longer
         try:
             if message is not None:
                 child.connection.send_bytes(message)
-            while not child.connection.poll(PATIENCE):
+            while not child.connection.poll(POLL_SECONDS):
                 if time.monotonic() > end:
                     raise EOFError
                 yield
-            return json.loads(child.connection.recv_bytes(MOST_REPLY))
+            return json.loads(child.connection.recv_bytes(MAX_REPLY))
         except (OSError, EOFError):
             child.process.kill()
             self._child = None
             raise InputError(
-                f"model: its {what} was ended, it takes more than {seconds} seconds or "
+                f"model: its {what} was stopped: it takes more than {seconds} seconds or "
                 f"{self._bounds.memory / 2**30:g} GB of memory; use another model"
             ) from None
 
@@ -117,9 +117,9 @@ class _Child:
 
 
 def _start_process(connection: Connection, path: str, bounds: Bounds) -> BaseProcess:
-    if sys.platform == "darwin":  # no fork is safe where Metal has threads
+    if sys.platform == "darwin":  # fork is unsafe with Metal's threads
         context = multiprocessing.get_context("spawn")
-    else:  # imports once, and forks for every model
+    else:  # imports modules once, and forks for every model
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__, "mlx_lm.utils"])
     process = context.Process(target=_serve, args=(connection, path, bounds), daemon=True)
@@ -128,10 +128,10 @@ def _start_process(connection: Connection, path: str, bounds: Bounds) -> BasePro
 
 
 def _serve(connection: Connection, path: str, bounds: Bounds) -> None:
-    """Load the tokenizer and answer calls until the other side has gone."""
+    """Load the tokenizer and answer calls until the connection closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
     nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):  # a panic writes its message there
+    for stream in (0, 1, 2):  # a panic would write there
         os.dup2(nothing, stream)
     os.nice(5)  # the engine comes first
     _limit(bounds.memory)
@@ -150,26 +150,26 @@ def _answer(connection: Connection, method: Callable[..., object], *arguments: o
         reply = {"value": method(*arguments)}
     except InputError as error:
         reply = {"error": str(error)}
-    except BaseException as error:  # a tokenizer raises what it likes, panics included
+    except BaseException as error:  # including panics
         reply = {"error": f"model: its tokenizer fails: {one_line(error)}"}
     connection.send_bytes(json.dumps(reply).encode())
 
 
 def _limit(memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):  # macOS has no such file, and no limit that it keeps
+    with contextlib.suppress(OSError):  # macOS has neither this file nor this limit
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        most, _ = _allowed(resource.RLIMIT_AS, pages * resource.getpagesize() + memory)
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        limit, _ = _allowed(resource.RLIMIT_AS, pages * resource.getpagesize() + memory)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def _limit_time(seconds: int) -> None:
-    """Let the system end this process after so many seconds of CPU time from now on."""
+    """Let the system kill this process after this many more seconds of CPU time."""
     end = math.ceil(time.process_time()) + seconds
     resource.setrlimit(resource.RLIMIT_CPU, _allowed(resource.RLIMIT_CPU, end))
 
 
-def _allowed(kind: int, most: int) -> tuple[int, int]:
-    """Return a limit and the hard limit, which may be lower: the app itself can have limits."""
+def _allowed(kind: int, limit: int) -> tuple[int, int]:
+    """Return the soft and the hard limit; the app's own hard limit may be lower."""
     _, hard = resource.getrlimit(kind)
-    return most if hard == resource.RLIM_INFINITY else min(most, hard), hard
+    return limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard

@@ -1,4 +1,4 @@
-"""The launch: puts models, engine, page and server together, and closes them together."""
+"""Start of the app: models, engine, page and server; and their shutdown."""
 
 import errno
 import gc
@@ -32,28 +32,28 @@ from ..page.state_view import download_folder
 from . import log, security
 from .connections import BACKLOG, Connection
 from .link_preview import LinkPreview
-from .middleware import Guard
+from .middleware import SecurityMiddleware
 
 EMBEDDED = Path(__file__).parents[1] / "embedded_models"
-MOST_SESSIONS = 512  # tabs that the server knows; each takes 120 kB and its chat
-PORTS = range(7860, 7960)  # tried where none is given; the first is Gradio's
-CONSOLE_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")  # that Python knows
-END_SECONDS = 1  # for answers that are still sent when the server ends
-# The system's: a web font would be a request to another server.
+MAX_SESSIONS = 512  # tabs; each takes 120 kB and its chat
+PORTS = range(7860, 7960)  # tried without --port; the first is Gradio's
+CONSOLE_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")  # known to Python
+SHUTDOWN_SECONDS = 1  # for answers in progress
+# System fonts: a web font would need a request to another server.
 FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
 MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
 
 
 def serve(arguments: Namespace) -> None:
-    """Run the app until it is interrupted, with the arguments of `__main__`."""
+    """Run the app with the arguments of `__main__` until an interrupt."""
     check_open_files()
     host = arguments.host.strip("[]")
     auth = security.credentials(arguments.auth, host, arguments.share, bool(arguments.allow_host))
     if arguments.mcp and find_spec("mcp") is None:
-        # not "gradio[mcp]", which wants an older pydantic than we do
+        # not "gradio[mcp]", which needs an older pydantic
         raise InputError('--mcp: its package is missing; pip install "mcp>=1.21,<2"')
     if arguments.mcp and auth:
-        raise InputError("--mcp: Gradio asks for no password there; leave out --mcp or --auth")
+        raise InputError("--mcp: Gradio does not check the password there; omit --mcp or --auth")
     listener = _listen(host, arguments.port)
     models = Models([EMBEDDED, *arguments.models], arguments.allow_hub, trusted=EMBEDDED)
     first = arguments.model or next(iter(models.names()), None)
@@ -63,7 +63,7 @@ def serve(arguments: Namespace) -> None:
     models.info(first)
     engine = Engine(models)
     try:
-        folder = ConversationFolder(arguments.conversations, models, engine.states)
+        folder = ConversationFolder(arguments.conversations, models, engine.prefix_cache)
         page = build(Handlers(engine, first), folder)
         page.queue(max_size=engine.limits.queue, default_concurrency_limit=8, api_open=False)
         app = _application(page, arguments, host, auth)
@@ -75,13 +75,13 @@ def serve(arguments: Namespace) -> None:
             backlog=BACKLOG,
             log_config=None,
             log_level="warning",
-            timeout_graceful_shutdown=END_SECONDS,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         _announce(page, arguments, host, listener.getsockname()[1])
-        gc.freeze()  # or each collection would look at all modules, and hold up every answer
+        gc.freeze()  # otherwise each collection scans all modules and delays answers
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         uvicorn.Server(config).run(sockets=[listener])
-        raise KeyboardInterrupt  # nothing else ends it
+        raise KeyboardInterrupt  # the only way to end it
     finally:
         engine.close()
         shutil.rmtree(download_folder(), ignore_errors=True)
@@ -91,12 +91,12 @@ def _application(
     page: gr.Blocks, arguments: Namespace, host: str, auth: tuple[str, str] | None
 ) -> FastAPI:
     files = download_folder()
-    page.state_session_capacity = MOST_SESSIONS
+    page.state_session_capacity = MAX_SESSIONS
     app = FastAPI(
         openapi_url=None,
         middleware=[
             Middleware(
-                Guard,
+                SecurityMiddleware,
                 files=files,
                 hosts=security.allowed_hosts(host, arguments.share),
                 proxies=arguments.allow_host,
@@ -125,14 +125,14 @@ def _application(
 
 
 def _announce(page: gr.Blocks, arguments: Namespace, host: str, port: int) -> None:
-    """Print where the app is, and open the tunnel and the browser that are asked for."""
+    """Print the URL; open a tunnel and a browser on request."""
     everywhere = host in ("0.0.0.0", "::")
     url = f"http://{'localhost' if everywhere else security.in_address(host)}:{port}/"
     if arguments.share:
         try:
             public = setup_tunnel(host, port, page.share_token, None, None)
-        except Exception as error:  # the network, Gradio's servers, the disk
-            raise InputError(f"--share: Gradio opens no tunnel: {one_line(error)}") from error
+        except Exception as error:  # network, Gradio's servers or disk
+            raise InputError(f"--share: Gradio's tunnel failed: {one_line(error)}") from error
         print(f"The public link is {public.replace('http:', 'https:', 1)}", flush=True)
     print(f"GateLoop is at {url}  (Ctrl-C ends it)", flush=True)
     if arguments.mcp:
@@ -142,15 +142,15 @@ def _announce(page: gr.Blocks, arguments: Namespace, host: str, port: int) -> No
 
 
 def _open(url: str) -> None:
-    """Open a browser that has a window: one in the terminal would take it from this process."""
-    with suppress(webbrowser.Error):  # there is none
+    """Open a browser that has a window; one in the terminal would take over the terminal."""
+    with suppress(webbrowser.Error):  # no browser
         browser = webbrowser.get()
         if Path(browser.name).name not in CONSOLE_BROWSERS:
             browser.open(url)
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """Listen on the port; without one, on the first free one from 7860 on."""
+    """Listen on the port, or on the first free one from 7860."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in PORTS if port is None else (port,):
         listener = socket.socket(family)
@@ -167,7 +167,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
                 raise InputError(
                     f"--host {host} --port {candidate}: {error.strerror}; give another port"
                 ) from None
-    raise InputError(f"--port: {PORTS[0]} to {PORTS[-1]} are all in use; give another one")
+    raise InputError(f"--port: {PORTS[0]} to {PORTS[-1]} are all in use; give another port")
 
 
 def _theme() -> gr.themes.Base:

@@ -1,4 +1,4 @@
-"""The preview of a link to the app."""
+"""Metadata for previews of links to the app."""
 
 import re
 
@@ -15,7 +15,7 @@ HEAD = "<head>" + "".join(f'<meta property="og:{k}" content="{v}" />' for k, v i
 
 
 class LinkPreview:
-    """Names this project in the page's head, where Gradio names itself."""
+    """Middleware that replaces Gradio's metadata in the page's head."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -25,7 +25,7 @@ class LinkPreview:
 
         async def send_renamed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                start.update(message)  # it waits for the new length
+                start.update(message)  # sent later, with the new length
                 return
             body = META.sub(b"", message["body"]).replace(b"<head>", HEAD.encode(), 1)
             MutableHeaders(raw=start["headers"])["content-length"] = str(len(body))

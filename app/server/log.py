@@ -1,12 +1,12 @@
-"""The log: each error is in it once, so that it stays short however often someone provokes it."""
+"""A log filter that writes each error once, so that clients cannot fill the log."""
 
 import logging
 
-MOST_ERRORS = 100  # different ones; each takes some 5 kB
+MAX_ERRORS = 100  # different errors; each takes about 5 kB
 
 
 class FirstOfEach(logging.Filter):
-    """Lets an error through once; errors are alike in their place and their first line."""
+    """Passes the first of equal errors: same location, same first line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class FirstOfEach(logging.Filter):
             place = place.tb_next
         where = place and (place.tb_frame.f_code.co_filename, place.tb_lineno)
         error = record.name, record.getMessage().partition("\n")[0], where
-        is_new = error not in self._seen and len(self._seen) < MOST_ERRORS
+        is_new = error not in self._seen and len(self._seen) < MAX_ERRORS
         if is_new:
             self._seen.add(error)
         return is_new

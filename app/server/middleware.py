@@ -1,4 +1,4 @@
-"""The guard: every request passes it before Gradio, which it may never reach."""
+"""Security middleware: checks every request before Gradio sees it."""
 
 import asyncio
 import json
@@ -14,11 +14,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .failed_logins import FailedLogins
 from .security import is_allowed
-from .wrong_logins import WrongLogins
 
 LOG = logging.getLogger(__name__)
-# Gradio builds functions from strings and writes style attributes; all else comes from this server.
+# Gradio builds functions from strings and sets style attributes.
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
@@ -30,24 +30,24 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
 }
-# What the page and programs need of Gradio's 80 routes. Others write files (deep_link, upload),
+# Routes that the page and programs need, of Gradio's 80. Others write files (deep_link, upload),
 # fetch from other servers, edit the program, or hold a connection open without a password.
-OPEN = re.compile(
+ALLOWED = re.compile(
     r"/(config|theme\.css|favicon\.ico|login|logout|(assets|static|scripts)/.+"
     r"|gradio_api/(info|openapi\.json|app_id|startup-events|component_server|cancel|reset"
     r"|queue/(join|data)|(run|call)/.+|mcp(/.+)?|file=.+))?/?"
 )
 NAME = re.compile(r"[\w.-]{1,253}", re.ASCII)
-STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)  # of JSON, or its unended beginning
+STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)  # JSON string, possibly unterminated
 WITH_BODY = ("POST", "PUT", "PATCH")
-MOST_BYTES = 256 * 2**10  # of a request: four times a message of 16,000 characters of four bytes
-MOST_VALUES = 1_000  # in a request; the page sends 20
-BODY_SECONDS = 10  # for a body to arrive
-FAILED = "Something went wrong inside; the server's log says what."
+MAX_BYTES = 256 * 2**10  # of a request; a message has at most 16,000 characters, 64 kB
+MAX_VALUES = 1_000  # in a request; the page sends 20
+BODY_SECONDS = 10  # to receive a body
+FAILED = "Internal error; see the server's log."
 
 
-class Guard:
-    """Rejects what neither the page nor a program needs, and adds the headers to every answer."""
+class SecurityMiddleware:
+    """Rejects requests that neither the page nor a program needs; adds security headers."""
 
     def __init__(
         self,
@@ -57,28 +57,28 @@ class Guard:
         proxies: Sequence[str] = (),
         root_path: str = "",
     ) -> None:
-        self.app, self.files, self.wrong_logins = app, files, WrongLogins()
+        self.app, self.files, self.failed_logins = app, files, FailedLogins()
         self.hosts, self.proxies, self.root_path = [*hosts, *proxies], proxies, root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close"})
             return
-        if scope["type"] != "http":  # the server starts or ends
+        if scope["type"] != "http":  # startup or shutdown
             await self.app(scope, receive, send)
             return
-        if scope["path"].startswith(f"{self.root_path}/"):  # some proxies leave it out
+        if scope["path"].startswith(f"{self.root_path}/"):  # some proxies strip it
             scope = {**scope, "path": scope["path"].removeprefix(self.root_path)}
-        login, begun, ended = None, False, False
+        login, started, ended = None, False, False
 
         async def send_checked(message: Message) -> None:
-            nonlocal begun, ended
+            nonlocal started, ended
             if message["type"] == "http.response.start":
-                begun = True
+                started = True
                 extra = [(key.encode(), value.encode()) for key, value in HEADERS.items()]
                 message["headers"] = [*message.get("headers", []), *extra]
                 if login is not None and message["status"] == 400:
-                    message["status"] = await self.wrong_logins.answer(*login)
+                    message["status"] = await self.failed_logins.answer(*login)
             ended = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
 
@@ -86,9 +86,9 @@ class Guard:
             self._check(scope)
             if scope["method"] in WITH_BODY:
                 body = await _body(scope, receive)
-                receive = _again(body, receive)
+                receive = _replay(body, receive)
                 login = _login(scope, body)
-            path = self.root_path + scope["path"]  # ASGI's paths have the root's
+            path = self.root_path + scope["path"]  # an ASGI path includes the root path
             full = {**scope, "root_path": self.root_path, "path": path}
             await self.app(full, receive, send_checked)
         except HTTPException as refusal:
@@ -96,87 +96,89 @@ class Guard:
             await answer(scope, receive, send_checked)
         except Exception:
             LOG.exception("a request failed")
-            if not begun:
+            if not started:
                 answer = PlainTextResponse(FAILED, 500)
                 await answer(scope, receive, send_checked)
             elif not ended:
                 await send({"type": "http.response.body", "body": b""})
 
     def _check(self, scope: Scope) -> None:
-        """Check the address and the site that asks; raise the answer to give instead."""
+        """Check the path, the host and the origin; raise the error response."""
         path, headers = scope["path"], Headers(scope=scope)
         origin, host = headers.get("origin"), headers.get("host", "")
         if not is_allowed(host, self.hosts):
             name = NAME.match(host)
             advice = f"start it with --allow-host {name[0] if name else 'NAME'}"
-            raise HTTPException(400, f"This app does not know this name of its machine: {advice}.")
-        _, is_file, file = path.partition("/file=")  # which may be an address of the web too
-        if not OPEN.fullmatch(path) or (is_file and not file.startswith(f"{self.files}{os.sep}")):
-            raise HTTPException(403, "This is closed.")
+            raise HTTPException(400, f"Unknown host name: {advice}.")
+        _, is_file, file = path.partition("/file=")  # may also be a web address
+        if not ALLOWED.fullmatch(path) or (
+            is_file and not file.startswith(f"{self.files}{os.sep}")
+        ):
+            raise HTTPException(403, "This path is not available.")
         site = headers.get("sec-fetch-site")  # another port of this machine is "same-site"
         linked = path != "/" and site in ("cross-site", "same-site")
-        asking = host if origin is None else urlsplit(origin).netloc
-        if linked or not (asking.lower() == host.lower() or is_allowed(asking, self.proxies)):
-            raise HTTPException(403, "Another site may not ask this.")
+        source = host if origin is None else urlsplit(origin).netloc
+        if linked or not (source.lower() == host.lower() or is_allowed(source, self.proxies)):
+            raise HTTPException(403, "Requests from other sites are not allowed.")
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes:
-    """Read and check the body; raise the answer if it is too large, too slow or unknown."""
+    """Read and check the body; raise an error response if it is too large, slow or unknown."""
     headers = Headers(scope=scope)
     length = headers.get("content-length", "")
     if not (length.isascii() and length.isdigit()):
-        raise HTTPException(411, "The length of the request is missing.")
-    if len(length) > 9 or int(length) > MOST_BYTES:
-        raise HTTPException(413, f"The request is too large: at most {MOST_BYTES} bytes.")
+        raise HTTPException(411, "The request has no content-length.")
+    if len(length) > 9 or int(length) > MAX_BYTES:
+        raise HTTPException(413, f"The request is too large: at most {MAX_BYTES} bytes.")
     is_form = scope["path"].rstrip("/") == "/login"
     if not is_form and headers.get("content-type", "").split(";")[0].strip() != "application/json":
         raise HTTPException(415, "The request is not JSON: set content-type: application/json.")
     try:
-        body = await asyncio.wait_for(_whole(receive), BODY_SECONDS)
-    except (asyncio.TimeoutError, TimeoutError):  # one and the same from Python 3.11 on
+        body = await asyncio.wait_for(_read_body(receive), BODY_SECONDS)
+    except (asyncio.TimeoutError, TimeoutError):  # the same class since Python 3.11
         raise HTTPException(408, "The request did not arrive in time.") from None
     if not is_form:
         _check_values(body)
     return body
 
 
-async def _whole(receive: Receive) -> bytes:
+async def _read_body(receive: Receive) -> bytes:
     body, more = bytearray(), True
     while more:
         message = await receive()
         body += message.get("body", b"")
         more = message["type"] == "http.request" and message.get("more_body", False)
-        if len(body) > MOST_BYTES:
-            raise HTTPException(413, "The request is larger than it said.")
+        if len(body) > MAX_BYTES:
+            raise HTTPException(413, "The request exceeds its content-length.")
     return bytes(body)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
+def _replay(body: bytes, receive: Receive) -> Receive:
     whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
-        return whole.pop() if whole else await receive()  # the end of the connection
+        return whole.pop() if whole else await receive()  # end of the connection
 
     return replay
 
 
 def _check_values(body: bytes) -> None:
-    """Refuse files, which Gradio would fetch from any address, and more values than are needed.
+    """Reject files, which Gradio would fetch from any address, and too many values.
 
-    Gradio reads a request before it asks for the password: many small lists cost it seconds.
+    Gradio parses a request before it checks the password: many small lists cost it seconds.
     """
-    too_many = HTTPException(413, f"The request has more than {MOST_VALUES} values.")
-    signs = STRING.sub(b"", body)  # counted first: to make the values takes as long here
-    if sum(map(signs.count, (b",", b"[", b"{"))) > 2 * MOST_VALUES:
+    too_many = HTTPException(413, f"The request has more than {MAX_VALUES} values.")
+    signs = STRING.sub(b"", body)  # count first: parsing takes seconds here, too
+    if sum(map(signs.count, (b",", b"[", b"{"))) > 2 * MAX_VALUES:
         raise too_many
     try:
         for number, value in enumerate(_values(json.loads(body))):
             if value == "gradio.FileData":
-                raise HTTPException(403, "Files are not taken.")
-            if number >= MOST_VALUES:
+                raise HTTPException(403, "Files are not allowed.")
+            if number >= MAX_VALUES:
                 raise too_many
     except RecursionError:
-        raise HTTPException(400, "The request is nested too deep.") from None
+        raise HTTPException(400, "The request is nested too deeply.") from None
     except ValueError:
         raise HTTPException(400, "The request is not JSON.") from None
 
@@ -193,7 +195,7 @@ def _values(value: object) -> Iterator[object]:
 
 
 def _login(scope: Scope, body: bytes) -> tuple[str, str] | None:
-    """Return the address and the name of someone who logs in."""
+    """Return the address and the user name of a login."""
     if scope["path"].rstrip("/") != "/login":
         return None
     fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=16)

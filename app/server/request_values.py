@@ -1,4 +1,4 @@
-"""Values from pages and programs, checked; an error names the value in one line."""
+"""Validation of values from pages and programs; an error names the value in one line."""
 
 import sys
 from typing import Any, TypeVar
@@ -10,39 +10,39 @@ T = TypeVar("T", str, bool)
 
 
 def sampling(**values: object) -> Sampling:
-    """Make a `Sampling` from values of unknown types; a seed of -1 is none."""
+    """Make a `Sampling` from values of unknown types; a seed of -1 means None."""
     seed = values.pop("seed", None)
     fields: dict[str, Any] = {
-        name: whole(name, value) if name == "top_k" else _number(name, value)
+        name: integer(name, value) if name == "top_k" else _number(name, value)
         for name, value in values.items()
     }
-    return Sampling(**fields, seed=None if seed in (None, -1) else whole("seed", seed))
+    return Sampling(**fields, seed=None if seed in (None, -1) else integer("seed", seed))
 
 
-def whole(name: str, value: object) -> int:
-    """Check a whole number, which JavaScript may have written as 3.0; raises InputError."""
+def integer(name: str, value: object) -> int:
+    """Check an integer, which JavaScript may write as 3.0; raises InputError."""
     number = _number(name, value)
     if number != int(number):
-        raise _refused(name, "a whole number", value)
+        raise _type_error(name, "an integer", value)
     return int(number)
 
 
-def checked(name: str, value: object, kind: type[T]) -> T:
-    """Check the type of a text, or of true or false; raises InputError."""
+def check_type(name: str, value: object, kind: type[T]) -> T:
+    """Check that a value is a string or a boolean; raises InputError."""
     if not isinstance(value, kind):
-        raise _refused(name, {str: "a text", bool: "true or false"}[kind], value)
+        raise _type_error(name, {str: "a string", bool: "true or false"}[kind], value)
     return value
 
 
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _refused(name, "a number", value)
+        raise _type_error(name, "a number", value)
     if not abs(value) <= sys.float_info.max:  # NaN, or infinite
-        raise _refused(name, "a number", value)
+        raise _type_error(name, "a number", value)
     return value
 
 
-def _refused(name: str, expected: str, value: object) -> InputError:
+def _type_error(name: str, expected: str, value: object) -> InputError:
     shown = repr(value)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     return InputError(f"{name}: expected {expected}, got {shown}")

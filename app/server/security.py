@@ -1,4 +1,4 @@
-"""Access to the app: the environment, the password and the host names."""
+"""Access control: environment, password and host names."""
 
 import os
 import re
@@ -10,11 +10,11 @@ from mlx_gateloop.errors import InputError
 
 
 def environment(allow_hub: bool, share: bool) -> None:
-    """Set the environment of Gradio and the hub client; call it before they are imported."""
+    """Set the environment of Gradio and the hub client; call this before importing them."""
     online = allow_hub or share
     for name in list(os.environ):
-        # Gradio's could share the app, bind it elsewhere or allow more files. Its import fails with
-        # some proxies, which only requests to other machines need.
+        # Gradio's variables could share the app, bind it elsewhere or allow more files. Its import
+        # fails with some proxies, which only requests to other machines need.
         is_gradios = name.startswith("GRADIO_") and name != "GRADIO_TEMP_DIR"
         if is_gradios or (name.lower().endswith("_proxy") and not online):
             del os.environ[name]
@@ -36,7 +36,7 @@ def is_local(host: str) -> bool:
 def credentials(
     auth: str | None, host: str, share: bool, proxied: bool = False
 ) -> tuple[str, str] | None:
-    """Return the user and the password of "USER:PASSWORD", or of "@FILE" that holds it.
+    """Parse "USER:PASSWORD", or "@FILE" with that content.
 
     Raises:
         InputError: Others could reach the app without a password, or auth is malformed.
@@ -53,23 +53,23 @@ def credentials(
             raise InputError(f"--auth {auth}: cannot be read: {error}") from None
     user, _, password = auth.partition(":")
     if not user or not password:
-        raise InputError("--auth: expected USER:PASSWORD, or @FILE that holds it")
+        raise InputError("--auth: expected USER:PASSWORD, or @FILE with that content")
     return user, password
 
 
 def allowed_hosts(host: str, share: bool) -> list[str]:
-    """Return the Host headers to answer, "*." for all below a name.
+    """Return the accepted Host headers; "*." matches all subdomains.
 
-    Any other name is a foreign site that points here.
+    Any other name belongs to a foreign site that points here.
     """
-    if host in ("0.0.0.0", "::"):  # any name may be ours; the password keeps strangers out
+    if host in ("0.0.0.0", "::"):  # the machine may have any name; a password is required
         return ["*"]
     public = ["*.gradio.live"] if share else []
     return [*dict.fromkeys([in_address(host), "localhost", "127.0.0.1"]), *public]
 
 
 def is_allowed(host: str, allowed: Sequence[str]) -> bool:
-    """Return True for a name that `allowed_hosts` has; a port after it does not matter."""
+    """Return True for an allowed host, with or without a port."""
     name = re.sub(r":\d*$", "", host).lower()
     return any(
         pattern in ("*", name) or (pattern.startswith("*.") and name.endswith(pattern[1:]))
@@ -78,5 +78,5 @@ def is_allowed(host: str, allowed: Sequence[str]) -> bool:
 
 
 def in_address(host: str) -> str:
-    """Write a host as in a URL and a Host header: IPv6 in brackets."""
+    """Format a host for a URL and a Host header: IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host

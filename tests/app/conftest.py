@@ -96,10 +96,10 @@ class Chat:
         self.messages.append({"role": "assistant", "content": run.text})
         return run
 
-    def boundaries(self):
+    def prefix_states(self):
         pairs = tuple((m["role"], m["content"]) for m in self.messages)
         fingerprint = self.engine.models.fingerprint(self.model)
-        return self.engine.states.prefixes(self.conversation, fingerprint, pairs)
+        return self.engine.prefix_cache.prefixes(self.conversation, fingerprint, pairs)
 
 
 @pytest.fixture

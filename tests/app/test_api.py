@@ -54,13 +54,13 @@ def test_text_figures_and_transitions(ask, engine, finished):
         ({"seed": "abc"}, "seed: expected a number, got 'abc'"),
         ({"temperature": 10**400}, f"temperature: expected a number, got 1{'0' * 56}..."),
         ({"temperature": -1}, "temperature: expected a number at least 0, got -1"),
-        ({"max_tokens": 1.5}, "max_tokens: expected a whole number, got 1.5"),
+        ({"max_tokens": 1.5}, "max_tokens: expected an integer, got 1.5"),
         ({"max_tokens": "x" * 99}, f"max_tokens: expected a number, got '{'x' * 56}..."),
         ({"max_tokens": 0}, "max_tokens: expected 1 to 1024, got 0"),
-        ({"prompt": ["x"]}, "prompt: expected a text, got ['x']"),
+        ({"prompt": ["x"]}, "prompt: expected a string, got ['x']"),
         ({"chat": "yes"}, "chat: expected true or false, got 'yes'"),
         ({"transitions": 1}, "transitions: expected true or false, got 1"),
-        ({"model": 5}, "model: expected a text, got 5"),
+        ({"model": 5}, "model: expected a string, got 5"),
         ({"model": "<'x'>"}, "model: there is no \"<'x'>\"; choose one of: fixed, tiny"),
     ],
 )
@@ -69,11 +69,11 @@ def test_a_wrong_argument_is_named_in_one_plain_line(ask, options, message):
 
 
 def test_transitions_are_limited_in_size(ask, monkeypatch):
-    monkeypatch.setattr(api, "MOST_TRANSITIONS", 2 * 2 * 16 * 10)  # 10 tokens
+    monkeypatch.setattr(api, "MAX_TRANSITIONS", 2 * 2 * 16 * 10)  # 10 tokens
     assert ask(max_tokens=7, transitions=True)["tokens"] == 7
     for _ in range(2):  # whether the model is loaded or not
         assert refused(ask, max_tokens=8, transitions=True) == (
-            "transitions: of this model at most 10 tokens are sent, the prompt and max_tokens are "
+            "transitions: this model sends at most 10 tokens, the prompt and max_tokens are "
             "11; ask for fewer, or without transitions"
         )
     assert ask(max_tokens=8)["tokens"] == 8
@@ -92,11 +92,11 @@ def test_transitions_do_not_hold_up_the_server(engine, finished, monkeypatch):
     monkeypatch.setattr(api, "_transitions", slow)
 
     async def work():
-        pool = WorkerPool(threads=1, most=2)
+        pool = WorkerPool(threads=1, max_jobs=2)
         two = [asyncio.create_task(api._answer(run, pool)) for _ in range(2)]
         while not started.acquire(blocking=False):
             await asyncio.sleep(0.01)  # the loop goes on
-        with pytest.raises(ValueError, match="transitions: too many requests for them now"):
+        with pytest.raises(ValueError, match="transitions: too many requests"):
             await api._answer(run, pool)
         go_on.set()
         answers = await asyncio.gather(*two)

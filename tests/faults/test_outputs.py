@@ -10,7 +10,7 @@ from helpers.disk import fill
 from helpers.models import VARIANTS, save_tiny_model
 from mlx_gateloop.app.conversations.folder import ConversationFolder
 from mlx_gateloop.app.generation.models import Models
-from mlx_gateloop.app.generation.states import StateCache
+from mlx_gateloop.app.generation.prefix_cache import PrefixCache
 
 from mlx_gateloop.cli import main
 from mlx_gateloop.errors import InputError
@@ -115,7 +115,7 @@ def test_a_conversion_to_a_full_disk(source, small_disk, capsys, free):
 
 @pytest.fixture
 def conversations(source, tmp_path):
-    return ConversationFolder(tmp_path / "saved", Models([source]), StateCache(1, 1, 1))
+    return ConversationFolder(tmp_path / "saved", Models([source]), PrefixCache(1, 1, 1))
 
 
 def test_a_conversation_on_a_full_disk(conversations, small_disk):
@@ -141,5 +141,5 @@ def test_a_flipped_bit_in_a_conversation_is_noticed(conversations):
         with contextlib.suppress(InputError):
             assert conversations.open("mine")[1:] == ("old", CHAT)
     path.write_bytes(content.replace(b"hello", b"jello"))
-    with pytest.raises(InputError, match="damaged: its checksum is another"):
+    with pytest.raises(InputError, match="damaged: wrong checksum"):
         conversations.open("mine")

@@ -31,7 +31,7 @@ class Page:
     def __init__(self, folder: Path) -> None:
         save_tiny_model(folder / "tiny", chat=True, hidden_size=16, intermediate_size=32)
         self.engine = Engine(Models([folder]))
-        saved = ConversationFolder(folder / "saved", self.engine.models, self.engine.states)
+        saved = ConversationFolder(folder / "saved", self.engine.models, self.engine.prefix_cache)
         self.page = build(Handlers(self.engine, "tiny"), saved)
         self.functions = [
             function

@@ -18,7 +18,7 @@ from helpers.records import trial_record
 from mlx.utils import tree_flatten
 from mlx_gateloop.app.conversations import file as conversation_file
 from mlx_gateloop.app.generation.models import Models
-from mlx_gateloop.app.generation.states import StateCache
+from mlx_gateloop.app.generation.prefix_cache import PrefixCache
 from mlx_gateloop.convert.__main__ import main as convert
 from mlx_gateloop.convert.sources import SOURCES
 from mlx_gateloop.convert.sources.flax import nested
@@ -226,7 +226,7 @@ def _conversation(folder: Path) -> None:
 
 
 def _open(path: Path) -> None:
-    conversation_file.load(path, Models([path.parent]), StateCache(10, 10, 2**20))
+    conversation_file.load(path, Models([path.parent]), PrefixCache(10, 10, 2**20))
 
 
 # --- a run's checkpoint, whose checksum does not keep damage out

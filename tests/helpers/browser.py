@@ -227,7 +227,7 @@ class Page:
         ).click()
         self.has_view(view)
 
-    def said(self, who: str = "user") -> Any:
+    def messages(self, who: str = "user") -> Any:
         """Texts of the chat by the visitor ("user") or the model ("bot")."""
         test_id = f"document.querySelectorAll('#chat [data-testid={who}]')"
         return self.tab.evaluate(

@@ -7,7 +7,7 @@ from typing import Any
 from helpers.browser import PATIENCE_MS, Page
 
 QUESTION, WORD = "What does `str.split` do?", "split"
-ANSWERED = "/^Click a word/.test(document.querySelector('.gw .said').innerText)"
+ANSWERED = "/^Click a word/.test(document.querySelector('.gw .status').innerText)"
 CAN_FORGET = "document.querySelector('#words-forget')?.checkVisibility()"
 NOTE = "document.querySelector('#words-result .note').innerText"
 FORGOTTEN = f"/^(What|Nothing) changed/.test({NOTE})"

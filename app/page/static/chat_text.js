@@ -1,13 +1,13 @@
 const MESSAGES = "[data-testid=user] .chatbot, [data-testid=bot] .chatbot";
 
-/** The messages of gr.Chatbot as texts, whose elements it makes anew while they stream. */
+/** The messages of gr.Chatbot as texts; Gradio replaces their elements while they stream. */
 export class ChatText {
   constructor(chat) {
     this.chat = chat;
     this.read();
   }
 
-  /** Read the messages; after each change of the chat. */
+  /** Read the messages again; call this after each change of the chat. */
   read() {
     this.messages = [...this.chat.querySelectorAll(MESSAGES)].map((element) => {
       const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
@@ -21,19 +21,19 @@ export class ChatText {
     });
   }
 
-  /** True if a word is where it should be: the page may show it later, or something else there. */
+  /** True if the page shows a word at its position; it may show it later. */
   shows({ message, begin, text }) {
     return this.messages[message]?.text.startsWith(text, begin) ?? false;
   }
 
-  /** The first messages, so many, that have none of these words; each as one word. */
+  /** The first `most` messages that have none of these words; each as one word. */
   without(words, most) {
     const known = new Set(words.map(({ message }) => message));
     const whole = this.messages.map(({ text }, message) => ({ message, begin: 0, text }));
     return whole.slice(0, most).filter(({ message, text }) => text.trim() && !known.has(message));
   }
 
-  /** The range from one word to another one of the same message, both of which it shows. */
+  /** The range from one word to another one of the same message. */
   range(first, last = first) {
     const message = this.messages[first.message];
     const range = new Range();
@@ -54,7 +54,7 @@ export class ChatText {
     });
   }
 
-  /** The message and the place in it of the letter at a point of the window, if there is one. */
+  /** The message and the offset of the letter at a point of the window, if there is one. */
   at(x, y) {
     const caret = document.caretPositionFromPoint?.(x, y);
     const range = document.caretRangeFromPoint?.(x, y);
@@ -63,12 +63,12 @@ export class ChatText {
       : [range?.startContainer, range?.startOffset];
     const message = this.messages.findIndex(({ element }) => element.contains(node ?? null));
     const found = this.messages[message]?.nodes.find((text) => text.node === node);
-    // the caret is before or behind the letter
-    const letter = found && [offset, offset - 1].find((place) => covers(node, place, x, y));
-    return letter === undefined ? null : { message, place: found.begin + letter };
+    // the caret is before or after the letter
+    const letter = found && [offset, offset - 1].find((at) => covers(node, at, x, y));
+    return letter === undefined ? null : { message, offset: found.begin + letter };
   }
 
-  /** Scroll the chat, and nothing else, until a range is in sight. */
+  /** Scroll the chat, and nothing else, to a range. */
   show(range) {
     const log = this.chat.querySelector("[role=log]");
     const [box, frame] = [range, log].map((of) => of.getBoundingClientRect());
@@ -77,10 +77,10 @@ export class ChatText {
   }
 }
 
-/** The node of a place in a message, and the offset in it. */
-function at({ nodes }, place) {
-  const { node, begin } = nodes.findLast((text) => text.begin <= place);
-  return [node, Math.min(place - begin, node.length)];
+/** The node at an offset of a message, and the offset in the node. */
+function at({ nodes }, offset) {
+  const { node, begin } = nodes.findLast((text) => text.begin <= offset);
+  return [node, Math.min(offset - begin, node.length)];
 }
 
 function covers(node, offset, x, y) {

@@ -1,25 +1,25 @@
 import { bytes } from "../../../mlx_gateloop/watch/shared/data.js";
 import { quoted, strong } from "../../../mlx_gateloop/watch/shared/plain.js";
-import { Again, NO_REPLY } from "./again.js";
 import { ChatText } from "./chat_text.js";
+import { Counterfactual, NO_REPLY } from "./counterfactual.js";
 import { likelihood, strongest } from "./dependence.js";
 import { level, paint } from "./paint.js";
 import { textOf } from "./word_list.js";
 import { listen } from "./word_listeners.js";
 
-const OFFER = "Click a word, or select some: what it depended on, and the answer without it.";
+const OFFER = "Click a word, or select several, to see what they do to the answer.";
 
-/** The words of the chat, as strong as what is left of them in the state; and what to do with them. */
+/** The words of the chat, shaded by how much of each remains in the state, and their actions. */
 export class ChatWords {
   constructor(element, server) {
     Object.assign(this, { element, server });
     this.text = new ChatText(document.querySelector("#chat"));
-    this.again = new Again(this.find("#words-result"), server);
+    this.counterfactual = new Counterfactual(this.find("#words-result"), server);
     this.run = this.hint = null;
     this.#clear();
     listen(this);
-    document.addEventListener("news", ({ detail: view }) => {
-      if (view.element.closest("#chat-view")) this.#take(view);
+    document.addEventListener("update", ({ detail: view }) => {
+      if (view.element.closest("#chat-view")) this.#update(view);
     });
   }
 
@@ -30,16 +30,16 @@ export class ChatWords {
   #clear() {
     this.words = [];
     this.latest = this.codes = new Uint8Array();
-    this.answer = -1; // its message
+    this.answer = -1; // number of its message
     this.done = false;
     this.close();
   }
 
-  /** Take what the chat's state view shows. */
-  #take({ run, hint, recording }) {
+  /** Update from the chat's state view. */
+  #update({ run, hint, recording }) {
     this.hint = hint;
     if (run !== this.run) {
-      this.again.close();
+      this.counterfactual.close();
       this.run = run;
       this.#clear();
     }
@@ -48,7 +48,7 @@ export class ChatWords {
     const ends = done && !this.done;
     Object.assign(this, { words, latest: strengths, answer, done });
     if (this.choice === null) this.codes = this.latest;
-    if (ends && this.choice === null) this.say(OFFER);
+    if (ends && this.choice === null) this.setStatus(OFFER);
     this.paint();
   }
 
@@ -70,10 +70,8 @@ export class ChatWords {
       lost.fill(losses.losses[i] / losses.most, first, stop);
     paint("lost", this.#ranges(lost.map((share) => level(share) || undefined)));
     paint("gained", this.#ranges(lost.map((share) => level(-share) || undefined)));
-    const { forgotten } = this.again;
-    const struck = words.map((_, n) =>
-      n >= forgotten?.first && n < forgotten?.stop ? 0 : undefined,
-    );
+    const { omitted } = this.counterfactual;
+    const struck = words.map((_, n) => (n >= omitted?.first && n < omitted?.stop ? 0 : undefined));
     paint("forgotten", this.#ranges(struck));
     const inside = words.map((_, n) =>
       choice && n >= choice.first && n < choice.stop ? 0 : undefined,
@@ -81,24 +79,24 @@ export class ChatWords {
     paint("chosen", this.#ranges(inside));
   }
 
-  /** The level of a word, if it is to be faint. */
+  /** The level of a word, if it is faint. */
   #faded(n) {
     if (n >= this.codes.length) return this.choice ? "later" : undefined;
     const found = this.codes[n] ? level((this.codes[n] - 1) / 254) : "unknown";
     return found === "unknown" || found < 9 ? found : undefined;
   }
 
-  /** Ranges by level, of the levels of all words; words that follow one another share one. */
+  /** Ranges of words by level; adjacent words share a range. */
   #ranges(levels) {
     const found = new Map();
     for (let first = 0; first < levels.length; first++) {
       const of = levels[first];
       if (of === undefined || !this.text.shows(this.words[first])) continue;
       const { message } = this.words[first];
-      const goes = (n) =>
+      const continues = (n) =>
         levels[n] === of && this.words[n].message === message && this.text.shows(this.words[n]);
       let last = first;
-      while (last + 1 < levels.length && goes(last + 1)) last++;
+      while (last + 1 < levels.length && continues(last + 1)) last++;
       const range = this.text.range(this.words[first], this.words[last]);
       if (!found.has(of)) found.set(of, []);
       found.get(of).push(range);
@@ -110,7 +108,7 @@ export class ChatWords {
   // ---- the choice ----
   choose(choice) {
     if (!choice) return this.close();
-    if (!this.done) return this.say("Wait for the end of the answer, then choose a word.");
+    if (!this.done) return this.setStatus("Wait for the end of the answer, then choose a word.");
     const { words, answer } = this;
     const name = quoted(textOf(words, choice));
     const single = choice.stop - choice.first === 1;
@@ -120,25 +118,25 @@ export class ChatWords {
     this.find(".chosen").textContent = name;
     this.find("#words-forget").disabled = words[choice.stop - 1].message >= answer;
     this.find("#words-depends").disabled = !single || choice.first === 0;
-    this.say(`How strong each word was when ${name} was read.`);
-    this.#look(choice.stop - 1);
+    this.setStatus(`Shading: the strength of each word when ${name} was read.`);
+    this.#showStrengths(choice.stop - 1);
     this.paint();
   }
 
-  /** Choose nothing: the words are as strong as they are now. */
+  /** Choose nothing, and show the latest strengths. */
   close() {
     this.choice = this.losses = null;
     this.codes = this.latest;
     this.find(".key").hidden = false;
     this.find("#words-bar").hidden = true;
-    this.say(this.done ? OFFER : (this.hint ?? ""));
+    this.setStatus(this.done ? OFFER : (this.hint ?? ""));
     this.paint();
   }
 
-  /** Show the strengths when a word was read. */
-  async #look(at) {
+  /** Show the strengths at the time when a word was read. */
+  async #showStrengths(at) {
     const { run, choice } = this;
-    const strengths = await this.server.strong([run, at]).catch(() => null);
+    const strengths = await this.server.strengths_when([run, at]).catch(() => null);
     if (strengths === null || run !== this.run || choice !== this.choice) return;
     this.codes = bytes(strengths);
     this.paint();
@@ -147,44 +145,44 @@ export class ChatWords {
   async depends() {
     const { run, choice, name } = this;
     const button = this.find("#words-depends");
-    button.disabled = true; // until it is known, or another word is chosen
-    this.say(`Leaving out each word before ${name} …`);
+    button.disabled = true; // until the result, or another choice
+    this.setStatus(`Omitting each word before ${name} in turn …`);
     const answer = await this.server.depends([run, choice.first]).catch(() => null);
     if (run !== this.run || choice !== this.choice) return;
     button.disabled = false;
-    if (!answer || answer.error) return this.say(answer?.error ?? NO_REPLY);
+    if (!answer || answer.error) return this.setStatus(answer?.error ?? NO_REPLY);
     this.losses = answer;
     this.losses.most = Math.max(1, ...answer.losses.map(Math.abs));
     const found = strongest(answer);
     const most = found && quoted(textOf(this.words, found));
     const parts =
-      answer.of === "words" ? "" : ` The text is long: whole ${answer.of} are left out.`;
-    this.say(
-      (found ? this.#lost(most, found.loss) : `${name} needed no word before it.`) + parts,
+      answer.unit === "words" ? "" : ` The text is long, so whole ${answer.unit} are omitted.`;
+    this.setStatus(
+      (found ? this.#loss(most, found.loss) : `${name} depended on no word before it.`) + parts,
       true,
     );
     this.paint();
   }
 
-  #lost(before, nats) {
+  #loss(before, nats) {
     return `Without ${before} before it, ${this.name} is ${likelihood(nats)}.`;
   }
 
-  /** Let the answer be given again without the chosen words. */
+  /** Generate the answer again without the chosen words. */
   async forget() {
-    const done = this.again.open(this.run, this.choice, this.name);
+    const done = this.counterfactual.open(this.run, this.choice, this.name);
     this.paint();
     const error = await done;
-    if (error) this.say(error);
+    if (error) this.setStatus(error);
     this.paint();
   }
 
   remember() {
-    this.again.close();
+    this.counterfactual.close();
     this.paint();
   }
 
-  /** Tell of a word, which the pointer is over. */
+  /** Describe the word under the pointer. */
   point(n) {
     if (n === this.pointed) return;
     this.pointed = n;
@@ -193,30 +191,30 @@ export class ChatWords {
     const i = losses ? losses.units.findIndex(([first, stop]) => n >= first && n < stop) : -1;
     if (i >= 0) {
       const [first, stop] = losses.units[i];
-      this.say(this.#lost(quoted(textOf(words, { first, stop })), losses.losses[i]), true);
+      this.setStatus(this.#loss(quoted(textOf(words, { first, stop })), losses.losses[i]), true);
     } else if (!losses && n < this.codes.length) {
       const share = this.codes[n] ? ((this.codes[n] - 1) / 254) ** 2 : null;
       const when = `when ${this.name} was read`;
-      this.say(`${quoted(words[n].text)}: ${strong(share)}, ${when}.`);
+      this.setStatus(`${quoted(words[n].text)}: ${strong(share)}, ${when}.`);
     }
   }
 
-  /** Say something below; `legend` names the colours of losses. */
-  say(line, legend = false) {
-    const said = this.find(".said");
-    said.textContent = line;
+  /** Show a line below; `legend` adds the colours of losses. */
+  setStatus(line, legend = false) {
+    const status = this.find(".status");
+    status.textContent = line;
     if (!legend) return;
     for (const [name, text] of Object.entries({ lost: "less likely", gained: "more likely" })) {
       const colour = document.createElement("i");
       colour.className = name;
       const item = document.createElement("span");
       item.append(colour, `${text} without it`);
-      said.append(" ", item);
+      status.append(" ", item);
     }
   }
 }
 
-/** Make a gr.HTML the words of the chat; its arguments are those of js_on_load. */
+/** Attach to a gr.HTML; the arguments come from js_on_load. */
 export function show(element, server) {
   const section = element.querySelector(".gw");
   section.words = new ChatWords(section, server);

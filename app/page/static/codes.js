@@ -1,10 +1,10 @@
 import { gradient, MAGMA } from "../../../mlx_gateloop/watch/shared/colours.js";
 
-/** Colours, and the 8-bit codes in which the server sends magnitude and phase. */
+/** Colours, and the 8-bit codes of magnitude and phase that the server sends. */
 const LEVELS = 256;
 const TWILIGHT =
   "e2d9e2 b3c6ce 7ba1c2 6276ba 5e43a5 4e186f 2f1436 581647 8e2c50 b25652 c6896c d4bcac e2d9e2";
-const DECADES = [-1, 4]; // log10 of the half-lives, in tokens, at the ends of the colour scale
+const DECADES = [-1, 4]; // ends of the colour scale: log10 of half-lives in tokens
 
 function palette(stops) {
   const colour = gradient(stops);
@@ -43,7 +43,7 @@ export class Codes {
     return Math.exp(this.low + (code / 255) * this.range);
   }
 
-  /** In tokens. */
+  /** The half-life of a code, in tokens. */
   halfLife(code) {
     return Math.LN2 / this.decay(code);
   }

@@ -1,10 +1,10 @@
 /**
- * The loss of a word's log probability without parts of the text before it.
- * @typedef {{of: string, units: [number, number][], losses: number[]}} Losses In nats; of parts from
- *     one word to before another.
+ * The losses of a word's log probability, in nats, without parts of the text before it.
+ * @typedef {{unit: string, units: [number, number][], losses: number[]}} Losses A unit is a range
+ *     of words, its end excluded.
  */
 
-/** The part that a word needed most, if it needed any. */
+/** The unit with the largest loss, if any loss is positive. */
 export function strongest({ units, losses }) {
   const loss = Math.max(...losses);
   if (!(loss > 0)) return null;

@@ -3,7 +3,7 @@ import { degrees } from "./codes.js";
 import { meanCode, meanPhase } from "./means.js";
 import { named } from "./words.js";
 
-/** The tokens and channels, or the layer, under the pointer in lines; none where there are none. */
+/** Lines about the tokens and channels, or the layer, of a cell; none outside the recording. */
 export function describe(recording, layer, codes, { of, token, from, bin, places }) {
   const { averages, layers, pieces } = recording;
   const column = recording.columns[layer];
@@ -26,7 +26,7 @@ export function describe(recording, layer, codes, { of, token, from, bin, places
   });
   const name = rows.length > 1 ? `mean of channels ${rows.join(", ")}` : `channel ${rows[0]}`;
   const kept = (100 * Math.exp(-codes.decay(code))).toFixed(2);
-  const lines = [word, `${name}: keeps ${kept}%`, `half is left after ${tokens} such tokens`];
+  const lines = [word, `${name}: keeps ${kept}%`, `half remains after ${tokens} such tokens`];
   const phases = rows.map((row) => channels + row);
   const phase = degrees(meanPhase(column, from, to, phases)).toFixed(0);
   return real ? lines : [...lines, `turned by ${phase}°`];

@@ -1,6 +1,6 @@
-const CHARACTERS = { "&lt;": "<", "&gt;": ">", "&amp;": "&" }; // & last: it begins the others
+const CHARACTERS = { "&lt;": "<", "&gt;": ">", "&amp;": "&" }; // & last: the others start with it
 
-/** Put the plain text into the chat's edit boxes: messages are escaped HTML, the boxes are not. */
+/** Unescape the text in the chat's edit boxes: messages are HTML, the boxes are plain text. */
 export function unescapeEditBoxes(chat) {
   const observer = new MutationObserver(() => {
     for (const box of chat.querySelectorAll("textarea:not([data-plain])")) {

@@ -1,9 +1,9 @@
-const DRAG = 4; // CSS pixels, from which on a press is no click
-const NOTCH = 200; // of a wheel, that doubles a size
+const DRAG = 4; // CSS pixels; a longer movement is a drag, not a click
+const NOTCH = 200; // wheel movement that doubles the zoom
 
 /**
- * Let elements be zoomed by two fingers, a pinch on a trackpad or the wheel with Ctrl, and be
- * panned by dragging. The wheel alone scrolls the page.
+ * Zoom elements with two fingers, a pinch on a trackpad or Ctrl and the wheel, and pan them by
+ * dragging. The wheel alone scrolls the page.
  */
 export function gestures(elements, { pan, magnify, reset }) {
   const fingers = new Map();
@@ -36,16 +36,16 @@ export function gestures(elements, { pan, magnify, reset }) {
       fingers.set(event.pointerId, { x: event.clientX, y: event.clientY });
     },
     click(event) {
-      if (moved > DRAG) event.stopImmediatePropagation(); // it ends a drag
+      if (moved > DRAG) event.stopImmediatePropagation(); // the end of a drag
     },
     dblclick: reset,
     wheel(event) {
       if (!event.ctrlKey && !event.metaKey) return;
-      event.preventDefault(); // it would zoom the page
+      event.preventDefault(); // prevents a zoom of the page
       magnify(2 ** (-event.deltaY / NOTCH), event.clientX);
     },
     touchmove(event) {
-      if (event.touches.length > 1) event.preventDefault(); // nor may the page scroll
+      if (event.touches.length > 1) event.preventDefault(); // prevents scrolling
     },
   };
   for (const element of elements)

@@ -13,8 +13,8 @@ const NAMES = ["magnitude", "phase", "layers"];
 const LAYERS = 2; // index of the picture of all layers, after magnitude and phase of one layer
 
 /**
- * The pictures of magnitude, phase and layer means: rows by tokens, scaled to their canvases. Where
- * there are more tokens or rows than pixels, a pixel shows the mean of several.
+ * Heatmaps of magnitude, phase and layer means: rows by tokens, scaled to their canvases. With more
+ * tokens or rows than pixels, a pixel shows the mean of several.
  */
 export class Heatmaps {
   constructor(element, codes) {
@@ -25,11 +25,11 @@ export class Heatmaps {
     this.canvases = this.surfaces.map(({ canvas }) => canvas);
     [this.scroll, this.stack, this.spacer] = ["scroll", "stack", "wide"].map(find);
     this.zoom = find("zoom");
-    /** The tokens that are chosen and pointed at. @type {{selected: number | null, pointed: number | null}} */
+    /** The selected token and the one under the pointer. @type {{selected: number | null, pointed: number | null}} */
     this.marks = { selected: null, pointed: null };
     this.hint = "";
-    /** The recordings that are shown at the same scale. */
-    this.together = () => [this.recording];
+    /** The recordings that share one scale. */
+    this.linked = () => [this.recording];
   }
 
   reset(recording, layer, sorted) {
@@ -37,7 +37,7 @@ export class Heatmaps {
     this.pictures = [];
     const { channels } = recording.layers[layer];
     this.order = Array.from({ length: channels }, (_, channel) => channel);
-    this.sortedTokens = sorted ? this.#sort() : Infinity; // the order rests on so many
+    this.sortedTokens = sorted ? this.#sort() : Infinity; // the number of tokens behind this order
     this.invalidate();
   }
 
@@ -52,7 +52,7 @@ export class Heatmaps {
     this.invalidate();
   }
 
-  /** Put the channel of the longest mean half-life on top. */
+  /** Sort channels by mean half-life, the longest on top. */
   #sort() {
     const { data, length, size } = this.recording.columns[this.layer];
     const sums = new Float64Array(this.order.length);
@@ -96,7 +96,7 @@ export class Heatmaps {
     means.paint(averages.length, (...cell) => MEAN_COLOURS[meanCode(averages, ...cell)]);
   }
 
-  /** The tokens and the rows under the pointer. */
+  /** The cell under the pointer. */
   cell(event) {
     const i = Math.max(0, this.canvases.indexOf(event.currentTarget));
     const box = event.currentTarget.getBoundingClientRect();
@@ -106,7 +106,7 @@ export class Heatmaps {
     return this.cellAt(i, Math.floor(first + (event.clientX - box.left) / width), row);
   }
 
-  /** The tokens and the places of a cell. */
+  /** A cell: its tokens, its row, and the channels or layers of that row. */
   cellAt(i, token, row) {
     const { bin, places } = this.pictures[i];
     const inside = Math.min(places.length - 1, Math.max(0, row));
@@ -114,7 +114,7 @@ export class Heatmaps {
     return { of: NAMES[i], token, from, bin, row: inside, places: places[inside] };
   }
 
-  /** The middle of a cell, in the window. */
+  /** The centre of a cell in window coordinates. */
   middle(i, token, row) {
     const { left, top, height } = this.canvases[i].getBoundingClientRect();
     const { width, first } = this.#scale();
@@ -122,9 +122,9 @@ export class Heatmaps {
     return [left + (token + 0.5 - first) * width, top + share * height];
   }
 
-  /** The width that is in sight, how many tokens there are, and true if no more will come. */
+  /** The visible width, the number of tokens, and true if all runs are done. */
   #extent() {
-    const recordings = this.together();
+    const recordings = this.linked();
     return {
       width: this.surfaces[0].width,
       count: Math.max(...recordings.map(({ pieces }) => pieces.length)),
@@ -132,24 +132,24 @@ export class Heatmaps {
     };
   }
 
-  /** The width of a token, and the first token shown; a growing run is scaled in steps. */
+  /** The width of a token, and the first visible one; the scale of a growing run changes in steps. */
   #scale() {
     const { scroll, spacer } = this;
-    const { width: sight, count, done } = this.#extent();
+    const { width: visible, count, done } = this.#extent();
     const zoom = this.zoom.valueAsNumber;
-    const width = perToken({ zoom, width: sight, count, done });
+    const width = perToken({ zoom, width: visible, count, done });
     if (!zoom) {
       spacer.style.width = "0";
       return { width, first: 0 };
     }
-    const atEnd = scroll.scrollLeft + sight >= spacer.clientWidth - 4;
+    const atEnd = scroll.scrollLeft + visible >= spacer.clientWidth - 4;
     const whole = Math.ceil(width * count);
-    spacer.style.width = `${Math.max(sight, whole)}px`;
+    spacer.style.width = `${Math.max(visible, whole)}px`;
     if (atEnd && !done) scroll.scrollLeft = whole;
     return { width, first: scroll.scrollLeft / width };
   }
 
-  /** Show another zoom; the token at `x` of the picture stays there, by default the middle one. */
+  /** Draw after a change of the zoom; the token at `x` stays there, by default the middle one. */
   zoomed(x = this.surfaces[0].width / 2) {
     const token = this.shown.first + x / this.shown.width;
     const { width } = this.#scale();
@@ -167,7 +167,7 @@ export class Heatmaps {
     this.show();
   }
 
-  /** Show the same part as another. */
+  /** Show the same part as another view. */
   follow(other) {
     this.zoom.value = other.zoom.value;
     this.#scale();
@@ -175,17 +175,17 @@ export class Heatmaps {
     this.show();
   }
 
-  /** Scroll to a token, if it is out of sight. */
+  /** Scroll to a token that is not visible. */
   reveal(token) {
     const { width, first } = this.#scale();
-    const sight = this.surfaces[0].width / width;
-    if (token < first || token + 1 > first + sight)
-      this.scroll.scrollLeft = (token + 0.5 - sight / 2) * width;
+    const visible = this.surfaces[0].width / width;
+    if (token < first || token + 1 > first + visible)
+      this.scroll.scrollLeft = (token + 0.5 - visible / 2) * width;
   }
 
-  /** Show what is in sight: all of it, or only the new tokens where nothing else has changed. */
+  /** Draw the visible part: all of it, or only the new tokens if nothing else has changed. */
   show(all = true) {
-    if (!this.surfaces[0].width) return; // a page that is not in sight has none
+    if (!this.surfaces[0].width) return; // a hidden page has no size
     const contexts = this.surfaces.map((surface) => surface.context());
     const { width, first } = this.#scale();
     this.shown = { width, first };
@@ -195,13 +195,13 @@ export class Heatmaps {
     this.shown.ratio = ratio;
     const sizes = this.canvases.map(({ width, height }) => [width, height]);
     const state = [width, first, ratio, sizes].join();
-    // tokens: edges, marks and means reach their neighbours
+    // in tokens: edges, marks and means overlap their neighbours
     const overlap = 2 + this.pictures[0].bin + Math.ceil(3 / width);
     const from = !all && this.painted?.state === state ? this.painted.end - overlap : first;
     const since = Math.max(0, Math.floor((from - first) * width * ratio) / ratio); // whole pixels
     contexts.forEach((context, i) => {
       const surface = this.surfaces[i];
-      const left = i === LAYERS ? 0 : since; // a line has no parts
+      const left = i === LAYERS ? 0 : since; // the mean line is drawn as a whole
       context.save();
       context.beginPath();
       context.rect(left, 0, Math.max(0, surface.width - left), surface.height);
@@ -223,20 +223,20 @@ export class Heatmaps {
     context.fillText(this.hint, width / 2, height / 2, width - 16);
   }
 
-  /** A picture with its marks; what is left of `left` is clipped. Columns begin at pixels. */
+  /** Draw a picture and its marks to the right of `left`; columns start at whole pixels. */
   #showPicture(context, i, left) {
     const { canvas, tokens, bin } = this.pictures[i];
     const { first, ratio } = this.shown;
     const each = this.shown.width;
-    const sight = context.canvas.width / ratio;
+    const visible = context.canvas.width / ratio;
     const height = context.canvas.height / ratio;
     const place = (token) => Math.round((token - first) * each * ratio) / ratio;
     const wide = (token) => Math.max(place(token + 1) - place(token), 2);
-    context.imageSmoothingEnabled = false; // neighbours would bleed into each other
-    const source = [first / bin, 0, sight / each / bin, canvas.height];
-    context.drawImage(canvas, ...source, 0, 0, sight, height);
+    context.imageSmoothingEnabled = false; // keeps neighbours apart
+    const source = [first / bin, 0, visible / each / bin, canvas.height];
+    context.drawImage(canvas, ...source, 0, 0, visible, height);
     if (i === LAYERS) {
-      const last = Math.min(tokens, first + sight / each);
+      const last = Math.min(tokens, first + visible / each);
       const place = (at) => (at - first) * each;
       drawMeanLine(context, this.recording.averages, { place, first, last, each, height });
     }

@@ -5,7 +5,7 @@ const BARS = 64; // each of 4 codes
 const AXIS = 16; // CSS pixels below the bars
 const TICKS = { 0.1: "0.1", 1: "1", 10: "10", 100: "100", 1e3: "1k", 1e4: "10k", 1e5: "100k" };
 
-/** A histogram of a layer's half-lives; codes are a logarithmic scale of them. */
+/** A histogram of a layer's half-lives on a logarithmic scale. */
 export class Histogram {
   constructor(canvas, codes) {
     this.surface = new Surface(canvas);
@@ -28,7 +28,7 @@ export class Histogram {
     );
     const top = Math.max(...sums, 1);
     sums.forEach((sum, i) => {
-      // the ends of the scale would vanish on a dark or a light page
+      // avoid the ends of the scale: invisible on a dark or a light page
       context.fillStyle = css(this.codes.colours[Math.min(190, Math.max(90, i * 4 + 2))]);
       const tall = (sum / top) * (base - 4);
       context.fillRect(width - ((i + 1) * width) / BARS, base - tall, width / BARS - 1, tall);
@@ -36,7 +36,7 @@ export class Histogram {
     this.#axis(context, base);
   }
 
-  /** Count the codes of the tokens that are new since the last drawing. */
+  /** Count the codes of the tokens since the last drawing. */
   #count(column, channels) {
     if (this.column !== column) {
       this.column = column;

@@ -1,9 +1,9 @@
 import { bytes } from "../../../mlx_gateloop/watch/shared/data.js";
-import { deleted, example, inserted, left, START, said, toggled } from "./lab_cells.js";
+import { deleted, example, inserted, left, START, summary, toggled } from "./lab_cells.js";
 
 const MODELS = ["Data-controlled", "Fixed"];
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 };
-const NAMES_PX = { wide: 118, narrow: 72 }; // width of the rows' names
+const NAMES_PX = { wide: 118, narrow: 72 }; // width of the row labels
 const CELL_PX = { wide: 34, narrow: 25 };
 const GAP_PX = 2;
 const NARROW_PX = 600;
@@ -14,12 +14,12 @@ function make(name, properties, ...children) {
   return element;
 }
 
-/** The lab: cells that one edits, and what both models answer and hold. */
+/** The lab: editable cells, and the answers and memory of both models. */
 class Lab {
   constructor(section, props, server) {
     Object.assign(this, { section, props, server });
     this.find = (name) => section.querySelector(`.${name}`);
-    this.before = []; // digits that became resets
+    this.before = []; // digits before they became resets
     this.#listen();
     this.show(START);
   }
@@ -27,17 +27,17 @@ class Lab {
   show(cells) {
     this.cells = cells;
     this.before = [];
-    this.place = cells.length - 1;
+    this.position = cells.length - 1;
     this.#changed();
   }
 
   #changed() {
-    this.place = Math.min(this.place, this.cells.length - 1);
+    this.position = Math.min(this.position, this.cells.length - 1);
     this.#layOut();
     this.#ask();
   }
 
-  /** Ask for the newest cells; what is edited meanwhile is asked for afterwards. */
+  /** Request answers to the current cells, and again after edits meanwhile. */
   async #ask() {
     this.section.classList.add("waiting");
     this.solved = null;
@@ -55,10 +55,10 @@ class Lab {
     this.section.classList.remove("waiting");
     if (!answer.error) this.solved = { ...answer, left: answer.left.map(bytes) };
     this.#paint();
-    if (answer.error) this.find("said").textContent = answer.error;
+    if (answer.error) this.find("status").textContent = answer.error;
   }
 
-  /** Put the cells into as many lines as the width asks for. */
+  /** Break the cells into lines that fit the width. */
   #layOut() {
     const width = this.section.clientWidth;
     if (!width) return; // its tab is closed
@@ -70,19 +70,19 @@ class Lab {
     const key = `${size} ${each} ${this.cells.length}`;
     if (key !== this.key) {
       this.key = key;
-      const place = this.find("lines");
-      place.style.setProperty("--cell", `${cell}px`);
-      place.style.setProperty("--names", `${names}px`);
+      const container = this.find("lines");
+      container.style.setProperty("--cell", `${cell}px`);
+      container.style.setProperty("--names", `${names}px`);
       this.columns = this.cells.map((_, i) => this.#column(i));
       const starts = Array.from({ length: lines }, (_, line) => line * each);
-      place.replaceChildren(
+      container.replaceChildren(
         ...starts.map((start) => this.#line(this.columns.slice(start, start + each))),
       );
     }
     this.#paint();
   }
 
-  /** The table cells of a place, from top to bottom. */
+  /** The table cells of a position, from top to bottom. */
   #column(i) {
     const button = make("button", { type: "button" });
     const held = () => make("td", { className: "held" }, make("span", {}));
@@ -91,7 +91,7 @@ class Lab {
       make("td", { className: "truth" }),
       ...MODELS.flatMap(() => [held(), make("td", { className: "answer" })]),
     ];
-    for (const cell of cells) cell.dataset.place = i;
+    for (const cell of cells) cell.dataset.position = i;
     return { button, cells };
   }
 
@@ -114,31 +114,31 @@ class Lab {
   }
 
   #paint() {
-    const { cells, place, solved, columns, props } = this;
+    const { cells, position, solved, columns, props } = this;
     if (!columns) return;
     const text = (cell) => (cell === props.reset ? "R" : String(cell));
     columns.forEach(({ button, cells: [, truth, ...rows] }, i) => {
       const isReset = cells[i] === props.reset;
       button.textContent = text(cells[i]);
       button.classList.toggle("reset", isReset);
-      button.tabIndex = i === place ? 0 : -1;
-      button.setAttribute("aria-label", `place ${i + 1}: ${isReset ? "reset" : cells[i]}`);
-      if (i === place) button.setAttribute("aria-current", "true");
+      button.tabIndex = i === position ? 0 : -1;
+      button.setAttribute("aria-label", `position ${i + 1}: ${isReset ? "reset" : cells[i]}`);
+      if (i === position) button.setAttribute("aria-current", "true");
       else button.removeAttribute("aria-current");
       truth.textContent = solved?.right[i] ?? "";
-      for (const cell of columns[i].cells) cell.classList.toggle("chosen", i === place);
+      for (const cell of columns[i].cells) cell.classList.toggle("chosen", i === position);
       MODELS.forEach((_, model) => {
         this.#hold(rows[2 * model], text(cells[i]), i, solved?.left[model]);
         this.#answer(rows[2 * model + 1], solved?.answers[model][i], solved?.right[i]);
       });
     });
-    this.#tell();
+    this.#showStatus();
   }
 
-  /** Show how strong a token is at the chosen place. */
+  /** Show the strength of a token at the chosen position. */
   #hold(cell, text, i, codes) {
-    const strength = codes ? left(codes, this.place, i) : 0;
-    const later = i > this.place;
+    const strength = codes ? left(codes, this.position, i) : 0;
+    const later = i > this.position;
     cell.classList.toggle("later", later);
     cell.style.setProperty("--left", strength.toFixed(3));
     cell.firstChild.textContent = later ? "" : text;
@@ -154,37 +154,37 @@ class Lab {
     cell.ariaLabel = known ? `${answer}, ${answer === right ? "right" : "wrong"}` : "";
   }
 
-  #tell() {
-    const { solved, cells, place, props } = this;
+  #showStatus() {
+    const { solved, cells, position, props } = this;
     if (!solved) return;
-    this.find("said").textContent = said(solved, cells, place, props, MODELS);
+    this.find("status").textContent = summary(solved, cells, position, props, MODELS);
     this.section.querySelectorAll(".score").forEach((score, model) => {
       const good = solved.answers[model].filter((answer, i) => answer === solved.right[i]).length;
       score.textContent = `${good} of ${cells.length} right here`;
     });
   }
 
-  choose(place, focus = false) {
-    this.place = Math.min(this.cells.length - 1, Math.max(0, place));
+  choose(position, focus = false) {
+    this.position = Math.min(this.cells.length - 1, Math.max(0, position));
     this.#paint();
-    if (focus) this.columns?.[this.place].button.focus();
+    if (focus) this.columns?.[this.position].button.focus();
   }
 
-  /** Write into the chosen cell, as a key does; returns false for a key that means nothing. */
+  /** Edit the chosen cell; return false for a key without a meaning. */
   press(key) {
-    const { cells, place, props } = this;
+    const { cells, position, props } = this;
     const digit = /^\d$/.test(key) ? Number(key) : props.modulus;
     const edits = {
-      r: () => toggled(cells, this.before, place, props.reset),
-      Insert: () => inserted(cells, place, props.most),
-      Delete: () => deleted(cells, place),
+      r: () => toggled(cells, this.before, position, props.reset),
+      Insert: () => inserted(cells, position, props.max),
+      Delete: () => deleted(cells, position),
     };
     edits.Backspace = edits.Delete;
     edits.R = edits.r;
-    const edit = digit < props.modulus ? () => cells.with(place, digit) : edits[key];
+    const edit = digit < props.modulus ? () => cells.with(position, digit) : edits[key];
     if (!edit) return false;
     this.cells = edit();
-    if (digit < props.modulus) this.place = Math.min(place + 1, cells.length - 1);
+    if (digit < props.modulus) this.position = Math.min(position + 1, cells.length - 1);
     if (this.cells.length !== cells.length) this.before = [];
     this.#changed();
     return true;
@@ -193,20 +193,20 @@ class Lab {
   #listen() {
     const { section } = this;
     const lines = this.find("lines");
-    const placeOf = (event) => event.target.closest("td")?.dataset.place;
+    const positionOf = (event) => event.target.closest("td")?.dataset.position;
     lines.addEventListener("click", (event) => {
-      const place = placeOf(event);
-      if (place === undefined) return;
-      this.choose(Number(place), true);
+      const position = positionOf(event);
+      if (position === undefined) return;
+      this.choose(Number(position), true);
       if (event.target.closest("button")) this.press("r");
-      this.columns[this.place].button.focus();
+      this.columns[this.position].button.focus();
     });
     lines.addEventListener("keydown", (event) => {
-      if (event.ctrlKey || event.altKey || event.metaKey) return; // the browser's own
+      if (event.ctrlKey || event.altKey || event.metaKey) return; // browser shortcuts
       const step = STEPS[event.key];
-      if (step !== undefined) this.choose(this.place + step, true);
+      if (step !== undefined) this.choose(this.position + step, true);
       else if (!this.press(event.key)) return;
-      else this.columns[this.place].button.focus();
+      else this.columns[this.position].button.focus();
       event.preventDefault();
     });
     section.addEventListener("click", (event) => {
@@ -218,7 +218,7 @@ class Lab {
   }
 }
 
-/** Make a gr.HTML the lab; its arguments are those of js_on_load. */
+/** Attach the lab to a gr.HTML; the arguments come from js_on_load. */
 export function attach(element, props, server) {
   const section = element.querySelector(".lab");
   section.lab = new Lab(section, props, server);

@@ -7,7 +7,7 @@ const ROWS = { ArrowUp: -1, ArrowDown: 1 };
 const ZOOMS = { "+": 1, "=": 1, "-": -1, 0: -1e9 };
 const LAYERS = 2;
 
-/** Let a view's controls, pictures and words do what they do. */
+/** Add the listeners of a view's controls, pictures and words. */
 export function listen(view) {
   const { heatmaps, memory, tip } = view;
   const on = (name, event, listener) => view.find(name).addEventListener(event, listener);
@@ -21,7 +21,7 @@ export function listen(view) {
   on("axis", "pointermove", (event) => {
     const { token } = heatmaps.cell(event);
     view.point(token in view.pieces ? token : null);
-    tip.show(memory.told(token), event.clientX, event.clientY);
+    tip.show(memory.describe(token), event.clientX, event.clientY);
   });
   on("axis", "click", (event) => view.select(heatmaps.cell(event).token));
   const token = (event) => event.target.closest("span[data-token]")?.dataset.token;
@@ -29,7 +29,7 @@ export function listen(view) {
   on("text", "mouseover", (event) => {
     const at = token(event) === undefined ? null : Number(token(event));
     view.point(at);
-    tip.show(memory.told(at), event.clientX, event.clientY);
+    tip.show(memory.describe(at), event.clientX, event.clientY);
   });
   on("text", "keydown", (event) => key(view, event));
   for (const name of ["axis", "text", "magnitude", "phase", "layers"])
@@ -42,22 +42,22 @@ export function listen(view) {
   new MutationObserver(() => view.measure()).observe(document.body, { attributeFilter: ["class"] });
 }
 
-/** Zoom and scroll a view, and with it those that are linked. */
+/** Zoom and scroll a view together with its linked views. */
 function listenToScale(view) {
   const { heatmaps } = view;
-  const led = (change) => {
+  const sync = (change) => {
     change();
-    view.lead();
+    view.syncLinked();
   };
-  heatmaps.zoom.addEventListener("input", () => led(() => heatmaps.zoomed()));
+  heatmaps.zoom.addEventListener("input", () => sync(() => heatmaps.zoomed()));
   heatmaps.scroll.addEventListener("scroll", () => {
     heatmaps.show();
-    if (heatmaps.scroll.scrollLeft !== heatmaps.followed) view.lead();
+    if (heatmaps.scroll.scrollLeft !== heatmaps.followed) view.syncLinked();
     heatmaps.followed = undefined;
   });
   gestures([...heatmaps.canvases, view.find("axis")], {
-    pan: (pixels) => led(() => heatmaps.pan(pixels)),
-    magnify: (factor, x) => led(() => heatmaps.magnify(factor, x)),
+    pan: (pixels) => sync(() => heatmaps.pan(pixels)),
+    magnify: (factor, x) => sync(() => heatmaps.magnify(factor, x)),
     reset: () => zoom(view, -1e9),
   });
 }
@@ -65,26 +65,26 @@ function listenToScale(view) {
 function zoom(view, steps) {
   view.heatmaps.zoom.valueAsNumber += steps;
   view.heatmaps.zoomed();
-  view.lead();
+  view.syncLinked();
 }
 
-/** The cell of a picture that is pointed at, by the pointer or by keys. */
+/** The cell of a picture under the pointer, or chosen by keys. */
 class Cursor {
   constructor(view, canvas) {
     Object.assign(this, { view, canvas, index: view.heatmaps.canvases.indexOf(canvas), row: 0 });
     canvas.addEventListener("pointermove", (event) => {
-      this.#tell(view.heatmaps.cell(event), [event.clientX, event.clientY]);
+      this.#showTip(view.heatmaps.cell(event), [event.clientX, event.clientY]);
     });
     canvas.addEventListener("click", (event) => this.#choose(view.heatmaps.cell(event)));
     canvas.addEventListener("keydown", (event) => this.#key(event));
   }
 
-  /** Say what is there. */
-  #tell(cell, place) {
+  /** Show a tip about a cell. */
+  #showTip(cell, position) {
     const { view } = this;
     this.row = cell.row;
     view.point(cell.token in view.pieces ? cell.token : null);
-    view.tip.show(describe(view.recording, view.layer, view.codes, cell), ...place);
+    view.tip.show(describe(view.recording, view.layer, view.codes, cell), ...position);
   }
 
   #choose({ token, places }) {
@@ -104,13 +104,13 @@ class Cursor {
     event.preventDefault();
     const cell = heatmaps.cellAt(index, token, this.row + (step ?? 0));
     if (event.key === "Enter") this.#choose(cell);
-    this.#tell(cell, heatmaps.middle(index, token, cell.row));
+    this.#showTip(cell, heatmaps.middle(index, token, cell.row));
   }
 }
 
-/** Move in time, point at a word or zoom. @returns {boolean} True if a token was chosen. */
+/** Select another token, point at one, or zoom. @returns {boolean} True if it selected one. */
 function key(view, event) {
-  if (event.ctrlKey || event.altKey || event.metaKey) return false; // the browser's own
+  if (event.ctrlKey || event.altKey || event.metaKey) return false; // browser shortcuts
   const step = STEPS[event.key];
   const zooms = ZOOMS[event.key];
   if (step === undefined && zooms === undefined) return false;

@@ -1,10 +1,10 @@
 import { meanLine } from "./means.js";
 import { lineBin } from "./scale.js";
 
-const RANGE = "#0007"; // of the means that a point of the line stands for
+const RANGE = "#0007"; // of the tokens that share a point of the line
 const LINE = { "#000a": 3.5, "#7df9ff": 1.5 }; // widths by colour, the outline first
 
-/** Draw the mean magnitude of all layers; where tokens are narrow, of several, with their range. */
+/** Draw the mean magnitude of all layers; narrow tokens share a point, with their range. */
 export function drawMeanLine(context, averages, { place, first, last, each, height }) {
   const y = (value) => 3 + (height - 6) * (1 - value / 255);
   const stop = Math.min(Math.ceil(last), averages.length);

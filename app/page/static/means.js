@@ -3,15 +3,15 @@ const angles = Float64Array.from({ length: 256 }, (_, code) => (code / 255 - 0.5
 const COS = angles.map(Math.cos);
 const SIN = angles.map(Math.sin);
 
-/** Items of an array in groups of neighbours. */
+/** Split an array into groups of neighbours. */
 export const grouped = (items, size) =>
   Array.from({ length: Math.ceil(items.length / size) }, (_, i) =>
     items.slice(i * size, (i + 1) * size),
   );
 
 /**
- * The mean code of some places at the tokens from `from` to `to`. Codes of magnitudes are a
- * logarithmic scale of half-lives, whose geometric mean this is.
+ * The mean code of some rows over the tokens from `from` to `to`. As codes of magnitudes are
+ * logarithmic, this is the geometric mean of the half-lives.
  */
 export function meanCode({ data, size }, from, to, places) {
   if (to - from === 1 && places.length === 1) return data[from * size + places[0]];
@@ -21,7 +21,7 @@ export function meanCode({ data, size }, from, to, places) {
   return Math.round(sum / ((to - from) * places.length));
 }
 
-/** As `meanCode`, of phases: the direction of the sum of their unit vectors. */
+/** The circular mean of phases: the direction of the sum of their unit vectors. */
 export function meanPhase({ data, size }, from, to, places) {
   if (to - from === 1 && places.length === 1) return data[from * size + places[0]];
   let [x, y] = [0, 0];
@@ -34,10 +34,7 @@ export function meanPhase({ data, size }, from, to, places) {
   return Math.round((Math.atan2(y, x) / (2 * Math.PI) + 0.5) * 255);
 }
 
-/**
- * Points of the line of means of records, with the least and the greatest of the tokens that a
- * point stands for.
- */
+/** Points of a line: the means of `bin` tokens each, with their minimum and maximum. */
 export function meanLine({ data, size }, from, end, bin) {
   const points = [];
   for (let start = Math.floor(from / bin) * bin; start < end; start += bin) {

@@ -5,7 +5,7 @@ import { named, remembered } from "./words.js";
 
 const POINT = "Click a word to go back to it, then point at an earlier one.";
 
-/** The words, the moment in time that is chosen, and what the state held of every word then. */
+/** The words, the selected token, and the retention of every word at that token. */
 export class Memory {
   constructor(view) {
     this.view = view;
@@ -39,7 +39,7 @@ export class Memory {
   select(token) {
     this.selected = token;
     this.row = null;
-    this.update(); // a key may come before the frame that draws the token
+    this.update(); // a key may arrive before the frame that draws the token
     this.text.select(token);
     this.wanted = token;
     if (!this.asking) this.#ask();
@@ -49,17 +49,17 @@ export class Memory {
   point(token) {
     this.pointed = token;
     this.text.point(token);
-    this.view.find("share").textContent = this.told(token).join(" · ") || POINT;
+    this.view.find("share").textContent = this.describe(token).join(" · ") || POINT;
   }
 
-  /** The share of a token that is left, in lines. */
-  told(token) {
+  /** Lines about how much of a token remains. */
+  describe(token) {
     const piece = this.view.recording.pieces[token];
     if (!piece) return [];
     return this.row ? remembered(this.row, token, piece) : [named(piece, token)];
   }
 
-  /** Ask the server for the latest token only, one after another. */
+  /** Request the latest selected token, one request at a time. */
   async #ask() {
     const { view } = this;
     this.asking = true;
@@ -76,13 +76,13 @@ export class Memory {
   #show(row, token) {
     const { layers, pieces } = this.view.recording;
     const find = (name) => this.view.find(name);
-    this.text.explain(row); // even if the next one is asked for: it plays
+    this.text.explain(row); // also while the next one is requested, for playback
     if (token !== this.selected) return;
     this.row = row;
     const { text } = pieces[token];
     const layer = layers.length > 1 ? `, layer ${layers[this.view.layer].label}` : "";
     find("memory").textContent = `at ${quoted(text)}, token ${token}${layer}`;
-    const none = "a word that was given, not drawn";
+    const none = "a word of the prompt, not sampled";
     find("place").textContent = row.candidates.length ? `at token ${token}` : none;
     find("candidates").replaceChildren(...candidateItems(row.candidates, text));
     this.point(this.pointed);

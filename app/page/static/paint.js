@@ -1,12 +1,12 @@
-/** Colours of the browser's own for parts of a text, whose elements stay as they are. */
+/** CSS custom highlights: colours for parts of a text, without changes of its elements. */
 export const canPaint = typeof Highlight === "function" && Boolean(globalThis.CSS?.highlights);
 const LEVELS = 9; // above the faintest
-const KINDS = ["fade", "lost", "gained", "forgotten", "chosen"]; // the last ones win
+const KINDS = ["fade", "lost", "gained", "forgotten", "chosen"]; // later ones take precedence
 
 /** The level of a strength, or of any share, from 0 to 1. */
 export const level = (share) => Math.round(Math.min(1, Math.max(0, share)) * LEVELS);
 
-/** Paint ranges; chat_words.css has the colours. */
+/** Highlight ranges by level. */
 export function paint(kind, ranges = new Map()) {
   if (!canPaint) return;
   const old = [...CSS.highlights.keys()].filter((name) => name.startsWith(`gw-${kind}-`));
@@ -20,7 +20,7 @@ export function paint(kind, ranges = new Map()) {
 
 const mix = (colour, percent) => `color-mix(in srgb, var(--${colour}) ${percent}, transparent)`;
 
-/** The colours of the kinds' levels; chat_words.css has those of the page. */
+/** Add the colours of the levels; chat_words.css has the other colours. */
 function addColours() {
   const rules = [["fade-later", `color: ${mix("body-text-color", "36%")}`]];
   for (let n = 0; n < LEVELS; n++) {

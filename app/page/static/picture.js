@@ -1,4 +1,4 @@
-/** A picture of one pixel a cell; a cell is a row's places at some tokens, and is painted once. */
+/** A picture with one pixel per cell, some rows at some tokens; paints each cell once. */
 export class Picture {
   constructor(places, row, bin) {
     Object.assign(this, { places, row, bin });
@@ -15,10 +15,10 @@ export class Picture {
     const { places, bin } = this;
     const { width, height } = this.canvas;
     if (end <= this.tokens) return;
-    const start = Math.floor(this.tokens / bin); // its last cell may have had room for more
+    const start = Math.floor(this.tokens / bin); // its last cell may be incomplete
     const count = Math.ceil(end / bin) - start;
     if (start + count >= width) {
-      // beside the last there is nothing, up to any edge
+      // keep an empty column after the last one
       const old = this.canvas;
       this.canvas = Picture.#canvas(Math.max(start + count + 1, 2 * width), height);
       this.canvas.getContext("2d").drawImage(old, 0, 0);

@@ -2,9 +2,9 @@ import { bytes } from "../../../mlx_gateloop/watch/shared/data.js";
 import { word } from "./word_list.js";
 
 /**
- * @typedef {{label: string, channels: number, real: boolean}} Layer Real ones have no phase.
+ * @typedef {{label: string, channels: number, real: boolean}} Layer Real layers have no phase.
  * @typedef {{run: string | null, layers: Layer[], picker: [number, string][], name?: string}} Run
- *     In the picker -1 stands for a layer that is not watched.
+ *     In the picker, -1 stands for a layer that is not watched.
  * @typedef {{text: string, prompt: boolean}} Piece
  */
 
@@ -16,7 +16,7 @@ class Records {
     this.data = new Uint8Array(size * 256);
   }
 
-  /** Append records whose first has the index `start`; those already here are skipped. */
+  /** Append records from the index `start`; skips those that are already here. */
   append(start, base64) {
     const values = bytes(base64);
     const skip = (this.length - start) * this.size;
@@ -32,7 +32,7 @@ class Records {
     this.length = end / this.size;
   }
 
-  /** Take over the first records of others, which are no longer used. */
+  /** Take the storage of the first records of an object that is no longer used. */
   take({ data, length }, most) {
     this.data = data;
     this.length = Math.min(length, most);
@@ -42,32 +42,32 @@ class Records {
 /** The part of a run that the page has received. */
 export class Recording {
   constructor({ run, layers, picker, name, unrecorded = 0 }) {
-    /** Tokens that the model read before the first one here are not recorded. */
+    /** `unrecorded` counts tokens that the model read before the first one here. */
     Object.assign(this, { run, layers, picker, name, unrecorded });
-    /** Of each layer: for every token the codes of all magnitudes, then of all phases. */
+    /** For each layer and token: the codes of all magnitudes, then of all phases. */
     this.columns = layers.map(({ channels }) => new Records(2 * channels));
-    /** For every token the mean magnitude of each layer, 0 to 255. */
+    /** For each token: the mean magnitude of each layer, 0 to 255. */
     this.averages = new Records(layers.length);
     /** @type {Set<number>} */
     this.resets = new Set();
     /** @type {Piece[]} */
     this.pieces = [];
-    /** @type {import("./word_list.js").Word[]} Those of a chat. */
+    /** @type {import("./word_list.js").Word[]} Only in a chat. */
     this.words = [];
-    /** Codes of how strong each word is after the last token. */
+    /** Codes of the strength of each word after the last token. */
     this.strengths = new Uint8Array();
-    this.answer = -1; // its message
+    this.answer = -1; // number of its message
     this.tokens = 0; // on the server
     this.done = !run;
-    /** The first so many are kept in groups, in which all tokens are the same. */
+    /** The first `grouped` tokens are stored in groups of equal values. */
     this.grouped = 0;
   }
 
-  /** Take over what another run has in common with this one. */
+  /** Take the tokens that another run shares with this one. */
   take(earlier, tokens) {
     const labels = (layers) => layers.map(({ label }) => label).join("\n");
-    if (labels(earlier.layers) !== labels(this.layers)) return; // one is no longer watched
-    const most = Math.min(tokens, earlier.pieces.length - 1); // its last text may lack its end
+    if (labels(earlier.layers) !== labels(this.layers)) return; // a layer is no longer watched
+    const most = Math.min(tokens, earlier.pieces.length - 1); // its last text may be incomplete
     if (most <= 0) return;
     this.pieces = earlier.pieces.slice(0, most);
     this.words = earlier.words.filter(({ stop }) => stop < most);
@@ -78,30 +78,30 @@ export class Recording {
     this.resets = new Set([...earlier.resets].filter((token) => token < most));
   }
 
-  /** Add news of the server's, unless something before them is missing. */
-  add(news) {
-    const { layer, start, known, tokens, words } = news;
+  /** Add an update from the server; return false if something before it is missing. */
+  add(update) {
+    const { layer, start, known, tokens, words } = update;
     const { pieces } = this;
     this.tokens = Math.max(this.tokens, tokens);
     if (known > pieces.length || start > this.columns[layer].length) return false;
-    this.columns[layer].append(start, news.columns);
-    this.averages.append(known, news.averages);
-    if (known + news.pieces.length < pieces.length) return true; // older than others
-    pieces.splice(known, pieces.length, ...news.pieces.map(piece));
+    this.columns[layer].append(start, update.columns);
+    this.averages.append(known, update.averages);
+    if (known + update.pieces.length < pieces.length) return true; // an older update
+    pieces.splice(known, pieces.length, ...update.pieces.map(piece));
     if (words) {
       this.words.splice(words.start, this.words.length, ...words.words.map(word));
       this.strengths = bytes(words.strengths);
       this.answer = words.answer;
     }
     if (tokens < this.tokens) return true;
-    if (news.resets) this.resets = new Set(news.resets);
-    this.done = news.done && pieces.length === tokens;
-    if (this.done && tokens) pieces.at(-1).text = news.last; // the end of a run may complete it
-    this.grouped = news.grouped;
+    if (update.resets) this.resets = new Set(update.resets);
+    this.done = update.done && pieces.length === tokens;
+    if (this.done && tokens) pieces.at(-1).text = update.last; // the end of a run may complete it
+    this.grouped = update.grouped;
     return true;
   }
 
-  /** True if all of a layer is here that the server had. */
+  /** True if a layer is complete up to the tokens on the server. */
   has(layer) {
     return Math.min(this.columns[layer].length, this.pieces.length) >= this.tokens;
   }

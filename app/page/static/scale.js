@@ -1,18 +1,21 @@
-/** Sizes of tokens and channels in the pictures, in CSS pixels where nothing else is said. */
+/** Sizes of tokens and channels in the pictures, in CSS pixels unless noted. */
 const WIDEST = 48; // of a token at the largest zoom
-const WIDEST_OF_ALL = 16; // where all tokens are in sight
-const ROOM = 48; // tokens that a run has room for when it begins
-const GROWTH = 1.3; // of that room, each time it is full
-const LINE = 3; // of a token, from which on a line through every token can be read
-const BIN = 4; // of the bins of a line otherwise
+const WIDEST_OF_ALL = 16; // when all tokens are visible
+const CAPACITY = 48; // tokens that fit when a run starts
+const GROWTH = 1.3; // of the capacity, each time it is full
+const LINE = 3; // width of a token from which the line has a point per token
+const BIN = 4; // distance of points on the line otherwise
 
 /** The largest value of the zoom; 0 shows all tokens. */
 export const MOST_ZOOM = 8;
 
-/** The width of a token, greater with every step of the zoom. */
+/** The width of a token at a zoom. */
 export function perToken({ zoom, width, count, done }) {
-  const times = Math.ceil(Math.log(Math.max(count / ROOM, 1)) / Math.log(GROWTH));
-  const all = Math.min(WIDEST_OF_ALL, width / (done ? Math.max(count, 1) : ROOM * GROWTH ** times));
+  const times = Math.ceil(Math.log(Math.max(count / CAPACITY, 1)) / Math.log(GROWTH));
+  const all = Math.min(
+    WIDEST_OF_ALL,
+    width / (done ? Math.max(count, 1) : CAPACITY * GROWTH ** times),
+  );
   return all * (WIDEST / all) ** (zoom / MOST_ZOOM);
 }
 
@@ -28,5 +31,5 @@ export function zoomOf({ each, ...shown }) {
 /** The number of neighbours that share a pixel. */
 export const sharing = (pixels) => Math.max(1, Math.ceil(1 / pixels - 1e-9));
 
-/** The number of tokens that a point of a line stands for. */
+/** The number of tokens that share a point of a line. */
 export const lineBin = (width) => (width >= LINE ? 1 : Math.ceil(BIN / width));

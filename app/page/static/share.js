@@ -1,12 +1,12 @@
-const KEPT_MS = 60_000; // for the browser to read what it saves
+const KEPT_MS = 60_000; // for the browser to save the file
 
 export const saveView = async (view) => {
-  const said = view.find("saved");
+  const status = view.find("saved");
   const withSystem = view.find("with-system input").checked;
-  said.textContent = "Making the page…";
+  status.textContent = "Making the page…";
   const answer =
     view.run && (await view.server.share([view.run, Number(withSystem)]).catch(() => null));
-  said.textContent = answer ? answer.said : "There is nothing to share yet.";
+  status.textContent = answer ? answer.message : "There is nothing to share yet.";
   if (!answer) return;
   const url = URL.createObjectURL(new Blob([answer.page], { type: "text/html" }));
   download(url, answer.name);

@@ -8,11 +8,11 @@ import { download } from "./share.js";
 import { Tip } from "./tip.js";
 import { sharedPixel } from "./words.js";
 
-const PAUSE_MS = 100; // the first pause after no answer, and the last, some 10 s later
+const PAUSE_MS = 100; // the first pause after no answer, and the last, about 10 s later
 const MAX_PAUSE_MS = 4000;
 const HINT = "every token will add a column";
 
-/** The live view of a run: draws the news that its feed brings, and asks for what they lack. */
+/** The live view of a run: draws the updates of its feed, and requests the rest. */
 export class StateView {
   constructor(element, props, server) {
     Object.assign(this, { element, props, server });
@@ -24,9 +24,9 @@ export class StateView {
     this.tip = new Tip(this.find("tip"));
     this.layer = 0;
     this.draws = 0;
-    this.early = []; // news that came before what they follow
+    this.early = []; // updates that arrived out of order
     this.views = linked(this, props.linked);
-    this.heatmaps.together = () => this.views.map(({ recording }) => recording);
+    this.heatmaps.linked = () => this.views.map(({ recording }) => recording);
     this.#drawLegends();
     listen(this);
     this.start(null);
@@ -60,15 +60,15 @@ export class StateView {
   }
 
   // ---- the run ----
-  /** Show a run, or why there is none; before the next run the layers of the last one stay. */
+  /** Show a run, or a hint; keep the layers of the last run until the next one starts. */
   start(value) {
     const none = { layers: [{ label: "1", channels: 1, real: false }], picker: [[0, "1"]] };
-    const before = value?.hint ? null : this.recording; // a model with nothing to see has others
+    const before = value?.hint ? null : this.recording; // a model without watched layers
     const run = value?.run ? value : { ...none, ...before, run: null };
     this.heatmaps.hint = value?.hint ?? HINT;
     this.hint = this.find("note").textContent = value?.hint ?? "";
     this.find("with-system").hidden = !run.system;
-    // a layer may turn out not to be watched
+    // the number of layers may shrink during a run
     const same = run.run && run.run === this.run && run.layers.length === this.layers.length;
     if (same) return;
     this.find("saved").textContent = "";
@@ -80,12 +80,12 @@ export class StateView {
     this.memory.start();
     this.#list(run.picker);
     this.#show(Math.min(this.layer, run.layers.length - 1));
-    this.#tell();
+    this.#notify();
   }
 
-  /** Let the words of the chat know that there is something new. */
-  #tell() {
-    this.element.dispatchEvent(new CustomEvent("news", { bubbles: true, detail: this }));
+  /** Notify the words of the chat. */
+  #notify() {
+    this.element.dispatchEvent(new CustomEvent("update", { bubbles: true, detail: this }));
   }
 
   #list(picker) {
@@ -106,29 +106,29 @@ export class StateView {
     this.repaint();
   }
 
-  /** Take what the feed has brought, or ask for all there is. */
-  receive(news) {
+  /** Add an update of the feed, or request everything. */
+  receive(update) {
     if (!this.run) return;
-    if (news) this.#add(JSON.parse(news));
-    if (!news || !this.recording.has(this.layer)) this.#ask();
+    if (update) this.#add(JSON.parse(update));
+    if (!update || !this.recording.has(this.layer)) this.#ask();
   }
 
-  /** Ask the server, one request after another, until nothing is missing. */
+  /** Request updates, one at a time, until nothing is missing. */
   async #ask() {
     const { recording } = this;
     if (this.asking === recording) return;
     this.asking = recording;
     for (let pause = PAUSE_MS; this.asking === recording; ) {
       const { have, layer, pieces, run } = this;
-      const news = await this.server
-        .news_since([run, layer, have, pieces.length])
+      const update = await this.server
+        .updates_since([run, layer, have, pieces.length])
         .catch(() => null);
       if (this.recording !== recording) return;
-      if (news) this.#add(news);
-      if (news && recording.has(this.layer)) this.asking = null;
+      if (update) this.#add(update);
+      if (update && recording.has(this.layer)) this.asking = null;
       if (!this.asking) this.early = [];
-      if (news) continue;
-      await new Promise((wake) => setTimeout(wake, pause)); // a busy server gives none for a while
+      if (update) continue;
+      await new Promise((wake) => setTimeout(wake, pause)); // a busy server sends nothing for a while
       pause *= 1.5;
       if (pause < MAX_PAUSE_MS || this.recording !== recording) continue;
       this.asking = null;
@@ -137,16 +137,16 @@ export class StateView {
     }
   }
 
-  #add(news) {
+  #add(update) {
     const { recording } = this;
     const wasDone = recording.done;
-    this.early = [...this.early, news].filter((each) => !recording.add(each));
-    if (news.resets) this.text.mark(recording.resets);
+    this.early = [...this.early, update].filter((each) => !recording.add(each));
+    if (update.resets) this.text.mark(recording.resets);
     const ends = recording.done && !wasDone;
-    if (news.resets || ends) this.heatmaps.invalidate();
+    if (update.resets || ends) this.heatmaps.invalidate();
     if (ends && this.memory.selected === null) this.#select(this.pieces.length - 1);
-    for (const view of this.views) view.schedule(); // they have one scale
-    this.#tell();
+    for (const view of this.views) view.schedule(); // they share a scale
+    this.#notify();
   }
 
   // ---- drawing ----
@@ -181,7 +181,7 @@ export class StateView {
     });
   }
 
-  /** Read sizes and colours; only when they change. */
+  /** Read sizes and colours; call this only when they change. */
   measure() {
     this.heatmaps.measure();
     this.histogram.measure();
@@ -195,7 +195,7 @@ export class StateView {
   }
 
   // ---- one token ----
-  /** Show what the state held of every token when this one was read. */
+  /** Show the retention of every token when this one was read. */
   select(token) {
     for (const view of this.views) view.#select(token);
   }
@@ -207,7 +207,7 @@ export class StateView {
     this.heatmaps.show();
   }
 
-  /** Light up a token, or none. */
+  /** Highlight a token, or none. */
   point(token) {
     for (const view of this.views) {
       if (view.memory.pointed === token) continue;
@@ -217,7 +217,7 @@ export class StateView {
   }
 
   // ---- files, scale ----
-  /** Download the pictures and their words, one below the other, as they are shown. */
+  /** Download the visible pictures and words as one image. */
   downloadPicture() {
     const { axis, canvases } = this.heatmaps;
     const [magnitude, phase, layers] = canvases;
@@ -242,8 +242,8 @@ export class StateView {
     else this.find("note").textContent = "There is nothing to download yet.";
   }
 
-  /** Show in the others what this one has zoomed or scrolled to. */
-  lead() {
+  /** Zoom and scroll the linked views like this one. */
+  syncLinked() {
     for (const view of this.views) if (view !== this) view.heatmaps.follow(this.heatmaps);
   }
 }
@@ -251,32 +251,32 @@ export class StateView {
 /** Views by the name of their group. @type {Map<string, import("./state_view.js").StateView[]>} */
 const groups = new Map();
 
-/** The views that show the same places as this one, and itself. */
+/** All views of a group, including this one. */
 function linked(view, name) {
   if (!name) return [view];
   const group = groups.get(name) ?? [];
   const there = group.filter(({ element }) => element.isConnected);
-  group.splice(0, group.length, ...there, view); // the others have this array, too
+  group.splice(0, group.length, ...there, view); // the others share this array
   groups.set(name, group);
   return group;
 }
 
-/** Functions that let a view show the value of its feed, by the view's id; either may come first. */
+/** Functions that show a feed's value in its view, by the view's id; either may load first. */
 const feeds = new Map();
 
-/** Make a gr.HTML a state view; its arguments are those of js_on_load. */
+/** Attach a state view to a gr.HTML; the arguments come from js_on_load. */
 export function show(id, element, props, server) {
   const section = element.querySelector(".gl");
   section.view = new StateView(section, props, server);
   feeds.get(id)?.();
 }
 
-/** Let a gr.HTML be the feed of a view. */
+/** Attach a feed to a gr.HTML. */
 export function follow(id, props, watch) {
   const changed = () => {
     const view = document.querySelector(`#${id} .gl`)?.view;
     view?.start(props.value);
-    view?.receive(props.value?.news);
+    view?.receive(props.value?.update);
   };
   feeds.set(id, changed);
   watch("value", changed);

@@ -4,7 +4,7 @@ export class Surface {
     this.canvas = canvas;
   }
 
-  /** Read the size; only when it may have changed, for each reading costs a layout. */
+  /** Read the size; call this only when it may have changed, because it costs a layout. */
   measure() {
     this.width = this.canvas.clientWidth;
     this.height = this.canvas.clientHeight;

@@ -1,13 +1,13 @@
 const AWAY = 14; // CSS pixels from the pointer
 const MARGIN = 4; // to the window's edges
 
-/** A note at the pointer, inside the window. */
+/** A tooltip at the pointer, inside the window. */
 export class Tip {
   constructor(element) {
     this.element = element;
   }
 
-  /** Show lines of text, the first of which is a name; hide the note if there are none. */
+  /** Show lines of text below a title, or hide the tip if there are none. */
   show([name, ...lines], x, y) {
     const { element } = this;
     if (name === undefined) return this.hide();

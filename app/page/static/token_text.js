@@ -1,7 +1,7 @@
 import { plain } from "../../../mlx_gateloop/watch/shared/plain.js";
 import { strengths } from "./words.js";
 
-/** The text of a run, one span a token. What a model wrote is only ever set as textContent. */
+/** The text of a run, one span per token; model output is only ever set as textContent. */
 export class TokenText {
   constructor(element) {
     this.element = element;
@@ -15,7 +15,7 @@ export class TokenText {
     this.element.textContent = "";
     this.spans = [];
     this.selected = this.pointed = undefined;
-    this.atEnd = true; // new text scrolls into sight
+    this.atEnd = true; // scroll to new text
   }
 
   update({ pieces, done, resets }) {
@@ -41,7 +41,7 @@ export class TokenText {
     });
   }
 
-  /** Light up a token, or none. */
+  /** Highlight a token, or none. */
   point(token) {
     this.pointed?.classList.remove("pointed");
     this.pointed = this.spans[token];
@@ -53,13 +53,13 @@ export class TokenText {
     this.selected = this.spans[token];
     this.selected?.classList.add("selected");
     if (!this.selected) return;
-    const { element } = this; // which alone scrolls: the page would leave the pictures
+    const { element } = this; // scroll this alone, not the page
     const top = this.selected.offsetTop;
     const bottom = top + this.selected.offsetHeight - element.clientHeight;
     element.scrollTop = Math.max(bottom, Math.min(top, element.scrollTop));
   }
 
-  /** Show what the state holds of every token. */
+  /** Show the retention of every token. */
   explain(row) {
     const { best, full } = row;
     const left = strengths(row);

@@ -1,9 +1,9 @@
 import { STEPS } from "./tour_steps.js";
 
-const SEEN = "gateloop.tour"; // of the browser
+const SEEN = "gateloop.tour"; // in localStorage
 const KEYS = { ArrowLeft: -1, ArrowRight: 1 };
 
-/** The dialog: one step at a time, on the numbers of tour.json. */
+/** The dialog of the tour, with the numbers of tour.json. */
 class Tour {
   constructor(dialog) {
     this.dialog = dialog;
@@ -35,7 +35,7 @@ class Tour {
     this.show(0);
   }
 
-  /** Show a step; the one after the last is the end. */
+  /** Show a step, or close after the last one. */
   show(step) {
     this.step = step;
     if (step === STEPS.length) return this.dialog.close();
@@ -54,7 +54,7 @@ class Tour {
     this.#draw();
   }
 
-  /** Draw the picture in the width that there is. */
+  /** Draw the picture in the available width. */
   #draw() {
     const shows = this.find(".shows");
     if (!shows.clientWidth || shows.clientWidth === this.width) return;
@@ -68,12 +68,12 @@ const tour = new Promise((resolve) => {
   attached = resolve;
 });
 
-/** The dialog is on the page. */
+/** Attach the dialog. */
 export const attach = (element) => attached(new Tour(element.querySelector("dialog")));
 
 export const open = async () => (await tour).open();
 
-/** Show it to a browser that has not seen it; not to one that keeps nothing, or it would each time. */
+/** Open the tour on the first visit, unless the browser stores nothing: that would repeat it. */
 export function startOnce() {
   try {
     if (localStorage.getItem(SEEN)) return;

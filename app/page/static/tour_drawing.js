@@ -1,21 +1,21 @@
 import { plain } from "../../../mlx_gateloop/watch/shared/plain.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const HEAD = 8; // of an arrow, pixels
+const HEAD = 8; // size of an arrowhead, pixels
 const DEGREES = 180 / Math.PI;
 
 export const times = ([a, b], [c, d]) => [a * c - b * d, a * d + b * c];
 export const size = (x) => Math.hypot(...x);
 export const degrees = ([re, im]) => Math.atan2(im, re) * DEGREES;
 
-/** A number with so many decimals and a true minus sign. */
+/** Format a number with a real minus sign. */
 export const decimals = (x, digits = 2) => x.toFixed(digits).replace("-", "−");
 
 export function complex([re, im], digits = 2) {
   return `${decimals(re, digits)} ${im < 0 ? "−" : "+"} ${Math.abs(im).toFixed(digits)}i`;
 }
 
-/** The rest of each token's k v in the state after another, an exact part of h. */
+/** What remains of each token's k v in the state after a later one: exact parts of h. */
 export function left({ a, k, v }, end) {
   let since = [1, 0];
   const parts = [];
@@ -26,14 +26,14 @@ export function left({ a, k, v }, end) {
   return parts;
 }
 
-/** The shares of a token that are left after it and after each later one. */
+/** The shares of a token that remain after it and after each later one. */
 export function shares(sizes, token, end) {
   const kept = [1];
   for (let n = token + 1; n <= end; n++) kept.push(kept.at(-1) * sizes[n]);
   return kept;
 }
 
-/** An element of HTML with a class and what is in it. */
+/** Make an HTML element with a class and children. */
 export function box(tag, className, ...children) {
   const element = document.createElement(tag);
   element.className = className;
@@ -58,7 +58,7 @@ export const line = (x1, y1, x2, y2, name) => shape("line", { x1, y1, x2, y2, cl
 export const text = (x, y, name, words, more = {}) =>
   shape("text", { x, y, class: name, ...more }, words);
 
-/** An arrow, or a point where it would be too short. */
+/** An arrow, or a point if it is too short. */
 export function arrow(x, y, dx, dy, name) {
   const length = Math.hypot(dx, dy);
   if (length < 2) return shape("circle", { cx: x, cy: y, r: 3, class: `${name} head` });
@@ -80,12 +80,12 @@ export function arrow(x, y, dx, dy, name) {
   );
 }
 
-/** A token as a label; those of the chat's form have none. */
+/** The label of a token; special tokens have none. */
 export function word({ texts, kinds }, token) {
   return kinds[token] === "special" ? "" : plain(texts[token]).trim() || "␣";
 }
 
-/** Words below columns, from bottom to top. */
+/** Rotated words below columns. */
 export function axis(recorded, tokens, place, y, marked) {
   return tokens.map((token) => {
     const name = token === marked ? "word marked" : "word";

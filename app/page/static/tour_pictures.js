@@ -17,11 +17,11 @@ import {
   word,
 } from "./tour_drawing.js";
 
-const LABELS = 54; // pixels below columns, of turned words
-const EDGE = 40; // left of a picture, of its scale
-const AFTER = 3; // tokens that are shown behind the one that reads
+const LABELS = 54; // pixels for rotated words below columns
+const EDGE = 40; // pixels for the scale left of a picture
+const AFTER = 3; // tokens after the one that reads
 
-/** One update at a word that the visitor chooses. */
+/** One update at a word that the user chooses. */
 export function update(recorded, width) {
   const { channel, kinds, read, written } = recorded;
   const tokens = kinds.flatMap((kind, token) =>
@@ -62,7 +62,7 @@ function updated({ layer, channel, a, k, v, h }, token, side) {
   const arrows = drawing(
     side,
     side,
-    "The old number, what is left of it, what the word adds, and the new number as arrows",
+    "Arrows: the old number, what remains of it, what the word adds, and the new number",
     shape("circle", { cx: middle, cy: middle, r: middle - 1, class: "ground" }),
     line(0, middle, side, middle, "thin"),
     line(middle, 0, middle, side, "thin"),
@@ -87,7 +87,7 @@ function updated({ layer, channel, a, k, v, h }, token, side) {
   return [arrows, box("div", "", box("dl", "", ...rows), box("p", "note", where))];
 }
 
-/** The shares of a word that three channels still hold, word after word. */
+/** The share of a word that remains in three channels, by word. */
 export function curves(recorded, width) {
   const { channel, others, read, written } = recorded;
   const end = read + AFTER;
@@ -109,7 +109,7 @@ export function curves(recorded, width) {
     text(EDGE - 6, level(share) + 4, "scale", `${100 * share}%`, { "text-anchor": "end" }),
   ]);
   const labels = axis(recorded, tokens, (token) => place(token) + 3, height + 14, written);
-  const about = "What is left of the word split in three channels";
+  const about = "What remains of the word split in three channels";
   const svg = drawing(width, height + LABELS, about, ...scale, ...paths, ...labels);
   const keys = ["a short memory", "the channel of step 1", "a long memory"].map((name, i) =>
     box("span", names[i], `${name}: half is gone after ${halves[i]} words`),
@@ -117,7 +117,7 @@ export function curves(recorded, width) {
   return [svg, box("div", "key", ...keys)];
 }
 
-/** Columns over words from 0 at a base line; values may be negative. */
+/** A bar chart over words; values may be negative. */
 function columns(recorded, width, { tokens, values, height, name, label, marked, extra = [] }) {
   const most = Math.max(...values, 0);
   const least = Math.min(...values, 0);
@@ -160,7 +160,7 @@ export function forgetful(recorded, width) {
   return [svg, box("div", "key", ...keys)];
 }
 
-/** A written word as it turns and fades. */
+/** A word in a channel: it turns and fades with each token. */
 export function dials(recorded, width) {
   const { channel, written, read } = recorded;
   const side = Math.floor(Math.min(104, width / 4 - 10));
@@ -187,7 +187,7 @@ export function dials(recorded, width) {
   return [box("div", "dials", ...all)];
 }
 
-/** The part of each word in one channel's output, before the answer's word. */
+/** The contribution of each word to one channel's output. */
 export function read(recorded, width) {
   const { channel, read: end, written } = recorded;
   const tokens = Array.from({ length: end }, (_, i) => i + 1);
@@ -211,7 +211,7 @@ export function read(recorded, width) {
   return [svg, box("div", "key", box("span", "after", "split"), box("span", "", note))];
 }
 
-/** The recorded answer, and without the word, with what changed marked. */
+/** The recorded answers with and without the word; changes are marked. */
 export function answers(recorded) {
   const { texts, kinds, written, answers: both } = recorded;
   const question = texts.flatMap((piece, token) => {
@@ -222,12 +222,12 @@ export function answers(recorded) {
     const parts = both[side].map(([piece, same]) =>
       same ? piece : box(side ? "ins" : "del", "", piece),
     );
-    return box("div", "", box("h3", "", name), box("p", "said", ...parts));
+    return box("div", "", box("h3", "", name), box("p", "reply", ...parts));
   });
   return [box("p", "question", ...question), box("div", "pair", ...columns)];
 }
 
-/** Both models' answers below the numbers, and how much of the state each step keeps. */
+/** Both models' answers below the digits, and how much of the state each step keeps. */
 export function lab({ lab: { inputs, right, reset, models } }) {
   const cells = inputs.map((input, token) => {
     const isReset = input === reset;

@@ -27,16 +27,16 @@ export const STEPS = [
   {
     title: "Reset: forgetting at once",
     text: () =>
-      "The model chooses a anew at every word, so it can also drop things in one step. Where a quarter " +
+      "The model chooses another a at every word, so it can also forget in one step. Where a quarter " +
       "of the channels that usually remember lose more than half, we speak of a reset. Here that is " +
-      "where turns of the chat begin and end. Nobody told the model to.",
+      "where turns of the chat begin and end. No one programmed this.",
     draw: forgetful,
   },
   {
     title: "Phase: which way it points",
     text: () =>
       "a also turns the arrow, by an angle called the phase. Words that were written at different times " +
-      "then point in different directions, and can be told apart in one sum. This is “split” in the " +
+      "then point in different directions, and can be distinguished in one sum. This is “split” in the " +
       "number of step 1: it turns and fades, and is dropped once the answer has said it.",
     draw: dials,
   },

@@ -1,16 +1,16 @@
 import { plain } from "../../../mlx_gateloop/watch/shared/plain.js";
 import { Surface } from "./surface.js";
 
-const LINE = 12; // CSS pixels, the distance of words
+const LINE = 12; // CSS pixels between words
 const LONGEST = 60; // of a word
 const TICK = 4;
-const MARK = 8; // of a token, from which on there is room for the mark of a special one
+const MARK = 8; // width of a token from which special tokens have a mark
 const FONT = "11px system-ui, sans-serif";
 const NAME = /[\p{L}\p{N}]/u;
 const ANY = /./u;
 const SELECTED = "#e5484d";
 
-const measuring = new Map(); // texts by width, as each takes a while
+const measuring = new Map(); // cached widths of texts
 
 function textWidth(text) {
   if (!measuring.has(text)) {
@@ -22,7 +22,7 @@ function textWidth(text) {
   return measuring.get(text);
 }
 
-/** A token as a word of the axis, or nothing if it has none. */
+/** The label of a token, empty if it has none. */
 function label({ text, special }) {
   if (special) return "";
   const word = plain(text).trim().replace(/\s+/g, " ");
@@ -33,8 +33,8 @@ function label({ text, special }) {
 }
 
 /**
- * The tokens whose words are written: as many names and numbers as fit, then what fits between
- * them; the same ones wherever the axis begins.
+ * The tokens with a label: as many names and numbers as fit, then others between them. The choice
+ * does not depend on where the axis starts.
  */
 export function written(words, width, always = []) {
   const apart = Math.ceil(LINE / width); // tokens
@@ -73,13 +73,11 @@ export class WordAxis {
     const { pieces } = recording;
     if (this.recording !== recording) this.words = [];
     this.recording = recording;
-    const known = Math.max(0, this.words.length - 1); // the last one's text may grow
+    const known = Math.max(0, this.words.length - 1); // the last text may still grow
     this.words.splice(known, Infinity, ...pieces.slice(known).map(label));
   }
 
-  /**
-   * Draw words below their columns. The others have ticks where there is room, special ones a mark.
-   */
+  /** Draw words below their columns; other tokens have ticks, special ones a mark. */
   draw({ first, width }, { selected, pointed }) {
     const { ink, recording, surface, words } = this;
     const context = surface.context();

@@ -1,11 +1,11 @@
 /**
  * Words as the server counts them.
  * @typedef {{message: number, begin: number, text: string, sentence: number, stop: number}} Word
- *     Its message and its place there, in UTF-16 units; its sentence; the token after its last.
- * @typedef {{first: number, stop: number}} Choice Numbers of words that follow one another.
+ *     Number of its message, offset there in UTF-16 units; its sentence; the token after its last.
+ * @typedef {{first: number, stop: number}} Choice A range of words, its end excluded.
  */
 
-/** Make a word of what the server sends. @returns {Word} */
+/** Make a word from the server's array. @returns {Word} */
 export const word = ([message, begin, text, sentence, stop]) => ({
   message,
   begin,
@@ -14,7 +14,7 @@ export const word = ([message, begin, text, sentence, stop]) => ({
   stop,
 });
 
-/** Choose the words of a message between two places, at least the one at the first. */
+/** The words of a message between two offsets, at least the one at the first. */
 export function chosen(words, message, begin, end) {
   const inside = ({ message: of, begin: at, text }) =>
     of === message && at < Math.max(end, begin + 1) && at + text.length > begin;
@@ -25,14 +25,14 @@ export function chosen(words, message, begin, end) {
   return { first, stop };
 }
 
-/** Choose all of what the chosen words are part of. */
+/** Extend a choice to whole sentences or messages. */
 export function whole(words, { first, stop }, part) {
   while (first > 0 && words[first - 1][part] === words[first][part]) first--;
   while (stop < words.length && words[stop][part] === words[stop - 1][part]) stop++;
   return { first, stop };
 }
 
-/** The chosen words as a text, with blanks where there are some. */
+/** The chosen words as a text. */
 export function textOf(words, { first, stop }) {
   let text = "";
   for (let n = first; n < stop; n++) {

@@ -2,10 +2,10 @@ import { canPaint } from "./paint.js";
 import { fades, keepFades } from "./tab_memory.js";
 import { chosen, whole } from "./word_list.js";
 
-const SELECT_MS = 200; // that a selection is not changed
+const SELECT_MS = 200; // after the last change of a selection
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 };
 
-/** Let words be chosen by clicks, selections and keys, and the buttons do what they say. */
+/** Add the listeners: clicks, selections and keys choose words; buttons act on them. */
 export function listen(view) {
   const { chat } = view.text;
   listenToButtons(view);
@@ -13,7 +13,7 @@ export function listen(view) {
   chat.addEventListener("click", (event) => click(view, event));
   chat.addEventListener("pointermove", (event) => view.choice && view.point(at(view, event)));
   document.addEventListener("click", ({ target }) => {
-    if (view.again.going && target.closest("#chat-stop")) view.remember();
+    if (view.counterfactual.running && target.closest("#chat-stop")) view.remember();
   });
   let selecting;
   document.addEventListener("selectionchange", () => {
@@ -48,14 +48,14 @@ function listenToButtons(view) {
 /** The number of the word at the pointer, or -1. */
 function at({ text, words }, { clientX, clientY }) {
   const found = text.at(clientX, clientY);
-  return (found && chosen(words, found.message, found.place, found.place)?.first) ?? -1;
+  return (found && chosen(words, found.message, found.offset, found.offset)?.first) ?? -1;
 }
 
 function click(view, event) {
   if (event.target.closest("button, textarea, a") || !getSelection().isCollapsed) return;
   const n = at(view, event);
-  const again = n >= 0 && view.choice?.first === n && view.choice.stop === n + 1;
-  view.choose(n < 0 || again ? null : { first: n, stop: n + 1 });
+  const chosenAlready = n >= 0 && view.choice?.first === n && view.choice.stop === n + 1;
+  view.choose(n < 0 || chosenAlready ? null : { first: n, stop: n + 1 });
 }
 
 function select(view) {
@@ -84,7 +84,7 @@ function go(view, choice) {
 }
 
 function press(view, event) {
-  if (event.ctrlKey || event.altKey || event.metaKey) return; // the browser's own
+  if (event.ctrlKey || event.altKey || event.metaKey) return; // browser shortcuts
   if (event.key === "Escape") {
     if (!view.choice) return view.remember();
     view.close();

@@ -1,29 +1,29 @@
-/** Numbers and texts of a model in words, for the lines below and above the pictures. */
+/** Descriptions of numbers and texts, for the lines around the pictures. */
 import { percent, quoted, strong } from "../../../mlx_gateloop/watch/shared/plain.js";
 
 export const named = (piece, token) =>
-  `${piece?.special ? "a mark of the chat" : quoted(piece?.text ?? "")}, token ${token}`;
+  `${piece?.special ? "a special token" : quoted(piece?.text ?? "")}, token ${token}`;
 
-/** The channels and tokens of a pixel. */
+/** The channels and tokens that share a pixel. */
 export function sharedPixel({ row, bin } = { row: 1, bin: 1 }) {
   const counts = [row > 1 && `${row} channels`, bin > 1 && `${bin} tokens`].filter(Boolean);
   return counts.length ? `· means of ${counts.join(" and ")}` : "";
 }
 
 /**
- * The rest of every token in the state.
- * @typedef {{fading: (number | null)[], best: number[], channel: number[], full: (number | null)[]}} Row
- *     Of each token `Trace.retention`; of one layer the greatest product of |a| since, that
- *     channel, and Re(q Πa k). Null where queries and keys are no longer kept.
+ * The retention of every token.
+ * @typedef {{retention: (number | null)[], best: number[], channel: number[], full: (number | null)[]}} Row
+ *     `Trace.retention`; in one layer the greatest product of |a|, its channel, and Re(q Πa k).
+ *     Null where queries and keys are no longer stored.
  */
 
-/** The shares of the strongest token's. */
-export function strengths({ fading }) {
-  const most = fading.reduce((most, share) => Math.max(most, share ?? 0), 1e-30);
-  return fading.map((share) => share && share / most);
+/** Shares of the strongest token. */
+export function strengths({ retention }) {
+  const most = retention.reduce((most, share) => Math.max(most, share ?? 0), 1e-30);
+  return retention.map((share) => share && share / most);
 }
 
-/** The share of a token that is left in the state, in lines. */
+/** Lines about how much of a token remains in the state. */
 export function remembered(row, token, piece) {
   const { best, channel, full } = row;
   const name = named(piece, token);

@@ -37,7 +37,7 @@ def test_stop_ends_the_run_and_keeps_the_text(running):
     running.tab.locator("#chat-stop").click()
     assert 20 < running.finished() < 1024
     assert "stopped" in running.tab.locator("#chat-status").inner_text()
-    assert running.said("bot")[0]
+    assert running.messages("bot")[0]
 
 
 @pytest.mark.slow
@@ -85,14 +85,14 @@ def test_a_new_conversation_during_a_run_leaves_nothing_of_the_old_one(running):
     running.tab.locator("#clear").click()
     running.shows(0)
     choose(running, "b", "fixed transitions")
-    assert running.said() == running.said("bot") == []
+    assert running.messages() == running.messages("bot") == []
     assert running.view("run") is None
     assert running.view("pieces") == []
     assert running.tab.locator("#chat-status").inner_text().strip() == "ready"
     running.set_tokens(8)
     running.ask("anew")
     running.finished()
-    assert running.said() == ["anew"]
+    assert running.messages() == ["anew"]
     now, whole = running.read()
     assert now == whole
 
@@ -101,7 +101,7 @@ def test_a_saved_conversation_goes_on(page):
     page.ask("remember me")
     page.finished()
     page.save("kept for later")
-    answer = page.said("bot")
+    answer = page.messages("bot")
     page.set_tokens(1024)
     page.ask("something else")
     page.tab.wait_for_function(MID_RUN)
@@ -109,15 +109,15 @@ def test_a_saved_conversation_goes_on(page):
     page.shows(1)
     choose(page, "b", "fixed transitions")
     choose(page, "a", "data-controlled transitions")
-    assert page.said("bot") == answer
+    assert page.messages("bot") == answer
     assert page.view("run") is None
-    assert "begins with the next answer" in page.view("heatmaps.hint")
-    assert "begins with the next answer" in page.tab.locator("#chat-view .note").inner_text()
-    assert "begins with the next answer" in page.tab.locator("#chat-words .said").inner_text()
+    assert "starts with the next answer" in page.view("heatmaps.hint")
+    assert "starts with the next answer" in page.tab.locator("#chat-view .note").inner_text()
+    assert "starts with the next answer" in page.tab.locator("#chat-words .status").inner_text()
     page.set_tokens(8)
     page.ask("and now")
     page.finished()
-    assert page.said() == ["remember me", "and now"]
+    assert page.messages() == ["remember me", "and now"]
     now, whole = page.read()
     assert now == whole > page.tokens  # all is in the view
     page.open_saved()  # after a run
@@ -141,7 +141,7 @@ def test_a_saved_conversation_goes_on_in_another_session(page, new_page):
     other.settings()
     other.open_saved()
     other.shows(1)
-    assert other.said("bot") == page.said("bot")
+    assert other.messages("bot") == page.messages("bot")
     other.ask("and now")
     other.finished()
     now, whole = other.read()
@@ -153,17 +153,17 @@ def test_retry_and_undo_go_back(page):
     tokens, run = page.finished(), page.view("run")
     page.ask("two < three")
     page.finished()
-    first, last = page.said("bot")
+    first, last = page.messages("bot")
     before = page.view("run")
     page.tab.get_by_label("Retry").last.click()
     page.begun(before)
     page.finished()
-    assert page.said("bot")[0] == first
-    assert page.said("bot")[1] != last  # drawn anew
+    assert page.messages("bot")[0] == first
+    assert page.messages("bot")[1] != last  # drawn anew
     assert page.read()[0] == 1  # the state before the answer was kept
     page.tab.get_by_label("Undo").last.click()
     page.shows(1)
-    assert page.said("bot") == [first]
+    assert page.messages("bot") == [first]
     assert page.tab.locator("#chat-box textarea").input_value() == "two < three"
     page.tab.wait_for_function(
         "n => document.querySelector('#chat-view .gl').view.pieces.length === n", arg=tokens
@@ -186,7 +186,7 @@ def test_an_edited_message_is_sent_and_shown_as_it_was_typed(page):
     page.tab.get_by_label("Submit").first.click()
     page.begun(before)
     page.finished()
-    assert page.said() == [SPECIAL + "&amp;</b>"]  # what came later is gone
+    assert page.messages() == [SPECIAL + "&amp;</b>"]  # what came later is gone
     assert SPECIAL + "&amp;</b>" in "".join(piece["text"] for piece in page.view("pieces"))
 
 
@@ -198,14 +198,14 @@ def test_an_edit_that_changes_nothing_changes_nothing(page):
     page.tab.get_by_label("Submit").first.click()
     page.begun(before)
     page.finished()
-    assert page.said() == [SPECIAL]
+    assert page.messages() == [SPECIAL]
 
 
 def test_spaces_and_lines_are_shown_as_they_are(page):
     text = "  if x:\n      y\n\n    z  "
     page.ask(text)
     page.finished()
-    assert page.said() == [text]
+    assert page.messages() == [text]
 
 
 def test_another_model_goes_on_with_the_chat(page):
@@ -216,7 +216,7 @@ def test_another_model_goes_on_with_the_chat(page):
     page.finished()
     now, whole = page.read()
     assert now == whole > page.tokens  # its state is another, so it reads all
-    assert page.said() == ["for both", "go on"]
+    assert page.messages() == ["for both", "go on"]
 
 
 def send(page, text):

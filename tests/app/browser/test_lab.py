@@ -23,11 +23,11 @@ def lab(browser, server):
 
 def solved(tab):
     tab.wait_for_function(f"{LAB}?.solved && !{LAB}.asking")
-    return tab.evaluate(f"({{cells: {LAB}.cells, place: {LAB}.place, ...{LAB}.solved}})")
+    return tab.evaluate(f"({{cells: {LAB}.cells, position: {LAB}.position, ...{LAB}.solved}})")
 
 
 def digit(tab, place):
-    return tab.locator(f"#lab td[data-place='{place}'] button")
+    return tab.locator(f"#lab td[data-position='{place}'] button")
 
 
 def test_fixed_transitions_fail_after_a_long_span_and_the_others_do_not(lab):
@@ -46,7 +46,7 @@ def test_fixed_transitions_fail_after_a_long_span_and_the_others_do_not(lab):
     assert marks.count() == len(wrong)
     assert marks.first.get_attribute("data-mark") == "✗"
     assert marks.first.get_attribute("aria-label") == f"{fixed[wrong[0]]}, wrong"
-    assert "Fixed: 4, wrong" in lab.locator("#lab .said").inner_text()
+    assert "Fixed: 4, wrong" in lab.locator("#lab .status").inner_text()
 
 
 def test_a_click_makes_a_reset_and_another_gives_the_digit_back(lab):
@@ -56,15 +56,15 @@ def test_a_click_makes_a_reset_and_another_gives_the_digit_back(lab):
     assert changed["cells"][40] == 5
     assert changed["right"][40] == 0
     assert changed["answers"][0] == changed["right"]
-    assert digit(lab, 40).get_attribute("aria-label") == "place 41: reset"
-    assert lab.locator("#lab .said").inner_text().startswith("Place 41, a reset")
+    assert digit(lab, 40).get_attribute("aria-label") == "position 41: reset"
+    assert lab.locator("#lab .status").inner_text().startswith("Position 41, a reset")
     digit(lab, 40).click()
     assert solved(lab)["cells"] == before["cells"]
 
 
 def test_an_answer_is_looked_at_with_what_is_held_there(lab):
-    lab.locator("#lab td.answer[data-place='9']").first.click()
-    assert solved(lab)["place"] == 9
+    lab.locator("#lab td.answer[data-position='9']").first.click()
+    assert solved(lab)["position"] == 9
     held = "(model) => [...document.querySelectorAll('#lab td.held')].filter(e => "
     held += "e.closest('table').rows[2 + 2 * model] === e.parentElement)"
     strengths = [
@@ -75,28 +75,28 @@ def test_an_answer_is_looked_at_with_what_is_held_there(lab):
         assert max(row[:10]) == 1
         assert not any(row[10:])
     assert max(strengths[0][:5]) < 0.8 * max(strengths[1][:5])  # from before the reset at 5
-    said = lab.locator("#lab .said").inner_text()
+    said = lab.locator("#lab .status").inner_text()
     assert "4 since the reset" in said
     assert "in data-controlled" in said
 
 
 def test_the_keyboard_moves_writes_and_changes_the_length(lab):
-    lab.locator("#lab td.answer[data-place='9']").first.click()
+    lab.locator("#lab td.answer[data-position='9']").first.click()
     before = solved(lab)["cells"]
     for key in ("ArrowRight", "3", "r", "Insert", "ArrowLeft", "Delete"):
         lab.keyboard.press(key)
     shown = solved(lab)
     # 10: written, then 11 was made a reset, a 0 inserted after it and 10 deleted
     assert shown["cells"] == [*before[:10], 5, 0, *before[12:]]
-    assert shown["place"] == 10
-    assert lab.evaluate("document.activeElement.ariaLabel") == "place 11: reset"
+    assert shown["position"] == 10
+    assert lab.evaluate("document.activeElement.ariaLabel") == "position 11: reset"
     assert lab.locator("#lab td button[tabindex='0']").count() == 1
     lab.keyboard.press("Home")
-    assert solved(lab)["place"] == 0
+    assert solved(lab)["position"] == 0
     alone = f"since the start: {before[0]}, modulo 5 that is {before[0]}."
-    assert alone in lab.locator("#lab .said").inner_text()
+    assert alone in lab.locator("#lab .status").inner_text()
     lab.keyboard.press("End")
-    assert solved(lab)["place"] == 47
+    assert solved(lab)["position"] == 47
 
 
 def test_examples_and_keys_for_fingers(lab):
@@ -116,7 +116,7 @@ def test_the_server_says_in_one_line_what_it_cannot_read(lab):
     )
     assert all(answer["error"].startswith("cells: expected ") for answer in answers)
     lab.evaluate(f"{LAB}.show(['<img src=x onerror=alert(1)>'])")
-    lab.wait_for_function("document.querySelector('#lab .said').textContent.startsWith('cells:')")
+    lab.wait_for_function("document.querySelector('#lab .status').textContent.startsWith('cells:')")
     assert lab.locator("#lab img").count() == 0
     lab.evaluate(f"{LAB}.show([1, 5, 2])")
     assert solved(lab)["right"] == [1, 0, 2]

@@ -68,7 +68,7 @@ def test_every_column_of_a_hybrid_is_the_recorders(falcon, recorder):
     tokens = falcon.finished()
     expected, answer, read = recorder("what does a state remember")
     visible = answer.replace("\r", " ").strip("\n")  # a browser shows a carriage return as a space
-    assert falcon.said("bot") == [visible]
+    assert falcon.messages("bot") == [visible]
     assert tokens == read
     for layer in range(2):
         shown = codes(falcon, layer).astype(int)
@@ -79,7 +79,7 @@ def test_every_column_of_a_hybrid_is_the_recorders(falcon, recorder):
 def test_attention_layers_of_a_hybrid_are_labelled(falcon):
     falcon.ask("labels")
     falcon.finished()
-    reason = "not watched: attention keeps tokens as they are: no decay to see"
+    reason = "not watched: attention keeps tokens unchanged, without a decay"
     assert falcon.tab.evaluate(OPTIONS) == [
         ["0", "1: layers.0.mamba · state space", False],
         ["-1", f"layers.0.self_attn · {reason}", True],
@@ -101,7 +101,7 @@ def test_a_hybrid_chats_is_undone_edited_saved_and_opened(falcon):
     now, whole = falcon.read()
     assert now < first < whole  # the first message was not read again
     assert (codes(falcon, 1)[:first] == before).all()
-    said = falcon.said("bot")
+    said = falcon.messages("bot")
     falcon.tab.get_by_label("Undo").last.click()
     falcon.shows(1)
     falcon.tab.wait_for_function(
@@ -110,7 +110,7 @@ def test_a_hybrid_chats_is_undone_edited_saved_and_opened(falcon):
     assert (codes(falcon, 1) == before).all()
     falcon.ask("a second one")
     falcon.finished()
-    assert falcon.said("bot") == said  # from the same state
+    assert falcon.messages("bot") == said  # from the same state
     assert falcon.read()[0] == 1
     before = falcon.view("run")
     falcon.tab.get_by_label("Edit").last.click()
@@ -120,12 +120,12 @@ def test_a_hybrid_chats_is_undone_edited_saved_and_opened(falcon):
     falcon.finished()
     assert falcon.read()[0] < first
     falcon.save("a hybrid")
-    said = falcon.said("bot")
+    said = falcon.messages("bot")
     falcon.tab.locator("#clear").click()
     falcon.shows(0)
     falcon.open_saved()
     falcon.shows(2)
-    assert falcon.said("bot") == said
+    assert falcon.messages("bot") == said
     falcon.ask("go on")
     falcon.finished()
     now, whole = falcon.read()
@@ -143,9 +143,9 @@ def test_attention_alone_answers_and_says_that_there_is_nothing_to_see(seeded):
         "document.querySelector('#chat [data-testid=bot]')?.textContent.trim()"
     )
     page.settled()
-    assert page.said("bot")[0]
-    hint = "Nothing to see, the layers are not watched: attention keeps tokens as they are"
+    assert page.messages("bot")[0]
+    hint = "Nothing to show: the layers are not watched: attention keeps tokens unchanged"
     assert hint in page.view("heatmaps.hint")
     assert hint in page.tab.locator("#chat-view .note").inner_text()
-    assert hint in page.tab.locator("#chat-words .said").inner_text()
+    assert hint in page.tab.locator("#chat-words .status").inner_text()
     assert page.tab.evaluate(OPTIONS) == [["0", "1", False]]  # and not those of another model

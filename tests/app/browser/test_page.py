@@ -74,7 +74,7 @@ def seen(url, run):
     with urllib.request.urlopen(f"{url}config") as answer:
         components = json.load(answer)["components"]
     view = next(c["id"] for c in components if c["props"].get("elem_id") == "chat-view")
-    question = {"component_id": view, "fn_name": "news_since", "session_hash": "x"}
+    question = {"component_id": view, "fn_name": "updates_since", "session_hash": "x"}
     request = urllib.request.Request(
         f"{url}gradio_api/component_server",
         json.dumps({**question, "data": [run, 0, 0, 0]}).encode(),
@@ -144,10 +144,10 @@ def test_a_reload_keeps_chat_view_settings_and_theme(page, new_page):
     page.tab.locator("#words-fade input").uncheck()
     page.ask("before the reload")
     tokens = page.finished()
-    answer, run = page.said("bot"), page.view("run")
+    answer, run = page.messages("bot"), page.view("run")
     page.reopen()
     page.shows(1)
-    assert page.said("bot") == answer
+    assert page.messages("bot") == answer
     assert page.finished() == tokens
     assert page.view("run") == run
     assert page.tab.evaluate(DARK)
@@ -157,9 +157,9 @@ def test_a_reload_keeps_chat_view_settings_and_theme(page, new_page):
     page.finished()
     now, whole = page.read()
     assert now < 60 < tokens < whole
-    assert page.said("bot")[0] == answer[0]
+    assert page.messages("bot")[0] == answer[0]
     other = new_page(context=page.tab.context)  # nobody's chat is shown to another tab
-    assert other.said() == []
+    assert other.messages() == []
     assert other.tab.locator("#system textarea").input_value() == ""
     assert other.tab.evaluate(DARK)
     page.tab.locator("#clear").click()
@@ -168,7 +168,7 @@ def test_a_reload_keeps_chat_view_settings_and_theme(page, new_page):
     page.set_tokens(8)
     page.ask("anew")
     page.finished()
-    assert page.said() == ["anew"]
+    assert page.messages() == ["anew"]
 
 
 def test_a_reload_within_an_answer_keeps_what_was_written(page):
@@ -181,7 +181,7 @@ def test_a_reload_within_an_answer_keeps_what_was_written(page):
     page.shows(1)
     assert page.finished() < 1024
     assert page.view("run") == run
-    assert page.said("bot")[0]
+    assert page.messages("bot")[0]
 
 
 def test_a_link_s_preview_names_the_project(server):

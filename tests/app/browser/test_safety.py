@@ -60,7 +60,7 @@ def test_uploads_and_large_requests_are_refused(server):
     assert upload.status == 403
     connection = http.client.HTTPConnection(server.url.split("/")[2], timeout=120)
     connection.putrequest("POST", "/gradio_api/queue/join")
-    connection.putheader("Content-Length", str(middleware.MOST_BYTES + 1))
+    connection.putheader("Content-Length", str(middleware.MAX_BYTES + 1))
     connection.endheaders()  # the answer comes before the body
     assert connection.getresponse().status == 413
     connection.close()
@@ -93,7 +93,7 @@ def test_a_mark_of_direction_turns_nothing_that_follows(page):
     for index in (turned, turned + 1):
         spans.nth(index).dispatch_event("click")
         page.tab.wait_for_function(
-            f"document.querySelector('#chat-view .gl').view.row?.fading.length === {index + 1}"
+            f"document.querySelector('#chat-view .gl').view.row?.retention.length === {index + 1}"
         )
         assert "\u202e" not in page.tab.locator("#chat-view .memory").inner_text()
 

@@ -103,9 +103,9 @@ def test_the_forgotten_word_and_the_fixed_model_are_the_recorded_ones(tour):
     go_to(tour, 6)
     original, other = RECORDED["answers"]
     texts = ["".join(text for text, _ in side) for side in (original, other)]
-    assert tour.locator(".said").all_inner_texts() == texts
+    assert tour.locator(".reply").all_inner_texts() == texts
     for tag, side in (("del", original), ("ins", other)):
-        marked = tour.locator(f".said {tag}").all_inner_texts()
+        marked = tour.locator(f".reply {tag}").all_inner_texts()
         assert marked == [text for text, same in side if not same]
     go_to(tour, 7)
     lab = RECORDED["lab"]

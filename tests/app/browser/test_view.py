@@ -60,7 +60,7 @@ def test_an_answer_brings_its_columns_and_words(page):
     page.tab.on("request", lambda request: asked.append(request.post_data or ""))
     page.ask("the second")
     tokens = page.finished()
-    assert not any("news_since" in data for data in asked)  # not even of the first message
+    assert not any("updates_since" in data for data in asked)  # not even of the first message
     assert page.view("recording.words.length") > 4
     shown = page.tab.locator("#chat-view .text").evaluate("e => e.textContent")
     assert "the first message" in shown
@@ -155,4 +155,4 @@ def test_the_text_is_complete_when_a_run_ends_within_a_character(page, arrays):
     assert [piece["text"] for piece in page.view("pieces")] == texts
     shown = page.tab.locator("#chat-view .text").evaluate("e => e.textContent")
     assert shown == "".join(texts)
-    assert page.said("bot") == ["\ufffd" * 5]
+    assert page.messages("bot") == ["\ufffd" * 5]

@@ -20,7 +20,7 @@ def test_a_click_draws_what_is_remembered_and_the_likeliest_tokens(page):
     token.click()
     page.tab.wait_for_function("document.querySelector('#chat-view .gl').view.row")
     row = page.view("row")
-    assert {len(row[name]) for name in ("fading", "best", "channel", "full")} == {last + 1}
+    assert {len(row[name]) for name in ("retention", "best", "channel", "full")} == {last + 1}
     assert row["best"][-1] == 1
     assert row["best"] == sorted(row["best"])
     chances = [chance for _, chance in row["candidates"]]
@@ -31,7 +31,7 @@ def test_a_click_draws_what_is_remembered_and_the_likeliest_tokens(page):
     assert float(page.tab.locator("#chat-view .moment").input_value()) == last
     token.press("ArrowLeft")
     page.tab.wait_for_function(
-        f"document.querySelector('#chat-view .gl').view.row?.fading.length === {last}"
+        f"document.querySelector('#chat-view .gl').view.row?.retention.length === {last}"
     )
 
 
@@ -58,7 +58,7 @@ def test_a_word_says_what_is_left_in_the_state_and_in_its_best_channel(page, arr
 
 def share(row, token):
     """The strength of a token beside the strongest."""
-    return row["fading"][token] / max(row["fading"])
+    return row["retention"][token] / max(row["retention"])
 
 
 def test_a_name_that_is_copied_is_among_the_strongest(page):
@@ -94,7 +94,7 @@ def test_a_scrubber_moves_through_time_and_plays(page):
     assert moment.input_value() == str(tokens - 1)
     assert later.count() == 0
     moment.fill("20")
-    page.tab.wait_for_function(f"{view()}.row?.fading.length === 21")
+    page.tab.wait_for_function(f"{view()}.row?.retention.length === 21")
     assert page.tab.locator("#chat-view .selected").get_attribute("data-token") == "20"
     assert later.count() == tokens - 21
     assert "token 20" in page.tab.locator("#chat-view .now").inner_text()

@@ -64,7 +64,7 @@ def test_hover_tells_what_the_arrays_hold(page, arrays):
         assert f", token {token}\nchannel {channel}: keeps " in tip
         magnitude, life, phase = (
             float(re.search(pattern, tip)[1].replace(",", ""))
-            for pattern in (r"keeps (\S+)%", r"left after (\S+) such", r"turned by (\S+)°")
+            for pattern in (r"keeps (\S+)%", r"remains after (\S+) such", r"turned by (\S+)°")
         )
         exact = held["magnitude"][0, token, channel]
         assert magnitude == pytest.approx(100 * exact, abs=3)  # of a code of 8 bits

@@ -33,7 +33,7 @@ def words_of(message):
 
 
 def said(page):
-    return page.tab.locator("#chat-words .said").inner_text()
+    return page.tab.locator("#chat-words .status").inner_text()
 
 
 def settled(page):
@@ -69,7 +69,7 @@ def test_words_fade_while_they_stream(page):
     assert "<|im_" not in text
     page.tab.locator("#chat-stop").click()
     settled(page)
-    shown = [*page.said(), *page.said("bot")]
+    shown = [*page.messages(), *page.messages("bot")]
     for number, message in enumerate(shown):  # every word is in its place, and none is left out
         words = page.tab.evaluate(
             f"number => {{ const {{ words, text }} = {WORDS};"
@@ -86,7 +86,7 @@ def test_words_fade_while_they_stream(page):
     assert painted(page, "fade")
     click_word(page, 0, "first")
     page.tab.locator("#words-forget").click()
-    until(page, f"{WORDS}.again.going")
+    until(page, f"{WORDS}.counterfactual.running")
     page.tab.locator("#chat-stop").click()
     assert not page.tab.locator("#words-result").is_visible()
     assert painted(page, "forgotten") == {}
@@ -100,13 +100,13 @@ def test_what_was_not_recorded_is_dotted(page):
     page.tab.locator("#chat-box textarea").press("Enter")
     until(page, "/done/.test(document.querySelector('#chat-status').innerText)")
     until(page, "CSS.highlights.has('gw-fade-unknown')")
-    assert painted(page, "fade")["unknown"] == [*page.said(), *page.said("bot")]
+    assert painted(page, "fade")["unknown"] == [*page.messages(), *page.messages("bot")]
     live.check()
     page.settings()
     page.ask("another")
     settled(page)
     unknown = painted(page, "fade")["unknown"]
-    assert unknown == [page.said()[0], page.said("bot")[0]]
+    assert unknown == [page.messages()[0], page.messages("bot")[0]]
     assert page.tab.locator("#words-fade + .scale .unknown").is_visible()
     assert "not recorded" in page.view("find('count').textContent")
 
@@ -118,7 +118,7 @@ def test_a_word_is_chosen_by_a_click_a_selection_and_keys(page):
     click_word(page, 0, "two")
     until(page, "CSS.highlights.has('gw-fade-later')")  # the answer was not read yet
     assert painted(page, "chosen") == {"0": ["two"]}
-    assert said(page) == "How strong each word was when “two” was read."
+    assert said(page) == "Shading: the strength of each word when “two” was read."
     inside = "document.documentElement.scrollWidth <= innerWidth"
     assert page.tab.evaluate(inside)  # a phone shows all of the bar
     page.tab.set_viewport_size({"width": 1280, "height": 900})
@@ -150,7 +150,7 @@ def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(pag
     page.choose("demo")
     page.ask("What does `str.split` do?")
     settled(page)
-    before = page.said("bot")
+    before = page.messages("bot")
     assert before[0].startswith("`str.split(")
     click_word(page, 1, "split")
     assert page.tab.locator("#words-forget").is_disabled()  # of the answer itself
@@ -180,14 +180,14 @@ def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(pag
     page.tab.locator("#words-undo").click()
     assert not result.is_visible()
     assert painted(page, "forgotten") == {}
-    assert (page.said(), page.said("bot")) == (["What does `str.split` do?"], before)
+    assert (page.messages(), page.messages("bot")) == (["What does `str.split` do?"], before)
 
 
 def test_hostile_words_are_shown_harmlessly(page):
     page.set_tokens(12)
     page.ask(HOSTILE)
     settled(page)
-    assert page.said() == [HOSTILE]
+    assert page.messages() == [HOSTILE]
     click_word(page, 0, "right")
     page.tab.locator("#words-bar .message").click()
     name = page.tab.locator("#words-bar .chosen").inner_text()
@@ -196,7 +196,7 @@ def test_hostile_words_are_shown_harmlessly(page):
     page.tab.locator("#words-forget").click()
     until(page, "document.querySelector('#words-result .note').textContent.includes('seed')")
     assert page.tab.locator("#chat-words img, #chat img").count() == 0
-    text = "".join(page.said("bot").pop().split())
+    text = "".join(page.messages("bot").pop().split())
     shown = page.tab.locator("#words-result .original").evaluate("element => element.textContent")
     assert len(shown) >= len(text)  # control characters as codes
 
@@ -211,7 +211,7 @@ def test_a_model_whose_steps_cannot_be_left_out_says_so(page):
         page.tab.locator(button).click()
         until(
             page,
-            "document.querySelector('#chat-words .said').textContent.startsWith('model: layer')",
+            "document.querySelector('#chat-words .status').textContent.startsWith('model: layer')",
         )
         assert "no step can be left out exactly" in said(page)
         page.tab.locator("#words-bar .message").click()

@@ -17,33 +17,33 @@ MODEL = "tiny"
 def save(chat, path, messages=None, **options):
     messages = chat.messages if messages is None else messages
     engine = chat.engine
-    file.save(path, "c", MODEL, messages, engine.models, engine.states, **options)
+    file.save(path, "c", MODEL, messages, engine.models, engine.prefix_cache, **options)
 
 
 def load(engine, path):
-    return file.load(path, engine.models, engine.states)
+    return file.load(path, engine.models, engine.prefix_cache)
 
 
 def test_a_file_has_all_messages_whatever_states_are_kept(chat, make_engine, tmp_path, make_chat):
     for seed in range(3):
         chat.say("hello", seed)
-    cached, states = chat.boundaries(), chat.engine.states
+    cached, states = chat.prefix_states(), chat.engine.prefix_cache
     states.forget("c")
-    for boundary in cached[:4]:  # the last ones were evicted
-        states.put("c", chat.engine.models.fingerprint(MODEL), boundary)
+    for prefix in cached[:4]:  # the last ones were evicted
+        states.put("c", chat.engine.models.fingerprint(MODEL), prefix)
     changed = [{"role": "system", "content": "be brief"}, *chat.messages]  # nothing of it is kept
     for name, messages, count in (("end", chat.messages, 4), ("system", changed, 0)):
         save(chat, tmp_path / name, messages)
-        header, boundaries = file.read(tmp_path / name)
-        assert [b.messages for b in boundaries] == [b.messages for b in cached[:count]]
-        assert header.text == (boundaries[-1].text if count else "")
+        header, prefix_states = file.read(tmp_path / name)
+        assert [b.messages for b in prefix_states] == [b.messages for b in cached[:count]]
+        assert header.text == (prefix_states[-1].text if count else "")
         other = make_engine()
         id, _, loaded = load(other, tmp_path / name)
         assert loaded == messages
         there = make_chat(other, id)
         there.messages = list(messages)
         stats = there.say("go on", seed=5, record=False).stats
-        known = len(boundaries[-1].ids) if count else 0
+        known = len(prefix_states[-1].ids) if count else 0
         assert stats.prompt_tokens - stats.prompt_tokens_read == known
 
 
@@ -63,7 +63,7 @@ def test_where_a_file_cannot_be_written_nothing_is_left(chat, tmp_path, monkeypa
 
     assert "cannot be written: No such file or directory" in refusal(tmp_path / "no" / "chat")
     assert "cannot be written: Not a directory" in refusal(old / "chat")
-    assert "needs 0.0 MB, 0.0 MB are left" in refusal(old, most_bytes=1000)
+    assert "needs 0.0 MB, 0.0 MB are left" in refusal(old, max_bytes=1000)
 
     def full(*arguments):
         raise OSError(28, "No space left on device")
@@ -77,7 +77,7 @@ def test_where_a_file_cannot_be_written_nothing_is_left(chat, tmp_path, monkeypa
 
 
 def test_half_a_character_is_not_saved(chat, tmp_path):
-    with pytest.raises(InputError, match="half of a character"):
+    with pytest.raises(InputError, match="lone surrogate"):
         save(chat, tmp_path / "chat", [{"role": "user", "content": "a\ud83d"}])
 
 
@@ -88,7 +88,7 @@ def test_a_file_of_another_model_is_refused(chat, engine, finished, tmp_path, mo
     save(chat, tmp_path / "chat")
     shutil.copy(folder / "fixed" / "model.safetensors", folder / "tiny" / "model.safetensors")
     engine.models = type(engine.models)([folder])
-    with pytest.raises(InputError, match="the model 'tiny' has changed since"):
+    with pytest.raises(InputError, match="the model 'tiny' has changed"):
         load(engine, tmp_path / "chat")
 
 
@@ -107,8 +107,8 @@ MARK = {"messages": 1, "characters": 5, "tokens": 5, "unread": 1}
         ({"marks": [MARK] * 402}, {}, "not a conversation: marks: List should have at most"),
         ({"more": 1}, {}, "not a conversation: more"),
         ({"marks": []}, {}, "damaged: states.0"),
-        ({"marks": [MARK | {"tokens": 999}] * 2}, {}, "damaged: a mark past the end"),
-        ({"marks": [MARK | {"messages": 3}] * 2}, {}, "damaged: a mark past the end"),
+        ({"marks": [MARK | {"tokens": 999}] * 2}, {}, "damaged: a position past the end"),
+        ({"marks": [MARK | {"messages": 3}] * 2}, {}, "damaged: a position past the end"),
         ({"marks": [MARK | {"unread": 0}] * 2}, {}, "damaged: a prompt's last token"),
         ({"marks": [MARK | {"tokens": 0}] * 2}, {}, "not a conversation: marks.0.tokens"),
         ({"model": "../x"}, {}, "model: there is no '../x'"),
@@ -116,7 +116,7 @@ MARK = {"messages": 1, "characters": 5, "tokens": 5, "unread": 1}
         ({}, {"ids": np.array([10**6] * 60)}, "damaged: token ids"),
         ({}, {"states.0": STATE * np.nan}, "damaged: states.0 is not finite"),
         ({}, {"states.0": STATE[:1]}, "damaged: states.0"),
-        ({}, {"states.0": STATE[..., :8]}, "damaged: its states are not of 'tiny'"),
+        ({}, {"states.0": STATE[..., :8]}, "damaged: its states do not fit 'tiny'"),
         ({}, {"states.0": STATE.astype(np.float64)}, "damaged: states.0"),
         ({}, {"other": STATE}, "damaged: unknown arrays"),
     ],
@@ -135,7 +135,7 @@ def test_damaged_and_forged_files_are_refused_in_one_line(chat, tmp_path, header
     assert "\n" not in str(error.value)
     assert str(tmp_path) not in str(error.value)
     save_file(arrays | {"ids": arrays["ids"] + 1}, path, {"conversation": text} | sums)
-    with pytest.raises(InputError, match=r"^chat: (damaged: its checksum|not a conversation)"):
+    with pytest.raises(InputError, match=r"^chat: (damaged: wrong checksum|not a conversation)"):
         load(chat.engine, path)
 
 

@@ -19,7 +19,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def saved(folder, engine):
-    return ConversationFolder(folder, engine.models, engine.states)
+    return ConversationFolder(folder, engine.models, engine.prefix_cache)
 
 
 def refused(work, *arguments):
@@ -48,7 +48,7 @@ def test_a_name_that_is_taken_is_not_written_over(saved, folder):
     saved.save("mine", "c", "tiny", CHAT)
     before = (folder / "mine.safetensors").read_bytes()
     assert refused(saved.save, "mine", "c", "tiny", CHAT[:1]) == (
-        "mine is there already; choose another name."
+        "mine already exists; choose another name."
     )
     assert (folder / "mine.safetensors").read_bytes() == before
 
@@ -75,23 +75,23 @@ def test_of_many_that_take_a_name_at_once_one_gets_it(saved):
     "name", ["", "../x", "a/b", "/etc/x", ".hidden", "a\n", "a\0b", "x" * 61, None, 5, ["a"]]
 )
 def test_a_name_is_no_path(saved, folder, name):
-    assert "A name has letters" in refused(saved.save, name, "c", "tiny", CHAT)
+    assert "A name has at most" in refused(saved.save, name, "c", "tiny", CHAT)
     assert not folder.exists()
     assert "Choose a saved conversation" in refused(saved.open, name)
 
 
 def test_files_and_bytes_are_limited(engine, folder):
-    few = ConversationFolder(folder, engine.models, engine.states, most=2)
+    few = ConversationFolder(folder, engine.models, engine.prefix_cache, max_files=2)
     few.save("a", "c", "tiny", CHAT)
     few.save("b", "c", "tiny", CHAT)
     assert refused(few.save, "c", "c", "tiny", CHAT) == (
-        f"2 conversations are saved; delete some of the folder {folder.name}"
+        f"2 conversations are saved; delete some in the folder {folder.name}"
     )
     size = (folder / "a.safetensors").stat().st_size
-    small = ConversationFolder(folder, engine.models, engine.states, most_bytes=3 * size)
+    small = ConversationFolder(folder, engine.models, engine.prefix_cache, max_bytes=3 * size)
     small.save("c", "c", "tiny", CHAT)
     assert "delete saved conversations" in refused(small.save, "d", "c", "tiny", CHAT)
-    none = ConversationFolder(folder, engine.models, engine.states, most_bytes=size)
+    none = ConversationFolder(folder, engine.models, engine.prefix_cache, max_bytes=size)
     assert ", 0.0 MB are left" in refused(none.save, "d", "c", "tiny", CHAT)
     assert sorted(none.names()) == ["a", "b", "c"]
     assert len(list(folder.iterdir())) == 3
@@ -112,14 +112,14 @@ def test_links_do_not_lead_out_of_the_folder(saved, folder, tmp_path):
     assert sorted(saved.names()) == ["inside", "within"]
     for name in ("out", "dangling", "itself", "folder"):
         assert "Choose a saved conversation" in refused(saved.open, name)
-        assert "is there already" in refused(saved.save, name, "c", "tiny", CHAT)
+        assert "already exists" in refused(saved.save, name, "c", "tiny", CHAT)
     assert not (tmp_path / "new.safetensors").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(engine, tmp_path):
     file = tmp_path / "file"
     file.touch()
-    saved = ConversationFolder(file, engine.models, engine.states)
+    saved = ConversationFolder(file, engine.models, engine.prefix_cache)
     assert saved.names() == []
     assert "file: cannot be written: " in refused(saved.save, "x", "c", "tiny", CHAT)
 

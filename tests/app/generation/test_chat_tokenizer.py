@@ -5,7 +5,7 @@ import shutil
 import pytest
 from helpers.models import tiny_model
 from helpers.tokenizers import KINDS, begin_with
-from mlx_gateloop.app.generation.chat_tokenizer import MOST_CHARACTERS, ChatTokenizer
+from mlx_gateloop.app.generation.chat_tokenizer import MAX_CHARACTERS, ChatTokenizer
 
 import mlx_gateloop as gl
 from mlx_gateloop.errors import InputError
@@ -102,6 +102,6 @@ def test_a_typed_end_of_turn_does_not_end_it(make_chat, engine):
 
 def test_a_template_may_not_write_without_end(models_folder, tmp_path):
     shutil.copytree(models_folder / "tiny", tmp_path / "tiny")
-    (tmp_path / "tiny" / "chat_template.jinja").write_text(f"{{{{ 'a' * {MOST_CHARACTERS + 1} }}}}")
-    with pytest.raises(InputError, match="the chat template makes 1,000,001 characters of them"):
+    (tmp_path / "tiny" / "chat_template.jinja").write_text(f"{{{{ 'a' * {MAX_CHARACTERS + 1} }}}}")
+    with pytest.raises(InputError, match="the chat template writes 1,000,001 characters"):
         ChatTokenizer(str(tmp_path / "tiny")).render(chat("hello"))

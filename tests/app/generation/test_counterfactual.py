@@ -5,7 +5,11 @@ import numpy as np
 import pytest
 from helpers.recurrent import save_recurrent_model
 from mlx_gateloop.app.generation import counterfactual
-from mlx_gateloop.app.generation.counterfactual import Again, answer_again, ask_dependence
+from mlx_gateloop.app.generation.counterfactual import (
+    CounterfactualRequest,
+    answer_without,
+    ask_dependence,
+)
 from mlx_gateloop.app.generation.engine import Engine
 from mlx_gateloop.app.generation.models import Models
 from mlx_gateloop.app.generation.sampler import Sampler
@@ -49,7 +53,7 @@ def test_the_same_seed_gives_the_same_answer(engine, finished):
     """Nobody gave a seed: the run has the one that was used."""
     run = finished(engine.submit("demo", LONGER, Sampling(1.5), 12, conversation="c"))
     settings = run.sampling, run.max_tokens
-    again = Again("", *settings, False, None, original=run, left_out=())
+    again = CounterfactualRequest("", *settings, False, None, original=run, left_out=())
     assert finished(engine.enqueue(run.model, again)).text == run.text
 
 
@@ -62,8 +66,8 @@ def test_blanks_between_words_that_are_left_out_are_left_out(engine, finished):
     ]
     run = finished(engine.submit("demo", history, Sampling(0), 2))
     words = [word for word in words_of(run) if word.message < 3]
-    finished(answer_again(engine, run, words))
-    tokens = set(run.forgotten[0].left_out)
+    finished(answer_without(engine, run, words))
+    tokens = set(run.counterfactuals[0].left_out)
     assert "".join(run.pieces[token].text for token in sorted(tokens)) == "".join(
         message["content"] for message in history
     )
@@ -71,9 +75,9 @@ def test_blanks_between_words_that_are_left_out_are_left_out(engine, finished):
 
 def test_an_answer_without_words_is_the_one_of_a_cache_without_them(engine, finished, run):
     left_out = [word for word in words_of(run) if word.text == "split"][:1]
-    again = finished(answer_again(engine, run, left_out))
+    again = finished(answer_without(engine, run, left_out))
     places = [t for word in left_out for t in range(word.first, word.stop)]
-    assert run.forgotten == [
+    assert run.counterfactuals == [
         gl.watch.Counterfactual(places, [piece.text for piece in answer_of(again)])
     ]
     model, _ = gl.load(EMBEDDED / "demo")
@@ -131,30 +135,30 @@ def test_longer_texts_are_left_out_in_larger_parts(engine, finished, monkeypatch
         assert len(work.losses) == len(units)
         assert np.isfinite(work.losses).all()
         cost = sum(words[last].stop - words[unit[0]].first for unit in units)
-        monkeypatch.setattr(counterfactual, "MOST_READ", cost - 1)
-    with pytest.raises(InputError, match="words: too long a text before this one"):
+        monkeypatch.setattr(counterfactual, "MAX_READ", cost - 1)
+    with pytest.raises(InputError, match="words: the text before this one is too long"):
         ask_dependence(engine, run, words, last)
 
 
 def test_a_word_that_takes_too_long_is_refused(engine, until, run, monkeypatch):
-    monkeypatch.setattr(counterfactual, "MOST_SECONDS", 0)
+    monkeypatch.setattr(counterfactual, "MAX_SECONDS", 0)
     job, *_ = ask_dependence(engine, run, words_of(run), 3)
     until(job)
-    assert job.error.startswith("words: this model takes more than 0 seconds")
+    assert job.error.startswith("words: this model needs more than 0 seconds")
 
 
 def test_an_answer_given_again_twice_is_kept_once(engine, finished, run):
     first, second = words_of(run)[:2]
     for left_out in (first, second, first):
-        finished(answer_again(engine, run, [left_out]))
-    assert [each.left_out[0] for each in run.forgotten] == [first.first, second.first]
+        finished(answer_without(engine, run, [left_out]))
+    assert [each.left_out[0] for each in run.counterfactuals] == [first.first, second.first]
 
 
 def test_words_that_cannot_be_left_out_are_refused(engine, run):
     words = words_of(run)
     for chosen in ([], words[-1:]):  # of the answer itself
         with pytest.raises(InputError, match="choose words before the last answer"):
-            answer_again(engine, run, chosen)
+            answer_without(engine, run, chosen)
     with pytest.raises(InputError, match="no word before this one"):
         ask_dependence(engine, run, words, 0)
 
@@ -164,15 +168,15 @@ def test_a_model_with_attention_is_refused_in_one_line(make_engine, make_chat, u
     engine = make_engine(tmp_path)
     run = make_chat(engine, "c", "falcon").say("one two three")
     words = words_of(run)
-    for job in (answer_again(engine, run, words[:1]), ask_dependence(engine, run, words, 2)[0]):
+    for job in (answer_without(engine, run, words[:1]), ask_dependence(engine, run, words, 2)[0]):
         until(job)
         assert job.error.startswith("model: layer 0 is not recurrent, so no step can be left out")
         assert "\n" not in job.error
-    assert run.forgotten == []
+    assert run.counterfactuals == []
 
 
 def test_a_stopped_answer_is_not_kept(engine, until, run):
-    job = answer_again(engine, run, words_of(run)[:1])
+    job = answer_without(engine, run, words_of(run)[:1])
     job.cancel()
     until(job)
-    assert run.forgotten == []
+    assert run.counterfactuals == []

@@ -211,7 +211,7 @@ while len(run.pieces) <= 50:
         ({"max_tokens": 1025}, "max_tokens: expected 1 to 1024, got 1025"),
         ({"max_tokens": 1.5}, "max_tokens: expected 1 to 1024, got 1.5"),
         ({"prompt": "x" * 16_001}, "text: 16,001 characters, at most 16,000 are allowed"),
-        ({"prompt": "a\ud83d"}, "text: holds half of a character"),
+        ({"prompt": "a\ud83d"}, "text: contains a lone surrogate"),
         ({"prompt": []}, "messages: expected a list of messages"),
         ({"prompt": ["x"]}, "messages: number 1: expected a role"),
         ({"prompt": [{"role": "tool", "content": ""}]}, "messages: number 1: expected a role"),
@@ -231,7 +231,7 @@ def test_too_many_tokens_are_refused(make_engine, until):
     engine = make_engine(input_tokens=10)
     run = ask(engine, "x" * 11)
     until(run)
-    assert run.error == "prompt: 11 new tokens, at most 10 can be read at once; send a shorter text"
+    assert run.error == "prompt: 11 new tokens, at most 10 allowed; send a shorter text"
     assert not run.pieces
 
 
@@ -252,4 +252,4 @@ def test_a_model_without_a_chat_template_completes(make_engine, finished, until,
     assert finished(ask(engine, "abc")).stats.tokens > 0
     run = ask(engine, HELLO)
     until(run)
-    assert run.error == "model: it has no chat template; use the Completion tab, or another model"
+    assert run.error == "model: it has no chat template; use the Completion tab or another model"

@@ -34,7 +34,7 @@ def test_answers_and_strengths_are_those_of_the_models():
 
 @pytest.mark.parametrize("cells", [[5], [0], [5] * 64, [5, *[4] * 15] * 4])
 def test_the_ends_of_what_may_be_asked(cells):
-    solved = lab.Lab(FOLDER).solve(lab.checked(cells))
+    solved = lab.Lab(FOLDER).solve(lab.check_cells(cells))
     assert len(solved["right"]) == len(solved["answers"][1]) == len(cells)
     assert solved["answers"][0] == solved["right"]
 
@@ -47,17 +47,17 @@ def test_the_ends_of_what_may_be_asked(cells):
         ([], "cells: expected a list of 1 to 64, got 0"),
         ([1] * 65, "cells: expected a list of 1 to 64, got 65"),
         ("</script>" * 999, "cells: expected a list of 1 to 64, got '</script>"),
-        ([0, 6], "cells: expected 0 to 4, or 5 for a reset at place 1, got 6"),
-        ([True], "cells: expected 0 to 4, or 5 for a reset at place 0, got True"),
-        ([-1], "cells: expected 0 to 4, or 5 for a reset at place 0, got -1"),
-        ([1.0], "cells: expected 0 to 4, or 5 for a reset at place 0, got 1.0"),
-        (["a\nb"], r"cells: expected 0 to 4, or 5 for a reset at place 0, got 'a\nb'"),
-        ([10**4000], "cells: expected 0 to 4, or 5 for a reset at place 0, got "),
+        ([0, 6], "cells: expected 0 to 4, or 5 for a reset at position 1, got 6"),
+        ([True], "cells: expected 0 to 4, or 5 for a reset at position 0, got True"),
+        ([-1], "cells: expected 0 to 4, or 5 for a reset at position 0, got -1"),
+        ([1.0], "cells: expected 0 to 4, or 5 for a reset at position 0, got 1.0"),
+        (["a\nb"], r"cells: expected 0 to 4, or 5 for a reset at position 0, got 'a\nb'"),
+        ([10**4000], "cells: expected 0 to 4, or 5 for a reset at position 0, got "),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(cells, message):
     with pytest.raises(InputError) as refused:
-        lab.checked(cells)
+        lab.check_cells(cells)
     line = str(refused.value)
     assert line.startswith(message)
     assert "\n" not in line
@@ -100,9 +100,9 @@ def test_a_question_that_fails_says_no_more_than_that(engine):
     def fail():
         raise OSError("/home/somebody/models")
 
-    with pytest.raises(InputError, match="something went wrong inside; the server's log says what"):
-        asyncio.run(engine.ask(fail))
-    assert asyncio.run(engine.ask(lambda: 7)) == 7
+    with pytest.raises(InputError, match="internal error; see the server's log"):
+        asyncio.run(engine.call(fail))
+    assert asyncio.run(engine.call(lambda: 7)) == 7
 
 
 def test_a_page_that_leaves_asks_no_more(make_engine):
@@ -115,7 +115,7 @@ def test_a_page_that_leaves_asks_no_more(make_engine):
                 yield
 
         engine._put(Job(Run(""), None, steps()))
-        asked = asyncio.create_task(engine.ask(lambda: held.append("asked")))
+        asked = asyncio.create_task(engine.call(lambda: held.append("asked")))
         await asyncio.sleep(0.05)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
@@ -123,5 +123,5 @@ def test_a_page_that_leaves_asks_no_more(make_engine):
         held.append("left")
 
     asyncio.run(leave())
-    assert asyncio.run(engine.ask(lambda: 7)) == 7
+    assert asyncio.run(engine.call(lambda: 7)) == 7
     assert held == ["left"]

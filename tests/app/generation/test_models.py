@@ -92,7 +92,7 @@ def test_no_file_of_a_model_leads_outside(folder, name):
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
     path.symlink_to(secret)
-    assert refusal(Models([folder]).load, "tiny") == f"tiny/{name}: leads out of the models folder"
+    assert refusal(Models([folder]).load, "tiny") == f"tiny/{name}: is outside the models folder"
 
 
 def test_links_within_the_folders_are_followed(folder):
@@ -157,7 +157,7 @@ def test_broken_models_are_named(folder):
     assert refusal(models.load, "tiny").startswith("tiny/config.json: not readable JSON: Exp")
     assert "no such folder" in refusal(Models, [folder / "missing"])
     (folder / "empty").mkdir()
-    assert "none, the models folders are empty" in refusal(Models([folder / "empty"]).info, "x")
+    assert "the models folders are empty" in refusal(Models([folder / "empty"]).info, "x")
 
 
 def test_the_hub_is_asked_only_where_that_is_allowed(folder, monkeypatch):
@@ -203,7 +203,7 @@ def test_no_network_is_one_line(folder, monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", refused)
     monkeypatch.setattr(socket, "getaddrinfo", refused)
     line = refusal(Models([folder], allow_hub=True).fetch, "owner/name")
-    assert line == "owner/name: cannot be fetched from the hub: no network"
+    assert line == "owner/name: cannot be downloaded from the hub: no network"
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -221,4 +221,4 @@ def test_a_model_that_draws_tokens_it_cannot_read_is_refused(folder):
     tokenizer = byte_tokenizer()
     args = gl.ModelArgs(vocab_size=300, num_outputs=400, hidden_size=8, num_hidden_layers=1)
     gl.save(gl.Model(args), tokenizer, folder / "tiny")
-    assert "tiny: draws tokens that it cannot read" in refusal(Models([folder]).load, "tiny")
+    assert "tiny: has more outputs than inputs" in refusal(Models([folder]).load, "tiny")

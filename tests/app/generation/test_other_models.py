@@ -12,7 +12,7 @@ from helpers.recurrent import save_recurrent_model
 from mlx_gateloop.app.api import _transitions
 from mlx_gateloop.app.conversations import file
 from mlx_gateloop.app.generation.caches import Caches
-from mlx_gateloop.app.generation.decoder import NO_WAY_BACK, TOO_LARGE
+from mlx_gateloop.app.generation.decoder import NOT_TRIMMABLE, TOO_LARGE
 from mlx_gateloop.app.generation.models import Models
 from safetensors.numpy import load_file, save_file
 
@@ -64,12 +64,12 @@ def whole(kept):
     return array
 
 
-def is_fresh(chat, boundary, tolerance=1e-4):
-    """Check that a boundary is what a fresh read of its tokens gives."""
-    expected, _ = fresh(chat, boundary.ids[: len(boundary.ids) - boundary.unread])
+def is_fresh(chat, prefix, tolerance=1e-4):
+    """Check that a prefix is what a fresh read of its tokens gives."""
+    expected, _ = fresh(chat, prefix.ids[: len(prefix.ids) - prefix.unread])
     caches = Caches(load_weights(chat.engine.models.roots[0] / chat.model))
-    caches.put_back(boundary)
-    for ours, theirs in zip(sum(caches.keep(), ()), sum(expected.keep(), ()), strict=True):
+    caches.restore(prefix)
+    for ours, theirs in zip(sum(caches.snapshot(), ()), sum(expected.snapshot(), ()), strict=True):
         assert whole(ours) == pytest.approx(whole(theirs), abs=tolerance)
 
 
@@ -81,10 +81,10 @@ def likely(logits):
 def test_every_boundary_is_what_a_fresh_read_of_the_whole_gives(other_chat, name):
     chat = other_chat(name)
     runs = [chat.say(text, seed) for seed, text in enumerate(["hello", "and then?"])]
-    found = chat.boundaries()
-    assert [len(boundary.messages) for boundary in found] == [1, 2, 3, 4]
-    for boundary in found:
-        is_fresh(chat, boundary, 0.05 if name == "falcon_h1" else 1e-4)  # bfloat16
+    found = chat.prefix_states()
+    assert [len(prefix.messages) for prefix in found] == [1, 2, 3, 4]
+    for prefix in found:
+        is_fresh(chat, prefix, 0.05 if name == "falcon_h1" else 1e-4)  # bfloat16
     first = next(piece for piece in runs[1].pieces[runs[1].begin :] if piece.kind == "answer")
     _, logits = fresh(chat, found[2].ids)
     assert [chance for _, chance in first.candidates] == pytest.approx(likely(logits), abs=0.01)
@@ -113,9 +113,11 @@ def test_retry_undo_edit_and_a_saved_chat_read_only_what_is_new(
     edited = chat.say("othertwo", seed=2)
     assert edited.stats.prompt_tokens_read == first.stats.prompt_tokens_read + len("other")
     engine = chat.engine
-    assert file.save(tmp_path / "chat", "c", name, chat.messages, engine.models, engine.states)
+    assert file.save(
+        tmp_path / "chat", "c", name, chat.messages, engine.models, engine.prefix_cache
+    )
     other = make_engine(folder)
-    id, model, messages = file.load(tmp_path / "chat", other.models, other.states)
+    id, model, messages = file.load(tmp_path / "chat", other.models, other.prefix_cache)
     assert (model, messages) == (name, chat.messages)
     there = make_chat(other, id, name)
     there.messages = messages
@@ -167,19 +169,19 @@ def test_the_end_of_a_turn_is_not_in_the_state(other_chat, name):
     runs = [chat.say("hello", seed, max_tokens=100) for seed in range(3)]
     run = next(run for run in runs if 0 < run.stats.tokens < 100)
     del chat.messages[2 * runs.index(run) + 4 :]
-    is_fresh(chat, chat.boundaries()[-1])
+    is_fresh(chat, chat.prefix_states()[-1])
     assert run.trace.tokens == (0 if name == "llama" else len(run.pieces))
 
 
 def test_a_full_attention_window_is_said_and_what_follows_is_read_again(other_chat):
     chat = other_chat("recurrent_gemma")
     short = chat.say("a", max_tokens=5)
-    assert (short.stats.note, len(chat.boundaries())) == ("", 2)
+    assert (short.stats.note, len(chat.prefix_states())) == ("", 2)
     kept = short.stats.prompt_tokens + short.stats.tokens
     long = chat.say("x" * WINDOW)
     assert long.stats.prompt_tokens > WINDOW
-    assert long.stats.note == NO_WAY_BACK
-    assert len(chat.boundaries()) == 2
+    assert long.stats.note == NOT_TRIMMABLE
+    assert len(chat.prefix_states()) == 2
     after = chat.say("again", seed=4)
     assert after.stats.prompt_tokens - after.stats.prompt_tokens_read == kept
     assert after.trace.tokens == len(after.pieces) == after.stats.prompt_tokens + after.stats.tokens
@@ -205,29 +207,29 @@ def test_attention_alone_runs_and_says_why_there_is_nothing_to_see(other_chat):
 
 
 def test_a_state_that_is_too_large_drops_no_others(other_chat):
-    chat = other_chat("llama", boundary_bytes=60_000)
+    chat = other_chat("llama", prefix_bytes=60_000)
     chat.say("hello")
-    assert len(chat.boundaries()) == 2
+    assert len(chat.prefix_states()) == 2
     chat.conversation, chat.messages = "other", []
     assert chat.say("x" * 400).stats.note == TOO_LARGE
-    assert chat.boundaries() == []
+    assert chat.prefix_states() == []
     again = chat.say("more").stats
     assert again.prompt_tokens_read == again.prompt_tokens
     chat.conversation, chat.messages = "c", [{"role": "user", "content": "hello"}]
-    assert len(chat.boundaries()) == 1
+    assert len(chat.prefix_states()) == 1
 
 
 def test_keys_and_values_are_kept_once(other_chat):
     chat = other_chat("llama")
     for text in ("one", "two", "three"):
         chat.say(text)
-    found = chat.boundaries()
-    size = sum(sum(p.nbytes for p in parts) for parts in found[-1].attended)
-    for boundary, later in pairwise(found):
-        for parts, more in zip(boundary.attended, later.attended, strict=True):
+    found = chat.prefix_states()
+    size = sum(sum(p.nbytes for p in parts) for parts in found[-1].keys_values)
+    for prefix, later in pairwise(found):
+        for parts, more in zip(prefix.keys_values, later.keys_values, strict=True):
             assert all(one is other for one, other in zip(parts, more, strict=False))
-    states = chat.engine.states
-    assert states._bytes == size + sum(boundary.nbytes for boundary in found)
+    states = chat.engine.prefix_cache
+    assert states._bytes == size + sum(prefix.nbytes for prefix in found)
     states.forget("c")
     assert (states._bytes, len(states._uses)) == (0, 0)
 
@@ -243,34 +245,34 @@ def test_states_that_do_not_fit_are_not_gone_on_from(other_chat, make_engine, fo
     chat = other_chat("qwen3_5")
     chat.say("hello")
     engine, path = chat.engine, tmp_path / "chat"
-    file.save(path, "c", "qwen3_5", chat.messages, engine.models, engine.states)
+    file.save(path, "c", "qwen3_5", chat.messages, engine.models, engine.prefix_cache)
     header, _ = file.read(path)
     arrays = load_file(path)
-    keys = arrays["attended.0"]
+    keys = arrays["keys_values.0"]
     changes = [
         {"states.0": arrays["states.0"][..., :2]},
-        {"attended.0": keys[..., :2]},
+        {"keys_values.0": keys[..., :2]},
         {"ids": arrays["ids"] + 250},
-        {f"attended.{i}": keys for i in range(2, 4)},
+        {f"keys_values.{i}": keys for i in range(2, 4)},
     ]
     for change in changes:
         forge(path, arrays | change, header)
-        id, _, messages = file.load(path, engine.models, engine.states)
+        id, _, messages = file.load(path, engine.models, engine.prefix_cache)
         chat.conversation, chat.messages = id, messages
         stats = chat.say("more").stats
         assert stats.prompt_tokens_read == stats.prompt_tokens
-    for change in ({"attended.0": keys[:, :, :9]}, {"attended.0": keys[0]}, {"other": keys}):
+    for change in ({"keys_values.0": keys[:, :, :9]}, {"keys_values.0": keys[0]}, {"other": keys}):
         forge(path, arrays | change, header)
         with pytest.raises(InputError, match="damaged"):
-            file.load(path, engine.models, engine.states)
+            file.load(path, engine.models, engine.prefix_cache)
 
 
 def test_a_chat_whose_keys_and_values_are_too_large_is_saved_without_them(other_chat, tmp_path):
     chat = other_chat("llama")
     chat.say("hello")
     engine = chat.engine
-    given = ("c", "llama", chat.messages, engine.models, engine.states)
-    assert not file.save(tmp_path / "chat", *given, most_bytes=5000)
+    given = ("c", "llama", chat.messages, engine.models, engine.prefix_cache)
+    assert not file.save(tmp_path / "chat", *given, max_bytes=5000)
     assert file.read(tmp_path / "chat")[1] == []
 
 

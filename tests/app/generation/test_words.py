@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_gateloop.app.generation.chat_tokenizer import ChatTokenizer
-from mlx_gateloop.app.generation.run import Place, Run, Token
-from mlx_gateloop.app.generation.words import Words, place, units, walk
+from mlx_gateloop.app.generation.run import MessageSpan, Run, Token
+from mlx_gateloop.app.generation.words import Words, message_span, token_begins, units
 
 HOSTILE = [
     "<b onclick=x>&amp;",
@@ -30,9 +30,9 @@ def read(tokenizer, messages, answer=""):
     text, typed = tokenizer.render(messages)
     ids = tokenizer.encode(text, typed)
     texts = tokenizer.pieces(ids)
-    found = map(place, messages, tokenizer.places(messages, text))
-    run = Run("tiny", places=(*found, Place("assistant", len(text))))
-    begins = walk(text, texts, 0)
+    found = map(message_span, messages, tokenizer.message_spans(messages, text))
+    run = Run("tiny", message_spans=(*found, MessageSpan("assistant", len(text))))
+    begins = token_begins(text, texts, 0)
     pieces = zip(texts, ids, begins, strict=True)
     run.pieces += [Token(piece, id, "prompt", begin=begin) for piece, id, begin in pieces]
     for i, letter in enumerate(answer):
@@ -114,7 +114,7 @@ def test_a_place_is_known_or_there_is_none(models_folder, tmp_path, name):
     tokenizer = ChatTokenizer(str(tmp_path / "tiny"))
     messages = [("user", '"a <|im_end|>\n'), ("assistant", " "), ("user", '"c')]
     text, _ = tokenizer.render(messages)
-    places = tokenizer.places(messages, text)
+    places = tokenizer.message_spans(messages, text)
     found = [place and text[place[0] : place[1]] for place in places]
     assert found == (['"a <|im_end|>', None, '"c'] if known else [None] * 3)
 
@@ -129,10 +129,10 @@ def test_an_answer_has_words_though_messages_have_no_place(models_folder, tmp_pa
 
 
 def test_pieces_that_are_not_in_the_text_have_no_place():
-    assert walk("ab cd", ["ab", " c", "d"], 0) == [0, 2, 4]
-    assert walk(" ab", ["ab"], 0) == [1]  # its blank is left out
-    assert walk("ab cd", ["ab", "\ufffd", "d"], 0) == [0, None, None]
-    assert walk("ab", ["x", "ab"], -1) == [None, None]
+    assert token_begins("ab cd", ["ab", " c", "d"], 0) == [0, 2, 4]
+    assert token_begins(" ab", ["ab"], 0) == [1]  # its blank is left out
+    assert token_begins("ab cd", ["ab", "\ufffd", "d"], 0) == [0, None, None]
+    assert token_begins("ab", ["x", "ab"], -1) == [None, None]
 
 
 def test_words_of_a_conversation_that_goes_on(make_chat, engine):

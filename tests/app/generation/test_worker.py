@@ -23,7 +23,10 @@ class PanicException(BaseException):  # as PyO3 makes it
 
 @pytest.mark.parametrize(
     ("method", "error"),
-    [(each, PanicException) for each in ("render", "places", "encode", "pieces", "write", "end")]
+    [
+        (each, PanicException)
+        for each in ("render", "message_spans", "encode", "pieces", "write", "end")
+    ]
     + [("encode", error) for error in (SystemExit, KeyboardInterrupt, MemoryError)],
 )
 def test_whatever_a_tokenizer_raises_the_engine_goes_on(
@@ -47,7 +50,7 @@ def test_a_panic_of_a_template_is_told_in_one_line(engine, until, monkeypatch):
     monkeypatch.setattr("mlx_lm.tokenizer_utils.TokenizerWrapper.apply_chat_template", panic)
     run = ask(engine)
     until(run)
-    assert run.error.startswith("messages: the chat template refuses them: called `Option")
+    assert run.error.startswith("messages: the chat template rejects them: called `Option")
 
 
 def test_a_stuck_step_is_given_up_and_others_are_answered(engine, finished, until, monkeypatch):
@@ -69,7 +72,7 @@ def test_a_stuck_step_is_given_up_and_others_are_answered(engine, finished, unti
     engine.check_worker(time.monotonic() + engine.limits.loading_seconds + 1)
     until(first)
     assert first.error == (
-        "the answer took too long and was given up; ask again, or use another model"
+        "the answer took too long and was stopped; ask again, or use another model"
     )
     assert finished(waiting).text
     free.set()  # the old thread comes back, and ends without doing any harm
@@ -82,9 +85,9 @@ def test_a_dead_thread_is_replaced(engine, finished, until, monkeypatch, caplog)
         patch.setattr(engine.recorded, "evict", lambda: 1 / 0)
         run = ask(engine)
         until(run)
-    assert run.error == "something went wrong inside; the server's log says what"
+    assert run.error == "internal error; see the server's log"
     assert finished(ask(engine)).text  # the watchdog has noticed
-    assert "another one takes over" in caplog.text
+    assert "starting another one" in caplog.text
 
 
 def test_all_names_of_a_model_load_it_once(engine, finished, monkeypatch):
@@ -117,7 +120,10 @@ def test_a_model_whose_tokenizer_has_more_tokens_is_refused(engine, until, monke
     monkeypatch.setattr(ChatTokenizer, "encode", lambda *arguments: [10**9])
     run = ask(engine)
     until(run)
-    assert run.error == "model: its tokenizer makes token 1000000000, it has 262; use another model"
+    assert (
+        run.error
+        == "model: its tokenizer uses id 1000000000, the model has only 262; use another model"
+    )
 
 
 def test_an_empty_prompt_of_a_model_without_an_end_is_refused(engine, until, monkeypatch):

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 from mlx_gateloop.app.generation.run import Run, Token
-from mlx_gateloop.app.page.news import MOST_COLUMNS, News
+from mlx_gateloop.app.page.updates import MAX_COLUMNS, Updates
 
 from mlx_gateloop.watch.layer import Columns, Layer
 from mlx_gateloop.watch.trace import Trace
 
-LONG = 2 * MOST_COLUMNS + 500
+LONG = 2 * MAX_COLUMNS + 500
 
 
 @pytest.fixture
-def news(engine):
-    return News(engine.recorded)
+def updates(engine):
+    return Updates(engine.recorded)
 
 
 @pytest.fixture(scope="session")

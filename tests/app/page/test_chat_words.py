@@ -11,14 +11,14 @@ import pytest
 from mlx_gateloop.app.generation.run import Run, Token
 from mlx_gateloop.app.generation.words import SHOWN
 from mlx_gateloop.app.page import chat_words
-from mlx_gateloop.app.page.news import News
+from mlx_gateloop.app.page.updates import Updates
 
-NAMES = ("strong", "forget", "again", "undo", "depends")
+NAMES = ("strengths_when", "forget", "counterfactual", "undo", "depends")
 
 
 @pytest.fixture
-def ask(engine, news):
-    component = chat_words.chat_words(engine, news)
+def ask(engine, updates):
+    component = chat_words.chat_words(engine, updates)
     served = {name: getattr(component, name) for name in NAMES}
     return lambda name, *request: asyncio.run(served[name](list(request)))
 
@@ -30,30 +30,30 @@ def run(chat):
     return chat.say("Three four", max_tokens=12)
 
 
-def test_words_are_as_strong_as_when_a_word_was_read(ask, news, run):
-    found = news.words(run)
-    codes = np.frombuffer(base64.b64decode(ask("strong", run.id, 2)), np.uint8)
+def test_words_are_as_strong_as_when_a_word_was_read(ask, updates, run):
+    found = updates.words(run)
+    codes = np.frombuffer(base64.b64decode(ask("strengths_when", run.id, 2)), np.uint8)
     row = run.trace.retention(found[2].stop - 1)
     shares = np.array([row[word.first : word.stop].max() for word in found[:3]])
     assert ((codes - 1.0) / 254) ** 2 == pytest.approx(shares / shares.max(), abs=0.005)
     for at in (-1, len(found)):
-        assert ask("strong", run.id, at) is None
+        assert ask("strengths_when", run.id, at) is None
 
 
 def test_the_other_answer_is_compared_and_ends_with_undo(ask, run):
     def text(side):
         return "".join(part for part, _ in answer[side])
 
-    assert ask("again", run.id) is None
+    assert ask("counterfactual", run.id) is None
     begun, answer = ask("forget", run.id, 0, 2), {"done": False}
     while not answer["done"]:
-        answer = ask("again", run.id)
-        assert answer["again"] == begun["again"]
+        answer = ask("counterfactual", run.id)
+        assert answer["run"] == begun["run"]
         assert text("before") == run.text.translate(SHOWN)
     assert answer["error"] is None
-    assert text("after") == "".join(run.forgotten[0].answer).translate(SHOWN)
+    assert text("after") == "".join(run.counterfactuals[0].answer).translate(SHOWN)
     assert ask("undo", run.id) == {}
-    assert ask("again", run.id) is None
+    assert ask("counterfactual", run.id) is None
     assert "before the last answer" in ask("forget", run.id, 0, 10**9)["error"]
 
 
@@ -70,25 +70,25 @@ def test_the_other_answer_is_compared_and_ends_with_undo(ask, run):
 def test_words_that_changed_are_told_from_those_that_did_not(before, after, done, expected):
     runs = [Run("tiny", pieces=[Token(text, 0, "answer")]) for text in (before, after)]
     runs[1].done = done
-    answer = chat_words._again(*runs)
+    answer = chat_words._compared(*runs)
     changed = [(text.replace(" x", " b"), part) for text, part in answer["after"]]
     assert (answer["before"], changed) == expected
 
 
-def test_what_a_word_needed(ask, news, run):
-    found = news.words(run)
+def test_what_a_word_needed(ask, updates, run):
+    found = updates.words(run)
     answer = ask("depends", run.id, 3)
-    assert answer["of"] == "words"
+    assert answer["unit"] == "words"
     assert answer["units"] == [[n, n + 1] for n in range(3)]
     assert len(answer["losses"]) == 3
     assert "no word before" in ask("depends", run.id, 0)["error"]
     assert ask("depends", run.id, len(found)) is None
 
 
-def test_another_word_ends_the_work_for_the_one_before(run, engine, news):
+def test_another_word_ends_the_work_for_the_one_before(run, engine, updates):
     async def both():
-        component, go_on = chat_words.chat_words(engine, news), threading.Event()
-        holds = asyncio.ensure_future(engine.ask(go_on.wait))  # so that neither is done too early
+        component, go_on = chat_words.chat_words(engine, updates), threading.Event()
+        holds = asyncio.ensure_future(engine.call(go_on.wait))  # so that neither is done too early
         first, second = (asyncio.ensure_future(component.depends([run.id, n])) for n in (3, 4))
         await asyncio.wait([first], timeout=10)
         go_on.set()
@@ -112,13 +112,13 @@ def test_no_request_is_trusted(ask, run, name, request_):
 
 def test_a_run_that_is_no_longer_kept_takes_no_memory(make_engine, make_chat, until):
     engine = make_engine(runs=1)
-    news, chat = News(engine.recorded), make_chat(engine)
-    component = chat_words.chat_words(engine, news)
+    updates, chat = Updates(engine.recorded), make_chat(engine)
+    component = chat_words.chat_words(engine, updates)
 
     def look():
         run = chat.say("One two.")
-        assert asyncio.run(component.strong([run.id, 0]))
-        assert asyncio.run(component.forget([run.id, 0, 1]))["again"]
+        assert asyncio.run(component.strengths_when([run.id, 0]))
+        assert asyncio.run(component.forget([run.id, 0, 1]))["run"]
         until(engine.prepare("tiny"))
         return weakref.ref(run)
 

@@ -9,7 +9,7 @@ import pytest
 from mlx_gateloop.app.generation.run import Run
 from mlx_gateloop.app.page import layout
 from mlx_gateloop.app.page.handlers import Handlers, new_session, status
-from mlx_gateloop.app.page.news import OFF
+from mlx_gateloop.app.page.updates import OFF
 
 from mlx_gateloop.errors import InputError
 
@@ -32,10 +32,10 @@ async def last(updates):
 
 
 def test_a_chat_answers_and_keeps_what_is_typed_meanwhile(handlers):
-    async def updates():
+    async def collect():
         return [u async for u in handlers.chat("hello", [], new_session(), "tiny", "", **VALUES)]
 
-    updates = asyncio.run(updates())
+    updates = asyncio.run(collect())
     assert updates[0][0] == ""
     assert all(update[0] == gr.skip() for update in updates[1:])
     history = updates[-1][1]
@@ -43,7 +43,7 @@ def test_a_chat_answers_and_keeps_what_is_typed_meanwhile(handlers):
     assert history[1]["content"]
     views = [update[3] for update in updates if update[3]]
     assert {view["run"] for view in views} == {next(iter(handlers.engine.recorded._runs))}
-    latest = json.loads(views[-1]["news"])  # with the text come the columns and the words
+    latest = json.loads(views[-1]["update"])  # with the text come the columns and the words
     assert latest["done"]
     assert latest["tokens"] == latest["known"] + len(latest["pieces"])
     assert latest["words"]["strengths"]
@@ -93,7 +93,7 @@ def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
             assert go_on.wait(120)
         return True
 
-    monkeypatch.setattr(handlers.engine.models, "is_here", lambda model: model != "fixed")
+    monkeypatch.setattr(handlers.engine.models, "is_local", lambda model: model != "fixed")
     monkeypatch.setattr(handlers.engine.models, "fetch", fetch)
 
     async def scene():
@@ -105,8 +105,8 @@ def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
         go_on.set()
         return await slow
 
-    described = asyncio.run(scene())
-    assert described == "2 layers of 16 channels, fixed transitions"
+    describe_model = asyncio.run(scene())
+    assert describe_model == "2 layers of 16 channels, fixed transitions"
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -240,14 +240,14 @@ def test_a_page_that_is_loaded_again_gets_its_chat(handlers):
     assert handlers.engine.recorded.get(view["run"]).text == history[1]["content"]
     handlers.forget(me)  # the page before it
     assert resume()[2] == history
-    assert handlers.engine.states.prefixes(me, *_key(handlers, history))
+    assert handlers.engine.prefix_cache.prefixes(me, *_key(handlers, history))
     asyncio.run(handlers.clear(me))
     assert resume()[2] == []
     for _ in range(3):
         handlers.forget(me)
     session, kept, messages, *_ = resume("new")
     assert (session, kept, messages) == (gr.skip(), "new", gr.skip())
-    assert not handlers.engine.states.prefixes(me, *_key(handlers, history))
+    assert not handlers.engine.prefix_cache.prefixes(me, *_key(handlers, history))
 
 
 def test_a_page_that_is_loaded_again_shows_what_the_one_before_has_left(handlers):
@@ -281,7 +281,7 @@ def test_the_last_update_of_an_answer_shows_the_new_conversation(handlers):
         return [update async for update in updates]
 
     assert asyncio.run(scene()) == [(gr.skip(), [], [], None, status(None))]
-    assert handlers.visits.get(me) == ([], None)
+    assert handlers.sessions.get(me) == ([], None)
 
 
 def _key(handlers, history):

@@ -4,8 +4,8 @@ import json
 import re
 
 import pytest
-from mlx_gateloop.app.generation.counterfactual import answer_again
-from mlx_gateloop.app.generation.run import Place, Token
+from mlx_gateloop.app.generation.counterfactual import answer_without
+from mlx_gateloop.app.generation.run import MessageSpan, Token
 from mlx_gateloop.app.generation.words import Words
 from mlx_gateloop.app.page import sharing
 
@@ -37,7 +37,7 @@ def shared(run, with_system=False):
 
 def test_the_words_of_the_messages_are_in_it_and_nothing_else(run):
     answer = shared(run)
-    assert (answer["name"], answer["said"]) == ("a-name.html", "Saved a-name.html.")
+    assert (answer["name"], answer["message"]) == ("a-name.html", "Saved a-name.html.")
     data = data_of(answer["page"])
     said = {"prompt": "", "answer": "", "special": ""}
     for text, kind in zip(data["texts"], data["kinds"], strict=True):
@@ -51,7 +51,7 @@ def test_the_words_of_the_messages_are_in_it_and_nothing_else(run):
     assert "&#183; tiny</title>" in answer["page"]
     assert answer["page"].isascii()
     assert answer["page"].count("<script") == 2
-    assert "\\u202e" in answer["page"].partition("</title>")[0]  # told as a code
+    assert "\\u202e" in answer["page"].partition("</title>")[0]  # message_words as a code
 
 
 def test_the_system_prompt_is_in_it_if_it_is_asked_for(run):
@@ -66,19 +66,19 @@ def test_the_system_prompt_is_in_it_if_it_is_asked_for(run):
 def test_of_a_long_conversation_the_last_tokens_are_kept_and_that_is_said(run, monkeypatch):
     shown = len(data_of(shared(run)["page"])["texts"])
     for module in (sharing, library):
-        monkeypatch.setattr(module, "MOST_TOKENS", 20)
+        monkeypatch.setattr(module, "MAX_TOKENS", 20)
     answer = shared(run)
-    assert answer["said"] == f"Saved a-name.html, the last 20 of {shown} tokens."
+    assert answer["message"] == f"Saved a-name.html, the last 20 of {shown} tokens."
     data = data_of(answer["page"])
     assert len(data["texts"]) == 20
     assert "".join(data["texts"]).endswith(run.text)
-    assert f"The {len(run.pieces) - 20} tokens before these are left out." in answer["page"]
+    assert f"The {len(run.pieces) - 20} tokens before these are omitted." in answer["page"]
     assert "SECRET" not in answer["page"]
 
 
 def test_recorded_answers_are_beside_the_last_one(run):
     word = next(i for i in range(run.begin, len(run.pieces)) if run.pieces[i].kind == "prompt")
-    run.forgotten.append(watch.Counterfactual([word], ["other", run.pieces[-1].text]))
+    run.counterfactuals.append(watch.Counterfactual([word], ["other", run.pieces[-1].text]))
     (forgotten,) = data_of(shared(run)["page"])["forgotten"]
     assert forgotten["answer"] == ["other", run.pieces[-1].text]
     answered = len(run.pieces) - run.answer_begin
@@ -95,10 +95,10 @@ def test_a_run_that_goes_on_is_shared_up_to_now(run):
 
 def test_a_token_at_the_edge_of_a_message_shows_no_more_than_the_message():
     places = [
-        Place("system", 2, 6),
-        Place("assistant", 0, 0),
-        Place("user", 8, 11),
-        Place("assistant", 20),
+        MessageSpan("system", 2, 6),
+        MessageSpan("assistant", 0, 0),
+        MessageSpan("user", 8, 11),
+        MessageSpan("assistant", 20),
     ]
     texts = ["<s>", "SYS.", "|u", "se", "r|a", "", "", "!", "?"]
     begins = [0, 2, 6, 8, 10, 13, None, 20, 21]
@@ -106,7 +106,7 @@ def test_a_token_at_the_edge_of_a_message_shows_no_more_than_the_message():
         Token(text, 0, "answer" if begin and begin >= 20 else "prompt", begin=begin)
         for text, begin in zip(texts, begins, strict=True)
     ]
-    assert sharing.told(pieces, places) == [
+    assert sharing.message_words(pieces, places) == [
         (">", "system"),  # its third character is the message's first
         ("SYS.", "system"),
         ("", "special"),
@@ -125,14 +125,14 @@ def test_a_text_to_continue_has_no_places():
         Token("a", 0, "prompt"),
         Token("b", 0, "answer"),
     ]
-    assert sharing.told(pieces, ()) == [("", "special"), ("a", "prompt"), ("b", "answer")]
+    assert sharing.message_words(pieces, ()) == [("", "special"), ("a", "prompt"), ("b", "answer")]
 
 
 def test_an_answer_given_again_without_a_word_is_recorded_in_it(run, engine, finished):
     run.model = "tiny"
     words = Words().update(run)
     left_out = next(word for word in words if word.text == "hello")
-    again = finished(answer_again(engine, run, [left_out]))
+    again = finished(answer_without(engine, run, [left_out]))
     data = data_of(shared(run)["page"])
     (forgotten,) = data["forgotten"]
     assert "".join(data["texts"][place] for place in forgotten["left_out"]) == "hello"

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 from mlx_gateloop.app.generation.run import Run
 from mlx_gateloop.app.page import state_view
-from mlx_gateloop.app.page.news import MOST_COLUMNS
 from mlx_gateloop.app.page.sharing import file_name
+from mlx_gateloop.app.page.updates import MAX_COLUMNS
 
 from mlx_gateloop.generate import Sampling
 from mlx_gateloop.watch.trace import Trace
 
 from .conftest import LONG
 
-NUMBERS = {"news_since": 3, "row": 2, "arrays": 0, "share": 1}  # of each function's request
+NUMBERS = {"updates_since": 3, "row": 2, "arrays": 0, "share": 1}  # of each function's request
 
 
 @pytest.fixture
-def served(news):
+def served(updates):
     """The functions that the server offers to the page, by name."""
-    component = state_view.state_view(news, "view")
+    component = state_view.state_view(updates, "view")
     return {name: getattr(component, name) for name in NUMBERS}
 
 
@@ -34,8 +34,8 @@ def ask(served):
 def test_a_row_is_that_of_the_trace(ask, engine, finished):
     run = finished(engine.submit("tiny", "abc", Sampling(0), 6))
     row = ask("row", run.id, 1, 5)
-    assert {len(row[name]) for name in ("fading", "best", "channel", "full")} == {6}
-    assert row["fading"] == pytest.approx(run.trace.retention(5), rel=1e-3)
+    assert {len(row[name]) for name in ("retention", "best", "channel", "full")} == {6}
+    assert row["retention"] == pytest.approx(run.trace.retention(5), rel=1e-3)
     left = run.trace.left(1, 5)
     assert row["best"] == pytest.approx(left.max(1), abs=1e-4)
     assert row["channel"] == left.argmax(1).tolist()
@@ -46,7 +46,7 @@ def test_tokens_in_groups_have_no_query(ask, run, make_trace):
     rates = np.random.default_rng(0).random((2, LONG, 3), np.float32)
     run.trace = make_trace(rates, memory=60_000)
     row = ask("row", run.id, 0, LONG - 1)
-    for name in ("fading", "full"):
+    for name in ("retention", "full"):
         assert row[name][0] is None
         assert row[name][-1] is not None
     best = run.trace.left(0, LONG - 1).argmax(1)
@@ -76,10 +76,10 @@ def test_whatever_a_page_sends_is_no_traceback(served, run, name):
     for request in wrong:
         if request != good:
             assert asyncio.run(served[name](request)) is None
-    if name == "news_since":  # a page may be ahead of the server, or behind
+    if name == "updates_since":  # a page may be ahead of the server, or behind
         for place in (-(10**30), -1, LONG, 10**30):
             answer = asyncio.run(served[name]([run.id, 0, place, place]))
-            assert len(answer["pieces"]) in (0, MOST_COLUMNS)
+            assert len(answer["pieces"]) in (0, MAX_COLUMNS)
     if name == "row":
         assert asyncio.run(served[name]([run.id, 0, LONG])) is None
 
@@ -92,7 +92,7 @@ def test_rows_and_files_are_made_one_at_a_time_beside_the_loop(served, run, monk
         calls.append(arguments)
         assert go_on.wait(120)
         working.discard(threading.current_thread())
-        return {"fading": []}
+        return {"retention": []}
 
     monkeypatch.setattr(state_view, "_row", slow)
     state_view._slow.cache_clear()
@@ -105,7 +105,7 @@ def test_rows_and_files_are_made_one_at_a_time_beside_the_loop(served, run, monk
             await asyncio.sleep(0.01)  # the loop goes on
         assert len(calls) == len(working) == 1
         assert await served["arrays"]([run.id]) is None  # there is no place in the line
-        assert await served["news_since"]([run.id, 0, 0, 0])  # but the view goes on
+        assert await served["updates_since"]([run.id, 0, 0, 0])  # but the view goes on
         go_on.set()
         answers = await asyncio.gather(*many)
         assert sum(answer is not None for answer in answers) == 16
@@ -142,7 +142,7 @@ def test_a_file_is_written_once_and_few_are_kept(ask, run, engine, monkeypatch, 
 
 def test_a_file_has_the_last_tokens_of_a_long_run(ask, run, monkeypatch, tmp_path):
     monkeypatch.setattr(state_view, "download_folder", lambda: tmp_path)
-    monkeypatch.setattr(state_view, "MOST_ARRAYS", 8 * 6 * 50)
+    monkeypatch.setattr(state_view, "MAX_ARRAYS", 8 * 6 * 50)
     ask("arrays", run.id)
     with np.load(next(tmp_path.rglob("*.npz"))) as arrays:
         assert arrays["magnitude"].shape == (2, 50, 3)

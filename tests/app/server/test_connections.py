@@ -114,7 +114,7 @@ def test_an_answer_that_nobody_reads_is_given_up(connect, monkeypatch):
 
 def test_at_the_limit_the_longest_idle_connection_gives_way(connect, go_on, monkeypatch):
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 1000)
-    monkeypatch.setattr(connections, "most_connections", lambda: 4)
+    monkeypatch.setattr(connections, "max_connections", lambda: 4)
     working = connect(SLOW)
     until(lambda: connect.state.tasks)
     idle = [connect() for _ in range(12)]
@@ -128,7 +128,7 @@ def test_at_the_limit_the_longest_idle_connection_gives_way(connect, go_on, monk
 
 def test_half_a_request_keeps_nobody_out(connect, monkeypatch):
     monkeypatch.setattr(connections, "REQUEST_SECONDS", 1000)
-    monkeypatch.setattr(connections, "most_connections", lambda: 4)
+    monkeypatch.setattr(connections, "max_connections", lambda: 4)
     for count in range(1, 5):
         connect(HALF_A_BODY)
         until(lambda count=count: len(connect.state.tasks) >= count)
@@ -139,4 +139,4 @@ def test_half_a_request_keeps_nobody_out(connect, monkeypatch):
 @pytest.mark.parametrize(("files", "most"), [(256, 96), (1024, 512), (64, 32), (-1, 512)])
 def test_there_is_always_room_for_files(files, most, monkeypatch):
     monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (files, files))
-    assert connections.most_connections() == most
+    assert connections.max_connections() == most

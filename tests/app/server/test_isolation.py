@@ -62,18 +62,18 @@ def test_hostile_templates_and_tokenizers_fail_in_one_line(foreign, until, finis
     kinds = ["power", "long error", "regex"]
     power, long, regex = check(foreign(*kinds), kinds, until, finished)
     assert power == (
-        "model: its chat template was ended, it takes more than 1 seconds or 2 GB of memory; "
+        "model: its chat template was stopped: it takes more than 1 seconds or 2 GB of memory; "
         "use another model"
     )
-    assert long.startswith("messages: the chat template refuses them: key xxx")
-    assert "cannot read it" in regex
+    assert long.startswith("messages: the chat template rejects them: key xxx")
+    assert "cannot encode it" in regex
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TEMPLATES | TOKENIZERS)
 def test_every_kind_fails_in_one_line(foreign, until, finished, kind):
     (line,) = check(foreign(kind), [kind], until, finished)
-    assert ("was ended" in line) == (kind in ENDED)
+    assert ("was stopped" in line) == (kind in ENDED)
 
 
 def test_an_ended_process_is_started_again(tmp_path):
@@ -81,7 +81,7 @@ def test_an_ended_process_is_started_again(tmp_path):
     assert result(tokenizer.call("encode", "abc", None)) == [97, 98, 99]
     os.kill(tokenizer._child.process.pid, 9)
     tokenizer._child.process.join()
-    with pytest.raises(InputError, match="its tokenizer was ended"):
+    with pytest.raises(InputError, match="its tokenizer was stopped"):
         result(tokenizer.call("encode", "abc", None))
     assert result(tokenizer.call("encode", "abc", None)) == [97, 98, 99]
 

@@ -23,7 +23,7 @@ def test_a_busy_port_gives_way_to_the_next_one_unless_it_was_asked_for(monkeypat
         ):
             launch._listen("127.0.0.1", port)
         monkeypatch.setattr(launch, "PORTS", range(port, port + 1))
-        with pytest.raises(InputError, match="are all in use; give another one"):
+        with pytest.raises(InputError, match="are all in use; give another port"):
             launch._listen("127.0.0.1", None)
 
 

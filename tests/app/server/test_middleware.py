@@ -8,18 +8,18 @@ from pathlib import Path
 
 import gradio.routes
 import pytest
-from mlx_gateloop.app.server import middleware, wrong_logins
+from mlx_gateloop.app.server import failed_logins, middleware
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
 CALL = "/gradio_api/call/generate"
 JSON = {"content-type": "application/json"}
 FILE = {"path": "http://example.com/x.png", "meta": {"_type": "gradio.FileData"}}
-MOST = middleware.MOST_BYTES
+MOST = middleware.MAX_BYTES
 
 
 def guarded(app=None):
-    return middleware.Guard(app or PlainTextResponse("fine"), Path("/files"))
+    return middleware.SecurityMiddleware(app or PlainTextResponse("fine"), Path("/files"))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def guarded(app=None):
     ],
 )
 def test_only_known_hosts_are_answered(host, origin, status):
-    guard = middleware.Guard(
+    guard = middleware.SecurityMiddleware(
         PlainTextResponse("fine"), Path("/files"), ["localhost"], ["*.b.dev"], "/sub"
     )
     headers = {"host": host} | ({"origin": origin} if origin else {})
@@ -74,7 +74,7 @@ def test_every_answer_carries_the_policy(client):
         (json.dumps({"data": [1, ["a", FILE]]}), JSON, 403),
         (json.dumps({"data": [FILE]}).replace("gradio", "\\u0067radio"), JSON, 403),
         (json.dumps({"data": ["gradio says", "," * 16_000, *range(20)]}), JSON, 200),
-        (json.dumps({"data": [[]] * middleware.MOST_VALUES}), JSON, 413),
+        (json.dumps({"data": [[]] * middleware.MAX_VALUES}), JSON, 413),
         ("[" * 1_900, JSON, 400),
         ('"' + '\\",' * 60_000 + "\\", JSON, 400),  # a text without an end
     ],
@@ -248,10 +248,10 @@ def test_the_right_password_is_let_in_while_others_guess_or_say_nothing(delays):
 
     asyncio.run(many())
     assert login.tried == 240
-    assert len(delays) == wrong_logins.MOST_WAITING
+    assert len(delays) == failed_logins.MAX_WAITING
 
 
-def test_wrong_logins_wait_longer_by_address_and_by_name(delays):
+def test_failed_logins_wait_longer_by_address_and_by_name(delays):
     login = Login()
 
     async def some():
@@ -264,14 +264,14 @@ def test_wrong_logins_wait_longer_by_address_and_by_name(delays):
     assert delays == [1, 2, 2, 3, 1, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8]
 
 
-def test_the_memory_of_wrong_logins_is_bounded(delays):
+def test_the_memory_of_failed_logins_is_bounded(delays):
     login = Login()
 
     async def many():
-        for number in range(wrong_logins.MOST_KNOWN + 500):
+        for number in range(failed_logins.MAX_KNOWN + 500):
             await login.status("wrong", address=str(number), name="n" * number)
 
     asyncio.run(many())
-    known = login.guard.wrong_logins._counts
-    assert len(known) == wrong_logins.MOST_KNOWN
+    known = login.guard.failed_logins._counts
+    assert len(known) == failed_logins.MAX_KNOWN
     assert max(len(name) for _, name in known) == 100

@@ -25,5 +25,5 @@ def test_a_value_of_another_type_is_named(name, value):
 def test_a_value_out_of_range_is_named():
     with pytest.raises(InputError, match=r"^seed: expected a number in "):
         request_values.sampling(seed=-2)
-    with pytest.raises(InputError, match=r"^top_k: expected a whole number, got 1\.5$"):
+    with pytest.raises(InputError, match=r"^top_k: expected an integer, got 1\.5$"):
         request_values.sampling(top_k=1.5)

@@ -20,7 +20,7 @@ test("a channel is described with its turn, if it has one", () => {
   const [word, kept, life, turn] = describe(recording, 0, codes, cell);
   assert.equal(word, "“a”, token 0");
   assert.match(kept, /^channel 1: keeps \d+\.\d\d%$/);
-  assert.match(life, /^half is left after \S+ such tokens$/);
+  assert.match(life, /^half remains after \S+ such tokens$/);
   assert.equal(turn, "turned by 180°");
   const real = describe(recording, 1, codes, { ...cell, places: [0] });
   assert.equal(real.length, 3);

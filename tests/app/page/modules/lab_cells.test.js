@@ -6,11 +6,11 @@ import {
   inserted,
   left,
   START,
-  said,
+  summary,
   toggled,
 } from "../../../../app/page/static/lab_cells.js";
 
-const PROPS = { modulus: 5, reset: 5, most: 64 };
+const PROPS = { modulus: 5, reset: 5, max: 64 };
 const MODELS = ["Data-controlled", "Fixed"];
 
 test("examples have digits, resets where they should be, and no more than may be", () => {
@@ -63,12 +63,12 @@ test("a place is told with its sum, the answers and what is held from before the
     left: [codes, faded],
   };
   const cells = [3, 5, 4, 4, 0, 2];
-  const tell = (place) => said(solved, cells, place, PROPS, MODELS);
+  const tell = (place) => summary(solved, cells, place, PROPS, MODELS);
   assert.equal(
     tell(0),
-    "Place 1, 1 since the start: 3, modulo 5 that is 3. Data-controlled: 3, right; Fixed: 3, right.",
+    "Position 1, 1 since the start: 3, modulo 5 that is 3. Data-controlled: 3, right; Fixed: 3, right.",
   );
-  assert.match(tell(1), /^Place 2, a reset, whose answer is 0\. /);
+  assert.match(tell(1), /^Position 2, a reset, whose answer is 0\. /);
   assert.match(
     tell(4),
     /3 since the reset: 4 \+ 4 \+ 0 = 8, modulo 5 that is 3\..*Fixed: 1, wrong/,
@@ -76,5 +76,5 @@ test("a place is told with its sum, the answers and what is held from before the
   assert.match(tell(5), /all: 4% in data-controlled, 1% in fixed\.$/);
   const long = Array(20).fill(1);
   const all = { right: long, answers: [long, long], left: [codes, codes] };
-  assert.match(said(all, long, 19, PROPS, MODELS), /: 1 \+ 1 \+ 1 \+ … \+ 1 \+ 1 \+ 1 = 20,/);
+  assert.match(summary(all, long, 19, PROPS, MODELS), /: 1 \+ 1 \+ 1 \+ … \+ 1 \+ 1 \+ 1 = 20,/);
 });

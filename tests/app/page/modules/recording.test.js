@@ -37,7 +37,7 @@ test("a run takes over what it has in common with another, but for a last text t
   assert.deepEqual([...later.columns[1].data.slice(0, 10)], [0, 0, 1, 1, 2, 2, 7, 7, 8, 8]);
 });
 
-test("news wait for what comes before them, and older ones change nothing", () => {
+test("update wait for what comes before them, and older ones change nothing", () => {
   const recording = new Recording({ run: "a", layers: layers(1, 1) });
   assert.equal(recording.add(answer(2, [2, 3])), false);
   assert.equal(recording.has(1), false);
@@ -47,7 +47,7 @@ test("news wait for what comes before them, and older ones change nothing", () =
   assert.equal(recording.has(0), false);
   const words = { start: 0, words: [[0, 0, "a", 0, 4]], strengths: base64(9), answer: 1 };
   const last = { ...answer(3, [3]), words, done: true, last: "end" };
-  for (const news of [last, answer(0, [0, 1]), last]) recording.add(news);
+  for (const update of [last, answer(0, [0, 1]), last]) recording.add(update);
   assert.deepEqual(
     recording.pieces.map(({ text }) => text),
     ["0", "1", "2", "end"],

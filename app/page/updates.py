@@ -1,4 +1,4 @@
-"""News of a run for a page: columns of a layer, texts, words and their strengths."""
+"""Updates of a run for a page: columns of a layer, texts, words and their strengths."""
 
 import asyncio
 import base64
@@ -21,36 +21,36 @@ from ..generation.worker_pool import WorkerPool
 from .sharing import file_name, has_system
 
 T = TypeVar("T")
-UPDATE_SECONDS = 0.12  # between updates, each of which costs the page a layout
-FIRST_SECONDS = 0.02  # between looks for the first token
-RESETS_EVERY = 32  # tokens, and a share of a long text: they need a look at all of it
-MOST_COLUMNS, MOST_BYTES = 1024, 4 * 2**20  # at once; the page asks for the rest
-UNKNOWN = 0  # the code of a strength that is not recorded
-OFF = "The live view is off: turn it on in Settings, and it begins with the next answer."
+UPDATE_SECONDS = 0.12  # between updates; each costs the page a layout
+FIRST_SECONDS = 0.02  # between checks for the first token
+RESETS_EVERY = 32  # tokens, or 1/32 of a long text, because they depend on all of it
+MAX_COLUMNS, MAX_BYTES = 1024, 4 * 2**20  # in one update; the page requests the rest
+UNKNOWN = 0  # code of a strength that was not recorded
+OFF = "The live view is off. Turn it on in Settings; it starts with the next answer."
 
 
-class News:
-    """News of runs, for their pages.
+class Updates:
+    """Updates of runs for their pages.
 
-    An answer brings its news along (`Feed`). A page asks only for what it lacks: where it has
-    changed the layer, was loaded again, or got a part of a long text.
+    An answer streams updates (`Feed`). A page requests the rest after a change of the layer, a
+    reload, or a part of a long text.
     """
 
     def __init__(self, runs: RecordedRuns) -> None:
         self.runs = runs
-        self.pool = WorkerPool(threads=1, most=64)  # one: words are found by one at a time
+        self.pool = WorkerPool(threads=1, max_jobs=64)  # one thread: `Words` is not thread-safe
         self._words: WeakKeyDictionary[Run, Words] = WeakKeyDictionary()
         self._layers: WeakKeyDictionary[Run, int] = WeakKeyDictionary()
 
     def words(self, run: Run) -> list[Word]:
-        """Find the words of a chat's run; from now on its news have them."""
+        """Find the words of a chat's run; its later updates contain them."""
         return self._words.setdefault(run, Words()).update(run)
 
-    async def ask(self, request: object) -> dict[str, object] | None:
-        """Answer a page that asks for a layer since a column, and for texts since a token."""
-        return await ask(self.runs, request, 3, self._chosen, self.pool)
+    async def answer(self, request: object) -> dict[str, object] | None:
+        """Answer a request for a layer since a column, and for texts since a token."""
+        return await ask(self.runs, request, 3, self._of_layer, self.pool)
 
-    def _chosen(
+    def _of_layer(
         self, run: Run, trace: Trace, layer: int, start: int, known: int
     ) -> dict[str, object] | None:
         if not 0 <= layer < trace.layers:
@@ -59,21 +59,21 @@ class News:
         return self.since(run, trace, layer, start, known)
 
     def latest(self, run: Run, trace: Trace, sent: int) -> dict[str, object]:
-        """Return the news since a token, in the layer that the page has asked for last."""
+        """Return the update since a token, for the layer of the last request."""
         layer = self._layers.get(run, 0)
         return self.since(run, trace, layer if layer < trace.layers else 0, sent, sent)
 
     def since(
         self, run: Run, trace: Trace, layer: int, start: int, known: int
     ) -> dict[str, object]:
-        """Return the news since `start` columns of a layer and `known` tokens."""
-        done = run.done  # read first: what is read later is then complete
+        """Return the update after `start` columns of a layer and `known` tokens."""
+        done = run.done  # read first: all that follows is then complete
         tokens = min(trace.tokens, len(run.pieces))
         start, known = (min(max(value, 0), tokens) for value in (start, known))
-        most = max(1, min(MOST_COLUMNS, MOST_BYTES // (2 * trace.channels[layer])))
-        stop, until = min(start + most, tokens), min(known + MOST_COLUMNS, tokens)
+        most = max(1, min(MAX_COLUMNS, MAX_BYTES // (2 * trace.channels[layer])))
+        stop, until = min(start + most, tokens), min(known + MAX_COLUMNS, tokens)
         averages = 255 * trace.averages(known, until).clip(0, 1)
-        # Resets depend on averages over the whole run: found again, but not at every token.
+        # Resets depend on averages over the whole run; finding them for every token costs too much.
         every = max(RESETS_EVERY, tokens // RESETS_EVERY)
         due = stop == tokens and (done or start == 0 or start // every != tokens // every)
         return {
@@ -89,14 +89,14 @@ class News:
             "resets": trace.resets(tokens).tolist() if due else None,
             "tokens": tokens,
             "done": done,
-            "last": run.pieces[tokens - 1].text if done and tokens else None,  # may come late
+            "last": run.pieces[tokens - 1].text if done and tokens else None,  # may change late
             "grouped": trace.grouped,
         }
 
     def _words_since(
         self, run: Run, trace: Trace, known: int, until: int
     ) -> dict[str, object] | None:
-        """Return the words since a token, and how strong all are after the last one."""
+        """Return the words since a token, and the strengths of all after the last one."""
         if run not in self._words or not until:
             return None
         words = self.words(run)
@@ -106,62 +106,64 @@ class News:
             "start": start,
             "words": [[w.message, w.begin, w.text, w.sentence, w.stop] for w in words[start:stop]],
             "strengths": base64_of(strengths(trace, until - 1, words[:stop])),
-            "answer": sum(place.role != "system" for place in run.places) - 1,
+            "answer": sum(place.role != "system" for place in run.message_spans) - 1,
         }
 
 
 class Feed:
-    """The values of a view while its run is written; `earlier` is what the page shows."""
+    """Successive values of a view for a growing run; the page still shows `earlier`."""
 
-    def __init__(self, news: News, run: Run, earlier: Run | None, chat: bool) -> None:
-        self._news, self._run, self._chat = news, run, chat
-        self._follows = follows(run, earlier)
+    def __init__(self, updates: Updates, run: Run, earlier: Run | None, chat: bool) -> None:
+        self._updates, self._run, self._chat = updates, run, chat
+        self._common_prefix = common_prefix(run, earlier)
         self._sent: int | None = None
         self._last = ""
 
     async def __call__(self) -> dict[str, object] | None:
-        value = shown(self._run)
+        value = view_state(self._run)
         if value is None or "hint" in value:
             return value
-        latest = await self._news.pool(self._take)
-        self._last = latest or self._last  # a busy server gives none for a while
-        # as a string, or Gradio would send its differences from the last news, part by part
-        return {**value, **self._follows, "news": self._last}
+        latest = await self._updates.pool(self._take)
+        self._last = latest or self._last  # None if the pool is full
+        # as a string: Gradio would send the differences of an object
+        return {**value, **self._common_prefix, "update": self._last}
 
     def _take(self) -> str:
         run = self._run
         if self._chat:
-            self._news.words(run)
+            self._updates.words(run)
         if self._sent is None:
-            self._sent = max(int(self._follows.get("common", 0)) - 1, 0)  # its text may have grown
+            self._sent = max(
+                int(self._common_prefix.get("common", 0)) - 1, 0
+            )  # that text may change
         assert run.trace is not None
-        latest = self._news.latest(run, run.trace, self._sent)
+        latest = self._updates.latest(run, run.trace, self._sent)
         self._sent = int(latest["tokens"])  # type: ignore[call-overload]
         return json.dumps(latest, ensure_ascii=False, separators=(",", ":"))
 
 
-async def updates(
-    news: News, runs: Sequence[Run], earlier: Run | None, chat: bool
+async def stream_updates(
+    updates: Updates, runs: Sequence[Run], earlier: Run | None, chat: bool
 ) -> AsyncIterator[list[tuple[Run, dict[str, object] | None]]]:
-    """Yield runs with the values of their views, whenever there is something new, to their end."""
-    feeds = [Feed(news, run, earlier, chat) for run in runs]
+    """Yield runs with the values of their views after each change, until all are done."""
+    feeds = [Feed(updates, run, earlier, chat) for run in runs]
     last: object = None
     while True:
-        done = all(run.done for run in runs)  # asked first: the last yield shows the end
+        done = all(run.done for run in runs)  # read first: the last yield shows the end
         now = [(len(run.pieces), run.done) for run in runs]
         if now != last:
             yield [(run, await feed()) for run, feed in zip(runs, feeds, strict=True)]
             last = now
         if done:
             break
-        begun = all(run.stats.tokens for run in runs)
-        await asyncio.sleep(UPDATE_SECONDS if begun else FIRST_SECONDS)
+        started = all(run.stats.tokens for run in runs)
+        await asyncio.sleep(UPDATE_SECONDS if started else FIRST_SECONDS)
 
 
-def follows(run: Run, earlier: Run | None) -> dict[str, Any]:
-    """Say how many first tokens a run has in common with what its page shows until now.
+def common_prefix(run: Run, earlier: Run | None) -> dict[str, Any]:
+    """Count the first tokens that a run shares with the `earlier` one on its page.
 
-    A branch has the same objects. The page then asks for no more than the rest.
+    A branch has the same objects. The page then needs only the rest.
     """
     if earlier is None or earlier is run:
         return {}
@@ -172,17 +174,17 @@ def follows(run: Run, earlier: Run | None) -> dict[str, Any]:
     }
 
 
-def shown(run: Run) -> dict[str, object] | None:
-    """Return the value that makes a view show a run, or says why there is nothing to see.
+def view_state(run: Run) -> dict[str, object] | None:
+    """Return the value of a view for a run, or a hint why there is nothing to show.
 
     None until the model has read something.
     """
     if (trace := run.trace) is None:
         return {"hint": OFF} if run.done and run.text else None
     if not trace.layers:
-        # refused recurrences come after the attention layers
+        # excluded recurrences come after the attention layers
         reason = [NOT_FOUND, *run.unwatched.values()][-1]
-        return {"hint": public_line(f"Nothing to see, the layers are {reason}.")}
+        return {"hint": public_line(f"Nothing to show: the layers are {reason}.")}
     parts = zip(trace.names, trace.kinds, trace.channels, trace.is_real, strict=True)
     layers = [
         {"label": _label(i, *names), "channels": channels, "real": is_real}
@@ -199,30 +201,30 @@ def shown(run: Run) -> dict[str, object] | None:
 
 
 def _label(layer: int, path: str, kind: str) -> str:
-    """Name a layer; ours are all of one kind."""
-    return str(layer + 1) if kind == "gate loop" else f"{layer + 1}: {_place(path)} · {kind}"
+    """Name a layer, with its path and kind for other types of models."""
+    return str(layer + 1) if kind == "gate loop" else f"{layer + 1}: {_short_path(path)} · {kind}"
 
 
-def _place(path: str) -> str:
+def _short_path(path: str) -> str:
     return path[max(path.find("layers."), 0) :]
 
 
 def _picker(run: Run, trace: Trace) -> list[list[object]]:
-    """List the numbers of the layers and their labels, with -1 those that are not watched."""
+    """List the numbers and labels of the layers; -1 stands for a layer that is not watched."""
     rows = {
         path: [layer, _label(layer, path, kind)]
         for layer, (path, kind) in enumerate(zip(trace.names, trace.kinds, strict=True))
     }
     for path, reason in run.unwatched.items():
-        rows[path] = [-1, public_line(f"{_place(path)} · {reason}")]
+        rows[path] = [-1, public_line(f"{_short_path(path)} · {reason}")]
     by_number = sorted(rows, key=lambda path: [(len(part), part) for part in path.split(".")])
     return [rows[path] for path in by_number]
 
 
 def strengths(trace: Trace, token: int, words: list[Word]) -> npt.NDArray[np.uint8]:
-    """Encode how strong words are after a token, each as its strongest token.
+    """Encode the strengths of words after a token; a word is as strong as its strongest token.
 
-    1 to 255 are square roots of shares from 0 to the greatest, as in a shared page.
+    Codes 1 to 255 are square roots of shares from 0 to the maximum, as in a shared page.
     """
     if not words:
         return np.zeros(0, np.uint8)
@@ -242,7 +244,7 @@ async def ask(
     job: Callable[..., T | None],
     pool: WorkerPool,
 ) -> T | None:
-    """Answer a page, which may send anything; a request is a run's id and whole numbers."""
+    """Validate a page's request, a run's id and integers, and answer it in the pool."""
     if not isinstance(request, list) or len(request) != 1 + numbers:
         return None
     id, *rest = request

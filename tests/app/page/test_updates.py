@@ -1,4 +1,4 @@
-"""The news of a run reach a page once, by an answer's feed or when it asks."""
+"""The updates of a run reach a page once, by an answer's feed or when it asks."""
 
 import asyncio
 import base64
@@ -6,10 +6,10 @@ import json
 
 import numpy as np
 import pytest
-from mlx_gateloop.app.generation.run import Place, Run, Token
+from mlx_gateloop.app.generation.run import MessageSpan, Run, Token
 from mlx_gateloop.app.generation.words import Words
-from mlx_gateloop.app.page import news as news_module
-from mlx_gateloop.app.page.news import MOST_COLUMNS, UNKNOWN, Feed, follows, shown
+from mlx_gateloop.app.page import updates as updates_module
+from mlx_gateloop.app.page.updates import MAX_COLUMNS, UNKNOWN, Feed, common_prefix, view_state
 
 from mlx_gateloop.generate import Sampling
 from mlx_gateloop.watch.trace import Trace
@@ -18,8 +18,8 @@ from .conftest import LONG
 
 
 @pytest.fixture
-def ask(news):
-    return lambda *request: asyncio.run(news.ask(list(request)))
+def ask(updates):
+    return lambda *request: asyncio.run(updates.answer(list(request)))
 
 
 def values(text, *shape):
@@ -37,13 +37,13 @@ def test_a_page_gets_a_long_run_in_parts(ask, run):
         averages += [*values(answer["averages"], 2)]
         pieces += answer["pieces"]
         parts.append(len(new))
-    assert parts == [MOST_COLUMNS] * 2 + [500]
+    assert parts == [MAX_COLUMNS] * 2 + [500]
     assert answer["done"]
     assert (np.array(columns) == run.trace.columns(1)).all()
     assert np.array(averages) / 255 == pytest.approx(run.trace.averages(), abs=0.003)
     assert [text for text, *_ in pieces] == [piece.text for piece in run.pieces]
-    other = ask(run.id, 0, MOST_COLUMNS, LONG)  # another layer, of which it has a part
-    assert (values(other["columns"], 2, 3) == run.trace.columns(0)[MOST_COLUMNS:][:1024]).all()
+    other = ask(run.id, 0, MAX_COLUMNS, LONG)  # another layer, of which it has a part
+    assert (values(other["columns"], 2, 3) == run.trace.columns(0)[MAX_COLUMNS:][:1024]).all()
 
 
 def test_resets_are_those_of_the_trace_whichever_layer_is_shown(ask, run, make_trace):
@@ -71,10 +71,10 @@ def test_tokens_in_groups_are_counted(ask, run, make_trace):
 
 
 def test_wide_layers_are_sent_in_smaller_parts(ask, run, monkeypatch):
-    monkeypatch.setattr(news_module, "MOST_BYTES", 6 * 100)
+    monkeypatch.setattr(updates_module, "MAX_BYTES", 6 * 100)
     answer = ask(run.id, 0, 0, 0)
     assert len(values(answer["columns"], 2, 3)) == 100
-    assert len(answer["pieces"]) == MOST_COLUMNS
+    assert len(answer["pieces"]) == MAX_COLUMNS
 
 
 class Page:
@@ -84,7 +84,7 @@ class Page:
         self.columns, self.pieces, self.words = tokens, [None] * tokens, [None] * words
 
     def take(self, value):
-        new = json.loads(value["news"])
+        new = json.loads(value["update"])
         assert new["start"] == new["known"] <= self.columns
         self.columns = new["start"] + len(values(new["columns"], 2, 16))
         self.pieces[new["known"] :] = [text for text, *_ in new["pieces"]]
@@ -94,7 +94,7 @@ class Page:
         return new
 
 
-def test_a_feed_brings_every_token_and_word_once(news, chat):
+def test_a_feed_brings_every_token_and_word_once(updates, chat):
     first = chat.say("One two.")
     second = chat.say("Three four", max_tokens=12)
     both, shared = second.trace, len(first.pieces)
@@ -102,7 +102,7 @@ def test_a_feed_brings_every_token_and_word_once(news, chat):
     known = sum(word.stop < shared - 1 for word in found)  # that the page has
 
     async def follow(steps):
-        feed, page, run = Feed(news, second, first, True), Page(shared - 1, known), second
+        feed, page, run = Feed(updates, second, first, True), Page(shared - 1, known), second
         pieces, run.done = run.pieces, False
         for tokens in steps:  # as the engine goes on
             run.pieces, run.trace = pieces[:tokens], both.branch(tokens)
@@ -125,34 +125,34 @@ def test_a_feed_brings_every_token_and_word_once(news, chat):
     assert ((codes - 1) / 254) ** 2 == pytest.approx(shares / shares.max(), abs=0.005)
 
 
-def test_a_feed_brings_the_layer_that_the_page_has_asked_for(news, ask, run):
-    feed = Feed(news, run, None, False)
-    assert json.loads(asyncio.run(feed())["news"])["layer"] == 0
+def test_a_feed_brings_the_layer_that_the_page_has_asked_for(updates, ask, run):
+    feed = Feed(updates, run, None, False)
+    assert json.loads(asyncio.run(feed())["update"])["layer"] == 0
     ask(run.id, 1, 0, 0)
-    latest = json.loads(asyncio.run(feed())["news"])
+    latest = json.loads(asyncio.run(feed())["update"])
     assert (latest["layer"], latest["start"], latest["words"]) == (1, LONG, None)
 
 
-def test_tokens_that_are_too_long_ago_are_unknown(news):
+def test_tokens_that_are_too_long_ago_are_unknown(updates):
     class Trace:
         tokens = 3
 
         def retention(self, token):
             return np.array([np.nan, 0.25, 1.0], np.float32)[: token + 1]
 
-    run = Run("tiny", trace=Trace(), places=(Place("user", 0),))
+    run = Run("tiny", trace=Trace(), message_spans=(MessageSpan("user", 0),))
     run.pieces += [
         Token(text, 0, "prompt", begin=2 * n) for n, text in enumerate(["a ", "b ", "c"])
     ]
     run.finish()
-    codes = news_module.strengths(run.trace, 2, news.words(run))
+    codes = updates_module.strengths(run.trace, 2, updates.words(run))
     assert codes.tolist() == [UNKNOWN, 128, 255]
 
 
 def test_layers_are_listed_with_those_that_are_not_watched(run):
     reasons = {"layers.0.self_attn": "attention", "layers.10.y": "y"}
     run.unwatched = {path: f"not watched: {reason}" for path, reason in reasons.items()}
-    value = shown(run)
+    value = view_state(run)
     assert [layer["channels"] for layer in value["layers"]] == [3, 3]
     assert value["picker"] == [
         [0, "1: layers.0.x · test"],
@@ -161,20 +161,20 @@ def test_layers_are_listed_with_those_that_are_not_watched(run):
         [-1, "layers.10.y · not watched: y"],
     ]
     run.trace = Trace([], 1000, 0)
-    hint = "Nothing to see, the layers are not watched: y."  # what was refused comes last
-    assert shown(run) == {"hint": hint}
+    hint = "Nothing to show: the layers are not watched: y."  # what was refused comes last
+    assert view_state(run) == {"hint": hint}
 
 
 def test_runs_of_a_conversation_share_their_beginning(chat, run):
     first, second = chat.say("one"), chat.say("two")
     shared = len(first.pieces)
-    assert follows(second, first) == {"earlier": first.id, "common": shared}
-    assert follows(first, second) == {"earlier": second.id, "common": shared}
-    assert follows(run, first)["common"] == 0
-    assert follows(first, None) == follows(first, first) == {}
+    assert common_prefix(second, first) == {"earlier": first.id, "common": shared}
+    assert common_prefix(first, second) == {"earlier": second.id, "common": shared}
+    assert common_prefix(run, first)["common"] == 0
+    assert common_prefix(first, None) == common_prefix(first, first) == {}
 
 
-def test_only_chats_have_words(news, ask, engine, finished):
+def test_only_chats_have_words(updates, ask, engine, finished):
     run = finished(engine.submit("tiny", "hello", Sampling(0), 3))
     assert ask(run.id, 0, 0, 0)["words"] is None
-    assert news.words(run) == []
+    assert updates.words(run) == []

@@ -5,9 +5,9 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_gateloop.app.generation.states import Boundary, StateCache
-from mlx_gateloop.app.page.news import shown
+from mlx_gateloop.app.generation.prefix_cache import PrefixCache, PrefixState
 from mlx_gateloop.app.page.sharing import shared_page
+from mlx_gateloop.app.page.updates import view_state
 
 import mlx_gateloop as gl
 from mlx_gateloop.generate import Sampling
@@ -52,8 +52,8 @@ def test_conversations_and_models_do_not_see_each_other(chat, engine, make_chat)
     none = make_chat(engine, None)
     none.say("hello")
     assert none.say("more").stats.prompt_tokens_read > 40
-    engine.states.forget("c")
-    assert not chat.boundaries()
+    engine.prefix_cache.forget("c")
+    assert not chat.prefix_states()
 
 
 def evicted(chat, finished):
@@ -78,9 +78,9 @@ def begun_again_after_that(chat, _):
 
 def opened(chat, _):
     chat.say("hello")
-    states, fingerprint = chat.boundaries(), chat.engine.models.fingerprint(MODEL)
+    states, fingerprint = chat.prefix_states(), chat.engine.models.fingerprint(MODEL)
     for state in states:  # as conversations.file does
-        chat.engine.states.put("opened", fingerprint, replace(state, run=None))
+        chat.engine.prefix_cache.put("opened", fingerprint, replace(state, run=None))
     chat.conversation = "opened"
     return chat.say("more")
 
@@ -102,7 +102,7 @@ def test_a_lost_trace_is_recorded_again_where_that_is_short(
     long = make_chat(make_engine(runs=2, reread_tokens=1), "c")
     run = lose(long, finished)  # too long
     assert run.stats.prompt_tokens_read < run.stats.prompt_tokens
-    assert shown(run)["unrecorded"] == len(run.earlier) > 0
+    assert view_state(run)["unrecorded"] == len(run.earlier) > 0
     assert "not recorded" in shared_page(run, run.trace, False, "name")["page"]
 
 
@@ -111,10 +111,10 @@ def some_messages(n):
 
 
 def test_what_is_kept_is_bounded():
-    cache = StateCache(conversations=2, boundaries=3, nbytes=10**9)
+    cache = PrefixCache(conversations=2, prefix_states=3, max_bytes=10**9)
     for name in ("a", "b", "c"):
         for n in range(1, 6):
-            cache.put(name, "f", Boundary(some_messages(n), "", (1,), 1, ()))
+            cache.put(name, "f", PrefixState(some_messages(n), "", (1,), 1, ()))
     assert [len(cache.prefixes(name, "f", some_messages(5), "")) for name in ("a", "b", "c")] == [
         0,
         3,
@@ -126,11 +126,11 @@ def test_what_is_kept_is_bounded():
 
 def test_what_is_kept_is_bounded_in_bytes():
     state = np.zeros(25_000, np.float32)  # 100 kB
-    cache = StateCache(conversations=9, boundaries=9, nbytes=510_000)
+    cache = PrefixCache(conversations=9, prefix_states=9, max_bytes=510_000)
 
     def put(name, n, **more):
         fields = {"text": "", "ids": (1,), "states": (state,)} | more
-        cache.put(name, "f", Boundary(some_messages(n), unread=1, **fields))
+        cache.put(name, "f", PrefixState(some_messages(n), unread=1, **fields))
 
     def lengths(name):
         return [len(b.messages) for b in cache.prefixes(name, "f", some_messages(9), "x" * 10**6)]

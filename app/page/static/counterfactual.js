@@ -1,0 +1,81 @@
+import { plain } from "../../../mlx_gateloop/watch/shared/plain.js";
+
+const INTERVAL_MS = 120; // between requests
+export const NO_REPLY = "The server is busy, or no longer has this answer. Retry it.";
+const SAME = "The seed and settings are the same; the conversation is unchanged.";
+
+/** The last answer beside the one without some words, while that is generated. */
+export class Counterfactual {
+  constructor(element, server) {
+    Object.assign(this, { element, server });
+    this.run = null;
+    this.running = false; // true while the answer is generated
+    /** @type {import("./word_list.js").Choice | null} The omitted words. */
+    this.omitted = null;
+  }
+
+  find(selector) {
+    return this.element.querySelector(selector);
+  }
+
+  async open(run, { first, stop }, name) {
+    const omitted = { first, stop };
+    Object.assign(this, { run, omitted });
+    this.element.hidden = true;
+    await this.ended;
+    const started = await this.server.forget([run, first, stop]).catch(() => null);
+    if (this.omitted !== omitted) return;
+    if (!started || started.error) return this.#fail(started?.error ?? NO_REPLY);
+    this.element.hidden = false;
+    this.running = true;
+    this.find(".title").textContent = `Without ${name}`;
+    for (const side of [".original", ".without"]) this.#fill(side, [], "del");
+    this.find(".note").textContent = "Generating the answer again …";
+    this.element.scrollIntoView({ block: "nearest" });
+    return this.#follow(run, started.run, omitted);
+  }
+
+  async #follow(run, other, omitted) {
+    for (let done = false; !done; ) {
+      const answer = await this.server.counterfactual([run]).catch(() => null);
+      if (this.omitted !== omitted) return;
+      if (!answer || answer.error) return this.#fail(answer?.error ?? NO_REPLY);
+      if (answer.run !== other) {
+        this.run = null; // the other page's answer continues
+        return this.#fail("Another page has forgotten other words.");
+      }
+      this.#fill(".original", answer.before, "del");
+      this.#fill(".without", answer.after, "ins");
+      done = answer.done;
+      if (!done) await new Promise((wake) => setTimeout(wake, INTERVAL_MS));
+    }
+    this.running = false;
+    const same = !this.find("del") && !this.find("ins");
+    this.find(".note").textContent = same
+      ? `Nothing changed. ${SAME}`
+      : `What changed is marked. ${SAME}`;
+  }
+
+  /** Show parts of a text, `[text, changed]`; model output is only ever set as textContent. */
+  #fill(side, parts, mark) {
+    const elements = parts.map(([text, changed]) => {
+      const element = document.createElement(changed ? mark : "span");
+      element.textContent = plain(text);
+      return element;
+    });
+    this.find(side).replaceChildren(...elements);
+  }
+
+  #fail(line) {
+    this.close();
+    return line;
+  }
+
+  /** Show the conversation alone. */
+  close() {
+    if (this.run) this.ended = this.server.undo([this.run]).catch(() => null);
+    this.run = this.omitted = null;
+    this.running = false;
+    this.element.hidden = true;
+  }
+}

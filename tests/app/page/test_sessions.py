@@ -1,0 +1,40 @@
+"""Chats that a page finds again: a few, and no longer than their pages are there."""
+
+from mlx_gateloop.app.generation.run import Run, Token
+from mlx_gateloop.app.page.sessions import Sessions
+
+ASKED = [{"role": "user", "content": "a"}]
+
+
+def test_only_the_latest_chats_are_kept():
+    sessions = Sessions(max_sessions=2)
+    for session in ("one", "two", "one", "three"):
+        sessions.put(session, ASKED)
+    assert [sessions.resume(session) for session in ("two", "one", "three", "")] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert sessions.get("one") == sessions.get("three") == (ASKED, None)
+    assert sessions.get("two") == ([], None)
+
+
+def test_a_chat_ends_with_its_last_page():
+    sessions = Sessions(max_sessions=2)
+    sessions.put("one", ASKED)
+    sessions.resume("one")
+    assert [sessions.close("one"), sessions.close("one")] == [False, True]
+    assert not sessions.resume("one")
+
+
+def test_what_was_written_after_the_page_had_gone_is_there():
+    sessions, run = Sessions(max_sessions=2), Run("tiny")
+    for shown in (ASKED, [*ASKED, {"role": "assistant", "content": "b"}]):
+        sessions.put("one", shown, run)
+        run.pieces += [Token("b", 0, "answer"), Token("c", 0, "answer")]
+        messages, kept = sessions.get("one")
+        assert messages == [*ASKED, {"role": "assistant", "content": run.text}]
+        assert kept is run
+    del run, kept
+    assert sessions.get("one") == (shown, None)  # it keeps no run alive
