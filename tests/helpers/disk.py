@@ -1,8 +1,26 @@
-"""A disk without room."""
+"""A small disk, and one without room."""
 
 import contextlib
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A directory with a file system of 1 MB of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)]
+    if sys.platform != "linux" or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root can mount")
+    yield place
+    # MLX's threads close a file a moment after its arrays are there, until then it is busy
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def fill(disk: Path, free: int) -> Path:

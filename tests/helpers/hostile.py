@@ -10,14 +10,12 @@ from helpers.models import save_tiny_model
 SLOW_TEXT = "a" * 40 + "b"  # a message that `(a+)+$` needs 2^40 steps for
 
 
-def _template(source: str) -> Callable[[Path], None]:
-    def write(model: Path) -> None:
-        (model / "chat_template.jinja").write_text(source)
-
-    return write
+def _written(name: str, content: str | bytes) -> Callable[[Path], object]:
+    data = content.encode() if isinstance(content, str) else content
+    return lambda model: (model / name).write_bytes(data)
 
 
-def _edit(name: str, **changes: object) -> Callable[[Path], None]:
+def _edited(name: str, **changes: object) -> Callable[[Path], object]:
     def write(model: Path) -> None:
         content = json.loads((model / name).read_text())
         (model / name).write_text(json.dumps(content | changes))
@@ -25,15 +23,7 @@ def _edit(name: str, **changes: object) -> Callable[[Path], None]:
     return write
 
 
-def _split(regex: str) -> dict[str, object]:
-    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
-
-
-def _replace(regex: str) -> dict[str, object]:
-    return {"type": "Replace", "pattern": {"Regex": regex}, "content": "x"}
-
-
-def _fifo(name: str) -> Callable[[Path], None]:
+def _fifo(name: str) -> Callable[[Path], object]:
     def make(model: Path) -> None:
         (model / name).unlink(missing_ok=True)
         os.mkfifo(model / name)
@@ -41,48 +31,43 @@ def _fifo(name: str) -> Callable[[Path], None]:
     return make
 
 
-def _written(name: str, content: bytes) -> Callable[[Path], None]:
-    return lambda model: (model / name).write_bytes(content) and None
+def _sparse(name: str) -> Callable[[Path], object]:
+    """A file of a terabyte that takes no room on the disk."""
+    return lambda model: os.truncate(model / name, 10**12)
 
 
-def _sparse(name: str, size: int) -> Callable[[Path], None]:
-    """A file of this size that takes no room on the disk."""
-
-    def grow(model: Path) -> None:
-        with (model / name).open("ab") as file:
-            file.truncate(size)
-
-    return grow
-
-
+TEMPLATE, TOKENIZER, WEIGHTS = "chat_template.jinja", "tokenizer.json", "model.safetensors"
 LOOP = "{% for i in range(99999) %}"
+SLOW = {"Regex": "(a+)+$"}
+SPLIT = {"type": "Split", "pattern": SLOW, "behavior": "Isolated", "invert": False}
+REPLACE = {"type": "Replace", "pattern": SLOW, "content": "x"}
 # Kinds that are noticed when the first message is answered; the model itself loads.
 TEMPLATES = {
-    "nested loops": _template(LOOP * 3 + "x" + "{% endfor %}" * 3),
-    "long string": _template("{{ 'a' * 2000000000 }}"),
-    "power": _template("{{ 9**(9**9) }}"),
-    "long error": _template("{{ raise_exception('/home/secret/key\n' ~ 'x' * 50000000) }}"),
-    "endless recursion": _template("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}"),
+    "nested loops": _written(TEMPLATE, LOOP * 3 + "x" + "{% endfor %}" * 3),
+    "long string": _written(TEMPLATE, "{{ 'a' * 2000000000 }}"),
+    "power": _written(TEMPLATE, "{{ 9**(9**9) }}"),
+    "long error": _written(TEMPLATE, "{{ raise_exception('/home/secret\n' ~ 'x' * 50000000) }}"),
+    "endless recursion": _written(TEMPLATE, "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}"),
 }
 # Send SLOW_TEXT to these.
 TOKENIZERS = {
-    "regex": _edit("tokenizer.json", pre_tokenizer=_split("(a+)+$")),
-    "normalizer": _edit("tokenizer.json", normalizer=_replace("(a+)+$")),
+    "regex": _edited(TOKENIZER, pre_tokenizer=SPLIT),
+    "normalizer": _edited(TOKENIZER, normalizer=REPLACE),
 }
 # Kinds that are refused before they are loaded.
 FILES = {
-    "many layers": _edit("config.json", num_hidden_layers=3_000_000),
-    "wide": _edit("config.json", hidden_size=2**30, num_heads=2**30, intermediate_size=2**30),
-    "large vocabulary": _edit("config.json", vocab_size=2**31 - 1, num_outputs=2**31 - 1),
+    "many layers": _edited("config.json", num_hidden_layers=3_000_000),
+    "wide": _edited("config.json", hidden_size=2**30, num_heads=2**30, intermediate_size=2**30),
+    "large vocabulary": _edited("config.json", vocab_size=2**31 - 1, num_outputs=2**31 - 1),
     "fifo": _fifo("extra.json"),
-    "fifo as tokenizer": _fifo("tokenizer.json"),
+    "fifo as tokenizer": _fifo(TOKENIZER),
     "fifo as weights": _fifo("model-2.safetensors"),
-    "fifo as template": _fifo("chat_template.jinja"),
-    "deep json": _written("config.json", b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
-    "long json": _sparse("config.json", 10**12),
-    "long tokenizer": _sparse("tokenizer.json", 10**12),
-    "long weights": _sparse("model.safetensors", 10**12),
-    "long header": _written("model.safetensors", (2**62).to_bytes(8, "little") + b"{" * 1000),
+    "fifo as template": _fifo(TEMPLATE),
+    "deep json": _written("config.json", '{"a":' * 100_000 + "1" + "}" * 100_000),
+    "long json": _sparse("config.json"),
+    "long tokenizer": _sparse(TOKENIZER),
+    "long weights": _sparse(WEIGHTS),
+    "long header": _written(WEIGHTS, (2**62).to_bytes(8, "little") + b"{" * 1000),
 }
 KINDS = TEMPLATES | TOKENIZERS | FILES
 

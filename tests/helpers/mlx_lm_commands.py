@@ -1,7 +1,5 @@
 """Models for mlx_lm commands, and what became of them."""
 
-import subprocess
-import sys
 from functools import partial
 
 import mlx.core as mx
@@ -36,11 +34,6 @@ def printable(tokenizer):
     return mx.array(
         [tokenizer.decode([n]) in characters for n in range(len(tokenizer.get_vocab()))]
     )
-
-
-def child(*arguments, **options):
-    """A Python that is told nothing about this package."""
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, **options)
 
 
 def logits(path, **options):

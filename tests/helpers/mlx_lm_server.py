@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -46,30 +46,25 @@ class Server:
 
         Python's http.server lets five connections wait, and Linux resets some of those beyond.
         """
-        for _ in range(ATTEMPTS - 1):
-            with suppress(ConnectionResetError):
-                return self._post(path, body)
-        return self._post(path, body)
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        for attempt in range(ATTEMPTS):
+            try:
+                return self._request("POST", path, data)
+            except ConnectionResetError:
+                if attempt == ATTEMPTS - 1:
+                    raise
+        raise AssertionError
 
-    def _post(self, path: str, body: Body | bytes) -> tuple[int, bytes]:
-        connection = self.connect()
-        try:
-            data = body if isinstance(body, bytes) else json.dumps(body).encode()
-            connection.request("POST", path, data, {"Content-Type": "application/json"})
+    def _request(self, method: str, path: str, data: bytes = b"") -> tuple[int, bytes]:
+        with closing(self.connect()) as connection:
+            connection.request(method, path, data, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             return answer.status, answer.read()
-        finally:
-            connection.close()
 
     def is_healthy(self) -> bool:
-        connection = self.connect()
-        try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
-        except OSError:
-            return False
-        finally:
-            connection.close()
+        with suppress(OSError):
+            return self._request("GET", "/health")[0] == 200
+        return False
 
     def memory(self) -> int:
         """Return the bytes of memory that the process has."""
@@ -147,6 +142,10 @@ class Single:
         return "".join(part.text for part in parts)
 
 
+KINDS = {"exact": 50, "seeded": 10, "random": 8, "long": 2, "cancelled": 20, "malformed": 10}
+Outcome = tuple[str, str]  # the kind of a request, and what was wrong with its answer
+
+
 class Clients:
     """Requests of every kind, sent by many clients at once.
 
@@ -165,12 +164,7 @@ class Clients:
         self.cached = 0  # answers, of those not streamed, whose prompt was in part in the cache
 
     def run(self, requests: int, clients: int) -> None:
-        """Send requests and note every answer that is not the right one.
-
-        Args:
-            requests: How many in all.
-            clients: How many at once.
-        """
+        """Send requests, so many at once, and note every answer that is not the right one."""
         jobs = [self._job() for _ in range(requests)]
         with ThreadPoolExecutor(clients) as pool:
             for kind, problem in pool.map(_done, jobs):
@@ -179,95 +173,59 @@ class Clients:
                 if problem:
                     self.wrong.append(f"{kind}: {problem}")
 
-    def _job(self) -> Callable[[], tuple[str, str]]:
+    def _job(self) -> Callable[[], Outcome]:
         """Draw a request; what it must give is computed here, before the server is busy."""
-        kinds = {
-            self._exact: 50,
-            self._seeded: 10,
-            self._hot: 8,
-            self._long: 2,
-            self._leave: 20,
-            self._malformed: 10,
-        }
-        (kind,) = self.chance.choices(list(kinds), list(kinds.values()))
-        return kind()
+        (kind,) = self.chance.choices(list(KINDS), list(KINDS.values()))
+        if kind == "malformed":
+            return partial(self.refuse, *self.chance.choice(MALFORMED))
+        path, body = self._body(kind)
+        if kind == "cancelled":
+            return partial(self._leave, path, body, self.chance.choice((0, 1, 40, 400)))
+        return partial(self._check, kind, path, body, kind != "random" and self.single(body))
 
-    def _body(self, **options: Any) -> tuple[str, Body]:
+    def _body(self, kind: str) -> tuple[str, Body]:
         """A completion, or a conversation of one or two questions; half of them stream."""
-        one, two = self.chance.choices(WORDS, k=2)
-        body: Body = {"max_tokens": self.chance.choice((4, 12, 24)), "temperature": 0.0, **options}
-        body["stream"] = self.chance.random() < 0.5
-        if self.chance.random() < 0.4:
-            return "/v1/completions", {"prompt": f"The {one} example", **body}
+        draw = self.chance
+        body: Body = {"max_tokens": draw.choice((4, 12, 24)), "stream": draw.random() < 0.5}
+        body["temperature"] = float(kind in ("seeded", "random"))
+        if kind == "seeded":
+            body["seed"] = draw.randrange(5)
+        if kind == "cancelled":
+            body["max_tokens"] = 200
+        if kind == "long":
+            return "/v1/completions", body | {"prompt": "A long text. " * 800, "max_tokens": 2}
+        one, two = draw.choices(WORDS, k=2)
+        if draw.random() < 0.4:
+            return "/v1/completions", body | {"prompt": f"The {one} example"}
         messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": one}]
-        if self.chance.random() < 0.5:
-            answer = self.single({**body, "messages": messages})
+        if draw.random() < 0.5:
+            answer = self.single(body | {"messages": messages})
             messages.append({"role": "assistant", "content": answer})
             messages.append({"role": "user", "content": two})
-        return "/v1/chat/completions", {"messages": messages, **body}
+        return "/v1/chat/completions", body | {"messages": messages}
 
-    def _check(self, kind: str, path: str, body: Body) -> Callable[[], tuple[str, str]]:
-        expected = self.single(body)
+    def _check(self, kind: str, path: str, body: Body, expected: str | bool) -> Outcome:
+        status, answer = self.server.post(path, body)
+        if status != 200:
+            return kind, f"{status} {answer[:200]!r}"
+        text = text_of(answer)
+        if not body["stream"]:
+            details = json.loads(answer)["usage"]["prompt_tokens_details"]
+            self.cached += details["cached_tokens"] > 0
+        is_right = expected is False or text == expected
+        return kind, "" if is_right else f"{text!r} for {expected!r} of {body}"
 
-        def job() -> tuple[str, str]:
-            status, answer = self.server.post(path, body)
-            if status != 200:
-                return kind, f"{status} {answer[:200]!r}"
-            text = text_of(answer)
-            if not body["stream"]:
-                details = json.loads(answer)["usage"]["prompt_tokens_details"]
-                self.cached += details["cached_tokens"] > 0
-            return kind, "" if text == expected else f"{text!r} for {expected!r} of {body}"
+    def _leave(self, path: str, body: Body, read: int) -> Outcome:
+        """Leave after some bytes of the answer, or before it has begun."""
+        connection = self.server.connect()
+        with suppress(OSError):
+            connection.request("POST", path, json.dumps(body))
+            if read:
+                connection.getresponse().read(read)
+        connection.close()
+        return "cancelled", ""
 
-        return job
-
-    def _exact(self) -> Callable[[], tuple[str, str]]:
-        path, body = self._body()
-        return self._check("streamed" if body["stream"] else "whole", path, body)
-
-    def _seeded(self) -> Callable[[], tuple[str, str]]:
-        path, body = self._body(temperature=1.0, seed=self.chance.randrange(5))
-        return self._check("seeded", path, body)
-
-    def _long(self) -> Callable[[], tuple[str, str]]:
-        body = {
-            "prompt": "A long text. " * 800,
-            "max_tokens": 2,
-            "temperature": 0.0,
-            "stream": False,
-        }
-        return self._check("of 10,000 characters", "/v1/completions", body)
-
-    def _hot(self) -> Callable[[], tuple[str, str]]:
-        path, body = self._body(temperature=1.0)
-
-        def job() -> tuple[str, str]:
-            status, answer = self.server.post(path, body)
-            if status == 200:
-                text_of(answer)
-            return "random", "" if status == 200 else f"{status} {answer[:200]!r}"
-
-        return job
-
-    def _leave(self) -> Callable[[], tuple[str, str]]:
-        path, body = self._body(max_tokens=200)
-        read = self.chance.choice((0, 1, 40, 400))
-
-        def job() -> tuple[str, str]:
-            connection = self.server.connect()
-            with suppress(OSError):
-                connection.request("POST", path, json.dumps(body))
-                if read:  # the others leave before the answer has begun
-                    connection.getresponse().read(read)
-            connection.close()
-            return "cancelled", ""
-
-        return job
-
-    def _malformed(self) -> Callable[[], tuple[str, str]]:
-        return partial(self.refuse, *self.chance.choice(MALFORMED))
-
-    def refuse(self, path: str, data: bytes) -> tuple[str, str]:
+    def refuse(self, path: str, data: bytes) -> Outcome:
         """Send a malformed request, which must be refused."""
         try:
             status, _ = self.server.post(path, data)
@@ -276,19 +234,15 @@ class Clients:
         return "malformed", "" if 400 <= status < 500 else f"{status} to {data[:80]!r}"
 
 
-def _done(job: Callable[[], tuple[str, str]]) -> tuple[str, str]:
+def _done(job: Callable[[], Outcome]) -> Outcome:
     try:
         return job()
     except OSError as error:
         return "unanswered", repr(error)
 
 
-def _bodies(*bodies: Body) -> list[tuple[str, bytes]]:
-    return [("/v1/completions", json.dumps(body).encode()) for body in bodies]
-
-
 # Requests that the server must refuse and survive.
-MALFORMED: Sequence[tuple[str, bytes]] = [
+MALFORMED: list[tuple[str, bytes]] = [
     ("/v1/completions", b"{"),
     ("/v1/completions", b"[]"),
     ("/v1/completions", b"\xff\xfe"),
@@ -297,16 +251,12 @@ MALFORMED: Sequence[tuple[str, bytes]] = [
     ("/v1/chat/completions", b"{}"),
     ("/v1/chat/completions", b'{"messages": [1]}'),
     ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": [{"type": "x"}]}]}'),
-    *_bodies(
-        {},
-        {"prompt": 3},
-        {"prompt": "a", "max_tokens": 0},
-        {"prompt": "a", "max_tokens": "many"},
-        {"prompt": "a", "temperature": -1},
-        {"prompt": "a", "top_p": 2},
-        {"prompt": "a", "seed": "x"},
-        {"prompt": "a", "logit_bias": {"a": "b"}},
-        {"prompt": "a", "top_logprobs": 99},
-        {"prompt": "a", "stream": "yes"},
-    ),
+    ("/v1/completions", b"{}"),
+    ("/v1/completions", b'{"prompt": 3}'),
 ]
+WRONG: Body = {
+    "max_tokens": 0, "temperature": -1, "top_p": 2, "seed": "x", "logit_bias": {"a": "b"},
+    "top_logprobs": 99, "stream": "yes",
+}  # fmt: skip
+for name, value in [*WRONG.items(), ("max_tokens", "many")]:
+    MALFORMED.append(("/v1/completions", json.dumps({"prompt": "a", name: value}).encode()))

@@ -54,22 +54,9 @@ class PaperModel(nn.Module):
     """Embedding, layers, norm and head."""
 
     def __init__(
-        self,
-        vocabulary,
-        size,
-        inner,
-        depth,
-        *,
-        width=None,
-        heads=None,
-        outputs=None,
-        real=False,
-        fixed=False,
-        gated=False,
-        tied=False,
-        final_norm=True,
-        bias=True,
-    ):
+        self, vocabulary, size, inner, depth, *, width=None, heads=None, outputs=None,
+        real=False, fixed=False, gated=False, tied=False, final_norm=True, bias=True,
+    ):  # fmt: skip
         super().__init__()
         width = width or size
         options = (inner, heads or width, real, fixed, gated, bias)
@@ -83,3 +70,13 @@ class PaperModel(nn.Module):
         if self.norm is not None:
             x = self.norm(x)
         return x @ self.embedding.weight.T if self.head is None else self.head(x)
+
+
+def paper_model(vocabulary, **options):
+    """A model with random weights, norms and biases included."""
+    torch.manual_seed(0)
+    model = PaperModel(vocabulary, 8, 20, 2, **options).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.1 * torch.randn_like(weight)
+    return model

@@ -1,7 +1,9 @@
 """Tokenizers of every kind that others make."""
 
+import io
 from functools import partial
 
+import sentencepiece
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
 from tokenizers.processors import TemplateProcessing
@@ -37,6 +39,20 @@ def other_tokenizer(kind):
         trainer = BpeTrainer(vocab_size=600, special_tokens=alphabet)
     made.train_from_iterator([TEXT], trainer)
     return PreTrainedTokenizerFast(tokenizer_object=made, clean_up_tokenization_spaces=False)
+
+
+def trained_pieces(lines, size=400, **options):
+    """The file of a sentencepiece model that changes no text, unless the options say so."""
+    model = io.BytesIO()
+    options = {
+        "byte_fallback": True, "normalization_rule_name": "identity", "add_dummy_prefix": False,
+        "remove_extra_whitespaces": False, **options,
+    }  # fmt: skip
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, model_type="bpe", vocab_size=size,
+        minloglevel=2, hard_vocab_limit=False, **options,
+    )  # fmt: skip
+    return model.getvalue()
 
 
 def begin_with(token, path):

@@ -1,12 +1,29 @@
-"""Interrupted training, and the comparison of what two runs wrote."""
+"""Tiny runs, interrupted training, and the comparison of what two runs wrote."""
 
 import os
+import pydoc_data.topics
 import signal
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
+
+from mlx_gateloop.train import TrainConfig
+
+TEXT = "".join(pydoc_data.topics.topics.values())
+TINY = {
+    "model": {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32, "dropout": 0.1},
+    "tokenizer.kind": "bytes",
+    "data.length": 32,
+    "data.batch_size": 4,
+    "optimizer.learning_rate": 1e-2,
+    "steps": 12,
+    "log_every": 2,
+    "eval_every": 6,
+    "checkpoint_every": 3,
+}
 
 # An experiment of seconds: keys of `Experiment.changed_by`.
 TINY_EXPERIMENT = {
@@ -22,6 +39,12 @@ TINY_EXPERIMENT = {
     "eval_every": 3,
     "log_every": 1,
 }
+
+
+def tiny_run(**changes: Any) -> TrainConfig:
+    """A run of a second or two; `tiny_run(seed=1)` changes a key, with __ for the dot."""
+    dotted = {key.replace("__", "."): value for key, value in changes.items()}
+    return TrainConfig.load(None, TINY | dotted)
 
 
 def press_ctrl_c(
