@@ -15,8 +15,6 @@ def test_differences_are_relative_to_the_largest_value():
     assert comparison.agreement == 0.5
     assert within(comparison, 1.0)
     assert not within(comparison, 0.99)
-    line = str(comparison).split()
-    assert line == ["length", "2", "1.00e+00", "3.75e-01", "50.00%"]
 
 
 def test_not_a_number_never_passes():

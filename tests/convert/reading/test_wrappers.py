@@ -32,17 +32,13 @@ def values(tree, path, ema=False):
     return {name: checkpoint.tensor(name).item() for name in checkpoint.shapes}
 
 
-def wrapped(state, wrapper):
-    for key in reversed((wrapper or "").split()):
-        state = {key: state, "optimizer": {"state": {0: {"exp_avg": torch.ones(3)}}}, "step": 3}
-    return state
-
-
-@pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_wrappers_and_prefixes_are_removed(tmp_path, wrapper, prefix):
-    tree = wrapped(weights(prefix=prefix), wrapper)
-    assert values(tree, tmp_path / "w.pt") == weights()
+def test_wrappers_and_prefixes_are_removed(tmp_path, wrapper):
+    for prefix in PREFIXES:
+        tree = weights(prefix=prefix)
+        for key in reversed((wrapper or "").split()):
+            tree = {key: tree, "optimizer": {"state": {0: {"exp_avg": torch.ones(3)}}}, "step": 3}
+        assert values(tree, tmp_path / "w.pt") == weights(), prefix
 
 
 @pytest.mark.parametrize("prefix", [None, "module", "net.model"])
@@ -79,21 +75,18 @@ def test_averaged_weights_are_taken_when_asked_for(tmp_path, kind):
 
 def test_what_cannot_be_chosen_is_named(tmp_path):
     path = tmp_path / "w.pt"
-    message = problem(lambda: values(weights(), path, ema=True))
-    assert "no averaged weights; leave --ema out" in message
+    assert "no averaged weights; leave" in problem(lambda: values(weights(), path, ema=True))
     message = problem(lambda: values({"encoder": weights(), "decoder": weights()}, path))
     assert "several sets of weights ('encoder', 'decoder'); save one alone" in message
 
 
 @pytest.mark.parametrize("kind", [None, *SOURCES])
 @pytest.mark.parametrize("prefix", ["transformer", "coarse.gateloops.0"])
-@pytest.mark.parametrize(
-    "name",
-    ["layers.0.0.fn.to_a.0.weight", "to_qkva.0.weight", "layers.0.gamma.weight"],
-)
-def test_a_part_of_a_larger_model_is_named(name, prefix, kind):
-    shapes = {"criterion.weight": (1,), f"{prefix}.{name}": (2, 2)}
-    assert f"under the prefix '{prefix}'" in problem(lambda: detect(shapes, kind))
+def test_a_part_of_a_larger_model_is_named(prefix, kind):
+    for name in ("layers.0.0.fn.to_a.0.weight", "to_qkva.0.weight", "layers.0.gamma.weight"):
+        shapes = {"criterion.weight": (1,), f"{prefix}.{name}": (2, 2)}
+        message = problem(lambda shapes=shapes: detect(shapes, kind))
+        assert f"under the prefix '{prefix}'" in message
 
 
 HARMLESS = [
@@ -102,19 +95,18 @@ HARMLESS = [
     *(torch.Size([1]), torch.device("cpu"), torch.float32),
     *(pathlib.Path("a"), pathlib.PurePosixPath("a"), datetime.datetime(2024, 1, 1)),
     *(argparse.Namespace(a=pathlib.Path("a")), types.SimpleNamespace(a=1)),
-    collections.defaultdict(list, a=[1]),
-    collections.OrderedDict(a=1),
+    *(collections.defaultdict(list, a=[1]), collections.OrderedDict(a=1)),
     *({1}, frozenset({1}), b"a", 1j, slice(1), dict, None),
 ]
 
 
 @pytest.mark.parametrize("is_zip", [True, False])
-@pytest.mark.parametrize("value", HARMLESS, ids=lambda value: type(value).__name__)
-def test_what_is_no_weight_is_read_past(tmp_path, value, is_zip):
-    tree = {"hyper_parameters": {"a": [value]}, "state_dict": weights(prefix="model"), "b": value}
+def test_what_is_no_weight_is_read_past(tmp_path, is_zip):
     path = tmp_path / "last.ckpt"
-    torch.save(tree, path, _use_new_zipfile_serialization=is_zip)
-    assert list(find(str(path)).shapes) == list(NAMES)
+    for value in HARMLESS:
+        tree = {"hyper_parameters": {"a": [value]}, "state_dict": weights(prefix="model")}
+        torch.save(tree | {"b": value}, path, _use_new_zipfile_serialization=is_zip)
+        assert list(find(str(path)).shapes) == list(NAMES), value
 
 
 def test_a_folder_of_accelerate_is_read(tmp_path):

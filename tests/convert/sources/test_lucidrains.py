@@ -23,38 +23,30 @@ def transformer(seed=0, **options):
     return torch_model(seed, 0.3, **{"dim": 8, "num_tokens": VOCAB, "ff_mult": 4} | options)
 
 
-def variants():
-    """Sizes with flags: every pair of two flags with every size, and all of them if slow."""
-    for size in SIZES:
-        for flags in itertools.product([False, True], repeat=3):
-            is_long = sum(flags) % 2 != SIZES.index(size) % 2
-            yield pytest.param(*size, flags, marks=pytest.mark.slow if is_long else [])
+@pytest.mark.parametrize(("number", "size"), [*enumerate(SIZES)])
+@pytest.mark.parametrize("flags", [*itertools.product([False, True], repeat=3)])
+def test_every_variant_computes_the_same(number, size, flags):
+    """Each size with all flags; the ablations take turns."""
+    ablation = ABLATIONS[(number + sum(flags)) % 3]
+    heads, width = size
+    model = transformer(
+        number,
+        gate_loop_heads=heads,
+        dim_gate_looped_attn=width,
+        ff_mult=1 + number % 3,
+        frac_gradient_state_transition=0.5,
+        **dict(zip(FLAGS, flags, strict=True)),
+        **ablation,
+    )
+    ours, reference = converted(state_of(model), "lucidrains", ablation)
+    assert_same(ours, reference, 7, VOCAB)
+    prompt = tokens(VOCAB, 7)  # the model as it was made, not as we rebuilt it
+    assert difference(ours(mx.array(prompt)), apply(model, prompt)) <= TOLERANCE
 
 
-@pytest.mark.parametrize(("heads", "width", "flags"), [*variants()])
-def test_every_variant_computes_the_same(heads, width, flags):
-    for seed, ablation in enumerate(ABLATIONS):
-        model = transformer(
-            seed,
-            gate_loop_heads=heads,
-            dim_gate_looped_attn=width,
-            ff_mult=1 + seed,
-            frac_gradient_state_transition=0.5,
-            **dict(zip(FLAGS, flags, strict=True)),
-            **ablation,
-        )
-        ours, reference = converted(state_of(model), "lucidrains", ablation)
-        assert_same(ours, reference, 7, VOCAB)
-        prompt = tokens(VOCAB, 7)  # the model as it was made, not as we rebuilt it
-        assert difference(ours(mx.array(prompt)), apply(model, prompt)) <= TOLERANCE
-
-
-@pytest.mark.parametrize(
-    "seed", [n if n in (0, 2, 5) else pytest.param(n, marks=pytest.mark.slow) for n in range(6)]
-)
-def test_long_sequences_through_wider_models(seed):
+@pytest.mark.parametrize(("seed", "heads", "width"), [(0, None, None), (2, 8, 48), (5, 16, 64)])
+def test_long_sequences_through_wider_models(seed, heads, width):
     random = np.random.default_rng(seed)
-    heads, width = [(None, None), (4, None), (8, 48), (None, 16), (1, 16), (16, 64)][seed]
     flags = dict(zip(FLAGS, random.random(3) < 0.5, strict=True))
     model = transformer(
         seed, dim=32, depth=3, gate_loop_heads=heads, dim_gate_looped_attn=width, **flags
@@ -107,28 +99,9 @@ def test_what_is_inferred_and_what_is_assumed():
 def test_full_attention_is_refused_by_name(options):
     model = transformer(use_gate_looped_attn=False, dim_head=8, heads=2, **options)
     shapes = shapes_of(state_of(model))
-    source = detect(shapes)
-    assert source is LUCIDRAINS
-    assert "use_gate_looped_attn=False is not supported" in problem(
-        lambda: source.infer(shapes, {})
-    )
-
-
-def test_wrong_settings_are_named():
-    shapes = shapes_of(state_of(transformer()))
-    message = problem(lambda: LUCIDRAINS.infer(shapes, {"heads": 2, "ablate_complex": True}))
-    assert message.startswith("lucidrains: unknown setting heads; expected ablate_complex, ")
-    message = problem(lambda: LUCIDRAINS.infer(shapes, {"ablate_complex": "yes"}))
-    assert message == "lucidrains: setting ablate_complex must be true or false, got 'yes'"
-
-
-def test_missing_matrices_are_named():
-    shapes = shapes_of(state_of(transformer()))
-    name = "layers.0.0.fn.to_a.0.weight"
-    without = {n: s for n, s in shapes.items() if n != name}
-    assert problem(lambda: LUCIDRAINS.infer(without, {})) == f"lucidrains: missing {name}"
-    message = problem(lambda: LUCIDRAINS.infer(shapes | {name: (3,)}, {}))
-    assert message == f"lucidrains: {name} must be a matrix, got shape (3,)"
+    assert detect(shapes) is LUCIDRAINS
+    message = problem(lambda: LUCIDRAINS.infer(shapes, {}))
+    assert "use_gate_looped_attn=False is not supported" in message
 
 
 SAME = {"gate": "polar_abs", "norm": "rms", "projection_bias": False, "head_bias": False}
@@ -140,14 +113,12 @@ SAME = {"gate": "polar_abs", "norm": "rms", "projection_bias": False, "head_bias
         ({}, "gate"),
         ({"mixer": "softmax"}, "mixer"),
         ({"gate": "polar_abs"}, "norm"),
-        (
-            {"gate": "polar_abs", "num_heads": 2, "transition_per": "head", "sub_norm": "head"},
-            "sub_norm",
-        ),
+        (SAME | {"num_heads": 2, "transition_per": "head", "sub_norm": "head"}, "sub_norm"),
         (SAME | {"head_bias": True}, "head_bias"),
+        (SAME | {"intermediate_size": 20}, "multiple of hidden_size"),
     ],
 )
 def test_what_the_package_cannot_express_is_named(options, name):
     sizes = {"hidden_size": 8, "intermediate_size": 16}
-    assert f"lucidrains has {name} " in LUCIDRAINS.mismatch(ModelArgs(**sizes | options))
+    assert name in LUCIDRAINS.mismatch(ModelArgs(**sizes | options))
     assert LUCIDRAINS.mismatch(ModelArgs(**sizes | SAME)) is None

@@ -1,0 +1,60 @@
+"""What all sources share: settings, the names of tensors, and how a source is known."""
+
+import pytest
+from helpers.checkpoints import problem, state_of, torch_model
+from helpers.flax_model import flax_model, flax_state
+from helpers.paper_model import paper_model
+from helpers.parity import shapes_of
+from mlx_gateloop.convert.sources import LUCIDRAINS, SOURCES, detect
+from mlx_gateloop.convert.sources.base import depth
+
+STATES = {
+    "lucidrains": lambda: state_of(torch_model()),
+    "paper": lambda: state_of(paper_model(17)),
+    "flax": lambda: flax_state(flax_model()),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "expected"),
+    [
+        ("lucidrains", {"heads": 2}, "unknown setting heads; expected ablate_complex, "),
+        ("lucidrains", {"ablate_complex": "yes"}, "must be true or false, got 'yes'"),
+        ("paper", {"activation": "relu"}, "activation must be gelu or gelu_tanh, got 'relu'"),
+        ("flax", {"tied": True}, "unknown setting tied; expected eps, "),
+        ("flax", {"use_true_recurrence": True}, "use_true_recurrence=True is not supported"),
+        ("flax", {"positional_encoding_mode": "sinusoidal"}, "encoding_mode must be none"),
+        ("flax", {"gate_activation": "tanh"}, "gate_activation must be sigmoid, got 'tanh'"),
+        ("flax", {"input_activation": "relu"}, "must be tanh or sigmoid or identity, got 'relu'"),
+    ],
+)  # fmt: skip
+def test_wrong_settings_are_named(kind, settings, expected):
+    shapes = shapes_of(STATES[kind]())
+    message = problem(lambda: SOURCES[kind].infer(shapes, settings))
+    assert message.startswith(f"{kind}: ")
+    assert expected in message
+
+
+def test_missing_matrices_are_named():
+    shapes = shapes_of(STATES["lucidrains"]())
+    name = "layers.0.0.fn.to_a.0.weight"
+    without = {n: s for n, s in shapes.items() if n != name}
+    assert problem(lambda: LUCIDRAINS.infer(without, {})) == f"lucidrains: missing {name}"
+    message = problem(lambda: LUCIDRAINS.infer(shapes | {name: (3,)}, {}))
+    assert message == f"lucidrains: {name} must be a matrix, got shape (3,)"
+
+
+def test_depth_counts_the_layers_and_believes_no_name():
+    names = [f"a.{i}.w" for i in range(11)] + ["a.x.w", "a.11.v", "b.20.w", "a.1.b.w"]
+    assert depth(dict.fromkeys(names, ()), "a.{}.w") == 11
+    assert depth({}, "a.{}.w") == 0
+    assert depth(dict.fromkeys(["a.0.w", f"a.{'9' * 5000}.w"], ()), "a.{}.w") == 1
+    claimed = dict.fromkeys(["a.0.w", "a.99999999.w"], ())
+    assert problem(lambda: depth(claimed, "a.{}.w")).startswith("weights: missing a.1.w")
+
+
+def test_sources_are_known_by_their_kind():
+    assert detect({}, "paper") is SOURCES["paper"]
+    message = problem(lambda: detect({"wte.weight": (3, 4)}))
+    assert message.startswith("weights: names of no known source (lucidrains, ")
+    assert "wte.weight" in message
