@@ -1,9 +1,23 @@
+"""Files and directories that are whole or as before, whatever stops their writer."""
+
 import fcntl
 import threading
+from pathlib import Path
 
 import pytest
 
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import NO_LOCKS, locked, replacing, staged
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def fail(path, error):
+    with replacing(path) as partial:
+        partial.write_text("half")
+        raise error
 
 
 def test_the_file_appears_when_the_block_ends(tmp_path):
@@ -13,28 +27,13 @@ def test_the_file_appears_when_the_block_ends(tmp_path):
         assert partial.suffix == ".npz"
         assert not path.exists()
     assert path.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
-def test_a_failure_leaves_what_was_there(tmp_path, error):
-    path = tmp_path / "text.txt"
-    path.write_text("old")
-
-    def fail():
-        with replacing(path) as partial:
-            partial.write_text("half")
-            raise error
-
-    with pytest.raises(type(error)):
-        fail()
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_nothing_written_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError), replacing(tmp_path / "text.txt"):
+    for error in (OSError("disk full"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            fail(path, error)
+    with pytest.raises(FileNotFoundError), replacing(path):
         pass
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_two_writers_do_not_mix(tmp_path):
@@ -54,15 +53,81 @@ def test_two_writers_do_not_mix(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.fixture
+def target(tmp_path):
+    """A directory with an old file."""
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "old").write_text("old")
+    return target
+
+
+def make(target):
+    with staged(target) as new:
+        new.mkdir()
+        (new / "new").write_text("new")
+
+
 @pytest.mark.parametrize("number", NO_LOCKS)
-def test_a_file_system_without_locks_can_be_written_to(tmp_path, monkeypatch, number):
+def test_a_file_system_without_locks_can_be_written_to(target, monkeypatch, number):
     def refuse(*_):
         raise OSError(number, "no locks")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    other = tmp_path / ".making-new-x"  # another process may be at work in it
+    other = target.with_name(".making-out-x")  # another process may be at work in it
     other.mkdir()
-    with locked(tmp_path) as held, staged(tmp_path / "new") as new:
+    with locked(target.parent) as held:
         assert not held
-        new.mkdir()
-    assert {path.name for path in tmp_path.iterdir()} == {"new", other.name}
+        make(target)
+    assert names(target.parent) == {"out", other.name}
+    assert names(target) == {"new"}
+
+
+def test_what_a_killed_process_left_is_deleted(target):
+    (target.with_name(".making-out-abcdefgh") / "out").mkdir(parents=True)
+    other, longer = (target.with_name(f".making-out-{end}") for end in ("ijklmnop", "of-abcdefgh"))
+    for kept in (other, longer):
+        (kept / "before").mkdir(parents=True)
+    with locked(other):  # by a process that goes on
+        make(target)
+    assert names(target.parent) == {other.name, longer.name, "out"}
+    assert names(target) == {"new"}
+    assert names(longer) == {"before"}, "the old directory of another name"
+
+
+@pytest.mark.parametrize("error", [OSError("no"), KeyboardInterrupt()])
+def test_a_directory_that_cannot_be_replaced_stays(target, monkeypatch, error):
+    rename = Path.rename
+
+    def fail(path, to):
+        if path.name == to.name:  # the second of the two renames
+            monkeypatch.undo()
+            raise error
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises((InputError, KeyboardInterrupt)):
+        make(target)
+    assert (names(target), names(target.parent)) == ({"old"}, {"out"})
+
+
+@pytest.mark.parametrize("kind", [OSError, RuntimeError])  # MLX raises the latter
+def test_no_error_names_the_folder_in_which_a_file_is_made(target, kind):
+    def fail():
+        with staged(target) as new:
+            raise OSError(28, "disk", str(new)) if kind is OSError else RuntimeError(f"disk {new}")
+
+    with pytest.raises(InputError, match=rf"^{target}: disk") as caught:
+        fail()
+    assert ".making-" not in str(caught.value)
+    assert names(target.parent) == {"out"}
+
+
+def test_what_was_moved_away_comes_back(target):
+    """A kill may come between the two renames that replace a directory."""
+    left = target.with_name(".making-out-abcdefgh")
+    left.mkdir()
+    target.rename(left / "before")
+    with pytest.raises(InputError), staged(target):
+        raise OSError("no space")
+    assert (names(target), names(target.parent)) == ({"old"}, {"out"})

@@ -21,15 +21,8 @@ from mlx_gateloop.model import standalone
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tokenizer import byte_tokenizer, stop_token_ids
 
-FILES = {
-    "config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "generation_config.json",
-    "gateloop.py",
-}
+FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+FILES |= {"chat_template.jinja", "generation_config.json", "gateloop.py"}
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +45,13 @@ def contents(directory):
     return {file.name: file.read_bytes() for file in directory.iterdir()}
 
 
+def message(source, load=load):
+    with pytest.raises(InputError) as error:
+        load(source)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
 PROMPT = mx.array([[72, 101, 108, 108, 111]])
 
 
@@ -70,6 +70,12 @@ def test_what_is_saved_is_loaded(tokenizer, tmp_path, options):
     assert loaded_tokenizer.encode(text) == tokenizer.encode(text)
     assert loaded_tokenizer.chat_template == tokenizer.chat_template
     assert loaded_tokenizer.eos_token_ids == set(stop_token_ids(tokenizer))
+    _, metadata = mx.load(str(directory / "model.safetensors"), return_metadata=True)
+    assert metadata == {"format": "mlx"}
+    save(loaded, loaded_tokenizer, tmp_path / "again")  # mlx-lm's wrapper of a tokenizer now
+    assert contents(tmp_path / "again").keys() == contents(directory).keys()
+    assert contents(tmp_path / "again")["config.json"] == contents(directory)["config.json"]
+    assert mx.array_equal(load(tmp_path / "again")[0](PROMPT), model(PROMPT))
 
 
 def test_the_model_in_one_file_is_copied_where_it_has_all_options(tokenizer, tmp_path):
@@ -89,37 +95,25 @@ def test_a_changed_file_is_never_run(saved, load):
     assert type(load(saved)) is Model
 
 
-def test_config_says_what_the_model_is(tokenizer, saved):
-    config = json.loads((saved / "config.json").read_text())
-    expected = {"model_type": "gateloop", "hidden_size": 64, "num_heads": 64, "bias": True}
-    assert config.items() >= expected.items()
-    assert config["num_outputs"] == config["vocab_size"] == len(tokenizer)
-    assert config["eos_token_id"] == stop_token_ids(tokenizer)
-    assert config["model_file"] == "gateloop.py"
-    _, metadata = mx.load(str(saved / "model.safetensors"), return_metadata=True)
-    assert metadata == {"format": "mlx"}
-
-
-def test_a_loaded_model_is_saved_again(saved, tmp_path):
-    model, tokenizer = load(saved)  # mlx-lm's wrapper of a tokenizer now
-    save(model, tokenizer, tmp_path / "again")
-    first, second = contents(saved), contents(tmp_path / "again")
-    assert first.keys() == second.keys()
-    assert first["config.json"] == second["config.json"]
-    assert mx.array_equal(load(tmp_path / "again")[0](PROMPT), model(PROMPT))
-
-
-def test_a_quantized_model_is_saved_quantized(tokenizer, tmp_path):
-    model = tiny(tokenizer)
-    nn.quantize(model, group_size=32, bits=8)
-    save(model, tokenizer, tmp_path / "model")
-    loaded, _ = load_with_mlx_lm(str(tmp_path / "model"), model_config=OUR_CODE)
-    assert type(loaded.layers[0].time_mixing.q_proj) is nn.QuantizedLinear
-    assert mx.array_equal(loaded(PROMPT), model(PROMPT))
-
-
 def quantize(model):
     nn.quantize(model, group_size=32, bits=8)
+
+
+def halve(model):
+    model.layers[0].channel_mixing.set_dtype(mx.bfloat16)
+
+
+@pytest.mark.parametrize("change", [quantize, halve])
+def test_weights_are_saved_as_they_are(tokenizer, tmp_path, change):
+    model = tiny(tokenizer)
+    change(model)
+    save(model, tokenizer, tmp_path / "model")
+    loaded, _ = load_with_mlx_lm(str(tmp_path / "model"), model_config=OUR_CODE)
+    dtypes = [
+        {name: w.dtype for name, w in tree_flatten(each.parameters())} for each in (loaded, model)
+    ]
+    assert dtypes[0] == dtypes[1]
+    assert mx.array_equal(loaded(PROMPT), model(PROMPT))
 
 
 @pytest.mark.parametrize(
@@ -147,21 +141,20 @@ def test_a_cpu_runs_float32_and_says_so_once(tokenizer, tmp_path, caplog, change
     assert not caplog.records
 
 
-def test_saving_over_a_model_replaces_its_weights_and_leaves_other_files(tokenizer, saved):
+def test_saving_over_a_model_replaces_what_is_of_it(tokenizer, saved):
     (saved / "log.jsonl").write_text("kept")
     (saved / "model-00001-of-00002.safetensors").write_bytes(b"old shard")
     (saved / "model.safetensors.index.json").write_text("{}")
+    (saved / ".saving").mkdir()
+    (saved / ".saving" / "model.safetensors").write_bytes(b"half")  # of a killed process
     model = tiny(tokenizer, num_hidden_layers=2)
-    save(model, tokenizer, saved)
-    assert {file.name for file in saved.iterdir()} == FILES | {"log.jsonl"}
-    assert mx.array_equal(load(saved)[0](PROMPT), model(PROMPT))
-
-
-def test_saving_over_a_model_with_a_chat_template_may_take_it_away(saved):
-    model, _ = load(saved)
-    save(model, byte_tokenizer(), saved)
-    assert {file.name for file in saved.iterdir()} == FILES - {"chat_template.jinja"}
-    assert not load(saved)[1].has_chat_template
+    for template in ({"chat_template.jinja"}, set()):
+        save(model, tokenizer if template else byte_tokenizer(), saved)
+        names = FILES - {"chat_template.jinja"} | template | {"log.jsonl"}
+        assert {file.name for file in saved.iterdir()} == names
+        loaded, loaded_tokenizer = load(saved)
+        assert mx.array_equal(loaded(PROMPT), model(PROMPT))
+        assert loaded_tokenizer.has_chat_template == bool(template)
 
 
 @pytest.mark.parametrize("kind", [OSError, RuntimeError])  # MLX raises the latter
@@ -170,32 +163,23 @@ def test_a_full_disk_leaves_the_old_model(tokenizer, saved, monkeypatch, kind):
         raise kind("No space left on device")
 
     before = contents(saved)
-    other = tiny(tokenizer, num_hidden_layers=2)
     monkeypatch.setattr(mx, "save_safetensors", full)
-    with pytest.raises(InputError, match=r"No space left on device; free") as error:
-        save(other, tokenizer, saved)
-    assert "\n" not in str(error.value)
+    found = message(saved, lambda path: save(tiny(tokenizer), tokenizer, path))
+    assert "No space left on device; free" in found
     assert contents(saved) == before
     assert [p.name for p in saved.parent.iterdir()] == ["model"]
 
 
 def test_a_file_in_the_way_is_named(tokenizer, tmp_path):
     (tmp_path / "taken").write_text("a file")
-    with pytest.raises(InputError, match="taken: cannot be saved"):
-        save(tiny(tokenizer), tokenizer, tmp_path / "taken")
+    found = message(tmp_path / "taken", lambda path: save(tiny(tokenizer), tokenizer, path))
+    assert "taken: cannot be saved" in found
     assert (tmp_path / "taken").read_text() == "a file"
 
 
-def message(source, load=load):
-    with pytest.raises(InputError) as error:
-        load(source)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
-@pytest.mark.parametrize("name", ["nothing", "./nothing", "../nothing", "a/b/c"])
-def test_missing_directories_are_named(name):  # none can be a name of the hub
-    assert message(name) == f"{name}: no such model directory"
+def test_missing_directories_are_named():
+    for name in ("nothing", "./nothing", "../nothing", "a/b/c"):  # none is a name of the hub
+        assert message(name) == f"{name}: no such model directory"
 
 
 @pytest.mark.parametrize("name", ["demo", "demo-fixed", "code"])
@@ -275,32 +259,10 @@ def test_a_model_that_draws_ids_it_cannot_read_is_none_of_text(tokenizer, tmp_pa
     assert message(tmp_path).endswith("draws tokens that it cannot read; not a model of text")
 
 
-def test_what_a_killed_save_left_goes_with_the_next(tokenizer, saved):
-    half = saved / ".saving"
-    half.mkdir()
-    (half / "model.safetensors").write_bytes(b"half")
-    load(saved)  # it stands in nobody's way
-    save(tiny(tokenizer), tokenizer, saved)
-    assert not half.exists()
-    load(saved)
-
-
-def test_half_precision_weights_are_saved_in_their_dtype(tokenizer, tmp_path):
-    model = tiny(tokenizer)
-    model.layers[0].channel_mixing.set_dtype(mx.bfloat16)
-    save(model, tokenizer, tmp_path / "model")
-    loaded, _ = load_with_mlx_lm(str(tmp_path / "model"), model_config=OUR_CODE)
-    assert loaded.layers[0].channel_mixing.up_proj.weight.dtype == mx.bfloat16
-    assert mx.array_equal(loaded(PROMPT), model(PROMPT))
-
-
 def test_a_model_of_something_else_than_text(tmp_path, tokenizer):
     model = tiny(tokenizer, num_outputs=3)
     save(model, None, tmp_path / "model")
-    assert {path.name for path in (tmp_path / "model").iterdir()} == {
-        "config.json",
-        "model.safetensors",
-    }
+    assert contents(tmp_path / "model").keys() == {"config.json", "model.safetensors"}
     again = load_model(tmp_path / "model")
     tokens = mx.array([[1, 2, 3]])
     assert not again.training

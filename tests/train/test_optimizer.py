@@ -6,14 +6,13 @@ import mlx.core as mx
 import mlx.optimizers as optim
 import numpy as np
 import pytest
+from helpers.models import tiny_model
 from mlx.utils import tree_flatten, tree_map
 
-from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.fused_update import make_update
 from mlx_gateloop.train.optimizer import cosine_with_warmup, make_optimizer
 
-SMALL = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16}
 TRANSITIONS = ["data_controlled", "fixed", "linear_attention", "lru", "s4d_lin", "s5"]
 
 
@@ -31,7 +30,7 @@ def test_warmup_is_linear_and_then_a_cosine_falls_to_zero():
 
 def updated(gradient, transition="data_controlled", **settings):
     """The weights by path, from 1, after a step at a learning rate of 0.1 with equal gradients."""
-    model = Model(ModelArgs(**SMALL, transition=transition))
+    model = tiny_model(transition=transition)
     model.update(tree_map(mx.ones_like, model.parameters()))  # decay would not show at 0
     optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1, **settings), steps=5)
     optimizer.init(model.trainable_parameters())
@@ -65,7 +64,7 @@ def test_state_transition_has_its_own_rate(transition):
 
 def test_rates_follow_the_schedule_in_every_group():
     optimizer = make_optimizer(OptimizerConfig(learning_rate=1.0, warmup_steps=2), steps=4)
-    optimizer.init(Model(ModelArgs(**SMALL)).trainable_parameters())
+    optimizer.init(tiny_model().trainable_parameters())
     for step, rate in enumerate((0.5, 1.0, 1.0)):
         optimizer.schedule(mx.array(step, mx.uint64))
         found = [group.learning_rate.item() for group in optimizer.groups]
@@ -74,8 +73,7 @@ def test_rates_follow_the_schedule_in_every_group():
 
 def test_each_weight_moves_as_in_an_adamw_of_its_own():
     """The weights are those of MLX's groups, which know nothing of joined arrays."""
-    model, plain = (Model(ModelArgs(**SMALL | {"vocab_size": 3000})) for _ in range(2))
-    plain.update(model.parameters())
+    model, plain = (tiny_model(vocab_size=3000) for _ in range(2))
     settings = OptimizerConfig(
         learning_rate=0.01, state_transition_learning_rate=0.002, weight_decay=0.3, warmup_steps=0
     )

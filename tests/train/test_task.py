@@ -5,7 +5,7 @@ import json
 import mlx.nn as nn
 import numpy as np
 import pytest
-from helpers.training import press_ctrl_c, same_arrays
+from helpers.training import press_ctrl_c, same_arrays, tiny_run
 
 from mlx_gateloop.data.memory_horizon import memory_horizon
 from mlx_gateloop.data.recall import induction
@@ -21,17 +21,15 @@ def sums(seed=0):
     return memory_horizon(**sizes, function="running_sum", samples=21, held_out=10, seed=seed)
 
 
-def config_of(tiny, task, **changes):
-    changes = {"model__num_outputs": task.num_outputs, "data__length": 12} | changes
-    return tiny(model__dropout=0.0, eval_every=6, checkpoint_every=3, **changes)
+def config_of(task, **changes):
+    sizes = {"model__num_outputs": task.num_outputs, "data__length": 12}
+    return tiny_run(model__dropout=0.0, **sizes, **changes)
 
 
-def test_the_best_weights_score_as_the_log_says(tmp_path, tiny):
+def test_the_best_weights_score_as_the_log_says(tmp_path):
     task = sums()
-    result = train(config_of(tiny, task, steps=60), task, tmp_path / "out")
-    records = [
-        json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().split("\n")[:-1]
-    ]
+    result = train(config_of(task, steps=60), task, tmp_path / "out")
+    records = map(json.loads, (tmp_path / "out" / "log.jsonl").read_text().splitlines())
     scores = {r["validation_loss"]: r["accuracy"] for r in records if "accuracy" in r}
     assert len(scores) == 10
     model = load_model(tmp_path / "out")
@@ -43,10 +41,10 @@ def test_the_best_weights_score_as_the_log_says(tmp_path, tiny):
 
 
 @pytest.mark.usefixtures("without_pictures")
-def test_ctrl_c_and_resume_is_the_uninterrupted_run(tmp_path, tiny, monkeypatch):
+def test_ctrl_c_and_resume_is_the_uninterrupted_run(tmp_path, monkeypatch):
     """Of a task that asks at some positions only; other samples are not the run to resume."""
     task, parts = induction(12, 4, 21, 10), tmp_path / "parts"
-    config = config_of(tiny, task)
+    config = config_of(task)
     train(config, task, tmp_path / "straight")
     with monkeypatch.context() as patch:
         press_ctrl_c(patch, SampleBatches, 5)
@@ -59,11 +57,11 @@ def test_ctrl_c_and_resume_is_the_uninterrupted_run(tmp_path, tiny, monkeypatch)
         same_arrays(tmp_path / "straight" / name, parts / name)
 
 
-@pytest.mark.parametrize("outputs", [2, 1000])
-def test_a_head_of_another_size_than_the_tokenizer_is_refused(outputs, tmp_path, tiny, text_file):
-    with pytest.raises(InputError, match=r"num_outputs: must be the tokenizer's \d+ tokens"):
-        train(tiny(model__num_outputs=outputs), str(text_file), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+def test_a_head_of_another_size_than_the_tokenizer_is_refused(tmp_path, text_file):
+    for outputs in (2, 1000):
+        with pytest.raises(InputError, match=r"num_outputs: must be the tokenizer's \d+ tokens"):
+            train(tiny_run(model__num_outputs=outputs), str(text_file), tmp_path / "out")
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
