@@ -1,22 +1,10 @@
 """Ranks on this machine, and a tiny run."""
 
 import json
-import pydoc_data.topics
-from pathlib import Path
 
 import pytest
 from distributed.nursery import Ranks
-
-TINY = {
-    "model": {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32},
-    "tokenizer": {"kind": "bytes"},
-    "data": {"length": 32, "batch_size": 6},
-    "optimizer": {"learning_rate": 1e-3},
-    "steps": 20,
-    "log_every": 1,
-    "eval_every": 10,
-    "checkpoint_every": 5,
-}
+from helpers.training import TEXT, tiny_run
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +17,9 @@ def nursery(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """The words of a command that trains for a second or two."""
-    place: Path = tmp_path_factory.mktemp("run")
-    (place / "run.yaml").write_text(json.dumps(TINY))
-    (place / "text.txt").write_text("".join(pydoc_data.topics.topics.values())[:8000])
+    place = tmp_path_factory.mktemp("run")
+    sizes = {"model__dropout": 0.0, "data__batch_size": 6, "optimizer__learning_rate": 1e-3}
+    config = tiny_run(**sizes, steps=20, log_every=1, eval_every=10, checkpoint_every=5)
+    (place / "run.yaml").write_text(json.dumps(config.to_dict()))
+    (place / "text.txt").write_text(TEXT[:8000])
     return ["train", "--config", place / "run.yaml", "--data", place / "text.txt", "--out"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx.utils import tree_flatten, tree_map
 
 from mlx_gateloop.cli import run
 from mlx_gateloop.distributed.world import PeerLost, World
@@ -37,16 +38,15 @@ def exchanges(world: World):
 
 def messages(world: World):
     """Collect the other ranks' errors for another number, another model and another text."""
-    model = nn.Linear(2, 2, bias=False)
-    model.weight = mx.zeros_like(model.weight) + world.rank
-    same = nn.Linear(2, 2, bias=False)
-    same.weight = mx.zeros_like(same.weight)
+    models = [nn.Linear(2, 2, bias=False) for _ in range(2)]
+    for model, value in zip(models, (world.rank, 0), strict=True):
+        model.weight = mx.full((2, 2), float(value))
     text = np.array([1, world.rank])
     calls = (
         partial(world.assert_equal, {"version": "1.0", "seed": min(world.rank, 1)}),
-        partial(require_same, world, model, text[:1]),
-        partial(require_same, world, same, text),
-        partial(require_same, world, same, text[:1]),
+        partial(require_same, world, models[0], text[:1]),
+        partial(require_same, world, models[1], text),
+        partial(require_same, world, models[1], text[:1]),
     )
     return [message(call) for call in calls]
 
@@ -64,18 +64,24 @@ def gradients(world: World):
 
     exchange.BUFFER_BYTES, exchange.SHARED_BYTES_PER_RANK = 4000, 2000
     draw = np.random.default_rng(0)
-    shapes = {"a": (37, 11), "b": {"c": (1000,), "d": [(3,), (1,)]}, "e": (700, 3)}
-    trees = [_drawn(shapes, draw) for _ in range(world.size)]
+    like = {"a": np.ones((37, 11)), "b": {"c": np.ones(1000), "d": [np.ones(3), np.ones(1)]}}
+    like["e"] = np.ones((700, 3))
+    trees = [
+        tree_map(lambda x: draw.normal(size=x.shape).astype(np.float32), like)
+        for _ in range(world.size)
+    ]
+    expected = dict(tree_flatten(tree_map(lambda *parts: sum(parts), *trees)))
     distances = {}
     group, here = world._group, ["this machine"] * world.size
     worlds = {"machines": world, "one machine": World(group, here)}
     worlds["GPUs"] = World(group, world.hosts, overlaps=True)
     for dtype, (name, of) in product((mx.float32, mx.bfloat16), worlds.items()):
-        gradient = _map(lambda x: mx.array(x) / 2, trees[world.rank])
+        gradient = tree_map(lambda x: mx.array(x) / 2, trees[world.rank])
         finish = exchange.start_sum(of, gradient, dtype)
         mx.eval(gradient)
-        leaves = zip(_leaves(finish()), *map(_leaves, trees), strict=True)
-        gaps = [np.abs(np.array(leaf) * 2 - sum(parts)).max() for leaf, *parts in leaves]
+        found = tree_flatten(finish())
+        gaps = [np.abs(np.array(leaf) * 2 - expected[path]).max() for path, leaf in found]
+        assert len(gaps) == len(expected)
         distances[f"{name} {dtype}"] = float(max(gaps))
     return distances
 
@@ -95,85 +101,67 @@ def lost_beside(world: World):
         return str(error)
 
 
-def peak(world: World, config: str, data: str, length: str, *settings: str):
-    """Peak memory of MLX's arrays in steps on one sequence a group, in MB.
-
-    Args:
-        world: The ranks.
-        config: A file.
-        data: A file.
-        length: Tokens of the sequence.
-        settings: Others, `name=number`.
-    """
+def peak(world: World, config: str, data: str, length: str):
+    """Peak memory of MLX's arrays in steps on one sequence of `length` tokens a group, in MB."""
     from mlx_gateloop.train import TrainConfig, dry_run
 
     dry_run.BUDGET = 0.0
     shape = {"data.length": int(length), "data.batch_size": world.groups, "log_every": 1}
-    shape |= {"sequence_parallel": world.sequence}
-    shape |= {name: int(value) for name, value in (word.split("=") for word in settings)}
-    loaded = TrainConfig.load(config, shape)
+    loaded = TrainConfig.load(config, shape | {"sequence_parallel": world.sequence})
     return dry_run.estimate(loaded, data, world).peak_bytes / 2**20
 
 
-FORMS = {  # shapes of q and k, v, a; the transition's form; mask; reverse
-    "real": ((2, 37, 5), None, "real"),
-    "complex": ((2, 37, 5), None, "complex"),
-    "near one": ((1, 4096, 3), None, "near one"),
-    "resets": ((2, 50, 4), None, "resets"),
-    "masked": ((3, 41, 4), None, "complex masked"),
-    "reverse": ((2, 37, 5), None, "complex reverse"),
-    "masked, reverse": ((2, 39, 3), None, "resets masked reverse"),
-    "heads": ((2, 70, 2, 3), (2, 70, 2, 4), "complex"),
-    "real heads": ((2, 37, 2, 3), (2, 37, 2, 4), "real"),
-    "a transition a head": ((1, 67, 2, 3), (1, 67, 2, 2), "complex head masked"),
-    "heads, reverse": ((1, 67, 2, 3), (1, 67, 2, 2), "resets reverse"),
+FORMS = {  # shapes of q and k, and of v; the words are looked for below
+    "real": ((2, 37, 5), (2, 37, 5)),
+    "near one": ((1, 4096, 3), (1, 4096, 3)),
+    "resets": ((2, 50, 4), (2, 50, 4)),
+    "masked": ((3, 41, 4), (3, 41, 4)),
+    "reverse": ((2, 37, 5), (2, 37, 5)),
+    "resets masked reverse": ((2, 39, 3), (2, 39, 3)),
+    "heads": ((2, 70, 2, 3), (2, 70, 2, 4)),
+    "real heads": ((2, 37, 2, 3), (2, 37, 2, 4)),
+    "one transition a head masked": ((1, 67, 2, 3), (1, 67, 2, 2)),
+    "heads resets reverse": ((1, 67, 2, 3), (1, 67, 2, 2)),
 }
 
 
 def sequences(world: World):
     """Largest distance of y and the gradients of a divided sequence, relative to their size."""
-    return {name: _distances(world, *form) for name, form in FORMS.items()}
+    return {name: _distance(world, name, *shapes) for name, shapes in FORMS.items()}
 
 
-def _distances(world: World, shape, shape_v, kind):
+def _distance(world: World, kind, shape, shape_v):
     draw = np.random.default_rng(len(kind))
-    q, k, weights = (draw.normal(size=shape).astype(np.float32) for _ in range(3))
-    v = draw.normal(size=shape_v or shape).astype(np.float32)
-    weights = draw.normal(size=v.shape).astype(np.float32)
-    gates = (*shape[:-1], 1) if "head" in kind else shape
-    log = np.log(draw.uniform(0.3, 1, gates))
-    if "near one" in kind:
-        log = np.full(gates, -1e-5)
+    gates = (*shape[:-1], 1) if "one transition" in kind else shape
+    q, k, v, weights, phase = (
+        mx.array(draw.normal(size=s).astype(np.float32))
+        for s in (shape, shape, shape_v, shape_v, gates)
+    )
+    log = np.log(draw.uniform(0.3, 1, gates)) if "near one" not in kind else np.full(gates, -1e-5)
     if "resets" in kind:
         log[draw.random(gates) < 0.1] = -np.inf
-    phase = None if kind.startswith("real") else draw.normal(size=gates).astype(np.float32)
-    log = log.astype(np.float32)
     mask = mx.array(draw.random(shape[:2]) < 0.8) if "masked" in kind else None
+    arrays = [q, k, v, mx.array(log.astype(np.float32)), *([] if "real" in kind else [phase])]
 
     def loss(operator, part, *arrays):
-        q, k, v, weights, log, *phase = (mx.array(x)[:, part] for x in arrays)
+        q, k, v, *gates = (x[:, part] for x in arrays)
         masked = None if mask is None else mask[:, part]
-        y, _ = operator(
-            q, k, v, Transition.polar(log, *phase), mask=masked, reverse="reverse" in kind
-        )
-        return (y * weights).sum(), y
+        a = Transition.polar(*gates)
+        y, _ = operator(q, k, v, a, mask=masked, reverse="reverse" in kind)
+        return (y * weights[:, part]).sum(), y
 
-    arrays = [mx.array(x) for x in (q, k, v, weights, log, phase) if x is not None]
-    numbers = [0, 1, 2, *range(4, len(arrays))]
     part = world.part_of_sequence(shape[1])
     ours = partial(loss, partial(gate_loop_over_ranks, world.gather_parts, world.place), part)
-    expected = partial(loss, gate_loop, slice(None))
     results = []
-    for function in (ours, expected):
+    for function in (ours, partial(loss, gate_loop, slice(None))):
+        numbers = list(range(len(arrays)))
         (_, y), gradients = mx.value_and_grad(function, argnums=numbers)(*arrays)
         mx.eval(y, gradients)
         results.append([np.array(x) for x in (y, *gradients)])
     (y, *gradients), (y_whole, *whole) = results
     gaps = [np.abs(y - y_whole[:, part]).max() / np.abs(y_whole).max()]
-    gaps += [
-        np.abs(x[:, part] - z[:, part]).max() / np.abs(z).max()
-        for x, z in zip(gradients, whole, strict=True)
-    ]
+    for x, z in zip(gradients, whole, strict=True):
+        gaps.append(np.abs(x[:, part] - z[:, part]).max() / np.abs(z).max())
     return float(max(gaps))
 
 
@@ -199,23 +187,3 @@ def recorded(world: World, stop_at: str, folder: str, *argv: str):
     code, line = run(list(argv), world)
     Path(folder, f"{world.rank}-{stop_at}.json").write_text(json.dumps(rows))
     return code, line
-
-
-def _drawn(shape, draw):
-    if isinstance(shape, tuple):
-        return draw.normal(size=shape).astype(np.float32)
-    return _map(lambda leaf: _drawn(leaf, draw), shape)
-
-
-def _map(function, tree):
-    if isinstance(tree, dict):
-        return {key: _map(function, value) for key, value in tree.items()}
-    return [_map(function, value) for value in tree] if isinstance(tree, list) else function(tree)
-
-
-def _leaves(tree):
-    if isinstance(tree, dict | list):
-        for value in tree.values() if isinstance(tree, dict) else tree:
-            yield from _leaves(value)
-    else:
-        yield tree

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import pydoc_data.topics
 import signal
 import threading
 import time
@@ -12,6 +11,7 @@ from itertools import chain
 import mlx.core as mx
 import pytest
 from distributed.nursery import PATIENCE
+from helpers.training import TEXT
 
 from mlx_gateloop.distributed.limit import TimeLimit
 from mlx_gateloop.train.checkpoint import read_header
@@ -109,27 +109,14 @@ def test_a_sequence_over_ranks_is_that_on_one(nursery, size):
         assert max(answer.values()) < 1e-5, answer
 
 
-SIZES = ["model.hidden_size=128", "model.num_hidden_layers=4", "model.intermediate_size=384"]
-
-
-@pytest.fixture(scope="module")
-def long(run, tmp_path_factory):
-    """The words of `jobs.peak` up to the length: a configuration and a long text."""
-    text = tmp_path_factory.mktemp("long") / "text.txt"
-    text.write_text("".join(pydoc_data.topics.topics.values())[:60000])
-    return ["peak", run[run.index("--config") + 1], text]
-
-
-@pytest.mark.parametrize(
-    ("size", "sizes", "most"),
-    [(2, [], 1.2), pytest.param(4, SIZES, 1.1, marks=pytest.mark.slow)],
-    ids=["tiny", "small"],
-)
-def test_memory_of_a_rank_is_that_of_its_part(nursery, long, size, sizes, most):
+@pytest.mark.parametrize("size", [2, FOUR])
+def test_memory_of_a_rank_is_that_of_its_part(nursery, run, tmp_path, size):
     """Peak memory of MLX's arrays, beside one process at the rank's part of the length."""
-    alone = nursery.answers(1, *long, 2048, *sizes)[0]
-    shared = nursery.answers(size, *long, 2048 * size, *sizes, sequence=size)
-    assert max(shared) < most * alone, (shared, alone)
+    (tmp_path / "text.txt").write_text(TEXT[:60000])
+    words = ["peak", run[run.index("--config") + 1], tmp_path / "text.txt"]
+    alone = nursery.answers(1, *words, 2048)[0]
+    shared = nursery.answers(size, *words, 2048 * size, sequence=size)
+    assert max(shared) < 1.2 * alone, (shared, alone)
 
 
 def test_ranks_that_differ_refuse_to_start(nursery, run, tmp_path):
@@ -139,19 +126,20 @@ def test_ranks_that_differ_refuse_to_start(nursery, run, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    ("settings", "message"),
     [
         ("data.batch_size=1", "data.batch_size: 1 sequences cannot be divided among 2 ranks"),
         ("sequence_parallel=3", "sequence_parallel: 3 ranks for a sequence do not divide"),
-        ("model.mixer=softmax", "sequence_parallel: a softmax model cannot share sequences"),
+        (
+            "model.mixer=softmax sequence_parallel=2",
+            "sequence_parallel: a softmax model cannot share sequences",
+        ),
     ],
 )
-def test_runs_that_cannot_be_divided(nursery, run, tmp_path, setting, message):
-    shared = ["--set", "sequence_parallel=2"] if "softmax" in setting else []
-    words = [*run, tmp_path / "out", *shared, "--set", setting]
-    assert nursery.run(2, *words) == [2, 2]
+def test_runs_that_cannot_be_divided(nursery, run, tmp_path, settings, message):
+    words = [word for setting in settings.split() for word in ("--set", setting)]
+    assert nursery.run(2, *run, tmp_path / "out", *words) == [2, 2]
     assert nursery.said(0).startswith(f"error: {message}")
     assert list(tmp_path.iterdir()) == []
 
@@ -214,15 +202,3 @@ def test_a_wait_is_ended_from_another_thread():
     with limit("exchange of losses"):
         assert ended.wait(60)
     assert named[0] == "exchange of losses"
-
-
-@pytest.mark.slow
-def test_a_late_rank_is_waited_for(nursery, run, alone, tmp_path):
-    out = tmp_path / "out"
-    pids = nursery.start(2, *run, out)
-    wait_for_step(out, 3)
-    os.kill(pids[1], signal.SIGSTOP)
-    time.sleep(0.5)
-    os.kill(pids[1], signal.SIGCONT)
-    assert nursery.wait() == [0, 0]
-    assert values(out, "loss") == pytest.approx(values(alone, "loss"), rel=1e-6)
