@@ -71,10 +71,9 @@ class Attempts:
         assert _memory() - before < ROOM + 2 * len(data), f"took {_memory() - before:,} bytes"
         assert self._listed() == self._files, "left a file behind"
 
-    def changed(self, chance: random.Random, data: bytes | None = None) -> bytes:
-        """Change a file: `data`, or one of the target's own."""
-        data = chance.choice(self.seeds) if data is None else data
-        return mutate(data, self.target.codec, chance)
+    def changed(self, chance: random.Random) -> bytes:
+        """Change one of the target's own files."""
+        return mutate(chance.choice(self.seeds), self.target.codec, chance)
 
     def close(self) -> None:
         if self.target.close is not None:

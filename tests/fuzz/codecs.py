@@ -15,14 +15,6 @@ JSON: Codec = (json.loads, lambda tree: json.dumps(tree).encode(errors="surrogat
 YAML: Codec = (yaml.safe_load, lambda tree: yaml.safe_dump(tree).encode(errors="surrogatepass"))
 
 
-def _read_lines(data: bytes) -> Tree:
-    return [json.loads(line) for line in data.splitlines()]
-
-
-def _write_lines(tree: Tree) -> bytes:
-    return "\n".join(map(json.dumps, tree)).encode()
-
-
 def _read_safetensors(data: bytes) -> Tree:
     size = int.from_bytes(data[:8], "little")
     return [json.loads(data[8 : 8 + size]), data[8 + size :]]
@@ -64,16 +56,14 @@ def _write_msgpack(tree: Tree) -> bytes:
     return msgpack.packb(pack(tree))
 
 
-def _read_sentencepiece(data: bytes) -> Tree:
-    return MessageToDict(sentencepiece.ModelProto.FromString(data))
-
-
-def _write_sentencepiece(tree: Tree) -> bytes:
-    return ParseDict(tree, sentencepiece.ModelProto()).SerializeToString()
-
-
-LINES: Codec = (_read_lines, _write_lines)
+LINES: Codec = (
+    lambda data: [json.loads(line) for line in data.splitlines()],
+    lambda tree: "\n".join(map(json.dumps, tree)).encode(),
+)
 SAFETENSORS: Codec = (_read_safetensors, _write_safetensors)
 ZIP: Codec = (_read_zip, _write_zip)
 MSGPACK: Codec = (_read_msgpack, _write_msgpack)
-SENTENCEPIECE: Codec = (_read_sentencepiece, _write_sentencepiece)
+SENTENCEPIECE: Codec = (
+    lambda data: MessageToDict(sentencepiece.ModelProto.FromString(data)),
+    lambda tree: ParseDict(tree, sentencepiece.ModelProto()).SerializeToString(),
+)

@@ -45,13 +45,8 @@ class Page:
         for index, event in self.page.fns.items():
             values = [getattr(block, "value", None) for block in event.inputs]
             data = ["text" if value is None or callable(value) else value for value in values]
-            found.append(
-                [
-                    index,
-                    [3 if value == 256 else value for value in data],
-                    {"index": 0, "value": "x"},
-                ]
-            )
+            data = [3 if value == 256 else value for value in data]
+            found.append([index, data, {"index": 0, "value": "x"}])
         found += [[-1 - i, ["id", 0, 0, 0], None] for i in range(len(self.functions))]
         return [json.dumps(request).encode() for request in found]
 

@@ -5,16 +5,19 @@ import json
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from unittest.mock import patch
 
-import msgpack
 import numpy as np
 import torch
-from helpers.models import save_tiny_model, tiny_model
+from helpers.checkpoints import save_shards
+from helpers.flax_model import packed
+from helpers.models import VARIANTS, save_tiny_model, tiny_model
 from helpers.records import trial_record
+from helpers.tokenizers import trained_pieces
 from mlx.utils import tree_flatten
 from mlx_gateloop.app.conversations import file as conversation_file
 from mlx_gateloop.app.generation.models import Models
@@ -64,6 +67,10 @@ def _load(path: Path) -> None:
 # --- texts
 
 
+def _text(folder: Path) -> None:
+    (folder / "text.txt").write_text("é\u2028 and more\n" * 9)
+
+
 def _jsonl(folder: Path) -> None:
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     lines: list[object] = [{"text": "one line"}, {"messages": turns}, {"text": "another"}]
@@ -90,15 +97,8 @@ def _parquet(folder: Path) -> None:
 
 
 def _sentencepiece(folder: Path) -> None:
-    import sentencepiece
-
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["one text", "and another text"] * 3),
-        model_prefix=str(folder / "pieces"), model_type="bpe", vocab_size=275, minloglevel=2,
-        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
-        add_dummy_prefix=False, hard_vocab_limit=False,
-    )  # fmt: skip
-    (folder / "pieces.vocab").unlink()
+    pieces = trained_pieces(["one text", "and another text"] * 3, 275)
+    (folder / "pieces.model").write_bytes(pieces)
 
 
 def _read_pieces(path: Path) -> None:
@@ -109,15 +109,8 @@ def _read_pieces(path: Path) -> None:
 # --- converters
 
 
-LUCIDRAINS = {
-    "gate": "polar_abs", "transition_per": "head", "num_heads": 2, "norm": "rms",
-    "projection_bias": False, "head_bias": False,
-}  # fmt: skip
-FLAX = {
-    "gate": "real", "input_gate": "tied", "query_activation": "sigmoid", "mixing_size": 12,
-    "value_activation": "tanh", "state_activation": "tanh", "activation": "gelu_tanh",
-    "final_norm": False, "num_outputs": len(byte_tokenizer()),
-}  # fmt: skip
+LUCIDRAINS = VARIANTS["lucidrains"]
+FLAX = VARIANTS["gated rnn"] | {"num_outputs": len(byte_tokenizer())}
 
 
 def _weights(kind: str, **options: object) -> dict[str, np.ndarray]:
@@ -164,26 +157,12 @@ def _legacy(folder: Path) -> list[bytes]:
 
 
 def _msgpack(folder: Path) -> None:
-    def pack(tree: object) -> object:
-        if isinstance(tree, dict):
-            return {key: pack(value) for key, value in tree.items()}
-        array = np.asarray(tree)
-        content = (array.shape, array.dtype.name, array.tobytes())
-        return msgpack.ExtType(1, msgpack.packb(content))
-
-    tree = {"params": pack(nested(_weights("flax", **FLAX)))}
-    (folder / "weights.msgpack").write_bytes(msgpack.packb(tree))
+    (folder / "weights.msgpack").write_bytes(packed({"params": nested(_weights("flax", **FLAX))}))
 
 
 def _index(folder: Path) -> None:
-    weights = _weights("paper")
-    halves = [dict(list(weights.items())[start::2]) for start in (0, 1)]
-    names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
-    for name, half in zip(names, halves, strict=True):
-        save_file(half, folder / name)
-    where = {key: name for name, half in zip(names, halves, strict=True) for key in half}
-    index = {"metadata": {}, "weight_map": where}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    weights = {name: torch.from_numpy(array) for name, array in _weights("paper").items()}
+    save_shards(folder, weights, [i % 2 for i in range(len(weights))])
 
 
 def _settings(folder: Path) -> None:
@@ -276,66 +255,46 @@ def _page(folder: Path) -> list[bytes]:
     return requests
 
 
+def _ask(path: Path) -> None:
+    _pages[path.parent].read(path)
+
+
+def _beside(read: Callable[[Path], object]) -> Callable[[Path], object]:
+    """A reader of the folder that a file is in."""
+    return lambda path: read(path.parent)
+
+
+JSON, SAFETENSORS = codecs.JSON, codecs.SAFETENSORS
 TARGETS = {
     "experiment": Target(
-        _experiment, "results.json", codecs.JSON, lambda path: chosen_in(path.parent, "recall")
+        _experiment, "results.json", JSON, _beside(lambda folder: chosen_in(folder, "recall"))
     ),
     "configuration": Target(_configuration, "run.yaml", codecs.YAML, TrainConfig.load),
-    "model-config": Target(
-        _model, "config.json", codecs.JSON, lambda path: models.load_model(path.parent)
-    ),
-    "model-weights": Target(
-        _model,
-        "model.safetensors",
-        codecs.SAFETENSORS,
-        lambda path: models.load_model(path.parent),
-    ),
-    "load-config": Target(_model, "config.json", codecs.JSON, _load),
-    "load-weights": Target(_model, "model.safetensors", codecs.SAFETENSORS, _load),
-    "load-tokenizer": Target(_model, "tokenizer.json", codecs.JSON, _load),
-    "load-tokenizer-config": Target(_model, "tokenizer_config.json", codecs.JSON, _load),
-    "load-special-tokens": Target(_model, "special_tokens_map.json", codecs.JSON, _load),
-    "load-generation-config": Target(_model, "generation_config.json", codecs.JSON, _load),
+    "model-weights": Target(_model, "model.safetensors", SAFETENSORS, _beside(models.load_model)),
+    "load-config": Target(_model, "config.json", JSON, _load),
+    "load-tokenizer": Target(_model, "tokenizer.json", JSON, _load),
+    "load-tokenizer-config": Target(_model, "tokenizer_config.json", JSON, _load),
+    "load-special-tokens": Target(_model, "special_tokens_map.json", JSON, _load),
+    "load-generation-config": Target(_model, "generation_config.json", JSON, _load),
     "load-template": Target(_model, "chat_template.jinja", None, _load),
-    "text": Target(
-        lambda folder: (folder / "text.txt").write_text("é\u2028 and more\n" * 9),
-        "text.txt",
-        None,
-        _read_corpus,
-    ),
+    "text": Target(_text, "text.txt", None, _read_corpus),
     "jsonl": Target(_jsonl, "text.jsonl", codecs.LINES, _read_corpus),
-    "parquet": Target(
-        _parquet, "train-00000.parquet", None, lambda path: _read_corpus(path.parent)
-    ),
-    "next-byte": Target(
-        lambda folder: (folder / "bytes").write_bytes(bytes(range(256)) * 3),
-        "bytes",
-        None,
-        lambda path: next_byte(str(path), length=8),
-    ),
+    "parquet": Target(_parquet, "train-00000.parquet", None, _beside(_read_corpus)),
+    "next-byte": Target(_text, "text.txt", None, lambda path: next_byte(str(path), length=8)),
     "sentencepiece": Target(_sentencepiece, "pieces.model", codecs.SENTENCEPIECE, _read_pieces),
     "converted-tokenizer": Target(
-        _model,
-        "tokenizer.json",
-        codecs.JSON,
-        lambda path: load_tokenizer(str(path), path.parent, 300),
+        _model, "tokenizer.json", JSON, lambda path: load_tokenizer(str(path), path.parent, 300)
     ),
-    "safetensors": Target(_safetensors, "weights.safetensors", codecs.SAFETENSORS, _convert),
+    "safetensors": Target(_safetensors, "weights.safetensors", SAFETENSORS, _convert),
     "torch": Target(_torch, "weights.pt", codecs.ZIP, _convert),
     "torch-legacy": Target(_legacy, "weights.pt", None, _convert),
     "msgpack": Target(_msgpack, "weights.msgpack", codecs.MSGPACK, _convert),
-    "index": Target(_index, "model.safetensors.index.json", codecs.JSON, _convert),
+    "index": Target(_index, "model.safetensors.index.json", JSON, _convert),
     "settings": Target(_settings, "convert.yaml", codecs.YAML, _convert),
     "to-lucidrains": Target(
-        lambda folder: save_tiny_model(folder, **LUCIDRAINS), "config.json", codecs.JSON, _back
+        lambda folder: save_tiny_model(folder, **LUCIDRAINS), "config.json", JSON, _back
     ),
-    "conversation": Target(_conversation, "chat", codecs.SAFETENSORS, _open),
-    "checkpoint": Target(_checkpoint, "last.safetensors", codecs.SAFETENSORS, _resume),
-    "page": Target(
-        _page,
-        "request.json",
-        codecs.JSON,
-        lambda path: _pages[path.parent].read(path),
-        lambda folder: _pages.pop(folder).close(),
-    ),
+    "conversation": Target(_conversation, "chat", SAFETENSORS, _open),
+    "checkpoint": Target(_checkpoint, "last.safetensors", SAFETENSORS, _resume),
+    "page": Target(_page, "request.json", JSON, _ask, lambda folder: _pages.pop(folder).close()),
 }
