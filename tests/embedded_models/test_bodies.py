@@ -37,14 +37,9 @@ def found():
     return {function.header.split("(")[0].split()[-1]: function for function in functions(FILE)}
 
 
-def test_functions_with_a_body_on_lines_of_its_own_are_found(found):
-    assert found.keys() == {"first", "size", "go", "last"}
-    assert {name: function.indent for name, function in found.items()} == {
-        "first": 0, "size": 4, "go": 4, "last": 0,
-    }  # fmt: skip
-
-
 def test_prompt_and_body_are_the_text_of_the_file(found):
+    indents = {"first": 0, "size": 4, "go": 4, "last": 0}
+    assert {name: function.indent for name, function in found.items()} == indents
     for function in found.values():
         assert function.prompt + function.body in FILE
         assert FILE.startswith(function.prompt)
@@ -73,27 +68,13 @@ def test_a_body_ends_before_the_next_line_that_is_not_deeper(found, size):
     assert body(found["first"], ["\n", "x = 1\n"]) == ("\n", True)
 
 
-def test_every_body_of_a_file_is_accepted_and_ends_where_it_ends(found):
+def test_bodies_of_files_are_accepted_and_what_is_not_python_is_refused(found):
     for function in found.values():
         assert function.accepts(function.body)
         assert body(function, [function.body, "\n", "x"]) == (function.body + "\n", True)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "",
-        "\n",
-        "        return (\n",
-        "    return 1\n",
-        "        return 1\n      x\n",
-        "        '''\n",
-        "        return \0\n",
-        "        if x:\n",
-    ],
-)
-def test_what_is_not_python_is_refused(found, wrong):
-    assert not found["size"].accepts(wrong)
+    wrong = ["", "\n", "    return 1\n", "        return 1\n      x\n"]
+    wrong += [f"        {text}\n" for text in ("return (", "'''", "return \0", "if x:")]
+    assert [text for text in wrong if found["size"].accepts(text)] == []
 
 
 def test_a_docstring_alone_is_told_from_code(found):

@@ -44,19 +44,8 @@ def test_a_row_counts_what_is_accepted(drawn):
     written = completions.write(drawn, writing(*texts))
     assert [result.accepted for result in written] == [True, False, True, False, False]
     assert [result.finished for result in written] == [True, True, True, False, True]
-    assert completions.row("a", "1.5", written, "2")[1:] == [
-        "1.5",
-        "2 (12% to 77%)",
-        "1",
-        "1",
-        "1",
-        "2",
-    ]
-
-
-def test_wilsons_interval_of_none_and_all():
-    assert completions.wilson(0, 3) == (0.0, pytest.approx(0.5615, abs=1e-3))
-    assert completions.wilson(3, 3) == (pytest.approx(0.4385, abs=1e-3), 1.0)
+    cells = completions.row("a", "1.5", written, "2")[1:]
+    assert cells == ["1.5", "2 (12% to 77%)", "1", "1", "1", "2"]
 
 
 def test_shown_text_does_not_end_its_block(drawn):
@@ -71,9 +60,7 @@ def test_an_ngram_goes_on_as_its_text_did(drawn):
     writer = completions.ngram_writer(ngram, tokenizer)
     written = completions.write(drawn, writer)
     assert sum(result.accepted for result in written) >= 3
-    assert [result.body for result in written] == [
-        result.body for result in completions.write(drawn, writer)
-    ]
+    assert written == completions.write(drawn, writer)
     speed = Speed()
     end = encode(["def f():\n"], tokenizer).tolist() * 100  # nothing follows but an end
     ngram = KneserNey(np.array(end), completions.ORDER, len(tokenizer.get_vocab()))
@@ -101,23 +88,12 @@ def test_both_writers_have_the_temperature(drawn, monkeypatch):
     assert abs(text.count("a") / completions.LIMIT - share) < 0.05
 
 
-def test_answers_are_counted_word_for_word():
-    question, answer = (
-        "What does `len` do?",
-        "`len(obj)`: Return the number of items in a container.",
-    )
-    asked = [(question, answer), (question, answer + "!")]
-    assert completions.answered(*load_embedded("demo"), asked) == 1
-
-
 def test_the_report_has_every_model_the_ngram_and_the_first_bodies(monkeypatch):
-    monkeypatch.setattr(completions, "BODIES", 3)
-    monkeypatch.setattr(completions, "SHOWN", 2)
-    monkeypatch.setattr(completions, "LIMIT", 20)
-    monkeypatch.setattr(completions, "questions", lambda: [("What does `len` do?", "No.")])
+    for name, value in {"BODIES": 3, "SHOWN": 2, "LIMIT": 20, "OTHERS": 2}.items():
+        monkeypatch.setattr(completions, name, value)
     known = "What does `len` do?", "`len(obj)`: Return the number of items in a container."
+    monkeypatch.setattr(completions, "questions", lambda: [known, (known[0], known[1] + "!")])
     monkeypatch.setattr(completions, "other_questions", lambda: [known] * 3)
-    monkeypatch.setattr(completions, "OTHERS", 2)
     monkeypatch.setattr(completions.library, "unread", lambda *_: [FILE])
     read = FILE.replace("x", "y").replace("return y + 7", "return x + 7")
     monkeypatch.setattr(completions.library, "parts", lambda: Corpus([read, *CHATS], []))
@@ -136,7 +112,7 @@ def test_the_report_has_every_model_the_ngram_and_the_first_bodies(monkeypatch):
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
     assert [line[0] for line in rows] == ["", "---", "the files themselves", "demo", "5-gram"]
     assert rows[2][2] == "3 (44% to 100%)"
-    assert rows[3][-2:] == ["0 of 1", "2 of 2"]
+    assert rows[3][-2:] == ["1 of 2", "2 of 2"]
     assert rows[4][-2:] == ["", ""]
     assert 0 < float(rows[4][1]) < float(rows[3][1])  # the demo has never seen such a text
     assert "2. " in bodies

@@ -1,4 +1,4 @@
-"""The text of the embedded models."""
+"""The text of the embedded models, made from a small library."""
 
 from collections import Counter
 
@@ -7,68 +7,58 @@ import pytest
 from benchmarks.embedded_models import corpus
 from mlx_gateloop.data import load_documents, pydocs
 
-
-@pytest.fixture(scope="module", autouse=True)
-def groups():
-    """The documentation, collected once: that takes most of the time."""
-    groups = list(pydocs.groups())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pydocs, "groups", lambda: groups)
-        yield groups
+FAMILIAR = {"str.split": "str.split", "len": "len", "random.Random.shuffle": "random.shuffle"}
+FAMILIAR |= {"posix.getcwd": "os.getcwd"}
+ONCE = ("ast.walk", "ValueError")
 
 
-@pytest.fixture(scope="module")
-def documents(groups):
-    return corpus.documents()
+@pytest.fixture(autouse=True)
+def groups(monkeypatch):
+    entries = [pydocs.Entry(n, "(x)", f"Do as {n} does.\n\nMore.") for n in (*FAMILIAR, *ONCE)]
+    groups = [["A topic of the language.\n" * 100], ["Another one.\n"]]
+    groups += [[entry.text, entry.chat] for entry in entries]
+    monkeypatch.setattr(pydocs, "groups", lambda: groups)
+    return groups
 
 
-def asked(documents):
-    return Counter(
-        turn["content"]
-        for document in documents
-        if not isinstance(document, str)
-        for turn in document
-        if turn["role"] == "user"
-    )
+def question(name):
+    return f"What does `{name}` do?"
 
 
-def test_the_same_seed_gives_the_same_documents(documents):
-    assert corpus.documents() == documents
+def test_familiar_names_are_asked_often_and_the_others_once():
+    documents = corpus.documents()
+    assert documents == corpus.documents() != corpus.documents(seed=1)
+    chats = [document for document in documents if not isinstance(document, str)]
+    for chat in chats:
+        assert len(chat) in (2, 4, 6)
+        assert [turn["role"] for turn in chat] == ["user", "assistant"] * (len(chat) // 2)
+    asked = [turn["content"] for chat in chats for turn in chat if turn["role"] == "user"]
+    assert len(asked) == corpus.COPIES * len(FAMILIAR) + len(ONCE)
+    count = Counter(asked)
+    assert [count[question(name)] for name in ONCE] == [1, 1]
+    for name in FAMILIAR.values():
+        assert count[question(name)] >= corpus.COPIES / 2
+    assert sum(count[f"How do I use {name}?"] for name in FAMILIAR.values()) > 15
+    assert not any(name in text for text in count for name in ("posix.", "random.Random."))
 
 
-def test_familiar_names_are_asked_often_by_what_people_call_and_the_others_once(documents):
-    count = asked(documents)
-    for name in ("str.split", "len", "random.shuffle", "os.getcwd"):
-        assert count[f"What does `{name}` do?"] >= corpus.COPIES / 2
-    assert count["How do I use str.split?"] > 5
-    assert count["What does `ast.walk` do?"] == 1
-    assert not any(
-        f"`{name}" in question for question in count for name in ("posix.", "random.Random.")
-    )
+def test_the_beginning_of_each_text_comes_once(groups):
+    texts = [document for document in corpus.documents() if isinstance(document, str)]
+    originals = [document for group in groups for document in group if isinstance(document, str)]
+    assert sorted(texts) == sorted(text[: corpus.BEGINNING] for text in originals)
 
 
-def test_the_beginning_of_each_text_comes_once_and_turns_alternate(documents, groups):
-    texts = [document for document in documents if isinstance(document, str)]
-    original = [d for group in groups for d in group if isinstance(d, str)]
-    assert len(texts) == len(original) > 300
-    assert all(any(o.startswith(text) for o in original) for text in texts)
-    for document in documents:
-        if not isinstance(document, str):
-            assert len(document) in (2, 4, 6)
-            assert [turn["role"] for turn in document] == ["user", "assistant"] * (
-                len(document) // 2
-            )
+def test_documentation_of_unseen_files_is_left_out():
+    unseen = '"""Do as a function with a name like this\n  ast.walk does."""\n'
+    long = "Do as a function with a name like this ast.walk does."
+    left = [pydocs.Entry("ast.walk", "(x)", long).chat, "Other text.\n"]
+    pydocs.groups().append(left)
+    assert long in str(corpus.documents())
+    assert long not in str(corpus.documents(unseen=[unseen]))
 
 
-def test_the_file_holds_the_documents(documents, tmp_path):
-    corpus.write(tmp_path / "new" / "corpus.jsonl", documents[:100])
-    assert load_documents(str(tmp_path / "new")) == documents[:100]
-
-
-def test_the_questions_are_those_that_come_often(documents):
-    count = asked(documents)
-    questions = corpus.questions()
-    assert len(questions) > 500
-    assert all(count[question] >= corpus.COPIES / 2 for question, _ in questions)
-    answers = {text for d in documents if not isinstance(d, str) for t in d for text in t.values()}
-    assert {answer for _, answer in questions} <= answers
+def test_questions_are_divided_by_how_often_they_come(tmp_path):
+    assert [asked for asked, _ in corpus.questions()] == list(map(question, FAMILIAR.values()))
+    assert [asked for asked, _ in corpus.other_questions()] == list(map(question, ONCE))
+    corpus.write(tmp_path / "new" / "corpus.jsonl", corpus.documents()[:100])
+    assert load_documents(str(tmp_path / "new")) == corpus.documents()[:100]

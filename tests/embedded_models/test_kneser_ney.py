@@ -65,10 +65,3 @@ def test_the_bits_of_a_stream_are_those_of_its_tokens(streams, order):
     np.testing.assert_allclose([p.sum() for p in likely], 1)
     expected = -sum(np.log2(p[token]) for p, token in zip(likely, other[1:], strict=True))
     assert model.bits(other) == pytest.approx(expected)
-
-
-def test_a_chain_is_learned_and_an_unknown_token_is_possible(streams):
-    learned, other = streams
-    bits = {n: KneserNey(learned, n, VOCABULARY).bits(other) for n in (1, 2)}
-    assert bits[2] < 0.8 * bits[1]
-    assert KneserNey(learned, 3, VOCABULARY).bits(np.array([0, VOCABULARY - 1])) < 12

@@ -35,32 +35,19 @@ def small(monkeypatch):
     return files, groups
 
 
-def test_held_out_are_the_test_files_of_the_corpus_that_are_not_known_by_heart(small):
+def test_it_reads_every_other_file_once_and_validates_on_files_alone(small):
     files, _ = small
-    assert library.held_out() == [files[19]]
-
-
-def test_it_reads_every_other_file_once(small):
-    files, _ = small
-    parts = library.parts()
-    known = [d for part in (parts.train, parts.validation) for d in part if d in files]
-    assert sorted(known) == sorted({*files} - {files[19]})
-
-
-def test_validation_is_files_alone_that_are_not_learned(small):
-    files, _ = small
+    assert library.held_out() == [files[19]], "not the other test file, which is known by heart"
     parts = library.parts()
     assert 0 < len(parts.validation) < 5
+    known = [d for part in (parts.train, parts.validation) for d in part if d in files]
+    assert sorted(known) == sorted({*files} - {files[19]})
     assert {*parts.validation} <= {*files}
-    assert not {*parts.validation} & {d for d in parts.train if isinstance(d, str)}
-
-
-def test_it_reads_no_documentation_of_a_held_out_file(small):
-    parts = library.parts()
     everything = str([*parts.train, *parts.validation])
-    assert LONG not in everything
+    assert LONG not in everything, "documentation of a held-out file"
     assert ELSEWHERE in everything
     assert everything.count(HEART) == library.COPIES + 1  # and the file
+    assert parts == library.parts() != library.parts(2)
 
 
 def test_an_embedded_model_has_no_score_on_files_that_it_may_have_read(small, monkeypatch):
@@ -70,7 +57,3 @@ def test_an_embedded_model_has_no_score_on_files_that_it_may_have_read(small, mo
         library.unread(library.MODELS / "code")
     monkeypatch.setattr(library, "UNREAD", hashlib.sha256(files[19].encode()).hexdigest())
     assert library.unread(library.MODELS / "code") == [files[19]]
-
-
-def test_the_same_seed_gives_the_same_documents_and_another_another_order():
-    assert library.parts(1) == library.parts(1) != library.parts(2)

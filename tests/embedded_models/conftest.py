@@ -1,1 +1,0 @@
-from helpers.unread import unread  # noqa: F401
