@@ -11,19 +11,14 @@ from mlx_gateloop.io.tables import markdown_table
 
 
 def test_table_is_aligned():
-    assert markdown_table(["", "ms"], [["ours", "1"], ["jax", "12.5"]]).splitlines() == [
-        "|      | ms   |",
-        "| ---  | ---  |",
-        "| ours | 1    |",
-        "| jax  | 12.5 |",
-    ]
+    table = markdown_table(["", "ms"], [["ours", "1"], ["jax", "12.5"]])
+    rows = ["|      | ms   |", "| ---  | ---  |", "| ours | 1    |", "| jax  | 12.5 |"]
+    assert table.splitlines() == rows
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.01234, "0.0123"), (2, "2"), (999.4, "999"), (12345.6, "12,346")]
-)
-def test_three_digits(value, text):
-    assert measure.three_digits(value) == text
+def test_three_digits():
+    texts = {0.01234: "0.0123", 2: "2", 999.4: "999", 12345.6: "12,346"}
+    assert {value: measure.three_digits(value) for value in texts} == texts
 
 
 def test_medians_of_turns():
@@ -35,9 +30,7 @@ def test_medians_of_turns():
 
 def test_the_table_has_ratios_beside_times(monkeypatch):
     seconds = {"a, f": 0.002, "b, f": 0.004, "a, g": 0.006, "b, g": 0.003}
-    monkeypatch.setattr(
-        ops, "median_times", lambda runs: {name: seconds[run()] for name, run in runs.items()}
-    )
+    monkeypatch.setattr(ops, "median_times", lambda runs: {n: seconds[runs[n]()] for n in runs})
     candidates = {
         name: Candidate(lambda n=name: f"{n}, f", lambda n=name: f"{n}, g", is_mlx=False)
         for name in "ab"
@@ -64,14 +57,14 @@ def test_models_are_of_one_size():
     assert all(abs(count - 2e6) < 0.06e6 for count in counts.values()), counts
 
 
-@pytest.mark.parametrize(
-    ("what", "rows"),
-    [
-        ("ops", ["ours, mlx", "mlx-lm's ssm_attn"]),
-        ("model", ["GateLoop (ours)", "mamba2", "recurrent_gemma"]),
-        ("train", ["GateLoop (ours)"]),
-    ],
-)
+ROWS = {
+    "ops": ["ours, mlx", "mlx-lm's ssm_attn"],
+    "model": ["GateLoop (ours)", "mamba2", "recurrent_gemma"],
+    "train": ["GateLoop (ours)"],
+}
+
+
+@pytest.mark.parametrize(("what", "rows"), ROWS.items())
 def test_a_quick_report(what, rows, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(report, "find_spec", lambda name: None)
     out = tmp_path / "new" / "results"

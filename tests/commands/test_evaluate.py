@@ -12,35 +12,35 @@ from mlx_gateloop.cli import main
 from mlx_gateloop.tokenizer import train_tokenizer
 
 
-def test_eval_scores_the_whole_text_or_the_part_that_training_cut_off(model, work, capsys):
-    def tokens(*options: str) -> int:
-        assert main(["eval", "--model", "model", "--data", "text.txt", *options]) == 0
-        return int(capsys.readouterr().out.split()[1].replace(",", ""))
+def printed_by(capsys, *words):
+    assert main(["eval", *words]) == 0
+    lines = (line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
+    return {name: value.strip() for name, value in lines}
 
+
+def test_eval_scores_the_whole_text_or_the_part_that_training_cut_off(model, capsys):
     (model / "config.yaml").write_text("data: {validation_fraction: 0.25}")
-    assert tokens() == len(TEXT)  # every byte and the end of text, but the first
-    assert tokens("--split", "validation") == len(TEXT) - int(len(TEXT) * 0.75)
+    words = ["--model", "model", "--data", "text.txt"]
+    whole = printed_by(capsys, *words)["tokens"]
+    assert whole == f"{len(TEXT):,}"  # every byte and the end of text, but the first
+    part = printed_by(capsys, *words, "--split", "validation")["tokens"]
+    assert part == f"{len(TEXT) - int(len(TEXT) * 0.75):,}"
 
 
-def test_eval_names_its_protocol(model, capsys):
-    def scores(*options: str) -> tuple[float, str]:
-        argv = ["eval", "--model", "model", "--data", "text.txt", "--context", "16", *options]
-        assert main(argv) == 0
-        printed = dict(
-            line.split("  ", maxsplit=1) for line in capsys.readouterr().out.splitlines()
-        )
-        return int(printed["tokens"].strip().replace(",", "")), printed["protocol"].strip()
-
-    whole = (len(TEXT) - 1) // 16 * 16
-    assert scores() == (
-        len(TEXT),
-        "windows of 16 tokens side by side, each from an empty state",
-    )
-    assert scores("--stride", "8")[1].startswith("sliding: windows of 16 tokens")
-    assert scores("--carry")[1].startswith("carried")
-    long = f"windows of {len(TEXT):,} tokens side by side"
-    assert scores("--context", "1000000")[1].startswith(long)
-    assert scores("--whole-windows")[0] == whole < len(TEXT)
+@pytest.mark.parametrize(
+    ("options", "count", "protocol"),
+    [
+        ("--context 16", len(TEXT), "windows of 16 tokens side by side, each from an empty state"),
+        ("--context 16 --stride 8", len(TEXT), "sliding: windows of 16 tokens"),
+        ("--context 16 --carry", len(TEXT), "carried"),
+        ("--context 16 --whole-windows", (len(TEXT) - 1) // 16 * 16, "windows of 16 tokens side"),
+        (f"--context {10**21} --batch-size {10**30}", len(TEXT), f"windows of {len(TEXT):,} "),
+    ],
+)  # fmt: skip
+def test_eval_names_its_protocol(model, capsys, options, count, protocol):
+    printed = printed_by(capsys, "--model", "model", "--data", "text.txt", *options.split())
+    assert printed["tokens"] == f"{count:,}"
+    assert printed["protocol"].startswith(protocol)
 
 
 def test_eval_counts_the_bytes_of_whole_windows(work, capsys):
@@ -49,21 +49,14 @@ def test_eval_counts_the_bytes_of_whole_windows(work, capsys):
     tokenizer = train_tokenizer([words], 300)
     gl.save(tiny_model(vocab_size=len(tokenizer)), tokenizer, work / "mixed")
     tokens = tokenizer.encode(words + signs)
-    argv = ["eval", "--model", "mixed", "--data", "mixed.txt", "--context", "100"]
-    assert main([*argv, "--whole-windows"]) == 0
-    printed = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
+    options = ["--model", "mixed", "--data", "mixed.txt", "--context", "100", "--whole-windows"]
+    printed = printed_by(capsys, *options)
     count = (len(tokens) - 1) // 100 * 100
-    assert printed["tokens"].strip() == str(count)
+    assert printed["tokens"] == str(count)
     signs_left_out = (len(tokens) - count - 1) // 3  # a token for each byte, and the first is whole
     size = len((words + signs).encode()) - 3 * signs_left_out
     nats = float(printed["loss"].split()[0]) * count
     assert float(printed["bits per byte"]) == pytest.approx(nats / log(2) / size, rel=1e-4)
-
-
-def test_eval_takes_a_batch_larger_than_the_text(model, capsys):
-    argv = ["eval", "--model", "model", "--data", "text.txt", "--context", "9999999999999999999999"]
-    assert main([*argv, "--batch-size", "1" + "0" * 30]) == 0
-    assert f"{len(TEXT):,}" in capsys.readouterr().out
 
 
 def test_eval_carries_no_softmax(work, capsys):
@@ -75,6 +68,5 @@ def test_eval_carries_no_softmax(work, capsys):
 def test_eval_scores_a_model_without_special_tokens(work, capsys):
     tokenizer = KINDS["byte-level"]()
     gl.save(tiny_model(vocab_size=len(tokenizer)), tokenizer, work / "plain")
-    assert main(["eval", "--model", "plain", "--data", "text.txt"]) == 0
-    tokens = len(tokenizer.encode(TEXT))
-    assert int(capsys.readouterr().out.split()[1].replace(",", "")) == tokens - 1
+    tokens = printed_by(capsys, "--model", "plain", "--data", "text.txt")["tokens"]
+    assert tokens == f"{len(tokenizer.encode(TEXT)) - 1:,}"

@@ -10,15 +10,9 @@ from helpers.commands import fails
 from helpers.interpreter import python
 from helpers.recurrent import save_recurrent_model
 from mlx_lm import utils
-from mlx_lm.quant import awq
 
 from mlx_gateloop import cli
-from mlx_gateloop.commands.mlx_lm import (
-    _scales_norm,
-    add_awq_recipe,
-    check_draft,
-    with_our_class,
-)
+from mlx_gateloop.commands.mlx_lm import _scales_norm, check_draft, with_our_class
 from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.layers import Block
 from mlx_gateloop.model.lm import Model
@@ -97,16 +91,7 @@ def test_a_chat_needs_a_template(model, capsys, monkeypatch):
     assert capsys.readouterr().err.splitlines()[-1] == expected
 
 
-def test_awq_takes_our_recipe(monkeypatch):
-    monkeypatch.setattr(awq, "AWQ_MODEL_CONFIGS", dict(awq.AWQ_MODEL_CONFIGS))
-    add_awq_recipe(awq)
-    assert {"llama", "gateloop"} <= awq.AWQ_MODEL_CONFIGS.keys()
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [({}, True), ({"norm_position": "post"}, False), ({"norm": "none"}, False)],
-)
-def test_only_norms_that_feed_projections_alone_take_a_scale_over(options, expected):
-    args = LayerArgs(hidden_size=8, intermediate_size=8, **options)
-    assert _scales_norm(Block(args)) is expected
+def test_only_norms_that_feed_projections_alone_take_a_scale_over():
+    for options in ({}, {"norm_position": "post"}, {"norm": "none"}):
+        args = LayerArgs(hidden_size=8, intermediate_size=8, **options)
+        assert _scales_norm(Block(args)) is (options == {})

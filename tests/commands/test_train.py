@@ -7,7 +7,7 @@ import time
 
 import pytest
 import yaml
-from helpers.commands import TEXT, TINY, fails
+from helpers.commands import TEXT, fails
 from helpers.tokenizers import sparse_tokenizer
 
 import mlx_gateloop as gl
@@ -17,10 +17,12 @@ from mlx_gateloop.data import encode
 from mlx_gateloop.tokenizer import byte_tokenizer
 from mlx_gateloop.train import TrainConfig
 
+TRAIN = ["train", "--config", "tiny.yaml", "--data", "text.txt", "--out", "run"]
+OWN_TOKENIZER = ["--set", "tokenizer={kind: pretrained, path: tokenizer}"]
+
 
 def test_train_eval_generate(work, capsys):
-    train = ["train", "--config", "tiny.yaml", "--data", "text.txt", "--out", "run"]
-    assert main(train) == 0
+    assert main(TRAIN) == 0
     assert "saved run after 6 steps" in capsys.readouterr().out
     for name in ("config.json", "model.safetensors", "tokenizer.json", "log.jsonl", "curves.png"):
         assert (work / "run" / name).stat().st_size > 0
@@ -39,20 +41,18 @@ def test_train_eval_generate(work, capsys):
         assert "tokens/s" in shown.err
     assert texts[0] == texts[1] != "\n"
 
-    assert "already holds another run" in fails(capsys, *train)
-    assert main([*train, "--resume"]) == 0
+    assert "already holds another run" in fails(capsys, *TRAIN)
+    assert main([*TRAIN, "--resume"]) == 0
     # the run knows its own configuration
     assert main(["train", "--data", "text.txt", "--out", "run", "--resume"]) == 0
 
 
 def test_flags_override_the_config(work):
-    argv = ["train", "--config", "tiny.yaml", "--data", "text.txt", "--out", "run"]
-    argv += ["--steps", "2", "--learning-rate", "0.003", "--set", "model.dropout=0.25"]
-    assert main(argv) == 0
+    flags = ["--steps", "2", "--learning-rate", "0.003", "--set", "model.dropout=0.25"]
+    assert main([*TRAIN, *flags]) == 0
     written = yaml.safe_load((work / "run" / "config.yaml").read_text())
-    assert written["steps"] == 2
-    assert written["optimizer"]["learning_rate"] == 0.003
-    assert written["model"]["dropout"] == 0.25
+    found = (written["steps"], written["optimizer"]["learning_rate"], written["model"]["dropout"])
+    assert found == (2, 0.003, 0.25)
 
 
 def test_a_configuration_of_the_package_is_taken_by_its_name(work, monkeypatch):
@@ -85,9 +85,7 @@ def test_wikitext_from_a_folder_with_a_tokenizer_of_ones_own(work, capsys):
     for part in ("train", "valid", "test"):
         (folder / f"wiki.{part}.raw").write_text(" \n = Sums = \n \n" + TEXT)
     byte_tokenizer().save_pretrained(work / "tokenizer")
-    argv = ["train", "--config", "tiny.yaml", "--data", "wiki", "--out", "run"]
-    argv += ["--set", "tokenizer={kind: pretrained, path: tokenizer}"]
-    assert main(argv) == 0
+    assert main([*TRAIN, "--data", "wiki", *OWN_TOKENIZER]) == 0
     capsys.readouterr()
     argv = ["eval", "--model", "run", "--data", "wiki", "--split", "test", "--context", "64"]
     assert main([*argv, "--whole-windows"]) == 0
@@ -96,13 +94,12 @@ def test_wikitext_from_a_folder_with_a_tokenizer_of_ones_own(work, capsys):
     assert int(printed[1].replace(",", "")) == (tokens - 1) // 64 * 64
 
 
-@pytest.mark.parametrize("largest", [4, 5, 1000, 70000])
+@pytest.mark.parametrize("largest", [4, 70000])
 def test_a_tokenizer_that_leaves_out_ids_has_a_row_for_the_largest(largest, work, capsys):
     (work / "words.txt").write_text("a b c " * 300)
     tokenizer = sparse_tokenizer(largest)
     tokenizer.save_pretrained(work / "tokenizer")
-    argv = ["train", "--config", "tiny.yaml", "--data", "words.txt", "--out", "run", "--steps", "1"]
-    assert main([*argv, "--set", "tokenizer={kind: pretrained, path: tokenizer}"]) == 0
+    assert main([*TRAIN, "--data", "words.txt", "--steps", "1", *OWN_TOKENIZER]) == 0
     model, loaded = gl.load("run")
     assert model.args.vocab_size == largest + 1
     assert encode(["a b c"], loaded).tolist() == [1, 2, largest, 3]
@@ -111,53 +108,46 @@ def test_a_tokenizer_that_leaves_out_ids_has_a_row_for_the_largest(largest, work
 
 
 def test_a_tokenizer_with_a_huge_id_is_refused(work, capsys):
-    sparse_tokenizer(10**9).save_pretrained(work / "tokenizer")
-    argv = ["train", "--data", "text.txt", "--out", "run", "--length", "16"]
-    line = fails(capsys, *argv, "--set", "tokenizer={kind: pretrained, path: tokenizer}")
+    sparse_tokenizer(70000).save_pretrained(work / "tokenizer")
+    file = work / "tokenizer" / "tokenizer.json"
+    file.write_text(file.read_text().replace("70000", "1000000000"))
+    line = fails(capsys, *TRAIN, *OWN_TOKENIZER)
     assert "ids to 1,000,000,000, for a row each; use one with fewer" in line
     assert not (work / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("flag", "value", "message"),
     [
-        ({"--data": "missing.txt"}, "missing.txt"),
-        ({"--data": "empty.txt"}, "empty.txt"),
-        ({"--data": "short.txt"}, "token"),
-        ({"--data": "latin.txt"}, "latin.txt"),
-        ({"--config": "missing.yaml"}, "--config missing.yaml: no such file"),
-        ({"--config": "nothing"}, "give a YAML file or one of 125m, bytes, code, "),
-        ({"--config": "typo.yaml"}, "unknown key optimizer.learning_rat"),
-        ({"--config": "impossible.yaml"}, "data.length"),
-        ({"--set": "nonsense"}, "expected KEY=VALUE"),
-        ({"--set": "steps=[1"}, "not a YAML value"),
-        ({"--set": "seed=2020-99-99"}, "not a YAML value"),
-        ({"--set": "model.gate=imaginary"}, "model.gate must be"),
-        ({"--set": "model.preset=[1]"}, "unknown model.preset"),
-        ({"--set": "steps=true"}, "steps"),
-        ({"--set": "optimizer.learning_rate=.inf"}, "optimizer.learning_rate"),
-        ({"--set": "optimizer.warmup_steps=6"}, "warmup_steps (6) must be below"),
-        ({"--out": "text.txt"}, "text.txt"),
-        ({"--out": "o" * 300}, "File name too long"),
-        ({"--data": "d" * 300}, "File name too long"),
-        ({"--data": ""}, "empty name"),
+        ("--data", "missing.txt", "missing.txt"),
+        ("--data", "empty.txt", "empty.txt"),
+        ("--data", "short.txt", "token"),
+        ("--data", "d" * 300, "File name too long"),
+        ("--data", "", "empty name"),
+        ("--config", "missing.yaml", "--config missing.yaml: no such file"),
+        ("--config", "nothing", "give a YAML file or one of 125m, bytes, code, "),
+        ("--set", "nonsense", "expected KEY=VALUE"),
+        ("--set", "steps=[1", "not a YAML value"),
+        ("--set", "seed=2020-99-99", "not a YAML value"),
+        ("--set", "optimizer.learning_rat=1", "unknown key optimizer.learning_rat"),
+        ("--set", "model.gate=imaginary", "model.gate must be"),
+        ("--set", "model.preset=[1]", "unknown model.preset"),
+        ("--set", "steps=true", "steps"),
+        ("--set", "optimizer.learning_rate=.inf", "optimizer.learning_rate"),
+        ("--set", "optimizer.warmup_steps=6", "warmup_steps (6) must be below"),
+        ("--out", "text.txt", "text.txt"),
+        ("--out", "o" * 300, "File name too long"),
     ],
 )
-def test_bad_input_to_train(work, capsys, changes, message):
+def test_bad_input_to_train(work, capsys, flag, value, message):
     (work / "short.txt").write_text("hi")
-    (work / "latin.txt").write_bytes("déjà vu ".encode("latin-1") * 50)
-    (work / "typo.yaml").write_text(yaml.safe_dump({**TINY, "optimizer": {"learning_rat": 1}}))
-    (work / "impossible.yaml").write_text(yaml.safe_dump({**TINY, "data": {"length": -1}}))
     before = sorted(work.rglob("*"))
-    arguments = {"--config": "tiny.yaml", "--data": "text.txt", "--out": "run", **changes}
-    line = fails(capsys, "train", *(word for pair in arguments.items() for word in pair))
-    assert message in line
+    assert message in fails(capsys, *TRAIN, flag, value)
     assert sorted(work.rglob("*")) == before
 
 
 def test_ctrl_c_saves_and_exits_with_130(work):
-    argv = [sys.executable, "-m", "mlx_gateloop", "train", "--config", "tiny.yaml"]
-    argv += ["--data", "text.txt", "--out", "run", "--steps", "100000"]
+    argv = [sys.executable, "-m", "mlx_gateloop", *TRAIN, "--steps", "100000"]
     child = subprocess.Popen(argv, cwd=work, stderr=subprocess.PIPE, text=True)
     log = work / "run" / "log.jsonl"
     while not (log.exists() and log.stat().st_size) and child.poll() is None:

@@ -41,12 +41,6 @@ def test_watch_streams_and_leaves_trace_picture_and_page(model, capsys):
         assert ((trace["magnitude"] > 0) & (trace["magnitude"] < 1)).all()
 
 
-def test_figures_of_anothers_model(model, capsys):
-    (model.parent / "text.txt").write_text("1 plus 1 is 2. " * 9)
-    assert main(["figures", "--model", "model", "--text", "text.txt", "--out", "pictures"]) == 0
-    assert "pictures/transitions.png" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("command", ["watch --prompt 1<more>", "figures --text text.txt"])
 def test_ids_beyond_the_embedding_of_anothers_model(command, model, capsys):
     add_token("<more>", model)
@@ -68,36 +62,38 @@ def test_a_text_begins_as_the_tokenizer_has_it(command, model, monkeypatch):
 
     monkeypatch.setattr(recordings, "Recording", recording)
     assert main([*command.split(), "--model", "model", "--out", "x"]) == 0
+    assert (model.parent / "x" / "transitions.png").stat().st_size > 0
     assert recorders[0].tokens[:2].tolist() == [257, ord("1")]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"model_type": "nothing"}, "cannot be loaded"),
-        ({"model_file": "evil.py"}, "model_file names code"),
-    ],
-)
-def test_models_that_cannot_be_watched(change, message, model, capsys):
-    config = json.loads((model / "config.json").read_text()) | change
-    (model / "config.json").write_text(json.dumps(config))
-    (model / "evil.py").write_text("1 / 0")
-    assert main(["watch", "--model", "model", "--out", "x"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+def change(**values):
+    def write(model):
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | values))
+        (model / "evil.py").write_text("1 / 0")
+
+    return write
 
 
-def test_a_folder_of_models_is_none(model, capsys):
-    assert main(["watch", "--model", str(model.parent)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "config.json: No such file or directory; give a directory" in line
-
-
-def test_a_model_larger_than_the_memory_is_not_loaded(model, capsys):
+def grow(model):
     with (model / "model.safetensors").open("r+b") as file:
         file.truncate(2**42)  # sparse
-    assert main(["watch", "--model", "model", "--out", "x"]) == 2
-    assert "GB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (change(model_type="nothing"), "cannot be loaded"),
+        (change(model_file="evil.py"), "model_file names code"),
+        (grow, "GB"),
+        (lambda model: (model / "config.json").unlink(), "config.json: No such file or directory"),
+    ],
+)
+def test_models_that_cannot_be_watched(damage, message, model, capsys):
+    damage(model)
+    assert main(["watch", "--model", "model", "--out", "out"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
 
 
 def test_a_model_that_is_not_recurrent_streams(tmp_path, monkeypatch, capsys):

@@ -21,11 +21,12 @@ def test_encode_ends_every_document_and_keeps_special_text_as_text():
 
 
 def test_encode_renders_chats_with_real_markers():
-    tokenizer = chat_tokenizer()
-    stream = encode([[{"role": "user", "content": "hi"}]], tokenizer)
-    text = tokenizer.decode(stream)
-    assert text == "<|im_start|>user\nhi<|im_end|>\n</s>"
+    tokenizer, chat = chat_tokenizer(), [{"role": "user", "content": "hi"}]
+    stream = encode([chat], tokenizer)
+    assert tokenizer.decode(stream) == "<|im_start|>user\nhi<|im_end|>\n</s>"
     assert stream[0] == tokenizer.convert_tokens_to_ids("<|im_start|>")
+    with pytest.raises(InputError, match="has conversations and this tokenizer no chat template"):
+        encode([chat], byte_tokenizer())
 
 
 @given(st.lists(st.text("ab é\N{SNOWMAN}\N{GRINNING FACE}", max_size=9), min_size=1, max_size=3))
@@ -41,18 +42,7 @@ def test_bytes_before_and_after_every_place_of_a_stream_add_up(texts):
     assert decoded_bytes(stream, tokenizer) == whole
 
 
-def test_chats_need_a_template():
-    with pytest.raises(InputError, match="has conversations and this tokenizer no chat template"):
-        encode([[{"role": "user", "content": "hi"}]], byte_tokenizer())
-
-
-@given(
-    count=st.integers(2, 300),
-    batch_size=st.integers(1, 5),
-    length=st.integers(1, 12),
-    seed=st.integers(0, 9),
-    epoch=st.integers(0, 5),
-)
+@given(*(st.integers(*ends) for ends in ((2, 300), (1, 5), (1, 12), (0, 9), (0, 5))))
 def test_an_epoch_holds_every_window_at_most_once(count, batch_size, length, seed, epoch):
     tokens = np.arange(count)
     windows = (count - 1) // length
@@ -86,12 +76,8 @@ def test_a_batch_depends_on_seed_epoch_and_index_alone():
         for b, epoch in [(first, 0), (first, 1), (Batches(tokens, 2, 8, seed=4), 0)]
     ]
     assert len(set(orders)) == 3
-
-
-def test_there_is_no_batch_beyond_the_epoch():
-    batches = Batches(np.arange(100), 2, 8, seed=0)
-    with pytest.raises(IndexError, match="expected 0 to 5, got 6"):
-        batches.batch(0, 6)
+    with pytest.raises(IndexError, match="expected 0 to 61, got 62"):
+        first.batch(0, 62)
 
 
 @given(count=st.integers(2, 60), batch_size=st.integers(1, 4), length=st.integers(1, 9))

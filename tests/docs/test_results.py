@@ -88,26 +88,30 @@ def folders(tmp_path):
     return tmp_path
 
 
-def test_figures_and_order(compare, folders):
-    tables = [compare(folders / "whole", "--beyond", 1)]
-    tables.append(compare(folders / "first", folders / "second", "--beyond", 1))  # its parts
-    for table in tables:
-        header, _, *rows = (
-            [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()
-        )
-        assert header[3:] == ["beyond 1 inputs", "data-controlled is ahead by (95%)"]
-        assert rows == [
-            ["softmax without positions", "grows", "1.000", "1.000", ""],
-            ["data-controlled", "16", "0.800 ± 0.141", "0.700", ""],
-            ["RetNet", "1,024", "0.450 ± 0.071", "0.250", "0.350 (-0.285 to 0.985)"],
-        ]
-    assert "softmax" not in compare(folders / "whole", "--models", "retnet,data_controlled")
+@pytest.mark.parametrize("parts", ["whole", "first second"])
+def test_figures_and_order(compare, folders, monkeypatch, parts):
+    monkeypatch.chdir(folders)
+    header, _, *rows = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in compare(*parts.split(), "--beyond", 1).splitlines()
+    )
+    assert header[3:] == ["beyond 1 inputs", "data-controlled is ahead by (95%)"]
+    assert rows == [
+        ["softmax without positions", "grows", "1.000", "1.000", ""],
+        ["data-controlled", "16", "0.800 ± 0.141", "0.700", ""],
+        ["RetNet", "1,024", "0.450 ± 0.071", "0.250", "0.350 (-0.285 to 0.985)"],
+    ]
+    assert "softmax" not in compare("whole", "--models", "retnet,data_controlled")
+    files = compare(*parts.split(), "--pictures", "a/b").split()
+    assert {Path(file).name for file in files} == {"accuracy-over-span.png", "accuracies.png"}
+    assert all(Path(file).read_bytes()[:4] == b"\x89PNG" for file in files)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ("whole --beyond 2 --reference retnet", "RetNet is ahead by (95%)"),
+        ("second --pictures DIR", "accuracies.png"),  # without the reference
         ("whole --beyond -1", "--beyond -1: expected 0 to 2"),
         ("whole --beyond 3", "--beyond 3: expected 0 to 2"),
         ("whole --pictures /dev/null", "--pictures /dev/null: File exists; choose another folder"),
@@ -126,11 +130,3 @@ def test_figures_and_order(compare, folders):
 def test_the_command(compare, folders, monkeypatch, options, words):
     monkeypatch.chdir(folders)
     assert words in compare(*options.split())
-
-
-@pytest.mark.parametrize("parts", ["first second", "second"])  # the last has no reference
-def test_pictures_of_the_parts(compare, folders, monkeypatch, parts):
-    monkeypatch.chdir(folders)
-    files = compare(*parts.split(), "--pictures", "a/b").split()
-    assert {Path(file).name for file in files} == {"accuracy-over-span.png", "accuracies.png"}
-    assert all(Path(file).read_bytes()[:4] == b"\x89PNG" for file in files)

@@ -1,8 +1,7 @@
 """`gateloop mlx-lm` with every command of mlx_lm, on a saved directory.
 
-Two commands run in child processes; the rest run here, because each child would import mlx_lm
-again. Nothing is downloaded: calibration text lies where mlx_lm caches it, and the one loader that
-only takes datasets from the hub is replaced by one that gives the same rows.
+Nothing is downloaded: calibration text lies where mlx_lm caches it, and the one loader that only
+takes datasets from the hub is replaced by one that gives the same rows.
 """
 
 import re

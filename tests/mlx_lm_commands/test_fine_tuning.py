@@ -18,8 +18,7 @@ def examples(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("kind", "checkpointing"),
-    [("lora", []), ("lora", ["--grad-checkpoint"]), ("dora", []), ("full", ["--grad-checkpoint"])],
+    ("kind", "checkpointing"), [("lora", ["--grad-checkpoint"]), ("dora", []), ("full", [])]
 )
 def test_fine_tuning_and_fusing(directory, examples, main, tmp_path, kind, checkpointing):
     from mlx_gateloop.model.layers import Block

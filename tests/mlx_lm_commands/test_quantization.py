@@ -17,100 +17,78 @@ from mlx.utils import tree_flatten
 from mlx_gateloop.model.lm import is_state_transition
 
 
-@pytest.mark.parametrize(("count", "least"), [(8, 0.9995), (4, 0.95)])
-def test_convert_quantizes(directory, main, tmp_path, count, least):
-    out = tmp_path / "out"
-    main("convert", "--hf-path", directory, "--mlx-path", out, "-q", "--q-bits", count)
-    model = assert_transitions_untouched(out, directory)
-    assert bits(model) == dict.fromkeys(QUANTIZED, count)
-    assert quality(out, directory) > least
-    back = tmp_path / "back"
-    main("convert", "--hf-path", out, "--mlx-path", back, "--dequantize")
-    assert not bits(assert_transitions_untouched(back, directory))
+@pytest.fixture
+def changed(directory, main, tmp_path):
+    """The model that a command writes; its logits are like the original's."""
+
+    def run(command, *options, least=0.95, original=directory):
+        out = tmp_path / command
+        source = "--hf-path" if command == "convert" else "--model"
+        main(command, source, original, "--mlx-path", out, *options)
+        model = assert_transitions_untouched(out, original if command in EXACT else None)
+        assert quality(out, original) > least
+        return model
+
+    return run
 
 
-@pytest.mark.parametrize("recipe", ["mixed_2_6", "mixed_3_4"])
-def test_convert_with_mixed_recipes(directory, main, tmp_path, recipe):
-    out = tmp_path / "out"
-    options = ["-q", "--quant-predicate", recipe, "--q-group-size", 64]
-    main("convert", "--hf-path", directory, "--mlx-path", out, *options)
-    model = assert_transitions_untouched(out, directory)
-    low, high = (int(part) for part in recipe.split("_")[1:])
-    assert set(bits(model)) == QUANTIZED
-    assert set(bits(model).values()) == {low, high}
-    assert quality(out, directory) > (0.5 if low == 2 else 0.8)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_convert_casts_all_but_the_transitions(directory, main, tmp_path, dtype):
-    out = tmp_path / "out"
-    main("convert", "--hf-path", directory, "--mlx-path", out, "--dtype", dtype)
-    model = assert_transitions_untouched(out, directory)
-    for name, weight in tree_flatten(model.parameters()):
-        expected = mx.float32 if is_state_transition(name) else getattr(mx, dtype)
-        assert weight.dtype == expected, name
-    assert quality(out, directory) > 0.999
-
-
+EXACT = ("convert", "gptq", "dynamic_quant")  # the others train or scale the transitions
 CALIBRATION = ["--num-samples", 8, "--sequence-length", 64]
-
-
-def test_gptq(directory, main, tmp_path):
-    out = tmp_path / "out"
-    options = ["--bits", 4, "--fallback-bits", 8, *CALIBRATION]
-    main("gptq", "--model", directory, "--mlx-path", out, *options)
-    expected = dict.fromkeys(QUANTIZED, 4) | {"embed_tokens": 8}
-    assert bits(assert_transitions_untouched(out, directory)) == expected
-    assert quality(out, directory) > 0.95
-
-
-def test_dynamic_quant(directory, main, tmp_path):
-    out = tmp_path / "out"
-    main("dynamic_quant", "--model", directory, "--mlx-path", out, "--target-bpw", 12)
-    model = assert_transitions_untouched(out, directory)
-    assert bits(model).keys() == QUANTIZED
-    assert quality(out, directory) > 0.95
-
-
-def test_dwq(directory, main, tmp_path, monkeypatch):
-    module = importlib.import_module("mlx_lm.quant.dwq")
-    monkeypatch.setattr(module, "load_dataset", local_dataset)
-    out = tmp_path / "out"
-    sizes = ["--num-samples", 16, "--max-seq-length", 32, "--batch-size", 4]
-    main("dwq", "--model", directory, "--mlx-path", out, *sizes)
-    model = assert_transitions_untouched(out)  # distillation trains them a little
-    assert bits(model) == dict.fromkeys(QUANTIZED, 4)
-    assert quality(out, directory) > 0.95
-
-
 AWQ = ["--embed-bits", 8, "--embed-group-size", 64, "--n-grid", 4, *CALIBRATION]
 
 
-def assert_awq(out, directory):
-    model = assert_transitions_untouched(out)  # they take the norm's scale over
+@pytest.mark.parametrize(("count", "least"), [(8, 0.9995), (4, 0.95)])
+def test_convert_quantizes(changed, directory, main, tmp_path, count, least):
+    model = changed("convert", "-q", "--q-bits", count, least=least)
+    assert bits(model) == dict.fromkeys(QUANTIZED, count)
+    back = tmp_path / "back"
+    main("convert", "--hf-path", tmp_path / "convert", "--mlx-path", back, "--dequantize")
+    assert not bits(assert_transitions_untouched(back, directory))
+
+
+@pytest.mark.parametrize(("low", "high", "least"), [(2, 6, 0.5), (3, 4, 0.8)])
+def test_convert_with_mixed_recipes(changed, low, high, least):
+    recipe = ["--quant-predicate", f"mixed_{low}_{high}", "--q-group-size", 64]
+    found = bits(changed("convert", "-q", *recipe, least=least))
+    assert (found.keys(), {*found.values()}) == (QUANTIZED, {low, high})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_convert_casts_all_but_the_transitions(changed, dtype):
+    model = changed("convert", "--dtype", dtype, least=0.999)
+    for name, weight in tree_flatten(model.parameters()):
+        expected = mx.float32 if is_state_transition(name) else getattr(mx, dtype)
+        assert weight.dtype == expected, name
+
+
+def test_gptq_and_dynamic_quant(changed):
+    model = changed("gptq", "--bits", 4, "--fallback-bits", 8, *CALIBRATION)
+    assert bits(model) == dict.fromkeys(QUANTIZED, 4) | {"embed_tokens": 8}
+    assert bits(changed("dynamic_quant", "--target-bpw", 12)).keys() == QUANTIZED
+
+
+def test_dwq(changed, monkeypatch):
+    module = importlib.import_module("mlx_lm.quant.dwq")
+    monkeypatch.setattr(module, "load_dataset", local_dataset)
+    sizes = ["--num-samples", 16, "--max-seq-length", 32, "--batch-size", 4]
+    assert bits(changed("dwq", *sizes)) == dict.fromkeys(QUANTIZED, 4)
+
+
+def test_awq(changed, tmp_path):
     expected = dict.fromkeys(QUANTIZED, 4) | {"embed_tokens": 8, "lm_head": 8}
-    assert bits(model) == expected
-    assert quality(out, directory) > 0.95
-    assert not [name for name in mx.load(str(out / "model.safetensors")) if "input_feat" in name]
-
-
-def test_awq(directory, main, tmp_path):
-    out = tmp_path / "out"
-    main("awq", "--model", directory, "--mlx-path", out, *AWQ)
-    assert_awq(out, directory)
+    assert bits(changed("awq", *AWQ)) == expected
+    names = mx.load(str(tmp_path / "awq" / "model.safetensors"))
+    assert not [name for name in names if "input_feat" in name]
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"gate": "real"},
-        {"transition": "fixed"},
-        {"transition": "s5"},
+        {"gate": "real", "norm": "rms"},
+        {"transition": "s5", "norm_position": "post"},
+        {"transition": "fixed", "norm": "none"},
         {"mixer": "softmax", "num_heads": 4},
         {"tie_word_embeddings": True, "bias": False},
-        {"norm": "rms"},
-        {"norm": "none"},
-        {"norm_position": "post"},
     ],
 )
 def test_awq_of_other_kinds(main, tmp_path, options):

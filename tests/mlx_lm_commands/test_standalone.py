@@ -51,21 +51,14 @@ class Interpreter:
     """A Python that cannot import this package."""
 
     def __init__(self, folder, *command, **environment):
-        self.folder = folder
+        self.folder = folder  # where Python is started, it looks for modules
         self.command = [*map(str, command)]
         self.environment = os.environ | environment | {"HF_HUB_OFFLINE": "1"}
         self.mlx_lm = [*self.command, "-m", "mlx_lm"]
 
     def run(self, *words, **options):
-        return subprocess.run(
-            [*self.command, *map(str, words)],
-            cwd=self.folder,  # Python looks for modules where it is started
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            **options,
-        )
+        options |= {"cwd": self.folder, "env": self.environment, "capture_output": True}
+        return subprocess.run([*self.command, *map(str, words)], text=True, **options)
 
     def out(self, *words, **options):
         """The output of an mlx_lm command that must succeed."""
