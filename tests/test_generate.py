@@ -40,11 +40,8 @@ def test_greedy_text_is_the_likeliest_next_token_each_time(model_and_tokenizer):
 
 def test_a_seed_makes_the_same_text(model_and_tokenizer):
     hot = {"temperature": 1.0, "top_p": 0.9, "top_k": 50, "min_p": 0.01}
-    first, again, other = (
-        text(model_and_tokenizer, sampling={**hot, "seed": seed}) for seed in (1, 1, 2)
-    )
-    assert first == again
-    assert first != other
+    texts = [text(model_and_tokenizer, sampling={**hot, "seed": seed}) for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
 
 
 def test_streams_that_take_turns_do_not_touch_each_others_random_numbers(model_and_tokenizer):
@@ -57,21 +54,15 @@ def test_streams_that_take_turns_do_not_touch_each_others_random_numbers(model_a
     after_nothing = mx.random.uniform(shape=(4,)).tolist()
     mx.random.seed(5)
     first, second = begin(1), begin(2)
-    turns = list(zip_longest(first, second))
-    assert [
-        [piece for piece in side if piece is not None] for side in zip(*turns, strict=True)
-    ] == alone
+    sides = zip(*zip_longest(first, second), strict=True)
+    assert [[piece for piece in side if piece is not None] for side in sides] == alone
     assert mx.random.uniform(shape=(4,)).tolist() == after_nothing
 
 
-def test_top_k_of_one_is_greedy(model_and_tokenizer):
-    sampled = text(model_and_tokenizer, sampling={"temperature": 5.0, "top_k": 1})
-    assert sampled == text(model_and_tokenizer)
-
-
-def test_repetition_penalty_changes_the_greedy_text(model_and_tokenizer):
-    penalised = text(model_and_tokenizer, sampling={"repetition_penalty": 5.0})
-    assert penalised != text(model_and_tokenizer)
+def test_settings_reach_the_sampler(model_and_tokenizer):
+    greedy = text(model_and_tokenizer)
+    assert text(model_and_tokenizer, sampling={"temperature": 5.0, "top_k": 1}) == greedy
+    assert text(model_and_tokenizer, sampling={"repetition_penalty": 5.0}) != greedy
 
 
 def test_stop_string_ends_the_text_before_it(model_and_tokenizer):
@@ -119,22 +110,14 @@ def test_an_empty_prompt_without_special_tokens_is_refused(tmp_path):
         stream(*gl.load(tmp_path), "", Sampling())
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"temperature": -1},
-        {"temperature": float("nan")},
-        {"top_p": 0},
-        {"top_p": 1.5},
-        {"top_k": -1},
-        {"min_p": 2},
-        {"repetition_penalty": 0},
-        {"seed": -1},
-    ],
-)
-def test_impossible_sampling_is_named(bad):
-    with pytest.raises(InputError, match=f"^{next(iter(bad))}: expected a number"):
-        Sampling(**bad)
+IMPOSSIBLE = [("temperature", -1), ("temperature", float("nan")), ("top_p", 0), ("top_p", 1.5)]
+IMPOSSIBLE += [("top_k", -1), ("min_p", 2), ("repetition_penalty", 0), ("seed", -1)]
+
+
+@pytest.mark.parametrize(("name", "value"), IMPOSSIBLE)
+def test_impossible_sampling_is_named(name, value):
+    with pytest.raises(InputError, match=f"^{name}: expected a number"):
+        Sampling(**{name: value})
 
 
 def test_no_tokens_and_an_empty_stop_string_are_refused(model_and_tokenizer):
