@@ -13,12 +13,25 @@ import time
 from pathlib import Path
 from statistics import median
 
+import mlx.core as mx
+
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from helpers.llama import save_tiny_llama
-from helpers.mlx_lm_commands import saved
+from helpers.mlx_lm_commands import printable, saved
 from helpers.mlx_lm_server import Clients, Single, serving
+from helpers.models import chat_tokenizer
+from helpers.recurrent import save_recurrent_model
 
 from mlx_gateloop.io.tables import name_value_lines
+
+
+def save_llama(path: Path) -> None:
+    """Save a llama of mlx-lm that answers in printable characters, as a control."""
+    sizes = {"max_position_embeddings": 32768, "tie_word_embeddings": False}
+    weights = mx.load(str(save_recurrent_model(path, "llama", **sizes) / "model.safetensors"))
+    # No head bias here: words that are not printable get no logit at all.
+    weights["lm_head.weight"] *= mx.where(printable(chat_tokenizer()), 1, 0)[:, None]
+    mx.eval(weights)
+    mx.save_safetensors(str(path / "model.safetensors"), weights, {"format": "mlx"})
 
 
 def main() -> int:
@@ -34,7 +47,7 @@ def main() -> int:
         if arguments.model is None:
             saved(made, output_gate=True)
         elif arguments.model == "llama":
-            save_tiny_llama(made)
+            save_llama(made)
         else:
             made = Path(arguments.model)
         single = Single(made)

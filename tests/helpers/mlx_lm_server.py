@@ -20,7 +20,7 @@ import mlx.core as mx
 from mlx_lm import stream_generate
 from mlx_lm.sample_utils import make_sampler
 
-from mlx_gateloop import load
+from mlx_gateloop.io.models import load_any
 
 OURS = (sys.executable, "-m", "mlx_gateloop", "mlx-lm")
 START_SECONDS = 180
@@ -119,7 +119,7 @@ class Single:
     """
 
     def __init__(self, path: object) -> None:
-        self.model, self.tokenizer = load(path)
+        self.model, self.tokenizer = load_any(path)
         self.answer = cache(self._answer)
 
     def __call__(self, body: Body) -> str:
