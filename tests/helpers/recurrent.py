@@ -1,13 +1,15 @@
-"""Tiny random models of mlx-lm's recurrent types, and their recurrences in float64."""
+"""Tiny random models of mlx-lm's recurrent types, and what their recurrences do."""
 
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 import mlx.core as mx
 import numpy as np
@@ -159,16 +161,12 @@ def save_recurrent_model(
     return path
 
 
-@dataclass
-class Call:
-    """Tokens of one call: h_n = h_{n-1} A_n + v_n key_n^T, y_n = h_n query_n, for each head."""
+class Call(NamedTuple):
+    """One call of a recurrence."""
 
-    decay: np.ndarray  # [tokens, heads, K or 1]
-    matrix: np.ndarray  # A, [tokens, heads, K, K]
-    query: np.ndarray  # [tokens, heads, K]
-    key: np.ndarray
-    value: np.ndarray  # [tokens, heads, V]
-    state: np.ndarray  # after the last, [heads, V, K]
+    function: Callable[..., Any]
+    given: dict[str, Any]
+    value: str  # the argument that is written into the state
 
 
 def spy(monkeypatch: Any, model: Any) -> Callable[[int], list[list[Call]]]:
@@ -177,126 +175,72 @@ def spy(monkeypatch: Any, model: Any) -> Callable[[int], list[list[Call]]]:
     Returns:
         A function that takes the number of recurrent layers, and returns the calls of each.
     """
-    noted: list[tuple[str, dict[str, Any], Any]] = []
+    noted: list[Call] = []
 
     def note(owner: Any, name: str) -> None:
         original = getattr(owner, name)
+        signature = inspect.signature(original)
 
         @wraps(original)
         def call(*args: Any, **options: Any) -> Any:
-            result = original(*args, **options)
-            bound = inspect.signature(original).bind(*args, **options)
-            bound.apply_defaults()
-            noted.append((name, bound.arguments, result))
-            return result
+            bound = signature.bind(*args, **options)
+            value = next(n for n in VALUES[name] if n in bound.arguments)
+            noted.append(Call(original, bound.arguments, value))
+            return original(*args, **options)
 
         monkeypatch.setattr(owner, name, call)
 
-    modules = [module for _, module in model.named_modules()]
-    places = {(type(module), name) for module in modules for name in METHODS}
-    for owner, name in places | {(import_module(type(model).__module__), n) for n in FUNCTIONS}:
-        if hasattr(owner, name):
-            note(owner, name)
+    owners = {type(module) for _, module in model.named_modules()}
+    for owner in (*owners, import_module(type(model).__module__)):
+        for name in VALUES:
+            if hasattr(owner, name):
+                note(owner, name)
 
     def calls(count: int) -> list[list[Call]]:
         layers: dict[int, list[Call]] = {}
-        for number, (name, given, result) in enumerate(noted):
-            of = id(given["self"]) if "self" in given else number % count
-            layers.setdefault(of, []).append(CALLS[name](given, result))
+        for number, call in enumerate(noted):
+            of = id(call.given["self"]) if "self" in call.given else number % count
+            layers.setdefault(of, []).append(call)
         return list(layers.values())
 
     return calls
 
 
-def _f(array: mx.array) -> np.ndarray:
-    return np.array(array.astype(mx.float32)).astype(np.float64)
+def response(calls: list[Call], token: int) -> np.ndarray:
+    """The outputs of all tokens, summed over heads, if that one alone writes ones."""
+    found: list[np.ndarray] = []
+    state = None
+    for function, given, name in calls:
+        axis = 2 if function.__name__ == "recurrent_gla" else 1
+        value, at = given[name], token - len(found)
+        ones = mx.ones_like(value)
+        if value.ndim == 2:  # of one token
+            only = ones * (at == 0)
+        else:
+            places = (mx.arange(value.shape[axis]) == at).astype(value.dtype)
+            only = ones * places.reshape(-1, *[1] * (value.ndim - 1 - axis))
+        given = given | {name: only}
+        if found:
+            given |= {next(n for n in ("state", "h0", "h") if n in given): state}
+        if "D" in given:  # what goes past the state
+            given["D"] = mx.zeros_like(given["D"])
+        with ExitStack() as stack:
+            if block := given.get("self"):
+                projected = getattr(block, "x_proj", lambda x: x)(value)
+                changed = {"x_proj": lambda _, of=projected: of, "D": mx.array(0.0)}
+                for part in changed.keys() & block.keys():
+                    stack.enter_context(mock.patch.object(block, part, changed[part]))
+            y, state = function(**given)
+        y = y.reshape(value.shape).astype(mx.float32)  # a head's values are all alike
+        y = y[:, None] if value.ndim == 2 else y.swapaxes(1, axis)
+        found += [*np.array(y[0, ..., 0] if y.ndim == 4 else y[0]).sum(-1)]
+    return np.array(found)
 
 
-def _softplus(x: np.ndarray) -> np.ndarray:
-    return np.logaddexp(0, x)
-
-
-def _diagonal(decay: np.ndarray, size: int) -> np.ndarray:
-    return np.broadcast_to(decay, (*decay.shape[:2], size))[..., None] * np.eye(size)
-
-
-def _repeated(array: mx.array, heads: int) -> np.ndarray:
-    values = _f(array)[0]  # [tokens, groups, K]
-    return np.repeat(values, heads // values.shape[1], 1)
-
-
-def _delta(given: dict[str, Any], result: Any) -> Call:
-    v, heads = _f(given["v"])[0], given["v"].shape[2]
-    gate = _f(given["a"])[0] + _f(given["dt_bias"])
-    size = np.exp(_f(given["A_log"]))
-    if (bound := given.get("lower_bound")) is None:
-        g = np.exp(-size * _softplus(gate))
-    else:
-        g = np.exp(bound / (1 + np.exp(-size * gate)))
-    g = g.reshape(*g.shape[:2], -1)
-    beta = (1 + given.get("allow_neg_eigval", False)) / (1 + np.exp(-_f(given["b"])[0]))
-    q, k = _repeated(given["q"], heads), _repeated(given["k"], heads)
-    erase = np.eye(k.shape[2]) - beta[..., None, None] * k[..., None] * k[..., None, :]
-    matrix = _diagonal(g, k.shape[2]) @ erase
-    return Call(g, matrix, q, beta[..., None] * k, v, _f(result[1])[0])
-
-
-def _ssm(given: dict[str, Any], result: Any) -> Call:
-    dt = _softplus(_f(given["dt"])[0] + _f(given["dt_bias"]))
-    dt = dt.clip(*given["time_step_limit"])
-    a = np.exp(-np.exp(_f(given["A_log"])) * dt)[..., None]
-    x = next(given[name] for name in ("hidden_states", "x") if name in given)
-    B, C = (_repeated(given[name], a.shape[1]) for name in ("B", "C"))
-    matrix = _diagonal(a, B.shape[2])
-    return Call(a, matrix, C, dt[..., None] * B, _f(x)[0], _f(result[1])[0])
-
-
-def _scan(given: dict[str, Any], result: Any) -> Call:
-    x, a = (_f(given[name])[0][..., None] for name in ("x", "a"))
-    one = np.ones_like(x)
-    return Call(a, a[..., None], one, one, x, _f(result[1])[0][:, None, None])
-
-
-def _gla(given: dict[str, Any], result: Any) -> Call:
-    q, k, v = (_f(given[name])[0].swapaxes(0, 1) for name in "qkv")
-    a = np.broadcast_to(np.exp(_f(given["g"]).ravel())[:, None], (*q.shape[:2], 1))
-    state = _f(result[1])[0].swapaxes(1, 2)
-    return Call(a, _diagonal(a, q.shape[2]), q * given["scale"], k, v, state)
-
-
-def _wkv7(given: dict[str, Any], result: Any) -> Call:
-    r, w, k, v, a, b = (_f(given[name])[0] for name in "rwkvab")
-    matrix = _diagonal(w, w.shape[2]) + a[..., None] * b[..., None, :]
-    return Call(w, matrix, r, k, v, _f(result[1])[0])
-
-
-def _mamba(given: dict[str, Any], result: Any) -> Call:
-    block, x = given["self"], given["x"]
-    x = x if x.ndim == 3 else x[:, None]
-    rank, states = block.time_step_rank, block.ssm_state_size
-    parts = mx.split(block.x_proj(x), [rank, rank + states], -1)
-    if "dt_layernorm" in block:
-        norms = (block.dt_layernorm, block.b_layernorm, block.c_layernorm)
-        parts = [norm(part) for norm, part in zip(norms, parts, strict=True)]
-    elif hasattr(block, "mixer_norm"):  # mlx-lm 0.31
-        parts = [block.mixer_norm(block.mixer_norm(part)) for part in parts]
-    elif block.use_bcdt_rms:
-        parts = [mx.fast.rms_norm(part, None, block.args.mixer_rms_eps) for part in parts]
-    delta = _softplus(_f(block.dt_proj(parts[0]))[0])[..., None]
-    B, C = (np.repeat(_f(part)[0][:, None], delta.shape[1], 1) for part in parts[1:])
-    a = np.exp(delta * _f(given["A"]))
-    state = _f(result[1])[0][:, None]
-    return Call(a, _diagonal(a, states), C, delta * B, _f(x)[0][..., None], state)
-
-
-FUNCTIONS = {
-    "gated_delta_update": _delta,
-    "ssm_update": _ssm,
-    "rnn_scan": _scan,
-    "recurrent_gla": _gla,
-}
-METHODS = {"_wkv7": _wkv7, "ssm_step": _mamba}
-CALLS = FUNCTIONS | METHODS
+VALUES = {
+    "gated_delta_update": ("v",), "ssm_update": ("hidden_states", "x"), "rnn_scan": ("x",),
+    "recurrent_gla": ("v",), "_wkv7": ("v",), "ssm_step": ("x",),
+}  # fmt: skip
 
 
 def parts(model):

@@ -7,11 +7,8 @@ from helpers.models import GROWING, SIZES, VARIANTS, tiny_model, tokens
 from helpers.recurrent import recurrent_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_lm.models.cache import ArraysCache
 
 import mlx_gateloop as gl
-from mlx_gateloop.model.gates import Gates
-from mlx_gateloop.ops import Transition
 from mlx_gateloop.watch import ablation
 
 RECURRENT = ("mamba2", "mamba", "falcon_mamba", "rwkv7")
@@ -22,65 +19,54 @@ def ids(length=LENGTH, seed=0):
     return np.array(tokens(length, seed=seed))[0]
 
 
-def log_probabilities(model, text, hidden):
-    logits = (
-        model.lm_head(hidden) if "lm_head" in model else model.model.embed_tokens.as_linear(hidden)
-    )
+def log_probabilities(logits, following):
     logs = np.array(logits - mx.logsumexp(logits, -1, keepdims=True))[0]
-    return logs[np.arange(len(text) - 1), text[1:]].astype(np.float64)
+    return logs[np.arange(len(following)), following].astype(np.float64)
 
 
 def masked(model, text, left_out):
     """Log probabilities with a mask in every layer."""
-    mask = np.ones((1, len(text)), bool)
-    mask[0, list(left_out)] = False
-    if model.args.mixer == "softmax":
-        mask = np.tril(np.broadcast_to(mask[:, None, None], (1, 1, len(text), len(text))))
+    mask = mx.array(~np.isin(np.arange(len(text)), left_out))[None]
     hidden = model.model.embed_tokens(mx.array(text)[None])
     for layer in model.layers:
-        hidden = layer(hidden, mx.array(mask), None)
-    return log_probabilities(model, text, model.model.norm(hidden))
-
-
-def identity_at(left_out, transition):
-    """A layer's transitions, which are 1 at some tokens."""
-
-    def method(self, x):
-        log, phase = transition(self, x).logarithm()[:1], transition(self, x).logarithm()[1:]
-        live = mx.array(~np.isin(np.arange(x.shape[1]), left_out))
-        live = live.reshape(1, -1, *[1] * (log[0].ndim - 2))
-        return Transition.polar(*(mx.where(live, plane, 0) for plane in (*log, *phase)))
-
-    return method
+        hidden = layer(hidden, mask, None)
+    hidden = model.model.norm(hidden)
+    tied = model.model.embed_tokens.as_linear
+    logits = model.lm_head(hidden) if "lm_head" in model else tied(hidden)
+    return log_probabilities(logits[:, :-1], text[1:])
 
 
 def relative(actual, expected):
     return np.abs(actual - expected).max() / np.abs(expected).max()
 
 
-@pytest.mark.parametrize("name", sorted((VARIANTS | GROWING).keys() - {"rotary"}))
-def test_depends_is_a_masked_run_for_each_token(name, monkeypatch):
-    options = (VARIANTS | GROWING)[name]
-    model, text = tiny_model(**options), ids()
-    is_softmax = model.args.mixer == "softmax"
+@pytest.mark.parametrize("name", VARIANTS)
+def test_depends_is_a_masked_run_for_each_token(name):
+    model, text = tiny_model(**VARIANTS[name]), ids()
     losses = gl.watch.depends(model, text)
     assert losses.dtype == np.float32
     assert losses.shape == (LENGTH, LENGTH - 1)
-    whole, expected = masked(model, text, []), np.zeros(losses.shape)
-    transition = Gates.transition
-    for m in range(LENGTH):
-        if is_softmax and model.args.transition != "none":
-            monkeypatch.setattr(Gates, "transition", identity_at([m], transition))
-        expected[m] = whole - masked(model, text, [m])
-    if is_softmax:  # at its own place a token is read alone
-        monkeypatch.undo()
-        for m in range(LENGTH - 1):
-            alone = log_probabilities(
-                model, text[[m, m + 1]], model.model(mx.array(text[None, m : m + 1]))
-            )
-            expected[m, m] = whole[m] - alone[0]
-    assert (losses[np.tri(LENGTH, LENGTH - 1, -1, bool)] == 0).all()
+    expected = masked(model, text, []) - [masked(model, text, [m]) for m in range(LENGTH)]
     assert relative(losses, expected) <= 1e-5
+    assert (losses[np.tri(LENGTH, LENGTH - 1, -1, bool)] == 0).all()
+
+
+@pytest.mark.parametrize("name", [*RECURRENT, *sorted(GROWING.keys() - {"rotary"})])
+def test_depends_of_other_models_is_reading_the_others(name):
+    is_ours = name in GROWING
+    model = tiny_model(**GROWING[name]) if is_ours else recurrent_model(name)
+    text = ids()
+
+    def read(places):  # log probabilities of the tokens after these places
+        logits = model(mx.array(text[None, places]))
+        return log_probabilities(logits[:, :-1], text[places][1:])
+
+    losses, whole = gl.watch.depends(model, text), read(np.arange(LENGTH))
+    expected = np.zeros(losses.shape)
+    for m in range(LENGTH - 1):
+        expected[m, m + 1 :] = whole[m + 1 :] - read(np.delete(np.arange(LENGTH), m))[m:]
+        expected[m, m] = whole[m] - read(np.array([m, m + 1]))[0]
+    assert relative(losses, expected) <= (1e-5 if is_ours else 1e-4)  # whose losses are small
 
 
 @pytest.mark.parametrize("name", ["paper", "heads", "lucidrains"])
@@ -88,8 +74,7 @@ def test_tokens_of_a_word_are_left_out_together(name):
     model, text = tiny_model(**VARIANTS[name]), ids()
     groups = [[3, 4, 5], [0], [18, 9], [19], [8, 20], [20]]
     losses = gl.watch.depends(model, text, groups)
-    whole = masked(model, text, [])
-    expected = np.stack([whole - masked(model, text, group) for group in groups])
+    expected = masked(model, text, []) - [masked(model, text, group) for group in groups]
     assert relative(losses, expected) <= 1e-5
     assert (losses[-1] == 0).all()  # nothing comes after it
 
@@ -118,34 +103,6 @@ def test_without_is_the_state_of_a_masked_run(name):
         cache = gl.watch.without(model, text[:-1], left_out)
         for mine, state in zip(cache, states, strict=True):
             assert relative(np.array(mine[0]), np.array(state[0])) <= 1e-5
-
-
-@pytest.mark.parametrize("name", RECURRENT)
-def test_recurrent_models_of_mlx_lm(name):
-    model, text = recurrent_model(name), np.random.default_rng(0).integers(0, 50, 21)
-
-    def of(logits, following):
-        logs = np.array(logits - mx.logsumexp(logits, -1, keepdims=True))
-        return logs[0, np.arange(len(following)), following]
-
-    losses = gl.watch.depends(model, text)
-    whole = of(model(mx.array(text[None, :-1])), text[1:])
-    expected = np.zeros(losses.shape)
-    for m in range(len(text) - 1):
-        rest = np.delete(text, m)
-        expected[m, m + 1 :] = (
-            whole - np.append(0, of(model(mx.array(rest[None])), np.append(rest[1:], 0))[:-1])
-        )[m + 1 :]
-        expected[m, m] = (
-            whole[m] - of(model(mx.array(text[None, m : m + 1])), text[m + 1 : m + 2])[0]
-        )
-    assert relative(losses, expected) <= 1e-4  # of random weights, whose losses are small
-    if name == "mamba2":  # mlx-lm's own mask of a first token
-        cache = model.make_cache()
-        for layer, entry in enumerate(cache):
-            cache[layer] = ArraysCache(len(entry.cache), left_padding=[1])
-        padded = of(model(mx.array(text[None, :-1]), cache), text[1:])
-        assert np.abs(losses[0, 1:] - (whole - padded)[1:]).max() <= 1e-5
 
 
 @pytest.mark.parametrize("name", ["falcon_h1", "recurrent_gemma", "jamba"])

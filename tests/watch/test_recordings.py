@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from helpers.models import GROWING, VARIANTS, tiny_model
-from helpers.recurrent import parts, recurrent_model, spy
+from helpers.recurrent import parts, recurrent_model, response, spy
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
@@ -21,12 +21,7 @@ from mlx_gateloop.watch.layer import rate_and_phase
 PROMPT, ANSWER = [5, 6, 7, 8, 9, 3, 1, 2, 4], 5
 KINDS = {
     "delta rule": (
-        "qwen3_next",
-        "qwen3_5",
-        "olmo_hybrid",
-        "kimi_linear",
-        "kimi_k3",
-        "bailing_moe_v3",
+        "qwen3_next", "qwen3_5", "olmo_hybrid", "kimi_linear", "kimi_k3", "bailing_moe_v3",
     ),
     "state space": ("mamba2", "falcon_h1", "granitemoehybrid", "nemotron_h", "plamo2"),
     "gated channels": ("recurrent_gemma",),
@@ -69,33 +64,15 @@ def test_a_recording_is_what_the_layers_did(name, kind, monkeypatch):
 
 
 def check(trace, layer, calls):
-    """Decays, the state rebuilt from them, and the full row, against the calls in float64."""
-    joined = {
-        part: np.concatenate([getattr(call, part) for call in calls])
-        for part in ("decay", "matrix", "query", "key", "value")
-    }
-    decay, matrix = joined["decay"], joined["matrix"]
-    magnitude = trace.magnitude(layer)
-    assert magnitude == pytest.approx(decay.reshape(len(decay), -1), rel=1e-5)
-    # The recorded decays in place of the model's: the rest of A stays.
-    recorded = magnitude.reshape(decay.shape).astype(np.float64)
-    if trace.kinds[layer] == "rwkv":
-        size = decay.shape[2]
-        matrix = matrix + (recorded - decay)[..., None] * np.eye(size)
-    else:
-        matrix = matrix * (recorded / decay)[..., None]
-    state = np.zeros_like(calls[-1].state)
-    for a, key, value in zip(matrix, joined["key"], joined["value"], strict=True):
-        state = state @ a + value[:, :, None] * key[:, None]
-    assert np.abs(state - calls[-1].state).max() <= 1e-5 * np.abs(state).max()
-    for token in (0, 3, len(decay) - 1):
-        mean, full = trace.remembered(layer, token)
-        left, reader = np.ones(decay.shape[1:]), joined["query"][token][..., None]
-        for m in range(token, -1, -1):
-            assert mean[m] == pytest.approx(left.mean(), rel=1e-4)
-            expected = (joined["key"][m] * reader[..., 0]).sum()
-            assert full[m] == pytest.approx(expected, rel=1e-3, abs=1e-5)
-            left, reader = left * decay[m], joined["matrix"][m] @ reader
+    """The rows of what is left, against the recurrence itself with one token that writes."""
+    magnitude = trace.magnitude(layer).astype(np.float64)
+    expected = np.array([response(calls, m) for m in range(trace.tokens)])
+    for n in (0, 3, trace.tokens - 1):
+        mean, full = trace.remembered(layer, n)
+        left = [magnitude[m + 1 : n + 1].prod(0).mean() for m in range(n + 1)]
+        assert mean == pytest.approx(left, rel=1e-4)
+        size = float(np.abs(expected[: n + 1, n]).max())
+        assert full == pytest.approx(expected[: n + 1, n], rel=1e-4, abs=1e-5 * size)
 
 
 @pytest.mark.parametrize("made", [
@@ -167,11 +144,6 @@ def test_the_recording_of_our_model_is_its_transitions(options):
             assert full[m] == pytest.approx((q[9] * left * k[m]).real.sum(), rel=1e-3, abs=1e-5)
     at_once = gl.watch.trace_of(model, np.array(tokens))
     assert at_once.magnitude(1) == pytest.approx(trace.magnitude(1), abs=1e-5)
-
-
-def test_attention_without_transitions_is_not_recorded():
-    model = tiny_model(mixer="softmax", transition="none")
-    assert gl.watch.trace_of(model, np.array([1, 2])).tokens == 0
 
 
 @pytest.mark.parametrize("extreme", [-200.0, -20.0, 20.0, 60.0])
@@ -256,14 +228,11 @@ def test_attention_is_named_and_not_watched():
 
 
 def test_a_model_without_recurrence_streams_and_has_an_empty_trace():
-    module = import_module("mlx_lm.models.llama")
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 50}
-    more = {"model_type": "llama", "num_attention_heads": 2, "rms_norm_eps": 1e-5}
-    model = module.Model(module.ModelArgs.from_dict(sizes | more))
+    model = recurrent_model("llama")
     with gl.watch.recording(model) as recorder:
         assert len(generate(model, make_prompt_cache(model))) == ANSWER
     assert recorder.trace.layers == recorder.trace.tokens == 0
-    assert list(recorder.unwatched) == ["model.layers.0.self_attn"]
+    assert list(recorder.unwatched) == [f"model.layers.{n}.self_attn" for n in (0, 1)]
 
 
 @pytest.mark.parametrize(
