@@ -1,12 +1,9 @@
 """Functions that `distributed.nursery` runs on each rank; they return JSON values."""
 
-import json
 import os
 import signal
 from functools import partial
-from hashlib import sha256
 from itertools import product
-from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -170,20 +167,16 @@ def another_seed(world: World, *argv: str):
     return run([*argv, "--seed", str(world.rank)], world)
 
 
-def recorded(world: World, stop_at: str, folder: str, *argv: str):
-    """Train until a step, at which the first rank is interrupted, and record what was read."""
+def stopped(world: World, stop_at: str, *argv: str):
+    """Train until a step, at which the first rank is interrupted."""
     from mlx_gateloop.train.setup import Trainer
 
-    draw, rows = Trainer._batches, {}
+    draw = Trainer._batches
 
     def batches(trainer, step):
         if step + 1 == int(stop_at) and world.is_first:
             os.kill(os.getpid(), signal.SIGINT)
-        for batch in draw(trainer, step):
-            rows[step] = [sha256(row.tobytes()).hexdigest() for row in np.stack(batch, 1)]
-            yield batch
+        return draw(trainer, step)
 
     Trainer._batches = batches
-    code, line = run(list(argv), world)
-    Path(folder, f"{world.rank}-{stop_at}.json").write_text(json.dumps(rows))
-    return code, line
+    return run(list(argv), world)

@@ -18,11 +18,7 @@ PATIENCE = 120  # seconds; longer than any test takes on a busy machine
 
 
 class Ranks(nursery.Nursery):
-    """The test's end of it.
-
-    Args:
-        folder: A directory for what the ranks print.
-    """
+    """The test's end of it; the ranks print into files of a folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(__file__)
@@ -31,21 +27,13 @@ class Ranks(nursery.Nursery):
     def start(
         self, size: int, *words: Any, limit: float = PATIENCE, sequence: int = 1
     ) -> list[int]:
-        """Start ranks; returns their process ids.
+        """Start ranks, with a limit in seconds for their waits; returns their process ids.
 
-        Args:
-            size: Their number.
-            words: A `gateloop` command, or the name of a function of `distributed.jobs`.
-            limit: Seconds that they wait for each other.
-            sequence: Ranks that share a sequence in a function.
+        `words` are a `gateloop` command, or call a function of `distributed.jobs`, in which
+        `sequence` ranks share a sequence.
         """
-        self._pids: list[int] = self.ask(
-            size=size,
-            words=tuple(map(str, words)),
-            limit=limit,
-            sequence=sequence,
-            folder=str(self._folder),
-        )
+        job = {"words": [*map(str, words)], "folder": str(self._folder)}
+        self._pids: list[int] = self.ask(size=size, limit=limit, sequence=sequence, **job)
         return self._pids
 
     def wait(self) -> list[int]:
@@ -85,10 +73,11 @@ def child(job: dict[str, Any], rank: int, hostfile: Hostfile, port: int) -> None
     settings |= {"listens_at": hostfile.addresses(port)[rank], "limit": job["limit"]}
     settings |= {"terminal": False}
     if run := getattr(jobs, job["words"][0], None):
-        entry.run = lambda words, world: (
-            0,
-            json.dumps(run(world.with_sequences_over(job["sequence"]), *words[1:])),
-        )
+
+        def call(words: list[str], world: Any) -> tuple[int, str]:
+            return 0, json.dumps(run(world.with_sequences_over(job["sequence"]), *words[1:]))
+
+        entry.run = call
     entry.main(settings, job["words"])
 
 
