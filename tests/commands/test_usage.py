@@ -31,26 +31,9 @@ def test_figures_of_a_text_model(model, work, capsys):
     assert "pictures/training-curves.png" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["eval --data text.txt", "generate --max-tokens 2"])
-def test_an_embedded_model_is_taken_by_its_name(command, work):
-    (work / "text.txt").write_text("A list is")
-    assert main([*command.split(), "--model", "demo"]) == 0
-
-
-def test_a_notebooks_backend_of_pictures_is_not_needed(model):
-    words = [
-        "figures",
-        "--model",
-        "model",
-        "--text",
-        "text.txt",
-        "--out",
-        "pictures",
-        "--length",
-        "9",
-    ]
-    code = f"import sys; from mlx_gateloop.cli import main; sys.exit(main({words}))"
-    python(code, MPLBACKEND="module://matplotlib_inline.backend_inline")
+def test_a_notebooks_backend_of_pictures_is_not_needed():
+    code = "import mlx_gateloop.commands, matplotlib; print(matplotlib.get_backend())"
+    assert python(code, MPLBACKEND="module://matplotlib_inline.backend_inline") == "agg"
 
 
 BAD = [

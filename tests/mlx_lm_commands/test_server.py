@@ -1,7 +1,5 @@
 """Many clients at once of `gateloop mlx-lm server`; `benchmarks/serving.py` is the long form."""
 
-import json
-
 import pytest
 from helpers.mlx_lm_server import MALFORMED, Clients, Single, serving, text_of
 from helpers.recurrent import save_recurrent_model
@@ -12,17 +10,27 @@ from mlx_gateloop.commands.mlx_lm import with_a_token_to_read
 from mlx_gateloop.io.models import load_any
 
 
-def test_many_clients_get_the_answers_of_single_runs(directory, tmp_path):
-    with serving(directory, tmp_path / "log") as server:
-        clients = Clients(server, Single(directory))
-        clients.run(requests=40, clients=8)
-        assert clients.wrong == []
-        assert clients.cached > 0
-        assert clients.counts["cancelled"] > 0
-        for path, body in MALFORMED:
-            assert clients.refuse(path, body) == ("malformed", "")
-        assert server.is_healthy()
-        assert "generation thread died" not in (tmp_path / "log").read_text()
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    return tmp_path_factory.mktemp("server") / "log"
+
+
+@pytest.fixture(scope="module")
+def server(directory, log):
+    with serving(directory, log) as server:
+        yield server
+
+
+def test_many_clients_get_the_answers_of_single_runs(directory, server, log):
+    clients = Clients(server, Single(directory))
+    clients.run(requests=40, clients=8)
+    assert clients.wrong == []
+    assert clients.cached > 0
+    assert clients.counts["cancelled"] > 0
+    for path, body in MALFORMED:
+        assert clients.refuse(path, body) == ("malformed", "")
+    assert server.is_healthy()
+    assert "generation thread died" not in log.read_text()
 
 
 def test_the_patch_of_the_prompt_cache_is_necessary(directory):
@@ -38,18 +46,27 @@ def test_the_patch_of_the_prompt_cache_is_necessary(directory):
     assert fetch(prompts, "model", [1, 2])[1] == [2]
 
 
-@pytest.mark.parametrize("kind", ["ours", "falcon_h1", "llama"])
-def test_a_prompt_that_the_server_knows_is_answered_again(kind, directory, tmp_path):
-    path = directory if kind == "ours" else save_recurrent_model(tmp_path / "model", kind)
+def assert_known_prompts_are_answered_again(server, path):
     model, tokenizer = load_any(path)
 
     def answer(prompt):
         return "".join(r.text for r in stream_generate(model, tokenizer, prompt, max_tokens=4))
 
     first = "The cat"
+    for prompt in (first, first, first + answer(first), first[:-1], first[:-2], first):
+        body = {"prompt": prompt, "max_tokens": 4, "temperature": 0.0}
+        status, data = server.post("/v1/completions", body)
+        assert (status, text_of(data)) == (200, answer(prompt)), prompt
+    assert server.is_healthy()
+
+
+def test_a_prompt_that_the_server_knows_is_answered_again(directory, server):
+    assert_known_prompts_are_answered_again(server, directory)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["falcon_h1", "llama"])
+def test_a_prompt_that_the_server_knows_is_answered_again_by_others(kind, tmp_path):
+    path = save_recurrent_model(tmp_path / "model", kind)
     with serving(path, tmp_path / "log") as server:
-        for prompt in (first, first, first + answer(first), first[:-1], first[:-2], first):
-            body = {"prompt": prompt, "max_tokens": 4, "temperature": 0.0}
-            status, data = server.post("/v1/completions", body)
-            assert (status, text_of(data)) == (200, answer(prompt)), json.dumps(prompt)
-        assert server.is_healthy()
+        assert_known_prompts_are_answered_again(server, path)

@@ -22,7 +22,7 @@ import mlx_gateloop as gl
 DEMO = Path(__file__).parents[2] / "app" / "embedded_models" / "demo"
 PROMPT = "What does str.split do?"
 TRUST = "--trust-remote-code"
-COUNT = 40
+COUNT = 12
 
 
 @pytest.fixture(scope="module")
