@@ -1,6 +1,5 @@
 """Parity with the real gateloop-transformer over the grid of its constructor."""
 
-import copy
 import itertools
 
 import mlx.core as mx
@@ -53,29 +52,6 @@ def test_long_sequences_through_wider_models(seed, heads, width):
     )
     ours, reference = converted(state_of(model), "lucidrains")
     assert_same(ours, reference, 64, VOCAB)
-    exact = model.double()
-    for length in (257, 512):
-        prompt = tokens(VOCAB, length)
-        error = difference(ours(mx.array(prompt)), apply(exact, prompt))
-        assert error <= TOLERANCE or error <= 4 * rounding(exact, prompt)
-
-
-def rounding(exact, prompt):
-    """The largest change of float64 logits when the weights change by float32's rounding.
-
-    A gate's phase is that of z = gamma + i theta, so where a token brings some z close to 0 (1e-4
-    for seed 0 and 257 tokens) float32 errors grow by 1 / |z|, in both models, and their size
-    depends on the order in which the machine's BLAS adds.
-    """
-    want, changes = apply(exact, prompt), []
-    for seed in range(4):
-        torch.manual_seed(seed)
-        moved = copy.deepcopy(exact)
-        with torch.no_grad():
-            for weight in moved.parameters():
-                weight *= 1 + 2**-24 * torch.randn_like(weight)
-        changes.append(difference(apply(moved, prompt), want))
-    return max(changes)
 
 
 def apply(model, prompt):
