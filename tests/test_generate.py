@@ -65,12 +65,6 @@ def test_settings_reach_the_sampler(model_and_tokenizer):
     assert text(model_and_tokenizer, sampling={"repetition_penalty": 5.0}) != greedy
 
 
-def test_stop_string_ends_the_text_before_it(model_and_tokenizer):
-    whole = text(model_and_tokenizer)
-    stop = whole[3:5]
-    assert text(model_and_tokenizer, stop=[stop]) == whole[: whole.index(stop)]
-
-
 def test_chat_and_empty_prompts_and_speed(model_and_tokenizer):
     speed = Speed()
     messages = [{"role": "user", "content": "hello"}]

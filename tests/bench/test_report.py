@@ -7,13 +7,6 @@ from mlx_gateloop.bench import measure, ops, report, write_report
 from mlx_gateloop.bench.measure import Candidate, median_times, mlx_candidate, peak_bytes
 from mlx_gateloop.bench.models import mlx_models, num_parameters
 from mlx_gateloop.cli import main
-from mlx_gateloop.io.tables import markdown_table
-
-
-def test_table_is_aligned():
-    table = markdown_table(["", "ms"], [["ours", "1"], ["jax", "12.5"]])
-    rows = ["|      | ms   |", "| ---  | ---  |", "| ours | 1    |", "| jax  | 12.5 |"]
-    assert table.splitlines() == rows
 
 
 def test_three_digits():

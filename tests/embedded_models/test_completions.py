@@ -61,11 +61,6 @@ def test_an_ngram_goes_on_as_its_text_did(drawn):
     written = completions.write(drawn, writer)
     assert sum(result.accepted for result in written) >= 3
     assert written == completions.write(drawn, writer)
-    speed = Speed()
-    end = encode(["def f():\n"], tokenizer).tolist() * 100  # nothing follows but an end
-    ngram = KneserNey(np.array(end), completions.ORDER, len(tokenizer.get_vocab()))
-    assert "".join(completions.ngram_writer(ngram, tokenizer)("def f():\n", 0, speed)) == ""
-    assert speed.tokens < completions.LIMIT
 
 
 def test_both_writers_have_the_temperature(drawn, monkeypatch):
@@ -117,16 +112,6 @@ def test_the_report_has_every_model_the_ngram_and_the_first_bodies(monkeypatch):
     assert 0 < float(rows[4][1]) < float(rows[3][1])  # the demo has never seen such a text
     assert "2. " in bodies
     assert "3. " not in bodies
-
-
-def test_files_own_bodies_are_under_the_limit_of_the_others(drawn, monkeypatch):
-    tokenizer = TokenizerWrapper(byte_tokenizer())
-    own = completions.write(drawn, completions.own_writer(drawn, tokenizer))
-    assert [result.body for result in own] == [function.body for function in drawn]
-    assert all(result.accepted for result in own)
-    monkeypatch.setattr(completions, "LIMIT", 10)
-    own = completions.write(drawn, completions.own_writer(drawn, tokenizer))
-    assert not any(result.finished for result in own)
 
 
 def test_models_with_other_tokenizers_are_refused(monkeypatch):

@@ -32,18 +32,10 @@ NOT_COMPARED = {"tokens_per_second", "memory_gb", "seconds", "made"}
 class Kills:
     """Kills of one command, at operations on files and at moments drawn at random.
 
-    Args:
-        commands: Starts the processes.
-        folder: A directory for all files.
-        words: The command; OUT stands for its output.
-        resume: A word that is added where an earlier process left `mark`.
-        mark: A pattern of files in the output.
-        old: An output that is there before and stays until the new one takes its place.
-        seed: Seed of the draws.
-
-    Raises:
-        AssertionError: A file is neither whole nor marked as unfinished, a saved step is lost, or
-            a run that ended differs from the undisturbed one or left an unfinished file.
+    OUT stands for its output; the word `resume` is added where an earlier process left files of the
+    pattern `mark`. An `old` output stays until the new one takes its place. Asserts that every file
+    is whole or marked as unfinished, no saved step is lost, and a run that ended is the undisturbed
+    one and left no unfinished file.
     """
 
     def __init__(

@@ -23,12 +23,9 @@ class Commands(nursery.Nursery):
     def run(self, argv: list[Any], said: Path, watched: Path, **moment: float) -> int:
         """Run a `gateloop` command; returns its exit code, negative for a signal.
 
-        Args:
-            argv: Its arguments.
-            said: The file that gets its output.
-            watched: The directory where operations on files are counted.
-            moment: When it is killed: `stop_at` is the number of an operation, from 1, `stop_in`
-                that of a file of arrays, which is half-written then, `kill_after` seconds.
+        Its output goes to the file `said`; operations on files are counted below `watched`. It is
+        killed at the moment of an operation, `stop_at` from 1, in the middle of a file of arrays,
+        `stop_in` from 1, or after some seconds, `kill_after`.
         """
         words = list(map(str, argv))
         code: int = self.ask(argv=words, said=str(said), watched=str(watched), **moment)

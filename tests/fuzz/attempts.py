@@ -18,21 +18,13 @@ ROOM = 128 * 2**20  # bytes that a reader may take beside twice the file: librar
 
 @dataclass(frozen=True)
 class Target:
-    """A reader of files.
+    """A reader of files."""
 
-    Args:
-        prepare: Fills an empty folder with good files; may return more contents of `file`.
-        file: The one of them that is changed.
-        codec: Reads and writes the meaning of the file; None changes bytes alone.
-        read: Reads the changed file, and raises InputError where it cannot be used.
-        close: Ends what `prepare` started.
-    """
-
-    prepare: Callable[[Path], object]
-    file: str
-    codec: Codec | None
-    read: Callable[[Path], object]
-    close: Callable[[Path], object] | None = None
+    prepare: Callable[[Path], object]  # fills a folder with good files; may return more of `file`
+    file: str  # the one of them that is changed
+    codec: Codec | None  # reads and writes what it means; None changes bytes alone
+    read: Callable[[Path], object]  # raises InputError where the changed file cannot be used
+    close: Callable[[Path], object] | None = None  # ends what `prepare` started
 
 
 class Attempts:

@@ -5,14 +5,12 @@ import json
 import zipfile
 
 import msgpack
-import yaml
 from google.protobuf.json_format import MessageToDict, ParseDict
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece
 
 from .mutate import Codec, Tree
 
 JSON: Codec = (json.loads, lambda tree: json.dumps(tree).encode(errors="surrogatepass"))
-YAML: Codec = (yaml.safe_load, lambda tree: yaml.safe_dump(tree).encode(errors="surrogatepass"))
 
 
 def _read_safetensors(data: bytes) -> Tree:

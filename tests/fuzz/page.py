@@ -22,11 +22,7 @@ OURS = ("/app/", "/mlx_gateloop/")  # Gradio's own refusals have no frame in the
 
 
 class Page:
-    """A page on an engine with a tiny model.
-
-    Args:
-        folder: Gets the model and saved conversations.
-    """
+    """A page on an engine with a tiny model, in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
         save_tiny_model(folder / "tiny", chat=True, hidden_size=16, intermediate_size=32)

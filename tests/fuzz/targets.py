@@ -51,7 +51,7 @@ from .page import Page
 def _configuration(folder: Path) -> None:
     configuration = TrainConfig(steps=5).to_dict()
     configuration["model"] = {"preset": "demo", "hidden_size": 24, "dropout": 0.1}
-    (folder / "run.yaml").write_bytes(codecs.YAML[1](configuration))
+    (folder / "run.yaml").write_text(json.dumps(configuration))  # JSON is YAML
 
 
 def _model(folder: Path) -> None:
@@ -167,7 +167,7 @@ def _index(folder: Path) -> None:
 
 def _settings(folder: Path) -> None:
     _torch(folder)
-    (folder / "convert.yaml").write_text("ablate_complex: true\ntokenizer: bytes\n")
+    (folder / "convert.yaml").write_text('{"ablate_complex": true, "tokenizer": "bytes"}')
 
 
 def _convert(path: Path, *flags: str) -> None:
@@ -269,7 +269,7 @@ TARGETS = {
     "experiment": Target(
         _experiment, "results.json", JSON, _beside(lambda folder: chosen_in(folder, "recall"))
     ),
-    "configuration": Target(_configuration, "run.yaml", codecs.YAML, TrainConfig.load),
+    "configuration": Target(_configuration, "run.yaml", JSON, TrainConfig.load),
     "model-weights": Target(_model, "model.safetensors", SAFETENSORS, _beside(models.load_model)),
     "load-config": Target(_model, "config.json", JSON, _load),
     "load-tokenizer": Target(_model, "tokenizer.json", JSON, _load),
@@ -290,7 +290,7 @@ TARGETS = {
     "torch-legacy": Target(_legacy, "weights.pt", None, _convert),
     "msgpack": Target(_msgpack, "weights.msgpack", codecs.MSGPACK, _convert),
     "index": Target(_index, "model.safetensors.index.json", JSON, _convert),
-    "settings": Target(_settings, "convert.yaml", codecs.YAML, _convert),
+    "settings": Target(_settings, "convert.yaml", JSON, _convert),
     "to-lucidrains": Target(
         lambda folder: save_tiny_model(folder, **LUCIDRAINS), "config.json", JSON, _back
     ),

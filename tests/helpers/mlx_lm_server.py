@@ -112,11 +112,7 @@ def text_of(answer: bytes) -> str:
 
 
 class Single:
-    """Answers of the same model in this process, one request after another.
-
-    Args:
-        path: The model's directory.
-    """
+    """Answers of the same model in this process, one request after another."""
 
     def __init__(self, path: object) -> None:
         self.model, self.tokenizer = load_any(path)
@@ -147,13 +143,7 @@ Outcome = tuple[str, str]  # the kind of a request, and what was wrong with its 
 
 
 class Clients:
-    """Requests of every kind, sent by many clients at once.
-
-    Args:
-        server: Answers them.
-        single: Knows the right answers.
-        seed: Of the requests.
-    """
+    """Requests of every kind, sent by many clients at once; `single` knows the right answers."""
 
     def __init__(self, server: Server, single: Single, seed: int = 0) -> None:
         self.server, self.single = server, single

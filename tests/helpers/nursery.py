@@ -13,11 +13,7 @@ from typing import Any
 
 
 class Nursery:
-    """The test's end of such a process, which runs `serve`.
-
-    Args:
-        script: The file to run.
-    """
+    """The test's end of such a process, whose script runs `serve`."""
 
     def __init__(self, script: str) -> None:
         self._process = subprocess.Popen(

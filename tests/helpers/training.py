@@ -50,14 +50,7 @@ def tiny_run(**changes: Any) -> TrainConfig:
 def press_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, batches: type, number: int, times: int = 1
 ) -> None:
-    """Press Ctrl-C while the batch of that number is drawn.
-
-    Args:
-        monkeypatch: Undoes it.
-        batches: The class whose `batch` draws.
-        number: From 1.
-        times: Presses.
-    """
+    """Press Ctrl-C while the batch of that number, from 1, is drawn by a class's `batch`."""
     original = batches.batch
     numbers = count(1)
 
