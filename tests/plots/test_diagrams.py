@@ -6,15 +6,6 @@ import pytest
 from mlx_gateloop.plots.diagrams import amplitude_activations, combinations, parallel_scan
 
 
-def test_what_four_elements_combine():
-    """The paper's figure of the scan, step by step."""
-    assert combinations(4) == [
-        [(0, None), (1, None), (2, None), (3, None)],
-        [(0, None), (0, 0), (1, 1), (2, 2)],
-        [(0, None), (0, None), (0, 0), (0, 1)],
-    ]
-
-
 @pytest.mark.parametrize("elements", [1, 2, 7, 8, 9])
 def test_in_the_end_every_element_spans_all_before_it(elements):
     rows = combinations(elements)

@@ -1,8 +1,10 @@
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
 from helpers.traces import trace_with
+from matplotlib.axes import Axes
 
 from mlx_gateloop.plots import figures
 from mlx_gateloop.plots.figures import training_curves
@@ -24,7 +26,7 @@ def draw(tmp_path, records):
     return png
 
 
-@pytest.mark.parametrize("count", [0, 1, 4])
+@pytest.mark.parametrize("count", [0, 1])
 def test_a_picture_for_every_length_of_log(tmp_path, count):
     png = draw(tmp_path, RECORDS[:count])
     assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -70,32 +72,26 @@ def test_compression_over_bytes_and_over_time(tmp_path, plotted):
     np.testing.assert_allclose(plotted["one"], [[[0.5, 2.0], [3, 2]], [[1.5, 6.0], [3, 2]]])
 
 
-def test_ranges_of_a_few_models_only(tmp_path, monkeypatch):
-    from matplotlib.axes import Axes
+def watched(name):
+    """A block's calls of a method of matplotlib's axes, which draws all the same."""
+    return mock.patch.object(Axes, name, autospec=True, side_effect=getattr(Axes, name))
 
-    filled, fill = [], Axes.fill_between
-    monkeypatch.setattr(
-        Axes, "fill_between", lambda self, *of, **style: filled.append(of) or fill(self, *of)
-    )
+
+def test_ranges_of_a_few_models_only(tmp_path):
     for count, ranges in ((1, 1), (figures.MOST_RANGES, 4), (figures.MOST_RANGES + 1, 0)):
-        filled.clear()
         lines = {Line(f"{n}", n): [[(1, 0.25)], [(1, 0.5)]] for n in range(count)}
-        figures.learning(lines, "accuracy", tmp_path / "a.png")
-        assert len(filled) == ranges
-    figures.learning({ONE: [[(1, 0.25)], [(1, 0.5)]]}, "accuracy", tmp_path / "a.png")
-    np.testing.assert_array_equal(filled, [[[1], [0.25], [0.5]]])
+        with watched("fill_between") as fill:
+            figures.learning(lines, "accuracy", tmp_path / "a.png")
+        filled = [call.args[1:] for call in fill.call_args_list]
+        np.testing.assert_array_equal(filled, [[[1], [0.25], [0.5]]] * ranges)
 
 
-def test_accuracies_have_a_row_for_each_model(tmp_path, plotted, monkeypatch):
-    from matplotlib.axes import Axes
-
-    dots, scatter = [], Axes.scatter
-    monkeypatch.setattr(
-        Axes, "scatter", lambda self, *of, **style: dots.append(of) or scatter(self, *of, **style)
-    )
-    figures.accuracies({ONE: [0.5, 0.7], OTHER: [0.2]}, tmp_path / "d.png")
+def test_accuracies_have_a_row_for_each_model(tmp_path, plotted):
+    with watched("scatter") as scatter:
+        figures.accuracies({ONE: [0.5, 0.7], OTHER: [0.2]}, tmp_path / "d.png")
     (first, second) = plotted[None]
     np.testing.assert_allclose([first, second], [[[0.6] * 2, [-0.3, 0.3]], [[0.2] * 2, [0.7, 1.3]]])
+    dots = [call.args[1:] for call in scatter.call_args_list]
     assert dots == [([0.5, 0.7], [0, 0]), ([0.2], [1])]
     assert (tmp_path / "d.png").read_bytes()[:4] == b"\x89PNG"
 

@@ -116,17 +116,13 @@ def test_branches_share_their_beginning_and_then_go_their_own_ways(at):
         assert np.isfinite(trace.remembered(0, 2999)[1][-16:]).all()
 
 
-def test_the_best_channel_is_that_of_what_is_left():
-    trace, _ = trace_and_rates(5000, 4 << 20)
-    left, (shares, channels) = trace.left(0, 4999), trace.best(0, 4999)
-    assert shares == pytest.approx(left.max(1), rel=1e-5)
-    assert np.array_equal(channels, left.argmax(1))
-
-
 def test_measures_of_a_long_trace_are_those_of_its_tokens():
     trace, rates = trace_and_rates(5000, 4 << 20)
     assert trace.averages()[:, 0] == pytest.approx(np.exp(-rates).mean(1), abs=1e-6)
-    assert trace.left(0, 4999)[0] == pytest.approx(np.exp(-rates[1:].sum(0, dtype=float)))
+    left, (shares, channels) = trace.left(0, 4999), trace.best(0, 4999)
+    assert left[0] == pytest.approx(np.exp(-rates[1:].sum(0, dtype=float)))
+    assert shares == pytest.approx(left.max(1), rel=1e-5)
+    assert np.array_equal(channels, left.argmax(1))
     assert trace.phase(0) == pytest.approx(rates)
     assert trace.resets().tolist() == []
     trace.append([columns_of(*np.full((4, 1, 8), 9, np.float32))])
@@ -135,17 +131,16 @@ def test_measures_of_a_long_trace_are_those_of_its_tokens():
 
 def test_traces_are_saved(tmp_path):
     columns = random_columns(5)
-    trace_with(columns).save(tmp_path / "same.npz", ["a", "é", "", "\n", "<b>"])
+    texts = ["a", "é", "", "\n", "<b>"]
+    trace_with(columns).save(tmp_path / "same.npz", texts)
     with np.load(tmp_path / "same.npz") as file:
-        assert file["texts"].tolist() == ["a", "é", "", "\n", "<b>"]
+        assert file["texts"].tolist() == texts
         assert file["magnitude"] == pytest.approx(np.exp(-columns[0]))
         assert np.array_equal(file["phase"], columns[1])
         assert file["averages"].shape == (5, LAYERS)
     layers = [Layer("a", "rwkv"), Layer("b", "selective scan", scale=np.ones((2, 3), np.float32))]
     trace = Trace(layers, 1 << 20, 0)
-    one, two = np.full((4, 5), 0.5, np.float32), np.full((4, 2), 0.25, np.float32)
-    trace.append([Columns(one, None, {}), Columns(two, None, {})])
-    assert trace.magnitude(1).shape == (4, 6)
+    trace.append([Columns(np.full((4, n), 0.5, np.float32), None, {}) for n in (5, 2)])
     trace.save(tmp_path / "trace.npz", "four")
     with np.load(tmp_path / "trace.npz") as file:
         assert file["names"].tolist() == ["a", "b"]
