@@ -1,6 +1,6 @@
 """The next byte of a text as a task: natural data beside the synthetic tasks."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,26 +11,33 @@ from mlx_gateloop.data.task import Samples, Task
 from mlx_gateloop.errors import InputError
 
 BYTES = 256
+SPLITS = 10  # that seeds choose from
 
 
-def next_byte(file: str = "", length: int = 256) -> Task:
+def next_byte(file: str = "", length: int = 256, seed: int = 0) -> Task:
     """Cut the bytes of a text to consecutive sequences of `length`; each byte is asked for.
 
     The first 90% are training samples, then come 5% for validation and 5% for the test; the `file`
-    `python-source` has its own parts. The span is the number of bytes before the answer. An
-    incomplete last sequence of a part is dropped.
+    `python-source` has its own parts. Seeds 1 to 9 move all parts on by as many tenths of the text.
+    The span is the number of bytes before the answer. An incomplete last sequence of a part is
+    dropped.
 
     Raises:
         InputError: The file cannot be read, or has fewer than 20 sequences.
     """
     if file == "python-source":
         corpus = load_corpus(file, validation_fraction=0.05)
-        parts = [_bytes(documents) for documents in (corpus.train, corpus.validation, corpus.test)]
-        training, validation, test = (_samples(part, length) for part in parts)
+        documents = [*corpus.train, *corpus.validation, *corpus.test]
+        start = seed % SPLITS * len(documents) // SPLITS
+        documents = documents[start:] + documents[:start]
+        sizes = [len(part) for part in (corpus.train, corpus.validation, corpus.test)]
+        cuts = pairwise([0, *accumulate(sizes)])
+        training, validation, test = (_samples(_bytes(documents[a:b]), length) for a, b in cuts)
     else:
-        samples = _samples(_read(file, 20 * length + 1, length), length)
-        cuts = [len(samples) * 90 // 100, len(samples) * 95 // 100, len(samples)]
-        training, validation, test = (samples[a:b] for a, b in pairwise([0, *cuts]))
+        text = _read(file, 20 * length + 1, length)
+        samples = _samples(np.roll(text, -(seed % SPLITS * len(text) // SPLITS)), length)
+        cuts = pairwise([0, *(len(samples) * share // 100 for share in (90, 95, 100))])
+        training, validation, test = (samples[a:b] for a, b in cuts)
     return Task(BYTES, BYTES, training, validation, test, is_exact=False)
 
 

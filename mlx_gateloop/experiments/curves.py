@@ -1,5 +1,6 @@
 """The measure on validation data while models learn."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.experiments.measure import Measure
+from mlx_gateloop.experiments.results import counted, runs_of
 
+LOG = "log.jsonl"
 Curve = list[tuple[int, float]]  # the steps of a run's validations, and their figures
 Curves = Mapping[str, Sequence[Curve]]  # by model
 
@@ -17,11 +20,22 @@ def read_curves(
 ) -> Curves:
     """Read the curve of each model's runs in the experiment's directory."""
     return {
-        model: [
-            curve(out / "runs" / f"{model}-{r['seed']}" / "log.jsonl", measure) for r in results
-        ]
+        model: [curve(out / "runs" / f"{model}-{r['seed']}" / LOG, measure) for r in results]
         for model, results in runs.items()
     }
+
+
+def find_curve(tree: Mapping[str, Any], run: Mapping[str, Any]) -> Curve:
+    """Find the curve of a run in what results.json holds; empty if it has none."""
+    model = run["model"]
+    pairs = zip(counted(runs_of(tree)).get(model, []), tree["curves"].get(model, []), strict=False)
+    return next((curve for other, curve in pairs if other == run), [])
+
+
+def write_curve(points: Curve, log: Path, measure: Measure) -> None:
+    """Write a log that `curve` reads."""
+    lines = [json.dumps({"step": step, measure.logged: y * measure.unit}) for step, y in points]
+    log.write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 def curve(log: Path, measure: Measure) -> Curve:

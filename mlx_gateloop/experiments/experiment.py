@@ -117,8 +117,6 @@ class Experiment:
         draws = self.draws if draws is None else draws
         models = self.models if models is None else tuple(models)
         _check_counts(seeds, draws, trials)
-        if draws > 1 and "seed" not in signature(TASKS[self.name]).parameters:
-            raise InputError(f"draws: {self.name} has one draw of the data; leave --draws out")
         _check_models(models)
         if tuned is not None:
             if trials:
@@ -166,8 +164,8 @@ class Experiment:
         """Draw the samples; the seed of a draw is that many after the task's."""
         self.check_task()
         arguments: dict[str, Any] = dict(self.task)
-        if seed := signature(TASKS[self.name]).parameters.get("seed"):
-            arguments["seed"] = arguments.get("seed", seed.default) + draw
+        first = signature(TASKS[self.name]).parameters["seed"].default
+        arguments["seed"] = arguments.get("seed", first) + draw
         try:
             task = TASKS[self.name](**arguments)
         except MemoryError:
@@ -211,7 +209,7 @@ class Experiment:
         def load(name: str, settings: Mapping[Any, object]) -> TrainConfig:
             variant = {f"model.{key}": value for key, value in VARIANTS[name].items()}
             chosen = dict(self.settings.get(name, {})) | dict(settings)
-            values = {"model": {}} | self.train | variant | chosen | decided
+            values = {"model": {}, "start": "published"} | self.train | variant | chosen | decided
             return TrainConfig.load(None, values)
 
         config = load(model, settings or {})

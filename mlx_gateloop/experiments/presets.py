@@ -61,7 +61,7 @@ _EXPERIMENTS = [
         "text",
         "small",
         {},
-        _train((2, 64, 128), 16, 5e-3, warmup=100, steps=1000),
+        _train((2, 64, 128), 16, 0.0125, warmup=100, steps=1000),
         seeds=2, draws=1,
     ),
 ]  # fmt: skip

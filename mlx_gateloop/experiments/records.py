@@ -16,9 +16,11 @@ Tunable = Literal[
     "optimizer.learning_rate",
     "optimizer.state_transition_learning_rate",
     "model.longest_half_life",
+    "model.input_scale",
     "model.num_heads",
 ]
-Chosen = dict[Tunable, Annotated[int | float, Field(gt=0, allow_inf_nan=False)]]
+Positive = Annotated[int | float, Field(gt=0, allow_inf_nan=False)]
+Chosen = dict[Tunable, Literal[True] | Positive]
 
 
 class Record(BaseModel, strict=True):

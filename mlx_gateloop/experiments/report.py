@@ -27,14 +27,16 @@ from mlx_gateloop.watch import trace_of
 
 
 def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], command: str) -> None:
-    """Compare the runs in `out/runs`, finished or not; without runs, write nothing.
+    """Compare the runs in `out/runs`, finished or not.
 
-    `out` gets results.json, the pictures and results.md; `tasks` are the samples of each draw.
+    `out` gets results.json, and if there are runs the pictures and results.md; `tasks` are the
+    samples of each draw.
     """
-    if not (every := read_runs(out)):
-        return
+    every = read_runs(out)
     tree = _collect(out, experiment, tasks, every, command)
     _write(out / "results.json", json.dumps(tree))
+    if not every:
+        return
     _draw(out, tree, tasks)
     _write(out / "results.md", report_text(tree, out))
 
@@ -44,7 +46,7 @@ def _collect(
 ) -> dict[str, Any]:
     """Collect what results.json holds."""
     runs = counted(every)
-    seeds = sorted({r["seed"] for results in runs.values() for r in results})
+    seeds = sorted({r["seed"] for results in runs.values() for r in results}) or [0]
     return {
         "experiment": asdict(experiment),
         "environment": facts(command),
@@ -72,9 +74,12 @@ def _draw(out: Path, tree: Mapping[str, Any], tasks: Sequence[Task]) -> None:
     """Draw the pictures of the records, and the transitions of each model's first run."""
     draw_records(out, tree)
     for model, results in counted(runs_of(tree)).items():
-        task = tasks[results[0]["seed"] % len(tasks)]
+        seed = results[0]["seed"]
+        task, run = tasks[seed % len(tasks)], out / "runs" / f"{model}-{seed}"
+        if not (run / "model.safetensors").exists():  # restored from a report
+            continue
         tokens = task.test.inputs[0]
         marks = np.flatnonzero(tokens == task.marker).tolist()
-        trace = trace_of(load_model(out / "runs" / f"{model}-{results[0]['seed']}"), tokens)
+        trace = trace_of(load_model(run), tokens)
         if trace.tokens:
             figures.transitions(trace, marks, out / transitions_png(model))

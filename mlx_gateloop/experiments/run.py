@@ -7,6 +7,8 @@ OUT/runs/MODEL-SEED/                      a training run
 OUT/runs/MODEL-SEED/test.json             results of its best weights on the test samples
 OUT/logs/                                 what they printed, if they ran side by side
 OUT/results.{json,md}, OUT/*.png          the comparison, rewritten whenever the command ends
+
+A resumed experiment takes finished runs whose folders were removed from results.json.
 """
 
 import json
@@ -16,14 +18,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError, shown
+from mlx_gateloop.experiments.curves import LOG, find_curve, write_curve
 from mlx_gateloop.experiments.experiment import Experiment
+from mlx_gateloop.experiments.measure import measure_of
 from mlx_gateloop.experiments.process_pool import run_processes
+from mlx_gateloop.experiments.records import read_results
 from mlx_gateloop.experiments.report import write_report
-from mlx_gateloop.experiments.runs import Run
+from mlx_gateloop.experiments.runs import CONFIG, Run
 from mlx_gateloop.experiments.tuning import best, trials
 from mlx_gateloop.io.files import left_in, locked, sweep
 from mlx_gateloop.train.interrupt import Interrupted
@@ -64,6 +70,9 @@ def run_experiment(
     with locked(out):
         sweep(out)
         whole.save(out / "experiment.json")
+        if resume:
+            _restore(out, trials(experiment, out), tasks)
+            _restore(out, _runs(experiment, out, tuned=True), tasks)
         try:
             tried, logs = trials(experiment, out), out / "logs"
             if _train(tried, tasks[0], logs / "trials", jobs):
@@ -91,6 +100,23 @@ def _runs(experiment: Experiment, out: Path, tuned: bool) -> list[Run]:
         for seed in range(experiment.seeds)
         for model in experiment.models
     ]
+
+
+def _restore(out: Path, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
+    """Write the records of finished runs that results.json has, and whose folders were removed."""
+    if not (out / "results.json").exists():
+        return
+    tree = read_results(out)
+    for run in runs:
+        record = run.find(tree)
+        if run.directory.exists() or record is None or not record["finished"]:
+            continue
+        run.directory.mkdir(parents=True)
+        config = run.config(tasks[0]).to_dict()
+        (run.directory / CONFIG).write_text(yaml.safe_dump(config), encoding="utf-8")
+        if curve := find_curve(tree, record):
+            write_curve(curve, run.directory / LOG, measure_of(run.experiment.name))
+        run.record.write_text(f"{json.dumps(record)}\n", encoding="utf-8")
 
 
 def _train(runs: Sequence[Run], task: Task, logs: Path, jobs: int) -> bool:

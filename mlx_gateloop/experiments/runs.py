@@ -51,6 +51,11 @@ class Run:
         """Read the record; None if there is none, or it is damaged or another's."""
         return read_record(self.record, self.kind)
 
+    def find(self, tree: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Find the record in what results.json holds."""
+        mine = (r for r in tree["runs"] if (r["model"], r["seed"]) == (self.model, self.seed))
+        return next(mine, None)
+
     @property
     def is_finished(self) -> bool:
         record = self.read()
@@ -137,6 +142,10 @@ class Trial(Run):
     def read(self) -> dict[str, Any] | None:
         record = super().read()
         return record if record and record["settings"] == dict(self.settings) else None
+
+    def find(self, tree: Mapping[str, Any]) -> dict[str, Any] | None:
+        records = tree["trials"].get(self.model, [])
+        return next((r for r in records if r["settings"] == dict(self.settings)), None)
 
     @property
     def record(self) -> Path:

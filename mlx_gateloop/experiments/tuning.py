@@ -1,10 +1,12 @@
-"""Tuning: the same random settings are tried for each model, and its best validation loss decides.
+"""Tuning: each model tries the same settings, and its best validation loss decides.
 
-The trials of all models have equal numbers of steps. They train on a draw of the data of their own,
-where the task draws it, and never see test samples.
+The settings are the points of a scrambled Sobol set, which covers every pair of factors evenly. The
+trials of all models have equal numbers of steps. They train on a draw of the data of their own,
+and never see test samples.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -17,24 +19,25 @@ from mlx_gateloop.experiments.records import Chosen, read_results
 from mlx_gateloop.experiments.runs import Trial
 from mlx_gateloop.experiments.variants import VARIANTS, title
 from mlx_gateloop.io.tables import markdown_table
-from mlx_gateloop.model.arguments import SPREAD
+from mlx_gateloop.model.arguments import GATED, SPREAD
 
-APART = 1000  # the draw and the seed of the trials, apart from those of the runs
-RATES = 10.0  # the learning rate is within this factor of the preset's
-RATIOS = 10.0  # and that of the state transitions within this one of it
-SHORTEST = 2.0  # tokens, of the longest half-life at the start
+APART = 1009  # the draw and the seed of the trials, apart from those of the runs
+RATES = 5.0  # the learning rate is within this factor of the preset's
+RATIOS = (0.03, 10.0)  # the rate of the state transitions, over the learning rate
+PUBLISHED = 1 / 6  # the share of settings with the published start
+SHORTEST = 2.0  # tokens, of the longest half-life at the start in the others
 COUNTS = (1, 2, 4)  # of heads
+EDGE = 0.1  # the share of a range, by logarithm, that counts as its end
 
 
 def trials(experiment: Experiment, out: Path) -> list[Trial]:
     """Return all models' trials, in OUT/trials/MODEL-NUMBER; those of a number side by side."""
-    draw = APART if "seed" in signature(TASKS[experiment.name]).parameters else 0
     return [
         Trial(
             experiment,
             model,
             APART,
-            draw,
+            APART,
             out / "trials" / f"{model}-{number}",
             settings(experiment, model, number),
         )
@@ -44,25 +47,46 @@ def trials(experiment: Experiment, out: Path) -> list[Trial]:
 
 
 def settings(experiment: Experiment, model: str, number: int) -> dict[str, object]:
-    """Draw the settings of a trial: rates, and what a model has of half-lives and heads.
+    """Compute the settings of a trial: rates, and what a model has of half-lives and heads.
 
-    All models have the same learning rates under the same number, and all half-lives and numbers of
-    heads are the same for those that have any.
+    Under one number all models have the same rates, and those that have half-lives or heads have
+    the same of them.
     """
-    generator = np.random.default_rng((APART, number))
-    power, ratio, half_life, chance, heads = generator.uniform((-1, -1, 0, 0, 0), (1, 1, 1, 1, 1))
-    rate = _preset_rate(experiment) * RATES**power
+    ranges, (*point, heads) = _ranges(experiment), _points(number + 1)[number]
+    point[2] = (point[2] - PUBLISHED) / (1 - PUBLISHED)  # below 0: the published start
+    rate, ratio, longest = (
+        low * (high / low) ** x for (low, high), x in zip(ranges.values(), point, strict=True)
+    )
     found: dict[str, object] = {
         "optimizer.learning_rate": _short(rate),
-        "optimizer.state_transition_learning_rate": _short(rate * RATIOS**ratio),
+        "optimizer.state_transition_learning_rate": _short(rate * ratio),
     }
     variant = VARIANTS[model]
-    if variant["transition"] in SPREAD and chance < 0.5:
-        longest = max(float(_length(experiment)), SHORTEST)
-        found["model.longest_half_life"] = _short(SHORTEST * (longest / SHORTEST) ** half_life)
+    if variant["transition"] in SPREAD and "longest_half_life" not in variant and point[2] >= 0:
+        found["model.longest_half_life"] = _short(longest)
+        if variant["transition"] in GATED:
+            found["model.input_scale"] = True
     if "num_heads" in variant:
         found["model.num_heads"] = COUNTS[int(heads * len(COUNTS))]
     return found
+
+
+@cache
+def _points(count: int) -> Any:
+    """Return the first `count` points of the set, `[count, 4]` in [0, 1); more extend it."""
+    from scipy.stats import qmc
+
+    return qmc.Sobol(4, rng=APART).random_base2((count - 1).bit_length())[:count]
+
+
+def _ranges(experiment: Experiment) -> dict[str, tuple[float, float]]:
+    """The ranges of learning rate, ratio of the rates, and longest half-life."""
+    rate = _preset_rate(experiment)
+    return {
+        "learning_rate": (rate / RATES, rate * RATES),
+        "ratio": RATIOS,
+        "longest_half_life": (SHORTEST, max(float(_length(experiment)), 2 * SHORTEST)),
+    }
 
 
 def best(experiment: Experiment, out: Path, model: str) -> Chosen:
@@ -138,18 +162,21 @@ def report_trials(
                 f"{np.median(known):.4f}" if known else "-",
                 f"{min(known):.4f}" if known else "-",
                 _listed(_effective(model, _best(records))),
+                ", ".join(_at_an_end(experiment, _effective(model, _best(records)))) or "-",
             ]
         )
     header = ["model", "trials", "steps of all", "diverged", "median loss"]
     note = (
-        "The same random settings for every model, chosen by validation loss: learning rates "
-        f"within a factor {RATES:g} of the preset's, those of the state transitions within "
-        f"{RATIOS:g} of that; in about half of the trials a longest half-life at the start, where "
-        f"a model learns magnitudes; and {', '.join(map(str, COUNTS))} heads, where it has heads. "
-        "Trials have the runs' steps, a draw of the data of their own where the task draws it, and "
-        "no test samples. Intervals leave out the chance in the tuning."
+        "A scrambled Sobol set of settings, the same for every model, chosen by validation loss: "
+        f"learning rates within a factor {RATES:g} of the preset's, those of the state transitions "
+        f"{RATIOS[0]:g} to {RATIOS[1]:g} times as high; a longest half-life at the start, where a "
+        f"model learns magnitudes, but for {PUBLISHED:.0%} of the settings; and "
+        f"{', '.join(map(str, COUNTS))} heads, where it has heads. At an end: in the outer "
+        f"{EDGE:.0%} of a range, so that better ones may lie beyond. Trials have equal steps, a "
+        "draw of the data of their own, and no test samples. Intervals leave out the chance in the "
+        "tuning."
     )
-    return ["## Tuning", note, markdown_table([*header, "best loss", "chosen"], rows)]
+    return ["## Tuning", note, markdown_table([*header, "best loss", "chosen", "at an end"], rows)]
 
 
 def _effective(model: str, settings: Mapping[Any, object]) -> dict[str, object]:
@@ -157,6 +184,18 @@ def _effective(model: str, settings: Mapping[Any, object]) -> dict[str, object]:
     learns = VARIANTS[model]["transition"] in SPREAD
     unused = set() if learns else {"optimizer.state_transition_learning_rate"}
     return {key: value for key, value in settings.items() if key not in unused}
+
+
+def _at_an_end(experiment: Experiment, settings: Mapping[str, Any]) -> list[str]:
+    """Name the factors whose chosen value is near an end of its range."""
+    values = {key.split(".")[-1]: value for key, value in settings.items()}
+    if "state_transition_learning_rate" in values:
+        values["ratio"] = values["state_transition_learning_rate"] / values["learning_rate"]
+    return [
+        name
+        for name, (low, high) in _ranges(experiment).items()
+        if name in values and not EDGE < np.log(values[name] / low) / np.log(high / low) < 1 - EDGE
+    ]
 
 
 def _listed(settings: Mapping[str, object]) -> str:

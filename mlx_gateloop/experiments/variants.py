@@ -10,6 +10,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "data_controlled": {"transition": "data_controlled"},
     "fixed": {"transition": "fixed"},
     "real_gates": {"transition": "data_controlled", "gate": "real"},
+    "published_start": {"transition": "data_controlled", "longest_half_life": None},
     "linear_attention": {"transition": "linear_attention", "sub_norm": True, **HEADS},
     "retnet": {**RETNET, **HEADS},
     "lru": {"transition": "lru"},
@@ -32,6 +33,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 REFERENCE = "data_controlled"  # the others are compared with it
 TITLES = {
     "data_controlled": "data-controlled",
+    "published_start": "data-controlled, published start",
     "real_gates": "real gates",
     "linear_attention": "linear attention",
     "retnet": "RetNet",

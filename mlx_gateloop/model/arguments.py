@@ -13,7 +13,7 @@ Count = Annotated[int, Field(gt=0, lt=2**31)]  # MLX counts in 32 bits
 Activation = Literal["identity", "tanh", "sigmoid"]
 GATED = ("data_controlled", "fixed")
 # The values of fields that shape gates, with all other transitions.
-UNGATED = {"transition_per": "channel", "gate": "polar", "ablation": "none"}
+UNGATED = {"transition_per": "channel", "gate": "polar", "ablation": "none", "input_scale": False}
 # The transitions whose memories at the start are chosen; the others learn none.
 SPREAD = (*GATED, "lru", "s4d_lin", "s4d_inv", "s5")
 
@@ -45,8 +45,11 @@ class LayerArgs:
             "data_controlled" and "fixed" only.
         longest_half_life: Half-life of a channel's memory at the start, in tokens: the channels'
             half-lives are spread from 1 to it (S4D's and S5's from a hundredth), evenly in their
-            logarithm, and gates' phases start near 0. None, as published: |a| = sigmoid(normal) in
-            GateLoop, mostly forgotten after ten tokens. For transitions with learned magnitudes.
+            logarithm, as are gates' phases from 0.01 to pi, and the text changes gates little.
+            None, as published: |a| = sigmoid(normal) in GateLoop, mostly forgotten after ten
+            tokens. For transitions with learned magnitudes.
+        input_scale: Multiply the key by sqrt(1 - |a_n|^2), which keeps the state's variance that of
+            one input (Griffin, arXiv 2402.19427, section 2.4). For gates with bounded |a|.
         query: "linear", a projection of x (the paper's), or "constant", one learned number a
             channel, as in the published LRU, S4D and S5, where it is complex.
         rope_theta: Base of the rotary positions (arXiv 2104.09864, 10,000 there) that turn query
@@ -95,6 +98,7 @@ class LayerArgs:
     # Variants.
     gate: Literal["polar", "polar_abs", "real"] = "polar"
     longest_half_life: float | None = Field(default=None, gt=1)
+    input_scale: bool = False
     query: Literal["linear", "constant"] = "linear"
     rope_theta: float | None = Field(default=None, gt=1)
     output_gate: bool = False
@@ -129,6 +133,8 @@ class LayerArgs:
                 raise self.invalid("longest_half_life", f"null with transition {self.transition!r}")
             if self.transition in GATED and (self.gate == "polar_abs" or not self.bias):
                 raise self.invalid("longest_half_life", "null with polar_abs or without bias")
+        if self.input_scale and (self.gate == "polar_abs" or self.ablation == "transition"):
+            raise self.invalid("input_scale", "false with polar_abs or without a transition")
         if self.sub_norm == "head" and self.heads == self.width:
             raise self.invalid("sub_norm", f"a boolean with {self.heads} heads of one channel")
         if self.output_projection is False and (self.output_gate or self.width != self.hidden_size):
@@ -157,6 +163,13 @@ class LayerArgs:
         """The planes of a layer's state: real, and imaginary if a is complex."""
         is_real = self.transition == "linear_attention" or self.gate == "real"
         return 1 if is_real or self.ablation != "none" else 2
+
+    @property
+    def can_spread(self) -> bool:
+        """Whether half-lives and phases can be spread at the start, and the input scaled."""
+        is_bounded = self.gate != "polar_abs" and self.ablation != "transition"
+        is_gated = self.transition in GATED and self.mixer == "gate_loop"
+        return is_gated and is_bounded and self.bias
 
     @property
     def projects_output(self) -> bool:

@@ -10,6 +10,8 @@ from mlx_gateloop.model.arguments import GATED, LayerArgs
 from mlx_gateloop.model.constant_transitions import CONSTANT
 from mlx_gateloop.ops import Transition
 
+PHASES = (0.01, math.pi)  # radians a token, of channels at the start
+
 
 class StateTransitionLinear(nn.Linear):
     """A Linear that stays unquantized: its error is raised to the power of the length.
@@ -64,30 +66,34 @@ class Gates(nn.Module):
                     StateTransitionLinear, args.hidden_size, args.transitions, args.bias
                 )
 
-    def spread_half_lives(self, longest: float) -> mx.array:
-        """Draw half-lives from 1 to `longest` tokens, evenly in their logarithm.
+    def spread_transitions(self, longest: float) -> mx.array:
+        """Spread half-lives from 1 to `longest` tokens and phases from 0.01 to pi.
 
-        Weights of gamma are halved and those of theta, or theta itself, cut to a fifth, so that the
-        text changes both only a little at first.
+        Both are drawn evenly in their logarithm, as the constant part of gamma and theta. The part
+        that the text controls starts smaller: phases that differ from token to token would
+        scramble a longer memory.
 
         Returns:
-            The factor for each channel's values, `[width]`: channels with a longer memory take in
-            less, |a|^2 + factor^2 = 1, which keeps the variance of the state that of one input.
+            The scale of each channel's values, `[width]`, that gives the state the variance of one
+            input: sqrt(1 - |a|^2).
         """
-        transitions = self.args.transitions
-        half_life = mx.exp(mx.random.uniform(0, math.log(longest), (transitions,)))
+        half_life = self._log_uniform(1, longest)
         magnitude = mx.exp(-math.log(2) / half_life)
         gamma = mx.log(magnitude / (1 - magnitude))  # the sigmoid's inverse
-        if "gamma" in self:
-            self.gamma = gamma
+        self._start_at("gamma", gamma, 0.5)
+        if self.args.gate == "polar":
+            self._start_at("theta", self._log_uniform(*PHASES), 0.2)
+        return mx.repeat(input_scale(gamma), self.args.width // self.args.transitions)
+
+    def _log_uniform(self, low: float, high: float) -> mx.array:
+        return mx.exp(mx.random.uniform(math.log(low), math.log(high), (self.args.transitions,)))
+
+    def _start_at(self, name: str, constant: mx.array, data_dependent: float) -> None:
+        if name in self:
+            self[name] = constant
         else:
-            self.gamma_proj.bias = gamma
-            self.gamma_proj.weight *= 0.5
-        if "theta" in self:
-            self.theta *= 0.2
-        elif "theta_proj" in self:
-            self.theta_proj.weight *= 0.2
-        return mx.repeat(mx.sqrt(1 - magnitude**2), self.args.width // transitions)
+            self[f"{name}_proj"].bias = constant
+            self[f"{name}_proj"].weight *= data_dependent
 
     def transition(self, x: mx.array) -> Transition:
         """Compute the state transition at every token of the normed input x, in float32."""
@@ -121,6 +127,14 @@ class Gates(nn.Module):
         if self.args.heads == self.args.width:
             return x
         return mx.unflatten(x, -1, (self.args.heads, -1))  # [B, L, D] -> [B, L, heads, D / heads]
+
+
+def input_scale(gamma: mx.array) -> mx.array:
+    """Compute sqrt(1 - |a|^2) of |a| = sigmoid(gamma), without cancellation.
+
+    The gradient by gamma, -|a|^2 / (1 + |a|) times the scale, is bounded where |a| nears 1.
+    """
+    return mx.exp(0.5 * (nn.log_sigmoid(-gamma) + mx.log1p(mx.sigmoid(gamma))))
 
 
 def _polar_abs(gamma: mx.array, theta: mx.array | None) -> Transition:

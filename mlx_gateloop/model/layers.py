@@ -11,7 +11,7 @@ import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import GATED, LayerArgs
-from mlx_gateloop.model.gates import Gates, projection
+from mlx_gateloop.model.gates import Gates, input_scale, projection
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.pointwise import gelu, layer_norm, sigmoid, silu
 from mlx_gateloop.ops.relative import relative_attention
@@ -53,7 +53,9 @@ class TimeMixing(Gates):
         self.v_proj = projection(nn.Linear, size, width, bias)
         self.add_transition()
         if args.longest_half_life is not None and args.transition in GATED:
-            self.v_proj.weight *= self.spread_half_lives(args.longest_half_life)[:, None]
+            scale = self.spread_transitions(args.longest_half_life)
+            if not args.input_scale:
+                self.v_proj.weight *= scale[:, None]
         if args.sub_norm:
             normed = width // args.heads if args.sub_norm == "head" else width
             self.sub_norm = LayerNorm(normed, args.layer_norm_eps)
@@ -139,6 +141,8 @@ class TimeMixing(Gates):
         if "k_proj" in self:
             key = self.k_proj(x)
             key = self._heads(sigmoid(key) if self.args.input_gate == "sigmoid" else key)
+        if self.args.input_scale:
+            key = key * input_scale(transition.first).astype(key.dtype)
         factor = self.constant.input_factor() if "constant" in self else None
         return key if factor is None else key * self._heads(factor).astype(key.dtype)
 

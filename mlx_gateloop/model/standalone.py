@@ -35,14 +35,15 @@ class ModelArgs(BaseModelArgs):
     num_heads: int | None = None  # None: a head per channel, "max-headed" in the paper
     transition: str = "data_controlled"  # or "fixed": learned, the same for every token
     gate: str = "polar"  # "polar_abs": |a| = sigmoid(|z|), z = gamma + i theta; "real": no theta
+    input_scale: bool = False  # multiplies k_n by sqrt(1 - |a_n|^2)
     output_gate: bool = False  # multiplies y by SiLU(Linear(x))
     output_projection: bool | None = None  # None: with an output gate
     norm: str = "layer"  # or "rms", "none"
     norm_position: str = "pre"  # or "post": after the skip connection
     final_norm: bool = True
     tie_word_embeddings: bool = False
-    num_outputs: int | None = None  # None: vocab_size
     bias: bool = True
+    num_outputs: int | None = None  # None: vocab_size
     head_bias: bool | None = None  # None: bias
     layer_norm_eps: float = 1e-5
 
@@ -104,17 +105,14 @@ class TimeMixing(nn.Module):
         super().__init__()
         size = args.hidden_size
         self.heads = args.num_heads or size
-        self.gate = args.gate
-        self.q_proj = nn.Linear(size, size, bias=args.bias)
-        self.k_proj = nn.Linear(size, size, bias=args.bias)
-        self.v_proj = nn.Linear(size, size, bias=args.bias)
+        self.gate, self.input_scale = args.gate, args.input_scale
+        for name in ("q", "k", "v", "gate") if args.output_gate else ("q", "k", "v"):
+            self[f"{name}_proj"] = nn.Linear(size, size, bias=args.bias)
         for name in ("gamma",) if args.gate == "real" else ("gamma", "theta"):
             if args.transition == "fixed":
                 self[name] = mx.random.normal((size,))
             else:
                 self[f"{name}_proj"] = TransitionLinear(size, size, bias=args.bias)
-        if args.output_gate:
-            self.gate_proj = nn.Linear(size, size, bias=args.bias)
         if args.output_gate if args.output_projection is None else args.output_projection:
             self.out_proj = nn.Linear(size, size, bias=args.bias)
 
@@ -122,7 +120,10 @@ class TimeMixing(nn.Module):
         """Compute `[B, L, hidden_size]` from x of the same shape; the cache holds the state."""
         B, L, size = x.shape
         mask = create_ssm_mask(x, cache)  # False for padding, which leaves the state alone
-        q, k, v, a = self.q_proj(x), self.k_proj(x), self.v_proj(x), self.transitions(x)
+        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        gamma, a = self.transitions(x)
+        if self.input_scale:  # by logarithms: no cancellation where |a| nears 1
+            k = k * mx.exp(0.5 * (nn.log_sigmoid(-gamma) + mx.log1p(mx.sigmoid(gamma))))
         if mask is not None:
             one = mx.array([1.0, 0.0])[: a.shape[1], None, None]
             a = mx.where(mask[:, None, :, None], a, one)
@@ -140,15 +141,15 @@ class TimeMixing(nn.Module):
             y = y * nn.silu(self.gate_proj(x))
         return self.out_proj(y) if "out_proj" in self else y
 
-    def transitions(self, x: mx.array) -> mx.array:
-        """Compute a_n, float32 `[B, P, L, hidden_size]`."""
+    def transitions(self, x: mx.array) -> Pair:
+        """Compute gamma_n and a_n, float32 `[B, L, hidden_size]` and `[B, P, L, hidden_size]`."""
         x = x.astype(mx.float32)
         gamma, *theta = (
             mx.broadcast_to(self[name], x.shape) if name in self else self[f"{name}_proj"](x)
             for name in (("gamma",) if self.gate == "real" else ("gamma", "theta"))
         )
         if not theta:
-            return mx.sigmoid(gamma)[:, None]
+            return gamma, mx.sigmoid(gamma)[:, None]
         (phase,) = theta
         if self.gate == "polar_abs":  # |z| and arg z have no gradient at z = 0
             square = gamma**2 + phase**2
@@ -156,7 +157,7 @@ class TimeMixing(nn.Module):
             phase = mx.arctan2(mx.where(at_zero, 0, phase), mx.where(at_zero, 1, gamma))
             gamma = mx.where(at_zero, 0, mx.sqrt(mx.where(at_zero, 1, square)))
         magnitude = mx.sigmoid(gamma)
-        return mx.stack([magnitude * mx.cos(phase), magnitude * mx.sin(phase)], axis=1)
+        return gamma, mx.stack([magnitude * mx.cos(phase), magnitude * mx.sin(phase)], axis=1)
 
 
 class ChannelMixing(nn.Module):
@@ -219,8 +220,7 @@ class Model(nn.Module):
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
-        self.args = args
-        self.model_type = args.model_type
+        self.args, self.model_type = args, args.model_type
         self.model = GateLoopModel(args)
         if not args.tie_word_embeddings:
             bias = args.bias if args.head_bias is None else args.head_bias

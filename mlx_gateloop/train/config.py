@@ -1,7 +1,7 @@
 """The training configuration: one strict YAML file, and overrides from flags."""
 
 from copy import deepcopy
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -64,7 +64,7 @@ class OptimizerConfig:
     Args:
         learning_rate: Peak rate of the cosine schedule.
         state_transition_learning_rate: The same for the projections (or vectors) that make the
-            state transition; None takes `learning_rate`.
+            state transition; None takes `learning_rate`, or a tenth of it with `start: spread`.
         betas: AdamW's two decay rates.
         weight_decay: Decoupled decay of matrices outside the state transition.
         state_transition_weight_decay: The same for the state transition, its vectors too.
@@ -110,8 +110,12 @@ class TrainConfig:
         patience: Validations without improvement before the run stops; None never stops early.
         seed: Seed of the initial weights, the order of the data and dropout.
         initial_scale: Factor on the initial weights of the linear layers, whose variance is
-            1 / inputs; 3 ** -0.5 gives the variance of PyTorch's. State transitions keep their
-            start, which `model.longest_half_life` changes.
+            1 / inputs; 3 ** -0.5 gives the variance of PyTorch's. State transitions keep theirs.
+        start: How the state transitions start. "spread": half-lives and phases spread evenly in
+            their logarithm, half-lives to a tenth of `data.length`, and a scaled input
+            (`model.longest_half_life` and `model.input_scale`), learned at a tenth of the rate;
+            these three may be set one by one. "published": the paper's. None is "spread" where the
+            model's transitions can, see `LayerArgs`.
         dtype: Dtype of the forward and backward pass and of the saved weights. The optimizer
             always works on float32 weights, as bfloat16 would round small updates away.
         checkpoint_blocks: Recompute each block in the backward pass instead of storing it.
@@ -133,10 +137,32 @@ class TrainConfig:
     patience: Count | None = None
     seed: int = Field(default=0, ge=0, lt=2**32)
     initial_scale: PositiveFloat = 1.0
+    start: Literal["spread", "published"] | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     checkpoint_blocks: bool = False
     sequence_parallel: Count = 1
     sequence_chunk: Count | None = None
+
+    @model_validator(mode="after")
+    def _resolve_start(self) -> "TrainConfig":
+        """Write out what `start` decides, so that the saved configuration says it."""
+        args = self.model_args(vocab_size=1)
+        if self.start is None:
+            self.start = "spread" if args.can_spread else "published"
+        if self.start == "published":
+            return self
+        if not args.can_spread:
+            given = f"transition {args.transition!r}, gate {args.gate!r}, mixer {args.mixer!r}"
+            raise ValueError(
+                f"start: spread is for polar or real gates with biases, got {given}; "
+                "choose start: published"
+            )
+        longest = max(2.0, self.data.length / 10)
+        self.model = {"longest_half_life": longest, "input_scale": True, **self.model}
+        if self.optimizer.state_transition_learning_rate is None:
+            rate = self.optimizer.learning_rate / 10
+            self.optimizer = replace(self.optimizer, state_transition_learning_rate=rate)
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainConfig":

@@ -78,7 +78,6 @@ BAD = [
     ("experiment memory-horizon --out x --seeds 0", "seeds: expected 1 to 1000, got 0"),
     ("experiment memory-horizon --out x --jobs 0", "--jobs 0: expected at least 1"),
     ("experiment ablations --out x --jobs 0", "--jobs 0: expected at least 1"),
-    ("experiment text --out x --text x --draws 2", "text has one draw of the data"),
     ("experiment text --out x --text x --set task.file=y", "--set task.file: use --text"),
     ("experiment memory-horizon --out x --models a,fixed", "models: unknown 'a'; choose"),
     ("experiment memory-horizon --out x --set task.size=1", "unknown key task.size"),

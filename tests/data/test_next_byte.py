@@ -23,6 +23,23 @@ def test_the_parts_are_the_text_in_order(tmp_path):
     assert (task.vocab_size, task.num_outputs, task.is_exact) == (256, 256, False)
 
 
+@pytest.mark.parametrize("source", ["a file", "python-source"])
+def test_seeds_move_the_parts_so_that_no_two_tests_overlap(tmp_path, source):
+    file = "python-source"
+    if source == "a file":
+        file = str(tmp_path / "text")
+        words = np.random.default_rng(0).integers(0, 256, 40_000, np.uint8)
+        (tmp_path / "text").write_bytes(words.tobytes())
+    tasks = [next_byte(file, length=64, seed=seed) for seed in (0, 1, 9)]
+    held_out = [
+        {row.tobytes() for part in (task.validation, task.test) for row in part.inputs}
+        for task in tasks
+    ]
+    trained = {row.tobytes() for row in tasks[0].training.inputs}
+    assert len(trained & held_out[0]) <= 0.01 * len(held_out[0])
+    assert all(len(held_out[0] & other) <= 0.01 * len(other) for other in held_out[1:])
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -122,8 +122,6 @@ def test_every_draw_has_other_samples_and_the_first_is_the_tasks_own():
     assert first.fingerprint != other.fingerprint
     later = bar.changed_by({"task.seed": 1}).make_task()
     assert later.fingerprint == other.fingerprint
-    with pytest.raises(InputError, match="text has one draw of the data; leave --draws out"):
-        PRESETS["text"]["small"].changed_by(draws=2)
 
 
 def test_data_that_changed_is_refused():

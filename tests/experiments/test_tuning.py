@@ -1,7 +1,9 @@
 import json
+import shutil
 from dataclasses import replace
 from functools import wraps
 
+import numpy as np
 import pytest
 from helpers.experiments import RUNNING_SUM, SHORT, raw_results, tuned
 from mlx.utils import tree_flatten
@@ -12,6 +14,8 @@ from mlx_gateloop.experiments.experiment import TASKS
 from mlx_gateloop.experiments.run import run_experiment
 from mlx_gateloop.experiments.tuning import (
     APART,
+    PUBLISHED,
+    RATES,
     best,
     read_trials,
     report_trials,
@@ -25,27 +29,55 @@ from mlx_gateloop.train.loop import Diverged
 pytestmark = pytest.mark.usefixtures("without_pictures")
 
 
+GATED = ("data_controlled", "fixed", "real_gates")
+WITHOUT_HALF_LIVES = ("linear_attention", "retnet", "none")
+
+
 def test_settings_are_the_same_for_all_models_but_for_what_a_model_lacks():
-    half_lives, counts = 0, set()
-    for number in range(20):
+    for number in range(24):
         found = {model: settings(RUNNING_SUM, model, number) for model in VARIANTS}
-        assert found == {model: settings(RUNNING_SUM, model, number) for model in VARIANTS}
         longest = {model: s.pop("model.longest_half_life", None) for model, s in found.items()}
         heads = {model: s.pop("model.num_heads", None) for model, s in found.items()}
+        scaled = {model for model, s in found.items() if s.pop("model.input_scale", False)}
         assert len({str(values) for values in found.values()}) == 1
         for model, variant in VARIANTS.items():
-            has_none = variant["transition"] in ("linear_attention", "retnet", "none")
+            has_none = variant["transition"] in WITHOUT_HALF_LIVES or model == "published_start"
             assert longest[model] == (None if has_none else longest["fixed"])
             assert heads[model] == (heads["softmax"] if "num_heads" in variant else None)
-        half_lives += longest["fixed"] is not None
-        counts.add(heads["softmax"])
-        rate = found["fixed"]["optimizer.learning_rate"]
-        of_transitions = found["fixed"]["optimizer.state_transition_learning_rate"]
-        assert 1e-3 <= rate <= 1e-1  # the preset's is 0.01
-        assert 0.099 <= of_transitions / rate <= 10.1
-        assert longest["fixed"] is None or 2 <= longest["fixed"] <= 64
-    assert 4 < half_lives < 16
-    assert counts == {1, 2, 4}
+            spreads = variant["transition"] in ("data_controlled", "fixed")
+            assert (model in scaled) == (spreads and longest[model] is not None)
+
+
+def test_settings_cover_their_ranges_evenly():
+    """A Sobol set has a point in each eighth of every factor, and in each quarter of two."""
+    found = [settings(RUNNING_SUM, "fixed", number) for number in range(32)]
+    rate = np.array([s["optimizer.learning_rate"] for s in found])
+    ratio = np.array([s["optimizer.state_transition_learning_rate"] for s in found]) / rate
+    longest = np.array([s.get("model.longest_half_life", 0) for s in found])
+    low, high = 0.01 / RATES, 0.01 * RATES  # the preset's is 0.01
+    places = [np.log(rate / low) / np.log(high / low), np.log(ratio / 0.03) / np.log(10 / 0.03)]
+    for place in places:
+        assert np.bincount((8 * place).astype(int)).tolist() == [4] * 8
+    cells = (4 * places[0]).astype(int) * 4 + (4 * places[1]).astype(int)
+    assert np.bincount(cells, minlength=16).tolist() == [2] * 16
+    assert (longest == 0).sum() == pytest.approx(32 * PUBLISHED, abs=1)
+    assert 2 <= longest[longest > 0].min() < 3
+    assert 40 < longest.max() <= 64
+    more = [settings(RUNNING_SUM, "fixed", number) for number in range(40)]
+    assert more[:32] == found, "more trials keep the first ones"
+
+
+def test_a_chosen_value_near_an_end_of_its_range_is_named():
+    experiment, number = replace(RUNNING_SUM, models=("fixed",), trials=64), 0
+    for number in range(64):
+        record = {"settings": settings(experiment, "fixed", number), "validation_loss": 1.0}
+        (*_, table) = report_trials(experiment, {"fixed": [record | {"steps": 1}]})
+        named = table.splitlines()[-1].split("|")[-2]
+        rate = record["settings"]["optimizer.learning_rate"]
+        assert ("learning_rate" in named) == (not 0.01 / 5**0.8 < rate < 0.01 * 5**0.8)
+        longest = record["settings"].get("model.longest_half_life")
+        is_at_an_end = longest is not None and not 2 * 32**0.1 < longest < 2 * 32**0.9
+        assert ("longest_half_life" in named) == is_at_an_end
 
 
 @pytest.mark.parametrize("rate", ["abc", None])
@@ -204,6 +236,23 @@ def test_interrupted_trials_go_on_and_end_as_undisturbed_ones(tmp_path, monkeypa
 
 
 @pytest.mark.slow
+def test_records_come_back_from_the_report_where_folders_were_removed(tmp_path):
+    """Nothing is trained again, and the report is the same but for the pictures of weights."""
+    from helpers.experiments import results
+
+    experiment, out = tuned(), tmp_path / "out"
+    run_experiment(experiment, out)
+    before = raw_results(out)
+    curves, runs, tried = before["curves"], results(out), before["trials"]
+    for folder in ("trials", "runs"):
+        shutil.rmtree(out / folder)
+    run_experiment(experiment, out, resume=True)
+    after = raw_results(out)
+    assert (after["curves"], results(out), after["trials"]) == (curves, runs, tried)
+    assert not list(out.rglob("model.safetensors"))
+
+
+@pytest.mark.slow
 def test_a_damaged_trial_is_made_again(tmp_path):
     run_experiment(tuned(), tmp_path)
     record = tmp_path / "trials" / "fixed-0" / "trial.json"
@@ -237,6 +286,7 @@ def test_the_rate_of_transitions_is_listed_where_they_have_parameters():
     [
         ("optimizer.state_transition_learning_rate", "--tune tries values of it; leave it out"),
         ("model.longest_half_life", "--tune tries values of it; leave it out"),
+        ("model.input_scale", "--tune tries values of it; leave it out"),
         ("model.num_heads", "--tune tries values of it; leave it out"),
         ("patience", "budgets of --tune are equal; leave it out"),
     ],

@@ -18,7 +18,8 @@ VARIANTS = {
     "polar_abs": {"gate": "polar_abs"},
     "real": {"gate": "real", "bias": False},
     "heads": {"num_heads": 2},
-    "real heads": {"num_heads": 2, "gate": "real"},
+    "real heads": {"num_heads": 2, "gate": "real", "input_scale": True},
+    "scaled": {"input_scale": True, "longest_half_life": 9.0},
     "output gate": {"output_gate": True, "tie_word_embeddings": True},
     "lucidrains": {
         "gate": "polar_abs", "transition_per": "head", "mixing_size": 12, "num_heads": 3,

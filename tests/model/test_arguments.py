@@ -69,6 +69,8 @@ def test_an_unknown_argument_is_named():
         ({"longest_half_life": 1}, "longest_half_life must be greater than 1"),
         ({"longest_half_life": 60, "gate": "polar_abs"}, "longest_half_life must be null with"),
         ({"longest_half_life": 60, "bias": False}, "longest_half_life must be null with"),
+        ({"input_scale": True, "gate": "polar_abs"}, "input_scale must be false with polar_abs"),
+        ({"input_scale": True, "transition": "lru"}, "input_scale must be False with transition"),
         ({"rope_theta": 1e4}, "rope_theta must be null with transition 'data_controlled', got"),
         (
             {"mixer": "softmax", "transition": "none", "rope_theta": 1e4},

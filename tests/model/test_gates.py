@@ -9,7 +9,8 @@ import pytest
 from helpers.models import SIZES, time_mixing
 from mlx.utils import tree_flatten
 
-from mlx_gateloop.model.gates import StateTransitionLinear, projection
+from mlx_gateloop.model.gates import StateTransitionLinear, input_scale, projection
+from mlx_gateloop.ops import gate_loop
 
 
 def test_polar_abs_has_a_gradient_where_z_is_zero():
@@ -60,7 +61,7 @@ def test_fixed_transitions_start_as_spread_as_projected_ones():
 
 @pytest.mark.parametrize("transition", ["data_controlled", "fixed"])
 @pytest.mark.parametrize("heads", [{}, {"num_heads": 64, "transition_per": "head"}])
-def test_half_lives_are_spread_and_the_state_keeps_the_variance_of_one_input(transition, heads):
+def test_half_lives_and_phases_are_spread_and_the_state_keeps_the_variance(transition, heads):
     mixing = time_mixing(hidden_size=256, transition=transition, longest_half_life=60, **heads)
     gamma = mixing.gamma if transition == "fixed" else mixing.gamma_proj.bias
     magnitude = mx.sigmoid(gamma)
@@ -68,9 +69,40 @@ def test_half_lives_are_spread_and_the_state_keeps_the_variance_of_one_input(tra
     assert 0.999 <= mx.min(half_lives).item() < 1.4
     assert 45 < mx.max(half_lives).item() <= 60.01
     assert mx.median(half_lives).item() == pytest.approx(math.sqrt(60), rel=0.5)
+    phases = mixing.theta if transition == "fixed" else mixing.theta_proj.bias
+    assert 0.00999 <= mx.min(phases).item() < 0.02
+    assert 2.5 < mx.max(phases).item() <= math.pi
+    assert mx.median(phases).item() == pytest.approx(math.sqrt(0.01 * math.pi), rel=0.6)
     taken = mx.repeat(1 - magnitude**2, 256 // len(magnitude))
     variance = mx.var(mixing.v_proj.weight, axis=1) * 256 / taken
     assert mx.mean(variance).item() == pytest.approx(1, rel=0.05)
+
+
+@pytest.mark.parametrize("gate", ["polar", "real"])
+def test_a_scaled_input_gives_the_state_the_variance_of_one_input(gate):
+    """At every half-life, and with transitions that change from token to token."""
+    layer = time_mixing(hidden_size=512, gate=gate, longest_half_life=30, input_scale=True)
+    x = mx.random.normal((4, 400, 512))
+    states = {}
+    layer.observe = lambda q, key, v, transition, mask: states.update(
+        h=gate_loop(mx.ones_like(q), key, v, transition)[1]
+    )
+    layer(x)
+    variance = mx.var(states["h"], axis=0).sum(axis=0)  # [P, B, D] -> [D]
+    assert mx.mean(mx.sum(states["h"] ** 2, axis=1)).item() == pytest.approx(1, rel=0.1), variance
+
+
+def test_the_input_scale_is_exact_and_its_gradient_bounded_where_nothing_is_forgotten():
+    gamma = np.array([-100, -30, -1, 0, 1, 8, 17, 30, 100, 1000], np.float32)
+    exact = 1 / (1 + np.exp(-gamma.astype(np.longdouble)))
+    rest = 1 / (1 + np.exp(gamma.astype(np.longdouble)))  # 1 - |a|
+    expected = np.sqrt(rest * (1 + exact))
+    scale, gradient = input_scale(mx.array(gamma)), mx.grad(lambda g: input_scale(g).sum())
+    np.testing.assert_allclose(scale, expected.astype(np.float32), rtol=1e-5, atol=1e-20)
+    slope = -(exact**2) / (1 + exact) * expected
+    np.testing.assert_allclose(
+        gradient(mx.array(gamma)), slope.astype(np.float32), rtol=1e-5, atol=1e-20
+    )
 
 
 def test_quantizers_pass_the_transition_by():

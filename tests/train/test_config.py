@@ -48,9 +48,43 @@ def test_resolved_config_reads_back_equal(written):
     assert TrainConfig.load(written(yaml.safe_dump(config.to_dict()))) == config
 
 
+def test_new_models_start_with_spread_transitions(written):
+    config = TrainConfig.load(None, {"steps": 5, "data.length": 400})
+    args = config.model_args(vocab_size=9)
+    assert (config.start, args.longest_half_life, args.input_scale) == ("spread", 40, True)
+    rates = config.optimizer.learning_rate, config.optimizer.state_transition_learning_rate
+    assert rates[1] == rates[0] / 10
+    chosen = {"model.longest_half_life": 7, "model.input_scale": False, "data.length": 400}
+    chosen["optimizer.state_transition_learning_rate"] = 1e-5
+    config = TrainConfig.load(None, chosen)
+    args = config.model_args(vocab_size=9)
+    assert (config.start, args.longest_half_life, args.input_scale) == ("spread", 7, False)
+    assert config.optimizer.state_transition_learning_rate == 1e-5
+
+
+CONSTANT = [
+    {"transition": "lru"},
+    {"transition": "retnet", "num_heads": 2},
+    {"mixer": "softmax", "transition": "none"},
+    {"gate": "polar_abs"},
+    {"bias": False},
+]
+
+
+@pytest.mark.parametrize("model", CONSTANT, ids=str)
+def test_models_whose_transitions_cannot_be_spread_start_as_published(model):
+    config = TrainConfig.load(None, {"model": {"hidden_size": 8, **model}})
+    assert config.start == "published"
+    assert config.model == {"hidden_size": 8, **model}
+    assert config.optimizer.state_transition_learning_rate is None
+    with pytest.raises(InputError, match=r"start: spread is for polar or real gates.*published"):
+        TrainConfig.load(None, {"model": {"hidden_size": 8, **model}, "start": "spread"})
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("start: slow", "start must be 'spread' or 'published', got 'slow'"),
         (
             "optimizer: {learning_rat: 1}",
             "learning_rat .did you mean learning_rate.*betas",
@@ -107,7 +141,7 @@ def test_missing_and_binary_files(tmp_path):
 
 
 def test_overrides_of_sections(tmp_path):
-    overrides = {"model": {"hidden_size": 16}, "model.dropout": 0.1, "steps": 1}
+    overrides = {"model": {"hidden_size": 16}, "model.dropout": 0.1, "start": "published"}
     assert TrainConfig.load(None, overrides).model == {"hidden_size": 16, "dropout": 0.1}
     assert overrides["model"] == {"hidden_size": 16}, "stays as it was given"
     with pytest.raises(InputError, match="steps is not a section"):
