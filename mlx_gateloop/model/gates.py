@@ -10,7 +10,9 @@ from mlx_gateloop.model.arguments import GATED, LayerArgs
 from mlx_gateloop.model.constant_transitions import CONSTANT
 from mlx_gateloop.ops import Transition
 
-PHASES = (0.01, math.pi)  # radians a token, of channels at the start
+# Of channels at a start with spread half-lives: radians a token, and factors of the text's part.
+PHASES = (0.01, math.pi)
+DATA_DEPENDENT = {"gamma": 0.5, "theta": 0.2}
 
 
 class StateTransitionLinear(nn.Linear):
@@ -80,20 +82,20 @@ class Gates(nn.Module):
         half_life = self._log_uniform(1, longest)
         magnitude = mx.exp(-math.log(2) / half_life)
         gamma = mx.log(magnitude / (1 - magnitude))  # the sigmoid's inverse
-        self._start_at("gamma", gamma, 0.5)
+        self._start_at("gamma", gamma)
         if self.args.gate == "polar":
-            self._start_at("theta", self._log_uniform(*PHASES), 0.2)
+            self._start_at("theta", self._log_uniform(*PHASES))
         return mx.repeat(input_scale(gamma), self.args.width // self.args.transitions)
 
     def _log_uniform(self, low: float, high: float) -> mx.array:
         return mx.exp(mx.random.uniform(math.log(low), math.log(high), (self.args.transitions,)))
 
-    def _start_at(self, name: str, constant: mx.array, data_dependent: float) -> None:
+    def _start_at(self, name: str, constant: mx.array) -> None:
         if name in self:
             self[name] = constant
         else:
             self[f"{name}_proj"].bias = constant
-            self[f"{name}_proj"].weight *= data_dependent
+            self[f"{name}_proj"].weight *= DATA_DEPENDENT[name]
 
     def transition(self, x: mx.array) -> Transition:
         """Compute the state transition at every token of the normed input x, in float32."""
