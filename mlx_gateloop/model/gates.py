@@ -61,7 +61,8 @@ class Gates(nn.Module):
             return
         for name in ("gamma",) if args.gate == "real" else ("gamma", "theta"):
             if args.transition == "fixed":
-                # Distributed as the projections' outputs, so that both kinds start alike.
+                # Distributed as the projections' outputs at one token. Over many tokens these
+                # average out to a half-life of 0.86 tokens, and fixed ones keep what they drew.
                 self[name] = mx.random.normal((args.transitions,))
             else:
                 self[f"{name}_proj"] = projection(
