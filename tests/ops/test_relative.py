@@ -58,33 +58,14 @@ def exact(q, keys, v, parts, mask=None):
     return y
 
 
-def weigh(y):
-    return normal(*y.shape, key=5)
-
-
 def gradients(attend, arrays, parts, mask=None, skip=0):
     """Those of q, keys and v of the outputs, each with a weight, after the first `skip`."""
 
     def loss(*arrays):
         y = attend(*arrays, parts, mask)
-        return (y * weigh(y))[:, :, skip:].sum()
+        return (y * normal(*y.shape, key=5))[:, :, skip:].sum()
 
     return mx.grad(loss, argnums=(0, 1, 2))(*arrays)
-
-
-def slopes(arrays, parts, mask=None, skip=0, step=1e-6):
-    """The gradients along one random direction of each array, by differences in float64."""
-    weights = as_numpy(weigh(composed(*arrays, parts, mask)))[:, :, skip:]
-    found = []
-    for i, x in enumerate(arrays):
-        direction = np.random.default_rng(i).normal(size=x.shape)
-        ends = []
-        for sign in (1, -1):
-            moved = [np.array(a).astype(np.float64) for a in arrays]
-            moved[i] = moved[i] + sign * step * direction
-            ends.append((exact(*moved, parts, mask)[:, :, skip:] * weights).sum())
-        found.append((direction, (ends[0] - ends[1]) / (2 * step)))
-    return found
 
 
 @pytest.mark.parametrize(("parts", "width"), FORMS)
@@ -97,10 +78,8 @@ def test_the_sums_and_their_gradients(attend, parts, width, masked, last):
     y = as_numpy(attend(*arrays, parts, mask))[:, :, skip:]
     np.testing.assert_allclose(y, exact(*arrays, parts, mask)[:, :, skip:], atol=2e-6)
     got = gradients(attend, arrays, parts, mask, skip)
-    for x, (direction, slope) in zip(got, slopes(arrays, parts, mask, skip), strict=True):
-        assert mx.all(mx.isfinite(x))
-        assert abs((as_numpy(x) * direction).sum() - slope) < 2e-4
     for x, want in zip(got, gradients(composed, arrays, parts, mask, skip), strict=True):
+        assert mx.all(mx.isfinite(x))
         np.testing.assert_allclose(np.array(x), np.array(want), atol=2e-5)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from harness.platforms import METAL, PLATFORMS, kernels_of
 from helpers import gated
-from helpers.reference import as_numpy, error, forward, normal, random_case, to_planes
+from helpers.reference import as_numpy, error, forward, inputs, normal, random_case, to_planes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -182,12 +182,9 @@ def test_after_a_reset_nothing_before_it_is_left(platform, keys, values):
 def test_a_memory_of_thousands_of_steps(platform, heads, shift, turn):
     case = random_case(10, 4096, batch=1, heads=heads, resets=0)
     case, gates, _ = gated.with_gates(case, "sigmoid", mx.float32, shift=shift, turn=turn)
-    arrays = [mx.array(x.astype(np.float32)) for x in (case.q, case.k, case.v, *gates)]
-    h0 = to_planes(case.h0)
-    if case.max_headed:
-        arrays, h0 = [x[..., 0] for x in arrays], h0[..., 0, 0]
-    a = Transition.sigmoid(*arrays[3:])
-    y, h = gpu.gate_loop(kernels_of(platform), *arrays[:3], a, h0, None, False)
+    q, k, v, _, h0 = inputs(case)
+    a = Transition.sigmoid(*(mx.array(x.astype(np.float32)).reshape(q.shape) for x in gates))
+    y, h = gpu.gate_loop(kernels_of(platform), q, k, v, a, h0, None, False)
     want_y, want_h, _ = forward(case)
     assert error(y, want_y) <= 2e-5
     assert error(h, as_numpy(to_planes(want_h))) <= 2e-5
