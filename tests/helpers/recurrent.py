@@ -102,17 +102,14 @@ def recurrent_model(name: str, seed: int = 0, **sizes: Any) -> Any:
     mx.random.seed(seed)
     model = module.Model(module.ModelArgs.from_dict({"model_type": name} | CONFIGS[name] | sizes))
     key = iter(mx.random.split(mx.random.key(seed), 1000))
-    floats = (mx.float32, mx.float16, mx.bfloat16)
-    model.update(
-        tree_map(
-            lambda p: (
-                p + 0.1 * mx.random.normal(p.shape, key=next(key)).astype(p.dtype)
-                if p.dtype in floats
-                else p
-            ),
-            model.parameters(),
-        )
-    )
+
+    def shifted(weight: mx.array) -> mx.array:
+        if not mx.issubdtype(weight.dtype, mx.floating):
+            return weight
+        noise = mx.random.normal(weight.shape, key=next(key))
+        return weight + 0.1 * noise.astype(weight.dtype)
+
+    model.update(tree_map(shifted, model.parameters()))
     model.eval()
     mx.eval(model.parameters())
     return model
@@ -144,12 +141,19 @@ def save_recurrent_model(
     return path
 
 
+# Recurrences, and the argument of each that is written into the state.
+VALUES = {
+    "gated_delta_update": ("v",), "ssm_update": ("hidden_states", "x"), "rnn_scan": ("x",),
+    "recurrent_gla": ("v",), "_wkv7": ("v",), "ssm_step": ("x",),
+}  # fmt: skip
+
+
 class Call(NamedTuple):
     """One call of a recurrence."""
 
     function: Callable[..., Any]
     given: dict[str, Any]
-    value: str  # the argument that is written into the state
+    value: str  # one of VALUES
 
 
 def spy(monkeypatch: Any, model: Any) -> Callable[[int], list[list[Call]]]:
@@ -218,12 +222,6 @@ def response(calls: list[Call], token: int) -> np.ndarray:
         y = y[:, None] if value.ndim == 2 else y.swapaxes(1, axis)
         found += [*np.array(y[0, ..., 0] if y.ndim == 4 else y[0]).sum(-1)]
     return np.array(found)
-
-
-VALUES = {
-    "gated_delta_update": ("v",), "ssm_update": ("hidden_states", "x"), "rnn_scan": ("x",),
-    "recurrent_gla": ("v",), "_wkv7": ("v",), "ssm_step": ("x",),
-}  # fmt: skip
 
 
 def parts(model):

@@ -168,43 +168,8 @@ def test_a_real_transition_that_overflows_leaves_the_imaginary_plane_alone():
     assert mx.grad(loss)(h0)[0, 1, 0].item() == 0
 
 
-def operator_loss(has_heads, is_complex, has_h0, masked, reverse):
-    def loss(x, backend):
-        q, k, v, *gates = x
-        v = v[..., :2] if has_heads else v
-        state = (1, 1 + is_complex, *q.shape[2:], *v.shape[3:])
-        options = {"h0": normal(*state, key=2) if has_h0 else None, "reverse": reverse}
-        options["mask"] = mx.arange(5)[None] != 3 if masked else None
-        y, h = operator(q, k, v, *gates[: 1 + is_complex], backend=backend, **options)
-        return y.astype(mx.float32).square().sum() + h.square().sum()
-
-    return loss
-
-
-def scan_loss(is_complex, reverse):
-    def loss(x, backend):
-        a, z, *imaginary, start = x
-        if is_complex:
-            a, z = (x + 1j * y for x, y in zip((a, z), imaginary, strict=True))
-        h = gl.linear_scan(0.5 * a, z, start[:, :1].squeeze(1), reverse=reverse, backend=backend)
-        return mx.real(h).square().sum() + mx.imag(h).square().sum()
-
-    return loss
-
-
-BITS = [*product([True, False], repeat=3)]
-LOSSES = [(operator_loss(*bits, bits[0] ^ bits[1], bits[2] ^ bits[1]), bits[0]) for bits in BITS]
-LOSSES += [(scan_loss(*bits), False) for bits in product([True, False], repeat=2)]
-
-
-@pytest.mark.parametrize(
-    ("loss", "has_heads", "dtype"),
-    [(*each, mx.float32) for each in LOSSES]
-    + [(operator_loss(heads, True, True, False, False), heads, dtype)
-       for heads in (False, True) for dtype in HALVES],
-)  # fmt: skip
-def test_second_derivatives_and_their_vmap(loss, has_heads, dtype):
-    size = (2, 3) if has_heads else (5,)
+def check_second_derivatives(loss, size, dtype=mx.float32):
+    """Compare them under mx.vmap, of five arrays `[1, 5, *size]`, with those of plain MLX."""
     x, t = (normal(3, 5, 1, 5, *size, key=i).astype(dtype) for i in range(2))
 
     def along(x, t, backend):
@@ -219,6 +184,42 @@ def test_second_derivatives_and_their_vmap(loss, has_heads, dtype):
         assert got.dtype == dtype
         # of half types, both round their first derivative
         assert error(got, as_numpy(want)) < (1e-5 if dtype == mx.float32 else 0.05)
+
+
+@max_headed_and_heads
+@pytest.mark.parametrize(
+    ("dtype", "is_complex", "has_h0"),
+    [
+        *((mx.float32, *bits) for bits in product([True, False], repeat=2)),
+        *((dtype, True, True) for dtype in HALVES),
+    ],
+)
+def test_second_derivatives_of_the_operator(heads, dtype, is_complex, has_h0):
+    mask = mx.arange(5)[None] != 3 if heads ^ is_complex ^ has_h0 else None
+    state = (1, 1 + is_complex, *((2, 3, 2) if heads else (5,)))
+    h0 = normal(*state, key=2) if has_h0 else None
+
+    def loss(x, backend):
+        q, k, v, *gates = x
+        v = v[..., :2] if heads else v
+        options = {"h0": h0, "mask": mask, "reverse": heads ^ is_complex, "backend": backend}
+        y, h = operator(q, k, v, *gates[: 1 + is_complex], **options)
+        return y.astype(mx.float32).square().sum() + h.square().sum()
+
+    check_second_derivatives(loss, (2, 3) if heads else (5,), dtype)
+
+
+@pytest.mark.parametrize("is_complex", [True, False])
+@pytest.mark.parametrize("reverse", [True, False])
+def test_second_derivatives_of_the_scan(is_complex, reverse):
+    def loss(x, backend):
+        a, z, *imaginary, start = x
+        if is_complex:
+            a, z = (x + 1j * y for x, y in zip((a, z), imaginary, strict=True))
+        h = gl.linear_scan(0.5 * a, z, start[:, :1].squeeze(1), reverse=reverse, backend=backend)
+        return mx.real(h).square().sum() + mx.imag(h).square().sum()
+
+    check_second_derivatives(loss, (5,))
 
 
 # The loss's gradient by y, and of the operator five gradients and states: without heads 2 / 32 of a
