@@ -12,7 +12,7 @@ from helpers.interpreter import python
 
 ROOT = Path(__file__).parent.parent
 LEAVES = {"configuration", "errors", "io.files", "io.machine", "io.tables"}
-LIBRARY = LEAVES | {"distributed", "generate", "io", "model", "ops", "tokenizer"}
+LIBRARY = LEAVES | {"distributed", "family", "generate", "io", "model", "ops", "tokenizer"}
 TOOLS = LIBRARY | {"data", "plots", "train", "watch"}
 # A package or a module at the root; "" is the root's __init__.
 MAY_IMPORT = {
@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "io.tables": set(),
     "ops": set(),
     "model": LEAVES | {"ops"},
+    "family": LEAVES | {"model", "ops"},
     "tokenizer": LEAVES,
     "generate": LEAVES | {"model", "tokenizer"},
     "io": LEAVES | {"model", "tokenizer"},

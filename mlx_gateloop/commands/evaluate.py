@@ -75,7 +75,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
             raise InputError(f"--{name}: expected at least 1, got {value}")
     if stride is not None and not 1 <= stride <= context:
         raise InputError(f"--stride: expected 1 to the context's {context} tokens, got {stride}")
-    if arguments.carry and model.args.mixer == "softmax":
+    if arguments.carry and getattr(model.args, "mixer", None) == "softmax":
         raise InputError("--carry: a softmax model has no fixed-size state; use --stride")
     documents = _documents(arguments, config.data.validation_fraction)
     tokens, size = encode(documents, tokenizer), num_bytes(documents)

@@ -1,5 +1,6 @@
 """Checks of a model directory before it is loaded: kinds and sizes of files, and of the model."""
 
+import math
 import os
 import resource
 import warnings
@@ -14,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.model.lm import Model, ModelArgs
+from mlx_gateloop.model.registered import MODELS
 
 TEXT_BYTES = 128 * 2**20  # of a file that is read whole; large tokenizers have 35 MB
 TEXT = ("*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
@@ -60,6 +62,8 @@ def _check_shapes(directory: Path, shapes: list[list[int]]) -> None:
     config = read_json(path)
     _check_depth(path, config, len(shapes))
     if config.get("model_type") != "gateloop":
+        if config.get("model_type") in MODELS and mx.default_device().type == mx.cpu:
+            _check_memory(directory, 4 * sum(map(math.prod, shapes)))
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the loader warns

@@ -23,6 +23,7 @@ from mlx_gateloop.io.checks import check, check_open_files
 from mlx_gateloop.io.files import flush, flush_tree
 from mlx_gateloop.model.arguments import GATED
 from mlx_gateloop.model.lm import Model, ModelArgs, require_readable
+from mlx_gateloop.model.registered import MODELS
 from mlx_gateloop.tokenizer import largest_id, stop_token_ids
 
 LOG = logging.getLogger(__name__)
@@ -49,12 +50,13 @@ NEEDS_PACKAGE = (
 )
 SAVING = ".saving"  # the folder in a model directory where `save` writes
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+TYPES = " or ".join(map(repr, MODELS))
 OUR_CODE = {"model_file": None}  # for mlx-lm: no directory's code runs
 # The files that are read to load a model; none of them is code.
 LOADED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 
 
-def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
+def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Any, Any]:
     """Load the model and the tokenizer of a saved directory or a Hugging Face repository.
 
     On a CPU all weights become float32, and a logged line says so: there, products of bfloat16 or
@@ -86,12 +88,12 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Model, Any]:
     directory = _found(source)
     if not _check(directory):
         config = f"{directory}/config.json"
-        raise InputError(f"{config}: model_type must be 'gateloop'; give a model of gl.save")
+        raise InputError(f"{config}: model_type must be {TYPES}; give a model of gl.save")
     model, tokenizer = _load(directory, source)
     model = _usable(model, source)
     with _refusing(source, "cannot be loaded"):
         require_readable(model, largest_id(tokenizer))
-    if model.args.outputs > model.args.vocab_size:
+    if isinstance(model, Model) and model.args.outputs > model.args.vocab_size:
         raise InputError(f"{source}: draws tokens that it cannot read; not a model of text")
     return model, tokenizer
 
@@ -118,8 +120,11 @@ def load_weights(directory: Path) -> nn.Module:
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
-    """Load the model of a directory that `save` wrote, with or without a tokenizer."""
-    return _usable(load_weights(Path(path)), os.fspath(path))
+    """Load our model of a directory that `save` wrote, with or without a tokenizer."""
+    model = load_weights(Path(path))
+    if not isinstance(model, Model):
+        raise InputError(f"{path}: holds a {model.model_type!r} model, not 'gateloop'")
+    return model
 
 
 def _check(directory: Path, with_tokenizer: bool = True) -> bool:
@@ -130,7 +135,7 @@ def _check(directory: Path, with_tokenizer: bool = True) -> bool:
         advice = "give a directory that a training run or gl.save wrote"
         raise InputError(f"{path}: No such file or directory; {advice}")
     config = read_json(path)
-    is_ours = config.get("model_type") == "gateloop"
+    is_ours = config.get("model_type") in MODELS
     if not is_ours and "model_file" in config:  # mlx-lm would run it
         raise InputError(f"{path}: model_file names code, which is not run here")
     tokenizers = ("tokenizer.json", "tokenizer.model")
@@ -184,16 +189,14 @@ def _refusing(source: str, failure: str) -> Iterator[None]:
         raise InputError(f"{source}: {failure}: {one_line(error)}") from error
 
 
-def _usable(model: nn.Module, source: str) -> Model:
-    if not isinstance(model, Model):
-        raise InputError(f"{source}: holds a {model.model_type!r} model, not 'gateloop'")
+def _usable(model: nn.Module, source: str) -> nn.Module:
     # The keys of the random state were split for initial weights that nobody needs. A program that
     # loads many models would keep all these splits, some 0.3 MB a model.
     mx.eval(mx.random.state)
     return _in_float32(model, source) if mx.default_device().type == mx.cpu else model
 
 
-def _in_float32(model: Model, source: str) -> Model:
+def _in_float32(model: nn.Module, source: str) -> nn.Module:
     from mlx_lm.utils import dequantize_model
 
     quantized = _quantized(model)
@@ -215,17 +218,18 @@ def _warn_once(message: str) -> None:
     LOG.warning(message)
 
 
-def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:
+def save(model: nn.Module, tokenizer: Any, path: str | os.PathLike[str]) -> None:
     """Write a directory that `load` and every `mlx_lm` command take.
 
-    `gateloop.py` in it is the model in one file, on MLX and mlx-lm alone. `mlx_lm.generate
-    --trust-remote-code` and the like run it; `load` never does.
+    `gateloop.py` in it is our model in one file, on MLX and mlx-lm alone. `mlx_lm.generate
+    --trust-remote-code` and the like run it; `load` never does. Models of `mlx_gateloop.family`
+    have none: other programs need this package to run them.
 
     All files are completed in a folder `.saving` inside it before the first is moved into place,
     so a failure leaves an older model in `path` as it was. Other files in `path` stay.
 
     Args:
-        model: The model, quantized or not.
+        model: The model, quantized or not: ours, or of `mlx_gateloop.family`.
         tokenizer: A transformers or mlx-lm tokenizer; None for a model of something other than
             text, which only `load_model` reads.
         path: The directory; created if missing.
@@ -253,19 +257,22 @@ def save(model: Model, tokenizer: Any, path: str | os.PathLike[str]) -> None:
             target.rmdir()
 
 
-def _write(model: Model, tokenizer: Any, directory: Path) -> None:
+def _write(model: nn.Module, tokenizer: Any, directory: Path) -> None:
     weights = dict(tree_flatten(model.parameters()))
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
     args = model.args
-    resolved = {"num_heads": args.heads, "num_outputs": args.outputs}
-    config = asdict(args) | resolved | _quantized(model)
+    config = asdict(args) | _quantized(model)
+    if isinstance(args, ModelArgs):
+        config |= {"num_heads": args.heads, "num_outputs": args.outputs}
     if tokenizer is not None:
         tokenizer.save_pretrained(directory)
         token_ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "pad_token_id")}
         token_ids["eos_token_id"] = stop_token_ids(tokenizer)  # also the end of a chat's turn
         _write_json(directory / "generation_config.json", token_ids)
-        (directory / MODEL_FILE).write_text(_model_file(args), encoding="utf-8")
-        config |= token_ids | {"model_file": MODEL_FILE}
+        config |= token_ids
+        if isinstance(args, ModelArgs):
+            (directory / MODEL_FILE).write_text(_model_file(args), encoding="utf-8")
+            config |= {"model_file": MODEL_FILE}
     _write_json(directory / "config.json", config)
 
 
@@ -278,7 +285,7 @@ def _model_file(args: ModelArgs) -> str:
     return (files("mlx_gateloop.model") / "standalone.py").read_text(encoding="utf-8")
 
 
-def _quantized(model: Model) -> dict[str, Any]:
+def _quantized(model: nn.Module) -> dict[str, Any]:
     """The config entry by which mlx-lm recognizes quantized weights; it infers each layer's."""
     for module in model.modules():
         if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding):

@@ -127,7 +127,7 @@ class GateLoopModel(nn.Module):
             block = nn.utils.checkpoint(layer) if self.recomputes_blocks else layer
             x = block(x, mask, layer_cache)
         if cache is not None and mask is not None:
-            _advance(cache, tokens.shape[1])
+            advance(cache, tokens.shape[1])
         y: mx.array = self.norm(x)
         return y
 
@@ -136,14 +136,14 @@ def _mask(cache: Cache, steps: int) -> Mask:
     """Make the mask for time mixing; a growing cache makes its own."""
     if _grows(cache):
         return cache.make_mask(steps, return_array=False, window_size=None)
-    return _live(cache, steps)
+    return padding_mask(cache, steps)
 
 
 def _grows(cache: Cache) -> bool:
     return hasattr(cache, "update_and_fetch")
 
 
-def _live(cache: Cache, steps: int) -> mx.array | None:
+def padding_mask(cache: Cache, steps: int) -> mx.array | None:
     """Mark the next tokens that are not padding, bool `[batch, steps]`; None if all are.
 
     mlx-lm before 0.32 ignores right padding if left padding is known to be absent.
@@ -157,7 +157,7 @@ def _live(cache: Cache, steps: int) -> mx.array | None:
     return mask
 
 
-def _advance(cache: list[Cache], steps: int) -> None:
+def advance(cache: list[Cache], steps: int) -> None:
     """Count the padding of all layers down by `steps` tokens.
 
     The layers share one array: `ArraysCache.advance` in each would build, in all but the first, a

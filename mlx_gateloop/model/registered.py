@@ -1,23 +1,38 @@
-"""The model type as mlx-lm looks it up: this module stands for `mlx_lm.models.gateloop`.
+"""Our model types as mlx-lm looks them up: modules that stand for `mlx_lm.models.gateloop` etc.
 
-It is imported with the package and therefore imports nothing itself. At the first use of a name it
-imports the model, and registers the type with transformers, which reads config.json to load the
-tokenizer and would otherwise warn of an unknown type.
+This module is imported with the package and therefore imports nothing itself. At the first use of a
+name a module imports its model, and registers the type with transformers, which reads config.json
+to load the tokenizer and would otherwise warn of an unknown type.
 """
 
 import sys
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-sys.modules["mlx_lm.models.gateloop"] = sys.modules[__name__]
+MODELS = {"gateloop": "mlx_gateloop.model.lm"}
+MODELS |= {name: f"mlx_gateloop.family.{name}" for name in ("gla", "hgrn", "hgrn2")}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in ("Model", "ModelArgs"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from transformers import AutoConfig, PretrainedConfig
+class Registered(ModuleType):
+    """One model type, imported when it is used."""
 
-    from mlx_gateloop.model import lm
+    def __init__(self, model_type: str) -> None:
+        super().__init__(f"mlx_lm.models.{model_type}", __doc__)
+        self.model_type = model_type
 
-    config = type("GateLoopConfig", (PretrainedConfig,), {"model_type": "gateloop"})
-    AutoConfig.register("gateloop", config, exist_ok=True)
-    return getattr(lm, name)
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("Model", "ModelArgs"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        from transformers import AutoConfig, PretrainedConfig
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+        if self.model_type not in CONFIG_MAPPING:  # flash-linear-attention registers its own
+            config = type("Config", (PretrainedConfig,), {"model_type": self.model_type})
+            AutoConfig.register(self.model_type, config)
+        return getattr(import_module(MODELS[self.model_type]), name)
+
+
+for model_type in MODELS:
+    module = Registered(model_type)
+    sys.modules[module.__name__] = module

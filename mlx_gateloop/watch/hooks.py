@@ -133,6 +133,15 @@ def gate_loop(given: Arguments, _: Names, __: nn.Module) -> Report:
     return report.masked(given.get("mask"))
 
 
+def gate_loop_update(given: Arguments, _: Names, __: nn.Module) -> Report:
+    """Layers of `mlx_gateloop.family`; those without heads have one a channel."""
+    query, key, value = (given[name] for name in "qkv")
+    norm = mx.abs(value) if value.ndim == 3 else mx.linalg.norm(value, axis=-1)
+    query, key = (x[..., None] if x.ndim == 3 else x for x in (query, key))
+    report = Report("gate loop", Transition.polar(given["log_a"]), query, key, value=norm)
+    return report.masked(given.get("mask"))
+
+
 @dataclass(frozen=True)
 class Hook:
     """How to report one recurrence."""
@@ -152,6 +161,7 @@ FUNCTIONS = {  # module-level functions that a layer calls
     ),
     "ssm_update": Hook(ssm, ("dt", "B", "C", "mask"), (*GATE, "time_step_limit")),
     "rnn_scan": Hook(rnn_scan, ("a",)),
+    "gate_loop_update": Hook(gate_loop_update, ("log_a", "q", "k", "v", "mask")),
     "recurrent_gla": Hook(constant_slopes, ("q", "k", "mask"), ("g", "scale"), axis=2),
 }
 METHODS = {  # methods of a layer

@@ -91,6 +91,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bailing_hybrid": BAILING | {"routed_scaling_factor": 1.0},
     "bailing_moe_v3": BAILING | {"q_lora_rank": 8, "moe_shared_expert_intermediate_size": 16},
     "kimi_k3": {"text_config": KIMI | {"q_lora_rank": 8, "num_experts": 0}},
+    "gla": SIZES | {"num_heads": 4, "num_kv_heads": 2, "use_short_conv": True},
+    "hgrn2": SIZES | {"expand_ratio": 8},
+    "hgrn": SIZES,
     "llama": SIZES,  # attention alone
 }  # fmt: skip
 MODULES = {"falcon_mamba": "mamba"}
@@ -144,7 +147,7 @@ def save_recurrent_model(
 # Recurrences, and the argument of each that is written into the state.
 VALUES = {
     "gated_delta_update": ("v",), "ssm_update": ("hidden_states", "x"), "rnn_scan": ("x",),
-    "recurrent_gla": ("v",), "_wkv7": ("v",), "ssm_step": ("x",),
+    "recurrent_gla": ("v",), "gate_loop_update": ("v",), "_wkv7": ("v",), "ssm_step": ("x",),
 }  # fmt: skip
 
 

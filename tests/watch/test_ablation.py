@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import mlx_gateloop as gl
 from mlx_gateloop.watch import ablation
 
-RECURRENT = ("mamba2", "mamba", "falcon_mamba", "rwkv7")
+RECURRENT = ("gla", "hgrn2", "mamba2", "mamba", "falcon_mamba", "rwkv7")
 LENGTH = 21  # more than a block of rows
 
 

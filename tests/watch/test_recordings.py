@@ -28,6 +28,7 @@ KINDS = {
     "rwkv": ("rwkv7",),
     "selective scan": ("mamba", "falcon_mamba", "jamba"),
     "constant slopes": ("bailing_moe_linear", "bailing_hybrid"),
+    "gate loop": ("gla", "hgrn2", "hgrn"),
 }  # fmt: skip
 TYPES = [(name, kind) for kind, names in KINDS.items() for name in names]
 

@@ -27,6 +27,7 @@ SAVED = {
     "qwen3_5": {},
     "recurrent_gemma": {"attention_window_size": WINDOW},
     "llama": {},
+    "gla": {"dtype": mx.bfloat16},
 }
 HYBRID = ["falcon_h1", "qwen3_5"]
 
@@ -77,7 +78,7 @@ def likely(logits):
     return sorted(mx.softmax(logits).tolist(), reverse=True)[:8]
 
 
-@pytest.mark.parametrize("name", [*HYBRID, "llama", "softmax", "tiny"])
+@pytest.mark.parametrize("name", [*HYBRID, "gla", "llama", "softmax", "tiny"])
 def test_every_boundary_is_what_a_fresh_read_of_the_whole_gives(other_chat, name):
     chat = other_chat(name)
     runs = [chat.say(text, seed) for seed, text in enumerate(["hello", "and then?"])]

@@ -1,0 +1,205 @@
+"""GLA, gated linear attention (arXiv 2312.06635), of flash-linear-attention.
+
+    a = sigmoid(W2 W1 x + b)^(1/16),   h_n = a_n h_{n-1} + k_n^T v_n,   y_n = q_n h_n / sqrt(K)
+
+mlx-lm knows this module as `mlx_lm.models.gla`. Parameters have the names of
+flash-linear-attention, so its checkpoints load as they are.
+"""
+
+from typing import Literal
+
+import mlx.core as mx
+import mlx.nn as nn
+from pydantic.dataclasses import dataclass
+
+from mlx_gateloop.configuration import raises_input_error
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.family import layers
+from mlx_gateloop.family.layers import (
+    STATE,
+    FamilyArgs,
+    GatedRMSNorm,
+    ShortConvolution,
+    SwiGLU,
+    convolved,
+    gate_loop_update,
+    linear,
+)
+from mlx_gateloop.model.arguments import STRICT, Count
+from mlx_gateloop.model.layers import Cache, Mask
+from mlx_gateloop.model.lm import advance, padding_mask
+from mlx_gateloop.ops.pointwise import silu
+
+RANK, DIVISOR = 16, 16  # of the gate's projection, and of its logarithm
+
+
+@raises_input_error
+@dataclass(config=STRICT)
+class ModelArgs(FamilyArgs):
+    """The shape of a model; the defaults are those of the published 1.3B model.
+
+    Args:
+        num_heads: Heads of the recurrence.
+        num_kv_heads: Heads of keys, values and gates, each for a group of queries; None: as many.
+        expand_k: Width of the queries over hidden_size.
+        expand_v: Width of the outputs over hidden_size.
+        feature_map: Applied to queries and keys.
+        use_output_gate: The output is multiplied by silu(Linear(x)).
+        clamp_min: Least log a.
+
+    Example:
+        >>> ModelArgs(hidden_size=64, num_heads=2).head_sizes
+        (16, 32)
+    """
+
+    model_type: Literal["gla"] = "gla"
+    num_heads: Count = 4
+    num_kv_heads: Count | None = None
+    expand_k: float = 0.5
+    expand_v: float = 1.0
+    feature_map: None = None
+    use_output_gate: bool = True
+    clamp_min: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("expand_k", "expand_v"):
+            width = self.hidden_size * getattr(self, name)
+            if width <= 0 or width % self.num_heads:
+                expected = f"a multiple of num_heads {self.num_heads} over hidden_size"
+                raise InputError(f"{name}: expected {expected}, got {getattr(self, name)}")
+        if self.num_heads % self.kv_heads:
+            expected = f"a divisor of num_heads {self.num_heads}"
+            raise InputError(f"num_kv_heads: expected {expected}, got {self.kv_heads}")
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def head_sizes(self) -> tuple[int, int]:
+        """Channels of a head's keys and values."""
+        widths = (self.hidden_size * expand for expand in (self.expand_k, self.expand_v))
+        key, value = (round(width) // self.num_heads for width in widths)
+        return key, value
+
+
+class GatedLinearAttention(nn.Module):
+    """Time mixing."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.args = args
+        size, heads, groups = args.hidden_size, args.num_heads, args.kv_heads
+        key, value = args.head_sizes
+        self.q_proj = linear(size, heads * key)
+        self.k_proj = linear(size, groups * key)
+        self.v_proj = linear(size, groups * value)
+        self.gk_proj = [linear(size, RANK), linear(RANK, groups * key, bias=True)]
+        if args.use_short_conv:
+            self.q_conv1d = ShortConvolution(heads * key, args.conv_size)
+            self.k_conv1d = ShortConvolution(groups * key, args.conv_size)
+            self.v_conv1d = ShortConvolution(groups * value, args.conv_size)
+        if args.use_output_gate:
+            self.g_proj = linear(size, heads * value)
+        self.g_norm = GatedRMSNorm(value, args.norm_eps)
+        self.o_proj = linear(heads * value, size)
+
+    def __call__(self, x: mx.array, mask: Mask = None, cache: Cache = None) -> mx.array:
+        """Compute the addition to the residual stream.
+
+        Args:
+            x: Normed input `[batch, length, hidden]`.
+            mask: `[batch, length]` bool, False for padding; None means no padding.
+            cache: From `Model.make_cache`, an entry of it; None starts from zero.
+        """
+        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        if self.args.use_short_conv:
+            convolutions = [self.q_conv1d, self.k_conv1d, self.v_conv1d]
+            q, k, v = map(silu, convolved(convolutions, [q, k, v], mask, cache))
+        low_rank, up = self.gk_proj
+        log_a = nn.log_sigmoid(up(low_rank(x)).astype(mx.float32)) / DIVISOR
+        if self.args.clamp_min is not None:
+            log_a = mx.maximum(log_a, self.args.clamp_min)
+        q = mx.unflatten(q, -1, (self.args.num_heads, -1))
+        k, v, log_a = map(self._heads, (k, v, log_a))
+        state = None if cache is None else cache[STATE]
+        y, state = gate_loop_update(q * q.shape[-1] ** -0.5, k, v, log_a, state, mask)
+        if cache is not None:
+            cache[STATE] = state
+        gate = self.g_proj(x).reshape(y.shape) if self.args.use_output_gate else None
+        return self.o_proj(self.g_norm(y, gate).flatten(-2))
+
+    def _heads(self, x: mx.array) -> mx.array:
+        """Split `[B, L, D]` into heads, each repeated for the queries of its group."""
+        x = mx.unflatten(x, -1, (self.args.kv_heads, -1))
+        groups = self.args.num_heads // self.args.kv_heads
+        return x if groups == 1 else mx.repeat(x, groups, 2)
+
+
+class Block(nn.Module):
+    """x + attn(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.attn_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
+        self.attn = GatedLinearAttention(args)
+        self.mlp_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
+        self.mlp = SwiGLU(args)
+
+    def __call__(self, x: mx.array, mask: Mask = None, cache: Cache = None) -> mx.array:
+        x = x + self.attn(self.attn_norm(x), mask, cache)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class GLAModel(nn.Module):
+    """The embedding, the blocks and the final norm."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.embeddings = nn.Embedding(args.vocab_size, args.hidden_size)
+        self.layers = [Block(args) for _ in range(args.num_hidden_layers)]
+        self.norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
+
+    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
+        x = self.embeddings(tokens)
+        mask = None if cache is None else padding_mask(cache[0], tokens.shape[1])
+        for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
+            x = layer(x, mask, layer_cache)
+        if cache is not None and mask is not None:
+            advance(cache, tokens.shape[1])
+        y: mx.array = self.norm(x)
+        return y
+
+
+class Model(nn.Module):
+    """A GLA language model.
+
+    Example:
+        >>> args = ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_heads=2)
+        >>> model = Model(args)
+        >>> model(mx.array([[1, 2, 3]]), model.make_cache()).shape
+        (1, 3, 9)
+    """
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.args, self.model_type = args, args.model_type
+        self.model = GLAModel(args)
+        if not args.tie_word_embeddings:
+            self.lm_head = linear(args.hidden_size, args.vocab_size)
+
+    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
+        """Compute the logits `[batch, length, vocab_size]` of the next tokens."""
+        tied = self.args.tie_word_embeddings
+        head = self.model.embeddings.as_linear if tied else self.lm_head
+        return head(self.model(tokens, cache))
+
+    @property
+    def layers(self) -> list[Block]:
+        return self.model.layers
+
+    def make_cache(self) -> list[Cache]:
+        return layers.make_cache(self.args)
+
+    def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+        return layers.sanitize(weights, self.args)

@@ -1,0 +1,172 @@
+"""HGRN, the hierarchically gated linear RNN (arXiv 2311.04823), of flash-linear-attention.
+
+    a = bound + (1 - bound) sigmoid(f),   h_n = a_n h_{n-1} + (1 - a_n) silu(i_n)
+    y_n = RMS(h_n) silu(g_n)
+
+The bound grows from layer to layer: deeper layers remember longer. A channel is a head. mlx-lm
+knows this module as `mlx_lm.models.hgrn`. Parameters have the names of flash-linear-attention, so
+its checkpoints load as they are. (OpenNLPLab's own HGRN has complex inputs.)
+"""
+
+from typing import Literal
+
+import mlx.core as mx
+import mlx.nn as nn
+from pydantic.dataclasses import dataclass
+
+from mlx_gateloop.configuration import raises_input_error
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.family import layers
+from mlx_gateloop.family.layers import (
+    STATE,
+    FamilyArgs,
+    GatedRMSNorm,
+    ShortConvolution,
+    SwiGLU,
+    convolved,
+    gate_loop_update,
+    linear,
+    log_gate,
+)
+from mlx_gateloop.model.arguments import STRICT, Count
+from mlx_gateloop.model.layers import Cache, Mask
+from mlx_gateloop.model.lm import advance, padding_mask
+from mlx_gateloop.ops.pointwise import silu
+
+
+@raises_input_error
+@dataclass(config=STRICT)
+class ModelArgs(FamilyArgs):
+    """The shape of a model; the defaults are those of flash-linear-attention.
+
+    Args:
+        expand_ratio: Channels of the recurrence over hidden_size.
+        use_lower_bound: The gates have lower bounds, which are learned.
+
+    Example:
+        >>> ModelArgs(hidden_size=64).inner_size
+        256
+    """
+
+    model_type: Literal["hgrn"] = "hgrn"
+    expand_ratio: Count = 1
+    use_lower_bound: bool = True
+
+    def __post_init__(self) -> None:
+        if self.use_lower_bound and self.expand_ratio != 1:
+            raise InputError(f"expand_ratio: expected 1 with lower bounds, got {self.expand_ratio}")
+
+
+class HGRNAttention(nn.Module):
+    """Time mixing."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.args = args
+        size, width = args.hidden_size, args.hidden_size * args.expand_ratio
+        self.i_proj, self.f_proj, self.g_proj = (linear(size, width) for _ in range(3))
+        if args.use_short_conv:
+            self.i_conv1d = ShortConvolution(width, args.conv_size)
+            self.f_conv1d = ShortConvolution(width, args.conv_size)
+        self.g_norm = GatedRMSNorm(width, args.norm_eps)
+        self.o_proj = linear(width, size)
+
+    def __call__(
+        self,
+        x: mx.array,
+        mask: Mask = None,
+        cache: Cache = None,
+        lower_bound: mx.array | None = None,
+    ) -> mx.array:
+        """Compute the addition to the residual stream.
+
+        Args:
+            x: Normed input `[batch, length, hidden]`.
+            mask: `[batch, length]` bool, False for padding; None means no padding.
+            cache: From `Model.make_cache`, an entry of it; None starts from zero.
+            lower_bound: Least a, `[hidden]`; None is 0.
+        """
+        i, f = self.i_proj(x), self.f_proj(x)
+        if self.args.use_short_conv:
+            i, f = convolved([self.i_conv1d, self.f_conv1d], [i, f], mask, cache)
+        log_a, k = log_gate(f, lower_bound)
+        v = silu(i)
+        state = None if cache is None else cache[STATE]
+        y, state = gate_loop_update(mx.ones_like(v), k.astype(v.dtype), v, log_a, state, mask)
+        if cache is not None:
+            cache[STATE] = state
+        return self.o_proj(self.g_norm(y, self.g_proj(x)))
+
+
+class Block(nn.Module):
+    """x + attn(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.attn_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
+        self.attn = HGRNAttention(args)
+        self.mlp_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
+        self.mlp = SwiGLU(args)
+
+    def __call__(
+        self, x: mx.array, mask: Mask, cache: Cache, lower_bound: mx.array | None
+    ) -> mx.array:
+        x = x + self.attn(self.attn_norm(x), mask, cache, lower_bound)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class HGRNModel(nn.Module):
+    """The embedding, the blocks and the final norm."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.embeddings = nn.Embedding(args.vocab_size, args.hidden_size)
+        if args.use_lower_bound:
+            self.lower_bounds = mx.zeros((args.num_hidden_layers, args.hidden_size))
+        self.layers = [Block(args) for _ in range(args.num_hidden_layers)]
+        self.norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
+
+    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
+        x = self.embeddings(tokens)
+        mask = None if cache is None else padding_mask(cache[0], tokens.shape[1])
+        none = [None] * len(self.layers)
+        bounds = layers.lower_bounds(self.lower_bounds) if "lower_bounds" in self else none
+        for layer, layer_cache, bound in zip(self.layers, cache or none, bounds, strict=True):
+            x = layer(x, mask, layer_cache, bound)
+        if cache is not None and mask is not None:
+            advance(cache, tokens.shape[1])
+        y: mx.array = self.norm(x)
+        return y
+
+
+class Model(nn.Module):
+    """A language model of HGRN.
+
+    Example:
+        >>> model = Model(ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=1))
+        >>> model(mx.array([[1, 2, 3]]), model.make_cache()).shape
+        (1, 3, 9)
+    """
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.args, self.model_type = args, args.model_type
+        self.model = HGRNModel(args)
+        if not args.tie_word_embeddings:
+            self.lm_head = linear(args.hidden_size, args.vocab_size)
+
+    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
+        """Compute the logits `[batch, length, vocab_size]` of the next tokens."""
+        tied = self.args.tie_word_embeddings
+        head = self.model.embeddings.as_linear if tied else self.lm_head
+        return head(self.model(tokens, cache))
+
+    @property
+    def layers(self) -> list[Block]:
+        return self.model.layers
+
+    def make_cache(self) -> list[Cache]:
+        return layers.make_cache(self.args)
+
+    def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+        return layers.sanitize(weights, self.args)

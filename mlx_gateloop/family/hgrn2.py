@@ -1,0 +1,191 @@
+"""HGRN2, gated linear RNN with state expansion (arXiv 2404.07904), of flash-linear-attention.
+
+    a = bound + (1 - bound) sigmoid(f),   h_n = a_n h_{n-1} + (1 - a_n)^T v_n
+    y_n = silu(q_n) h_n / sqrt(K)
+
+The bound grows from layer to layer: deeper layers remember longer. mlx-lm knows this module as
+`mlx_lm.models.hgrn2`. Parameters have the names of flash-linear-attention, so its checkpoints load
+as they are.
+"""
+
+from typing import Literal
+
+import mlx.core as mx
+import mlx.nn as nn
+from pydantic.dataclasses import dataclass
+
+from mlx_gateloop.configuration import raises_input_error
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.family import layers
+from mlx_gateloop.family.layers import (
+    STATE,
+    FamilyArgs,
+    ShortConvolution,
+    SwiGLU,
+    convolved,
+    gate_loop_update,
+    linear,
+    log_gate,
+)
+from mlx_gateloop.model.arguments import STRICT, Count
+from mlx_gateloop.model.layers import Cache, Mask
+from mlx_gateloop.model.lm import advance, padding_mask
+from mlx_gateloop.ops.pointwise import silu
+
+NORM_EPS = 1e-5  # of the outputs' norm, whatever config.json says
+
+
+@raises_input_error
+@dataclass(config=STRICT)
+class ModelArgs(FamilyArgs):
+    """The shape of a model; the defaults are those of the published 1.3B model.
+
+    Args:
+        expand_ratio: Channels of a head's keys; None: hidden_size over num_heads.
+        num_heads: Heads of the recurrence; None: hidden_size over expand_ratio.
+        use_lower_bound: The gates have lower bounds, which are learned.
+
+    Example:
+        >>> ModelArgs(hidden_size=64, expand_ratio=16).heads
+        4
+    """
+
+    model_type: Literal["hgrn2"] = "hgrn2"
+    expand_ratio: Count | None = 128
+    num_heads: Count | None = None
+    use_lower_bound: bool = True
+
+    def __post_init__(self) -> None:
+        if self.expand_ratio is None and self.num_heads is None:
+            raise InputError("expand_ratio: expected a number, or num_heads, got null")
+        if self.hidden_size % self.heads or self.hidden_size % (self.expand_ratio or 1):
+            expected = f"a divisor of hidden_size {self.hidden_size}"
+            name = "expand_ratio" if self.expand_ratio else "num_heads"
+            raise InputError(f"{name}: expected {expected}, got {getattr(self, name)}")
+
+    @property
+    def heads(self) -> int:
+        if self.expand_ratio is None:
+            return self.num_heads or 1
+        return max(self.hidden_size // self.expand_ratio, 1)
+
+
+class HGRN2Attention(nn.Module):
+    """Time mixing."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.args = args
+        size = args.hidden_size
+        self.q_proj, self.f_proj, self.i_proj = (linear(size, size) for _ in range(3))
+        if args.use_short_conv:
+            self.q_conv1d = ShortConvolution(size, args.conv_size)
+            self.f_conv1d = ShortConvolution(size, args.conv_size)
+            self.i_conv1d = ShortConvolution(size, args.conv_size)
+        self.g_norm = nn.RMSNorm(size, NORM_EPS)
+        self.o_proj = linear(size, size)
+
+    def __call__(
+        self,
+        x: mx.array,
+        mask: Mask = None,
+        cache: Cache = None,
+        lower_bound: mx.array | None = None,
+    ) -> mx.array:
+        """Compute the addition to the residual stream.
+
+        Args:
+            x: Normed input `[batch, length, hidden]`.
+            mask: `[batch, length]` bool, False for padding; None means no padding.
+            cache: From `Model.make_cache`, an entry of it; None starts from zero.
+            lower_bound: Least a, `[hidden]`; None is 0.
+        """
+        q, f, v = self.q_proj(x), self.f_proj(x), self.i_proj(x)
+        if self.args.use_short_conv:
+            convolutions = [self.q_conv1d, self.f_conv1d, self.i_conv1d]
+            q, f, v = convolved(convolutions, [q, f, v], mask, cache)
+        log_a, k = log_gate(f, lower_bound)
+        heads = (self.args.heads, -1)
+        q, k, v, log_a = (
+            mx.unflatten(t, -1, heads) for t in (silu(q), k.astype(v.dtype), v, log_a)
+        )
+        state = None if cache is None else cache[STATE]
+        y, state = gate_loop_update(q * q.shape[-1] ** -0.5, k, v, log_a, state, mask)
+        if cache is not None:
+            cache[STATE] = state
+        return self.o_proj(self.g_norm(y.flatten(-2)))
+
+
+class Block(nn.Module):
+    """x + attn(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.attn_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
+        self.attn = HGRN2Attention(args)
+        self.mlp_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
+        self.mlp = SwiGLU(args)
+
+    def __call__(
+        self, x: mx.array, mask: Mask, cache: Cache, lower_bound: mx.array | None
+    ) -> mx.array:
+        x = x + self.attn(self.attn_norm(x), mask, cache, lower_bound)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class HGRN2Model(nn.Module):
+    """The embedding, the blocks and the final norm."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.embeddings = nn.Embedding(args.vocab_size, args.hidden_size)
+        if args.use_lower_bound:
+            self.lower_bounds = mx.zeros((args.num_hidden_layers, args.hidden_size))
+        self.layers = [Block(args) for _ in range(args.num_hidden_layers)]
+        self.norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
+
+    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
+        x = self.embeddings(tokens)
+        mask = None if cache is None else padding_mask(cache[0], tokens.shape[1])
+        none = [None] * len(self.layers)
+        bounds = layers.lower_bounds(self.lower_bounds) if "lower_bounds" in self else none
+        for layer, layer_cache, bound in zip(self.layers, cache or none, bounds, strict=True):
+            x = layer(x, mask, layer_cache, bound)
+        if cache is not None and mask is not None:
+            advance(cache, tokens.shape[1])
+        y: mx.array = self.norm(x)
+        return y
+
+
+class Model(nn.Module):
+    """A language model of HGRN2.
+
+    Example:
+        >>> args = ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=1, expand_ratio=4)
+        >>> model = Model(args)
+        >>> model(mx.array([[1, 2, 3]]), model.make_cache()).shape
+        (1, 3, 9)
+    """
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.args, self.model_type = args, args.model_type
+        self.model = HGRN2Model(args)
+        if not args.tie_word_embeddings:
+            self.lm_head = linear(args.hidden_size, args.vocab_size)
+
+    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
+        """Compute the logits `[batch, length, vocab_size]` of the next tokens."""
+        tied = self.args.tie_word_embeddings
+        head = self.model.embeddings.as_linear if tied else self.lm_head
+        return head(self.model(tokens, cache))
+
+    @property
+    def layers(self) -> list[Block]:
+        return self.model.layers
+
+    def make_cache(self) -> list[Cache]:
+        return layers.make_cache(self.args)
+
+    def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+        return layers.sanitize(weights, self.args)

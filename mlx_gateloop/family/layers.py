@@ -1,0 +1,192 @@
+"""Parts that the models of flash-linear-attention share; parameters have its names and shapes."""
+
+from dataclasses import fields
+from functools import reduce
+from itertools import accumulate
+from typing import Any, Literal, TypeVar
+
+import mlx.core as mx
+import mlx.nn as nn
+from pydantic.dataclasses import dataclass
+
+from mlx_gateloop.configuration import raises_input_error
+from mlx_gateloop.model.arguments import STRICT, Count
+from mlx_gateloop.model.gates import projection
+from mlx_gateloop.model.layers import Cache, Mask
+from mlx_gateloop.ops import Transition, gate_loop
+from mlx_gateloop.ops.pointwise import sigmoid, silu
+
+Args = TypeVar("Args", bound="FamilyArgs")
+STATE, INPUTS = 0, 1  # entries of a layer's cache: the recurrence's state, a convolution's inputs
+
+
+@raises_input_error
+@dataclass(config=STRICT)
+class FamilyArgs:
+    """The keys of config.json that all models have. A value without a choice is the only one.
+
+    Args:
+        model_type: As in config.json.
+        vocab_size: Number of tokens.
+        hidden_size: Width of the model.
+        num_hidden_layers: Blocks.
+        hidden_ratio: Makes the inner width of SwiGLU if there is no intermediate_size.
+        intermediate_size: Inner width of SwiGLU.
+        hidden_act: The activation in SwiGLU and of the output gate.
+        use_short_conv: A short convolution follows the projections.
+        conv_size: Its length.
+        norm_eps: Epsilon of the norms.
+        tie_word_embeddings: The head is the embedding.
+        attn: Attention layers among the recurrent ones.
+        attnres_block_size: Attention over the outputs of earlier layers.
+
+    Raises:
+        InputError: A value that cannot be used.
+    """
+
+    model_type: str
+    vocab_size: Count = 32000
+    hidden_size: Count = 2048
+    num_hidden_layers: Count = 24
+    hidden_ratio: Count | None = 4
+    intermediate_size: Count | None = None
+    hidden_act: Literal["swish", "silu"] = "swish"
+    use_short_conv: bool = False
+    conv_size: Count = 4
+    norm_eps: float = 1e-6
+    tie_word_embeddings: bool = False
+    attn: None = None
+    attnres_block_size: None = None
+
+    @property
+    def inner_size(self) -> int:
+        """Inner width of SwiGLU."""
+        if self.intermediate_size is not None:
+            return self.intermediate_size
+        width = self.hidden_size * (self.hidden_ratio or 4) * 2 // 3
+        return -(-width // 256) * 256
+
+    @classmethod
+    def from_dict(cls: type[Args], config: dict[str, Any]) -> Args:
+        """Read the arguments from a config.json, whose other keys change no output."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in config.items() if key in known})
+
+
+def linear(inputs: int, outputs: int, bias: bool = False) -> nn.Linear:
+    """Make a Linear with normal weights of variance 1 / inputs."""
+    return projection(nn.Linear, inputs, outputs, bias)
+
+
+class SwiGLU(nn.Module):
+    """The feed-forward network: down(silu(gate(x)) up(x))."""
+
+    def __init__(self, args: FamilyArgs) -> None:
+        super().__init__()
+        width, inner = args.hidden_size, args.inner_size
+        self.gate_proj, self.up_proj = linear(width, inner), linear(width, inner)
+        self.down_proj = linear(inner, width)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class GatedRMSNorm(nn.RMSNorm):
+    """RMS norm of the last axis, times silu(gate) if there is a gate."""
+
+    def __call__(self, x: mx.array, gate: mx.array | None = None) -> mx.array:
+        y: mx.array = super().__call__(x)
+        return y if gate is None else y * silu(gate)
+
+
+class ShortConvolution(nn.Module):
+    """A causal convolution over few tokens, one filter a channel; the weight is PyTorch's."""
+
+    def __init__(self, channels: int, size: int) -> None:
+        super().__init__()
+        self.weight = mx.random.uniform(-(size**-0.5), size**-0.5, (channels, 1, size))
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Map `[batch, size - 1 + length, channels]` to `[batch, length, channels]`."""
+        size = self.weight.shape[-1]
+        length = x.shape[1] - size + 1
+        taps = (x[:, i : i + length] * self.weight[:, 0, i] for i in range(size))
+        return reduce(mx.add, taps)
+
+
+def convolved(
+    layers: list[ShortConvolution], inputs: list[mx.array], mask: Mask, cache: Cache
+) -> list[mx.array]:
+    """Apply a convolution to each input `[batch, length, channels]`; padding counts as zero."""
+    x = mx.concatenate(inputs, -1)
+    if mask is not None:
+        x = mx.where(mask[..., None], x, 0)
+    batch, length, width = x.shape
+    before = layers[0].weight.shape[-1] - 1
+    past = None if cache is None else cache[INPUTS]
+    x = mx.concatenate([mx.zeros((batch, before, width), x.dtype) if past is None else past, x], 1)
+    if cache is not None:
+        if cache.lengths is None:
+            cache[INPUTS] = mx.contiguous(x[:, length:])
+        else:  # the rest is padding
+            last = mx.clip(cache.lengths, 0, length)[:, None] + mx.arange(before)
+            cache[INPUTS] = mx.take_along_axis(x, last[..., None], 1)
+    *ends, _ = accumulate(part.shape[-1] for part in inputs)
+    return [layer(part) for layer, part in zip(layers, mx.split(x, ends, -1), strict=True)]
+
+
+def log_gate(f: mx.array, lower_bound: mx.array | None) -> tuple[mx.array, mx.array]:
+    """Compute log a and 1 - a of a = bound + (1 - bound) sigmoid(f), in float32.
+
+    Without a bound it is 0.
+    """
+    f = f.astype(mx.float32)
+    log_a, rest = nn.log_sigmoid(f), sigmoid(-f)  # 1 - a without cancellation
+    if lower_bound is None:
+        return log_a, rest
+    log_a = mx.logaddexp(mx.log(lower_bound), mx.log1p(-lower_bound) + log_a)
+    return log_a, (1 - lower_bound) * rest
+
+
+def lower_bounds(weight: mx.array) -> list[mx.array | None]:
+    """Compute the lower bound of each layer's gates: cumulative, and none in the first."""
+    shares = mx.softmax(weight.astype(mx.float32), 0)
+    return [None, *(mx.cumsum(shares, 0) - shares[0])[1:]]
+
+
+def gate_loop_update(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    log_a: mx.array,
+    state: mx.array | None,
+    mask: Mask = None,
+) -> tuple[mx.array, mx.array]:
+    """Compute h_n = a_n h_{n-1} + k_n^T v_n and y_n = q_n h_n; return y and the last state.
+
+    `gl.watch` observes calls of this name.
+    """
+    return gate_loop(q, k, v, Transition.polar(log_a), state, mask=mask)
+
+
+def make_cache(args: FamilyArgs) -> list[Cache]:
+    """Make one mlx-lm cache per layer: a float32 state, and the inputs of a convolution."""
+    from mlx_lm.models.cache import ArraysCache
+
+    return [ArraysCache(size=1 + args.use_short_conv) for _ in range(args.num_hidden_layers)]
+
+
+def sanitize(weights: dict[str, mx.array], args: FamilyArgs) -> dict[str, mx.array]:
+    """Give the weights of any version of flash-linear-attention the newest names.
+
+    Old versions keep gate_proj and up_proj in one; the gated norm has two names.
+    """
+    result = {}
+    for name, weight in weights.items():
+        name = name.replace("g_norm_swish_gate", "g_norm")
+        if name.endswith("mlp.gate_proj.weight") and len(weight) == 2 * args.inner_size:
+            result[name], weight = mx.split(weight, 2)
+            name = name.replace("gate_proj", "up_proj")
+        if not (args.tie_word_embeddings and name == "lm_head.weight"):
+            result[name] = weight
+    return result

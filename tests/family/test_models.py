@@ -1,0 +1,187 @@
+"""The models against logits of flash-linear-attention's own kernels, and against float64."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from helpers.family import CONFIGS, LENGTHS, family_model, golden, random_tokens
+from mlx.utils import tree_flatten
+from mlx_gateloop.convert.sources.fla_reference import FlaReference
+
+from mlx_gateloop.errors import InputError
+
+names = pytest.mark.parametrize("name", CONFIGS)
+cuts = pytest.mark.parametrize("cuts", [[32], [1, 2, 3, 40], list(range(1, 61))])
+
+
+def close(got, want, tolerance=1e-5):
+    """Differences are small beside the largest value."""
+    assert np.abs(np.array(got) - want).max() <= tolerance * np.abs(want).max()
+
+
+def double(model):
+    """The model's weights by their names, float64."""
+    weights = dict(tree_flatten(model.parameters()))
+    return lambda name: np.array(weights[name]).astype(np.float64)
+
+
+@names
+@pytest.mark.parametrize("length", LENGTHS)
+def test_logits_are_those_of_flash_linear_attention(name, length):
+    model, tokens = family_model(name), random_tokens(length)
+    close(model(mx.array(tokens)), golden(name)[length])
+    close(FlaReference(model.args, double(model)).logits(tokens), golden(name)[length])
+
+
+@names
+@cuts
+def test_a_text_in_chunks_is_the_whole_text(name, cuts):
+    model = family_model(name)
+    cache = model.make_cache()
+    parts = mx.split(mx.array(random_tokens(61)), cuts, axis=1)
+    logits = mx.concatenate([model(part, cache) for part in parts], axis=1)
+    close(logits, golden(name)[61])
+
+
+@names
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("chunk", [4, 61])
+def test_padding_and_batching_change_no_logits(name, left, chunk):
+    model, cache = family_model(name), family_model(name).make_cache()
+    texts = [random_tokens(n)[0] for n in (61, 9, 1)]
+    padding = [61 - len(text) for text in texts]
+    sides = [(n, 0) if left else (0, n) for n in padding]
+    batch = mx.array(np.stack([np.pad(*pair) for pair in zip(texts, sides, strict=True)]))
+    for entry in cache:
+        if left:
+            entry.left_padding = mx.array(padding)
+        else:
+            entry.prepare(lengths=[len(text) for text in texts])
+    logits = [model(batch[:, n : n + chunk], cache) for n in range(0, 61, chunk)]
+    logits = mx.concatenate(logits, axis=1)
+    for entry in cache:
+        entry.finalize()
+    following = model(mx.array([[7], [8], [9]]), cache)
+    for row, (text, n) in enumerate(zip(texts, padding, strict=True)):
+        alone = logits[row, n:] if left else logits[row, : len(text)]
+        close(alone, golden(name)[len(text)][0])
+        whole = model(mx.array([[*text.tolist(), 7 + row]]))
+        close(following[row, 0], np.array(whole[0, -1]))
+
+
+@names
+def test_gradients_are_those_of_the_equations_in_float64(name):
+    torch = pytest.importorskip("torch", reason="its autograd makes the gradients to compare with")
+    # with less, the norm of an output near zero is steep, and torch's float32 is off by 1e-3 too
+    model, tokens = family_model(name, norm_eps=1.0), random_tokens(23, batch=2)
+    weight = np.random.RandomState(0).standard_normal((2, 23, model.args.vocab_size))
+
+    def loss(parameters):
+        model.update(parameters)
+        return (model(mx.array(tokens)) * mx.array(weight)).sum()
+
+    gradients = dict(tree_flatten(mx.grad(loss)(model.parameters())))
+    double_of = double(model)
+    leaves = {key: torch.tensor(double_of(key), requires_grad=True) for key in gradients}
+    logits = FlaReference(model.args, leaves.__getitem__, torch).logits(torch.from_numpy(tokens))
+    (logits * torch.from_numpy(weight)).sum().backward()
+    for key, leaf in leaves.items():
+        close(gradients[key], leaf.grad.numpy())
+
+
+@pytest.mark.parametrize("name", ["gla", "hgrn"])
+def test_old_checkpoints_load_with_their_names(name):
+    model = family_model(name)
+    old = {}
+    for key, weight in tree_flatten(model.parameters()):
+        old[key.replace("g_norm", "g_norm_swish_gate")] = weight
+    for layer in range(2):
+        path = f"model.layers.{layer}.mlp"
+        gate, up = (old.pop(f"{path}.{side}_proj.weight") for side in ("gate", "up"))
+        old[f"{path}.gate_proj.weight"] = mx.concatenate([gate, up])
+    again = family_model(name, num_hidden_layers=2)
+    again.load_weights(list(again.sanitize(old).items()))
+    close(again(mx.array(random_tokens(9))), golden(name)[9])
+
+
+@names
+def test_the_cache_has_a_constant_size(name):
+    model = family_model(name)
+    cache = model.make_cache()
+    model(mx.array(random_tokens(3)), cache)
+    sizes = [entry.nbytes for entry in cache]
+    model(mx.array(random_tokens(61)), cache)
+    assert [entry.nbytes for entry in cache] == sizes
+    assert cache[0][0].dtype == mx.float32
+
+
+def test_a_first_layer_of_few_tokens_with_a_short_convolution_keeps_zeros():
+    model = family_model("gla_grouped")
+    cache = model.make_cache()
+    model(mx.array(random_tokens(1)), cache)
+    assert cache[0][1].shape[1] == 3
+    assert not cache[0][1][:, :2].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gla", {"attn": {"layers": [1]}}, "config: attn must be None, got {'layers': [1]}"),
+        ("gla", {"hidden_act": "powlu"}, "config: hidden_act must be 'swish' or 'silu'"),
+        ("gla", {"num_heads": 3}, "expand_k: expected a multiple of num_heads 3 over hidden_size"),
+        ("gla", {"num_kv_heads": 4}, "num_kv_heads: expected a divisor of num_heads 2, got 4"),
+        ("gla", {"hidden_size": "wide"}, "config: hidden_size must be a valid integer"),
+        ("gla", {"feature_map": "relu"}, "config: feature_map must be None, got 'relu'"),
+        ("hgrn2", {"expand_ratio": 5}, "expand_ratio: expected a divisor of hidden_size 32, got 5"),
+        ("hgrn2", {"expand_ratio": None}, "expand_ratio: expected a number, or num_heads"),
+        ("hgrn", {"expand_ratio": 2}, "expand_ratio: expected 1 with lower bounds, got 2"),
+        ("hgrn", {"attnres_block_size": 4}, "attnres_block_size must be None, got 4"),
+    ],
+)
+def test_what_the_models_lack_is_named(name, options, message):
+    with pytest.raises(InputError) as caught:
+        family_model(name, **options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_heads_may_be_given_instead_of_their_size():
+    model = family_model("hgrn2", expand_ratio=None, num_heads=4)
+    close(model(mx.array(random_tokens(9))), golden("hgrn2")[9])
+
+
+@names
+def test_the_models_train(name):
+    from mlx.nn import value_and_grad
+    from mlx.optimizers import Adam
+
+    from mlx_gateloop.ops.pointwise import cross_entropy
+
+    model, tokens = family_model(name), mx.array(random_tokens(20, batch=2))
+    optimizer = Adam(3e-3)
+
+    def loss(model):
+        return cross_entropy(model(tokens[:, :-1]), tokens[:, 1:]).mean()
+
+    step = value_and_grad(model, loss)
+    losses = []
+    for _ in range(20):
+        value, gradients = step(model)
+        optimizer.update(model, gradients)
+        losses.append(value.item())
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("gla", (1, 1, 2, 8, 16)),
+        ("gla_grouped", (1, 1, 4, 4, 8)),
+        ("hgrn2_conv", (1, 1, 2, 16, 16)),
+        ("hgrn", (1, 1, 32)),
+    ],
+)
+def test_the_state_is_real(name, shape):
+    model = family_model(name)
+    cache = model.make_cache()
+    model(mx.array(random_tokens(3)), cache)
+    assert [entry[0].shape for entry in cache] == [shape] * 2

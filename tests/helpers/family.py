@@ -1,0 +1,78 @@
+"""Models of flash-linear-attention with random weights, which a name and a shape determine."""
+
+import json
+import zlib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+GOLDEN = Path(__file__).parent.parent / "family" / "golden"
+COMMON = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 40, "intermediate_size": 48}
+CONV = {"use_short_conv": True, "conv_size": 4}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "gla": {"model_type": "gla", "num_heads": 2},
+    "gla_grouped": {"model_type": "gla", "num_heads": 4, "num_kv_heads": 2} | CONV,
+    "gla_clamped": {
+        "model_type": "gla", "num_heads": 2, "clamp_min": -0.05, "use_output_gate": False,
+        "tie_word_embeddings": True, "expand_k": 1.0,
+    },
+    "hgrn2": {"model_type": "hgrn2", "expand_ratio": 8},
+    "hgrn2_conv": {
+        "model_type": "hgrn2", "expand_ratio": 16, "use_lower_bound": False,
+    } | CONV,
+    "hgrn": {"model_type": "hgrn"},
+    "hgrn_conv": {"model_type": "hgrn"} | CONV,
+}  # fmt: skip
+CONFIGS = {name: COMMON | config for name, config in CONFIGS.items()}
+LENGTHS = (1, 9, 61)  # of the golden files; the interpreter of fla's kernels takes at most 64
+
+
+def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A weight in float32; norms are about one, matrices double an input's variance."""
+    values = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
+    if name.endswith("norm.weight"):
+        values = 1 + 0.3 * values
+    elif len(shape) > 1 and "lower_bounds" not in name:
+        values *= 1.5 * shape[-1] ** -0.5
+    return values.astype(np.float32)
+
+
+def random_tokens(length: int, batch: int = 1, seed: int = 0) -> np.ndarray:
+    random = np.random.RandomState(100 * length + seed)
+    return random.randint(0, COMMON["vocab_size"], (batch, length))
+
+
+def golden(name: str) -> dict[int, np.ndarray]:
+    """Logits `[1, length, vocabulary]` that flash-linear-attention computed, by length."""
+    with np.load(GOLDEN / f"{name}.npz") as file:
+        return {length: file[str(length)] for length in LENGTHS}
+
+
+def family_model(name: str, **options: Any) -> Any:
+    """Our model of a configuration."""
+    config = CONFIGS[name] | options
+    module = import_module(f"mlx_gateloop.family.{config['model_type']}")
+    model = module.Model(module.ModelArgs.from_dict(config))
+    model.load_weights(list(model.sanitize(family_weights(model)).items()))
+    return model.eval()
+
+
+def family_weights(model: Any) -> dict[str, mx.array]:
+    from mlx.utils import tree_flatten
+
+    return {
+        name: mx.array(random_weight(name, array.shape))
+        for name, array in tree_flatten(model.parameters())
+    }
+
+
+def write_checkpoint(path: Path, name: str, dtype: mx.Dtype = mx.float32, **options: Any) -> Path:
+    """A directory as transformers writes it, but for the tokenizer."""
+    path.mkdir(exist_ok=True)
+    weights = {k: w.astype(dtype) for k, w in family_weights(family_model(name, **options)).items()}
+    mx.save_safetensors(str(path / "model.safetensors"), weights, {"format": "pt"})
+    (path / "config.json").write_text(json.dumps(CONFIGS[name] | options))
+    return path
