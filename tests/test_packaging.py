@@ -78,6 +78,11 @@ def test_a_module_that_is_missing_later_names_its_extra(monkeypatch, capsys):
         main(["doctor"])
 
 
+def test_a_source_tree_that_is_not_installed_says_so():
+    for module in ("app", "convert"):
+        assert "pip install -e ." in (extras.advice(f"mlx_gateloop.{module}") or "")
+
+
 def test_a_wheel_made_without_a_compiler_holds_all_and_works_alone(tmp_path):
     command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps"]
     nowhere = {"CC": str(tmp_path / "cc"), "CXX": str(tmp_path / "cxx")}

@@ -57,6 +57,8 @@ def test_a_dry_run_says_all_and_writes_nothing(tmp_path, source, out, capsys):
         assert words in said
     assert contents(tmp_path) == before
     assert not (tmp_path / "a").exists()
+    flags = [*BYTES, "-q", "--q-group-size", "128", "--dry-run"]
+    assert "nothing can be quantized" in refused(capsys, source, out, *flags)
 
 
 class Hub:

@@ -41,6 +41,11 @@ def test_the_structure_of_every_character():
     assert "".join(c for c, inside in zip(FILE, along("comment"), strict=True) if inside) == "# (é"
 
 
+def test_a_file_that_is_not_python_is_refused():
+    with pytest.raises(SyntaxError):
+        structure("x = (\n")
+
+
 def test_a_correlation_is_pearsons_and_zero_where_nothing_changes():
     chance = np.random.default_rng(0)
     values, features = chance.normal(size=(2, 3, 50, 4)), chance.normal(size=(5, 50))

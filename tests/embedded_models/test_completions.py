@@ -1,5 +1,7 @@
 """The scores of models that write code."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from helpers.embedded import MODELS, load_embedded
@@ -70,14 +72,15 @@ def test_both_writers_have_the_temperature(drawn, monkeypatch):
     assert [(s.temperature, s.top_p, s.seed) for s in given] == [(0.5, 1.0, 0), (0.5, 1.0, 1)]
 
     tokenizer = TokenizerWrapper(byte_tokenizer())
-    a, b = encode(["a", "b"], tokenizer).tolist()[::2]
+    a, end, b, _ = encode(["a", "b"], tokenizer).tolist()
 
-    class Ngram:
-        def probabilities(self, context):
-            return np.array([0.75 * (t == a) + 0.25 * (t == b) for t in range(300)])
+    def written(chances):
+        likely = np.array([chances.get(token, 0) for token in range(300)])
+        ngram, speed = SimpleNamespace(probabilities=lambda _: likely), Speed()
+        return "".join(completions.ngram_writer(ngram, tokenizer)("", 0, speed)), speed.tokens
 
-    speed = Speed()
-    text = "".join(completions.ngram_writer(Ngram(), tokenizer)("", 0, speed))
+    assert written({end: 1}) == ("", 0)  # ended, not cut off
+    text, _ = written({a: 0.75, b: 0.25})
     assert len(text) == completions.LIMIT
     share = 0.75**2 / (0.75**2 + 0.25**2)  # at temperature 1/2 chances are squared
     assert abs(text.count("a") / completions.LIMIT - share) < 0.05

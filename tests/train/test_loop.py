@@ -266,8 +266,9 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(straight, run, out, c
 
 
 @pytest.mark.parametrize("where", ["mlx.core.save_safetensors", "pathlib.Path.replace"])
-def test_full_disk_at_the_start_leaves_nothing(tmp_path, fails, monkeypatch, where):
+def test_full_disk_at_the_start_leaves_nothing(tmp_path, out, fails, monkeypatch, where):
     def full_disk(*args, **kwargs):
+        assert (out / ".starting").exists(), "by which a killed run may start again"
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(where, full_disk)

@@ -67,8 +67,9 @@ def test_a_head_of_another_size_than_the_tokenizer_is_refused(tmp_path, text_fil
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
 def test_a_task_is_scored_where_it_asks(batch_size):
     inputs = np.array([[0, 1, 2], [2, 2, 1], [1, 0, 0]], np.int32)
-    model = nn.Embedding(3, 3)  # logits that depend on the last token alone
-    table = np.array(model.weight, np.float64)
+    embedding = nn.Embedding(3, 3)  # logits that depend on the last token alone
+    model = nn.Sequential(embedding, nn.Dropout(0.5))
+    table = np.array(embedding.weight, np.float64)
     log_probability = table - np.log(np.exp(table).sum(-1, keepdims=True))
     best = table.argmax(1)
     wrong = (best + 1) % 3
@@ -76,6 +77,7 @@ def test_a_task_is_scored_where_it_asks(batch_size):
     targets[0, 0] = targets[2, 1] = UNASKED
     asked = targets != UNASKED
     score = evaluate_task(model, Samples(inputs, targets, targets), batch_size)
+    assert model.training, "the mode is put back"
     np.testing.assert_array_equal(score.right, asked & (inputs != 1))
     assert score.accuracy == 4 / 7
     nats = -log_probability[inputs[asked], targets[asked]].mean()
