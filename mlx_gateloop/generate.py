@@ -97,6 +97,7 @@ def stream(
     max_tokens: int = 256,
     stop: Sequence[str] = (),
     speed: Speed | None = None,
+    draft: nn.Module | None = None,
 ) -> Iterator[str]:
     """Yield the pieces of a continuation as they come.
 
@@ -108,6 +109,7 @@ def stream(
         max_tokens: Tokens at most, 1 to `MOST_TOKENS`.
         stop: Strings that end the text and are not part of it; see `until`.
         speed: Filled in with counts and rates.
+        draft: A smaller model of the same tokenizer that proposes tokens, see `check_draft`.
 
     Raises:
         InputError: A prompt or a limit that cannot be used.
@@ -126,6 +128,7 @@ def stream(
         max_tokens=max_tokens,
         sampler=draw,
         logits_processors=processors,
+        draft_model=draft,
     )
 
     def pieces() -> Iterator[str]:
@@ -140,6 +143,22 @@ def stream(
         yield text.end()
 
     return until(pieces(), stop)
+
+
+def check_draft(model: nn.Module, tokenizer: Any, draft: nn.Module, its_tokenizer: Any) -> None:
+    """Reject a draft with other tokens, and models whose caches cannot go back.
+
+    Raises:
+        InputError: The draft cannot be used with the model.
+    """
+    from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
+
+    if tokenizer.get_vocab() != its_tokenizer.get_vocab():
+        raise InputError("--draft-model: has other tokens than --model; give one of its tokenizer")
+    for flag, one in (("--model", model), ("--draft-model", draft)):
+        if not can_trim_prompt_cache(make_prompt_cache(one)):
+            kind = getattr(one, "model_type", type(one).__name__)
+            raise InputError(f"{flag}: a state of {kind} cannot go back; leave --draft-model out")
 
 
 def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:

@@ -1,18 +1,30 @@
 from itertools import chain, repeat, zip_longest
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from helpers.models import save_tiny_model, tiny_model
 from helpers.tokenizers import KINDS, begin_with
 from hypothesis import given
 from hypothesis import strategies as st
+from mlx.utils import tree_map
 from mlx_lm import stream_generate
+from mlx_lm.generate import speculative_generate_step
+from scipy.special import chdtri
 
 import mlx_gateloop as gl
 from mlx_gateloop import generate
 from mlx_gateloop.data import encode
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.generate import Sampling, Speed, prompt_ids, stream, until
+from mlx_gateloop.generate import (
+    Sampling,
+    Speed,
+    check_draft,
+    prompt_ids,
+    sampler,
+    stream,
+    until,
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +48,48 @@ def test_greedy_text_is_the_likeliest_next_token_each_time(model_and_tokenizer):
             tokens.pop()
             break
     assert text(model_and_tokenizer) == tokenizer.decode(tokens[3:])
+
+
+@pytest.mark.parametrize("share", [1.0, 0.7, 0.0])
+def test_a_draft_changes_no_greedy_text(model_and_tokenizer, share):
+    """Drafts that are right always, often and by chance, at several places of the prompt."""
+    model, tokenizer = model_and_tokenizer
+    draft = tiny_model(seed=8, vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32)
+    mixed = tree_map(
+        lambda w, v: share * w + (1 - share) * v, model.parameters(), draft.parameters()
+    )
+    draft.update(mixed)
+    check_draft(model, tokenizer, draft, tokenizer)
+    for prompt in ("abc", "a" * 40, "x y"):
+        assert text(model_and_tokenizer, prompt, draft=draft) == text(model_and_tokenizer, prompt)
+
+
+def test_a_draft_changes_no_probability():
+    """The third token's frequencies in 800 draws against its exact distribution, by chi-square."""
+    model, draft = tiny_model(seed=1), tiny_model(seed=2)
+    prompt, size = [3, 1, 4], 17
+    pairs = [[*prompt, a, b] for a in range(size) for b in range(size)]
+    chances = mx.softmax(model(mx.array(pairs)), axis=-1)  # [pairs, tokens, vocabulary]
+    first, second = mx.array([p[3] for p in pairs]), mx.array([p[4] for p in pairs])
+    rows = mx.arange(len(pairs))
+    expected = (chances[rows, 2, first] * chances[rows, 3, second]) @ chances[:, 4]
+    draw, _ = sampler(Sampling(temperature=1.0, seed=5))
+    counts, draws = np.zeros(size), 800
+    for _ in range(draws):
+        steps = speculative_generate_step(
+            mx.array(prompt), model, draft, num_draft_tokens=3, max_tokens=3, sampler=draw
+        )
+        counts[[token for token, *_ in steps][2]] += 1
+    expected = draws * np.array(expected, np.float64)
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    assert statistic < chdtri(size - 1, 1e-3)
+
+
+def test_a_draft_of_other_tokens_is_refused(model_and_tokenizer, tmp_path):
+    model, tokenizer = model_and_tokenizer
+    other, others = gl.load("demo")
+    with pytest.raises(InputError, match="--draft-model: has other tokens than --model"):
+        check_draft(model, tokenizer, other, others)
 
 
 def test_a_seed_makes_the_same_text(model_and_tokenizer):

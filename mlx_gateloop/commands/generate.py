@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_generation(command)
+    command.add_argument(
+        "--draft-model",
+        metavar="MODEL",
+        help="a smaller model of the same tokenizer that proposes tokens; the text stays the same",
+    )
     command.set_defaults(run=_generate)
 
 
@@ -46,9 +51,15 @@ def add_generation(command: argparse.ArgumentParser) -> None:
 
 def _generate(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
+    from mlx_gateloop.generate import check_draft
 
     check_texts(arguments)
-    print_generated(arguments, *load(arguments.model))
+    model, tokenizer = load(arguments.model)
+    draft = None
+    if arguments.draft_model is not None:
+        draft, its_tokenizer = load(arguments.draft_model)
+        check_draft(model, tokenizer, draft, its_tokenizer)
+    print_generated(arguments, model, tokenizer, draft)
 
 
 def check_texts(arguments: argparse.Namespace) -> None:
@@ -74,7 +85,9 @@ def _sampling(arguments: argparse.Namespace) -> "Sampling":
     )
 
 
-def print_generated(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> None:
+def print_generated(
+    arguments: argparse.Namespace, model: Any, tokenizer: Any, draft: Any = None
+) -> None:
     """Print a continuation as it comes, and its speed."""
     from mlx_gateloop.generate import Speed, stream
 
@@ -96,6 +109,7 @@ def print_generated(arguments: argparse.Namespace, model: Any, tokenizer: Any) -
         max_tokens=arguments.max_tokens,
         stop=arguments.stop,
         speed=speed,
+        draft=draft,
     )
     is_empty = True
     for piece in pieces:

@@ -3,6 +3,8 @@
 import argparse
 import os
 import sys
+from contextlib import suppress
+from functools import wraps
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,12 +36,14 @@ def _run(arguments: argparse.Namespace) -> None:
         from mlx_lm.quant import awq
 
         add_awq_recipe(awq)
-    before = sys.argv, utils.load_model, PromptCache.fetch_nearest_cache
+    fetch, insert = PromptCache.fetch_nearest_cache, PromptCache.insert_cache
+    before = sys.argv, utils.load_model
     sys.argv = ["mlx_lm", *words]
     utils.load_model = with_our_class(utils.load_model, utils.load_config)
-    PromptCache.fetch_nearest_cache = with_a_token_to_read(PromptCache.fetch_nearest_cache)
+    PromptCache.fetch_nearest_cache = with_a_token_to_read(fetch)
+    PromptCache.insert_cache = keeping_beginnings(insert)
     try:
-        check_draft(dict(pairwise(words)))
+        _check_draft(dict(pairwise(words)))
         cli.main()
     except ValueError as error:
         if "chat_template is not set" in str(error):
@@ -49,37 +53,62 @@ def _run(arguments: argparse.Namespace) -> None:
             raise
         raise InputError(f"mlx-lm {words[0]}: no such command; see gateloop mlx-lm") from None
     finally:
-        sys.argv, utils.load_model, PromptCache.fetch_nearest_cache = before
+        sys.argv, utils.load_model = before
+        PromptCache.fetch_nearest_cache, PromptCache.insert_cache = fetch, insert
 
 
-def check_draft(options: dict[str, str]) -> None:
-    """Reject a draft for or by a recurrent model: drafts go back, and a state cannot."""
+def _check_draft(options: dict[str, str]) -> None:
     from mlx_lm import load
-    from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
 
-    if "--draft-model" not in options:
-        return
-    for flag in {"--model", "--draft-model"} & options.keys():
-        model = load(options[flag], lazy=True)[0]
-        if not can_trim_prompt_cache(make_prompt_cache(model)):
-            reason = f"{options[flag]} has a state that cannot go back, as drafts need"
-            raise InputError(f"--draft-model: {reason}; leave the option out")
+    from mlx_gateloop.generate import check_draft
+
+    if {"--model", "--draft-model"} <= options.keys():
+        model, tokenizer = load(options["--model"], lazy=True)
+        check_draft(model, tokenizer, *load(options["--draft-model"], lazy=True))
 
 
 def with_a_token_to_read(fetch: Any) -> Any:
-    """Wrap the server's cache of prompts: a known prompt still has its last token to read.
+    """Wrap the server's search for a known prompt, for caches of recurrent states.
 
-    Otherwise nothing is left that the next token could be drawn from, and the server's thread dies.
+    A prompt that is known whole still has its last token to read: without one the next token
+    cannot be drawn, and the server's thread dies. A cache that cannot go back to a common beginning
+    is passed over for one that ends there.
     """
+    from mlx_lm.models.cache import trim_prompt_cache
+
+    from mlx_gateloop.model.cache import CannotTrim, final
+
+    def search(self: Any, model: Any, tokens: list[int]) -> tuple[Any, list[int]]:
+        try:
+            found: tuple[Any, list[int]] = fetch(self, model, tokens)
+        except CannotTrim:
+            with final():
+                found = fetch(self, model, tokens)
+        return found
 
     def fetch_nearest_cache(self: Any, model: Any, tokens: list[int]) -> tuple[Any, list[int]]:
-        cache, rest = fetch(self, model, tokens)
+        cache, rest = search(self, model, tokens)
         if rest or not tokens:
             return cache, rest
-        cache, rest = fetch(self, model, tokens[:-1])
+        with suppress(CannotTrim):
+            if trim_prompt_cache(cache, 1):
+                return cache, tokens[-1:]
+        cache, rest = search(self, model, tokens[:-1])
         return cache, [*rest, tokens[-1]]
 
     return fetch_nearest_cache
+
+
+def keeping_beginnings(insert: Any) -> Any:
+    """Wrap the server's insertion: caches of beginnings stay, as a state cannot go back to them."""
+    from mlx_gateloop.model.cache import final
+
+    @wraps(insert)
+    def insert_cache(self: Any, *arguments: Any, **options: Any) -> None:
+        with final():
+            insert(self, *arguments, **options)
+
+    return insert_cache
 
 
 def with_our_class(load_model: Any, load_config: Any) -> Any:

@@ -19,6 +19,7 @@ from mlx_gateloop.ops.relative import relative_attention
 # mlx-lm, which is untyped, makes caches, and masks other than arrays.
 Cache = Any
 Mask = Any
+OperatorInputs = tuple[mx.array, mx.array, mx.array, Transition]
 # q, k, v and a of one forward pass, and the mask of padding
 Observe = Callable[[mx.array, mx.array, mx.array, Transition, mx.array | None], None]
 ACTIVATE: dict[str, Callable[[mx.array], mx.array]] = {
@@ -76,12 +77,12 @@ class TimeMixing(Gates):
         Returns:
             `[batch, length, hidden]` in x's dtype.
         """
-        y, state = self.mix(
-            x,
-            None if cache is None else cache[0],
-            mask if isinstance(mask, mx.array) else None,
-        )
-        if cache is not None:
+        mask = mask if isinstance(mask, mx.array) else None
+        inputs = self._inputs(x)
+        y, state = self._operate(x, inputs, None if cache is None else cache[0], mask)
+        if hasattr(cache, "update"):
+            cache.update(state, *inputs[1:], mask)
+        elif cache is not None:
             cache[0] = state
         return y
 
@@ -93,8 +94,18 @@ class TimeMixing(Gates):
         reverse: bool = False,
     ) -> tuple[mx.array, mx.array]:
         """Compute the output and the state after the last token, as `gate_loop` returns it."""
+        return self._operate(x, self._inputs(x), state, mask, reverse)
+
+    def _operate(
+        self,
+        x: mx.array,
+        inputs: OperatorInputs,
+        state: mx.array | None,
+        mask: mx.array | None,
+        reverse: bool = False,
+    ) -> tuple[mx.array, mx.array]:
         args = self.args
-        q, key, v, transition = self._inputs(x)
+        q, key, v, transition = inputs
         if self.observe is not None:
             self.observe(q, key, v, transition, mask)
         reads_state = args.state_activation != "identity"
@@ -113,7 +124,7 @@ class TimeMixing(Gates):
             y = q * ACTIVATE[args.state_activation](y)
         return self._output(x, y), state
 
-    def _inputs(self, x: mx.array) -> tuple[mx.array, mx.array, mx.array, Transition]:
+    def _inputs(self, x: mx.array) -> OperatorInputs:
         if "q_proj" in self:
             q = self.q_proj(x)
         else:

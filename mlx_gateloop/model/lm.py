@@ -218,9 +218,12 @@ class Model(nn.Module):
     def make_cache(self) -> list[Cache]:
         """Make one mlx-lm cache per layer for its state: float32, of constant size.
 
-        With softmax attention it holds the keys and values of all tokens.
+        It can go back over the last tokens. With softmax attention it holds the keys and values of
+        all tokens.
         """
-        from mlx_lm.models.cache import ArraysCache, KVCache
+        from mlx_lm.models.cache import KVCache
+
+        from mlx_gateloop.model.cache import ArraysCache
 
         if self.args.mixer == "softmax":
             return [KVCache() for _ in self.layers]

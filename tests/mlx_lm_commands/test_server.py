@@ -1,13 +1,16 @@
 """Many clients at once of `gateloop mlx-lm server`; `benchmarks/serving.py` is the long form."""
 
+import mlx.core as mx
 import pytest
 from helpers.mlx_lm_server import MALFORMED, Clients, Single, serving, text_of
+from helpers.models import close
 from helpers.recurrent import save_recurrent_model
 from mlx_lm import stream_generate
 from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
 
-from mlx_gateloop.commands.mlx_lm import with_a_token_to_read
+from mlx_gateloop.commands.mlx_lm import keeping_beginnings, with_a_token_to_read
 from mlx_gateloop.io.models import load_any
+from mlx_gateloop.model.cache import MOST_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +47,31 @@ def test_the_patch_of_the_prompt_cache_is_necessary(directory):
     assert fetch(prompts, "model", [1, 2, 3])[1] == [3]
     prompts.insert_cache("model", [1], make_prompt_cache(model))
     assert fetch(prompts, "model", [1, 2])[1] == [2]
+
+
+@pytest.mark.parametrize("most_bytes", [MOST_BYTES, 0])
+def test_prompts_that_share_a_beginning_read_only_what_is_new(directory, monkeypatch, most_bytes):
+    """From the longest known beginning that a cache can go back to, or that one ends at."""
+    monkeypatch.setattr("mlx_gateloop.model.cache.MOST_BYTES", most_bytes)
+    model, _ = load_any(directory)
+    fetch = with_a_token_to_read(LRUPromptCache.fetch_nearest_cache)
+    insert = keeping_beginnings(LRUPromptCache.insert_cache)
+    prompts, known = LRUPromptCache(), list(range(40, 70))
+    for end, parts in ((6, [6]), (30, [22, *range(23, 30)])):
+        cache = make_prompt_cache(model)
+        for part in mx.split(mx.array([known[:end]]), [at for at in parts if at < end], axis=1):
+            model(part, cache)
+        insert(prompts, "model", known[:end], cache)
+    into_a_call = 12 if most_bytes else 6
+    for shared, goes_back_to in ((30, 30), (29, 29), (26, 26), (12, into_a_call), (6, 6)):
+        prompt = [*known[:shared], 90, 91]
+        cache, rest = fetch(prompts, "model", prompt)
+        assert rest == prompt[goes_back_to:]
+        logits = model(mx.array([rest]), cache)[0, -1]
+        close(logits, model(mx.array([prompt]))[0, -1])
+    cache, rest = fetch(prompts, "model", known)
+    assert rest == known[29:]
+    close(model(mx.array([rest]), cache)[0, -1], model(mx.array([known]))[0, -1])
 
 
 def assert_known_prompts_are_answered_again(server, path):

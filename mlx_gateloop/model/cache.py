@@ -1,0 +1,149 @@
+"""mlx-lm's cache of a recurrent state, which can also go back over its last tokens.
+
+A state cannot be divided by what was added to it. So the cache holds the states before the last
+calls of a model, and of a call with several tokens what the operator read.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+import mlx.core as mx
+from mlx_lm.models import cache
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.ops import Transition, gate_loop
+
+MOST_BYTES = 1 << 18  # held by a layer
+FEWEST = 5  # calls held, however large the state: the tokens of a draft
+
+
+class CannotTrim(InputError):
+    """A trim over more tokens than the cache holds; its state stays as it was."""
+
+
+class Inputs(NamedTuple):
+    """What the operator reads besides the query: `[B, L, ...]`, and the mask `[B, L]`."""
+
+    key: mx.array
+    value: mx.array
+    transition: Transition
+    mask: mx.array | None
+
+    @property
+    def nbytes(self) -> int:
+        parts = (self.key, self.value, self.transition.first, self.transition.second)
+        return sum(part.nbytes for part in parts if part is not None)
+
+    def first(self, tokens: int) -> "Inputs":
+        """Return those of the first tokens."""
+        a = self.transition
+        return Inputs(
+            self.key[:, :tokens],
+            self.value[:, :tokens],
+            replace(a, first=a.first[:, :tokens], second=_first(a.second, tokens)),
+            _first(self.mask, tokens),
+        )
+
+
+def _first(array: mx.array | None, tokens: int) -> mx.array | None:
+    return None if array is None else array[:, :tokens]
+
+
+class Call(NamedTuple):
+    """A call of the model, with the cache as it was before."""
+
+    tokens: int
+    state: mx.array | None
+    padding: tuple[mx.array | None, mx.array | None]
+    inputs: Inputs | None  # None: it can be undone whole only
+    nbytes: int
+
+
+class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
+    """The state of one layer after the tokens so far.
+
+    The name is that of mlx-lm's class: saved prompts name it, and mlx-lm reads them by it.
+    """
+
+    lengths: mx.array | None
+    left_padding: mx.array | None
+    can_go_back = True  # see `final`
+    _calls: deque[Call] | None = None
+    _nbytes = 0  # of the calls
+    _after: mx.array | None = None  # the state after the last call
+
+    def update(
+        self,
+        state: mx.array,
+        key: mx.array,
+        value: mx.array,
+        transition: Transition,
+        mask: mx.array | None,
+    ) -> None:
+        """Set the state after a call of the model, and hold what undoes the call."""
+        before, tokens = self.cache[0], key.shape[1]
+        if self._calls is None or before is not self._after:  # a new cache, or one that was set
+            self._calls, self._nbytes = deque(), 0
+        inputs, nbytes = None, state.nbytes
+        if tokens > 1:
+            inputs = Inputs(key, value, transition, mask)
+            if inputs.nbytes > MOST_BYTES:
+                inputs = None
+            else:
+                nbytes += inputs.nbytes
+        self._calls.append(Call(tokens, before, (self.lengths, self.left_padding), inputs, nbytes))
+        self._nbytes += nbytes
+        while self._nbytes > MOST_BYTES and len(self._calls) > FEWEST:
+            self._nbytes -= self._calls.popleft().nbytes
+        self.cache[0] = self._after = state
+
+    def is_trimmable(self) -> bool:
+        """Tell if `trim` may be tried: it raises rather than leave a wrong state."""
+        return self.can_go_back
+
+    def trim(self, n: int) -> int:
+        """Go back over the last n tokens, as if they had not been read.
+
+        Raises:
+            CannotTrim: More tokens than the cache can undo; it stays as it is.
+        """
+        if n <= 0:
+            return 0
+        calls = deque(self._calls or ()) if self[0] is self._after else deque()
+        kept = -n  # tokens of the last call that was popped
+        while kept < 0 and calls:
+            call = calls.pop()
+            kept += call.tokens
+        if kept < 0 or (kept > 0 and call.inputs is None):
+            raise CannotTrim(f"trim: cannot go back over {n} tokens; read the prompt again")
+        state, padding = call.state, call.padding
+        if kept > 0 and call.inputs is not None:
+            inputs = call.inputs.first(kept)
+            key, value, transition, mask = inputs
+            _, state = gate_loop(key, key, value, transition, state, mask=mask)
+            calls.append(call._replace(tokens=kept, inputs=inputs))
+            lengths, left_padding = (
+                None if p is None else mx.maximum(p - kept, 0) for p in padding
+            )
+            padding = lengths, left_padding
+        self.lengths, self.left_padding = padding
+        self._calls, self._nbytes = calls, sum(call.nbytes for call in calls)
+        self[0] = self._after = state
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        return int(super().nbytes) + self._nbytes
+
+
+@contextmanager
+def final() -> Iterator[None]:
+    """Let no cache go back meanwhile."""
+    ArraysCache.can_go_back = False
+    try:
+        yield
+    finally:
+        ArraysCache.can_go_back = True

@@ -1,0 +1,116 @@
+"""A cache that went back is one that has not read the last tokens."""
+
+import copy
+from itertools import accumulate
+
+import mlx.core as mx
+import pytest
+from helpers.models import VARIANTS, close, tiny_model, tokens
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_lm.models.cache import load_prompt_cache, save_prompt_cache, trim_prompt_cache
+
+from mlx_gateloop.model.cache import FEWEST, MOST_BYTES, CannotTrim
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    variant=st.sampled_from(list(VARIANTS.values())),
+    calls=st.lists(st.integers(1, 7), min_size=1, max_size=6),
+    back=st.lists(st.integers(0, 9), min_size=1, max_size=3),
+    padding=st.sampled_from([None, "left", "right"]),
+)
+def test_tokens_after_a_trim_have_the_logits_of_a_cache_without_the_others(
+    variant, calls, back, padding
+):
+    model, text = tiny_model(**variant), tokens(80, batch=2)
+    cache, other = model.make_cache(), model.make_cache()
+    for layer in (*cache, *other):
+        if padding == "left":
+            layer.left_padding = mx.array([0, 4])
+        elif padding == "right":
+            layer.prepare(lengths=[9, 4])
+    read = 0
+    for tokens_back in back:
+        for end in accumulate(calls, initial=read):
+            if end > read:
+                model(text[:, read:end], cache)
+            read = end
+        n = min(tokens_back, read)
+        assert trim_prompt_cache(cache, n) == n
+        read -= n
+    if read:
+        model(text[:, :read], other)
+    close(model(text[:, read : read + 3], cache), model(text[:, read : read + 3], other))
+
+
+def read_one_by_one(model, cache, count):
+    for token in mx.split(tokens(count), count, axis=1):
+        model(token, cache)
+
+
+def test_single_steps_go_back_exactly():
+    model = tiny_model()
+    cache, states = model.make_cache(), []
+    for token in mx.split(tokens(9), 9, axis=1):
+        states.append([layer[0] for layer in cache])
+        model(token, cache)
+    for expected in reversed(states):
+        trim_prompt_cache(cache, 1)
+        assert all(layer[0] is state for layer, state in zip(cache, expected, strict=True))
+
+
+def test_more_than_is_held_is_an_error_that_changes_nothing(monkeypatch):
+    monkeypatch.setattr("mlx_gateloop.model.cache.MOST_BYTES", 0)
+    model = tiny_model()
+    cache, whole = model.make_cache(), model.make_cache()
+    read_one_by_one(model, cache, 20)
+    read_one_by_one(model, whole, 20)
+    with pytest.raises(CannotTrim, match=r"cannot go back over 6 tokens; read the prompt again"):
+        trim_prompt_cache(cache, FEWEST + 1)
+    assert mx.array_equal(model(tokens(1), cache), model(tokens(1), whole))
+    trim_prompt_cache(cache, FEWEST)
+
+
+def test_the_bytes_held_are_bounded():
+    model = tiny_model(hidden_size=64, num_heads=2)  # a state of 16 kB
+    cache = model.make_cache()
+    read_one_by_one(model, cache, 64)
+    state = cache[0][0].nbytes
+    assert MOST_BYTES - state < cache[0].nbytes - state <= MOST_BYTES
+    model(tokens(4000), cache)  # too many to hold what was read
+    with pytest.raises(CannotTrim):
+        cache[0].trim(1)
+    assert cache[0].nbytes <= state + MOST_BYTES
+    assert cache[0].trim(4000) == 4000
+
+
+def test_a_state_that_someone_set_is_the_beginning():
+    model = tiny_model()
+    cache = model.make_cache()
+    model(tokens(5), cache)
+    cache[0][0] = mx.zeros_like(cache[0][0])
+    with pytest.raises(CannotTrim):
+        cache[0].trim(1)
+    cache[1].filter(mx.array([0]))
+    with pytest.raises(CannotTrim):
+        cache[1].trim(1)
+
+
+def test_a_copy_goes_back_alone():
+    model = tiny_model()
+    cache = model.make_cache()
+    model(tokens(6), cache)
+    other = copy.deepcopy(cache)
+    trim_prompt_cache(other, 2)
+    close(model(tokens(8)[:, 4:], other), model(tokens(8))[:, 4:])
+    close(model(tokens(8)[:, 6:], cache), model(tokens(8))[:, 6:])
+
+
+def test_mlx_lm_reads_a_saved_prompt(tmp_path):
+    model, file = tiny_model(), str(tmp_path / "prompt.safetensors")
+    cache = model.make_cache()
+    model(tokens(6), cache)
+    save_prompt_cache(file, cache)
+    read = load_prompt_cache(file)
+    close(model(tokens(8)[:, 6:], read), model(tokens(8))[:, 6:])
