@@ -13,7 +13,8 @@ SETTINGS = """settings (--set KEY=VALUE, or lines `KEY: VALUE` of the YAML):
 """
 EXAMPLES = """
   gateloop convert somebody/gateloop models/mine -q --q-bits 4
-  gateloop convert models/mine weights.pt --to lucidrains"""
+  gateloop convert models/mine weights.pt --to lucidrains
+  gateloop convert meshgpt.pt models/mesh-layers --layers"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,6 +38,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Convert; return 0, or 1 if the proof failed. Unless it is 0, the output is as it was."""
     from .from_source import convert
+    from .layers import convert_layers
     from .to_lucidrains import to_lucidrains
 
     if not arguments.quantize and (arguments.q_bits or arguments.q_group_size):
@@ -45,7 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError(f"--tolerance: expected a number from 0, got {arguments.tolerance}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves as little as Ctrl-C
     try:
-        if arguments.to:
+        if arguments.layers:
+            convert_layers(arguments)
+        elif arguments.to:
             to_lucidrains(arguments)
         elif not convert(arguments):
             print("error: the logits differ; nothing was written", file=sys.stderr)

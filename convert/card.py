@@ -3,14 +3,15 @@
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mlx_gateloop import __version__
-from mlx_gateloop.model.lm import ModelArgs
+from mlx_gateloop.model.arguments import LayerArgs
 
 from .plan import Plan
 
 MODEL_USE = """```sh
-gateloop generate --model . --prompt "Once upon a time"
+gateloop mlx-lm generate --model . --prompt "Once upon a time"
 ```"""
 LAYER_USE = """```python
 import json
@@ -108,13 +109,15 @@ class Card:
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        is_model = isinstance(self.plan.args, ModelArgs)
+        is_model = self.plan.vocab_size is not None
+        args: Any = self.plan.args
+        name = "GateLoop" if isinstance(args, LayerArgs) else args.model_type
         digests = self.plan.checkpoint.hashes().items()
         return CARD.format(
             metadata=("pipeline_tag: text-generation\n" if is_model else "")
             + (f"base_model: {self.origin}\n" if self.is_from_hub else ""),
             name=self.name,
-            what="A GateLoop language model" if is_model else "A GateLoop layer",
+            what=f"A {name} {'language model' if is_model else 'layer'}",
             origin=self.origin,
             kind=self.plan.source.kind,
             version=__version__,

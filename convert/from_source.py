@@ -9,7 +9,7 @@ import mlx.nn as nn
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import staged
 from mlx_gateloop.io.models import HUB_ID
-from mlx_gateloop.model.lm import ModelArgs
+from mlx_gateloop.model.arguments import LayerArgs
 
 from .card import Card
 from .hub import check_login, push
@@ -54,7 +54,8 @@ def convert(options: Namespace) -> bool:
     if options.quantize:
         _quantize(model, bits, group_size, card)
         card.stored = f"{bits} bits in groups of {group_size}"
-    card.stored += ", state transitions float32"
+    if isinstance(plan.args, LayerArgs):
+        card.stored += ", state transitions float32"
     if reference and (options.dtype or options.quantize):  # shown, and no reason to fail
         card.prove(compare_at(64, "as written, length 64", model, plan.args, reference))
     with staged(options.out) as directory:
@@ -81,8 +82,8 @@ def prepare(options: Namespace) -> tuple[Plan, Any, Card]:
     plan = make_plan(checkpoint, options.kind, settings)
     name = options.tokenizer or named
     tokenizer, origin = None, "none, this is a layer"
-    if isinstance(plan.args, ModelArgs):
-        size = plan.args.vocab_size
+    size = plan.vocab_size
+    if size is not None:
         tokenizer, origin = load_tokenizer(name, checkpoint.directory, size)
     elif name or options.quantize:
         flag = "--tokenizer" if name else "-q"
@@ -91,7 +92,7 @@ def prepare(options: Namespace) -> tuple[Plan, Any, Card]:
     notes = checkpoint.notes + ([f"settings from {file.name}"] if file else [])
     card = Card(options.out.name, options.source, plan, origin, stored, notes)
     print(card.summary())
-    if tokenizer is not None and len(tokenizer) < size:
+    if tokenizer is not None and size is not None and len(tokenizer) < size:
         card.warn(f"the tokenizer has {len(tokenizer)} entries, the model {size}: is it the one?")
     return plan, tokenizer, card
 

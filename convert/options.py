@@ -18,6 +18,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("source", metavar="SOURCE", help="a file of weights, a directory, or a hub id")
     add("out", metavar="OUT", type=Path, help="the model directory to write (--to: a file)")
+    text = "write the GateLoop layers inside a checkpoint of any model, for gl.load_layers"
+    add("--layers", action="store_true", help=text)
     add("--force", action="store_true", help="replace a model at OUT")
     add("--dry-run", action="store_true", help="say what would be done; write and push nothing")
     _add_source(parser.add_argument_group("the source"))

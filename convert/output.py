@@ -11,11 +11,13 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.io.layers import LAYERS_TYPE
 from mlx_gateloop.io.models import save
 from mlx_gateloop.model.arguments import LayerArgs
-from mlx_gateloop.model.lm import Model
+from mlx_gateloop.model.registered import MODELS
 
 LAYER_TYPE = "gateloop_layer"
+OWN_TYPES = (*MODELS, LAYER_TYPE, LAYERS_TYPE)
 # What --force may replace: the files of a model directory, with those that mlx_lm adds.
 WRITTEN = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.py", "README.md", ".gitattributes")
 
@@ -50,14 +52,14 @@ def _is_ours(target: Path, is_file: bool) -> bool:
         config = json.loads((target / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
-    if not isinstance(config, dict) or config.get("model_type") not in ("gateloop", LAYER_TYPE):
+    if not isinstance(config, dict) or config.get("model_type") not in OWN_TYPES:
         return False
     return all(any(map(path.match, WRITTEN)) for path in target.iterdir())
 
 
 def write(model: nn.Module, args: LayerArgs, tokenizer: Any, card: str, directory: Path) -> None:
     """Write a model directory, or a layer's arguments and weights, with the card."""
-    if isinstance(model, Model):
+    if tokenizer is not None:
         save(model, tokenizer, directory)
     else:
         directory.mkdir()

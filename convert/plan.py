@@ -2,22 +2,21 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_flatten
 from tqdm import tqdm
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import LayerArgs
-from mlx_gateloop.model.layer import GateLoop
-from mlx_gateloop.model.lm import Model, ModelArgs, is_state_transition
+from mlx_gateloop.model.lm import is_state_transition
 
 from .options import FLOATS
 from .reading.find import Checkpoint
-from .sources import Inference, Reference, Rule, Source, detect
+from .sources import Fla, Inference, Reference, Rule, Source, detect
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,14 @@ class Plan:
 
     @property
     def args(self) -> LayerArgs:
-        """ModelArgs of a language model, LayerArgs of a single layer."""
+        """The model's own, ModelArgs for ours; LayerArgs of a single layer."""
         args: LayerArgs = self.inference.args
         return args
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Tokens of a language model; None for a single layer."""
+        return getattr(self.args, "vocab_size", None)
 
     @property
     def parameters(self) -> int:
@@ -43,12 +47,7 @@ class Plan:
 
     def build(self) -> nn.Module:
         """Build our module with random weights, in evaluation mode."""
-        args = self.args
-        if isinstance(args, ModelArgs):
-            return Model(args).eval()
-        options = asdict(args)
-        dim, heads, _ = (options.pop(name) for name in ("hidden_size", "num_heads", "mixer"))
-        return GateLoop(dim, heads=heads, **options).eval()
+        return self.source.build(self.args)
 
     def reference(self) -> Reference:
         """Build the source's own model with the checkpoint's weights."""
@@ -77,13 +76,20 @@ class Plan:
                     for key, a in zip(rule.ours, rule.forward(arrays), strict=True)
                 ]
                 mx.eval([array for _, array in weights])
-                model.update(tree_unflatten(weights))
+                model.load_weights(weights, strict=False)
         return model, not_finite
 
 
 def make_plan(checkpoint: Checkpoint, kind: str | None, settings: dict[str, object]) -> Plan:
-    """Detect the source of a checkpoint and check its names, dtypes and shapes."""
+    """Detect the source of a checkpoint and check it."""
     source = detect(checkpoint.shapes, kind)
+    if isinstance(source, Fla):
+        source = Fla(checkpoint.config, checkpoint.shapes)
+    return plan_of(source, checkpoint, settings)
+
+
+def plan_of(source: Source[Any], checkpoint: Checkpoint, settings: dict[str, object]) -> Plan:
+    """Check the names, dtypes and shapes of a checkpoint of a known source."""
     inference = source.infer(checkpoint.shapes, settings)
     plan = Plan(checkpoint, source, settings, inference, source.table(inference.args))
     _check_names(plan)

@@ -14,6 +14,7 @@ import_module("mlx_gateloop.model.registered")  # mlx-lm finds the model type fr
 
 if TYPE_CHECKING:
     from mlx_gateloop import watch
+    from mlx_gateloop.io.layers import load_layers
     from mlx_gateloop.io.models import load, save
     from mlx_gateloop.model.layer import GateLoop
     from mlx_gateloop.model.lm import Model, ModelArgs
@@ -28,12 +29,13 @@ __all__ = [
     "gate_loop",
     "linear_scan",
     "load",
+    "load_layers",
     "save",
     "watch",
 ]
 
 _FROM = {"GateLoop": "model.layer", "Model": "model.lm", "ModelArgs": "model.lm"}
-_FROM |= {"load": "io.models", "save": "io.models"}
+_FROM |= {"load": "io.models", "load_layers": "io.layers", "save": "io.models"}
 _MODULES = ("ops", "watch")
 
 

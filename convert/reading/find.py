@@ -8,11 +8,14 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 
+from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line, shortened, shown
 from mlx_gateloop.io.models import HUB_ID
 
@@ -26,6 +29,8 @@ FLAX_WRAPPERS = ["params"]
 AVERAGED = re.compile("(^|_)ema(_|$)")  # in the key or the prefix of an averaged copy
 # Parts of names, from torch.compile, DeepSpeed, FSDP and activation checkpoints.
 ADDED = ("_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+# Names in models of ours and of flash-linear-attention; a shard may hold any of them.
+OWN = re.compile(r"model\.(embed_tokens|embeddings|layers\.\d+\.(attn|mlp)(_norm)?)\..+")
 SHARD = re.compile(r"-\d+-of-\d+$")
 # In a directory, the first of these that exists.
 STANDARD_FILES = (
@@ -45,6 +50,7 @@ class Checkpoint:
     directory: Path  # where the files are
     files: list[Path]  # weights
     ema: bool = False  # take the averaged copy of the weights
+    prefix: str = field(init=False, default="")  # of all names in the files
     shapes: dict[str, tuple[int, ...]] = field(init=False, default_factory=dict)
     dtypes: dict[str, str] = field(init=False, default_factory=dict)
     notes: list[str] = field(init=False, default_factory=list)
@@ -66,12 +72,29 @@ class Checkpoint:
         """Read a tensor in the dtype it is stored in."""
         file = self._file_of[name]
         try:
-            array = self._tensors(file)[name].load()
+            array = self._tensors(file)[self.prefix + name].load()
             mx.eval(array)
         except (OSError, RuntimeError, ValueError) as error:
             what = f"{file}: {shortened(name)}"
             raise InputError(f"{what} cannot be read: {one_line(error)}") from None
         return array
+
+    def part(self, prefix: str) -> "Checkpoint":
+        """The tensors whose names begin with a prefix, without it."""
+        part, start = copy(self), len(prefix)
+        names = [name for name in self.shapes if name.startswith(prefix)]
+        part.prefix = self.prefix + prefix
+        part.origin = f"{self.origin}: {prefix}" if prefix else self.origin
+        part.shapes = {name[start:]: self.shapes[name] for name in names}
+        part.dtypes = {name[start:]: self.dtypes[name] for name in names}
+        part._file_of = {name[start:]: self._file_of[name] for name in names}
+        return part
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The config.json beside the weights, empty without one."""
+        path = self.directory / "config.json"
+        return read_json(path) if path.exists() else {}
 
     @property
     def size(self) -> int:
@@ -185,7 +208,7 @@ def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[s
     if holders and not tensors:
         names = ", ".join(map(shown, holders[:10]))
         raise InputError(f"{file}: holds several sets of weights ({names}); save one alone")
-    while len(taken) < 10 and "model.embed_tokens.weight" not in tensors:  # ours keep theirs
+    while len(taken) < 10 and not any(map(OWN.fullmatch, tensors)):
         heads = dict.fromkeys(name.partition(".")[0] for name in tensors if "." in name)
         key = _choose(heads, ema, notes)
         # the name of a list of modules (`layers.0`) and of a layer (`norm.weight`) is no prefix

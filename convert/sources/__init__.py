@@ -6,18 +6,29 @@ from typing import Any
 from mlx_gateloop.errors import InputError
 
 from .base import Inference, Reference, Shapes, Source, Tensor
+from .fla import Fla
 from .flax import Flax
 from .lucidrains import Lucidrains
 from .lucidrains_simple import LucidrainsSimple
 from .paper import Paper
 from .rules import Rule
 
-__all__ = ["LUCIDRAINS", "SOURCES", "Inference", "Reference", "Rule", "Source", "Tensor", "detect"]
+__all__ = [
+    "LUCIDRAINS",
+    "SOURCES",
+    "Fla",
+    "Inference",
+    "Reference",
+    "Rule",
+    "Source",
+    "Tensor",
+    "detect",
+]
 
 LUCIDRAINS = Lucidrains()
 # Any: each source has arguments of its own type, ModelArgs or LayerArgs
 SOURCES: dict[str, Source[Any]] = {
-    source.kind: source for source in (LUCIDRAINS, LucidrainsSimple(), Paper(), Flax())
+    source.kind: source for source in (LUCIDRAINS, LucidrainsSimple(), Paper(), Flax(), Fla({}, {}))
 }
 # A layer of a known source within a larger model.
 PART = re.compile(

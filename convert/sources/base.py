@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.io.layers import make_layer
 from mlx_gateloop.model.arguments import LayerArgs
+from mlx_gateloop.model.lm import Model, ModelArgs
 
 from .rules import Rule
 
@@ -63,6 +66,12 @@ class Source(ABC, Generic[Args]):
     @abstractmethod
     def table(self, args: Args) -> list[Rule]:
         """List every tensor of the source and every parameter of ours, each once."""
+
+    def build(self, args: Args) -> nn.Module:
+        """Build our module with random weights, in evaluation mode."""
+        if isinstance(args, ModelArgs):
+            return Model(args).eval()
+        return make_layer(args)
 
     @abstractmethod
     def reference(self, args: Args, settings: Settings, tensor: Tensor) -> Reference:

@@ -3,11 +3,12 @@
 Its full-attention variant is refused: it caches the key and value of every token.
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import mlx.core as mx
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.lm import ModelArgs
 
 from .base import Inference, Reference, Settings, Shapes, Source, Tensor, depth, missing_package
@@ -55,17 +56,11 @@ class Lucidrains(Source[ModelArgs]):
             hidden_size=self.matrix(shapes, EMBEDDING)[1],
             num_hidden_layers=depth(shapes, QKV),
             intermediate_size=self.matrix(shapes, f"{FEED_FORWARD.format(0)}.fn.0.weight")[0],
-            num_heads=self.matrix(shapes, f"{mixing}.to_a.0.weight")[0] // 2,
-            mixing_size=self.matrix(shapes, f"{mixing}.to_qkv.weight")[0] // 3,
-            transition_per="head",
-            gate="polar_abs",
             ablation=ablations[-1] if ablations else "none",
-            sub_norm=f"{mixing}.maybe_sub_ln.weight" in shapes,
-            output_gate=f"{mixing}.to_gates.0.weight" in shapes,
+            **_mixing_args(self, shapes, f"{mixing}."),
             norm="layer" if is_post else "rms",
             norm_position="post" if is_post else "pre",
             final_norm=not is_post,
-            projection_bias=False,
             head_bias=False,
         )
         inferred = [
@@ -166,28 +161,70 @@ class Lucidrains(Source[ModelArgs]):
         return None
 
 
+class LucidrainsFull(Source[LayerArgs]):
+    """Single `GateLoopedAttention` layers, for `--layers`."""
+
+    kind = "lucidrains-full"
+    settings: ClassVar = {}
+
+    def recognises(self, shapes: Shapes) -> bool:
+        """Look for the transition's projection."""
+        return "to_a.0.weight" in shapes
+
+    def infer(self, shapes: Shapes, settings: Settings) -> Inference[LayerArgs]:
+        """Infer the arguments from the shapes."""
+        size = self.matrix(shapes, "to_qkv.weight")[1]
+        args = LayerArgs(hidden_size=size, norm="none", **_mixing_args(self, shapes))
+        return Inference(args, [], [])
+
+    def table(self, args: LayerArgs) -> list[Rule]:
+        """Pair the names."""
+        return _mixing_rules("", "time_mixing", args)
+
+    def reference(self, args: LayerArgs, settings: Settings, tensor: Tensor) -> Reference:
+        """Not needed: tests compare the layers with the package's."""
+        raise NotImplementedError
+
+
+def _mixing_args(source: Source[Any], shapes: Shapes, path: str = "") -> dict[str, Any]:
+    """Infer the arguments of time mixing, whose names begin with a path."""
+    return {
+        "num_heads": source.matrix(shapes, f"{path}to_a.0.weight")[0] // 2,
+        "mixing_size": source.matrix(shapes, f"{path}to_qkv.weight")[0] // 3,
+        "transition_per": "head",
+        "gate": "polar_abs",
+        "sub_norm": f"{path}maybe_sub_ln.weight" in shapes,
+        "output_gate": f"{path}to_gates.0.weight" in shapes,
+        "projection_bias": False,
+    }
+
+
+def _mixing_rules(path: str, time: str, args: LayerArgs) -> list[Rule]:
+    qkv = tuple(f"{time}.{name}_proj.weight" for name in "qkv")
+    rules = [Rule((f"{path}to_qkv.weight",), qkv, split(3))]
+    for kind in ("weight", "bias"):
+        transition = tuple(f"{time}.{name}_proj.{kind}" for name in ("gamma", "theta"))
+        rules.append(Rule((f"{path}to_a.0.{kind}",), transition, INTERLEAVE))
+    if args.sub_norm:
+        rules += linear(f"{path}maybe_sub_ln", f"{time}.sub_norm", bias=True)
+    if args.output_gate:
+        rules.append(same(f"{path}to_gates.0.weight", f"{time}.gate_proj.weight"))
+    if args.projects_output:
+        rules.append(same(f"{path}to_out.weight", f"{time}.out_proj.weight"))
+    return rules
+
+
 def _layer(layer: int, args: ModelArgs) -> list[Rule]:
     ours, mixing = f"model.layers.{layer}", f"{MIXING.format(layer)}.fn"
     time, channel = f"{ours}.time_mixing", f"{ours}.channel_mixing"
     forward = f"{FEED_FORWARD.format(layer)}.fn"
-    qkv = tuple(f"{time}.{name}_proj.weight" for name in "qkv")
-    rules = [
+    return [
         *_norm(MIXING.format(layer), f"{ours}.time_norm", args),
         *_norm(FEED_FORWARD.format(layer), f"{ours}.channel_norm", args),
-        Rule((f"{mixing}.to_qkv.weight",), qkv, split(3)),
+        *_mixing_rules(f"{mixing}.", time, args),
         *linear(f"{forward}.0", f"{channel}.up_proj", bias=True),
         *linear(f"{forward}.2", f"{channel}.down_proj", bias=True),
     ]
-    for kind in ("weight", "bias"):
-        transition = tuple(f"{time}.{name}_proj.{kind}" for name in ("gamma", "theta"))
-        rules.append(Rule((f"{mixing}.to_a.0.{kind}",), transition, INTERLEAVE))
-    if args.sub_norm:
-        rules += linear(f"{mixing}.maybe_sub_ln", f"{time}.sub_norm", bias=True)
-    if args.output_gate:
-        rules.append(same(f"{mixing}.to_gates.0.weight", f"{time}.gate_proj.weight"))
-    if args.projects_output:
-        rules.append(same(f"{mixing}.to_out.weight", f"{time}.out_proj.weight"))
-    return rules
 
 
 def _norm(source: str, ours: str, args: ModelArgs) -> list[Rule]:

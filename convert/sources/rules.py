@@ -1,4 +1,4 @@
-"""Reversible maps from a source's tensors to ours; no bit is lost either way."""
+"""Reversible maps from a source's tensors to ours; only `dropped` loses anything."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -68,6 +68,11 @@ def split(parts: int) -> Transform:
         lambda arrays: list(mx.split(arrays[0], parts)),
         lambda arrays: [mx.concatenate(list(arrays))],
     )
+
+
+def dropped(shape: tuple[int, ...]) -> Transform:
+    """Leave an array of this shape out."""
+    return Transform(lambda _: [], lambda _: [mx.zeros(shape)])
 
 
 def negate(which: int) -> Transform:

@@ -1,0 +1,156 @@
+"""GLA, HGRN2, HGRN and the transformer of flash-linear-attention, of any version.
+
+The shapes do not tell them apart: their config.json does. The transformer becomes mlx-lm's llama.
+"""
+
+from importlib import import_module
+from typing import Any, ClassVar, Literal
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_flatten
+from pydantic.dataclasses import dataclass
+
+from mlx_gateloop.configuration import raises_input_error
+from mlx_gateloop.errors import InputError, shown
+from mlx_gateloop.family.layers import FamilyArgs
+from mlx_gateloop.model.arguments import STRICT, Count
+
+from .base import Inference, Reference, Settings, Shapes, Source, Tensor
+from .fla_reference import FlaReference
+from .rules import Rule, dropped, same, split
+
+TYPES = ("gla", "hgrn2", "hgrn", "transformer")
+# Parts of names: mlx-lm's llama, and flash-linear-attention.
+RENAMED = (
+    ("model.embed_tokens", "model.embeddings"),
+    (".self_attn.", ".attn."),
+    (".input_layernorm.", ".attn_norm."),
+    (".post_attention_layernorm.", ".mlp_norm."),
+)
+
+
+@raises_input_error
+@dataclass(config=STRICT)
+class TransformerArgs(FamilyArgs):
+    """The shape of a transformer, as config.json has it."""
+
+    model_type: Literal["transformer"] = "transformer"
+    num_heads: Count = 32
+    num_kv_heads: Count | None = None
+    rope_theta: float = 10000.0
+    max_position_embeddings: Count = 2048
+    qkv_bias: Literal[False] = False
+    qk_norm: Literal[False] = False
+    window_size: None = None
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % self.num_heads or self.num_heads % self.kv_heads:
+            expected = f"a divisor of hidden_size {self.hidden_size} and a multiple of"
+            got = f"{self.num_heads} and {self.kv_heads}"
+            raise InputError(f"num_heads: expected {expected} num_kv_heads, got {got}")
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+
+class Fla(Source[Any]):
+    """Language models of flash-linear-attention.
+
+    Args:
+        config: The config.json beside the weights.
+        shapes: The checkpoint's, whose names tell the version.
+    """
+
+    kind = "fla"
+    settings: ClassVar = {}
+
+    def __init__(self, config: dict[str, Any], shapes: Shapes) -> None:
+        self.config, self.shapes = config, shapes
+
+    def recognises(self, shapes: Shapes) -> bool:
+        """Look for names that all of its models have."""
+        return {"model.embeddings.weight", "model.layers.0.attn_norm.weight"} <= shapes.keys()
+
+    def infer(self, shapes: Shapes, settings: Settings) -> Inference[Any]:
+        """Read config.json."""
+        self.check_settings(settings)
+        if not self.config:
+            raise self.error("config.json: expected beside the weights, found none")
+        kind = self.config.get("model_type")
+        if kind not in TYPES:
+            expected = ", ".join(TYPES)
+            raise self.error(f"config.json: model_type: expected {expected}, got {shown(kind)}")
+        module = None if kind == "transformer" else import_module(f"mlx_gateloop.family.{kind}")
+        try:
+            args = (module.ModelArgs if module else TransformerArgs).from_dict(self.config)
+        except InputError as error:
+            raise self.error(f"config.json: {str(error).removeprefix('config: ')}") from None
+        sizes = f"depth {args.num_hidden_layers}, dim {args.hidden_size}, {args.vocab_size} tokens"
+        return Inference(args, [f"config.json: {kind}, {sizes}, inner width {args.inner_size}"], [])
+
+    def build(self, args: Any) -> nn.Module:
+        """Build the model of `mlx_gateloop.family`, or mlx-lm's llama."""
+        if args.model_type != "transformer":
+            model: nn.Module = import_module(f"mlx_gateloop.family.{args.model_type}").Model(args)
+            return model.eval()
+        from mlx_lm.models import llama
+
+        config = llama.ModelArgs(
+            model_type="llama",
+            hidden_size=args.hidden_size,
+            num_hidden_layers=args.num_hidden_layers,
+            intermediate_size=args.inner_size,
+            num_attention_heads=args.num_heads,
+            num_key_value_heads=args.kv_heads,
+            max_position_embeddings=args.max_position_embeddings,
+            rms_norm_eps=args.norm_eps,
+            vocab_size=args.vocab_size,
+            rope_theta=args.rope_theta,
+            tie_word_embeddings=args.tie_word_embeddings,
+        )
+        model = llama.Model(config)
+        return model.eval()
+
+    def table(self, args: Any) -> list[Rule]:
+        """Pair the names.
+
+        Old versions keep gate and up in one; the gated norm has two names; a tied head and the
+        angles of rotary positions may be stored too.
+        """
+        rules = []
+        names: dict[str, mx.array] = dict(tree_flatten(self.build(args).parameters()))
+        for name in names:
+            key = _newest(name)
+            gate = key.replace("up_proj", "gate_proj")
+            fused = (2 * args.inner_size, args.hidden_size)
+            if ".mlp." in key and self.shapes.get(gate) == fused and "down_proj" not in key:
+                if key == gate:
+                    both = (name, name.replace("gate_proj", "up_proj"))
+                    rules.append(Rule((key,), both, split(2)))
+                continue
+            old = key.replace("g_norm", "g_norm_swish_gate")
+            rules.append(same(old if old in self.shapes else key, name))
+        for key, shape in self.shapes.items():
+            tied = key == "lm_head.weight" and args.tie_word_embeddings
+            if tied or key.endswith(".rotary.inv_freq"):
+                rules.append(Rule((key,), (), dropped(shape)))
+        return rules
+
+    def reference(self, args: Any, settings: Settings, tensor: Tensor) -> Reference:
+        """Compute the model in float64."""
+        weights: dict[str, np.ndarray] = {}
+        for rule in self.table(args):
+            arrays = rule.forward([tensor(key) for key in rule.source])
+            for name, array in zip(rule.ours, arrays, strict=True):
+                weights[_newest(name)] = np.array(array.astype(mx.float32)).astype(np.float64)
+        return FlaReference(args, weights.__getitem__)
+
+
+def _newest(name: str) -> str:
+    """Return the name in the newest flash-linear-attention of a parameter of ours or of llama."""
+    for ours, theirs in RENAMED:
+        name = name.replace(ours, theirs)
+    return name

@@ -1,0 +1,221 @@
+"""Checkpoints of flash-linear-attention to model directories."""
+
+import json
+
+import mlx.core as mx
+import mlx_lm
+import numpy as np
+import pytest
+from helpers.checkpoints import problem, refused, run, torch
+from helpers.family import (
+    COMMON,
+    CONFIGS,
+    family_model,
+    golden,
+    random_tokens,
+    random_weight,
+    write_checkpoint,
+)
+from mlx_gateloop.convert.plan import make_plan
+from mlx_gateloop.convert.reading.find import find
+
+import mlx_gateloop as gl
+from mlx_gateloop.io.models import OUR_CODE
+
+VOCABULARY = 262  # as many tokens as `bytes` has
+TRANSFORMER = COMMON | {"model_type": "transformer", "num_heads": 4, "num_kv_heads": 2}
+
+
+def convert(source, out, *words):
+    return run(source, out, "--tokenizer", "bytes", *words)
+
+
+def shape_of(name, config):
+    size, inner = config["hidden_size"], config["intermediate_size"]
+    kv_size = size // config["num_heads"] * config["num_kv_heads"]
+    rows = {"gate_proj": inner, "up_proj": inner, "k_proj": kv_size, "v_proj": kv_size}
+    part = name.split(".")[-2]
+    if "norm" in part:
+        return (size,)
+    if part in ("embeddings", "lm_head"):
+        return (config["vocab_size"], size)
+    return (rows.get(part, size), inner if part == "down_proj" else size)
+
+
+def write_transformer(path, **options):
+    config = TRANSFORMER | {"vocab_size": VOCABULARY} | options
+    names = ["model.embeddings", "model.norm", "lm_head"]
+    parts = ["attn_norm", "mlp_norm", *(f"attn.{part}_proj" for part in "qkvo")]
+    parts += [f"mlp.{part}_proj" for part in ("gate", "up", "down")]
+    names += [f"model.layers.{i}.{part}" for i in range(2) for part in parts]
+    weights = {
+        f"{name}.weight": mx.array(random_weight(f"{name}.weight", shape_of(f"{name}.w", config)))
+        for name in names
+    }
+    path.mkdir()
+    mx.save_safetensors(str(path / "model.safetensors"), weights, {"format": "pt"})
+    (path / "config.json").write_text(json.dumps(config))
+    return weights
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_converted_model_is_the_source(name, tmp_path, capsys):
+    # with less, the norm of an output near zero is steep, and float32 differs by more
+    sizes = {"vocab_size": VOCABULARY, "norm_eps": 1.0}
+    source = write_checkpoint(tmp_path / "source", name, **sizes)
+    assert convert(source, tmp_path / "out", "--verify") == 0
+    assert "within the tolerance" in capsys.readouterr().out
+    expected = family_model(name, **sizes)
+    tokens = mx.array(random_tokens(20))
+    model, tokenizer = gl.load(tmp_path / "out")
+    assert mx.array_equal(model(tokens), expected(tokens))
+    assert tokenizer.decode(tokenizer.encode("a")) == "a"
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"A {CONFIGS[name]['model_type']} language model" in card
+
+
+@pytest.mark.parametrize("name", ["gla", "gla_grouped", "hgrn2", "hgrn"])
+def test_the_reference_reads_what_flash_linear_attention_wrote(name, tmp_path):
+    plan = make_plan(find(str(write_checkpoint(tmp_path / "s", name))), None, {})
+    want = golden(name)[9]
+    assert np.abs(plan.reference().logits(random_tokens(9)) - want).max() < 1e-5 * want.max()
+
+
+def old_names(weights):
+    """As versions before February 2025 had them."""
+    old = {name.replace("g_norm", "g_norm_swish_gate"): w for name, w in weights.items()}
+    for layer in range(2):
+        path = f"model.layers.{layer}.mlp"
+        gate, up = (old.pop(f"{path}.{side}_proj.weight") for side in ("gate", "up"))
+        old[f"{path}.gate_proj.weight"] = np.concatenate([gate, up])
+    return old
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+def test_old_checkpoints_in_shards_of_bfloat16(tmp_path, suffix):
+    source = write_checkpoint(tmp_path / "source", "gla", vocab_size=VOCABULARY)
+    stored = mx.load(str(source / "model.safetensors"))
+    weights = old_names({name: np.array(array) for name, array in stored.items()})
+    (source / "model.safetensors").unlink()
+    index = {}
+    for shard in range(3):
+        name = f"model-{shard + 1:05}-of-00003{suffix}"
+        part = {k: weights[k] for k in sorted(weights)[shard::3]}
+        index |= dict.fromkeys(part, name)
+        if suffix == ".bin":
+            torch.save({k: torch.tensor(w).bfloat16() for k, w in part.items()}, source / name)
+        else:
+            arrays = {k: mx.array(w).astype(mx.bfloat16) for k, w in part.items()}
+            mx.save_safetensors(str(source / name), arrays, {"format": "pt"})
+    stem = "model" if suffix == ".safetensors" else "pytorch_model"
+    (source / f"{stem}{suffix}.index.json").write_text(json.dumps({"weight_map": index}))
+    assert convert(source, tmp_path / "out") == 0
+    written = mx.load(str(tmp_path / "out" / "model.safetensors"))
+    expected = family_model("gla", vocab_size=VOCABULARY)
+    for name, array in written.items():
+        assert array.dtype == mx.bfloat16
+        ours = mx.array(random_weight(name, array.shape)).astype(mx.bfloat16)
+        assert mx.array_equal(array, ours), name
+    assert gl.load(tmp_path / "out")[0].args == expected.args
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_transformer_becomes_mlx_lms_llama(tied, tmp_path, capsys):
+    weights = write_transformer(tmp_path / "source", tie_word_embeddings=tied)
+    if tied:
+        assert "lm_head.weight" in weights  # stored although it is not used
+    assert convert(tmp_path / "source", tmp_path / "out", "--verify") == 0
+    assert "within the tolerance" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "llama"
+
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    other = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-6,
+            tie_word_embeddings=tied,
+        )
+    ).eval()  # fmt: skip
+    renamed = {}
+    for name, weight in weights.items():
+        name = name.replace("embeddings", "embed_tokens").replace(".attn.", ".self_attn.")
+        name = name.replace("attn_norm", "input_layernorm")
+        renamed[name.replace("mlp_norm", "post_attention_layernorm")] = torch.tensor(
+            np.array(weight)
+        )
+    if tied:
+        renamed["lm_head.weight"] = renamed["model.embed_tokens.weight"]
+    other.load_state_dict(renamed)
+    tokens = random_tokens(20, batch=2)
+    with torch.no_grad():
+        want = other(torch.from_numpy(tokens)).logits.numpy()
+    model, _ = mlx_lm.load(str(tmp_path / "out"), model_config=OUR_CODE)
+    assert np.abs(np.array(model(mx.array(tokens))) - want).max() < 1e-5 * np.abs(want).max()
+
+
+def test_a_failed_proof_names_the_first_layer_that_differs(tmp_path, capsys, monkeypatch):
+    from mlx_gateloop.family import hgrn2
+
+    source = write_checkpoint(tmp_path / "source", "hgrn2", vocab_size=VOCABULARY)
+    monkeypatch.setattr(hgrn2, "NORM_EPS", 1e-2)
+    assert convert(source, tmp_path / "out", "--verify") == 1
+    out = capsys.readouterr().out
+    assert "layer 0, length 1" in out
+    assert "layer 1, length 1" in out
+    assert not (tmp_path / "out").exists()
+
+
+def change(source, **options):
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attn": {"layers": [1]}}, "fla: config.json: attn must be None, got {'layers': [1]}"),
+        ({"model_type": "gsa"}, "model_type: expected gla, hgrn2, hgrn, transformer, got 'gsa'"),
+        ({"model_type": "hgrn"}, "not the keys of fla: "),
+        ({"num_hidden_layers": 3}, "14 missing: model.layers.2."),
+        ({"use_short_conv": True}, "6 missing: model.layers."),
+        ({"hidden_size": 64}, ": expected the shape ("),
+        ({"intermediate_size": 64}, "proj.weight: expected the shape (64, 32), got (48, 32)"),
+        ({"expand_k": 1.0}, "expected the shape (32, "),
+    ],
+)
+def test_bad_input_is_one_line(options, message, tmp_path, capsys):
+    source = write_checkpoint(tmp_path / "source", "gla", vocab_size=VOCABULARY)
+    change(source, **options)
+    said = refused(capsys, source, tmp_path / "out", "--tokenizer", "bytes")
+    assert message in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_the_transformer_has_and_llama_lacks(tmp_path):
+    write_transformer(tmp_path / "source")
+    for options in ({"qkv_bias": True}, {"qk_norm": True}, {"window_size": 8}):
+        change(tmp_path / "source", **{"qkv_bias": False, "qk_norm": False, **options})
+        (key,) = options
+        said = problem(lambda: make_plan(find(str(tmp_path / "source")), None, {}))
+        assert f"config.json: {key} must be" in said
+
+
+def test_weights_without_their_config(tmp_path, capsys):
+    source = write_checkpoint(tmp_path / "source", "gla", vocab_size=VOCABULARY)
+    (source / "config.json").unlink()
+    said = refused(capsys, source, tmp_path / "out", "--tokenizer", "bytes")
+    assert "fla: config.json: expected beside the weights, found none" in said
+
+
+@pytest.mark.parametrize("name", ["gla", "hgrn2"])
+def test_quantized_in_groups(name, tmp_path, capsys):
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 64, "norm_eps": 1.0}
+    source = write_checkpoint(tmp_path / "source", name, **sizes)
+    words = ["-q", "--q-bits", "8", "--q-group-size", "32", "--verify"]
+    assert convert(source, tmp_path / "out", *words) == 0
+    assert "as written, length 64" in capsys.readouterr().out
+    model, _ = mlx_lm.load(str(tmp_path / "out"), model_config=OUR_CODE)
+    tokens = mx.array(random_tokens(20))
+    want = np.array(family_model(name, **sizes)(tokens))
+    assert 0.999 < np.corrcoef(np.array(model(tokens)).ravel(), want.ravel())[0, 1] < 1

@@ -1,0 +1,169 @@
+"""GateLoop layers inside checkpoints of other models."""
+
+import json
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from helpers.checkpoints import refused, run, torch
+
+import mlx_gateloop as gl
+from mlx_gateloop.errors import InputError
+
+transformer = pytest.importorskip("gateloop_transformer", reason="the layers' own classes")
+from gateloop_transformer.gateloop_transformer import GateLoopedAttention  # noqa: E402
+
+DIM, LENGTH = 12, 40
+
+
+class Block(torch.nn.Module):
+    """Simple layers with skip connections, as in MeshGPT's decoder."""
+
+    def __init__(self, depth):
+        super().__init__()
+        layer = transformer.SimpleGateLoopLayer
+        self.gateloops = torch.nn.ModuleList([layer(DIM) for _ in range(depth)])
+
+    def forward(self, x):
+        for layer in self.gateloops:
+            x = x + layer(x)
+        return x
+
+
+class Network(torch.nn.Module):
+    """Layers of every kind between layers of other kinds."""
+
+    def __init__(self):
+        super().__init__()
+        simple = transformer.SimpleGateLoopLayer
+        self.encoder = torch.nn.Linear(DIM, DIM)
+        self.coarse_gateloop_block = Block(2)
+        self.backward_layer = simple(DIM, prenorm=False, post_ln=True, reverse=True)
+        options = {"checkpoint_gate_looped_attn": False}
+        self.full = GateLoopedAttention(DIM, heads=3, sub_ln=True, **options)
+        self.plain = GateLoopedAttention(DIM, add_swish_gating=False, **options)
+        self.attention = torch.nn.ModuleDict({"to_qkv": torch.nn.Linear(DIM, 3 * DIM)})
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    network = Network().eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return network
+
+
+NAMES = ["coarse_gateloop_block.gateloops.0", "coarse_gateloop_block.gateloops.1"]
+NAMES += ["backward_layer", "full", "plain"]
+
+
+def extract(state, tmp_path, *words):
+    torch.save(state, tmp_path / "network.pt")
+    assert run(tmp_path / "network.pt", tmp_path / "out", "--layers", *words) == 0
+    return gl.load_layers(tmp_path / "out")
+
+
+def close(got, want):
+    want = want.detach().numpy()
+    assert np.abs(np.array(got) - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def inputs():
+    return np.random.default_rng(0).standard_normal((2, LENGTH, DIM)).astype(np.float32)
+
+
+def test_each_layer_is_the_one_of_its_name(network, tmp_path, capsys):
+    layers = extract(network.state_dict(), tmp_path)
+    assert sorted(layers) == sorted(NAMES)
+    said = capsys.readouterr().out
+    assert f"{NAMES[0]}: simple, width 12, 12 heads" in said
+    assert "full: full, width 12, 3 heads" in said
+    x = inputs()
+    for name in NAMES:
+        want = network.get_submodule(name)(torch.from_numpy(x))
+        y, last = layers[name](mx.array(x), reverse=name == "backward_layer")
+        close(y, want)
+        if name != "backward_layer":
+            state, steps = None, []
+            for n in range(LENGTH):
+                step, state = layers[name](mx.array(x[:, n : n + 1]), state)
+                steps.append(step)
+            close(mx.concatenate(steps, 1), want)
+            np.testing.assert_allclose(np.array(state), np.array(last), rtol=1e-4, atol=1e-5)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert all(f"| `{name}` |" in card for name in NAMES)
+
+
+def test_a_block_of_layers_beside_layers_of_mlx(network, tmp_path):
+    layers = extract(network.state_dict(), tmp_path)
+    x = inputs()
+    y = mx.array(x) @ mx.array(network.encoder.weight.detach().numpy()).T
+    y = y + mx.array(network.encoder.bias.detach().numpy())
+    for name in NAMES[:2]:
+        y = y + layers[name](y)[0]
+    close(y, network.coarse_gateloop_block(network.encoder(torch.from_numpy(x))))
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.", "net.", "voice_restore."])
+@pytest.mark.parametrize("key", [None, "model", "state_dict", "model_state_dict"])
+def test_wrappers_and_prefixes(network, tmp_path, prefix, key):
+    state = {f"{prefix}{name}": tensor for name, tensor in network.state_dict().items()}
+    state = state if key is None else {key: state, "step": 3}
+    assert sorted(extract(state, tmp_path)) == sorted(NAMES)
+
+
+def test_averaged_weights_are_taken_when_asked_for(network, tmp_path):
+    state = network.state_dict()
+    averaged = {f"ema_model.{name}": 2 * tensor for name, tensor in state.items()}
+    online = {f"online_model.{name}": tensor for name, tensor in state.items()}
+    both = {"model": state, "ema_model": {**online, **averaged}, "step": 3}
+    plain = extract(both, tmp_path)["full"].time_mixing.v_proj.weight
+    doubled = extract(both, tmp_path, "--ema", "--force")["full"].time_mixing.v_proj.weight
+    np.testing.assert_array_equal(np.array(doubled), 2 * np.array(plain))
+
+
+def test_a_layer_alone_has_no_name(network, tmp_path):
+    assert list(extract(network.full.state_dict(), tmp_path)) == [""]
+
+
+def test_a_dry_run_lists_and_writes_nothing(network, tmp_path, capsys):
+    torch.save(network.state_dict(), tmp_path / "n.pt")
+    assert run(tmp_path / "n.pt", tmp_path / "out", "--layers", "--dry-run") == 0
+    assert "backward_layer: simple, width 12" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_input_is_one_line(network, tmp_path, capsys):
+    def said(state, *words):
+        torch.save(state, tmp_path / "n.pt")
+        message = refused(capsys, tmp_path / "n.pt", tmp_path / "out", "--layers", *words)
+        assert not (tmp_path / "out").exists()
+        return message
+
+    state = network.state_dict()
+    assert "no GateLoop layer: expected a key" in said(network.encoder.state_dict())
+    lost = {name: tensor for name, tensor in state.items() if name != "full.to_a.0.bias"}
+    assert "full.: not the keys of lucidrains-full: 1 missing: to_a.0.bias" in said(lost)
+    more = {**state, "full.extra": torch.zeros(2)}
+    assert "1 surplus: extra" in said(more)
+    wrong = {**state, "full.to_gates.0.weight": torch.zeros(5, DIM)}
+    assert "to_gates.0.weight: expected the shape (12, 12), got (5, 12)" in said(wrong)
+    assert "--layers: takes no --verify" in said(state, "--verify")
+    assert "--layers: takes no --from" in said(state, "--from", "lucidrains")
+
+
+def test_other_directories_are_no_layers(tmp_path, network):
+    extract(network.state_dict(), tmp_path)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    for changed, message in [
+        ({"model_type": "gateloop"}, "model_type: expected 'gateloop_layers', got 'gateloop'"),
+        ({"layers": {"full": {"hidden_size": "wide"}}}, "hidden_size must be a valid integer"),
+        ({"layers": {"other": config["layers"]["full"]}}, "cannot be loaded"),
+    ]:
+        (tmp_path / "out" / "config.json").write_text(json.dumps(config | changed))
+        with pytest.raises(InputError) as caught:
+            gl.load_layers(tmp_path / "out")
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
