@@ -9,10 +9,7 @@ from mlx_gateloop.watch.sharing import MAX_TOKENS, Kind
 
 from ..generation.run import MessageSpan, Run, Token
 
-KINDS: dict[str, Kind] = {
-    "system": "system",
-    "assistant": "answer",
-}  # others: prompt
+KINDS: dict[str, Kind] = {"system": "system", "assistant": "answer"}  # others: prompt
 TITLE_CHARACTERS = 80
 NAME_CHARACTERS = 48  # of a file name
 

@@ -1,58 +1,65 @@
-"""The app in environments that lack something: it starts, answers, and says what it lacks."""
+"""The app with a password where much is missing: no home, no network, no locale, few files."""
+
+import urllib.parse
 
 import pytest
-from helpers.browser import served
-from mlx_gateloop.app.conversations.folder import ConversationFolder
+from helpers.browser import request, served
 
-from mlx_gateloop.errors import InputError
-
-gradio_client = pytest.importorskip("gradio_client")
+Client = pytest.importorskip("gradio_client").Client
 PROXIES = ("http_proxy", "HTTPS_PROXY", "ALL_PROXY")
-# A user without an entry in passwd.
+# A user without an entry in passwd, and a soft limit of 256 open files.
 PRELUDE = """
-import pwd
+import pwd, resource
 def getpwuid(uid): raise KeyError(uid)
 pwd.getpwuid = getpwuid
-"""
-SOFT_LIMIT = """
-import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 """
 
 
-@pytest.mark.parametrize(
-    "home",
-    [None, "/proc/nowhere"],  # no HOME; one in which nothing can be written
+@pytest.fixture(
+    scope="module",
+    params=[None, pytest.param("/proc/nowhere", marks=pytest.mark.slow)],  # cannot be written
 )
-def test_the_app_starts_and_answers(monkeypatch, tmp_path, home):
-    for name in PROXIES:
-        monkeypatch.setenv(name, "socks5://127.0.0.1:9")  # nor is there a network
-    monkeypatch.setenv("LC_ALL", "C")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv("HF_HOME", raising=False)
-    if home is None:
-        monkeypatch.delenv("HOME")
-    else:
-        monkeypatch.setenv("HOME", home)
-    prelude = PRELUDE + SOFT_LIMIT
-    log = tmp_path / "log"
-    with served(log, "--model", "demo-fixed", prelude=prelude) as server:
-        for name in PROXIES:  # of this process
-            monkeypatch.delenv(name)
-        client = gradio_client.Client(server.url, verbose=False)
-        answer = client.predict("What does `str.split` do?", max_tokens=8, api_name="/generate")
-        assert answer
+def locked(request, tmp_path_factory):
+    log = tmp_path_factory.mktemp("locked") / "log"
+    with pytest.MonkeyPatch.context() as patch:
+        for name in PROXIES:
+            patch.setenv(name, "socks5://127.0.0.1:9")
+        patch.setenv("LC_ALL", "C")
+        for name in ("XDG_CACHE_HOME", "HF_HOME", "HOME"):
+            patch.delenv(name, raising=False)
+        if request.param:
+            patch.setenv("HOME", request.param)
+        options = ("--model", "demo-fixed", "--auth", "me:se:cret")
+        server = served(log, *options, prelude=PRELUDE)
+        running = server.__enter__()
+    yield running
+    server.__exit__(None, None, None)
     assert "Traceback" not in log.read_text()
 
 
-def test_without_a_home_a_conversation_is_refused_in_a_line(monkeypatch):
-    monkeypatch.delenv("HOME")
+def log_in(locked, password):
+    form = urllib.parse.urlencode({"username": "me", "password": password}).encode()
+    return request(locked.url + "login", data=form)
 
-    def none(uid):
-        raise KeyError(uid)
 
-    monkeypatch.setattr("pwd.getpwuid", none)
-    folder = ConversationFolder("~/.gateloop/conversations", None, None)
-    assert folder.names() == []
-    with pytest.raises(InputError, match="--conversations DIR"):
-        folder.save("x", "c", "tiny", [{"role": "user", "content": "a"}])
+def test_without_the_password_there_is_nothing_and_with_it_everything(locked):
+    front = request(locked.url).body.decode()
+    assert "auth_required" in front
+    for word in ("System prompt", "chat-view", "What does `str.split` do?", "Temperature"):
+        assert word not in front
+    call = {"data": b'{"data": ["x"], "fn_index": 0, "session_hash": "x"}'}
+    call["headers"] = {"Content-Type": "application/json"}
+    paths = {path: {} for path in ("config", "gradio_api/info", "gradio_api/queue/data?x=x")}
+    for path in ("queue/join", "call/generate", "run/generate", "component_server"):
+        paths[f"gradio_api/{path}"] = call
+    assert {request(locked.url + path, **paths[path]).status for path in paths} == {401}
+    with pytest.raises(Exception, match=r"(?i)auth|credential|login|401"):
+        Client(locked.url, verbose=False)
+    wrong = log_in(locked, "secret")
+    assert (wrong.status, wrong.headers.get("set-cookie")) == (400, None)
+    assert log_in(locked, "se:cret").headers.get("set-cookie")
+    client = Client(locked.url, auth=("me", "se:cret"), verbose=False)
+    options = {"max_tokens": 3, "chat": True, "api_name": "/generate"}
+    answer = client.predict("What does `str.split` do?", **options)
+    assert answer["tokens"] == 3

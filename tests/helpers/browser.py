@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -277,6 +279,17 @@ class Page:
         self.tab.wait_for_function(f"/done|stopped/.test({status})")
         self.settled()
         return self.view("pieces.length", name)
+
+
+def request(url: str, **options: Any) -> Any:
+    """The answer to a request, whatever its status; `body` is its content."""
+    try:
+        answer = urllib.request.urlopen(urllib.request.Request(url, **options), timeout=120)
+    except urllib.error.HTTPError as error:
+        answer = error
+    with answer:
+        answer.body = answer.read()
+        return answer
 
 
 def memory_mb(pid: int) -> float:

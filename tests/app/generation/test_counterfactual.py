@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.errors import refusal
 from helpers.recurrent import save_recurrent_model
 from mlx_gateloop.app.generation import counterfactual
 from mlx_gateloop.app.generation.counterfactual import (
@@ -17,15 +18,17 @@ from mlx_gateloop.app.generation.words import Words
 from mlx_gateloop.app.server.launch import EMBEDDED
 
 import mlx_gateloop as gl
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
 
-QUESTION = [{"role": "user", "content": "What does `str.split` do?"}]
-LONGER = [
-    {"role": "user", "content": "Hello. Hi."},
-    {"role": "assistant", "content": "Ask me.\nGo on."},
-    *QUESTION,
-]
+QUESTION = "What does `str.split` do?"
+
+
+def conversation(*texts):
+    roles = ["user", "assistant"] * len(texts)
+    return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
+
+
+LONGER = conversation("Hello. Hi.", "Ask me.\nGo on.", QUESTION)
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +41,15 @@ def engine():
 
 @pytest.fixture
 def run(engine, finished):
-    return finished(engine.submit("demo", QUESTION, Sampling(0), 12))
+    return finished(engine.submit("demo", conversation(QUESTION), Sampling(0), 12))
 
 
 def words_of(run):
     return Words().update(run)
 
 
-def ids_of(run):
-    return [*run.earlier, *(piece.id for piece in run.pieces)]
+def answer_of(run):
+    return run.pieces[run.answer_begin :]
 
 
 def test_the_same_seed_gives_the_same_answer(engine, finished):
@@ -59,16 +62,11 @@ def test_the_same_seed_gives_the_same_answer(engine, finished):
 
 def test_blanks_between_words_that_are_left_out_are_left_out(engine, finished):
     """Some blanks are tokens of their own; what a template writes between messages stays."""
-    history = [
-        {"role": "user", "content": "What is\n\n\nlen?"},
-        {"role": "assistant", "content": "A  function."},
-        {"role": "user", "content": "And\n\n\nstr?"},
-    ]
+    history = conversation("What is\n\n\nlen?", "A  function.", "And\n\n\nstr?")
     run = finished(engine.submit("demo", history, Sampling(0), 2))
-    words = [word for word in words_of(run) if word.message < 3]
-    finished(answer_without(engine, run, words))
-    tokens = set(run.counterfactuals[0].left_out)
-    assert "".join(run.pieces[token].text for token in sorted(tokens)) == "".join(
+    finished(answer_without(engine, run, [word for word in words_of(run) if word.message < 3]))
+    tokens = sorted(set(run.counterfactuals[0].left_out))
+    assert "".join(run.pieces[token].text for token in tokens) == "".join(
         message["content"] for message in history
     )
 
@@ -96,10 +94,6 @@ def test_an_answer_without_words_is_the_one_of_a_cache_without_them(engine, fini
     assert "split" not in again.text
 
 
-def answer_of(run):
-    return run.pieces[run.answer_begin :]
-
-
 def test_losses_are_those_of_brute_force(engine, finished, run):
     words = words_of(run)
     target = next(n for n, word in enumerate(words) if word.text == "split" and word.message == 1)
@@ -107,7 +101,8 @@ def test_losses_are_those_of_brute_force(engine, finished, run):
     finished(job)
     assert (name, units) == ("words", [range(n, n + 1) for n in range(target)])
     model, _ = gl.load(EMBEDDED / "demo")
-    ids, place = ids_of(run), range(words[target].first, words[target].stop)
+    ids = [*run.earlier, *(piece.id for piece in run.pieces)]
+    place = range(words[target].first, words[target].stop)
 
     def surprise(left_out):
         kept = [n for n in range(place.stop) if n not in left_out]
@@ -136,31 +131,32 @@ def test_longer_texts_are_left_out_in_larger_parts(engine, finished, monkeypatch
         assert np.isfinite(work.losses).all()
         cost = sum(words[last].stop - words[unit[0]].first for unit in units)
         monkeypatch.setattr(counterfactual, "MAX_READ", cost - 1)
-    with pytest.raises(InputError, match="words: the text before this one is too long"):
-        ask_dependence(engine, run, words, last)
+    line = refusal(ask_dependence, engine, run, words, last)
+    assert line == "words: the text before this one is too long"
 
 
-def test_a_word_that_takes_too_long_is_refused(engine, until, run, monkeypatch):
-    monkeypatch.setattr(counterfactual, "MAX_SECONDS", 0)
-    job, *_ = ask_dependence(engine, run, words_of(run), 3)
-    until(job)
-    assert job.error.startswith("words: this model needs more than 0 seconds")
-
-
-def test_an_answer_given_again_twice_is_kept_once(engine, finished, run):
+def test_an_answer_given_again_twice_is_kept_once_and_a_stopped_one_not(
+    engine, finished, until, run
+):
     first, second = words_of(run)[:2]
+    job = answer_without(engine, run, [first])
+    job.cancel()
+    until(job)
+    assert run.counterfactuals == []
     for left_out in (first, second, first):
         finished(answer_without(engine, run, [left_out]))
     assert [each.left_out[0] for each in run.counterfactuals] == [first.first, second.first]
 
 
-def test_words_that_cannot_be_left_out_are_refused(engine, run):
+def test_what_cannot_be_left_out_is_refused(engine, until, run, monkeypatch):
     words = words_of(run)
     for chosen in ([], words[-1:]):  # of the answer itself
-        with pytest.raises(InputError, match="choose words before the last answer"):
-            answer_without(engine, run, chosen)
-    with pytest.raises(InputError, match="no word before this one"):
-        ask_dependence(engine, run, words, 0)
+        assert "choose words before the last" in refusal(answer_without, engine, run, chosen)
+    assert "no word before this one" in refusal(ask_dependence, engine, run, words, 0)
+    monkeypatch.setattr(counterfactual, "MAX_SECONDS", 0)
+    job, *_ = ask_dependence(engine, run, words, 3)
+    until(job)
+    assert job.error.startswith("words: this model needs more than 0 seconds")
 
 
 def test_a_model_with_attention_is_refused_in_one_line(make_engine, make_chat, until, tmp_path):
@@ -172,11 +168,4 @@ def test_a_model_with_attention_is_refused_in_one_line(make_engine, make_chat, u
         until(job)
         assert job.error.startswith("model: layer 0 is not recurrent, so no step can be left out")
         assert "\n" not in job.error
-    assert run.counterfactuals == []
-
-
-def test_a_stopped_answer_is_not_kept(engine, until, run):
-    job = answer_without(engine, run, words_of(run)[:1])
-    job.cancel()
-    until(job)
     assert run.counterfactuals == []

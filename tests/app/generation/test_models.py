@@ -7,12 +7,12 @@ import socket
 from pathlib import Path
 
 import pytest
+from helpers.errors import refusal
 from helpers.hostile import FILES, save_hostile_model
 from helpers.steps import result
 from mlx_gateloop.app.generation.models import Models
 
 import mlx_gateloop as gl
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.tokenizer import byte_tokenizer
 
 
@@ -22,13 +22,6 @@ def folder(tmp_path, models_folder):
     shutil.copytree(models_folder / "tiny", tmp_path / "models" / "tiny")
     shutil.copytree(models_folder / "tiny", tmp_path / "outside")
     return tmp_path / "models"
-
-
-def refusal(call, *arguments):
-    with pytest.raises(InputError) as error:
-        call(*arguments)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def write_sums(directory):
@@ -44,7 +37,7 @@ def edit(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_names_and_shapes(folder, models_folder):
+def test_names_and_shapes(folder, models_folder, tmp_path):
     models = Models([folder, models_folder, folder / "tiny"], trusted=folder)
     assert models.names() == ["tiny", "fixed"]
     info = models.info("fixed")
@@ -55,32 +48,23 @@ def test_names_and_shapes(folder, models_folder):
     assert loaded.fingerprint == models.fingerprint("tiny") != models.fingerprint("fixed")
     write = loaded.tokenizer.call("write", "answer", [], 72, [73])
     assert result(write) == ("H", ["I"])
-
-
-def test_a_root_may_be_a_model_and_a_name_a_path_inside(folder):
-    assert Models([folder / "tiny"]).names() == ["tiny"]
+    assert Models([folder / "tiny"]).names() == ["tiny"]  # a root may be a model
     assert Models([folder / "tiny"]).info("tiny").layers == 2
-    assert Models([folder]).info(str(folder / "tiny")).layers == 2
-    assert Models([folder]).info("tiny/../tiny").layers == 2
+    for name in (str(folder / "tiny"), "tiny/../tiny"):
+        assert Models([folder]).info(name).layers == 2
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *["../outside", "tiny/../../outside", "..", ".", "", "/", "/etc", "~", "tiny\0", "a\nb"],
-        "x" * 300,
-        *["link", "loop", "nothing", "owner/name", "https://example.org/x", "x" * 501, "TOKENS"],
-        *["link/../tiny/../link", None, 3],
-    ],
-)
-def test_nothing_outside_the_folders(folder, name):
+def test_nothing_outside_the_folders(folder):
     (folder / "link").symlink_to(folder.parent / "outside")
     (folder / "loop").symlink_to(folder / "loop")
     (folder / "file").write_text("")
     models = Models([folder])
-    name = str(folder.parent / "outside") if name == "TOKENS" else name
-    for call in (models.load, models.info, models.check, models.fingerprint):
-        assert "choose one of: tiny" in refusal(call, name)
+    names = ["../outside", "tiny/../../outside", "..", ".", "", "/", "/etc", "~", "tiny\0", "a\nb"]
+    names += ["link", "loop", "nothing", "owner/name", "https://example.org/x", "x" * 501]
+    names += ["link/../tiny/../link", None, 3, str(folder.parent / "outside"), "x" * 300]
+    for name in names:
+        for call in (models.load, models.info, models.check, models.fingerprint):
+            assert "choose one of: tiny" in refusal(call, name)
     assert models.names() == ["tiny"]
 
 
@@ -104,23 +88,19 @@ def test_links_within_the_folders_are_followed(folder):
     assert models.load("alias").fingerprint == models.load("tiny").fingerprint
 
 
-def test_the_file_of_a_saved_model_is_not_run(folder):
-    (folder / "tiny" / "gateloop.py").write_text("raise SystemExit('code was run')")
-    assert Models([folder]).load("tiny").model.args.hidden_size == 16
-
-
-@pytest.mark.parametrize(
-    ("file", "key"),
-    [
-        ("config.json", "auto_map"),
-        ("tokenizer_config.json", "auto_map"),
-        ("tokenizer_config.json", "model_file"),
-    ],
-)
-def test_code_is_never_run(folder, file, key):
-    (folder / "tiny" / "code.py").write_text("raise SystemExit('code was run')")
-    edit(folder / "tiny" / file, **{key: "code.py"})
-    assert f"tiny/{file}: {key} would run repository code" in refusal(Models([folder]).load, "tiny")
+def test_code_is_never_run(folder):
+    for name in ("code.py", "gateloop.py"):  # the second one as `save` writes it
+        (folder / "tiny" / name).write_text("raise SystemExit('code was run')")
+    models = Models([folder])
+    assert models.load("tiny").model.args.hidden_size == 16
+    for file, key in (
+        ("tokenizer_config", "model_file"),
+        ("tokenizer_config", "auto_map"),
+        ("config", "auto_map"),
+    ):
+        edit(folder / "tiny" / f"{file}.json", **{key: "code.py"})
+        line = refusal(models.load, "tiny")
+        assert line == f"tiny/{file}.json: {key} would run repository code; not allowed"
 
 
 def test_the_list_of_hashes_is_checked(folder):
@@ -208,13 +188,12 @@ def test_no_network_is_one_line(folder, monkeypatch):
 
 @pytest.mark.parametrize("kind", FILES)
 def test_hostile_files_are_refused_before_they_are_read(tmp_path, kind):
-    name = save_hostile_model(tmp_path / "bad", kind).name
+    save_hostile_model(tmp_path / "bad", kind)
     models = Models([tmp_path])
     for ask in (models.load, models.fingerprint):
-        line = refusal(ask, name)
+        line = refusal(ask, "bad")
         assert line.startswith("bad")
         assert str(tmp_path) not in line
-        assert len(line) < 300
 
 
 def test_a_model_that_draws_tokens_it_cannot_read_is_refused(folder):

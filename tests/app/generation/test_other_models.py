@@ -7,6 +7,7 @@ from itertools import pairwise
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.errors import refusal
 from helpers.models import save_tiny_model
 from helpers.recurrent import save_recurrent_model
 from mlx_gateloop.app.api import _transitions
@@ -17,7 +18,6 @@ from mlx_gateloop.app.generation.models import Models
 from safetensors.numpy import load_file, save_file
 
 import mlx_gateloop as gl
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import checksum
 from mlx_gateloop.io.models import load_weights
 
@@ -79,7 +79,7 @@ def likely(logits):
 
 
 @pytest.mark.parametrize("name", [*HYBRID, "gla", "llama", "softmax", "tiny"])
-def test_every_boundary_is_what_a_fresh_read_of_the_whole_gives(other_chat, name):
+def test_every_prefix_is_what_a_fresh_read_of_the_whole_gives(other_chat, name):
     chat = other_chat(name)
     runs = [chat.say(text, seed) for seed, text in enumerate(["hello", "and then?"])]
     found = chat.prefix_states()
@@ -186,25 +186,13 @@ def test_a_full_attention_window_is_said_and_what_follows_is_read_again(other_ch
     after = chat.say("again", seed=4)
     assert after.stats.prompt_tokens - after.stats.prompt_tokens_read == kept
     assert after.trace.tokens == len(after.pieces) == after.stats.prompt_tokens + after.stats.tokens
-    first = next(piece for piece in after.pieces if piece.kind == "answer" and piece.candidates)
     answers = [i for i, piece in enumerate(after.pieces) if piece.candidates]
     at = answers[-after.stats.tokens]
     _, logits = fresh(chat, [piece.id for piece in after.pieces[:at]])
     chances = [chance for _, chance in after.pieces[at].candidates]
     assert chances == pytest.approx(likely(logits), abs=0.01)
-    assert first is not after.pieces[at]
     del chat.messages[2:]  # undo, to where the window was not full
     assert chat.say("b").stats.prompt_tokens_read < 80
-
-
-def test_attention_alone_runs_and_says_why_there_is_nothing_to_see(other_chat):
-    run = other_chat("llama").say("hello")
-    assert run.stats.tokens > 0
-    assert run.trace.layers == 0
-    assert _transitions(run.trace)["shapes"] == []  # for a program
-    assert all("attention keeps tokens" in reason for reason in run.unwatched.values())
-    assert len(run.unwatched) == 2
-    assert (run.stats.state_bytes, run.stats.attention_bytes > 0) == (0, True)
 
 
 def test_a_state_that_is_too_large_drops_no_others(other_chat):
@@ -220,19 +208,27 @@ def test_a_state_that_is_too_large_drops_no_others(other_chat):
     assert len(chat.prefix_states()) == 1
 
 
-def test_keys_and_values_are_kept_once(other_chat):
+def test_attention_alone_keeps_keys_and_values_once_and_has_nothing_to_see(other_chat, tmp_path):
     chat = other_chat("llama")
     for text in ("one", "two", "three"):
-        chat.say(text)
+        run = chat.say(text)
+    assert run.stats.tokens > run.trace.layers == run.stats.state_bytes == 0
+    assert run.stats.attention_bytes > 0
+    assert _transitions(run.trace)["shapes"] == []  # for a program
+    assert all("attention keeps tokens" in reason for reason in run.unwatched.values())
+    assert len(run.unwatched) == 2
     found = chat.prefix_states()
     size = sum(sum(p.nbytes for p in parts) for parts in found[-1].keys_values)
     for prefix, later in pairwise(found):
         for parts, more in zip(prefix.keys_values, later.keys_values, strict=True):
             assert all(one is other for one, other in zip(parts, more, strict=False))
-    states = chat.engine.prefix_cache
-    assert states._bytes == size + sum(prefix.nbytes for prefix in found)
-    states.forget("c")
-    assert (states._bytes, len(states._uses)) == (0, 0)
+    cache = chat.engine.prefix_cache
+    assert cache._bytes == size + sum(prefix.nbytes for prefix in found)
+    path = tmp_path / "chat"
+    assert not file.save(path, "c", "llama", chat.messages, chat.engine.models, cache, 5000)
+    assert file.read(path)[1] == []  # they are too large
+    cache.forget("c")
+    assert (cache._bytes, len(cache._uses)) == (0, 0)
 
 
 def forge(path, arrays, header):
@@ -264,17 +260,7 @@ def test_states_that_do_not_fit_are_not_gone_on_from(other_chat, make_engine, fo
         assert stats.prompt_tokens_read == stats.prompt_tokens
     for change in ({"keys_values.0": keys[:, :, :9]}, {"keys_values.0": keys[0]}, {"other": keys}):
         forge(path, arrays | change, header)
-        with pytest.raises(InputError, match="damaged"):
-            file.load(path, engine.models, engine.prefix_cache)
-
-
-def test_a_chat_whose_keys_and_values_are_too_large_is_saved_without_them(other_chat, tmp_path):
-    chat = other_chat("llama")
-    chat.say("hello")
-    engine = chat.engine
-    given = ("c", "llama", chat.messages, engine.models, engine.prefix_cache)
-    assert not file.save(tmp_path / "chat", *given, max_bytes=5000)
-    assert file.read(tmp_path / "chat")[1] == []
+        assert "damaged" in refusal(file.load, path, engine.models, engine.prefix_cache)
 
 
 def test_models_are_described_and_bounded(folder, tmp_path):
@@ -284,12 +270,9 @@ def test_models_are_described_and_bounded(folder, tmp_path):
     path = save_recurrent_model(tmp_path / "large", "mamba2")
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3_000_000}))
-    with pytest.raises(InputError, match="is 3000000, but the weights are"):
-        models.load("large")
+    assert "is 3000000, but the weights are" in refusal(models.load, "large")
     (path / "config.json").write_text(json.dumps(config | {"vocab_size": 7}))
-    with pytest.raises(InputError, match="large: cannot be"):
-        models.load("large")
+    assert "large: cannot be" in refusal(models.load, "large")
     with (path / "model.safetensors").open("r+b") as weights:
         weights.truncate(2**42)  # sparse
-    with pytest.raises(InputError, match=r"large: takes 4,096.0 GB, this machine has [\d.,]+ GB"):
-        models.load("large")
+    assert "large: takes 4,096.0 GB, this machine has " in refusal(models.load, "large")

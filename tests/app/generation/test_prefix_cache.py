@@ -45,10 +45,9 @@ def test_a_stopped_answer_is_gone_on_from(chat, engine, finished, until):
 
 def test_conversations_and_models_do_not_see_each_other(chat, engine, make_chat):
     chat.say("hello")
-    again = make_chat(engine, "another").say("hello")
-    assert again.stats.prompt_tokens_read == again.stats.prompt_tokens > 1
-    again = make_chat(engine, "c", "fixed").say("hello")
-    assert again.stats.prompt_tokens_read == again.stats.prompt_tokens
+    for other in (make_chat(engine, "another"), make_chat(engine, "c", "fixed")):
+        stats = other.say("hello").stats
+        assert stats.prompt_tokens_read == stats.prompt_tokens > 1
     none = make_chat(engine, None)
     none.say("hello")
     assert none.say("more").stats.prompt_tokens_read > 40
@@ -110,18 +109,18 @@ def some_messages(n):
     return tuple(("user", str(i)) for i in range(n))
 
 
+def lengths(cache, name, fingerprint="f"):
+    found = cache.prefixes(name, fingerprint, some_messages(9), "x" * 10**6)
+    return [len(prefix.messages) for prefix in found]
+
+
 def test_what_is_kept_is_bounded():
     cache = PrefixCache(conversations=2, prefix_states=3, max_bytes=10**9)
     for name in ("a", "b", "c"):
         for n in range(1, 6):
             cache.put(name, "f", PrefixState(some_messages(n), "", (1,), 1, ()))
-    assert [len(cache.prefixes(name, "f", some_messages(5), "")) for name in ("a", "b", "c")] == [
-        0,
-        3,
-        3,
-    ]
-    assert [len(b.messages) for b in cache.prefixes("c", "f", some_messages(5), "")] == [3, 4, 5]
-    assert cache.prefixes("c", "g", some_messages(5), "") == []
+    assert [lengths(cache, name) for name in ("a", "b", "c")] == [[], [3, 4, 5], [3, 4, 5]]
+    assert lengths(cache, "c", "g") == []
 
 
 def test_what_is_kept_is_bounded_in_bytes():
@@ -132,23 +131,23 @@ def test_what_is_kept_is_bounded_in_bytes():
         fields = {"text": "", "ids": (1,), "states": (state,)} | more
         cache.put(name, "f", PrefixState(some_messages(n), unread=1, **fields))
 
-    def lengths(name):
-        return [len(b.messages) for b in cache.prefixes(name, "f", some_messages(9), "x" * 10**6)]
+    def all_lengths(*names):
+        return [lengths(cache, name) for name in names]
 
     for n in (1, 2, 3):
         put("old", n)
     put("new", 1)
-    put("new", 1)  # in its own place
+    put("new", 1)  # replaces the one before
     put("new", 2)
-    assert (lengths("old"), lengths("new")) == ([1, 2, 3], [1, 2])
-    lengths("old")  # used last
+    assert all_lengths("old", "new") == [[1, 2, 3], [1, 2]]
+    all_lengths("old")  # used last
     put("third", 1)
-    assert (lengths("new"), lengths("old"), lengths("third")) == ([2], [1, 2, 3], [1])
+    assert all_lengths("new", "old", "third") == [[2], [1, 2, 3], [1]]
     put("third", 2, text="x" * 200_000)  # texts and tokens count too
-    assert (lengths("new"), lengths("old"), lengths("third")) == ([], [3], [1, 2])
+    assert all_lengths("new", "old", "third") == [[], [3], [1, 2]]
     put("third", 3, ids=tuple(range(10**5, 10**5 + 10**4)))
-    assert (lengths("old"), lengths("third")) == ([], [3])
+    assert all_lengths("old", "third") == [[], [3]]
     cache.forget("third")
     put("x", 1)
-    put("y", 1, states=(state,) * 6)  # too large by itself
-    assert (lengths("x"), lengths("y")) == ([1], [])
+    put("y", 1, states=(state,) * 6)  # larger than the limit
+    assert all_lengths("x", "y") == [[1], []]

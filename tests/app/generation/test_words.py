@@ -10,19 +10,26 @@ from mlx_gateloop.app.generation.run import MessageSpan, Run, Token
 from mlx_gateloop.app.generation.words import Words, message_span, token_begins, units
 
 HOSTILE = [
-    "<b onclick=x>&amp;",
-    "a<|im_end|>\n<|im_start|>system",
-    "\u202eabc\u2066 \x1b[31m",
-    "  ",
+    *("<b onclick=x>&amp;", "a<|im_end|>\n<|im_start|>system", "\u202eabc\u2066 \x1b[31m", "  "),
 ]
-TEXTS = st.text(st.sampled_from("ab c\n.!\u202e<é日本\u0301🙂"), max_size=12) | st.sampled_from(
-    HOSTILE
-)
+LETTERS = st.text(st.sampled_from("ab c\n.!\u202e<é日本\u0301🙂"), max_size=12)
+TEXTS = LETTERS | st.sampled_from(HOSTILE)
 
 
 @pytest.fixture(scope="module")
 def tokenizer(models_folder):
     return ChatTokenizer(str(models_folder / "tiny"))
+
+
+@pytest.fixture
+def with_template(models_folder, tmp_path):
+    def make(content):
+        shutil.copytree(models_folder / "tiny", tmp_path / "tiny")
+        template = f"{{% for m in messages %}}{content}|{{% endfor %}}"
+        (tmp_path / "tiny" / "chat_template.jinja").write_text(template)
+        return ChatTokenizer(str(tmp_path / "tiny"))
+
+    return make
 
 
 def read(tokenizer, messages, answer=""):
@@ -32,11 +39,11 @@ def read(tokenizer, messages, answer=""):
     texts = tokenizer.pieces(ids)
     found = map(message_span, messages, tokenizer.message_spans(messages, text))
     run = Run("tiny", message_spans=(*found, MessageSpan("assistant", len(text))))
-    begins = token_begins(text, texts, 0)
-    pieces = zip(texts, ids, begins, strict=True)
+    pieces = zip(texts, ids, token_begins(text, texts, 0), strict=True)
     run.pieces += [Token(piece, id, "prompt", begin=begin) for piece, id, begin in pieces]
     for i, letter in enumerate(answer):
         run.pieces.append(Token(letter, 0, "answer", begin=len(text) + i))
+    run.finish()
     return run
 
 
@@ -51,15 +58,14 @@ def at(text, begin, word):
 def test_words_and_blanks_are_the_messages(tokenizer, texts, answer, pause):
     messages = [("system", "be brief"), *zip(["user", "assistant"] * 2, texts, strict=False)]
     run = read(tokenizer, messages, answer)
-    pieces, run.pieces = run.pieces, run.pieces[:pause]
+    pieces, run.pieces, run.done = run.pieces, run.pieces[:pause], False
     words = Words()
     words.update(run)  # in the middle of it
     run.pieces = pieces
     run.finish()
     found = words.update(run)
     assert found == Words().update(run)
-    shown = [*texts, answer]
-    for number, text in enumerate(shown):
+    for number, text in enumerate([*texts, answer]):
         mine = [word for word in found if word.message == number]
         assert [at(text, word.begin, word.text) for word in mine] == [word.text for word in mine]
         assert "".join(word.text for word in mine).split() == ["".join(text.split())][: len(mine)]
@@ -67,8 +73,7 @@ def test_words_and_blanks_are_the_messages(tokenizer, texts, answer, pause):
     stops = [0, *(word.stop for word in found)]
     for before, word in zip(stops, found, strict=False):
         assert before <= word.first < word.stop
-        read_by = [piece for piece in run.pieces[word.first : word.stop] if piece.text]
-        assert word.text in "".join(piece.text for piece in read_by)
+        assert word.text in "".join(piece.text for piece in run.pieces[word.first : word.stop])
 
 
 @pytest.mark.parametrize(
@@ -80,51 +85,40 @@ def test_words_and_blanks_are_the_messages(tokenizer, texts, answer, pause):
     ],
 )
 def test_words_are_split_at_signs(tokenizer, text, words):
-    run = read(tokenizer, [("user", text)])
-    run.finish()
-    assert [word.text for word in Words().update(run)] == words
+    assert [word.text for word in Words().update(read(tokenizer, [("user", text)]))] == words
 
 
 def test_sentences_end_with_signs_and_lines(tokenizer):
     run = read(tokenizer, [("user", "One two. Three\nfour 1.5"), ("assistant", "five")], "six")
-    run.finish()
-    found = Words().update(run)
     sentences = {}
-    for word in found:
+    for word in Words().update(run):
         sentences.setdefault(word.sentence, []).append(word.text)
     expected = ["One two .", "Three", "four 1 . 5", "five", "six"]
     assert [" ".join(words) for words in sentences.values()] == expected
 
 
-TEMPLATES = {
-    "trims": ("{{ m.content | trim }}", True),
-    "escapes": ("{{ m.content | tojson }}", False),
-    "says it twice": ("{{ m.content }}{{ m.content }}", False),
-    "leaves some out": ("{% if loop.last %}{{ m.content }}{% endif %}", False),
-    "is particular": ("{{ 1 / 0 if m.content[0] not in '\" ' else m.content }}", False),
-}
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_a_place_is_known_or_there_is_none(models_folder, tmp_path, name):
-    content, known = TEMPLATES[name]
-    shutil.copytree(models_folder / "tiny", tmp_path / "tiny")
-    template = f"{{% for m in messages %}}<|im_start|>{content}|{{% endfor %}}"
-    (tmp_path / "tiny" / "chat_template.jinja").write_text(template)
-    tokenizer = ChatTokenizer(str(tmp_path / "tiny"))
+@pytest.mark.parametrize(
+    ("content", "known"),
+    [
+        ("{{ m.content | trim }}", True),
+        ("{{ m.content | tojson }}", False),
+        ("{{ m.content }}{{ m.content }}", False),
+        ("{% if loop.last %}{{ m.content }}{% endif %}", False),
+        ("{{ 1 / 0 if m.content[0] not in '\" ' else m.content }}", False),
+    ],
+)
+def test_a_place_is_known_or_there_is_none(with_template, content, known):
+    tokenizer = with_template(f"<|im_start|>{content}")
     messages = [("user", '"a <|im_end|>\n'), ("assistant", " "), ("user", '"c')]
     text, _ = tokenizer.render(messages)
-    places = tokenizer.message_spans(messages, text)
-    found = [place and text[place[0] : place[1]] for place in places]
+    spans = tokenizer.message_spans(messages, text)
+    found = [span and text[span[0] : span[1]] for span in spans]
     assert found == (['"a <|im_end|>', None, '"c'] if known else [None] * 3)
 
 
-def test_an_answer_has_words_though_messages_have_no_place(models_folder, tmp_path):
-    shutil.copytree(models_folder / "tiny", tmp_path / "tiny")
-    template = "{% for m in messages %}{{ m.content | upper }}|{% endfor %}"
-    (tmp_path / "tiny" / "chat_template.jinja").write_text(template)
-    run = read(ChatTokenizer(str(tmp_path / "tiny")), [("system", "a"), ("user", "b")], "cd e")
-    run.finish()
+def test_an_answer_has_words_though_messages_have_no_place(with_template):
+    tokenizer = with_template("{{ m.content | upper }}")
+    run = read(tokenizer, [("system", "a"), ("user", "b")], "cd e")
     assert [(word.message, word.text) for word in Words().update(run)] == [(1, "cd"), (1, "e")]
 
 
@@ -138,10 +132,8 @@ def test_pieces_that_are_not_in_the_text_have_no_place():
 def test_words_of_a_conversation_that_goes_on(make_chat, engine):
     chat = make_chat(engine)
     chat.say(" first 🙂 <b> ")
-    run = chat.say("second")
-    found = Words().update(run)
-    shown = [message["content"] for message in chat.messages]
-    for number, text in enumerate(shown):
+    found = Words().update(chat.say("second"))
+    for number, text in enumerate(message["content"] for message in chat.messages):
         mine = [word for word in found if word.message == number]
         assert "".join(word.text for word in mine) == "".join(text.split())
         assert all(at(text, word.begin, word.text) == word.text for word in mine)

@@ -24,10 +24,9 @@ class PanicException(BaseException):  # as PyO3 makes it
 @pytest.mark.parametrize(
     ("method", "error"),
     [
-        (each, PanicException)
-        for each in ("render", "message_spans", "encode", "pieces", "write", "end")
-    ]
-    + [("encode", error) for error in (SystemExit, KeyboardInterrupt, MemoryError)],
+        *[(each, PanicException) for each in ("render", "message_spans", "pieces", "write", "end")],
+        *[("encode", error) for error in (PanicException, SystemExit, KeyboardInterrupt)],
+    ],
 )
 def test_whatever_a_tokenizer_raises_the_engine_goes_on(
     engine, finished, until, monkeypatch, method, error
@@ -71,9 +70,7 @@ def test_a_stuck_step_is_given_up_and_others_are_answered(engine, finished, unti
     assert not first.done
     engine.check_worker(time.monotonic() + engine.limits.loading_seconds + 1)
     until(first)
-    assert first.error == (
-        "the answer took too long and was stopped; ask again, or use another model"
-    )
+    assert first.error.startswith("the answer took too long and was stopped")
     assert finished(waiting).text
     free.set()  # the old thread comes back, and ends without doing any harm
     assert finished(ask(engine, "fixed")).text
@@ -104,30 +101,25 @@ def test_all_names_of_a_model_load_it_once(engine, finished, monkeypatch):
     assert names == ["tiny"]
 
 
+def test_visitors_get_one_short_line_without_folders():
+    secret = "a: cannot be read: '/home/me/.secret/x.json'\n"
+    assert public_line(secret) == "a: cannot be read: 'x.json'"
+    address = "either/or of https://example.org/a/b"
+    assert public_line(address) == address
+    assert public_line("x" * 50_000_000) == "x" * 297 + "..."
+
+
 @pytest.mark.parametrize(
-    ("message", "line"),
+    ("method", "answer", "prompt", "error"),
     [
-        ("a: cannot be read: '/home/me/.secret/x.json'\n", "a: cannot be read: 'x.json'"),
-        ("either/or of https://example.org/a/b", "either/or of https://example.org/a/b"),
-        ("x" * 50_000_000, "x" * 297 + "..."),
+        ("encode", [10**9], HELLO, "model: its tokenizer uses id 1000000000, the model has only 2"),
+        ("special_ids", (None, [], []), "", "prompt: empty"),
     ],
 )
-def test_visitors_get_one_short_line_without_folders(message, line):
-    assert public_line(message) == line
-
-
-def test_a_model_whose_tokenizer_has_more_tokens_is_refused(engine, until, monkeypatch):
-    monkeypatch.setattr(ChatTokenizer, "encode", lambda *arguments: [10**9])
-    run = ask(engine)
+def test_tokens_that_the_model_cannot_read_are_refused(
+    engine, until, monkeypatch, method, answer, prompt, error
+):
+    monkeypatch.setattr(ChatTokenizer, method, lambda *arguments: answer)
+    run = engine.submit("tiny", prompt, Sampling(0), 5)
     until(run)
-    assert (
-        run.error
-        == "model: its tokenizer uses id 1000000000, the model has only 262; use another model"
-    )
-
-
-def test_an_empty_prompt_of_a_model_without_an_end_is_refused(engine, until, monkeypatch):
-    monkeypatch.setattr(ChatTokenizer, "special_ids", lambda self: (None, [], []))
-    run = engine.submit("tiny", "", Sampling(0), 5)
-    until(run)
-    assert run.error.startswith("prompt: empty")
+    assert run.error.startswith(error)

@@ -33,7 +33,7 @@ async def last(updates):
 
 def test_a_chat_answers_and_keeps_what_is_typed_meanwhile(handlers):
     async def collect():
-        return [u async for u in handlers.chat("hello", [], new_session(), "tiny", "", **VALUES)]
+        return [update async for update in chat(handlers, "hello", new_session())]
 
     updates = asyncio.run(collect())
     assert updates[0][0] == ""
@@ -50,8 +50,7 @@ def test_a_chat_answers_and_keeps_what_is_typed_meanwhile(handlers):
 
 
 def test_without_the_live_view_nothing_is_recorded(handlers):
-    quiet = VALUES | {"record": False}
-    updates = handlers.chat("hello", [], new_session(), "tiny", "", **quiet)
+    updates = chat(handlers, "hello", new_session(), record=False)
     _, history, _, view, figures = asyncio.run(last(updates))
     assert history[1]["content"]
     assert view == {"hint": OFF}
@@ -59,11 +58,15 @@ def test_without_the_live_view_nothing_is_recorded(handlers):
     assert not handlers.engine.recorded._runs  # nothing is kept that nobody can look at
 
 
+def chat(handlers, text, session, history=(), model="tiny", **values):
+    return handlers.chat(text, [*history], session, model, "", **VALUES | values)
+
+
 def test_stop_ends_the_runs_of_one_tab_of_one_visitor(handlers):
     me, other = new_session(), new_session()
 
     async def scene():
-        chats = [handlers.chat(ENDLESS, [], who, "tiny", "", **LONG) for who in (me, other)]
+        chats = [chat(handlers, ENDLESS, who, max_tokens=1024) for who in (me, other)]
         texts = [handlers.complete(ENDLESS, me, "tiny", **LONG)]
         for updates in [*chats, *texts]:
             await anext(updates)  # chats say what was asked first
@@ -126,7 +129,7 @@ def test_an_answer_that_is_ended_while_its_model_is_fetched_does_not_come(
                 raise InputError("there is no such model")
 
         monkeypatch.setattr(handlers.engine, "fetch", fetch)
-        updates = handlers.chat("hello", [], me, "tiny", "", **VALUES)
+        updates = chat(handlers, "hello", me)
         answer = asyncio.create_task(anext(updates, None))
         await asked.wait()
         if what == "clear":
@@ -165,10 +168,10 @@ def test_a_newer_answer_of_the_tab_ends_the_older_one(handlers):
     me = new_session()
 
     async def scene():
-        older = handlers.chat(ENDLESS, [], me, "tiny", "", **LONG)
+        older = chat(handlers, ENDLESS, me, max_tokens=1024)
         await anext(older)
         (run,) = handlers._running[me, "chat"]
-        newer = await last(handlers.chat("hello", [], me, "tiny", "", **VALUES))
+        newer = await last(chat(handlers, "hello", me))
         async for _, history, *_ in older:  # it does not write over the newer one
             assert history == newer[1]
         return run, newer
@@ -185,7 +188,7 @@ def test_a_refused_message_goes_back_into_the_box(handlers, what):
     seen = []
 
     async def scene():
-        async for update in handlers.chat(what, before, new_session(), "tiny", "", **VALUES):
+        async for update in chat(handlers, what, new_session(), before):
             seen.append(update)
 
     with pytest.raises(gr.Error):
@@ -210,23 +213,19 @@ def test_side_by_side_leaves_nothing_behind_if_one_is_refused(handlers, monkeypa
     assert made[0].stopped
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("temperature", "hot"), ("temperature", float("nan")), ("max_tokens", 10**6), ("seed", -5)],
-)
-def test_a_wrong_value_is_a_line_for_the_visitor(handlers, name, value):
-    with pytest.raises(gr.Error, match=name):
-        asyncio.run(last(handlers.complete("abc", new_session(), "tiny", **VALUES | {name: value})))
-
-
-def test_an_empty_message_is_refused(handlers):
-    with pytest.raises(gr.Error, match="Type a message"):
-        asyncio.run(last(handlers.chat("  ", [], new_session(), "tiny", "", **VALUES)))
-    with pytest.raises(gr.Error, match="Type the beginning"):
-        asyncio.run(last(handlers.complete("\n", new_session(), "tiny", **VALUES)))
-    both = handlers.compare("", new_session(), "tiny", "fixed", False, **VALUES)
-    with pytest.raises(gr.Error, match="Type a prompt"):
-        asyncio.run(last(both))
+def test_a_wrong_value_or_an_empty_text_is_a_line_for_the_visitor(handlers):
+    me = new_session()
+    wrong = {"temperature": "hot", "max_tokens": 10**6, "seed": -5}
+    asked = {
+        name: handlers.complete("abc", me, "tiny", **VALUES | {name: value})
+        for name, value in wrong.items()
+    }
+    asked["Type a message"] = chat(handlers, "  ", me)
+    asked["Type the beginning"] = handlers.complete("\n", me, "tiny", **VALUES)
+    asked["Type a prompt"] = handlers.compare("", me, "tiny", "fixed", False, **VALUES)
+    for line, updates in asked.items():
+        with pytest.raises(gr.Error, match=line):
+            asyncio.run(last(updates))
 
 
 def test_a_page_that_is_loaded_again_gets_its_chat(handlers):
@@ -234,27 +233,29 @@ def test_a_page_that_is_loaded_again_gets_its_chat(handlers):
         return asyncio.run(handlers.resume(me, session or new_session()))
 
     me = new_session()
-    _, history, _, _, _ = asyncio.run(last(handlers.chat("hello", [], me, "tiny", "", **VALUES)))
+    _, history, _, _, _ = asyncio.run(last(chat(handlers, "hello", me)))
     session, kept, messages, _, view, _ = resume()
     assert (session, kept, messages) == (me, me, history)
     assert handlers.engine.recorded.get(view["run"]).text == history[1]["content"]
     handlers.forget(me)  # the page before it
     assert resume()[2] == history
-    assert handlers.engine.prefix_cache.prefixes(me, *_key(handlers, history))
+    pairs = tuple((message["role"], message["content"]) for message in history)
+    key = handlers.engine.models.fingerprint("tiny"), pairs
+    assert handlers.engine.prefix_cache.prefixes(me, *key)
     asyncio.run(handlers.clear(me))
     assert resume()[2] == []
     for _ in range(3):
         handlers.forget(me)
     session, kept, messages, *_ = resume("new")
     assert (session, kept, messages) == (gr.skip(), "new", gr.skip())
-    assert not handlers.engine.prefix_cache.prefixes(me, *_key(handlers, history))
+    assert not handlers.engine.prefix_cache.prefixes(me, *key)
 
 
 def test_a_page_that_is_loaded_again_shows_what_the_one_before_has_left(handlers):
     me = new_session()
 
     async def scene():
-        updates = handlers.chat(ENDLESS, [], me, "tiny", "", **LONG)
+        updates = chat(handlers, ENDLESS, me, max_tokens=1024)
         async for _, history, *_ in updates:
             if len(history) > 1:
                 break
@@ -273,7 +274,7 @@ def test_the_last_update_of_an_answer_shows_the_new_conversation(handlers):
     me = new_session()
 
     async def scene():
-        updates = handlers.chat(ENDLESS, [], me, "tiny", "", **LONG)
+        updates = chat(handlers, ENDLESS, me, max_tokens=1024)
         await anext(updates)
         (run,) = handlers._running[(me, "chat")]
         await handlers.clear(me)
@@ -284,16 +285,11 @@ def test_the_last_update_of_an_answer_shows_the_new_conversation(handlers):
     assert handlers.sessions.get(me) == ([], None)
 
 
-def _key(handlers, history):
-    pairs = tuple((message["role"], message["content"]) for message in history)
-    return handlers.engine.models.fingerprint("tiny"), pairs
-
-
 def test_undo_shows_the_view_of_what_is_left(handlers):
     me = new_session()
 
     def say(text, history):
-        return asyncio.run(last(handlers.chat(text, history, me, "tiny", "", **VALUES)))[1]
+        return asyncio.run(last(chat(handlers, text, me, history)))[1]
 
     first = say("one", [])
     say("two", first)
@@ -305,24 +301,20 @@ def test_undo_shows_the_view_of_what_is_left(handlers):
         assert "next answer" in handlers.undo(first, me, model, "")[2]["hint"]
 
 
-def test_the_figures_say_that_a_run_waited(engine, finished):
-    run = engine.prepare("tiny")
-    assert "waited" not in status(finished(run))
+def test_the_figures_of_a_run():
+    run, line = Run("tiny", lambda _: None), '<div class="stats"><span>{}</span></div>'
+    assert status(None) == line.format("ready")
+    assert status(run) == line.format("waiting for the model")
     run.stats.waiting_seconds = 2.34
-    assert "waited <b>2.3 s</b>" in status(run)
-    assert status(None) == '<div class="stats"><span>ready</span></div>'
-
-
-def test_a_run_that_failed_waits_for_nothing():
-    run = Run("tiny", lambda _: None)
-    assert status(run) == '<div class="stats"><span>waiting for the model</span></div>'
+    assert status(run) == line.format("waited <b>2.3 s</b>")
+    run.stats.waiting_seconds = 0
     run.finish("no memory")
-    assert status(run) == '<div class="stats"><span>failed</span></div>'
+    assert status(run) == line.format("failed")  # and waits for nothing
 
 
 @pytest.mark.parametrize("handler", [layout._retry, layout._edit, layout._undo])
-@pytest.mark.parametrize("index", [None, "a", [], {}, -1, [-1], [None], True])
-def test_a_message_that_a_page_makes_up_is_refused(handler, index):
-    event = None if index is None else SimpleNamespace(index=index, value="x")
-    with pytest.raises(gr.Error, match="Choose a message"):
-        handler([{"role": "user", "content": "a"}], event)
+def test_a_message_that_a_page_makes_up_is_refused(handler):
+    for index in (None, "a", [], {}, -1, [-1], [None], True):
+        event = None if index is None else SimpleNamespace(index=index, value="x")
+        with pytest.raises(gr.Error, match="Choose a message"):
+            handler([{"role": "user", "content": "a"}], event)

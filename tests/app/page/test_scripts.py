@@ -29,16 +29,6 @@ def test_imported_names_are_exported():
     assert found > 10
 
 
-@pytest.mark.parametrize(
-    ("module", "function"), [("state_view", "show"), ("edit_box", "unescapeEditBoxes")]
-)
-def test_a_call_imports_a_module_and_passes_expressions(module, function):
-    assert function in exports(module)
-    written = scripts.call(module, function, "element", "1")
-    assert f"'.{scripts.URL}/{module}.js', document.baseURI" in written
-    assert written.endswith(f".then((m) => m.{function}(element, 1))")
-
-
 def test_scripts_are_served_as_modules_and_checked_each_time():
     client = TestClient(Starlette(routes=scripts.routes()))
     url = f"{scripts.URL}/state_view.js"

@@ -10,12 +10,7 @@ def test_only_the_latest_chats_are_kept():
     sessions = Sessions(max_sessions=2)
     for session in ("one", "two", "one", "three"):
         sessions.put(session, ASKED)
-    assert [sessions.resume(session) for session in ("two", "one", "three", "")] == [
-        False,
-        True,
-        True,
-        False,
-    ]
+    assert [sessions.resume(name) for name in ("two", "one", "three", "")] == [0, 1, 1, 0]
     assert sessions.get("one") == sessions.get("three") == (ASKED, None)
     assert sessions.get("two") == ([], None)
 

@@ -94,38 +94,21 @@ def test_a_run_that_goes_on_is_shared_up_to_now(run):
 
 
 def test_a_token_at_the_edge_of_a_message_shows_no_more_than_the_message():
-    places = [
-        MessageSpan("system", 2, 6),
-        MessageSpan("assistant", 0, 0),
-        MessageSpan("user", 8, 11),
-        MessageSpan("assistant", 20),
-    ]
+    ends = (("system", 2, 6), ("assistant", 0, 0), ("user", 8, 11), ("assistant", 20))
+    spans = [MessageSpan(*each) for each in ends]
     texts = ["<s>", "SYS.", "|u", "se", "r|a", "", "", "!", "?"]
     begins = [0, 2, 6, 8, 10, 13, None, 20, 21]
     pieces = [
         Token(text, 0, "answer" if begin and begin >= 20 else "prompt", begin=begin)
         for text, begin in zip(texts, begins, strict=True)
     ]
-    assert sharing.message_words(pieces, places) == [
-        (">", "system"),  # its third character is the message's first
-        ("SYS.", "system"),
-        ("", "special"),
-        ("se", "prompt"),
-        ("r", "prompt"),
-        ("", "special"),
-        ("", "special"),
-        ("!", "answer"),
-        ("?", "answer"),
+    assert sharing.message_words(pieces, spans) == [
+        *((">", "system"), ("SYS.", "system")),  # its third character is the message's first
+        *(("", "special"), ("se", "prompt"), ("r", "prompt"), ("", "special"), ("", "special")),
+        *(("!", "answer"), ("?", "answer")),
     ]
-
-
-def test_a_text_to_continue_has_no_places():
-    pieces = [
-        Token("<s>", 1, "prompt", special=True),
-        Token("a", 0, "prompt"),
-        Token("b", 0, "answer"),
-    ]
-    assert sharing.message_words(pieces, ()) == [("", "special"), ("a", "prompt"), ("b", "answer")]
+    plain = [Token("<s>", 1, "prompt", special=True), Token("a", 0, "prompt")]  # to continue
+    assert sharing.message_words(plain, ()) == [("", "special"), ("a", "prompt")]
 
 
 def test_an_answer_given_again_without_a_word_is_recorded_in_it(run, engine, finished):

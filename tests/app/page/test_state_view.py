@@ -58,18 +58,8 @@ def test_whatever_a_page_sends_is_no_traceback(served, run, name):
     numbers = NUMBERS[name]
     good = [run.id, *[0] * numbers]
     assert asyncio.run(served[name](good))
-    wrong = [
-        None,
-        5,
-        "x",
-        {},
-        {"0": run.id},
-        [],
-        [run.id],
-        [[run.id], *good[1:]],
-        [None, *good[1:]],
-    ]
-    wrong += [["unknown", *good[1:]], [*good, 1]]
+    wrong = [None, 5, "x", {}, {"0": run.id}, [], [run.id], [*good, 1]]
+    wrong += [[id, *good[1:]] for id in (None, [run.id], "unknown")]
     for value in ("0", None, [], 0.5, True, float("nan"), {}) if numbers else ():
         wrong += [[*good[:i], value, *good[i + 1 :]] for i in range(1, len(good))]
     wrong += [[run.id, layer, *good[2:]] for layer in (-1, 2, 10**30) if numbers]
@@ -143,21 +133,15 @@ def test_a_file_is_written_once_and_few_are_kept(ask, run, engine, monkeypatch, 
 def test_a_file_has_the_last_tokens_of_a_long_run(ask, run, monkeypatch, tmp_path):
     monkeypatch.setattr(state_view, "download_folder", lambda: tmp_path)
     monkeypatch.setattr(state_view, "MAX_ARRAYS", 8 * 6 * 50)
+    for number in range(state_view.KEPT_ARRAYS):
+        (tmp_path / f"old{number}").mkdir()
+        os.utime(tmp_path / f"old{number}", (2**33, 2**33))  # the clock ran ahead
     ask("arrays", run.id)
-    with np.load(next(tmp_path.rglob("*.npz"))) as arrays:
+    assert len(list(tmp_path.iterdir())) == state_view.KEPT_ARRAYS
+    with np.load(next((tmp_path / run.id).iterdir())) as arrays:
         assert arrays["magnitude"].shape == (2, 50, 3)
         assert arrays["texts"].tolist() == [str(n) for n in range(LONG - 50, LONG)]
         assert np.array_equal(arrays["averages"], run.trace.averages(LONG - 50))
-
-
-def test_a_clock_that_ran_ahead_costs_no_download(ask, run, monkeypatch, tmp_path):
-    monkeypatch.setattr(state_view, "download_folder", lambda: tmp_path)
-    for number in range(state_view.KEPT_ARRAYS):
-        (tmp_path / f"old{number}").mkdir()
-        os.utime(tmp_path / f"old{number}", (2**33, 2**33))
-    ask("arrays", run.id)
-    assert (tmp_path / run.id).exists()
-    assert len(list(tmp_path.iterdir())) == state_view.KEPT_ARRAYS
 
 
 def test_a_full_disk_is_no_traceback(ask, run, monkeypatch, tmp_path, caplog):
@@ -172,14 +156,8 @@ def test_a_full_disk_is_no_traceback(ask, run, monkeypatch, tmp_path, caplog):
     assert not list(tmp_path.rglob("*.npz*"))
 
 
-@pytest.mark.parametrize(
-    ("model", "prompt", "name"),
-    [
-        ("models/mine", "What's *this*?", "mine-What-s-this"),
-        ("demo", "", "demo"),
-        ("..", "\u202e/../é_x", "é-x"),
-        ("..", "", "gateloop"),
-    ],
-)
-def test_a_file_is_named_after_model_and_prompt(model, prompt, name):
-    assert file_name(Run(model, prompt=prompt)) == name
+def test_a_file_is_named_after_model_and_prompt():
+    assert file_name(Run("models/mine", prompt="What's *this*?")) == "mine-What-s-this"
+    assert file_name(Run("demo")) == "demo"
+    assert file_name(Run("..", prompt="\u202e/../é_x")) == "é-x"
+    assert file_name(Run("..")) == "gateloop"

@@ -55,6 +55,15 @@ def test_resets_are_those_of_the_trace_whichever_layer_is_shown(ask, run, make_t
         assert ask(run.id, layer, LONG, LONG)["resets"] == [7, 300, LONG - 1]
 
 
+def test_wide_layers_and_long_runs_are_sent_in_parts_and_groups(ask, run, make_trace, monkeypatch):
+    monkeypatch.setattr(updates_module, "MAX_BYTES", 6 * 100)
+    answer = ask(run.id, 0, 0, 0)
+    assert len(values(answer["columns"], 2, 3)) == 100
+    assert (len(answer["pieces"]), answer["grouped"]) == (MAX_COLUMNS, 0)
+    run.trace = make_trace(np.ones((2, LONG, 3), np.float32), memory=60_000)
+    assert 0 < ask(run.id, 0, 0, 0)["grouped"] == run.trace.grouped < LONG
+
+
 def test_the_last_text_may_grow_after_it_was_sent(ask, run):
     assert ask(run.id, 0, LONG, LONG)["last"] == str(LONG - 1)
     run.done = False
@@ -62,19 +71,6 @@ def test_the_last_text_may_grow_after_it_was_sent(ask, run):
     run.pieces[-1] = Token("whole", 0, "answer")
     run.finish()
     assert ask(run.id, 0, LONG, LONG)["last"] == "whole"
-
-
-def test_tokens_in_groups_are_counted(ask, run, make_trace):
-    assert ask(run.id, 0, 0, 0)["grouped"] == 0
-    run.trace = make_trace(np.ones((2, LONG, 3), np.float32), memory=60_000)
-    assert 0 < ask(run.id, 0, 0, 0)["grouped"] == run.trace.grouped < LONG
-
-
-def test_wide_layers_are_sent_in_smaller_parts(ask, run, monkeypatch):
-    monkeypatch.setattr(updates_module, "MAX_BYTES", 6 * 100)
-    answer = ask(run.id, 0, 0, 0)
-    assert len(values(answer["columns"], 2, 3)) == 100
-    assert len(answer["pieces"]) == MAX_COLUMNS
 
 
 class Page:

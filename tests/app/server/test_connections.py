@@ -4,6 +4,7 @@ import asyncio
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 from mlx_gateloop.app.server import connections
@@ -62,23 +63,17 @@ def until(condition):
         time.sleep(0.01)
 
 
-def received(connection):
-    """All that comes until the server closes the connection."""
+def received(connection, end=b"\0"):
+    """All that comes until this end, or until the server closes the connection."""
     content = b""
-    try:
-        while news := connection.recv(2**20):
-            content += news
-    except ConnectionResetError:
-        pass
+    with suppress(ConnectionResetError):
+        while not content.endswith(end) and (part := connection.recv(2**20)):
+            content += part
     return content
 
 
 def is_answered(connection):
-    """Read until the answer is whole, which may come in parts, or the connection ends."""
-    content = b""
-    while not content.endswith(b"fine") and (news := connection.recv(4096)):
-        content += news
-    return content.endswith(b"fine")
+    return received(connection, b"fine").endswith(b"fine")
 
 
 def is_gone(connection):

@@ -5,9 +5,8 @@ import webbrowser
 from types import SimpleNamespace
 
 import pytest
+from helpers.errors import refusal
 from mlx_gateloop.app.server import launch
-
-from mlx_gateloop.errors import InputError
 
 
 def test_a_busy_port_gives_way_to_the_next_one_unless_it_was_asked_for(monkeypatch):
@@ -18,18 +17,12 @@ def test_a_busy_port_gives_way_to_the_next_one_unless_it_was_asked_for(monkeypat
         monkeypatch.setattr(launch, "PORTS", range(port, min(port + 50, 65536)))
         with launch._listen("127.0.0.1", None) as free:
             assert free.getsockname()[1] > port
-        with pytest.raises(
-            InputError, match=f"--port {port}: Address already in use; give another"
-        ):
-            launch._listen("127.0.0.1", port)
+        assert f"--port {port}: Address already in use" in refusal(
+            launch._listen, "127.0.0.1", port
+        )
         monkeypatch.setattr(launch, "PORTS", range(port, port + 1))
-        with pytest.raises(InputError, match="are all in use; give another port"):
-            launch._listen("127.0.0.1", None)
-
-
-def test_a_foreign_address_is_named():
-    with pytest.raises(InputError, match=r"^--host 192.0.2.1 --port 7860: .*; give another port$"):
-        launch._listen("192.0.2.1", None)
+        assert "are all in use; give another port" in refusal(launch._listen, "127.0.0.1", None)
+    assert refusal(launch._listen, "192.0.2.1", 7860).startswith("--host 192.0.2.1 --port 7860: ")
 
 
 @pytest.mark.parametrize(("name", "opened"), [("firefox", True), ("/usr/bin/lynx", False)])

@@ -1,9 +1,9 @@
 """Values from pages and programs."""
 
 import pytest
+from helpers.errors import refusal
 from mlx_gateloop.app.server import request_values
 
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
 
 
@@ -16,14 +16,10 @@ def test_what_javascript_sends_is_understood():
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"])
-@pytest.mark.parametrize("value", ["1", None, True, [], float("nan"), float("inf"), -(10**400)])
-def test_a_value_of_another_type_is_named(name, value):
-    with pytest.raises(InputError, match=f"^{name}: expected a number, got [^\n]+$"):
-        request_values.sampling(**{name: value})
-
-
-def test_a_value_out_of_range_is_named():
-    with pytest.raises(InputError, match=r"^seed: expected a number in "):
-        request_values.sampling(seed=-2)
-    with pytest.raises(InputError, match=r"^top_k: expected an integer, got 1\.5$"):
-        request_values.sampling(top_k=1.5)
+def test_a_wrong_value_is_named(name):
+    for value in ("1", None, True, [], float("nan"), float("inf"), -(10**400)):
+        line = refusal(request_values.sampling, **{name: value})
+        assert line.startswith(f"{name}: expected a number, got ")
+    assert refusal(request_values.sampling, seed=-2).startswith("seed: expected a number in ")
+    line = refusal(request_values.sampling, top_k=1.5)
+    assert line == "top_k: expected an integer, got 1.5"

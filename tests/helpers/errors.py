@@ -1,0 +1,18 @@
+"""Errors that a user sees."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mlx_gateloop.errors import InputError
+
+
+def refusal(call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
+    """Return the one line with which a call raises `InputError`."""
+    with pytest.raises(InputError) as error:
+        call(*arguments, **options)
+    line = str(error.value)
+    assert "\n" not in line
+    assert len(line) < 400
+    return line
