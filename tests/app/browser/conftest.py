@@ -1,4 +1,4 @@
-"""The real app on small models that never end by themselves, and a headless Chromium."""
+"""The real app on small models that never end an answer, and a headless Chromium."""
 
 import numpy as np
 import pytest
@@ -24,34 +24,110 @@ def outside(event, arguments):
             print("asked outside:", event, address, file=sys.stderr, flush=True)
 sys.addaudithook(outside)
 """
-
-
-# A page lives a second here: optimizing its code takes longer than running it as it is.
+# Optimizing the page's code takes longer than running it as it is.
 PLAIN_CODE = "--js-flags=--no-maglev --no-turbofan"
+# Controls of the views as they are in a new page.
+DEFAULTS = """() => {
+  const set = (control, value, event) => {
+    if (control.value === value) return;
+    control.value = value;
+    control.dispatchEvent(new Event(event));
+  };
+  for (const view of document.querySelectorAll('.gl')) {
+    set(view.querySelector('.layer'), '0', 'change');
+    set(view.querySelector('.order'), 'natural', 'change');
+    set(view.querySelector('.zoom'), '0', 'input');
+    view.querySelector('.scroll').scrollLeft = 0;
+  }
+  const { view } = document.querySelector('#chat-view .gl');
+  view.select(view.pieces.length - 1);
+  view.point(null);
+  for (const toast of document.querySelectorAll('[data-testid=toast-close]')) toast.click();
+}"""
+TOKENS = 64  # of an answer, unless a test asks for more
+MAX_TOKENS, SEED = "#max-tokens input[type=number]", "#seed input"
 
 
 class Visitor(Page):
-    """A visitor of the small models."""
+    """A user of the small models."""
 
-    layers, channels = LAYERS, CHANNELS
-    tokens = 96  # of an answer, unless a test asks for more
+    layers, channels, tokens = LAYERS, CHANNELS, TOKENS
+    shared = None  # the run that tests look at, one after another
+
+    def __init__(self, context, url):
+        self.values = {}  # of the settings
+        super().__init__(context, url)
+        self.set_tokens(TOKENS)
+
+    def new_chat(self):
+        """Return to an empty chat and the first settings; loading the page takes seconds."""
+        self.defaults()
+        self.go_to("Chat", "chat")
+        self.tab.locator("#clear").click()
+        self.tab.wait_for_function("!document.querySelector('#chat-view .gl').view.run")
+        self.shows(0)
+        self.tab.locator("#chat-box textarea").fill("")
+        self.set_tokens(TOKENS)
+        self.set(SEED, -1)
+        if self.tab.locator("#model input").input_value() != "a":
+            self.choose("a")
+        self.settled()
+
+    def defaults(self):
+        """Set the controls of the views as they are in a new page."""
+        self.tab.set_viewport_size({"width": 1280, "height": 900})
+        self.tab.mouse.move(0, 0)
+        self.tab.evaluate(DEFAULTS)
+
+    def look(self):
+        """Show a finished answer to look at, the same one as before if it is still there."""
+        if self.shared is None or self.view("run") != self.shared:
+            self.new_chat()
+            self.answer("What does a state keep?")
+            self.shared = self.view("run")
+        self.defaults()
+        self.painted()
+
+    def reload(self):
+        super().reload()
+        self.values = {}
+
+    def set(self, field, value):
+        if self.values.get(field) != value:  # each takes a while
+            super().set(field, value)
+            self.values[field] = value
+
+    def saved(self):
+        """Open the settings and the saved conversations in them."""
+        self.settings()
+        if not self.tab.locator("#save-name").is_visible():
+            self.tab.get_by_text("Saved conversations").click()
 
     def open_saved(self):
         """Open the conversation that was saved or chosen last."""
-        self.settings()
+        self.saved()
         self.tab.locator("#open").click()
         self.settings()
 
     def save(self, name):
-        self.settings()
-        if not self.tab.locator("#save-name").is_visible():
-            self.tab.get_by_text("Saved conversations").click()
+        self.saved()
         self.tab.locator("#save-name textarea, #save-name input").fill(name)
         self.tab.locator("#save").click()
         saved = "n => document.querySelector('#saved input').value === n"
         self.tab.wait_for_function(saved, arg=name)
         self.tab.get_by_text(f"messages as '{name}' in kept.").wait_for()
         self.settings()
+
+    def answer(self, text, *where):
+        """Send a message and wait for the end of its answer; returns the tokens in the view."""
+        self.ask(text, *where)
+        tokens = self.finished(*where[-1:])
+        self.painted()
+        return tokens
+
+    def chosen(self):
+        """The number of the token that is selected in the view's text."""
+        return int(self.tab.locator("#chat-view .text .selected").get_attribute("data-token"))
 
 
 @pytest.fixture(scope="session")
@@ -77,20 +153,13 @@ def endless_models(tmp_path_factory):
         if name == "half":
             model.lm_head.bias = model.lm_head.bias.at[half].add(1e9)
         gl.save(model, tokenizer, folder / name)
+    # Pieces of a text that stays as it is: a random model's answers depend on every word.
+    pieces = train_tokenizer([(ROOT / "LICENSE").read_text("utf-8")], 400)
+    pieces.chat_template = CHAT_TEMPLATE
     sizes = {"lm_head_multiplier": 5.0}  # with the type's own, all tokens are as likely
-    save_recurrent_model(folder / "falcon", "falcon_h1", tokenizer=trained_tokenizer(), **sizes)
+    save_recurrent_model(folder / "falcon", "falcon_h1", tokenizer=pieces, **sizes)
     save_recurrent_model(folder / "llama", "llama")
     return folder
-
-
-def trained_tokenizer():
-    """A tokenizer of pieces with a chat template, of a text that stays as it is.
-
-    Answers of a random model depend on every word of it.
-    """
-    tokenizer = train_tokenizer([(ROOT / "LICENSE").read_text("utf-8")], 400)
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -129,7 +198,7 @@ def browser():
 
 @pytest.fixture
 def new_page(browser, server):
-    """Opens tabs of separate visitors; at the end none may have had a problem."""
+    """Opens tabs of other users; at the end none may have had a problem."""
     pages, contexts = [], []
 
     def open(url=server.url, context=None, **options):
@@ -146,28 +215,41 @@ def new_page(browser, server):
 
 
 @pytest.fixture(scope="package")
-def tab(browser, server):
+def shared_tab(browser, server):
     return Visitor(new_context(browser), server.url)
 
 
 @pytest.fixture
-def page(tab):
-    """A new visitor, in the tab of all tests: a new tab would load and compile the page again."""
-    tab.open()
-    tab.set_tokens(tab.tokens)
-    yield tab
-    tab.tab.unroute_all(behavior="ignoreErrors")
-    tab.leave()  # or a long answer would go on beside the tests that have pages of their own
-    problems, tab.problems = tab.problems, []
+def tab(shared_tab, request):
+    """The tab of most tests; a test that failed may have left anything in it."""
+    if request.session.testsfailed != getattr(shared_tab, "failures", 0):
+        shared_tab.failures = request.session.testsfailed
+        shared_tab.reload()
+    yield shared_tab
+    shared_tab.tab.unroute_all(behavior="ignoreErrors")
+    problems, shared_tab.problems = shared_tab.problems, []
     assert not problems
+
+
+@pytest.fixture
+def page(tab):
+    """A new chat."""
+    tab.new_chat()
+    return tab
+
+
+@pytest.fixture
+def answered(tab):
+    """A finished answer, which tests only look at."""
+    tab.look()
+    return tab
 
 
 @pytest.fixture
 def seeded(page):
     """A page whose answers are the same every time: others differ in length, and may be empty."""
-    page.set("#seed input", 7)
-    yield page
-    page.set("#seed input", -1)
+    page.set(SEED, 7)
+    return page
 
 
 @pytest.fixture
@@ -178,7 +260,6 @@ def download(tmp_path):
         with page.tab.expect_download() as download:
             page.tab.locator(f"#chat-view .{kind}").click()
         name = download.value.suggested_filename
-        assert name.endswith(f".{kind}")
         download.value.save_as(tmp_path / name)
         return tmp_path / name, download.value.url
 

@@ -3,23 +3,22 @@
 import base64
 
 import numpy as np
-import pytest
+from helpers.browser import view
 
 import mlx_gateloop as gl
 from mlx_gateloop.generate import Sampling, Speed, stream
 from mlx_gateloop.io.models import load_any
+
+from .test_words import click_word, settled, status, until
 
 CODES = """layer => {
   const { columns, layers } = document.querySelector('#chat-view .gl').view.recording;
   const { data, length, size } = columns[layer];
   return [layers[layer].channels, btoa(String.fromCharCode(...data.slice(0, length * size)))];
 }"""
-WHOLE = """() => {
-  const { done, have, pieces } = document.querySelector('#chat-view .gl').view;
-  return done && have === pieces.length;
-}"""
 OPTIONS = """() => [...document.querySelectorAll('#chat-view .layer option')].map(
   option => [option.value, option.textContent, option.disabled])"""
+KEEPS = "not watched: attention keeps tokens unchanged"
 TOKENS = 24
 
 
@@ -30,105 +29,82 @@ def choose(page, name, type):
     page.tab.wait_for_function(f"{about} === '2 layers, {type}'")
 
 
-@pytest.fixture
-def falcon(seeded):
-    """A page with a tiny random falcon_h1."""
-    choose(seeded, "falcon", "falcon_h1")
-    return seeded
-
-
-@pytest.fixture(scope="module")
-def recorder(endless_models):
+def recorded(folder, text):
     """The recording of the answer to a message, the answer, and the tokens in the view."""
-    model, tokenizer = load_any(endless_models / "falcon")
-
-    def record(text):
-        messages = [{"role": "user", "content": text}]
-        sampling = Sampling(0.7, top_p=0.95, min_p=0.05, seed=7)
-        speed = Speed()
-        with gl.watch.recording(model) as recorder:
-            pieces = stream(model, tokenizer, messages, sampling, max_tokens=TOKENS, speed=speed)
-            answer = "".join(pieces)
-        # mlx-lm has read the token that ends an answer before it tells; the view has it not.
-        has_ended = speed.tokens < TOKENS
-        return recorder, answer, recorder.trace.tokens - has_ended
-
-    return record
+    model, tokenizer = load_any(folder / "falcon")
+    messages, speed = [{"role": "user", "content": text}], Speed()
+    sampling = Sampling(0.7, top_p=0.95, min_p=0.05, seed=7)
+    with gl.watch.recording(model) as recorder:
+        pieces = stream(model, tokenizer, messages, sampling, max_tokens=TOKENS, speed=speed)
+        answer = "".join(pieces)
+    # mlx-lm has read the token that ends an answer before it tells; the view has it not.
+    return recorder, answer, recorder.trace.tokens - (speed.tokens < TOKENS)
 
 
 def codes(page, layer):
     page.tab.select_option("#chat-view .layer", value=str(layer))
-    page.tab.wait_for_function(WHOLE)
+    page.tab.wait_for_function(f"{view()}.done && {view()}.have === {view()}.pieces.length")
     channels, data = page.tab.evaluate(CODES, layer)
     return np.frombuffer(base64.b64decode(data), np.uint8).reshape(-1, 2, channels)
 
 
-def test_every_column_of_a_hybrid_is_the_recorders(falcon, recorder):
-    falcon.ask("what does a state remember")
-    tokens = falcon.finished()
-    expected, answer, read = recorder("what does a state remember")
+def test_a_hybrid_is_recorded_undone_edited_saved_and_opened(seeded, endless_models):
+    page = seeded
+    choose(page, "falcon", "falcon_h1")
+    text = "what does a state remember, of the first message"
+    first = page.answer(text)
+    expected, answer, read = recorded(endless_models, text)
     visible = answer.replace("\r", " ").strip("\n")  # a browser shows a carriage return as a space
-    assert falcon.messages("bot") == [visible]
-    assert tokens == read
+    assert (page.messages("bot"), first) == ([visible], read)
     for layer in range(2):
-        shown = codes(falcon, layer).astype(int)
-        assert len(shown) == tokens
-        assert np.abs(shown - expected.trace.columns(layer, 0, tokens)).max() <= 1
-
-
-def test_attention_layers_of_a_hybrid_are_labelled(falcon):
-    falcon.ask("labels")
-    falcon.finished()
-    reason = "not watched: attention keeps tokens unchanged, without a decay"
-    assert falcon.tab.evaluate(OPTIONS) == [
+        shown = codes(page, layer).astype(int)
+        assert len(shown) == first
+        assert np.abs(shown - expected.trace.columns(layer, 0, first)).max() <= 1
+    assert page.tab.evaluate(OPTIONS) == [
         ["0", "1: layers.0.mamba · state space", False],
-        ["-1", f"layers.0.self_attn · {reason}", True],
+        ["-1", f"layers.0.self_attn · {KEEPS}, without a decay", True],
         ["1", "2: layers.1.mamba · state space", False],
-        ["-1", f"layers.1.self_attn · {reason}", True],
+        ["-1", f"layers.1.self_attn · {KEEPS}, without a decay", True],
     ]
-    assert "0: real transitions" in falcon.tab.locator("#chat-view .stack").inner_text()
-    status = falcon.tab.locator("#chat-status").inner_text()
-    assert "constant" in status
-    assert "grows" in status
-
-
-def test_a_hybrid_chats_is_undone_edited_saved_and_opened(falcon):
-    falcon.ask("the first message " * 5)
-    first = falcon.finished()
-    run, before = falcon.view("run"), codes(falcon, 1)
-    falcon.ask("a second one")
-    falcon.finished()
-    now, whole = falcon.read()
+    assert "0: real transitions" in page.tab.locator("#chat-view .stack").inner_text()
+    figures = page.tab.locator("#chat-status").inner_text()
+    assert "constant" in figures
+    assert "grows" in figures
+    run, before = page.view("run"), codes(page, 1)
+    page.answer("a second one")
+    now, whole = page.read()
     assert now < first < whole  # the first message was not read again
-    assert (codes(falcon, 1)[:first] == before).all()
-    said = falcon.messages("bot")
-    falcon.tab.get_by_label("Undo").last.click()
-    falcon.shows(1)
-    falcon.tab.wait_for_function(
-        "run => document.querySelector('#chat-view .gl').view.run === run", arg=run
-    )
-    assert (codes(falcon, 1) == before).all()
-    falcon.ask("a second one")
-    falcon.finished()
-    assert falcon.messages("bot") == said  # from the same state
-    assert falcon.read()[0] == 1
-    before = falcon.view("run")
-    falcon.tab.get_by_label("Edit").last.click()
-    falcon.tab.locator("#chat textarea").fill("another second one")
-    falcon.tab.get_by_label("Submit").last.click()
-    falcon.begun(before)
-    falcon.finished()
-    assert falcon.read()[0] < first
-    falcon.save("a hybrid")
-    said = falcon.messages("bot")
-    falcon.tab.locator("#clear").click()
-    falcon.shows(0)
-    falcon.open_saved()
-    falcon.shows(2)
-    assert falcon.messages("bot") == said
-    falcon.ask("go on")
-    falcon.finished()
-    now, whole = falcon.read()
+    assert (codes(page, 1)[:first] == before).all()
+    said = page.messages("bot")
+    page.tab.get_by_label("Undo").last.click()
+    page.shows(1)
+    page.tab.wait_for_function(f"run => {view()}.run === run", arg=run)
+    assert (codes(page, 1) == before).all()
+    page.answer("a second one")
+    assert page.messages("bot") == said  # from the same state
+    assert page.read()[0] == 1
+    before = page.view("run")
+    page.tab.get_by_label("Edit").last.click()
+    page.tab.locator("#chat textarea").fill("another second one")
+    page.tab.get_by_label("Submit").last.click()
+    page.begun(before)
+    settled(page)
+    assert page.read()[0] < first
+    click_word(page, 2, "second")
+    for button in ("#words-depends", "#words-forget"):
+        page.tab.locator(button).click()
+        until(page, "/^model: layer/.test(document.querySelector('#chat-words .status').innerText)")
+        assert "no step can be left out exactly" in status(page)
+        page.tab.locator("#words-bar .message").click()
+    page.save("a hybrid")
+    said = page.messages("bot")
+    page.tab.locator("#clear").click()
+    page.shows(0)
+    page.open_saved()
+    page.shows(2)
+    assert page.messages("bot") == said
+    page.answer("go on")
+    now, whole = page.read()
     assert now == whole > 60  # its trace is recorded again
 
 
@@ -143,9 +119,8 @@ def test_attention_alone_answers_and_says_that_there_is_nothing_to_see(seeded):
         "document.querySelector('#chat [data-testid=bot]')?.textContent.trim()"
     )
     page.settled()
-    assert page.messages("bot")[0]
-    hint = "Nothing to show: the layers are not watched: attention keeps tokens unchanged"
+    hint = f"Nothing to show: the layers are {KEEPS}"
     assert hint in page.view("heatmaps.hint")
-    assert hint in page.tab.locator("#chat-view .note").inner_text()
-    assert hint in page.tab.locator("#chat-words .status").inner_text()
+    for place in ("#chat-view .note", "#chat-words .status"):
+        assert hint in page.tab.locator(place).inner_text()
     assert page.tab.evaluate(OPTIONS) == [["0", "1", False]]  # and not those of another model

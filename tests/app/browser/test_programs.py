@@ -26,7 +26,7 @@ def test_no_event_of_the_page_puts_a_sign_of_progress_over_it(client):
     assert {event["show_progress"] for event in private} == {"hidden"}
 
 
-def test_programs_can_ask_too(client):
+def test_programs_can_ask_too(client, server):
     def ask(**options):
         return client.predict(
             "abc", **{"max_tokens": 5, "seed": 1, **options}, api_name="/generate"
@@ -46,6 +46,10 @@ def test_programs_can_ask_too(client):
     mean = np.array(sent["mean_magnitude"])
     assert mean.shape == (tokens, layers)
     np.testing.assert_allclose(magnitude.mean(2).T, mean, atol=0.01)
+    with pytest.raises(AppError, match=r"^model: there is no \"<'x'>\"; choose") as error:
+        ask(model="<'x'>")
+    assert "\n" not in str(error.value)
+    assert "Traceback" not in server.log.read_text()
 
 
 def test_the_python_of_the_documentation_runs(server):
@@ -54,13 +58,6 @@ def test_the_python_of_the_documentation_runs(server):
     names: dict = {}
     exec(code.replace("http://127.0.0.1:7860/", server.url), names)
     assert names["answer"]["tokens"] > 0
-
-
-def test_an_error_is_one_plain_line_without_a_traceback(client, server):
-    with pytest.raises(AppError, match=r"^model: there is no \"<'x'>\"; choose") as error:
-        client.predict("abc", model="<'x'>", api_name="/generate")
-    assert "\n" not in str(error.value)
-    assert "Traceback" not in server.log.read_text()
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import re
 import pytest
 from helpers.browser import new_context
 
-from .test_words import click_word, settled, until
+from .test_words import click_word, forget, settled
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">\u202e hi"
 OPACITY = "e => Number(getComputedStyle(e).opacity)"
@@ -36,22 +36,22 @@ def save(tmp_path):
 
 def test_a_shared_view_opens_from_a_file_without_a_network(page, save, browser):
     assert page.tab.locator("#chat-view .with-system").is_hidden()
-    page.settings()
-    page.tab.locator("#system textarea").fill("a hidden instruction")
-    page.settings()
+    page.set("#system textarea", "a hidden instruction")
     page.ask(HOSTILE)
     settled(page)
     click_word(page, 0, "hi")
-    page.tab.locator("#words-forget").click()
-    until(page, "document.querySelector('#words-result .note').textContent.includes('seed')")
+    forget(page)
     file = save(page)
     assert file.name.startswith("a-script-img-src-x")
     text = file.read_text("utf-8")
     assert len(text) < 300_000
     assert not re.search("im_start|/tmp|/root|/home|http:|https:", text)
     assert "a hidden instruction" not in words_of(text)
-    page.tab.locator("#chat-view .with-system input").check()
+    with_system = page.tab.locator("#chat-view .with-system input")
+    with_system.check()
     assert "a hidden instruction" in words_of(save(page).read_text("utf-8"))
+    with_system.uncheck()
+    page.set("#system textarea", "")
     file.write_text(text, "utf-8")
     context = new_context(browser, viewport={"width": 900, "height": 700})
     context.set_offline(True)
@@ -61,8 +61,7 @@ def test_a_shared_view_opens_from_a_file_without_a_network(page, save, browser):
     tab.on("request", lambda request: problems.append(request.url))
     tab.goto(file.as_uri())
     words = tab.locator(".words span:not([data-kind=special])")
-    shown = page.view("pieces")
-    answer = "".join(piece["text"] for piece in shown if not piece["prompt"])
+    answer = "".join(piece["text"] for piece in page.view("pieces") if not piece["prompt"])
     assert tab.inner_text(".words").replace("\n", "").startswith("</script><img src=x")
     assert tab.locator(".words [data-kind=answer]").count() > len(answer) / 8
     strengths = words.evaluate_all(f"all => all.map({OPACITY})")
@@ -89,11 +88,10 @@ def test_every_view_can_be_shared_and_an_empty_one_says_that_there_is_nothing(pa
     saved = page.tab.locator("#chat-view .saved")
     assert saved.inner_text() == "There is nothing to share yet."
     page.go_to("Side by side", "right")
-    page.ask("both", "compare", "left")
+    page.answer("both", "compare", "left")
     for side, model in (("left", "demo"), ("right", "demo-fixed")):
         page.finished(side)
         assert save(page, side).name == f"{model}-both.html"
     page.go_to("Completion", "complete")
-    page.ask("a text", "complete", "complete")
-    page.finished("complete")
+    page.answer("a text", "complete")
     assert words_of(save(page, "complete").read_text("utf-8")).startswith("a text")

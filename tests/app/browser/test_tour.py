@@ -1,16 +1,18 @@
-"""The guided tour, as a visitor sees it who was never here."""
+"""The guided tour, and the first minute of a new user: docs/first_minute.py times it."""
 
 import json
 import re
 
 import pytest
 from helpers.browser import ROOT, Page, new_context
+from helpers.first_minute import WORD, FirstMinute
 from mlx_gateloop.app.page import scripts
 
 RECORDED = json.loads((ROOT / "app/page/static/tour.json").read_text("utf-8"))
-STEPS = 7
+STEPS, MAX_CLICKS = 7, 5
 NUMBER = re.compile(r"-?\d+\.\d+")
 OPEN = "document.querySelector('dialog.tour')?.open"
+MODULE = f"{scripts.URL}/tour.js"
 # Tab may leave for the browser's own buttons, of which a headless one has none.
 INSIDE = """document.activeElement === document.body ||
   document.querySelector('dialog.tour').contains(document.activeElement)"""
@@ -31,21 +33,34 @@ STARTED = """async ([module, getItem]) => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def visitor(browser, server):
+def test_five_clicks_from_the_tour_to_a_word_that_is_forgotten_and_proven(browser, server):
     context = new_context(browser, returning=False)
-    yield Page(context, server.url)
+    visitor = FirstMinute(Page(context, server.url))
+    visitor.skip_the_tour()
+    assert visitor.tab.evaluate(f"import('{MODULE}').then((m) => m.startOnce())") is None
+    visitor.page.painted()
+    assert not visitor.tab.evaluate(OPEN)  # it starts once
+    visitor.page.choose("demo")  # make demo begins with it, this server with another
+    visitor.ask()
+    assert visitor.page.messages("user") == ["What does `str.split` do?"]
+    assert WORD in visitor.page.messages("bot")[0]
+    note, before, after = visitor.forget()
+    assert note.startswith("What changed is marked")
+    assert WORD in before
+    assert after
+    assert WORD not in after
+    assert visitor.clicks == MAX_CLICKS
+    assert not visitor.page.problems
     context.close()
 
 
 @pytest.fixture
-def tour(visitor):
-    """The tour, opened by the button; nothing in it may be a problem for the page."""
-    if not visitor.tab.evaluate(OPEN):
-        visitor.tab.get_by_role("button", name="Guided tour", exact=True).click()
-    yield visitor.tab.get_by_role("dialog")
-    visitor.tab.keyboard.press("Escape")
-    assert not visitor.problems
+def tour(tab):
+    """The tour, opened by its button."""
+    tab.defaults()
+    tab.tab.get_by_role("button", name="Guided tour", exact=True).click()
+    yield tab.tab.get_by_role("dialog")
+    tab.tab.keyboard.press("Escape")
 
 
 def title(tour):
@@ -56,25 +71,6 @@ def go_to(tour, step):
     tour.get_by_role("button", name=re.compile(f"^Step {step}: ")).click()
 
 
-def test_it_starts_by_itself_once_and_can_be_skipped_at_every_step(visitor):
-    dialog = visitor.tab.get_by_role("dialog")
-    dialog.wait_for()
-    seen = []
-    for step in range(1, STEPS + 1):
-        go_to(dialog, step)
-        seen.append(title(dialog))
-        assert f"{step} of {STEPS}" in dialog.inner_text()
-        dialog.get_by_role("button", name="Skip").click()
-        assert not visitor.tab.evaluate(OPEN)
-        visitor.tab.get_by_role("button", name="Guided tour", exact=True).click()
-    assert len(set(seen)) == STEPS
-    visitor.reopen()
-    visitor.tab.evaluate(f"import('{scripts.URL}/tour.js').then((m) => m.startOnce())")
-    visitor.painted()
-    assert not visitor.tab.evaluate(OPEN)
-    assert not visitor.problems
-
-
 def shown(tour, name):
     """The numbers of a row."""
     text = tour.locator(f"dl .{name} dd").inner_text()
@@ -82,9 +78,7 @@ def shown(tour, name):
 
 
 def test_the_numbers_of_an_update_are_true_to_the_digits_shown(tour):
-    go_to(tour, 1)
-    words = tour.get_by_role("slider")
-    told = []
+    words, results = tour.get_by_role("slider"), []
     for place in range(int(words.get_attribute("max")) + 1):
         words.fill(str(place))
         before, kept, after = (complex(*shown(tour, n)) for n in ("before", "kept", "after"))
@@ -93,10 +87,10 @@ def test_the_numbers_of_an_update_are_true_to_the_digits_shown(tour):
         assert abs(a * before - kept) < 0.01 + 1e-4 * abs(before)
         assert abs(key * value - wrote) < 0.01 + 5e-4 * (abs(key) + abs(value))
         assert abs(kept + wrote - after) < 0.02
-        told.append(after)
+        results.append(after)
     recorded = complex(*RECORDED["channel"]["h"][RECORDED["written"]])
-    assert len(set(told)) == len(told) > 10
-    assert min(abs(after - recorded) for after in told) < 0.01
+    assert len(set(results)) == len(results) > 10
+    assert min(abs(after - recorded) for after in results) < 0.01
 
 
 def test_the_forgotten_word_and_the_fixed_model_are_the_recorded_ones(tour):
@@ -119,8 +113,8 @@ def test_the_forgotten_word_and_the_fixed_model_are_the_recorded_ones(tour):
     assert tour.locator(".cell .answer:nth-child(2).wrong").count() == 0
 
 
-def test_keys_move_and_leave_and_focus_stays_inside(visitor, tour):
-    keyboard = visitor.tab.keyboard
+def test_keys_move_and_leave_and_focus_stays_inside(tab, tour):
+    keyboard = tab.tab.keyboard
     first = title(tour)
     for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "ArrowLeft", "ArrowLeft"):
         before = title(tour)
@@ -129,7 +123,7 @@ def test_keys_move_and_leave_and_focus_stays_inside(visitor, tour):
     assert title(tour) == first
     for _ in range(16):
         keyboard.press("Tab")
-        assert visitor.tab.evaluate(INSIDE)
+        assert tab.tab.evaluate(INSIDE)
     words = tour.get_by_role("slider")
     words.focus()
     chosen = words.input_value()
@@ -137,37 +131,36 @@ def test_keys_move_and_leave_and_focus_stays_inside(visitor, tour):
     assert (words.input_value(), title(tour)) == (str(int(chosen) + 1), first)
     assert tour.get_by_role("img").count() == 1
     keyboard.press("Escape")
-    assert not visitor.tab.evaluate(OPEN)
-    button = visitor.tab.get_by_role("button", name="Guided tour", exact=True)
+    assert not tab.tab.evaluate(OPEN)
+    button = tab.tab.get_by_role("button", name="Guided tour", exact=True)
     button.focus()
     keyboard.press("Enter")
     tour.wait_for()
     for _ in range(STEPS):
         keyboard.press("Enter")  # Next, where it begins
-    assert not visitor.tab.evaluate(OPEN)
+    assert not tab.tab.evaluate(OPEN)
     assert button.evaluate("(e) => e === document.activeElement")
 
 
-def test_it_fits_a_phone_and_moves_only_where_motion_is_wanted(visitor, tour):
+def test_it_fits_a_phone_and_moves_only_where_motion_is_wanted(tab, tour):
     picture = tour.get_by_role("img").first
     for motion, name in (("reduce", "none"), ("no-preference", "tour-in")):
-        visitor.tab.emulate_media(reduced_motion=motion)
+        tab.tab.emulate_media(reduced_motion=motion)
         go_to(tour, 5)
         assert picture.evaluate("(e) => getComputedStyle(e).animationName") == name
-    before = visitor.tab.viewport_size
-    visitor.tab.set_viewport_size({"width": 360, "height": 640})
+    tab.tab.set_viewport_size({"width": 360, "height": 640})
+    titles = set()
     for step in range(1, STEPS + 1):
         go_to(tour, step)
+        titles.add(title(tour))
+        assert f"{step} of {STEPS}" in tour.inner_text()
         wide, room = tour.evaluate("(e) => [e.scrollWidth, e.clientWidth]")
         assert wide <= room <= 360
         box = tour.get_by_role("button", name=re.compile("Next|Start")).bounding_box()
         assert 0 < box["y"] < box["y"] + box["height"] <= 640
-    visitor.tab.set_viewport_size(before)
+    assert len(titles) == STEPS
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_a_browser_that_keeps_nothing_is_not_shown_it_each_time(visitor, storage):
-    visitor.tab.keyboard.press("Escape")
-    arguments = [f"{scripts.URL}/tour.js", STORAGES[storage]]
-    assert not visitor.tab.evaluate(STARTED, arguments)
-    assert not visitor.problems
+def test_a_browser_that_keeps_nothing_is_not_shown_it_each_time(tab, storage):
+    assert not tab.tab.evaluate(STARTED, [MODULE, STORAGES[storage]])

@@ -1,8 +1,12 @@
-"""The state view: a column and a text for every token, in every layer."""
+"""The state view: a column and a text for every token, in every layer, and in files."""
+
+import base64
+from io import BytesIO
 
 import numpy as np
 import pytest
 from helpers.browser import QUESTIONS, has
+from PIL import Image
 
 from mlx_gateloop.watch.sharing import HIGH, LOW
 
@@ -23,6 +27,8 @@ SWITCH = """layer => {
 MARKED = (
     "[...document.querySelectorAll('#chat-view .text .reset')].map(e => Number(e.dataset.token))"
 )
+CANVASES = """() => ['layers', 'axis', 'magnitude', 'phase'].map(name =>
+  document.querySelector(`#chat-view .${name}`).toDataURL().split(',')[1])"""
 
 
 def resets(magnitude):
@@ -33,17 +39,15 @@ def resets(magnitude):
     return np.flatnonzero(forgets >= max(1, 0.25 * remembers.sum())).tolist()
 
 
-def test_an_answer_streams_with_a_column_for_every_token(page):
-    page.set_tokens(1024)
-    page.ask("hello")
-    page.tab.wait_for_function(
-        "document.querySelector('#chat .bot')?.innerText.length > 0"
-        " && !document.querySelector('#chat-view .gl').view.done"
-    )
-    tokens = page.finished()
+def test_an_answer_streams_with_a_column_for_every_token(page, arrays):
+    page.tab.set_viewport_size({"width": 800, "height": 900})
+    page.tab.select_option("#chat-view .order", "sorted")
+    page.set_tokens(500)
+    draws = page.view("draws")
+    tokens = page.answer("hello")
+    assert page.view("draws") > draws + 3  # as it was written
     written = [piece for piece in page.view("pieces") if not piece["prompt"]]
-    assert len(written) == 1024 < tokens
-    page.painted()
+    assert len(written) == 500 < tokens
     bins = -(-tokens // 2)  # there are fewer pixels than tokens
     for picture, rows in enumerate((page.channels, page.channels, page.layers)):
         assert page.tab.evaluate(COLUMNS, picture) == [bins, bins, rows]
@@ -51,41 +55,38 @@ def test_an_answer_streams_with_a_column_for_every_token(page):
     status = page.tab.locator("#chat-status").inner_text()
     for figure in ("first token", "prefill", "decode", "state", "memory"):
         assert figure in status
+    order = page.view("heatmaps.order")  # by half-life
+    assert page.view("heatmaps.sortedTokens") == tokens
+    assert sorted(order) == list(range(page.channels))
+    rate = -np.log(arrays(page)["magnitude"][0, :tokens].astype(float))
+    codes = np.rint(np.log(np.clip(rate, LOW, HIGH) / LOW) / np.log(HIGH / LOW) * 255).sum(0)
+    assert (np.diff(codes[order]) >= -2).all()  # a code may round the other way
+    assert codes[order[0]] < codes[order[-1]]
+    page.tab.select_option("#chat-view .order", "natural")
+    assert page.view("heatmaps.order") == list(range(page.channels))
 
 
-def test_an_answer_brings_its_columns_and_words(page):
-    page.ask("the first message")
-    page.finished()
+def test_an_answer_brings_its_columns_and_words_and_the_layer_stays(page):
+    page.answer("the first message")
     asked = []
     page.tab.on("request", lambda request: asked.append(request.post_data or ""))
-    page.ask("the second")
-    tokens = page.finished()
+    tokens = page.answer("the second")
     assert not any("updates_since" in data for data in asked)  # not even of the first message
     assert page.view("recording.words.length") > 4
     shown = page.tab.locator("#chat-view .text").evaluate("e => e.textContent")
     assert "the first message" in shown
-    page.painted()
     for layer in (0, 2):  # the other one was not asked for before
         page.tab.select_option("#chat-view .layer", index=layer)
         page.tab.wait_for_function(has(tokens))
         page.painted()
         assert page.tab.evaluate(COLUMNS, 0) == [tokens, tokens, page.channels]
-
-
-def test_the_chosen_layer_stays_for_the_next_message(page):
-    page.ask("one")
-    page.finished()
-    page.tab.select_option("#chat-view .layer", index=2)
-    page.ask("two")
+    page.answer("a third")
     assert page.view("layer") == 2
-    page.finished()
     assert page.tab.locator("#chat-view .layer").input_value() == "2"
-    assert page.view("layer") == 2
 
 
 def test_the_view_asks_again_where_a_server_has_no_answer(page):
-    page.ask("patience")
-    tokens = page.finished()
+    tokens = page.answer("patience")
     asked = []
 
     def nothing(route):
@@ -99,16 +100,35 @@ def test_the_view_asks_again_where_a_server_has_no_answer(page):
     assert page.view("have") == 0
     page.tab.unroute_all(behavior="wait")  # or an answer on its way finds its route gone
     page.tab.wait_for_function(has(tokens))
-    page.tab.select_option("#chat-view .layer", index=0)
 
 
-def test_resets_are_marked_whichever_layer_is_shown(page, arrays):
-    page.ask("resets")
-    page.finished()
-    expected = resets(arrays(page)["magnitude"])
+def test_the_files_have_what_the_view_shows(answered, arrays, download):
+    held, tokens = arrays(answered), answered.view("pieces.length")
+    shape = (answered.layers, tokens, answered.channels)
+    assert held["magnitude"].shape == held["phase"].shape == shape
+    np.testing.assert_allclose(held["averages"], held["magnitude"].mean(2).T, atol=1e-5)
+    assert 0 < held["magnitude"].min() < held["magnitude"].max() < 1
+    assert 0.01 < held["phase"].std() < np.abs(held["phase"]).max() <= np.pi + 1e-5
+    texts = [piece["text"].rstrip("\0") for piece in answered.view("pieces")]  # as NumPy keeps them
+    assert held["texts"].tolist() == texts
+    expected = resets(held["magnitude"])
     assert expected
-    for layer in (1, 2, 1, 0):
-        assert page.tab.evaluate(SWITCH, layer) == page.tab.evaluate(MARKED) == expected
+    for layer in (1, 2, 1, 0):  # whichever layer is shown
+        assert answered.tab.evaluate(SWITCH, layer) == answered.tab.evaluate(MARKED) == expected
+    answered.painted()
+    shown = [Image.open(BytesIO(base64.b64decode(p))) for p in answered.tab.evaluate(CANVASES)]
+    file, _ = download(answered, "png")
+    assert file.name == "a-What-does-a-state-keep-layer-1.png"
+    with Image.open(file) as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    top = 0
+    for canvas in shown:  # one below the other
+        drawn = np.asarray(canvas.convert("RGBA")).astype(int)
+        opaque = drawn[..., 3] == 255
+        assert opaque.any()
+        assert (pixels[top : top + canvas.height][opaque] == drawn[opaque][:, :3]).all()
+        top += canvas.height
+    assert pixels.shape[0] == top
 
 
 @pytest.mark.slow
@@ -129,27 +149,10 @@ def test_switching_layers_while_it_runs_loses_no_column_and_no_mark(page, arrays
     assert all(marks == [] or marks in begun for marks in seen)  # of the tokens that there were
 
 
-def test_sorted_channels_are_ordered_by_half_life(page, arrays):
-    page.tab.select_option("#chat-view .order", "sorted")
-    page.ask("order")
-    tokens = page.finished()
-    page.painted()
-    order = page.view("heatmaps.order")
-    assert page.view("heatmaps.sortedTokens") == tokens  # all of them count at the end
-    assert sorted(order) == list(range(page.channels))
-    rate = -np.log(arrays(page)["magnitude"][0, :tokens].astype(float))
-    codes = np.rint(np.log(np.clip(rate, LOW, HIGH) / LOW) / np.log(HIGH / LOW) * 255).sum(0)
-    assert (np.diff(codes[order]) >= -2).all()  # a code may round the other way
-    assert codes[order[0]] < codes[order[-1]]
-    page.tab.select_option("#chat-view .order", "natural")
-    assert page.view("heatmaps.order") == list(range(page.channels))
-
-
 def test_the_text_is_complete_when_a_run_ends_within_a_character(page, arrays):
     page.choose("half")
     page.set_tokens(5)
-    page.ask("ends early")
-    page.finished()
+    page.answer("ends early")
     texts = arrays(page)["texts"].tolist()
     assert texts[-1].endswith("\ufffd")
     assert [piece["text"] for piece in page.view("pieces")] == texts

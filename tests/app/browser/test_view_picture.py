@@ -1,11 +1,17 @@
-"""The state view's picture: hover, zoom, keys and colours."""
+"""The state view's pictures: hover, keys, colours, zoom and two views with one scale."""
 
 import re
+from io import BytesIO
 
 import numpy as np
 import pytest
-from helpers.browser import has
+from helpers.browser import has, new_context, view
+from PIL import Image
 
+from browser.conftest import Visitor
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+SHOWN = "heatmaps.shown"
 # Edges may be smoothed a little differently: a path's length decides how Chromium does it.
 AS_SHOWN_ANEW = """() => {
   const gl = document.querySelector('#chat-view .gl'), names = ['magnitude', 'phase', 'layers'];
@@ -17,8 +23,8 @@ AS_SHOWN_ANEW = """() => {
   const after = pixels();
   return names.filter((_, i) => before[i].some((value, at) => Math.abs(value - after[i][at]) > 48));
 }"""
-ZOOM = """zoom => {
-  const slider = document.querySelector('#chat-view .zoom');
+ZOOM = """([view, zoom]) => {
+  const slider = document.querySelector(`#${view}-view .zoom`);
   slider.value = zoom;
   slider.dispatchEvent(new Event('input'));
 }"""
@@ -29,18 +35,14 @@ COLOURS = """([x, y, token, row]) => {
   const pixel = (of, x, y) => [...of.getContext('2d').getImageData(x, y, 1, 1).data];
   return [pixel(canvas, x, y), pixel(gl.view.heatmaps.pictures[0].canvas, token, row)];
 }"""
-# Colours in the canvas of magnitudes that its picture has not, below the marks of resets.
-FOREIGN_COLOURS = """() => {
-  const { pictures, canvases } = document.querySelector('#chat-view .gl').view.heatmaps;
-  const colours = (canvas, top) => {
-    const size = [canvas.width, canvas.height - top];
-    const bytes = canvas.getContext('2d').getImageData(0, top, ...size).data;
-    return new Set(new Uint32Array(bytes.buffer));
-  };
-  const held = colours(pictures[0].canvas, 0).add(0xffffffff);  // of the chosen token
-  return [...colours(canvases[0], 6)].filter(colour => !held.has(colour)).length;
+# The colours of a picture, without alpha.
+HELD = """name => {
+  const { canvas } = document.querySelector('#chat-view .gl').view.heatmaps.pictures[name];
+  const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  const colours = new Set();
+  for (let at = 0; at < data.length; at += 4) colours.add(data.slice(at, at + 3).join());
+  return [...colours];
 }"""
-
 # The upper edge of the picture of all layers in the middle of each column, and the words below it.
 LIT = """width => {
   const gl = document.querySelector('#chat-view .gl');
@@ -50,17 +52,23 @@ LIT = """width => {
 }"""
 
 
-def test_hover_tells_what_the_arrays_hold(page, arrays):
-    page.ask("hover")
-    page.finished()
-    page.painted()
-    held = arrays(page)
-    canvas = page.tab.locator("#chat-view .magnitude")
-    box, width = canvas.bounding_box(), page.view("heatmaps.shown.width")
+def part(page, name):
+    return page.tab.locator(f"#chat-view .{name}")
+
+
+def inside(box, width, height):
+    assert 0 <= box["x"] < box["x"] + box["width"] <= width
+    assert 0 <= box["y"] < box["y"] + box["height"] <= height
+
+
+def test_hover_tells_what_the_arrays_hold(answered, arrays):
+    page, held = answered, arrays(answered)
+    canvas = part(page, "magnitude")
+    box, width = canvas.bounding_box(), page.view(SHOWN)["width"]
     for token, channel in ((10, 20), (0, 0), (50, page.channels - 1)):
         y = box["height"] * (channel + 0.5) / page.channels
         canvas.hover(position={"x": (token + 0.5) * width, "y": y})
-        tip = page.tab.locator("#chat-view .tip").inner_text()
+        tip = part(page, "tip").inner_text()
         assert f", token {token}\nchannel {channel}: keeps " in tip
         magnitude, life, phase = (
             float(re.search(pattern, tip)[1].replace(",", ""))
@@ -72,62 +80,31 @@ def test_hover_tells_what_the_arrays_hold(page, arrays):
         assert phase == pytest.approx(np.degrees(held["phase"][0, token, channel]), abs=1.5)
 
 
-def test_channels_do_not_bleed_into_each_other(page):
-    page.set_tokens(24)
-    page.choose("slow")  # more channels than pixels
-    page.ask("colours")
-    page.finished()
+def test_hover_names_the_token_under_the_pointer_when_zoomed_and_scrolled(answered):
+    zoom, width, left, page = 8, 48, 323, answered
+    page.tab.evaluate(ZOOM, ["chat", zoom])
+    page.tab.evaluate(SCROLL, left)
     page.painted()
-    assert page.view("heatmaps.pictures[0].row") == 2
-    assert page.tab.evaluate(FOREIGN_COLOURS) == 0
-    assert "means of 2 channels" in page.tab.locator("#chat-view .stack").inner_text()
-    page.tab.locator("#chat-view .magnitude").hover(position={"x": 40, "y": 20})
-    assert "mean of channels " in page.tab.locator("#chat-view .tip").inner_text()
+    canvas = part(page, "magnitude")
+    box = canvas.bounding_box()
+    for x, row in ((3, 5), (100, 40), (250, 2)):  # below the marks
+        token, y = int((left + x) / width), int(box["height"] * (row + 0.5) / page.channels)
+        canvas.hover(position={"x": x, "y": y})
+        assert f"token {token}\nchannel {row}: " in part(page, "tip").inner_text()
+        page.tab.mouse.move(0, 0)  # the column is no longer lit
+        page.painted()
+        shown, held = page.tab.evaluate(COLOURS, [x, y, token, row])
+        assert shown == held
 
 
-@pytest.mark.slow
-def test_hover_and_click_stay_in_sight_on_a_small_screen(new_page):
-    page = new_page(viewport={"width": 1280, "height": 720})
-    page.set_tokens(300)
-    page.ask("small")
-    page.finished()
-    assert page.tab.evaluate("scrollY") == 0  # the message box is in sight
-    picture = page.tab.locator("#chat-view .layers")
-    for x in (3, 300, 690):
-        picture.hover(position={"x": x, "y": 60})
-        inside(page.tab.locator("#chat-view .tip").bounding_box(), 1280, 720)
-        picture.click(position={"x": x, "y": 60})
-        assert page.tab.evaluate("scrollY") == 0
-    place = "span => span.getBoundingClientRect().y - span.parentElement.getBoundingClientRect().y"
-    chosen = page.tab.locator("#chat-view .text span.selected").evaluate(place)
-    assert 0 <= chosen <= 140  # of 150: the text scrolls itself
-    page.tab.mouse.move(10, 10)
-    assert not page.tab.locator("#chat-view .tip").is_visible()
-    before = picture.bounding_box()
-    long = "name => { name.textContent = 'at ' + 'a long word '.repeat(20) }"
-    page.tab.locator("#chat-view .memory").evaluate(long)
-    assert picture.bounding_box() == before
-
-
-def inside(box, width, height):
-    assert 0 <= box["x"] < box["x"] + box["width"] <= width
-    assert 0 <= box["y"] < box["y"] + box["height"] <= height
-
-
-def test_words_and_columns_light_each_other(page):
-    page.ask("light")
-    page.finished()
-    page.painted()
-    lit = page.tab.locator("#chat-view .text .pointed")
-    width = page.view("heatmaps.shown.width")
+def test_words_and_columns_light_each_other(answered):
+    page, width = answered, answered.view(SHOWN)["width"]
     dark = page.tab.evaluate(LIT, width)
     token = next(i for i in range(20, 60) if page.view(f"heatmaps.axis.words[{i}].length"))
-    at = {"x": (token + 0.5) * width, "y": 20}
     for name in ("layers", "magnitude", "phase", "axis"):
-        page.tab.locator(f"#chat-view .{name}").hover(position=at)
-        assert lit.get_attribute("data-token") == str(token), name
-    word = page.tab.locator(f"#chat-view .text span[data-token='{token + 1}']")
-    word.dispatch_event("mouseover")
+        part(page, name).hover(position={"x": (token + 0.5) * width, "y": 20})
+        assert part(page, "text .pointed").get_attribute("data-token") == str(token), name
+    page.tab.locator(f"#chat-view .text span[data-token='{token + 1}']").dispatch_event("mouseover")
     page.painted()
     bright = page.tab.evaluate(LIT, width)
     changed = [i for i, (a, b) in enumerate(zip(dark, bright, strict=True)) if a != b]
@@ -135,10 +112,9 @@ def test_words_and_columns_light_each_other(page):
     assert page.view("heatmaps.axis.words[0]") == ""  # a special token's
 
 
-def test_keys_point_at_rows_and_words(page):
-    page.ask("keys that point")
-    tokens = page.finished()
-    picture, tip = (page.tab.locator(f"#chat-view .{name}") for name in ("layers", "tip"))
+def test_keys_select_point_and_zoom_but_for_those_of_the_browser(answered):
+    page, tokens = answered, answered.view("pieces.length")
+    picture, text, tip = (part(page, name) for name in ("layers", "text", "tip"))
     picture.press("ArrowLeft")
     assert f"token {tokens - 2}\nlayer 1 keeps" in tip.inner_text()
     picture.press("ArrowDown")
@@ -146,27 +122,65 @@ def test_keys_point_at_rows_and_words(page):
     assert "layer 3 keeps" in tip.inner_text()
     inside(tip.bounding_box(), 1280, 900)
     picture.press("Enter")
-    assert page.tab.locator("#chat-view .layer").input_value() == "2"
-    text = page.tab.locator("#chat-view .text")
+    assert part(page, "layer").input_value() == "2"
     text.press("Shift+ArrowLeft")
-    pointed = page.tab.locator("#chat-view .text .pointed")
-    assert pointed.get_attribute("data-token") == str(tokens - 3)
-    assert f"token {tokens - 3}" in page.tab.locator("#chat-view .share").inner_text()
+    assert part(page, "text .pointed").get_attribute("data-token") == str(tokens - 3)
+    assert f"token {tokens - 3}" in part(page, "share").inner_text()
     assert page.view("memory.selected") == tokens - 2
+    for key, expected in (("Home", 0), ("Control+ArrowRight", 0), ("End", tokens - 1)):
+        text.press(key)
+        assert page.chosen() == expected
+    widths = []
+    for key in ("+", "+", "+", "-", "Control++"):
+        part(page, "magnitude").press(key)
+        widths.append(page.view(SHOWN)["width"])
+    assert widths[0] < widths[1] < widths[2]
+    assert widths[1] == widths[3] == widths[4]
 
 
-def test_formulas_are_behind_a_question_mark(page):
-    stack = page.tab.locator("#chat-view")
+def test_formulas_are_behind_a_question_mark(answered):
+    stack = answered.tab.locator("#chat-view")
     for sign in ("|a|", "h = a h", "Re("):
         assert sign not in stack.inner_text()
-    page.tab.get_by_label("About how long it keeps this").first.press("Enter")
+    question = answered.tab.get_by_label("About how long it keeps this").first
+    question.press("Enter")
     assert "h = a h + k v" in stack.inner_text()
+    question.press("Enter")
+
+
+def test_the_wheel_zooms_with_ctrl_about_the_pointer_and_drags_pan(answered):
+    page, canvas = answered, part(answered, "layers")
+    canvas.hover(position={"x": 400, "y": 40})
+    before, token, chosen = page.view(SHOWN), at(page, 400), page.chosen()
+    page.tab.keyboard.down("Control")
+    for _ in range(2):
+        page.tab.mouse.wheel(0, -100)
+    page.tab.keyboard.up("Control")
+    page.tab.wait_for_function(f"{view()}.heatmaps.shown.width > {1.9 * before['width']}")
+    assert page.view(SHOWN)["width"] == pytest.approx(2 * before["width"], rel=0.01)
+    assert at(page, 400) == pytest.approx(token, abs=0.2)
+    page.tab.mouse.down()
+    box = canvas.bounding_box()
+    page.tab.mouse.move(box["x"] + 250, box["y"] + 40, steps=3)
+    page.tab.mouse.up()
+    page.painted()
+    assert at(page, 250) == pytest.approx(token, abs=0.3)  # it went along
+    assert page.chosen() == chosen  # which no click was
+    canvas.dblclick(position={"x": 100, "y": 40})
+    page.painted()
+    assert page.view(SHOWN) == before
+
+
+def at(page, x):
+    """The token at a place of the picture, with its fraction."""
+    shown = page.view(SHOWN)
+    return shown["first"] + x / shown["width"]
 
 
 @pytest.mark.parametrize(
     ("zoom", "scroll", "tokens"),
     [
-        (0, 0, 60),
+        (0, 0, 25),
         pytest.param(3, 0, 60, marks=pytest.mark.slow),
         pytest.param(0, 0, 500, marks=pytest.mark.slow),
         pytest.param(3, 203, 200, marks=pytest.mark.slow),
@@ -174,50 +188,132 @@ def test_formulas_are_behind_a_question_mark(page):
 )
 def test_painting_what_is_new_gives_what_painting_all_gives(page, zoom, scroll, tokens):
     page.set_tokens(1024)
-    page.choose("slow")  # some ten tokens an answer of the server
-    page.tab.evaluate(ZOOM, zoom)
+    page.choose("slow")  # some ten tokens an answer of the server; more channels than pixels
+    page.tab.evaluate(ZOOM, ["chat", zoom])
     page.ask("now")
     page.tab.wait_for_function(has(tokens // 2))
-    page.tab.locator("#chat-view .text span").nth(tokens // 2 - 1).dispatch_event("click")
+    part(page, "text span").nth(tokens // 2 - 1).dispatch_event("click")
     page.tab.evaluate(SCROLL, scroll)
     for count in (tokens, tokens + 15):
         page.tab.wait_for_function(has(count))
         page.painted()
         assert not page.view("done")
         assert page.tab.evaluate(AS_SHOWN_ANEW) == []
-
-
-def test_hover_names_the_token_under_the_pointer_when_zoomed_and_scrolled(page):
-    zoom, width, left, rows = 8, 48, 323, page.channels
-    page.ask("zoom")
+    page.tab.locator("#chat-stop").click()
     page.finished()
-    page.tab.evaluate(ZOOM, zoom)
-    page.tab.evaluate(SCROLL, left)
+    assert page.view("heatmaps.pictures[0].row") == 2
+    assert "means of 2 channels" in part(page, "stack").inner_text()
+    part(page, "magnitude").hover(position={"x": 40, "y": 20})
+    assert "mean of channels " in part(page, "tip").inner_text()
+
+
+@pytest.mark.slow
+def test_hover_and_click_stay_in_sight_on_a_small_screen(new_page):
+    page = new_page(viewport={"width": 1280, "height": 720})
+    page.set_tokens(300)
+    page.answer("small")
+    assert page.tab.evaluate("scrollY") == 0  # the message box is in sight
+    picture = part(page, "layers")
+    for x in (3, 300, 690):
+        picture.hover(position={"x": x, "y": 60})
+        inside(part(page, "tip").bounding_box(), 1280, 720)
+        picture.click(position={"x": x, "y": 60})
+        assert page.tab.evaluate("scrollY") == 0
+    place = "span => span.getBoundingClientRect().y - span.parentElement.getBoundingClientRect().y"
+    assert 0 <= part(page, "text .selected").evaluate(place) <= 140  # of 150: it scrolls itself
+    page.tab.mouse.move(10, 10)
+    assert not part(page, "tip").is_visible()
+    before = picture.bounding_box()
+    part(page, "memory").evaluate("e => { e.textContent = 'at ' + 'a long word '.repeat(20) }")
+    assert picture.bounding_box() == before
+
+
+@pytest.fixture(scope="module")
+def phone(browser, server):
+    """A phone whose pixels are no multiple of the page's."""
+    page = Visitor(new_context(browser, device_scale_factor=2.625, **PHONE), server.url)
+    page.answer("a long message without any end " * 4)
+    yield page
+    problems = page.problems
+    page.tab.context.close()
+    assert not problems
+
+
+def test_columns_are_sharp_and_tips_stay_inside_a_phone(phone):
+    for zoom in (0, 0.3, 3.1):
+        phone.tab.evaluate(ZOOM, ["chat", zoom])
+        phone.painted()
+        for i, name in enumerate(("magnitude", "phase")):
+            with Image.open(BytesIO(part(phone, name).screenshot())) as picture:
+                pixels = np.asarray(picture.convert("RGB"))[30:-30, 30:-30].reshape(-1, 3)
+            seen = {",".join(map(str, colour)) for colour in np.unique(pixels, axis=0)}
+            held = phone.tab.evaluate(HELD, i)
+            assert seen <= {*held, "255,255,255", "11,10,18"}, name  # the mark and the ground
+            assert len(seen) > 5
+    for x in (4, 150, 298):
+        part(phone, "layers").hover(position={"x": x, "y": 60})
+        inside(part(phone, "tip").bounding_box(), 390, 844)
+
+
+def test_a_phone_shows_everything_in_one_column(phone):
+    chat, view = (phone.tab.locator(f"#{name}").bounding_box() for name in ("chat", "chat-view"))
+    assert view["y"] >= chat["y"] + chat["height"]
+    phone.go_to("Side by side", "left")
+    phone.answer("a long message without any end " * 4, "compare", "left")
+    for name in ("chat", "left"):
+        phone.go_to("Chat" if name == "chat" else "Side by side", name)
+        assert phone.tab.evaluate("document.documentElement.scrollWidth") <= 390
+        box = phone.tab.locator(f"#{name}-view").bounding_box()
+        assert box["x"] >= 0
+        assert box["width"] > 300
+    phone.go_to("Chat", "chat")
+
+
+@pytest.mark.slow
+def test_two_fingers_zoom_about_the_point_between_them(phone):
+    canvas = part(phone, "layers")
+    phone.tab.evaluate(ZOOM, ["chat", 0])
+    canvas.scroll_into_view_if_needed()
+    box, before = canvas.bounding_box(), phone.view(SHOWN)["width"]
+    token = at(phone, 150)
+    touch = phone.tab.context.new_cdp_session(phone.tab)
+
+    def fingers(kind, *places):
+        points = [{"x": box["x"] + x, "y": box["y"] + 40, "id": i} for i, x in enumerate(places)]
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    fingers("touchStart", 130)
+    fingers("touchStart", 130, 170)
+    for apart in (30, 40, 50, 60):
+        fingers("touchMove", 150 - apart, 150 + apart)
+    fingers("touchEnd")
+    phone.painted()
+    assert phone.view(SHOWN)["width"] == pytest.approx(3 * before, rel=0.02)
+    assert at(phone, 150) == pytest.approx(token, abs=0.8)  # each move is rounded to pixels
+
+
+def test_side_by_side_has_one_scale_and_one_token(seeded):
+    page = seeded
+    page.go_to("Side by side", "right")
+    page.answer("both", "compare", "left")
+    page.finished("right")
+    assert page.view("run", "left") != page.view("run", "right")
+
+    def both(what):
+        return [page.view(what, side) for side in ("left", "right")]
+
+    page.tab.evaluate(ZOOM, ["right", 5])
     page.painted()
-    canvas = page.tab.locator("#chat-view .magnitude")
-    box = canvas.bounding_box()
-    for x, row in ((3, 5), (100, 40), (250, 2)):  # below the marks
-        token, y = int((left + x) / width), int(box["height"] * (row + 0.5) / rows)
-        canvas.hover(position={"x": x, "y": y})
-        tip = page.tab.locator("#chat-view .tip").inner_text()
-        assert f"token {token}\nchannel {row}: " in tip
-        page.tab.mouse.move(0, 0)  # the column is no longer lit
-        page.painted()
-        shown, held = page.tab.evaluate(COLOURS, [x, y, token, row])
-        assert shown == held
-
-
-def test_keys_select_and_zoom_but_for_those_of_the_browser(page):
-    page.ask("keys")
-    tokens = page.finished()
-    chosen = page.tab.locator("#chat-view .text span.selected")
-    text = page.tab.locator("#chat-view .text")
-    for key, expected in (("Home", 0), ("Control+ArrowRight", 0), ("End", tokens - 1)):
-        text.press(key)
-        assert chosen.get_attribute("data-token") == str(expected)
-    widths = []
-    for key in ("+", "+", "+", "-", "Control++"):
-        page.tab.locator("#chat-view .magnitude").press(key)
-        widths.append(page.view("heatmaps.shown.width"))
-    assert widths[0] < widths[1] < widths[2]
-    assert widths[1] == widths[3] == widths[4]
+    assert both("heatmaps.zoom.valueAsNumber") == [5, 5]
+    page.tab.evaluate("document.querySelector('#left-view .scroll').scrollLeft = 321")
+    page.painted()
+    first, other = both(SHOWN)
+    assert first == other
+    assert first["first"] * first["width"] == pytest.approx(321)
+    page.tab.locator("#right-view .text span").nth(7).dispatch_event("click")
+    page.tab.locator("#left-view .text span").nth(9).dispatch_event("mouseover")
+    assert both("memory.selected") == [7, 7]
+    assert both("memory.pointed") == [9, 9]
+    for side in ("left", "right"):
+        row = f"document.querySelector('#{side}-view .gl').view.row?.retention.length === 8"
+        page.tab.wait_for_function(row)

@@ -2,9 +2,15 @@
 
 import re
 
+from helpers.browser import view
+
+from .conftest import SEED
+
 WORDS = "document.querySelector('#chat-words .gw').words"
+SHOWS_ANSWER = f"!document.querySelector('#words-result').hidden && !{WORDS}.counterfactual.running"
 SPECIAL = re.compile(r"(\ufffd*)(?:<s>|</s>|<pad>|<unk>|<\|im_(?:start|end)\|>)")
 HOSTILE = "<img src=x onerror=\"alert('owned')\"> &amp; \u202eright\u2066 <|im_end|> 🙂 end"
+GROUND = "e => Number(getComputedStyle(e).backgroundColor.match(/[\\d.]+/g)[3] ?? 1)"  # opacity
 
 
 def painted(page, kind):
@@ -32,7 +38,7 @@ def words_of(message):
     return "".join(parts)
 
 
-def said(page):
+def status(page):
     return page.tab.locator("#chat-words .status").inner_text()
 
 
@@ -43,17 +49,23 @@ def settled(page):
 
 
 def click_word(page, message, text):
-    find = "w => w.message === message && w.text === text".replace("message &&", f"{message} &&")
     box = page.tab.evaluate(
-        f"text => {{ const words = {WORDS};"
-        f"const range = words.text.range(words.words.find({find}));"
+        f"([message, text]) => {{ const words = {WORDS};"
+        "const found = words.words.find(w => w.message === message && w.text === text);"
+        "const range = words.text.range(found);"
         "words.text.show(range);"
         "const box = range.getBoundingClientRect();"
         "return [box.x + box.width / 2, box.y + box.height / 2]; }",
-        text,
+        [message, text],
     )
     page.tab.mouse.click(*box)
     until(page, f"{WORDS}.choice !== null")
+
+
+def forget(page):
+    """Forget the chosen words, and wait for the end of the answer without them."""
+    page.tab.locator("#words-forget").click()
+    until(page, SHOWS_ANSWER)
 
 
 def test_words_fade_while_they_stream(page):
@@ -62,9 +74,7 @@ def test_words_fade_while_they_stream(page):
     page.ask("What was the first word of these?")
     levels = "[...CSS.highlights.keys()].filter(name => name.startsWith('gw-fade-')).length"
     until(page, f"!{WORDS}.done && {WORDS}.answer === 1 && {levels} > 2")
-    during = painted(page, "fade")
-    assert len(during) > 2  # levels
-    text = "".join(text for texts in during.values() for text in texts)
+    text = "".join(text for texts in painted(page, "fade").values() for text in texts)
     assert "first" in text
     assert "<|im_" not in text
     page.tab.locator("#chat-stop").click()
@@ -105,8 +115,7 @@ def test_what_was_not_recorded_is_dotted(page):
     page.settings()
     page.ask("another")
     settled(page)
-    unknown = painted(page, "fade")["unknown"]
-    assert unknown == [page.messages()[0], page.messages("bot")[0]]
+    assert painted(page, "fade")["unknown"] == [page.messages()[0], page.messages("bot")[0]]
     assert page.tab.locator("#words-fade + .scale .unknown").is_visible()
     assert "not recorded" in page.view("find('count').textContent")
 
@@ -118,22 +127,18 @@ def test_a_word_is_chosen_by_a_click_a_selection_and_keys(page):
     click_word(page, 0, "two")
     until(page, "CSS.highlights.has('gw-fade-later')")  # the answer was not read yet
     assert painted(page, "chosen") == {"0": ["two"]}
-    assert said(page) == "Shading: the strength of each word when “two” was read."
-    inside = "document.documentElement.scrollWidth <= innerWidth"
-    assert page.tab.evaluate(inside)  # a phone shows all of the bar
+    assert "when “two” was read" in status(page)
+    assert page.tab.evaluate("document.documentElement.scrollWidth <= innerWidth")  # a phone
     page.tab.set_viewport_size({"width": 1280, "height": 900})
-    page.tab.locator("#words-bar .sentence").click()
-    assert painted(page, "chosen") == {"0": ["One two."]}
-    page.tab.locator("#words-bar .message").click()
-    assert painted(page, "chosen") == {"0": ["One two. Three four"]}
+    for button, chosen in (("sentence", "One two."), ("message", "One two. Three four")):
+        page.tab.locator(f"#words-bar .{button}").click()
+        assert painted(page, "chosen") == {"0": [chosen]}
     page.tab.keyboard.press("Escape")
     assert painted(page, "chosen") == {}
     assert "later" not in painted(page, "fade")
     assert page.tab.evaluate("document.activeElement.id") == "words-pick"
-    page.tab.keyboard.press("Enter")
-    page.tab.keyboard.press("Home")
-    page.tab.keyboard.press("ArrowRight")
-    page.tab.keyboard.press("Shift+ArrowRight")
+    for key in ("Enter", "Home", "ArrowRight", "Shift+ArrowRight"):
+        page.tab.keyboard.press(key)
     assert painted(page, "chosen") == {"0": ["two."]}
     page.tab.evaluate(
         "() => { const node = document.querySelector('#chat .chatbot').firstChild;"
@@ -146,31 +151,34 @@ def test_a_word_is_chosen_by_a_click_a_selection_and_keys(page):
 
 def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(page):
     page.set_tokens(30)
-    page.set("#seed input", 1)
+    page.set(SEED, 1)
     page.choose("demo")
     page.ask("What does `str.split` do?")
     settled(page)
     before = page.messages("bot")
     assert before[0].startswith("`str.split(")
+    texts = [piece["text"] for piece in page.view("pieces")]
+    asked, answered = (token for token, text in enumerate(texts) if text == "split")
+    spans = page.tab.locator("#chat-view .text span")
+    spans.nth(answered).dispatch_event("click")
+    until(page, f"{view()}.row?.retention.length === {answered + 1}")
+    shown = [spans.nth(m).evaluate(GROUND) for m in range(answered)]
+    rank = sum(each > shown[asked] for each in shown)
+    assert rank < 6 < answered - asked - 1  # which is the rank by recency
     click_word(page, 1, "split")
     assert page.tab.locator("#words-forget").is_disabled()  # of the answer itself
     page.tab.locator("#words-depends").click()
     until(page, f"{WORDS}.losses")
-    strongest = painted(page, "lost")["9"]
-    assert strongest == ["split"]
-    assert (
-        page.tab.evaluate(
-            f"{WORDS}.words[{WORDS}.losses.units.find((_, i) => "
-            f"{WORDS}.losses.losses[i] === {WORDS}.losses.most)[0]].message"
-        )
-        == 0
+    assert painted(page, "lost")["9"] == ["split"]
+    strongest = (
+        f"{WORDS}.losses.units.find((_, i) => {WORDS}.losses.losses[i] === {WORDS}.losses.most)[0]"
     )
-    assert said(page).startswith("Without “split” before it, “split” is ")
+    assert page.tab.evaluate(f"{WORDS}.words[{strongest}].message") == 0
+    assert status(page).startswith("Without “split” before it, “split” is ")
     click_word(page, 0, "split")
-    page.tab.locator("#words-forget").click()
-    note = "document.querySelector('#words-result .note').textContent"
-    until(page, f"{note}.startsWith('What changed is marked')")
+    forget(page)
     result = page.tab.locator("#words-result")
+    assert result.locator(".note").inner_text().startswith("What changed is marked")
     assert result.locator(".original").inner_text() == before[0]
     assert "split" in "".join(result.locator(".original del").all_inner_texts())
     other = result.locator(".without").inner_text()
@@ -193,25 +201,8 @@ def test_hostile_words_are_shown_harmlessly(page):
     name = page.tab.locator("#words-bar .chosen").inner_text()
     assert name.startswith("“<img src=x onerror=")
     assert "\u202e" not in name
-    page.tab.locator("#words-forget").click()
-    until(page, "document.querySelector('#words-result .note').textContent.includes('seed')")
+    forget(page)
     assert page.tab.locator("#chat-words img, #chat img").count() == 0
     text = "".join(page.messages("bot").pop().split())
     shown = page.tab.locator("#words-result .original").evaluate("element => element.textContent")
     assert len(shown) >= len(text)  # control characters as codes
-
-
-def test_a_model_whose_steps_cannot_be_left_out_says_so(page):
-    page.set_tokens(8)
-    page.choose("falcon")
-    page.ask("one two three")
-    settled(page)
-    click_word(page, 0, "two")
-    for button in ("#words-depends", "#words-forget"):
-        page.tab.locator(button).click()
-        until(
-            page,
-            "document.querySelector('#chat-words .status').textContent.startsWith('model: layer')",
-        )
-        assert "no step can be left out exactly" in said(page)
-        page.tab.locator("#words-bar .message").click()
