@@ -14,11 +14,11 @@ from pydantic.dataclasses import dataclass
 
 from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.family import layers
 from mlx_gateloop.family.layers import (
     STATE,
     FamilyArgs,
     GatedRMSNorm,
+    LanguageModel,
     ShortConvolution,
     SwiGLU,
     convolved,
@@ -171,7 +171,7 @@ class GLAModel(nn.Module):
         return y
 
 
-class Model(nn.Module):
+class Model(LanguageModel):
     """A GLA language model.
 
     Example:
@@ -182,24 +182,4 @@ class Model(nn.Module):
     """
 
     def __init__(self, args: ModelArgs) -> None:
-        super().__init__()
-        self.args, self.model_type = args, args.model_type
-        self.model = GLAModel(args)
-        if not args.tie_word_embeddings:
-            self.lm_head = linear(args.hidden_size, args.vocab_size)
-
-    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
-        """Compute the logits `[batch, length, vocab_size]` of the next tokens."""
-        tied = self.args.tie_word_embeddings
-        head = self.model.embeddings.as_linear if tied else self.lm_head
-        return head(self.model(tokens, cache))
-
-    @property
-    def layers(self) -> list[Block]:
-        return self.model.layers
-
-    def make_cache(self) -> list[Cache]:
-        return layers.make_cache(self.args)
-
-    def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-        return layers.sanitize(weights, self.args)
+        super().__init__(args, GLAModel(args))

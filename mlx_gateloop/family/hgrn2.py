@@ -16,16 +16,17 @@ from pydantic.dataclasses import dataclass
 
 from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.family import layers
 from mlx_gateloop.family.layers import (
     STATE,
     FamilyArgs,
+    LanguageModel,
     ShortConvolution,
     SwiGLU,
     convolved,
     gate_loop_update,
     linear,
     log_gate,
+    lower_bounds,
 )
 from mlx_gateloop.model.arguments import STRICT, Count
 from mlx_gateloop.model.layers import Cache, Mask
@@ -148,7 +149,7 @@ class HGRN2Model(nn.Module):
         x = self.embeddings(tokens)
         mask = None if cache is None else padding_mask(cache[0], tokens.shape[1])
         none = [None] * len(self.layers)
-        bounds = layers.lower_bounds(self.lower_bounds) if "lower_bounds" in self else none
+        bounds = lower_bounds(self.lower_bounds) if "lower_bounds" in self else none
         for layer, layer_cache, bound in zip(self.layers, cache or none, bounds, strict=True):
             x = layer(x, mask, layer_cache, bound)
         if cache is not None and mask is not None:
@@ -157,7 +158,7 @@ class HGRN2Model(nn.Module):
         return y
 
 
-class Model(nn.Module):
+class Model(LanguageModel):
     """A language model of HGRN2.
 
     Example:
@@ -168,24 +169,4 @@ class Model(nn.Module):
     """
 
     def __init__(self, args: ModelArgs) -> None:
-        super().__init__()
-        self.args, self.model_type = args, args.model_type
-        self.model = HGRN2Model(args)
-        if not args.tie_word_embeddings:
-            self.lm_head = linear(args.hidden_size, args.vocab_size)
-
-    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
-        """Compute the logits `[batch, length, vocab_size]` of the next tokens."""
-        tied = self.args.tie_word_embeddings
-        head = self.model.embeddings.as_linear if tied else self.lm_head
-        return head(self.model(tokens, cache))
-
-    @property
-    def layers(self) -> list[Block]:
-        return self.model.layers
-
-    def make_cache(self) -> list[Cache]:
-        return layers.make_cache(self.args)
-
-    def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-        return layers.sanitize(weights, self.args)
+        super().__init__(args, HGRN2Model(args))

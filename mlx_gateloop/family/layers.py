@@ -169,24 +169,43 @@ def gate_loop_update(
     return gate_loop(q, k, v, Transition.polar(log_a), state, mask=mask)
 
 
-def make_cache(args: FamilyArgs) -> list[Cache]:
-    """Make one mlx-lm cache per layer: a float32 state, and the inputs of a convolution."""
-    from mlx_lm.models.cache import ArraysCache
+class LanguageModel(nn.Module):
+    """A model with its head, and what mlx-lm asks of it."""
 
-    return [ArraysCache(size=1 + args.use_short_conv) for _ in range(args.num_hidden_layers)]
+    def __init__(self, args: FamilyArgs, model: Any) -> None:
+        super().__init__()
+        self.args, self.model_type, self.model = args, args.model_type, model
+        if not args.tie_word_embeddings:
+            self.lm_head = linear(args.hidden_size, args.vocab_size)
 
+    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
+        """Compute the logits `[batch, length, vocab_size]` of the next tokens."""
+        tied = self.args.tie_word_embeddings
+        head = self.model.embeddings.as_linear if tied else self.lm_head
+        return head(self.model(tokens, cache))
 
-def sanitize(weights: dict[str, mx.array], args: FamilyArgs) -> dict[str, mx.array]:
-    """Give the weights of any version of flash-linear-attention the newest names.
+    @property
+    def layers(self) -> list[Any]:
+        layers: list[Any] = self.model.layers
+        return layers
 
-    Old versions keep gate_proj and up_proj in one; the gated norm has two names.
-    """
-    result = {}
-    for name, weight in weights.items():
-        name = name.replace("g_norm_swish_gate", "g_norm")
-        if name.endswith("mlp.gate_proj.weight") and len(weight) == 2 * args.inner_size:
-            result[name], weight = mx.split(weight, 2)
-            name = name.replace("gate_proj", "up_proj")
-        if not (args.tie_word_embeddings and name == "lm_head.weight"):
-            result[name] = weight
-    return result
+    def make_cache(self) -> list[Cache]:
+        """Make one mlx-lm cache per layer: a float32 state, and the inputs of a convolution."""
+        from mlx_lm.models.cache import ArraysCache
+
+        return [ArraysCache(size=1 + self.args.use_short_conv) for _ in self.layers]
+
+    def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+        """Give the weights of any version of flash-linear-attention the newest names.
+
+        Old versions keep gate_proj and up_proj in one; the gated norm has two names.
+        """
+        result = {}
+        for name, weight in weights.items():
+            name = name.replace("g_norm_swish_gate", "g_norm")
+            if name.endswith("mlp.gate_proj.weight") and len(weight) == 2 * self.args.inner_size:
+                result[name], weight = mx.split(weight, 2)
+                name = name.replace("gate_proj", "up_proj")
+            if not (self.args.tie_word_embeddings and name == "lm_head.weight"):
+                result[name] = weight
+        return result
