@@ -150,17 +150,12 @@ def test_columns_that_are_not_asked_for_change_nothing(since):
         assert np.abs(part - whole[:, since:]).max() <= 1e-5
 
 
-def test_parts_of_a_long_text_are_one(monkeypatch):
-    model, text = tiny_model(), ids()
-    whole = gl.watch.depends(model, text)
-    monkeypatch.setattr(ablation, "LOGITS", 3 * SIZES["vocab_size"] * ablation.ROWS)
-    assert np.abs(gl.watch.depends(model, text) - whole).max() <= 1e-5
-
-
 @pytest.mark.parametrize("since", [0, LENGTH - 2])
-def test_others_take_their_turns_after_each_forward_pass(monkeypatch, since):
+@pytest.mark.parametrize(("limit", "size"), [("TOKENS", 1), ("LOGITS", SIZES["vocab_size"])])
+def test_others_take_their_turns_after_each_small_pass(monkeypatch, limit, size, since):
     model, text = tiny_model(), ids()
-    monkeypatch.setattr(ablation, "TOKENS", ablation.ROWS)
+    whole = gl.watch.depends(model, text, since=since)
+    monkeypatch.setattr(ablation, limit, ablation.ROWS * size)
     passes, call = [], type(model).__call__
 
     def counted(self, tokens, cache):
@@ -169,9 +164,10 @@ def test_others_take_their_turns_after_each_forward_pass(monkeypatch, since):
         return call(self, tokens, cache)
 
     monkeypatch.setattr(type(model), "__call__", counted)
-    steps = [len(passes) for _ in ablation.depending(model, text, since=since)]
-    assert max(np.diff([0, *steps])) == 1
+    steps = [(len(passes), found) for found in ablation.depending(model, text, since=since)]
+    assert max(np.diff([0, *(count for count, _ in steps)])) == 1
     assert max(passes) <= ablation.ROWS
+    assert np.abs(steps[-1][1] - whole).max() <= 1e-5
 
 
 def test_dropout_is_off_and_comes_back():
