@@ -343,13 +343,17 @@ def test_compile_and_checkpoint_trace_both_passes(sizes):
 
 @pytest.mark.parametrize(
     ("length", "sizes"),
-    # steps; steps; states, to a tile's end
-    [(2**16, [(2**15,)] * 2), (2**16, [(2**7, 2**8)] * 2), (1, [(2**7, 2**12 - 1), (2**7, 2**12)])],
+    [
+        (2**16, [(2**15,)] * 2),
+        (2**16, [(2**7, 2**8)] * 2),
+        (1, [(2**7, 2**8 - 1), (2**7, 2**16 - 64)]),  # states, to the end of the last tile
+    ],
 )
 def test_sequences_and_states_beyond_31_bits_are_refused(length, sizes):
     q, v = (mx.broadcast_to(mx.zeros(1), (1, length, *size)) for size in sizes)  # takes no memory
+    kernels = Kernels("metal", lambda **_: composing(lambda **_: None))
     with pytest.raises(gpu.KernelError, match="31 bits"):
-        forward(Machine(), [q, q, v, q])
+        gpu.gate_loop(kernels, q, q, v, gl.Transition.of(q), None, None, False)
 
 
 def test_auto_takes_the_gpu_that_is_the_default_device(monkeypatch):
