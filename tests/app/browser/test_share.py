@@ -36,6 +36,9 @@ def save(tmp_path):
 
 def test_a_shared_view_opens_from_a_file_without_a_network(page, save, browser):
     assert page.tab.locator("#chat-view .with-system").is_hidden()
+    page.tab.locator("#chat-view .save-page").click()
+    saved = page.tab.locator("#chat-view .saved")
+    assert saved.inner_text() == "There is nothing to share yet."
     page.set("#system textarea", "a hidden instruction")
     page.ask(HOSTILE)
     settled(page)
@@ -83,10 +86,8 @@ def test_a_shared_view_opens_from_a_file_without_a_network(page, save, browser):
     context.close()
 
 
-def test_every_view_can_be_shared_and_an_empty_one_says_that_there_is_nothing(page, save):
-    page.tab.locator("#chat-view .save-page").click()
-    saved = page.tab.locator("#chat-view .saved")
-    assert saved.inner_text() == "There is nothing to share yet."
+@pytest.mark.slow
+def test_every_view_can_be_shared(page, save):
     page.go_to("Side by side", "right")
     page.answer("both", "compare", "left")
     for side, model in (("left", "demo"), ("right", "demo-fixed")):
