@@ -31,7 +31,7 @@ def reject_code(name: str, path: Path) -> None:
             # mlx-lm has its own classes in place of those in `auto_map`.
             is_ours = config.get("model_type") == "gateloop"
             forbidden -= {"model_file" if is_ours else "auto_map"}
-        for key in config.keys() & forbidden:
+        for key in sorted(config.keys() & forbidden):
             raise InputError(f"{name}/{file}: {key} would run repository code; not allowed")
 
 

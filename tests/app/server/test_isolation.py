@@ -65,7 +65,7 @@ def test_hostile_templates_and_tokenizers_fail_in_one_line(foreign, until, finis
         "model: its chat template was stopped: it takes more than 1 seconds or 2 GB of memory; "
         "use another model"
     )
-    assert long.startswith("messages: the chat template rejects them: key xxx")
+    assert long.startswith("messages: the chat template rejects them: secret xxx")
     assert "cannot encode it" in regex
 
 
