@@ -23,7 +23,7 @@ from mlx_gateloop.model.cache import FEWEST, MOST_BYTES, CannotTrim
 def test_tokens_after_a_trim_have_the_logits_of_a_cache_without_the_others(
     variant, calls, back, padding
 ):
-    model, text = tiny_model(**variant), tokens(80, batch=2)
+    model, text = tiny_model(**variant), tokens(3 * 6 * 7 + 3, batch=2)
     cache, other = model.make_cache(), model.make_cache()
     for layer in (*cache, *other):
         if padding == "left":
