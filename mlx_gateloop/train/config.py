@@ -114,8 +114,8 @@ class TrainConfig:
         start: How the state transitions start. "spread": half-lives and phases spread evenly in
             their logarithm, half-lives to a tenth of `data.length`, and a scaled input
             (`model.longest_half_life` and `model.input_scale`), learned at a tenth of the rate;
-            these three may be set one by one. "published": the paper's. None is "spread" where the
-            model's transitions can, see `LayerArgs`.
+            these three may be set one by one. It needs a high rate, such as 0.03. "published": the
+            paper's.
         dtype: Dtype of the forward and backward pass and of the saved weights. The optimizer
             always works on float32 weights, as bfloat16 would round small updates away.
         checkpoint_blocks: Recompute each block in the backward pass instead of storing it.
@@ -137,7 +137,7 @@ class TrainConfig:
     patience: Count | None = None
     seed: int = Field(default=0, ge=0, lt=2**32)
     initial_scale: PositiveFloat = 1.0
-    start: Literal["spread", "published"] | None = None
+    start: Literal["spread", "published"] = "published"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     checkpoint_blocks: bool = False
     sequence_parallel: Count = 1
@@ -146,11 +146,9 @@ class TrainConfig:
     @model_validator(mode="after")
     def _resolve_start(self) -> "TrainConfig":
         """Write out what `start` decides, so that the saved configuration says it."""
-        args = self.model_args(vocab_size=1)
-        if self.start is None:
-            self.start = "spread" if args.can_spread else "published"
         if self.start == "published":
             return self
+        args = self.model_args(vocab_size=1)
         if not args.can_spread:
             given = f"transition {args.transition!r}, gate {args.gate!r}, mixer {args.mixer!r}"
             raise ValueError(

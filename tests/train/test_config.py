@@ -48,13 +48,18 @@ def test_resolved_config_reads_back_equal(written):
     assert TrainConfig.load(written(yaml.safe_dump(config.to_dict()))) == config
 
 
-def test_new_models_start_with_spread_transitions(written):
-    config = TrainConfig.load(None, {"steps": 5, "data.length": 400})
+def test_a_spread_start_sets_half_lives_the_input_and_the_rate():
+    config = TrainConfig.load(None, {"start": "spread", "data.length": 400})
     args = config.model_args(vocab_size=9)
     assert (config.start, args.longest_half_life, args.input_scale) == ("spread", 40, True)
     rates = config.optimizer.learning_rate, config.optimizer.state_transition_learning_rate
     assert rates[1] == rates[0] / 10
-    chosen = {"model.longest_half_life": 7, "model.input_scale": False, "data.length": 400}
+    chosen = {
+        "start": "spread",
+        "model.longest_half_life": 7,
+        "model.input_scale": False,
+        "data.length": 400,
+    }
     chosen["optimizer.state_transition_learning_rate"] = 1e-5
     config = TrainConfig.load(None, chosen)
     args = config.model_args(vocab_size=9)
@@ -72,11 +77,7 @@ CONSTANT = [
 
 
 @pytest.mark.parametrize("model", CONSTANT, ids=str)
-def test_models_whose_transitions_cannot_be_spread_start_as_published(model):
-    config = TrainConfig.load(None, {"model": {"hidden_size": 8, **model}})
-    assert config.start == "published"
-    assert config.model == {"hidden_size": 8, **model}
-    assert config.optimizer.state_transition_learning_rate is None
+def test_transitions_that_cannot_be_spread_are_refused(model):
     with pytest.raises(InputError, match=r"start: spread is for polar or real gates.*published"):
         TrainConfig.load(None, {"model": {"hidden_size": 8, **model}, "start": "spread"})
 
