@@ -8,7 +8,8 @@ knows this module as `mlx_lm.models.hgrn`. Parameters have the names of flash-li
 its checkpoints load as they are. (OpenNLPLab's own HGRN has complex inputs.)
 """
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -102,10 +103,10 @@ class HGRNAttention(nn.Module):
 class Block(nn.Module):
     """x + attn(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, args: ModelArgs) -> None:
+    def __init__(self, args: Any, attention: Callable[[Any], nn.Module]) -> None:
         super().__init__()
         self.attn_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
-        self.attn = HGRNAttention(args)
+        self.attn = attention(args)
         self.mlp_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
         self.mlp = SwiGLU(args)
 
@@ -117,14 +118,14 @@ class Block(nn.Module):
 
 
 class HGRNModel(nn.Module):
-    """The embedding, the blocks and the final norm."""
+    """The embedding, the blocks and the final norm, also of HGRN2 with its attention."""
 
-    def __init__(self, args: ModelArgs) -> None:
+    def __init__(self, args: Any, attention: Callable[[Any], nn.Module] = HGRNAttention) -> None:
         super().__init__()
         self.embeddings = nn.Embedding(args.vocab_size, args.hidden_size)
         if args.use_lower_bound:
             self.lower_bounds = mx.zeros((args.num_hidden_layers, args.hidden_size))
-        self.layers = [Block(args) for _ in range(args.num_hidden_layers)]
+        self.layers = [Block(args, attention) for _ in range(args.num_hidden_layers)]
         self.norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
 
     def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:

@@ -16,21 +16,19 @@ from pydantic.dataclasses import dataclass
 
 from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.family.hgrn import HGRNModel
 from mlx_gateloop.family.layers import (
     STATE,
     FamilyArgs,
     LanguageModel,
     ShortConvolution,
-    SwiGLU,
     convolved,
     gate_loop_update,
     linear,
     log_gate,
-    lower_bounds,
 )
 from mlx_gateloop.model.arguments import STRICT, Count
 from mlx_gateloop.model.layers import Cache, Mask
-from mlx_gateloop.model.lm import advance, padding_mask
 from mlx_gateloop.ops.pointwise import silu
 
 NORM_EPS = 1e-5  # of the outputs' norm, whatever config.json says
@@ -117,47 +115,6 @@ class HGRN2Attention(nn.Module):
         return self.o_proj(self.g_norm(y.flatten(-2)))
 
 
-class Block(nn.Module):
-    """x + attn(norm(x)), then x + mlp(norm(x))."""
-
-    def __init__(self, args: ModelArgs) -> None:
-        super().__init__()
-        self.attn_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
-        self.attn = HGRN2Attention(args)
-        self.mlp_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
-        self.mlp = SwiGLU(args)
-
-    def __call__(
-        self, x: mx.array, mask: Mask, cache: Cache, lower_bound: mx.array | None
-    ) -> mx.array:
-        x = x + self.attn(self.attn_norm(x), mask, cache, lower_bound)
-        return x + self.mlp(self.mlp_norm(x))
-
-
-class HGRN2Model(nn.Module):
-    """The embedding, the blocks and the final norm."""
-
-    def __init__(self, args: ModelArgs) -> None:
-        super().__init__()
-        self.embeddings = nn.Embedding(args.vocab_size, args.hidden_size)
-        if args.use_lower_bound:
-            self.lower_bounds = mx.zeros((args.num_hidden_layers, args.hidden_size))
-        self.layers = [Block(args) for _ in range(args.num_hidden_layers)]
-        self.norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
-
-    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
-        x = self.embeddings(tokens)
-        mask = None if cache is None else padding_mask(cache[0], tokens.shape[1])
-        none = [None] * len(self.layers)
-        bounds = lower_bounds(self.lower_bounds) if "lower_bounds" in self else none
-        for layer, layer_cache, bound in zip(self.layers, cache or none, bounds, strict=True):
-            x = layer(x, mask, layer_cache, bound)
-        if cache is not None and mask is not None:
-            advance(cache, tokens.shape[1])
-        y: mx.array = self.norm(x)
-        return y
-
-
 class Model(LanguageModel):
     """A language model of HGRN2.
 
@@ -169,4 +126,4 @@ class Model(LanguageModel):
     """
 
     def __init__(self, args: ModelArgs) -> None:
-        super().__init__(args, HGRN2Model(args))
+        super().__init__(args, HGRNModel(args, HGRN2Attention))
