@@ -1,4 +1,4 @@
-"""What each part of the spread start is worth: a text's bits per byte without it.
+"""The worth of each part of the spread start: a text's bits per byte without it.
 
     python benchmarks/start.py --out runs/start
 

@@ -47,13 +47,13 @@ class ConversationFolder:
             with locked(self.folder, wait=True) as held:
                 if held:
                     sweep(self.folder)
-                room = self._room(path)
-                return file.save(path, session, model, messages, self._models, self._cache, room)
+                free = self._free_bytes(path)
+                return file.save(path, session, model, messages, self._models, self._cache, free)
         except OSError as error:
             message = f"{self.folder.name}: cannot be written: {error.strerror}"
             raise InputError(message) from error
 
-    def _room(self, path: Path) -> int:
+    def _free_bytes(self, path: Path) -> int:
         """Return the number of bytes left for a new conversation."""
         if path.is_symlink() or path.exists():
             raise InputError(f"{path.stem} already exists; choose another name.")
@@ -63,8 +63,8 @@ class ConversationFolder:
             raise InputError(
                 f"{self._max_files} conversations are saved; delete some in the folder {where}"
             )
-        room = max(0, self._max_bytes - sum(size for _, size in files))
-        return min(room, file.MAX_BYTES)
+        free = max(0, self._max_bytes - sum(size for _, size in files))
+        return min(free, file.MAX_BYTES)
 
     def open(self, name: str) -> tuple[str, str, list[dict[str, str]]]:
         """Load a conversation; return its new id, its model and its messages."""

@@ -84,5 +84,5 @@ def max_connections() -> int:
     """Return the maximum number of connections that leaves the process enough files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     # a closed connection keeps its file for two more rounds of the event loop
-    room = sys.maxsize if soft < 0 else soft - OTHER_FILES - 3 * BACKLOG
-    return max(BACKLOG, min(MAX_CONNECTIONS, room))
+    allowed = sys.maxsize if soft < 0 else soft - OTHER_FILES - 3 * BACKLOG
+    return max(BACKLOG, min(MAX_CONNECTIONS, allowed))

@@ -166,7 +166,7 @@ class LayerArgs:
 
     @property
     def can_spread(self) -> bool:
-        """Whether half-lives and phases can be spread at the start, and the input scaled."""
+        """True if half-lives and phases can be spread at the start, and the input scaled."""
         is_bounded = self.gate != "polar_abs" and self.ablation != "transition"
         is_gated = self.transition in GATED and self.mixer == "gate_loop"
         return is_gated and is_bounded and self.bias

@@ -25,7 +25,7 @@ class CannotTrim(InputError):
 
 
 class Inputs(NamedTuple):
-    """What the operator reads besides the query: `[B, L, ...]`, and the mask `[B, L]`."""
+    """The operator's inputs besides the query, `[B, L, ...]`, and the mask `[B, L]`."""
 
     key: mx.array
     value: mx.array

@@ -144,7 +144,7 @@ def gate_loop_update(given: Arguments, _: Names, __: nn.Module) -> Report:
 
 @dataclass(frozen=True)
 class Hook:
-    """How to report one recurrence."""
+    """The functions that report one recurrence."""
 
     # makes a report from arguments; the inputs cover many tokens
     report: Callable[[Arguments, Names, Any], Report]

@@ -24,7 +24,7 @@ def loop(a, x, h, reverse):
 
 
 def shifted(x, start, reverse):
-    """What is at the step before, in the direction of the scan."""
+    """Return the values of the step before, in the direction of the scan."""
     start = np.broadcast_to(start, x[:, 0].shape)[:, None]
     return np.concatenate([x[:, 1:], start] if reverse else [start, x[:, :-1]], 1)
 

@@ -1,4 +1,4 @@
-"""What all sources share: settings, the names of tensors, and how a source is known."""
+"""The base of all sources: settings, names of tensors, and recognition of a source."""
 
 import pytest
 from helpers.checkpoints import problem, state_of, torch_model
