@@ -19,7 +19,7 @@ PUBLIC = {
 @pytest.mark.parametrize("name", PUBLIC)
 def test_the_example_of_a_public_name_runs(name):
     thing = PUBLIC[name]
-    assert "\n    Example:\n" in thing.__doc__
+    assert "\n    Examples:\n" in thing.__doc__
     module = sys.modules[thing.__module__]
     examples = doctest.DocTestFinder(recurse=False).find(thing, name, globs=dict(vars(module)))
     for example in examples:

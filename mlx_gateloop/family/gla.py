@@ -47,7 +47,7 @@ class ModelArgs(FamilyArgs):
         use_output_gate: The output is multiplied by silu(Linear(x)).
         clamp_min: Least log a.
 
-    Example:
+    Examples:
         >>> ModelArgs(hidden_size=64, num_heads=2).head_sizes
         (16, 32)
     """
@@ -174,7 +174,7 @@ class GLAModel(nn.Module):
 class Model(LanguageModel):
     """A GLA language model.
 
-    Example:
+    Examples:
         >>> args = ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_heads=2)
         >>> model = Model(args)
         >>> model(mx.array([[1, 2, 3]]), model.make_cache()).shape

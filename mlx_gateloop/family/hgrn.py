@@ -45,7 +45,7 @@ class ModelArgs(FamilyArgs):
         expand_ratio: Channels of the recurrence over hidden_size.
         use_lower_bound: The gates have lower bounds, which are learned.
 
-    Example:
+    Examples:
         >>> ModelArgs(hidden_size=64).inner_size
         256
     """
@@ -144,7 +144,7 @@ class HGRNModel(nn.Module):
 class Model(LanguageModel):
     """A language model of HGRN.
 
-    Example:
+    Examples:
         >>> model = Model(ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=1))
         >>> model(mx.array([[1, 2, 3]]), model.make_cache()).shape
         (1, 3, 9)

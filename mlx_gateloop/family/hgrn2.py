@@ -44,7 +44,7 @@ class ModelArgs(FamilyArgs):
         num_heads: Heads of the recurrence; None: hidden_size over expand_ratio.
         use_lower_bound: The gates have lower bounds, which are learned.
 
-    Example:
+    Examples:
         >>> ModelArgs(hidden_size=64, expand_ratio=16).heads
         4
     """
@@ -118,7 +118,7 @@ class HGRN2Attention(nn.Module):
 class Model(LanguageModel):
     """A language model of HGRN2.
 
-    Example:
+    Examples:
         >>> args = ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=1, expand_ratio=4)
         >>> model = Model(args)
         >>> model(mx.array([[1, 2, 3]]), model.make_cache()).shape

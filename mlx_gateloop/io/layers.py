@@ -31,7 +31,7 @@ def load_layers(path: str | os.PathLike[str]) -> dict[str, GateLoop]:
     Raises:
         InputError: It is no such directory, or its weights do not fit.
 
-    Example:
+    Examples:
         >>> from tempfile import TemporaryDirectory
         >>> args = LayerArgs(hidden_size=8, norm="none")
         >>> with TemporaryDirectory() as folder:

@@ -72,7 +72,7 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Any, Any]:
     Raises:
         InputError: There is no usable model.
 
-    Example:
+    Examples:
         >>> from tempfile import TemporaryDirectory
         >>> import mlx_gateloop as gl
         >>> from mlx_gateloop.tokenizer import byte_tokenizer
@@ -237,7 +237,7 @@ def save(model: nn.Module, tokenizer: Any, path: str | os.PathLike[str]) -> None
     Raises:
         InputError: It cannot be written, for example because the disk is full.
 
-    Example:
+    Examples:
         See `load`.
     """
     target = Path(path)

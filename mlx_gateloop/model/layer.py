@@ -32,7 +32,7 @@ class GateLoop(nn.Module):
     Raises:
         InputError: An argument that cannot be used, a ValueError.
 
-    Example:
+    Examples:
         >>> import mlx.core as mx
         >>> import mlx_gateloop as gl
         >>> layer = gl.GateLoop(64, heads=4)

@@ -58,7 +58,7 @@ class ModelArgs(LayerArgs):
     Raises:
         InputError: A value that cannot be used.
 
-    Example:
+    Examples:
         >>> ModelArgs(hidden_size=64, num_heads=4).state_size
         1024
     """
@@ -180,7 +180,7 @@ class Model(nn.Module):
     Args:
         args: The model's shape.
 
-    Example:
+    Examples:
         >>> model = Model(ModelArgs(vocab_size=100, hidden_size=16, num_hidden_layers=2))
         >>> cache = model.make_cache()
         >>> model(mx.array([[1, 2, 3]]), cache).shape

@@ -30,7 +30,7 @@ def convolve(
     Raises:
         ValueError: A shape or dtype that does not fit, naming the argument.
 
-    Example:
+    Examples:
         >>> q, k, v = (mx.random.normal((1, 100, 8)) for _ in range(3))
         >>> y, h = convolve(q, k, v, mx.full((8,), 0.9))
         >>> y.shape, h.shape

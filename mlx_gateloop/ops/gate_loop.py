@@ -69,7 +69,7 @@ def gate_loop(
         ValueError: A shape, dtype or choice that does not fit, naming the argument.
         RuntimeError: This machine or version lacks the backend.
 
-    Example:
+    Examples:
         >>> q, k, v, gamma, theta = (mx.random.normal((1, 100, 8)) for _ in range(5))
         >>> y, h = gate_loop(q, k, v, Transition.sigmoid(gamma, theta))
         >>> y.shape, h.shape
@@ -107,7 +107,7 @@ def linear_scan(
         ValueError: A shape, dtype or choice that does not fit, naming the argument.
         RuntimeError: This machine or version lacks the backend.
 
-    Example:
+    Examples:
         >>> linear_scan(mx.full((1, 4), 0.5), mx.ones((1, 4)))
         array([[1, 1.5, 1.75, 1.875]], dtype=float32)
     """
@@ -132,7 +132,7 @@ def gate_loop_softmax(q: mx.array, k: mx.array, v: mx.array, a: mx.array | Trans
     Raises:
         ValueError: A shape or dtype that does not fit, naming the argument.
 
-    Example:
+    Examples:
         >>> q, k, v, gamma = (mx.random.normal((1, 10, 8)) for _ in range(4))
         >>> gate_loop_softmax(q, k, v, Transition.sigmoid(gamma)).shape
         (1, 10, 8)

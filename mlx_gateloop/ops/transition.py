@@ -19,7 +19,7 @@ class Transition:
     `first` is gamma, log|a| or the real part, and `second` is theta, arg a or the imaginary part,
     according to `form`. `second` is None for a real transition, which takes half the work.
 
-    Example:
+    Examples:
         >>> Transition.polar(mx.array([0.0]), mx.array([0.0])).planes()
         (array([1], dtype=float32), array([0], dtype=float32))
     """

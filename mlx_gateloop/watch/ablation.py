@@ -63,7 +63,7 @@ def depends(
         ValueError: Tokens or positions do not exist, or the model has layers in which no step can
             be left out exactly.
 
-    Example:
+    Examples:
         >>> import mlx_gateloop as gl
         >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
         >>> depends(model, [1, 2, 3]).shape
@@ -109,7 +109,7 @@ def without(model: nn.Module, tokens: Tokens, left_out: Positions) -> list[Cache
         ValueError: Tokens or positions do not exist, or the model has layers in which no step can
             be left out exactly.
 
-    Example:
+    Examples:
         >>> import mlx_gateloop as gl
         >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
         >>> cache = without(model, [1, 2, 3], [1])

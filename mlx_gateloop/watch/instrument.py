@@ -48,7 +48,7 @@ class Instrumented:
     Raises:
         InputError: The model is already instrumented.
 
-    Example:
+    Examples:
         >>> import mlx_gateloop as gl
         >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
         >>> instrumented = Instrumented(model)

@@ -44,7 +44,7 @@ def recording(
     Raises:
         InputError: The model is already being recorded.
 
-    Example:
+    Examples:
         >>> import mlx_gateloop as gl
         >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
         >>> with recording(model) as recorder:
@@ -65,7 +65,7 @@ def recording(
 def trace_of(model: nn.Module, tokens: np.ndarray) -> Trace:
     """Record one forward pass of a model over tokens `[length]`, at least one.
 
-    Example:
+    Examples:
         >>> import mlx_gateloop as gl
         >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
         >>> trace_of(model, np.array([1, 2, 3])).layers
@@ -86,7 +86,7 @@ class Recording:
         window: Number of tokens with queries and keys.
         trace: An earlier trace of the model to continue.
 
-    Example:
+    Examples:
         >>> import mlx_gateloop as gl
         >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
         >>> instrumented = gl.watch.Instrumented(model)

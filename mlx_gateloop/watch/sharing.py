@@ -50,7 +50,7 @@ class Counterfactual:
         left_out: Positions of the tokens that were left out, as in `without`.
         answer: Token texts of the other answer.
 
-    Example:
+    Examples:
         >>> Counterfactual(left_out=[8], answer=["another", " answer"]).left_out
         [8]
     """
@@ -92,7 +92,7 @@ def share(
         ValueError: Texts or kinds do not fit the trace, there are too many tokens, or positions do
             not exist.
 
-    Example:
+    Examples:
         >>> import mlx_gateloop as gl
         >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
         >>> import numpy as np

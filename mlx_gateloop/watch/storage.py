@@ -169,7 +169,7 @@ def _rows(layer: Layer, store: Pyramid | None, start: int, stop: int) -> np.ndar
 def total_bytes(traces: Iterable[Storage | None]) -> int:
     """Sum the memory of traces in bytes; shared memory counts once.
 
-    Example:
+    Examples:
         >>> total_bytes([None])
         0
     """

@@ -21,7 +21,7 @@ class Trace(Storage):
     Attributes:
         texts: Token texts for the display in a notebook.
 
-    Example:
+    Examples:
         >>> import mlx_gateloop as gl
         >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
         >>> trace = gl.watch.trace_of(model, np.array([1, 2, 3]))
