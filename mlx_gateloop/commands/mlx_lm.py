@@ -18,12 +18,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.io.checks import check_open_files
+    from mlx_gateloop.io.checks import import_mlx_lm
     from mlx_gateloop.io.models import local
 
-    check_open_files()
+    import_mlx_lm()
     from mlx_lm import cli, utils
-    from mlx_lm.models.cache import LRUPromptCache as PromptCache
+    from mlx_lm.models.cache import LRUPromptCache as Prompts
 
     words = arguments.arguments or ["--help"]
     for at, (flag, value) in enumerate(pairwise(words), 1):
@@ -36,14 +36,23 @@ def _run(arguments: argparse.Namespace) -> None:
         from mlx_lm.quant import awq
 
         add_awq_recipe(awq)
-    fetch, insert = PromptCache.fetch_nearest_cache, PromptCache.insert_cache
-    before = sys.argv, utils.load_model
-    sys.argv = ["mlx_lm", *words]
-    utils.load_model = with_our_class(utils.load_model, utils.load_config)
-    PromptCache.fetch_nearest_cache = with_a_token_to_read(fetch)
-    PromptCache.insert_cache = keeping_beginnings(insert)
+    patches = [
+        (sys, "argv", ["mlx_lm", *words]),
+        (utils, "load_model", with_our_class(utils.load_model, utils.load_config)),
+        (Prompts, "fetch_nearest_cache", with_a_token_to_read(Prompts.fetch_nearest_cache)),
+        (Prompts, "insert_cache", keeping_beginnings(Prompts.insert_cache)),
+    ]
+    if words[0] == "server":
+        from mlx_lm.server import ModelProvider
+
+        patches.append((ModelProvider, "_load", checking_drafts(ModelProvider._load)))
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]
+    for patch in patches:
+        setattr(*patch)
     try:
-        _check_draft(dict(pairwise(words)))
+        options = dict(pairwise(words))
+        if {"--model", "--draft-model"} <= options.keys():
+            _check_draft(options["--model"], options["--draft-model"])
         cli.main()
     except ValueError as error:
         if "chat_template is not set" in str(error):
@@ -53,18 +62,29 @@ def _run(arguments: argparse.Namespace) -> None:
             raise
         raise InputError(f"mlx-lm {words[0]}: no such command; see gateloop mlx-lm") from None
     finally:
-        sys.argv, utils.load_model = before
-        PromptCache.fetch_nearest_cache, PromptCache.insert_cache = fetch, insert
+        for patch in before:
+            setattr(*patch)
 
 
-def _check_draft(options: dict[str, str]) -> None:
+def _check_draft(path: str, draft: str) -> None:
     from mlx_lm import load
 
     from mlx_gateloop.generate import check_draft
 
-    if {"--model", "--draft-model"} <= options.keys():
-        model, tokenizer = load(options["--model"], lazy=True)
-        check_draft(model, tokenizer, *load(options["--draft-model"], lazy=True))
+    model, tokenizer = load(path, lazy=True)
+    check_draft(model, tokenizer, *load(draft, lazy=True))
+
+
+def checking_drafts(load: Any) -> Any:
+    """Wrap the server's loading: a draft that a request names is checked as `--draft-model` is."""
+
+    @wraps(load)
+    def _load(self: Any, path: str, adapter: str | None = None, draft: str | None = None) -> None:
+        if draft is not None:
+            _check_draft(path, draft)
+        load(self, path, adapter, draft)
+
+    return _load
 
 
 def with_a_token_to_read(fetch: Any) -> Any:

@@ -25,12 +25,15 @@ OPEN_FILES = 4096
 PACKED = 16  # 2-bit weights in an element of 32 bits
 
 
-def check_open_files() -> None:
-    """Reject a limit of open files that mlx-lm cannot raise to 4096, as it does when imported."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if most != resource.RLIM_INFINITY and most < OPEN_FILES:
-        advice = f"run: ulimit -n {OPEN_FILES}, or ask who set the limit"
-        raise InputError(f"open files: {most} are allowed, mlx-lm needs {OPEN_FILES}; {advice}")
+def import_mlx_lm() -> None:
+    """Import mlx-lm where it may not set the limit of open files to 4096, as its import does."""
+    if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[1] < OPEN_FILES:
+        setrlimit = resource.setrlimit
+        resource.setrlimit = lambda *_: None
+        try:
+            import mlx_lm.utils  # noqa: F401
+        finally:
+            resource.setrlimit = setrlimit
 
 
 def check(directory: Path) -> None:

@@ -19,7 +19,7 @@ from mlx.utils import tree_flatten
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, is_panic, one_line
-from mlx_gateloop.io.checks import check, check_open_files
+from mlx_gateloop.io.checks import check, import_mlx_lm
 from mlx_gateloop.io.files import flush, flush_tree
 from mlx_gateloop.model.arguments import GATED
 from mlx_gateloop.model.lm import Model, ModelArgs, require_readable
@@ -129,7 +129,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
 
 def _check(directory: Path, with_tokenizer: bool = True) -> bool:
     """Check a directory before it is loaded; tell if its model is ours."""
-    check_open_files()
+    import_mlx_lm()
     path = directory / "config.json"
     if not path.exists():
         advice = "give a directory that a training run or gl.save wrote"

@@ -92,6 +92,18 @@ def test_a_prompt_that_the_server_knows_is_answered_again(directory, server):
     assert_known_prompts_are_answered_again(server, directory)
 
 
+def test_a_request_may_name_a_draft_that_can_go_back(directory, server, log, tmp_path):
+    """The same words as of `--draft-model`, and every later request is answered."""
+    mamba = save_recurrent_model(tmp_path / "mamba", "mamba")
+    for draft in (mamba, directory, tmp_path / "none"):
+        body = {"prompt": "The cat", "max_tokens": 4, "draft_model": str(draft)}
+        status, data = server.post("/v1/completions", body)
+        assert (status == 200) == (draft == directory), data
+        assert (b"--draft-model: a state of mamba" in data) == (draft == mamba), data
+    assert_known_prompts_are_answered_again(server, directory)
+    assert "generation thread died" not in log.read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["falcon_h1", "llama"])
 def test_a_prompt_that_the_server_knows_is_answered_again_by_others(kind, tmp_path):

@@ -6,6 +6,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from helpers.models import save_tiny_model
 from mlx_gateloop.app.generation.run import Run
 from mlx_gateloop.app.page import layout
 from mlx_gateloop.app.page.handlers import Handlers, new_session, status
@@ -182,8 +183,14 @@ def test_a_newer_answer_of_the_tab_ends_the_older_one(handlers):
     assert not handlers._running
 
 
-@pytest.mark.parametrize("what", ["x" * 16_001, "é" * 8_000])  # refused at once, and when read
-def test_a_refused_message_goes_back_into_the_box(handlers, what):
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [("x" * 16_001, "at most"), ("é" * 8_000, "at most"), ("hello", "has no chat template")],
+    ids=["at once", "when read", "no template"],
+)
+def test_a_refused_message_goes_back_into_the_box(make_engine, tmp_path, what, reason):
+    save_tiny_model(tmp_path / "tiny", chat="template" not in reason, hidden_size=16)
+    handlers = Handlers(make_engine(tmp_path), "tiny")
     before = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     seen = []
 
@@ -191,7 +198,7 @@ def test_a_refused_message_goes_back_into_the_box(handlers, what):
         async for update in chat(handlers, what, new_session(), before):
             seen.append(update)
 
-    with pytest.raises(gr.Error):
+    with pytest.raises(gr.Error, match=reason):
         asyncio.run(scene())
     box, history, shown, _, figures = seen[-1]
     assert (box, history, figures) == (what, before, status(None))
