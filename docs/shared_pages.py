@@ -74,6 +74,7 @@ def main() -> None:
     OUT.mkdir(exist_ok=True)
     pages = {name: of_answer(name) for name in FORGOTTEN}
     pages["memory-horizon"] = of_horizon()
+    pages["model"] = gl.watch.page("demo", title="Ask a GateLoop about Python")
     for name, page in pages.items():
         (OUT / f"{name}.html").write_text(page, "utf-8")
 

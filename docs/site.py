@@ -24,8 +24,8 @@ SHOWN = (
 )
 CODE = {".py": "python", ".yaml": "yaml"}  # shown as pages
 FIRST = "README.md"  # what a visitor of the site sees first
-FRAME = """<iframe src="docs/shared/demo.html"
- title="An answer whose words fade as they are forgotten"
+FRAME = """<iframe src="docs/shared/model.html"
+ title="A model that runs in this page, and the words that it forgets"
  sandbox="allow-scripts" loading="lazy" style="width:100%;height:46rem;border:0"></iframe>
 """
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
@@ -54,7 +54,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_page_content(content: str, page: Page, **_: Any) -> str:
-    """Show a recording on the first page, and turn formulas into MathML, which needs no script."""
+    """Show a model on the first page, and turn formulas into MathML, which needs no script."""
 
     def as_mathml(found: re.Match[str]) -> str:
         display = "block" if found[1] == "div" else "inline"

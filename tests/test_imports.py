@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "generate": LEAVES | {"model", "tokenizer"},
     "io": LEAVES | {"model", "tokenizer"},
     "data": LEAVES | {"model", "ops", "tokenizer"},
-    "watch": LEAVES | {"model", "ops"},
+    "watch": LEAVES | {"io", "model", "ops", "tokenizer"},
     "plots": LEAVES | {"model", "ops", "watch"},
     "distributed": LEAVES | {"", "_blas", "cli", "commands"},
     "train": LIBRARY | {"", "data", "plots", "watch"},

@@ -46,6 +46,11 @@ COMMANDS = {
         'gateloop watch --model models/mine --prompt "Once upon a time"',
         "train",
     ),
+    "page": Command(
+        "commands.page",
+        "make one HTML file that runs a model in any browser, and shows its memory",
+        "gateloop page --model demo --out demo.html",
+    ),
     "app": Command(
         "app.__main__",
         "chat with a model in the browser, and watch what it remembers and forgets",

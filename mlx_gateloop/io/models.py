@@ -85,7 +85,7 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Any, Any]:
         8
     """
     source = os.fspath(path_or_hub_id)
-    directory = _found(source)
+    directory = model_directory(source)
     if not _check(directory):
         config = f"{directory}/config.json"
         raise InputError(f"{config}: model_type must be {TYPES}; give a model of gl.save")
@@ -105,7 +105,7 @@ def load_any(path_or_hub_id: str | os.PathLike[str]) -> tuple[nn.Module, Any]:
         InputError: There is no usable model, it is larger than the memory, or it brings code.
     """
     source = os.fspath(path_or_hub_id)
-    directory = _found(source)
+    directory = model_directory(source)
     return load(source) if _check(directory) else _load(directory, source)
 
 
@@ -154,7 +154,7 @@ def local(source: str) -> Path:
     return embedded if is_embedded else Path(source)
 
 
-def _found(source: str) -> Path:
+def model_directory(source: str) -> Path:
     """Return a directory, or download the model, unless it is in the cache."""
     directory = local(source)
     if directory.exists():

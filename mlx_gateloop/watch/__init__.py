@@ -2,6 +2,7 @@
 
 from mlx_gateloop.watch.ablation import depends, without
 from mlx_gateloop.watch.instrument import Instrumented
+from mlx_gateloop.watch.page import page
 from mlx_gateloop.watch.recordings import Recording, recording, trace_of
 from mlx_gateloop.watch.sharing import Counterfactual, share
 from mlx_gateloop.watch.storage import total_bytes
@@ -13,6 +14,7 @@ __all__ = [
     "Recording",
     "Trace",
     "depends",
+    "page",
     "recording",
     "share",
     "total_bytes",

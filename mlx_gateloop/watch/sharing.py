@@ -19,7 +19,7 @@ PARTS = Path(__file__).parent / "shared"
 # 700,000 tokens. |a| itself in 8 bits could not represent long memory.
 LOW, HIGH = 1e-6, 16.0
 # Each file imports only from earlier ones.
-SCRIPTS = ("colours.js", "data.js", "plain.js", "play.js", "view.js")
+SCRIPTS = ("colours.js", "data.js", "plain.js", "play.js", "view.js", "recorded.js")
 FORMAT, VERSION = "gateloop-view", 1  # as in data.js
 MAX_TOKENS = 1000  # the retention then takes 0.5 MB
 ROWS, MIN_ROWS = 96, 8  # of the picture of a layer
@@ -120,7 +120,7 @@ def share(
     }
     first = kept[0] if kept else 0
     note = f" The {first:,} tokens before these are omitted." if start and first else ""
-    return _filled(data, title, note)
+    return filled(data, title, SCRIPTS, note=note)
 
 
 def framed(page: str, height: int = 720) -> str:
@@ -219,24 +219,29 @@ def _base64(codes: np.ndarray) -> str:
     return base64.b64encode(codes.tobytes()).decode("ascii")
 
 
-def _filled(data: dict[str, Any], title: str, note: str) -> str:
+def filled(data: dict[str, Any], title: str, scripts: Sequence[str], **parts: str) -> str:
     """Fill the template; the data contains no markup and no lone surrogates."""
     style = (PARTS / "page.css").read_text("utf-8")
-    script = script_of(SCRIPTS)
-    coded = json.dumps(data, separators=(",", ":"))  # ASCII
-    for letter in "<>&":
-        coded = coded.replace(letter, f"\\u{ord(letter):04x}")
-    parts = {
+    script = script_of(scripts)
+    parts = {"about": "", "form": "", "note": "", "model": "", "workers": "'none'"} | parts
+    parts |= {
         "title": html.escape(_plain(title)).encode("ascii", "xmlcharrefreplace").decode("ascii"),
-        "note": note,
         "style": style,
         "style_hash": _hash(style),
         "script": script,
         "script_hash": _hash(script),
-        "data": coded,
+        "data": as_json(data),
     }
     template = (PARTS / "page.html").read_text("utf-8")
     return re.sub(r"\{(\w+)\}", lambda name: parts[name[1]], template)
+
+
+def as_json(data: object) -> str:
+    """Encode data for a script element, in ASCII and without markup."""
+    coded = json.dumps(data, separators=(",", ":"))
+    for letter in "<>&":
+        coded = coded.replace(letter, f"\\u{ord(letter):04x}")
+    return coded
 
 
 def script_of(files: Sequence[str]) -> str:

@@ -149,8 +149,7 @@ def test_too_many_tokens_are_refused(monkeypatch):
 
 def test_python_and_the_script_agree_on_the_version():
     script = (sharing.PARTS / "data.js").read_text()
-    assert f'FORMAT = "{sharing.FORMAT}"' in script
-    assert f"VERSION = {sharing.VERSION};" in script
+    assert f'check(data, "{sharing.FORMAT}", {sharing.VERSION});' in script
 
 
 @pytest.mark.skipif(NODE is None, reason="there is no node on this machine")

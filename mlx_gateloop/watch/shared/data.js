@@ -1,21 +1,33 @@
 /** The data of a shared page. */
-export const FORMAT = "gateloop-view";
-export const VERSION = 1;
-
 /** Bytes of base64. @param {string} text */
-export const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+export function bytes(text) {
+  const letters = atob(text);
+  const found = new Uint8Array(letters.length);
+  for (let i = 0; i < found.length; i++) found[i] = letters.charCodeAt(i);
+  return found;
+}
+
+/** Refuse the data of another kind of page, or of another version. */
+export function check(data, format, version) {
+  if (data.format !== format || data.version !== version)
+    throw new Error(`This page has format ${data.version}; its script reads ${version}.`);
+}
+
+/** The half-life of a code, in tokens. @param {[number, number]} rates Of the codes 0 and 255. */
+export function halfLives(rates) {
+  const [low, high] = rates.map(Math.log);
+  return (code) => Math.LN2 / Math.exp(low + (code / 255) * (high - low));
+}
 
 /**
  * Decode a recording: tokens, the retention of each at every later one, and the decays.
  * @param {object} data Written by `share` in sharing.py.
  */
 export function recording(data) {
-  if (data.format !== FORMAT || data.version !== VERSION)
-    throw new Error(`This page has format ${data.version}; its script reads ${VERSION}.`);
+  check(data, "gateloop-view", 1);
   const { texts, kinds, forgotten } = data;
   const left = bytes(data.left);
   const layers = data.layers.map(({ kind, rows, codes }) => ({ kind, rows, codes: bytes(codes) }));
-  const [low, high] = data.rates.map(Math.log);
   return {
     texts,
     kinds,
@@ -27,7 +39,6 @@ export function recording(data) {
       const code = left[(n * (n + 1)) / 2 + m];
       return code ? (code - 1) / 254 : undefined;
     },
-    /** The half-life of a code, in tokens. */
-    halfLife: (code) => Math.LN2 / Math.exp(low + (code / 255) * (high - low)),
+    halfLife: halfLives(data.rates),
   };
 }

@@ -1,5 +1,4 @@
 import { gradient, MAGMA } from "./colours.js";
-import { recording } from "./data.js";
 import { inTokens, plain, quoted, strong } from "./plain.js";
 import { playing, STEP_MS } from "./play.js";
 
@@ -36,10 +35,16 @@ function word(text, kind = "") {
   return span;
 }
 
-/** The words, columns and recorded answers of a page. */
-class View {
-  constructor(page, recorded) {
+/** The words and columns of a page, and an answer beside one without some words. */
+export class View {
+  constructor(page) {
     this.find = (name) => page.querySelector(`.${name}`);
+    paint(this.find("scale"), 256, 1, (x) => x / 255);
+    this.#listen();
+  }
+
+  /** Show a recording, at its last token. */
+  show(recorded) {
     this.recorded = recorded;
     this.last = recorded.texts.length - 1;
     this.words = recorded.texts.map((text, token) => {
@@ -47,16 +52,16 @@ class View {
       span.dataset.token = token;
       return span;
     });
-    this.find("words").append(...this.#turns());
-    this.find("layer").append(
-      ...recorded.layers.map(({ kind }, layer) => new Option(`${layer + 1}, ${kind}`, layer)),
-    );
+    this.find("words").replaceChildren(...this.#turns());
+    const layers = this.find("layer");
+    if (layers.length !== recorded.layers.length) {
+      const names = recorded.layers.map(
+        ({ kind }, layer) => new Option(`${layer + 1}, ${kind}`, layer),
+      );
+      layers.replaceChildren(...names);
+      layers.selectedIndex = slowest(recorded.layers);
+    }
     this.find("place").max = this.last;
-    const scale = (DECADES[1] - DECADES[0]) / 255;
-    paint(this.find("scale"), 256, 1, (x) => (x * scale) / (DECADES[1] - DECADES[0]));
-    this.find("layer").selectedIndex = slowest(recorded.layers);
-    this.#listen();
-    this.#offer();
     this.showLayer();
     this.goTo(this.last);
   }
@@ -125,6 +130,12 @@ class View {
     });
     this.#put("mark", token);
     this.point();
+    this.moved?.();
+  }
+
+  /** Show nothing. */
+  clear() {
+    this.show({ texts: [], kinds: [], layers: [], strength: () => 0 });
   }
 
   #put(name, token) {
@@ -145,6 +156,7 @@ class View {
   }
 
   #where() {
+    if (this.last < 0) return "";
     return `The memory after ${quoted(this.recorded.texts[this.place])}, token ${this.place}.`;
   }
 
@@ -159,9 +171,8 @@ class View {
     return `${line} Here these channels lose half in ${half}.`;
   }
 
-  /** Add buttons for the recorded answers without some words. */
-  #offer() {
-    const { forgotten } = this.recorded;
+  /** Add buttons for recorded answers without some words. */
+  offer(forgotten) {
     this.find("forget").hidden = !forgotten.length;
     const buttons = forgotten.map(({ left_out }) => {
       const button = document.createElement("button");
@@ -206,11 +217,4 @@ class View {
       if (spans.every((side) => shown >= side.length)) clearInterval(this.forgetting);
     }, STEP_MS);
   }
-}
-
-const page = document.querySelector(".view");
-try {
-  new View(page, recording(JSON.parse(document.querySelector("#data").textContent)));
-} catch (error) {
-  page.textContent = error.message;
 }

@@ -1,11 +1,11 @@
 import assert from "node:assert";
 import { test } from "node:test";
-import { FORMAT, recording, VERSION } from "../../../mlx_gateloop/watch/shared/data.js";
+import { recording } from "../../../mlx_gateloop/watch/shared/data.js";
 
 const base64 = (...codes) => Buffer.from(codes).toString("base64");
 const data = {
-  format: FORMAT,
-  version: VERSION,
+  format: "gateloop-view",
+  version: 1,
   texts: ["a", "b"],
   kinds: ["prompt", "answer"],
   left: base64(255, 0, 128),

@@ -1,0 +1,24 @@
+"""`gateloop page`."""
+
+import argparse
+from pathlib import Path
+
+from mlx_gateloop.commands.parser import add_model
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add_model(command)
+    add("--out", type=Path, required=True, metavar="FILE", help="the HTML file")
+    add("--title", metavar="TEXT", help="heading of the page")
+    command.set_defaults(run=_page)
+
+
+def _page(arguments: argparse.Namespace) -> None:
+    from mlx_gateloop.io.files import replacing
+    from mlx_gateloop.watch.page import page
+
+    text = page(arguments.model, title=arguments.title)
+    with replacing(arguments.out) as partial:
+        partial.write_text(text, "utf-8")
+    print(f"{arguments.out}: {len(text) / 1e6:.1f} MB; open it in a browser")

@@ -1,0 +1,214 @@
+import { bytes, check, halfLives } from "./data.js";
+import { quoted } from "./plain.js";
+import { View } from "./view.js";
+
+const ROWS = 96; // of the picture of a layer
+
+/** What the worker has shown of a text, as `recording` returns it. */
+class Live {
+  constructor(rates) {
+    Object.assign(this, { texts: [], kinds: [], shares: [], columns: [], layers: [] });
+    this.halfLife = halfLives(rates);
+  }
+
+  add({ texts, kinds, start, layers, shares }) {
+    Object.assign(this, { texts, kinds });
+    this.shares = [...this.shares.slice(0, start), ...shares];
+    this.columns = layers.map((added, i) => [...(this.columns[i] ?? []).slice(0, start), ...added]);
+    this.layers = this.columns.map(asRows);
+  }
+
+  strength(m, n) {
+    return m > n ? 0 : Math.sqrt(this.shares[n][m] / (Math.max(...this.shares[n]) || 1));
+  }
+}
+
+/** The codes of a layer in rows of similar channels, as in sharing.py. @param {Uint8Array[]} columns */
+function asRows(columns) {
+  const channels = columns[0].length;
+  const sums = Array.from({ length: channels }, (_, i) =>
+    columns.reduce((sum, c) => sum + c[i], 0),
+  );
+  const order = sums.map((_, i) => i).sort((a, b) => sums[a] - sums[b] || a - b);
+  const rows = Math.min(ROWS, channels);
+  const least = Math.floor(channels / rows);
+  const starts = Array.from(
+    { length: rows + 1 },
+    (_, i) => i * least + Math.min(i, channels % rows),
+  );
+  const codes = new Uint8Array(columns.length * rows);
+  columns.forEach((column, token) => {
+    for (let row = 0; row < rows; row++) {
+      const group = order.slice(starts[row], starts[row + 1]);
+      const sum = group.reduce((total, channel) => total + column[channel], 0);
+      codes[token * rows + row] = Math.round(sum / group.length);
+    }
+  });
+  return { kind: "gateloop", rows, codes };
+}
+
+/** The places at which two lists differ: those outside their longest common subsequence. */
+export function differing(before, after) {
+  const common = Array.from({ length: before.length + 1 }, () => new Uint16Array(after.length + 1));
+  for (let i = before.length - 1; i >= 0; i--)
+    for (let j = after.length - 1; j >= 0; j--)
+      common[i][j] =
+        before[i] === after[j]
+          ? common[i + 1][j + 1] + 1
+          : Math.max(common[i + 1][j], common[i][j + 1]);
+  const [gone, added] = [[], []];
+  let [i, j] = [0, 0];
+  while (i < before.length || j < after.length) {
+    if (i < before.length && j < after.length && before[i] === after[j]) [i, j] = [i + 1, j + 1];
+    else if (j === after.length || (i < before.length && common[i + 1][j] >= common[i][j + 1]))
+      gone.push(i++);
+    else added.push(j++);
+  }
+  return { gone, added };
+}
+
+/** The tokens of the word around a token: up to spaces and changes of kind. */
+export function wordAround(token, { texts, kinds }) {
+  const begins = (m) =>
+    m === 0 || kinds[m] !== kinds[m - 1] || /^\s/.test(texts[m]) || /\s$/.test(texts[m - 1]);
+  let [first, stop] = [token, token + 1];
+  while (!begins(first)) first--;
+  while (stop < texts.length && !begins(stop)) stop++;
+  return Array.from({ length: stop - first }, (_, i) => first + i);
+}
+
+/** Calls to the worker, answered in order. */
+class Writing {
+  constructor(script) {
+    this.worker = new Worker(URL.createObjectURL(new Blob([script], { type: "text/javascript" })));
+    this.waiting = new Map();
+    this.count = 0;
+    this.worker.onmessage = ({ data: { id, shown, value, error } }) => {
+      const { show, resolve, reject } = this.waiting.get(id);
+      if (shown) return show(shown);
+      this.waiting.delete(id);
+      if (error) reject(new Error(error));
+      else resolve(value);
+    };
+  }
+
+  call(call, options, show) {
+    const id = ++this.count;
+    this.worker.postMessage({ id, call, options });
+    return new Promise((resolve, reject) => this.waiting.set(id, { show, resolve, reject }));
+  }
+
+  stop() {
+    this.worker.postMessage({ call: "stop" });
+  }
+}
+
+/** The form, the view, and the answer without a word. */
+class Page {
+  constructor(page, { config, tokenizer, chat, stops, rates }) {
+    this.view = new View(page);
+    this.find = this.view.find;
+    this.rates = rates;
+    this.live = new Live(rates);
+    this.writing = new Writing(document.querySelector("#worker").textContent);
+    const weights = bytes(document.querySelector("#weights").textContent);
+    const parts = { weights, config, tokenizer, page: { chat, stops, rates } };
+    this.ready = this.writing.call("load", parts);
+    this.#listen();
+    this.#setBusy(false);
+    if (window === window.top) this.find("prompt").focus();
+  }
+
+  generate(prompt, { maxTokens = 200, temperature = 0, seed = 0 } = {}) {
+    return this.writing.call("generate", { prompt, maxTokens, temperature, seed });
+  }
+
+  #listen() {
+    const prompt = this.find("prompt");
+    const send = () => {
+      if (!this.busy && prompt.value.trim()) this.#guarded(() => this.#say(prompt.value));
+    };
+    prompt.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.writing.stop();
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      send();
+    });
+    this.find("send").addEventListener("click", send);
+    this.find("stop").addEventListener("click", () => this.writing.stop());
+    this.find("new").addEventListener("click", () => this.#guarded(() => this.#clear()));
+    this.find("wipe").addEventListener("click", () => this.#guarded(() => this.#wipe()));
+    this.view.moved = () => this.#name();
+  }
+
+  /** Run one thing at a time; show why it failed. */
+  async #guarded(action) {
+    this.#setBusy(true);
+    try {
+      await action();
+    } catch (error) {
+      this.find("tip").textContent = error.message;
+    } finally {
+      this.#setBusy(false);
+      this.find("prompt").focus();
+    }
+  }
+
+  #setBusy(busy) {
+    this.busy = busy;
+    for (const name of ["send", "new", "wipe"]) this.find(name).disabled = busy;
+    this.find("stop").disabled = !busy;
+    if (!busy) this.#name();
+  }
+
+  /** Name the word at the view's place on the button that wipes it. */
+  #name() {
+    const { live, view } = this;
+    const fits = live.kinds[view.place] === "prompt";
+    this.word = fits ? wordAround(view.place, live) : [];
+    const name = this.word
+      .map((token) => live.texts[token])
+      .join("")
+      .trim();
+    this.find("wipe").disabled = this.busy || !fits;
+    this.find("wipe").textContent = fits
+      ? `Forget ${quoted(name)}`
+      : "Forget a word of yours: click it";
+  }
+
+  async #say(text) {
+    this.find("prompt").value = "";
+    this.find("forget").hidden = true;
+    const [temperature, seed] = ["temperature", "seed"].map(
+      (name) => this.find(name).valueAsNumber || 0,
+    );
+    await this.writing.call("say", { prompt: text, temperature, seed }, (shown) => {
+      this.live.add(shown);
+      this.view.show(this.live);
+    });
+  }
+
+  async #clear() {
+    await this.writing.call("clear");
+    this.live = new Live(this.rates);
+    this.find("forget").hidden = true;
+    this.view.clear();
+  }
+
+  /** Write the last answer again without a word, beside the first one. */
+  async #wipe() {
+    const positions = this.word;
+    const { original, answer } = await this.writing.call("without", { positions });
+    this.find("forget").hidden = false;
+    this.view.forget({ left_out: positions, answer, ...differing(original, answer) });
+  }
+}
+
+const page = document.querySelector(".view");
+try {
+  const data = JSON.parse(document.querySelector("#data").textContent);
+  check(data, "gateloop-page", 1);
+  window.gateloop = new Page(page, data);
+} catch (error) {
+  page.textContent = error.message;
+}

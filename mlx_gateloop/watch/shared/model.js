@@ -1,0 +1,254 @@
+/** A GateLoop language model, one token at a time; the same as standalone.py. */
+
+/** Read a file of safetensors; quantized matrices become floats. @param {Uint8Array} bytes */
+export function tensors(bytes) {
+  const length = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length)));
+  const read = (name) => {
+    const { dtype, shape, data_offsets } = header[name];
+    const [start, end] = data_offsets.map((offset) => 8 + length + offset);
+    const part = bytes.slice(start, end).buffer;
+    if (dtype === "U32") return { data: new Uint8Array(part), shape };
+    return {
+      data: dtype === "F16" ? halves(new Uint16Array(part)) : new Float32Array(part),
+      shape,
+    };
+  };
+  const found = {};
+  for (const name of Object.keys(header)) {
+    const base = name.replace(/weight$/, "");
+    if (/\.(scales|biases)$/.test(name) || name === "__metadata__") continue;
+    const { data } = read(name);
+    const quantized = base !== name && `${base}scales` in header;
+    found[name] = quantized
+      ? dequantized(data, read(`${base}scales`).data, read(`${base}biases`).data)
+      : data;
+  }
+  return found;
+}
+
+/** Numbers of 8 bits, with a scale and an offset for each group. */
+function dequantized(codes, scales, biases) {
+  const group = codes.length / scales.length;
+  const floats = new Float32Array(codes.length);
+  for (let i = 0; i < codes.length; i++) {
+    const at = Math.floor(i / group);
+    floats[i] = Math.fround(codes[i] * scales[at]) + biases[at];
+  }
+  return floats;
+}
+
+/** Numbers of 16 bits. @param {Uint16Array} codes */
+function halves(codes) {
+  return Float32Array.from(codes, (code) => {
+    const exponent = (code >> 10) & 31;
+    const fraction = code & 1023;
+    const value = exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24;
+    return code & 0x8000 ? -value : value;
+  });
+}
+
+/** weight x + bias, of `[outputs, inputs]`. */
+function linear(weight, bias, x) {
+  const inputs = x.length;
+  const outputs = weight.length / inputs;
+  const y = new Float32Array(outputs);
+  for (let row = 0, at = 0; row < outputs; row++) {
+    let [a, b, c, d] = [0, 0, 0, 0];
+    const end = at + inputs - (inputs % 4);
+    let i = 0;
+    for (; at < end; at += 4, i += 4) {
+      a += weight[at] * x[i];
+      b += weight[at + 1] * x[i + 1];
+      c += weight[at + 2] * x[i + 2];
+      d += weight[at + 3] * x[i + 3];
+    }
+    for (; i < inputs; i++, at++) a += weight[at] * x[i];
+    y[row] = a + b + c + d + (bias ? bias[row] : 0);
+  }
+  return y;
+}
+
+const sigmoid = (x) => 1 / (1 + Math.exp(-x));
+const silu = (x) => x * sigmoid(x);
+
+/** x times the normal distribution function, by the error function's series 7.1.26 (1.5e-7). */
+function gelu(x) {
+  const t = 1 / (1 + (0.3275911 * Math.abs(x)) / Math.SQRT2);
+  const series =
+    ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t;
+  const erf = 1 - series * Math.exp((-x * x) / 2);
+  return 0.5 * x * (1 + Math.sign(x) * erf);
+}
+
+/** The model; a state belongs to one text. */
+export class Model {
+  /** @param {object} config As in config.json. @param {Record<string, Float32Array>} weights */
+  constructor(config, weights) {
+    Object.assign(this, { config, weights });
+    this.width = config.hidden_size;
+    this.heads = config.num_heads ?? this.width;
+    this.size = this.width / this.heads; // channels of a head
+  }
+
+  /** An empty state. */
+  start() {
+    const zeros = () => new Float64Array(this.width * this.size);
+    const layer = () => ({ re: zeros(), im: zeros() });
+    return Array.from({ length: this.config.num_hidden_layers }, layer);
+  }
+
+  /**
+   * Read a token.
+   * @param {number} token
+   * @param {{re: Float64Array, im: Float64Array}[]} state Changed to the one after the token.
+   * @param {(layer: number, rates: Float64Array, written: Float64Array) => void} [seen] Receives
+   *   -log|a| of each channel, and the square of what it writes.
+   * @returns {Float32Array} The last layer's output, for `logits`.
+   */
+  step(token, state, seen) {
+    const { config, weights, width } = this;
+    let x = weights["model.embed_tokens.weight"].slice(token * width, (token + 1) * width);
+    const added = (y) => x.map((value, i) => value + y[i]);
+    state.forEach((layer, number) => {
+      const name = `model.layers.${number}`;
+      const mixing = (input) => this.#mixed(`${name}.time_mixing`, input, layer, number, seen);
+      const channels = (input) => this.#channels(`${name}.channel_mixing`, input);
+      const norm = (part, input) => this.#normed(`${name}.${part}_norm`, input);
+      if (config.norm_position === "post") {
+        x = norm("time", added(mixing(x)));
+        x = norm("channel", added(channels(x)));
+      } else {
+        x = added(mixing(norm("time", x)));
+        x = added(channels(norm("channel", x)));
+      }
+    });
+    return config.final_norm ? this.#normed("model.norm", x) : x;
+  }
+
+  /** Scores of the next token. @param {Float32Array} x From `step`. */
+  logits(x) {
+    if (this.config.tie_word_embeddings)
+      return linear(this.weights["model.embed_tokens.weight"], null, x);
+    return this.#linear("lm_head", x);
+  }
+
+  #linear(name, x) {
+    return linear(this.weights[`${name}.weight`], this.weights[`${name}.bias`], x);
+  }
+
+  #channels(name, x) {
+    return this.#linear(`${name}.down_proj`, this.#linear(`${name}.up_proj`, x).map(gelu));
+  }
+
+  #normed(name, x) {
+    const { norm, layer_norm_eps } = this.config;
+    if (norm === "none") return x;
+    const weight = this.weights[`${name}.weight`];
+    const bias = this.weights[`${name}.bias`];
+    const mean = norm === "layer" ? x.reduce((sum, value) => sum + value, 0) / x.length : 0;
+    const variance = x.reduce((sum, value) => sum + (value - mean) ** 2, 0) / x.length;
+    const scale = 1 / Math.sqrt(variance + (norm === "layer" ? layer_norm_eps : 1e-24 / x.length));
+    return x.map((value, i) => (value - mean) * scale * weight[i] + (bias ? bias[i] : 0));
+  }
+
+  #mixed(name, x, state, number, seen) {
+    const { config, weights, width, size } = this;
+    const part = (kind) => this.#linear(`${name}.${kind}_proj`, x);
+    const transition = (kind) => weights[`${name}.${kind}`] ?? part(kind);
+    const [query, key, value] = ["q", "k", "v"].map(part);
+    const gamma = Float64Array.from(transition("gamma"));
+    const theta = config.gate === "real" ? null : Float64Array.from(transition("theta"));
+    if (config.gate === "polar_abs")
+      gamma.forEach((re, i) => {
+        [gamma[i], theta[i]] = [Math.hypot(re, theta[i]), Math.atan2(theta[i], re)];
+      });
+    const y = new Float32Array(width);
+    const rates = new Float64Array(width);
+    const written = new Float64Array(width);
+    for (let i = 0; i < width; i++) {
+      const magnitude = sigmoid(gamma[i]);
+      const [re, im] = theta
+        ? [magnitude * Math.cos(theta[i]), magnitude * Math.sin(theta[i])]
+        : [magnitude, 0];
+      const write =
+        key[i] * (config.input_scale ? Math.sqrt(sigmoid(-gamma[i]) * (1 + magnitude)) : 1);
+      const head = i - (i % size);
+      for (let j = 0, at = i * size; j < size; j++, at++) {
+        const before = state.re[at];
+        state.re[at] = re * before - im * state.im[at] + write * value[head + j];
+        state.im[at] = im * before + re * state.im[at];
+        y[head + j] += query[i] * state.re[at];
+        written[i] += (write * value[head + j]) ** 2;
+      }
+      rates[i] = Math.max(-gamma[i], 0) + Math.log1p(Math.exp(-Math.abs(gamma[i])));
+    }
+    seen?.(number, rates, written);
+    if (config.output_gate)
+      part("gate").forEach((gate, i) => {
+        y[i] *= silu(gate);
+      });
+    return (config.output_projection ?? config.output_gate)
+      ? this.#linear(`${name}.out_proj`, y)
+      : y;
+  }
+}
+
+/** What a text's tokens leave in the state: shares as `Trace.retention`, and decays in 8 bits. */
+export class Memory {
+  /** @param {Model} model @param {[number, number]} rates What the codes 0 and 255 stand for. */
+  constructor(model, [low, high]) {
+    const coded = (rate) =>
+      Math.round(
+        (255 * Math.log(Math.min(high, Math.max(low, rate)) / low)) / Math.log(high / low),
+      );
+    this.layers = Array.from({ length: model.config.num_hidden_layers }, () => ({
+      left: [],
+      codes: [],
+    }));
+    this.seen = (number, rates, written) => {
+      const { left, codes } = this.layers[number];
+      const kept = rates.map((rate) => Math.exp(-2 * rate));
+      for (const token of left) for (let i = 0; i < kept.length; i++) token[i] *= kept[i];
+      left.push(written);
+      codes.push(Uint8Array.from(rates, coded));
+    };
+  }
+
+  /** The share of each token in the state, the mean over layers. */
+  shares() {
+    const mean = new Float64Array(this.layers[0].left.length);
+    for (const { left } of this.layers) {
+      const squares = left.map((token) => token.reduce((sum, value) => sum + value, 0));
+      const whole = Math.sqrt(squares.reduce((sum, value) => sum + value, 0)) || 1;
+      squares.forEach((square, m) => {
+        mean[m] += Math.sqrt(square) / whole / this.layers.length;
+      });
+    }
+    return mean;
+  }
+}
+
+/** Draw a token from the likeliest down. @param {() => number} random From 0 to 1. */
+export function drawn(logits, temperature, random) {
+  const most = logits.reduce((best, value, i) => (value > logits[best] ? i : best), 0);
+  if (!temperature) return most;
+  const weights = logits.map((value) => Math.exp((value - logits[most]) / temperature));
+  let left = random() * weights.reduce((sum, value) => sum + value, 0);
+  for (let token = 0; token < weights.length; token++) {
+    left -= weights[token];
+    if (left < 0) return token;
+  }
+  return most;
+}
+
+/** Marsaglia's xorshift of 32 bits. @param {number} seed */
+export function randomFrom(seed) {
+  let state = (seed ^ 0x9e3779b9) | 0 || 1;
+  return () => {
+    state ^= state << 13;
+    state ^= state >>> 17;
+    state ^= state << 5;
+    return (state >>> 0) / 2 ** 32;
+  };
+}

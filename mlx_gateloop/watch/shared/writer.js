@@ -1,0 +1,80 @@
+import { drawn, Memory, randomFrom } from "./model.js";
+
+export const MAX_TOKENS = 1000; // a text's; the strengths take a time that grows with its square
+
+/** A text that a model reads and continues. */
+export class Writer {
+  /**
+   * @param {object} page `chat`: null, or the chat template's parts before the first message,
+   *   between an answer and the next message, and after a message. `stops`: tokens that end an
+   *   answer. `rates`: see `Memory`.
+   */
+  constructor(model, tokenizer, page) {
+    Object.assign(this, { model, tokenizer, page });
+    this.ids = [];
+    this.kinds = [];
+    this.shares = []; // of each token at each later one
+    this.state = model.start();
+    this.memory = new Memory(model, page.rates);
+  }
+
+  /** Read what a user types, a message if the model chats. Yields after each token. */
+  *say(text) {
+    const { chat } = this.page;
+    if (!chat) return yield* this.#read(this.tokenizer.encode(text), "prompt");
+    const [before, between, after] = chat;
+    const special = (part) => this.tokenizer.encode(part, true);
+    yield* this.#read(special(this.ids.length ? between : before), "special");
+    yield* this.#read(this.tokenizer.encode(text), "prompt");
+    yield* this.#read(special(after), "special");
+  }
+
+  /** Continue the text until it ends or has `maxTokens` more. Yields after each token. */
+  *write({ temperature = 0, seed = 0, maxTokens = 200 }) {
+    const random = randomFrom(seed);
+    for (let count = 0; count < maxTokens && this.output; count++) {
+      const token = drawn(this.model.logits(this.output), temperature, random);
+      if (this.page.stops.includes(token)) return;
+      yield* this.#read([token], "answer");
+    }
+  }
+
+  *#read(tokens, kind) {
+    if (this.ids.length + tokens.length > MAX_TOKENS)
+      throw new Error(`A text has at most ${MAX_TOKENS} tokens here; begin another one.`);
+    for (const token of tokens) {
+      this.output = this.model.step(token, this.state, this.memory.seen);
+      this.ids.push(token);
+      this.kinds.push(kind);
+      this.shares.push(this.memory.shares());
+      yield;
+    }
+  }
+
+  /** Read the same tokens up to the last answer, without those at these positions. */
+  *without(leftOut) {
+    const end = this.kinds.lastIndexOf("special") + 1 || this.kinds.lastIndexOf("prompt") + 1;
+    const other = new Writer(this.model, this.tokenizer, this.page);
+    for (let m = 0; m < end; m++)
+      if (!leftOut.includes(m)) yield* other.#read([this.ids[m]], this.kinds[m]);
+    return other;
+  }
+
+  /** The text of each token. */
+  get texts() {
+    return this.tokenizer.decode(this.ids);
+  }
+
+  /** The last answer, or what was written so far of it. */
+  get answer() {
+    const asked = Math.max(this.kinds.lastIndexOf("special"), this.kinds.lastIndexOf("prompt"));
+    return this.texts.slice(asked + 1);
+  }
+
+  /** What the view needs of the tokens from `start`. */
+  since(start) {
+    const layers = this.memory.layers.map(({ codes }) => codes.slice(start));
+    const { kinds, shares } = this;
+    return { texts: this.texts, kinds, start, layers, shares: shares.slice(start) };
+  }
+}

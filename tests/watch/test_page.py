@@ -1,0 +1,209 @@
+"""The page that runs a model: it computes what Python computes, in any variant."""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+from helpers.browser import CHROMIUM, chromium
+from helpers.models import VARIANTS, chat_tokenizer, never_end, save_tiny_model, tiny_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mlx_gateloop as gl
+from mlx_gateloop.cli import main
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.io.models import PACKAGE_ONLY, load_weights
+from mlx_gateloop.tokenizer import train_tokenizer
+from mlx_gateloop.watch import page
+
+RUNNER = Path(__file__).parent / "shared" / "continue.mjs"
+NODE = shutil.which("node")
+RUNS = [
+    name
+    for name, options in VARIANTS.items()
+    if not {*options} & {*PACKAGE_ONLY, "transition"} or name == "fixed"
+]
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">\u202e \U0001f600 caf\u00e9"
+pytestmark = pytest.mark.skipif(NODE is None, reason="there is no node on this machine")
+
+
+def written(file, asked):
+    done = subprocess.run(
+        [NODE, RUNNER, file], input=json.dumps(asked), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def save_page(model, folder):
+    file = folder / "page.html"
+    file.write_text(page(model), "utf-8")
+    return file
+
+
+def with_weights_of(file, model):
+    """Give a model the weights in the page."""
+    (coded,) = re.findall(r'id="weights">(.*?)<', file.read_text("utf-8"))
+    path = file.with_suffix(".safetensors")
+    path.write_bytes(base64.b64decode(coded))
+    weights = mx.load(str(path))
+    for name in [name.removesuffix(".scales") for name in weights if name.endswith(".scales")]:
+        parts = (weights.pop(f"{name}.{kind}") for kind in ("weight", "scales", "biases"))
+        weights[f"{name}.weight"] = mx.dequantize(*parts, 64, 8)
+    model.load_weights([(name, w.astype(mx.float32)) for name, w in weights.items()])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"), [*((name, None) for name in RUNS), ("paper", 8), ("output gate", 4)]
+)
+def test_every_variant_computes_the_same(tmp_path, name, bits):
+    options = VARIANTS[name] | {"hidden_size": 64 if bits else 8, "intermediate_size": 64}
+    directory = save_tiny_model(tmp_path / "model", **options)
+    if bits:
+        model, tokenizer = gl.load(directory)
+        nn.quantize(model, 64, bits)
+        gl.save(model, tokenizer, directory)
+    file = save_page(directory, tmp_path)
+    (found,) = written(file, [{"prompt": "what is left", "maxTokens": 8}])
+    model = with_weights_of(file, load_weights(directory))
+    logits = model(mx.array([found["ids"]]))[0, -1]
+    np.testing.assert_allclose(found["logits"], logits, atol=1e-4, rtol=1e-4)
+    ids = np.array(found["ids"])
+    answer, tokenizer = [], gl.load(directory)[1]
+    with gl.watch.recording(model) as recorder:
+        cache = model.make_cache()
+        logits = model(mx.array(ids[None]), cache)[0, -1]
+        for _ in range(8):
+            token = int(logits.argmax())
+            if token in tokenizer.eos_token_ids:
+                break
+            answer.append(token)
+            logits = model(mx.array([[token]]), cache)[0, -1]
+    trace = recorder.trace
+    assert "".join(found["answer"]) == tokenizer.decode(answer, skip_special_tokens=False)
+    np.testing.assert_allclose(found["shares"], trace.retention(trace.tokens - 1), atol=1e-5)
+    for layer, codes in enumerate(found["codes"]):
+        difference = np.array(codes, int) - trace.columns(layer)[:, 0]
+        assert abs(difference).max() <= 1  # of rounding
+
+
+def test_the_answer_without_a_word_is_that_of_the_text_without_it(tmp_path):
+    directory = save_tiny_model(tmp_path / "model", chat=True)
+    file = save_page(directory, tmp_path)
+    (whole,) = written(file, [{"prompt": "one two", "maxTokens": 0}])
+    places = [place for place, kind in enumerate(whole["kinds"]) if kind == "prompt"][:4]
+    (found,) = written(file, [{"prompt": "one two", "left_out": places, "maxTokens": 0}])
+    model = with_weights_of(file, load_weights(directory))
+    cache = gl.watch.without(model, whole["ids"][:-1], places)
+    logits = model(mx.array([whole["ids"][-1:]]), cache)[0, -1]
+    np.testing.assert_allclose(found["logits"], logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_texts_are_read_as_the_tokenizer_reads_them(tmp_path, chat):
+    text = "The cat sat on the mat, and the cat's hat sat on the rat. " * 20
+    tokenizer = train_tokenizer([text + "3.14 caf\u00e9 na\u00efve"], 320)
+    tokenizer.chat_template = chat_tokenizer().chat_template if chat else None
+    gl.save(tiny_model(vocab_size=len(tokenizer)), tokenizer, tmp_path / "model")
+    file = save_page(tmp_path / "model", tmp_path)
+    letters = st.text(
+        st.sampled_from("the catsh. \n\t<|im_end|>\u00e9\u4e16\U0001f600\u2581"), min_size=1
+    )
+    prompts = [HOSTILE, "<|im_start|>", "\u2581\u0000"]
+
+    plain = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    plain.encode_special_tokens = True  # a user's text has none
+
+    @given(st.lists(letters, max_size=40))
+    @settings(max_examples=5)
+    def same(more):
+        asked = [{"prompt": prompt, "maxTokens": 0} for prompt in prompts + more]
+        for each, found in zip(asked, written(file, asked), strict=True):
+            pairs = zip(found["ids"], found["kinds"], strict=True)
+            ids = [token for token, kind in pairs if kind == "prompt"]
+            text = each["prompt"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            assert ids == plain.encode(text, add_special_tokens=False).ids
+
+    same()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sub_norm": True}, "sub_norm: a page runs False, got True"),
+        ({"transition": "lru"}, "transition: a page runs data_controlled or fixed, got lru"),
+        ({"hidden_size": 2000, "intermediate_size": 9000}, "a page runs at most 30,000,000"),
+    ],
+)
+def test_a_model_that_a_page_cannot_run(tmp_path, capsys, options, message):
+    save_tiny_model(tmp_path / "model", **options)
+    with pytest.raises(InputError, match=message):
+        page(tmp_path / "model")
+    out = tmp_path / "page.html"
+    assert main(["page", "--model", str(tmp_path / "model"), "--out", str(out)]) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_tokenizer_that_a_page_cannot_run(tmp_path):
+    save_tiny_model(tmp_path / "model")
+    file = tmp_path / "model" / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"normalizer": {"type": "NFC"}}))
+    with pytest.raises(InputError, match="byte pair encodings with byte_fallback"):
+        page(tmp_path / "model")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+def test_in_a_browser(tmp_path):
+    pytest.importorskip("playwright")
+    tokenizer = chat_tokenizer()
+    model = tiny_model(vocab_size=len(tokenizer))
+    never_end(model, tokenizer)
+    gl.save(model, tokenizer, tmp_path / "model")
+    file = tmp_path / "page.html"
+    assert main(["page", "--model", str(tmp_path / "model"), "--out", str(file)]) == 0
+    problems = []
+    with chromium() as browser:
+        tab = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
+        tab.on("console", lambda message: problems.append(message.text))
+        tab.on("pageerror", lambda error: problems.append(str(error)))
+        tab.on("request", lambda request: problems.append(request.url.split(":")[0]))
+        tab.goto(file.as_uri())
+        tab.fill(".prompt", HOSTILE)
+        tab.press(".prompt", "Enter")
+        tab.wait_for_selector(".stop:disabled")
+        answer = tab.locator(".words [data-kind=answer]")
+        assert answer.count() == 200
+        assert tab.title().startswith("model")
+        assert HOSTILE.split("\u202e")[0] in tab.inner_text(".words")
+        assert tab.locator(".words img").count() == 0
+        assert tab.locator(".wipe").is_disabled()  # the view is at the answer
+        tab.locator(".words [data-kind=prompt]", has_text="c").first.click()
+        tab.click(".wipe")
+        tab.wait_for_selector(".forget:not([hidden])")
+        assert tab.locator(".original span").count() == 200
+        assert tab.locator(".without span").count() == 200
+        assert tab.locator(".words .forgotten").count() > 0
+        first = tab.evaluate("gateloop.generate('x', {maxTokens: 9, temperature: 1, seed: 3})")
+        again = tab.evaluate("gateloop.generate('x', {maxTokens: 9, temperature: 1, seed: 3})")
+        other = tab.evaluate("gateloop.generate('x', {maxTokens: 9, temperature: 1, seed: 4})")
+        assert first == again != other
+        assert tab.evaluate("document.documentElement.scrollWidth") == 390
+        tab.click(".new")
+        tab.wait_for_selector(".stop:disabled")
+        assert tab.inner_text(".words") == ""
+        tab.fill(".prompt", "x" * 2000)
+        tab.press(".prompt", "Enter")
+        tab.wait_for_selector(".tip:has-text('at most')")
+        assert problems == ["file", "blob"]
+        file.write_text(file.read_text().replace('"version":1', '"version":9', 1))
+        tab.goto(file.as_uri())
+        assert "has format 9" in tab.inner_text(".view")
