@@ -6,9 +6,8 @@ from typing import Any
 import mlx.core as mx
 
 import mlx_gateloop as gl
-from mlx_gateloop.experiments.presets import PRESETS
-from mlx_gateloop.io.models import load_model
 from mlx_gateloop.tokenizer import token_texts
+from mlx_gateloop.watch.lab import lab_page
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "shared"
@@ -60,20 +59,11 @@ def of_answer(name: str) -> str:
     return gl.watch.share(recorder.trace, texts, kinds, forgotten=forgotten, title=title)
 
 
-def of_horizon() -> str:
-    """Make the page of one sequence of Memory Horizon, which the Memory lab's model reads."""
-    task = PRESETS["memory-horizon"]["running_sum"].make_task()
-    model, ids = load_model(EMBEDDED / "lab" / "data-controlled"), task.test.inputs[0]
-    with gl.watch.recording(model) as recorder:
-        mx.eval(model(mx.array(ids[None])))
-    texts = [" RESET" if token == task.marker else f" {token}" for token in ids]
-    return gl.watch.share(recorder.trace, texts, title="Memory Horizon: sums since the last reset")
-
-
 def main() -> None:
     OUT.mkdir(exist_ok=True)
     pages = {name: of_answer(name) for name in FORGOTTEN}
-    pages["memory-horizon"] = of_horizon()
+    title = "Memory Horizon: sums since the last reset"
+    pages["memory-horizon"] = lab_page(EMBEDDED / "lab", title)
     pages["model"] = gl.watch.page("demo", title="Ask a GateLoop about Python")
     for name, page in pages.items():
         (OUT / f"{name}.html").write_text(page, "utf-8")

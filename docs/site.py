@@ -20,7 +20,7 @@ SHOWN = (
         "mlx_gateloop/train/config.py",
     ),
     *("mlx_gateloop/model/*.py", "mlx_gateloop/ops/gpu/kernels.py", "app/*.py", "app/server/*.py"),
-    *("app/generation/run.py", "app/generation/lab.py", "mlx_gateloop/ops/over_ranks.py"),
+    *("app/generation/run.py", "mlx_gateloop/ops/over_ranks.py"),
 )
 CODE = {".py": "python", ".yaml": "yaml"}  # shown as pages
 FIRST = "README.md"  # what a visitor of the site sees first

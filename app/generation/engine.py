@@ -6,7 +6,6 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,7 +15,7 @@ from mlx_gateloop.generate import Sampling
 from .decoder import Request
 from .models import Models
 from .prefix_cache import Message, PrefixCache, as_messages
-from .run import Limits, RecordedRuns, Run, Steps
+from .run import Limits, RecordedRuns, Run
 from .worker import SHUT_DOWN, STUCK, Job, Work, Worker
 from .worker_pool import WorkerPool
 
@@ -77,19 +76,6 @@ class Engine:
     def prepare(self, model: str) -> Run:
         """Load a model before its first use; the run has no pieces."""
         return self.enqueue(model, None)
-
-    async def call(self, function: Callable[[], T]) -> T:
-        """Call a short function in the worker thread, as one step."""
-        results: list[T] = []
-
-        def steps() -> Steps[None]:
-            results.append(function())
-            yield from ()
-
-        run = Run("", self._remove)
-        self._put(Job(run, None, steps()))
-        await run.ended()
-        return results[0]
 
     def close(self) -> None:
         """Stop all runs and join the threads."""

@@ -1,46 +1,30 @@
-"""The Memory lab's tab: a gr.HTML that runs both models on the cells of the page."""
+"""The Memory lab's tab: a gr.HTML whose scripts run both models."""
 
 from pathlib import Path
 
 import gradio as gr
 
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.io.models import LOADED
+from mlx_gateloop.watch.lab import NAMES, accuracies, lab_data
+from mlx_gateloop.watch.sharing import PARTS
 
-from ..generation.engine import Engine
-from ..generation.lab import MAX_CELLS, MODULUS, RESET, Lab, check_cells
+from ..generation.files import sha256, verify_checksums
 from . import scripts
 
 FOLDER = Path(__file__).parents[1] / "embedded_models" / "lab"
-SPANS = ((0, 8), (9, 16), (17, 32), (33, 64))  # digits since the last reset
 
 
-def memory_lab(engine: Engine) -> gr.HTML:
-    """Make the component of the Memory lab; the engine's worker thread runs the models."""
-    lab = Lab(FOLDER)
-
-    async def solve(request: object) -> dict[str, object]:
-        try:
-            cells = check_cells(request)
-            return await engine.call(lambda: lab.solve(cells))
-        except InputError as error:
-            return {"error": str(error)}
-
+def memory_lab() -> gr.HTML:
+    """Make the component of the Memory lab."""
+    for name in NAMES:
+        directory = FOLDER / name
+        files = [file for kind in LOADED for file in directory.glob(kind)]
+        verify_checksums(name, directory, {file.name: sha256(file) for file in files})
     return gr.HTML(
-        html_template=(scripts.STATIC / "lab.html").read_text(encoding="utf-8"),
-        css_template=(scripts.STATIC / "lab.css").read_text(encoding="utf-8"),
-        js_on_load=scripts.call("lab", "attach", "element", "props", "server"),
-        server_functions=[solve],
+        html_template=(PARTS / "lab.html").read_text("utf-8"),
+        css_template=(PARTS / "lab.css").read_text("utf-8"),
+        js_on_load=scripts.call("lab", "attach", "element", "props", folder=scripts.SHARED_URL),
         elem_id="lab",
-        max=MAX_CELLS,
-        modulus=MODULUS,
-        reset=RESET,
-        tested=_tested(lab),
-    )
-
-
-def _tested(lab: Lab) -> str:
-    """Format the accuracy of both models on held-out data as table rows."""
-    return "".join(
-        f"<tr><th scope='row'>{first} to {last}</th><td>{free:.1%}</td><td>{fixed:.1%}</td></tr>"
-        for (first, last), free, fixed in zip(SPANS, *lab.accuracy(SPANS), strict=True)
+        tested=accuracies(FOLDER),
+        **lab_data(FOLDER),
     )

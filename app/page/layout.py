@@ -71,7 +71,7 @@ def build(handlers: Handlers, folder: ConversationFolder) -> gr.Blocks:
             with gr.Tab("Side by side"):
                 _side_by_side(handlers, controls)
             with gr.Tab("Memory lab"):
-                memory_lab(handlers.engine)
+                memory_lab()
             with gr.Tab("About"):
                 gr.Markdown((scripts.STATIC / "about.md").read_text("utf-8"), elem_id="about")
         unescape = scripts.call("edit_box", "unescapeEditBoxes", CHAT)

@@ -30,7 +30,7 @@ def routes() -> list[Mount]:
     return [Mount(url, _Revalidated(directory=folder)) for url, folder in folders.items()]
 
 
-def call(module: str, function: str, *arguments: str) -> str:
+def call(module: str, function: str, *arguments: str, folder: str = URL) -> str:
     """Return JavaScript that imports a module and calls its function with these expressions."""
-    url = f"new URL('.{URL}/{module}.js', document.baseURI)"  # works behind a proxy
+    url = f"new URL('.{folder}/{module}.js', document.baseURI)"  # works behind a proxy
     return f"import({url}).then((m) => m.{function}({', '.join(arguments)}))"

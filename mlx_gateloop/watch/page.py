@@ -17,7 +17,7 @@ from mlx_gateloop.model.arguments import GATED
 from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import stop_token_ids
-from mlx_gateloop.watch.sharing import HIGH, LOW, PARTS, filled, script_of
+from mlx_gateloop.watch.sharing import HIGH, LOW, filled, inserted, part, script_of
 
 FORMAT, VERSION = "gateloop-page", 1  # as in live.js
 # Each file imports only from earlier ones.
@@ -62,21 +62,24 @@ def page(model: str | os.PathLike[str], *, title: str | None = None) -> str:
         "stops": sorted(stop_token_ids(tokenizer)),
         "rates": [LOW, HIGH],
     }
-    weights = base64.b64encode(_weights(found, directory)).decode("ascii")
     chats = data["chat"] is not None
-    form = (PARTS / "form.html").read_text("utf-8")
     placeholder = "Ask something; Enter sends it" if chats else "Begin a text; Enter continues it"
-    model_parts = {"weights": weights, "worker": script_of(WORKER)}
+    words = {
+        "about": "This page runs the model itself: nothing is sent anywhere. ",
+        "form": inserted(part("form.html"), {"placeholder": placeholder}),
+        "note": "",
+    }
+    hidden = {"weights": coded_weights(found, directory), "worker": script_of(WORKER)}
     return filled(
         data,
         title or f"{directory.name}: a model that runs in this page",
         SCRIPTS,
-        about="This page runs the model itself: nothing is sent anywhere. ",
-        workers="blob:",
-        form=form.replace("{placeholder}", placeholder),
+        inserted(part("words.html"), words),
         model="".join(
-            f'<script type="text/plain" id="{k}">{v}</script>\n' for k, v in model_parts.items()
+            f'<script type="text/plain" id="{name}">{text}</script>\n'
+            for name, text in hidden.items()
         ),
+        workers="blob:",
     )
 
 
@@ -122,8 +125,8 @@ def _chat(tokenizer: Any) -> list[str] | None:
     return [before, between, after]
 
 
-def _weights(model: Model, directory: Path) -> bytes:
-    """Write the weights in the safetensors format, matrices in 8 bits."""
+def coded_weights(model: Model, directory: Path) -> str:
+    """Write the weights in the safetensors format, matrices in 8 bits, as base64."""
     weights: dict[str, Any] = {}
     for file in sorted(directory.glob("model*.safetensors")):
         loaded: Any = mx.load(str(file))
@@ -134,19 +137,18 @@ def _weights(model: Model, directory: Path) -> bytes:
             exact = isinstance(module, StateTransitionLinear)
             weights |= _matrix(name, weights, quantization.get(name, quantization), exact)
     weights = {
-        name: w if w.dtype in (mx.uint32, mx.float16) else w.astype(mx.float32)
-        for name, w in weights.items()
+        name: w if w.dtype == mx.uint32 else w.astype(mx.float32) for name, w in weights.items()
     }
     with TemporaryDirectory() as folder:
         file = Path(folder) / "weights.safetensors"
         mx.save_safetensors(str(file), weights)
-        return file.read_bytes()
+        return base64.b64encode(file.read_bytes()).decode("ascii")
 
 
 def _matrix(
     name: str, weights: dict[str, mx.array], quantization: dict[str, Any], exact: bool
 ) -> dict[str, mx.array]:
-    """Return a matrix in 8 bits, or in float16 where its rows have no groups."""
+    """Return a matrix in 8 bits; none to change if its rows have no groups."""
     keys = [f"{name}.{kind}" for kind in ("weight", "scales", "biases")]
     weight = weights[keys[0]]
     if keys[1] in weights:
@@ -154,8 +156,6 @@ def _matrix(
         if bits == BITS:
             return {}
         weight = mx.dequantize(weight, weights[keys[1]], weights[keys[2]], group, bits)
-    if exact:
+    if exact or weight.shape[1] % GROUP:
         return {}
-    if weight.shape[1] % GROUP:
-        return {keys[0]: weight.astype(mx.float16)}
     return dict(zip(keys, mx.quantize(weight, GROUP, BITS), strict=True))

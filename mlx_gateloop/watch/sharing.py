@@ -5,7 +5,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -120,7 +120,8 @@ def share(
     }
     first = kept[0] if kept else 0
     note = f" The {first:,} tokens before these are omitted." if start and first else ""
-    return filled(data, title, SCRIPTS, note=note)
+    body = inserted(part("words.html"), {"about": "", "form": "", "note": note})
+    return filled(data, title, SCRIPTS, body)
 
 
 def framed(page: str, height: int = 720) -> str:
@@ -219,21 +220,40 @@ def _base64(codes: np.ndarray) -> str:
     return base64.b64encode(codes.tobytes()).decode("ascii")
 
 
-def filled(data: dict[str, Any], title: str, scripts: Sequence[str], **parts: str) -> str:
+def filled(
+    data: dict[str, Any],
+    title: str,
+    scripts: Sequence[str],
+    body: str,
+    styles: Sequence[str] = ("page.css",),
+    model: str = "",
+    workers: str = "'none'",
+) -> str:
     """Fill the template; the data contains no markup and no lone surrogates."""
-    style = (PARTS / "page.css").read_text("utf-8")
-    script = script_of(scripts)
-    parts = {"about": "", "form": "", "note": "", "model": "", "workers": "'none'"} | parts
-    parts |= {
+    style, script = "".join(map(part, styles)), script_of(scripts)
+    parts = {
         "title": html.escape(_plain(title)).encode("ascii", "xmlcharrefreplace").decode("ascii"),
         "style": style,
         "style_hash": _hash(style),
         "script": script,
         "script_hash": _hash(script),
         "data": as_json(data),
+        "body": body,
+        "model": model,
+        "workers": workers,
     }
-    template = (PARTS / "page.html").read_text("utf-8")
+    return inserted(part("page.html"), parts)
+
+
+def inserted(template: str, parts: Mapping[str, str]) -> str:
+    """Insert parts for their names in braces, whatever they contain."""
     return re.sub(r"\{(\w+)\}", lambda name: parts[name[1]], template)
+
+
+def part(name: str) -> str:
+    """Read a file of a page, as ASCII."""
+    text = (PARTS / name).read_text("utf-8")
+    return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 def as_json(data: object) -> str:

@@ -38,16 +38,6 @@ function dequantized(codes, scales, biases) {
   return floats;
 }
 
-/** Numbers of 16 bits. @param {Uint16Array} codes */
-function halves(codes) {
-  return Float32Array.from(codes, (code) => {
-    const exponent = (code >> 10) & 31;
-    const fraction = code & 1023;
-    const value = exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24;
-    return code & 0x8000 ? -value : value;
-  });
-}
-
 /** weight x + bias, of `[outputs, inputs]`. */
 function linear(weight, bias, x) {
   const inputs = x.length;

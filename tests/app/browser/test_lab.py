@@ -20,7 +20,7 @@ def lab(tab):
 
 
 def solved(tab):
-    tab.wait_for_function(f"{LAB}?.solved && !{LAB}.asking")
+    tab.wait_for_function(f"{LAB}?.solved")
     return tab.evaluate(f"({{cells: {LAB}.cells, position: {LAB}.position, ...{LAB}.solved}})")
 
 
@@ -94,16 +94,6 @@ def test_examples_and_keys_for_fingers(lab):
     assert solved(lab)["cells"][-1] == 5
     lab.get_by_role("button", name="Delete the cell").click()
     assert len(solved(lab)["cells"]) == len(shown["cells"]) - 1
-
-
-def test_the_server_says_in_one_line_what_it_cannot_read(lab):
-    lab.evaluate(f"{LAB}.show(['<img src=x onerror=alert(1)>'])")
-    lab.wait_for_function(
-        "document.querySelector('#lab .status').textContent.startsWith('cells: expected ')"
-    )
-    assert lab.locator("#lab img").count() == 0
-    lab.evaluate(f"{LAB}.show([1, 5, 2])")
-    assert solved(lab)["right"] == [1, 0, 2]
 
 
 def test_a_phone_has_all_of_it_within_its_width(lab):

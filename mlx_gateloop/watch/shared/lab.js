@@ -1,5 +1,6 @@
-import { bytes } from "../../../mlx_gateloop/watch/shared/data.js";
-import { deleted, example, inserted, left, START, summary, toggled } from "./lab_cells.js";
+import { bytes } from "./data.js";
+import { deleted, example, inserted, left, START, solved, summary, toggled } from "./lab_cells.js";
+import { Model, tensors } from "./model.js";
 
 const MODELS = ["Data-controlled", "Fixed"];
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 };
@@ -16,8 +17,11 @@ function make(name, properties, ...children) {
 
 /** The lab: editable cells, and the answers and memory of both models. */
 class Lab {
-  constructor(section, props, server) {
-    Object.assign(this, { section, props, server });
+  constructor(section, props) {
+    Object.assign(this, { section, props });
+    this.models = props.models.map(
+      ({ config, weights }) => new Model(config, tensors(bytes(weights))),
+    );
     this.find = (name) => section.querySelector(`.${name}`);
     this.before = []; // digits before they became resets
     this.#listen();
@@ -33,29 +37,8 @@ class Lab {
 
   #changed() {
     this.position = Math.min(this.position, this.cells.length - 1);
+    this.solved = solved(this.cells, this.models, this.props);
     this.#layOut();
-    this.#ask();
-  }
-
-  /** Request answers to the current cells, and again after edits meanwhile. */
-  async #ask() {
-    this.section.classList.add("waiting");
-    this.solved = null;
-    if (this.asking) return;
-    this.asking = true;
-    let cells;
-    let answer;
-    do {
-      cells = this.cells;
-      answer = await this.server
-        .solve(cells)
-        .catch(() => ({ error: "The server cannot be reached." }));
-    } while (cells !== this.cells);
-    this.asking = false;
-    this.section.classList.remove("waiting");
-    if (!answer.error) this.solved = { ...answer, left: answer.left.map(bytes) };
-    this.#paint();
-    if (answer.error) this.find("status").textContent = answer.error;
   }
 
   /** Break the cells into lines that fit the width. */
@@ -125,19 +108,19 @@ class Lab {
       button.setAttribute("aria-label", `position ${i + 1}: ${isReset ? "reset" : cells[i]}`);
       if (i === position) button.setAttribute("aria-current", "true");
       else button.removeAttribute("aria-current");
-      truth.textContent = solved?.right[i] ?? "";
+      truth.textContent = solved.right[i];
       for (const cell of columns[i].cells) cell.classList.toggle("chosen", i === position);
       MODELS.forEach((_, model) => {
-        this.#hold(rows[2 * model], text(cells[i]), i, solved?.left[model]);
-        this.#answer(rows[2 * model + 1], solved?.answers[model][i], solved?.right[i]);
+        this.#hold(rows[2 * model], text(cells[i]), i, solved.left[model]);
+        this.#answer(rows[2 * model + 1], solved.answers[model][i], solved.right[i]);
       });
     });
     this.#showStatus();
   }
 
   /** Show the strength of a token at the chosen position. */
-  #hold(cell, text, i, codes) {
-    const strength = codes ? left(codes, this.position, i) : 0;
+  #hold(cell, text, i, rows) {
+    const strength = left(rows, this.position, i);
     const later = i > this.position;
     cell.classList.toggle("later", later);
     cell.style.setProperty("--left", strength.toFixed(3));
@@ -146,17 +129,15 @@ class Lab {
   }
 
   #answer(cell, answer, right) {
-    const known = answer !== undefined;
-    cell.textContent = known ? answer : "";
-    cell.classList.toggle("right", known && answer === right);
-    cell.classList.toggle("wrong", known && answer !== right);
-    cell.dataset.mark = known ? (answer === right ? "✓" : "✗") : "";
-    cell.ariaLabel = known ? `${answer}, ${answer === right ? "right" : "wrong"}` : "";
+    cell.textContent = answer;
+    cell.classList.toggle("right", answer === right);
+    cell.classList.toggle("wrong", answer !== right);
+    cell.dataset.mark = answer === right ? "✓" : "✗";
+    cell.ariaLabel = `${answer}, ${answer === right ? "right" : "wrong"}`;
   }
 
   #showStatus() {
     const { solved, cells, position, props } = this;
-    if (!solved) return;
     this.find("status").textContent = summary(solved, cells, position, props, MODELS);
     this.section.querySelectorAll(".score").forEach((score, model) => {
       const good = solved.answers[model].filter((answer, i) => answer === solved.right[i]).length;
@@ -218,8 +199,8 @@ class Lab {
   }
 }
 
-/** Attach the lab to a gr.HTML; the arguments come from js_on_load. */
-export function attach(element, props, server) {
+/** Attach the lab to an element that holds lab.html. @param {object} props Made by lab.py. */
+export function attach(element, props) {
   const section = element.querySelector(".lab");
-  section.lab = new Lab(section, props, server);
+  section.lab = new Lab(section, props);
 }

@@ -1,4 +1,5 @@
 /** Cells of the Memory lab, and their summary; no function changes a list of cells. */
+import { drawn, Memory } from "./model.js";
 
 /** The first example: fixed transitions fail after about 30 digits. */
 export const START = Array.from("002405334024102014344412314043132441213344444002", Number);
@@ -6,8 +7,26 @@ const LENGTH = 56;
 const EARLY = 5; // position of the reset before a long span
 const MANY = [8, 19, 30, 41, 52]; // positions of resets
 
-/** The strength of token m at n, 0 to 1; 0 if it comes later. */
-export const left = (codes, n, m) => (m > n ? 0 : codes[(n * (n + 1)) / 2 + m] / 255);
+/** The strength of token m at n, 0 to 1; 0 if it comes later. @param {number[][]} rows Shares. */
+export const left = (rows, n, m) => (m > n ? 0 : Math.sqrt(rows[n][m] / Math.max(...rows[n])));
+
+/** The right answers, those of the models, and what each keeps of the cells: `left`. */
+export function solved(cells, models, { modulus, reset, rates }) {
+  let sum = 0;
+  const right = cells.map((cell) => {
+    sum = cell === reset ? 0 : (sum + cell) % modulus;
+    return sum;
+  });
+  const read = models.map((model) => {
+    const [state, memory] = [model.start(), new Memory(model, rates)];
+    return cells.map((cell) => {
+      const answer = drawn(model.logits(model.step(cell, state, memory.seen)), 0);
+      return [answer, memory.shares()];
+    });
+  });
+  const [answers, left] = [0, 1].map((i) => read.map((steps) => steps.map((step) => step[i])));
+  return { right, answers, left };
+}
 
 export function example(name, { modulus, reset, max }, random) {
   const below = (count) => Math.floor(count * random());
@@ -58,8 +77,8 @@ export function summary(solved, cells, position, { modulus, reset }, models) {
 /** Describe how strong the digits before the last reset still are. */
 function held(lefts, position, last, models) {
   if (last < 1) return "";
-  const most = lefts.map((codes) => {
-    const strengths = Array.from({ length: last }, (_, m) => left(codes, position, m) ** 2);
+  const most = lefts.map((rows) => {
+    const strengths = Array.from({ length: last }, (_, m) => left(rows, position, m) ** 2);
     return `${Math.round(100 * Math.max(...strengths))}%`;
   });
   const each = models.map((name, i) => `${most[i]} in ${name.toLowerCase()}`).join(", ");

@@ -8,7 +8,7 @@ import {
   START,
   summary,
   toggled,
-} from "../../../../app/page/static/lab_cells.js";
+} from "../../../mlx_gateloop/watch/shared/lab_cells.js";
 
 const PROPS = { modulus: 5, reset: 5, max: 64 };
 const MODELS = ["Data-controlled", "Fixed"];
@@ -42,25 +42,25 @@ test("cells are inserted and deleted within the limits", () => {
   assert.deepEqual(deleted([1], 0), [1]);
 });
 
-test("strengths are rows of a triangle", () => {
-  const codes = Uint8Array.of(255, 51, 255, 0, 102, 255);
+test("strengths are relative to the strongest", () => {
+  const rows = [[1], [0.04, 1], [0, 0.08, 0.5]];
   assert.deepEqual(
-    [left(codes, 0, 0), left(codes, 1, 0), left(codes, 2, 1), left(codes, 1, 2)],
+    [left(rows, 0, 0), left(rows, 1, 0), left(rows, 2, 1), left(rows, 1, 2)],
     [1, 0.2, 0.4, 0],
   );
 });
 
 test("a place is told with its sum, the answers and what is held from before the reset", () => {
-  const codes = new Uint8Array(21).fill(255);
-  codes[15] = 51; // of token 0 after token 5
-  const faded = Uint8Array.from(codes, (code) => code / 2);
+  const rows = Array.from({ length: 20 }, (_, n) => Array(n + 1).fill(1));
+  const faded = rows.map((row) => [...row]);
+  [rows[5][0], faded[5][0]] = [0.04, 0.01];
   const solved = {
     right: [3, 0, 4, 3, 3, 0],
     answers: [
       [3, 0, 4, 3, 3, 0],
       [3, 0, 4, 3, 1, 0],
     ],
-    left: [codes, faded],
+    left: [rows, faded],
   };
   const cells = [3, 5, 4, 4, 0, 2];
   const tell = (place) => summary(solved, cells, place, PROPS, MODELS);
@@ -75,6 +75,6 @@ test("a place is told with its sum, the answers and what is held from before the
   );
   assert.match(tell(5), /all: 4% in data-controlled, 1% in fixed\.$/);
   const long = Array(20).fill(1);
-  const all = { right: long, answers: [long, long], left: [codes, codes] };
+  const all = { right: long, answers: [long, long], left: [rows, rows] };
   assert.match(summary(all, long, 19, PROPS, MODELS), /: 1 \+ 1 \+ 1 \+ … \+ 1 \+ 1 \+ 1 = 20,/);
 });

@@ -1,0 +1,52 @@
+"""The Memory lab: two models that read digits and resets, which the page runs by its scripts."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mlx_gateloop.io.models import load_model
+from mlx_gateloop.watch.page import coded_weights
+from mlx_gateloop.watch.sharing import HIGH, LOW, filled, part
+
+NAMES = ("data-controlled", "fixed")  # directories of the models
+MODULUS = RESET = 5  # digits are 0 to 4, as in training
+MAX_CELLS = 64  # the training length
+SPANS = ((0, 8), (9, 16), (17, 32), (33, 64))  # digits since the last reset
+SCRIPTS = ("data.js", "model.js", "lab_cells.js", "lab.js", "lab_page.js")
+FORMAT, VERSION = "gateloop-lab", 1  # as in lab_page.js
+
+
+def lab_data(folder: Path) -> dict[str, Any]:
+    """Read the models in a folder for lab.js."""
+    directories = [folder / name for name in NAMES]
+    models = [(load_model(directory), directory) for directory in directories]
+    return {
+        "max": MAX_CELLS,
+        "modulus": MODULUS,
+        "reset": RESET,
+        "rates": [LOW, HIGH],
+        "models": [
+            {"config": asdict(model.args), "weights": coded_weights(model, directory)}
+            for model, directory in models
+        ],
+    }
+
+
+def accuracies(folder: Path) -> str:
+    """Format the accuracy of both models on held-out data, by `SPANS`, as table rows."""
+    tests = [json.loads((folder / name / "test.json").read_text()) for name in NAMES]
+    rows = []
+    for first, last in SPANS:
+        span = slice(first, last + 1)
+        shares = [sum(t["right_by_span"][span]) / sum(t["asked_by_span"][span]) for t in tests]
+        cells = "".join(f"<td>{share:.1%}</td>" for share in shares)
+        rows.append(f"<tr><th scope='row'>{first} to {last}</th>{cells}</tr>")
+    return "".join(rows)
+
+
+def lab_page(folder: Path, title: str) -> str:
+    """Make one HTML file of the lab."""
+    data = {"format": FORMAT, "version": VERSION, **lab_data(folder)}
+    body = part("lab.html").replace("${tested}", accuracies(folder))
+    return filled(data, title, SCRIPTS, body, ("page.css", "lab.css"))
