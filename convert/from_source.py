@@ -8,11 +8,9 @@ import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import staged
-from mlx_gateloop.io.models import HUB_ID
 from mlx_gateloop.model.arguments import LayerArgs
 
 from .card import Card
-from .hub import check_login, push
 from .output import check_target, write
 from .plan import Plan, first, make_plan
 from .precision import cast, quantize
@@ -32,11 +30,7 @@ def convert(options: Namespace) -> bool:
         if options.verify:
             print("dry run: nothing was verified")
         print(f"dry run: nothing was written to {options.out}")
-        if options.push:
-            print(f"dry run: nothing was pushed to {options.push}")
         return True
-    if options.push:
-        check_login(options.push)
     model, not_finite = plan.load()
     if not_finite:
         card.warn(f"NaN or infinity in {len(not_finite)} tensors: {first(not_finite)}")
@@ -60,8 +54,6 @@ def convert(options: Namespace) -> bool:
         card.prove(compare_at(64, "as written, length 64", model, plan.args, reference))
     with staged(options.out) as directory:
         write(model, plan.args, tokenizer, str(card), directory)
-        if options.push:
-            print(f"pushed to {push(directory, options.push)}")
     print(f"wrote {options.out}")
     return True
 
@@ -71,8 +63,6 @@ def prepare(options: Namespace) -> tuple[Plan, Any, Card]:
 
     Returns the plan, the tokenizer (None for a single layer), and the model card.
     """
-    if options.push is not None and not HUB_ID.fullmatch(options.push):
-        raise InputError(f"--push {options.push}: expected USER/NAME")
     checkpoint = find(options.source, options.ema)
     check_target(options.out, checkpoint.files, options.force)
     settings, file = read_settings(options.settings, checkpoint.files[0], options.set)

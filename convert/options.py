@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "write the GateLoop layers inside a checkpoint of any model, for gl.load_layers"
     add("--layers", action="store_true", help=text)
     add("--force", action="store_true", help="replace a model at OUT")
-    add("--dry-run", action="store_true", help="say what would be done; write and push nothing")
+    add("--dry-run", action="store_true", help="say what would be done; write nothing")
     _add_source(parser.add_argument_group("the source"))
     _add_output(parser.add_argument_group("the output"))
 
@@ -47,7 +47,6 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     add("-q", "--quantize", action="store_true", help=text)
     add("--q-bits", type=int, choices=BITS, help="bits a weight (4)")
     add("--q-group-size", type=int, choices=GROUP_SIZES, help="weights that share a scale (64)")
-    add("--push", metavar="USER/NAME", help="upload the result to the Hugging Face hub")
     text = "run the source's own model and ours on random tokens and compare; exit code 1 if "
     add("--verify", action="store_true", help=text + "they differ")
     text = "largest difference that passes, relative to the largest logit (2e-5)"

@@ -23,7 +23,7 @@ from .sources.lucidrains import FLAG_OF
 
 SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".msgpack")
 # Options that only the other direction has, and their flags.
-ONE_WAY = ("kind", "ema", "settings", "set", "tokenizer", "quantize", "push", "verify")
+ONE_WAY = ("kind", "ema", "settings", "set", "tokenizer", "quantize", "verify")
 
 
 def to_lucidrains(options: Namespace) -> None:

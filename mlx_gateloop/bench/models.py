@@ -22,70 +22,39 @@ def mlx_models() -> dict[str, nn.Module]:
     from mlx_lm.models import mamba, mamba2, recurrent_gemma
 
     mx.random.seed(0)
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": WIDTH}
+    ours: dict[str, Any] = {"num_hidden_layers": 4, "intermediate_size": 512, "output_gate": True}
+    shared = sizes | {
+        "intermediate_size": 2 * WIDTH, "num_hidden_layers": 7, "conv_kernel": 4,
+        "use_bias": False, "use_conv_bias": True,
+    }  # fmt: skip
+    heads: dict[str, Any] = {
+        "num_heads": 6,
+        "head_dim": 64,
+        "n_groups": 1,
+        "time_step_limit": (0.0, float("inf")),
+    }
+    griffin: dict[str, Any] = {
+        "attention_bias": False, "conv1d_width": 4, "intermediate_size": 6 * WIDTH,
+        "logits_soft_cap": 30.0, "num_attention_heads": 3, "num_hidden_layers": 4,
+        "num_key_value_heads": 1, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "attention_window_size": 2048, "block_types": ["recurrent", "recurrent", "attention"],
+    }  # fmt: skip
     models: dict[str, nn.Module] = {
-        "GateLoop (ours)": Model(
-            ModelArgs(
-                vocab_size=VOCABULARY,
-                hidden_size=WIDTH,
-                num_hidden_layers=4,
-                intermediate_size=512,
-                output_gate=True,
-                tie_word_embeddings=True,
-            )
-        ),
+        "GateLoop (ours)": Model(ModelArgs(**sizes, **ours, tie_word_embeddings=True)),
         "mlx-lm mamba": mamba.Model(
-            mamba.ModelArgs(
-                model_type="mamba",
-                vocab_size=VOCABULARY,
-                hidden_size=WIDTH,
-                intermediate_size=2 * WIDTH,
-                state_size=16,
-                num_hidden_layers=7,
-                conv_kernel=4,
-                use_bias=False,
-                use_conv_bias=True,
-                time_step_rank=12,
-            )
+            mamba.ModelArgs("mamba", **shared, state_size=16, time_step_rank=12)
         ),
         "mlx-lm mamba2": mamba2.Model(
             mamba2.ModelArgs(
-                model_type="mamba2",
-                num_heads=6,
-                head_dim=64,
-                vocab_size=VOCABULARY,
-                hidden_size=WIDTH,
-                intermediate_size=2 * WIDTH,
-                state_size=64,
-                num_hidden_layers=7,
-                layer_norm_epsilon=1e-5,
-                conv_kernel=4,
-                n_groups=1,
-                use_bias=False,
-                use_conv_bias=True,
-                tie_word_embeddings=True,
-                time_step_limit=(0.0, float("inf")),
-                time_step_rank="auto",
+                "mamba2", **shared, **heads, state_size=64, layer_norm_epsilon=1e-5,
+                tie_word_embeddings=True, time_step_rank="auto",
             )
         ),
         "mlx-lm recurrent_gemma": recurrent_gemma.Model(
-            recurrent_gemma.ModelArgs(
-                model_type="recurrent_gemma",
-                attention_bias=False,
-                conv1d_width=4,
-                hidden_size=WIDTH,
-                intermediate_size=6 * WIDTH,
-                logits_soft_cap=30.0,
-                num_attention_heads=3,
-                num_hidden_layers=4,
-                num_key_value_heads=1,
-                rms_norm_eps=1e-6,
-                rope_theta=10000.0,
-                attention_window_size=2048,
-                vocab_size=VOCABULARY,
-                block_types=["recurrent", "recurrent", "attention"],
-            )
+            recurrent_gemma.ModelArgs("recurrent_gemma", **sizes, **griffin)
         ),
-    }
+    }  # fmt: skip
     models["mlx-lm recurrent_gemma"].pop("lm_head")  # as its loader does if the head is shared
     mx.eval([model.parameters() for model in models.values()])
     return models

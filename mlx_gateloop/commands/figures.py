@@ -34,7 +34,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def _figures(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.io.models import local
-    from mlx_gateloop.plots import diagrams, figures
+    from mlx_gateloop.plots import figures
 
     if arguments.length < 1:
         raise InputError(f"--length: expected at least 1, got {arguments.length}")
@@ -53,8 +53,6 @@ def _figures(arguments: argparse.Namespace) -> None:
     log = directory / "log.jsonl"
     if log.exists():
         drawings.append(("training-curves", partial(figures.training_curves, log)))
-    drawings.append(("amplitude-activations", diagrams.amplitude_activations))
-    drawings.append(("parallel-scan", diagrams.parallel_scan))
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, draw in drawings:
         path = arguments.out / f"{name}.png"

@@ -1,4 +1,4 @@
-"""The app with a password where much is missing: no home, no network, no locale, few files."""
+"""The app with a password behind a proxy: no home, no network, no locale, few files."""
 
 import urllib.parse
 
@@ -30,7 +30,7 @@ def locked(request, tmp_path_factory):
             patch.delenv(name, raising=False)
         if request.param:
             patch.setenv("HOME", request.param)
-        options = ("--model", "demo-fixed", "--auth", "me:se:cret")
+        options = ("--model", "demo-fixed", "--auth", "me:se:cret", "--root-path", "/here")
         server = served(log, *options, prelude=PRELUDE)
         running = server.__enter__()
     yield running
@@ -44,8 +44,11 @@ def log_in(locked, password):
 
 
 def test_without_the_password_there_is_nothing_and_with_it_everything(locked):
-    front = request(locked.url).body.decode()
+    """At the app's own path behind a proxy and without it, as some proxies leave it out."""
+    front, same = (request(locked.url + place).body.decode() for place in ("", "here/"))
     assert "auth_required" in front
+    assert front == same
+    assert "/here/" in front
     for word in ("System prompt", "chat-view", "What does `str.split` do?", "Temperature"):
         assert word not in front
     call = {"data": b'{"data": ["x"], "fn_index": 0, "session_hash": "x"}'}
@@ -59,7 +62,7 @@ def test_without_the_password_there_is_nothing_and_with_it_everything(locked):
     wrong = log_in(locked, "secret")
     assert (wrong.status, wrong.headers.get("set-cookie")) == (400, None)
     assert log_in(locked, "se:cret").headers.get("set-cookie")
-    client = Client(locked.url, auth=("me", "se:cret"), verbose=False)
+    client = Client(locked.url + "here/", auth=("me", "se:cret"), verbose=False)
     options = {"max_tokens": 3, "chat": True, "api_name": "/generate"}
     answer = client.predict("What does `str.split` do?", **options)
     assert answer["tokens"] == 3

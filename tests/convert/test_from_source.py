@@ -16,12 +16,10 @@ from helpers.checkpoints import (
     torch,
     torch_model,
 )
-from helpers.flax_model import flax_model, flax_state
 from helpers.paper_model import PaperModel
 from helpers.parity import difference, tokens
-from mlx_gateloop.convert import plan, verify
+from mlx_gateloop.convert import plan
 from mlx_gateloop.convert.settings import read_settings
-from mlx_gateloop.convert.sources.flax import nested
 from tqdm import tqdm
 
 from mlx_gateloop import load
@@ -202,16 +200,6 @@ def test_a_directory_with_shards_of_the_papers_model(tmp_path, out):
     assert "(paper)" in card
     assert card.count(".safetensors` | `") == 3
     assert "settings from convert.yaml" in card
-
-
-def test_flax_parameters_become_a_model_directory(tmp_path, out, monkeypatch):
-    serialization = pytest.importorskip("flax.serialization", reason="Flax is not installed")
-    monkeypatch.setattr(verify, "LENGTHS", (1, 64))  # JAX compiles for a second at each
-    state = flax_state(flax_model(input_vocab_size=262, output_vocab_size=262))
-    file = tmp_path / "flax_model.msgpack"
-    file.write_bytes(serialization.to_bytes({"params": nested(state)}))
-    assert run(file, out, "--tokenizer", "bytes", "--verify") == 0
-    assert "(flax)" in (out / "README.md").read_text()
 
 
 def test_a_layer_is_converted_as_a_layer(tmp_path, out, capsys):

@@ -106,14 +106,6 @@ def test_a_block_of_layers_beside_layers_of_mlx(network, tmp_path):
     close(y, network.coarse_gateloop_block(network.encoder(torch.from_numpy(x))))
 
 
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.", "net.", "voice_restore."])
-@pytest.mark.parametrize("key", [None, "model", "state_dict", "model_state_dict"])
-def test_wrappers_and_prefixes(network, tmp_path, prefix, key):
-    state = {f"{prefix}{name}": tensor for name, tensor in network.state_dict().items()}
-    state = state if key is None else {key: state, "step": 3}
-    assert sorted(extract(state, tmp_path)) == sorted(NAMES)
-
-
 def test_averaged_weights_are_taken_when_asked_for(network, tmp_path):
     state = network.state_dict()
     averaged = {f"ema_model.{name}": 2 * tensor for name, tensor in state.items()}

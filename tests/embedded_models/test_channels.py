@@ -41,23 +41,6 @@ def test_the_structure_of_every_character():
     assert "".join(c for c, inside in zip(FILE, along("comment"), strict=True) if inside) == "# (é"
 
 
-def test_a_file_that_is_not_python_is_refused():
-    with pytest.raises(SyntaxError):
-        structure("x = (\n")
-
-
-def test_a_correlation_is_pearsons_and_zero_where_nothing_changes():
-    chance = np.random.default_rng(0)
-    values, features = chance.normal(size=(2, 3, 50, 4)), chance.normal(size=(5, 50))
-    values[1, 2, :, 3] = features[4] = 7.0
-    found = channels.correlations(values, features)
-    assert found.shape == (5, 2, 3, 4)
-    expected = np.corrcoef(features[1], values[0, 2, :, 3])[0, 1]
-    assert found[1, 0, 2, 3] == pytest.approx(expected)
-    assert not found[4].any()
-    assert not found[:, 1, 2, 3].any()
-
-
 def test_the_quantities_are_those_of_the_model(model):
     tokens = np.array([3, 1, 4, 1, 5])
     found = channels.quantities(model, tokens)
@@ -67,13 +50,6 @@ def test_the_quantities_are_those_of_the_model(model):
     for layer in range(2):
         np.testing.assert_allclose(found[0, layer], trace.magnitude(layer), rtol=1e-4)
         np.testing.assert_allclose(found[1, layer, 2], cache[layer][0][0, 0], rtol=1e-4, atol=1e-6)
-
-
-def test_tokens_have_the_structure_at_their_ends(model):
-    values, features = channels.read(model, byte_tokenizer(), FILE)
-    assert values.shape[2] == features.shape[1] == len(FILE.encode())
-    letters = [i for i, letter in enumerate(FILE) for _ in letter.encode()]  # é has two tokens
-    np.testing.assert_array_equal(features, structure(FILE)[:, letters])
 
 
 def test_channels_are_chosen_on_every_other_file_and_tested_on_the_rest(model, monkeypatch):

@@ -1,18 +1,14 @@
 """The scores of models that write code."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from helpers.embedded import MODELS, load_embedded
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from benchmarks.embedded_models import completions
-from benchmarks.embedded_models.completions import Written
 from benchmarks.embedded_models.kneser_ney import KneserNey
 from mlx_gateloop.data import Corpus, encode
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.generate import Speed
 from mlx_gateloop.tokenizer import byte_tokenizer
 
 CHATS = [[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]]
@@ -50,12 +46,6 @@ def test_a_row_counts_what_is_accepted(drawn):
     assert cells == ["1.5", "2 (12% to 77%)", "1", "1", "1", "2"]
 
 
-def test_shown_text_does_not_end_its_block(drawn):
-    text = completions.shown([Written(drawn[0], "    x = '````'\n", True)])
-    assert text.count("`````") == 2
-    assert "1. accepted" in text
-
-
 def test_an_ngram_goes_on_as_its_text_did(drawn):
     tokenizer = TokenizerWrapper(byte_tokenizer())
     ngram = KneserNey(encode([FILE] * 20, tokenizer), completions.ORDER, len(tokenizer.get_vocab()))
@@ -63,27 +53,6 @@ def test_an_ngram_goes_on_as_its_text_did(drawn):
     written = completions.write(drawn, writer)
     assert sum(result.accepted for result in written) >= 3
     assert written == completions.write(drawn, writer)
-
-
-def test_both_writers_have_the_temperature(drawn, monkeypatch):
-    given = []
-    monkeypatch.setattr(completions, "stream", lambda *_, **__: given.append(_[-1]) or [])
-    completions.write(drawn[:2], completions.model_writer(None, None))
-    assert [(s.temperature, s.top_p, s.seed) for s in given] == [(0.5, 1.0, 0), (0.5, 1.0, 1)]
-
-    tokenizer = TokenizerWrapper(byte_tokenizer())
-    a, end, b, _ = encode(["a", "b"], tokenizer).tolist()
-
-    def written(chances):
-        likely = np.array([chances.get(token, 0) for token in range(300)])
-        ngram, speed = SimpleNamespace(probabilities=lambda _: likely), Speed()
-        return "".join(completions.ngram_writer(ngram, tokenizer)("", 0, speed)), speed.tokens
-
-    assert written({end: 1}) == ("", 0)  # ended, not cut off
-    text, _ = written({a: 0.75, b: 0.25})
-    assert len(text) == completions.LIMIT
-    share = 0.75**2 / (0.75**2 + 0.25**2)  # at temperature 1/2 chances are squared
-    assert abs(text.count("a") / completions.LIMIT - share) < 0.05
 
 
 def test_the_report_has_every_model_the_ngram_and_the_first_bodies(monkeypatch):

@@ -85,17 +85,6 @@ def test_the_record_of_a_run_that_another_process_trains_stays(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_pictures")
-def test_runs_side_by_side_leave_their_records(tmp_path):
-    experiment = tiny(seeds=1).changed_by({"steps": 3})
-    run_experiment(experiment, tmp_path, jobs=2)
-    assert {r["model"]: r["finished"] for r in results(tmp_path)} == {
-        "data_controlled": True,
-        "fixed": True,
-    }
-
-
-@pytest.mark.slow
 def test_side_by_side_is_one_after_the_other(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     experiment = tiny().changed_by(trials=1, draws=2)
