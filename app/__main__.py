@@ -16,49 +16,26 @@ def main(argv: list[str] | None = None) -> int:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--model", metavar="NAME", help="name of the first model, in a models folder")
-    add(
-        "--models",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="a folder of more model directories; may be given several times",
-    )
+    text = "a folder of more model directories; may be given several times"
+    add("--models", type=Path, action="append", default=[], metavar="DIR", help=text)
+    text = "the folder of saved conversations; every user of the app can open them"
     add(
         "--conversations",
         type=Path,
         default=Path("~/.gateloop/conversations"),
         metavar="DIR",
-        help="the folder of saved conversations; every user of the app can open them",
+        help=text,
     )
     add("--allow-hub", action="store_true", help="load models by Hugging Face hub id, too")
     add("--host", default="127.0.0.1", metavar="H", help="the address to listen on")
-    add(
-        "--port",
-        type=_port,
-        metavar="P",
-        help="the port to listen on (default: the first free one from 7860)",
-    )
+    text = "the port to listen on (default: the first free one from 7860)"
+    add("--port", type=_port, metavar="P", help=text)
     add("--share", action="store_true", help="create a public link through Gradio's tunnel")
-    add(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a host name to accept from a reverse proxy or tunnel; *.NAME allows subdomains",
-    )
-    add(
-        "--root-path",
-        type=_root_path,
-        default="",
-        metavar="PATH",
-        help="the app's path behind a reverse proxy, such as /gateloop",
-    )
-    add(
-        "--auth",
-        metavar="USER:PASSWORD",
-        help="require a login; @FILE reads it from a file",
-    )
+    text = "a host name to accept from a reverse proxy or tunnel; *.NAME allows subdomains"
+    add("--allow-host", action="append", default=[], metavar="NAME", help=text)
+    text = "the app's path behind a reverse proxy, such as /gateloop"
+    add("--root-path", type=_root_path, default="", metavar="PATH", help=text)
+    add("--auth", metavar="USER:PASSWORD", help="require a login; @FILE reads it from a file")
     add("--mcp", action="store_true", help="serve the Model Context Protocol, too")
     add("--open", action="store_true", help="open the browser")
     command.set_defaults(run=serve)

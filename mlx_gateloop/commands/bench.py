@@ -10,21 +10,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     from mlx_gateloop.bench import REPORTS
 
     add = command.add_argument
-    add(
-        "what",
-        choices=REPORTS,
-        nargs="?",
-        default="ops",
-        help="ops: the scan and the operator; model: prefill and decode; train: a training step",
-    )
+    text = "ops: the scan and the operator; model: prefill and decode; train: a training step"
+    add("what", choices=REPORTS, nargs="?", default="ops", help=text)
     add("--quick", action="store_true", help="small sizes only: seconds instead of minutes")
     add("--out", type=Path, metavar="DIR", help="folder for the Markdown")
-    add(
-        "--tune",
-        action="store_true",
-        help="ops on a GPU: first measure how its kernels best divide their work, in under two "
-        "minutes, and keep that for this GPU and this MLX",
-    )
+    text = "ops on a GPU: first measure how its kernels best divide their work, in under two "
+    text += "minutes, and keep that for this GPU and this MLX"
+    add("--tune", action="store_true", help=text)
     command.set_defaults(run=_bench)
 
 

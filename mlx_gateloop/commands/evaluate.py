@@ -13,44 +13,21 @@ if TYPE_CHECKING:  # slow to import
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add_model(command)
-    add(
-        "--data",
-        required=True,
-        metavar="PATH",
-        help="a text or a folder, as for `gateloop train --data`",
-    )
-    add(
-        "--split",
-        choices=("all", "train", "validation", "test"),
-        default="all",
-        help="all of it, or one part, split as in the model's training",
-    )
-    add(
-        "--context",
-        type=int,
-        metavar="N",
-        help="tokens per window; default: as in the model's training, or 256",
-    )
+    text = "a text or a folder, as for `gateloop train --data`"
+    add("--data", required=True, metavar="PATH", help=text)
+    text = "all of it, or one part, split as in the model's training"
+    add("--split", choices=("all", "train", "validation", "test"), default="all", help=text)
+    text = "tokens per window; default: as in the model's training, or 256"
+    add("--context", type=int, metavar="N", help=text)
     protocol = command.add_mutually_exclusive_group()
-    protocol.add_argument(
-        "--stride",
-        type=int,
-        metavar="N",
-        help="sliding protocol: windows start every N tokens and score their last N, so that each "
-        "prediction has nearly the full context; by default they do not overlap",
-    )
-    protocol.add_argument(
-        "--carry",
-        action="store_true",
-        help="carried protocol: the state is carried from window to window, so that the context "
-        "is all of the text before; by default every window starts from an empty state",
-    )
-    add(
-        "--whole-windows",
-        action="store_true",
-        help="leave out an incomplete last window, like the systems that the paper compares with "
-        "on WikiText-103",
-    )
+    text = "sliding protocol: windows start every N tokens and score their last N, so that each "
+    text += "prediction has nearly the full context; by default they do not overlap"
+    protocol.add_argument("--stride", type=int, metavar="N", help=text)
+    text = "carried protocol: the state is carried from window to window, so that the context "
+    text += "is all of the text before; by default every window starts from an empty state"
+    protocol.add_argument("--carry", action="store_true", help=text)
+    text = "leave out an incomplete last window, like the systems that the paper compares with "
+    add("--whole-windows", action="store_true", help=text + "on WikiText-103")
     add("--batch-size", type=int, metavar="N", default=8, help="windows per batch")
     command.set_defaults(run=_evaluate)
 

@@ -65,60 +65,31 @@ def _add_comparison(command: argparse.ArgumentParser, name: str, presets: str) -
         add("--text", required=True, metavar="FILE", help=help_text)
     add("--preset", default="small", metavar="NAME", help=presets)
     add("--draws", type=int, metavar="N", help="draws of the data; seed n takes draw n modulo N")
-    add(
-        "--tune",
-        type=int,
-        default=0,
-        metavar="N",
-        help="first try N settings for each model, the same for all, and take the one with the "
-        "lowest validation loss; default: 0, the preset's settings",
-    )
-    add(
-        "--settings-of",
-        type=Path,
-        metavar="DIR",
-        help="take the settings that --tune chose for each model in the experiment in DIR, by its "
-        "results.json, for more steps or another size",
-    )
-    add(
-        "--models",
-        metavar="NAME,NAME",
-        help=f"models to compare, of {', '.join(VARIANTS)}; default: data_controlled,fixed",
-    )
-    add(
-        "--equal-parameters",
-        action=argparse.BooleanOptionalAction,
-        help="choose each model's width of channel mixing so that it has as many parameters as "
-        "data_controlled, or give all the same width; default: the preset's",
-    )
+    text = "first try N settings for each model, the same for all, and take the one with the "
+    text += "lowest validation loss; default: 0, the preset's settings"
+    add("--tune", type=int, default=0, metavar="N", help=text)
+    text = "take the settings that --tune chose for each model in the experiment in DIR, by its "
+    text += "results.json, for more steps or another size"
+    add("--settings-of", type=Path, metavar="DIR", help=text)
+    text = f"models to compare, of {', '.join(VARIANTS)}; default: data_controlled,fixed"
+    add("--models", metavar="NAME,NAME", help=text)
+    text = "choose each model's width of channel mixing so that it has as many parameters as "
+    text += "data_controlled, or give all the same width; default: the preset's"
+    add("--equal-parameters", action=argparse.BooleanOptionalAction, help=text)
     command.set_defaults(run=_compare, name=name)
 
 
 def _add_runs(command: argparse.ArgumentParser) -> None:
     """Add the arguments of every experiment."""
     add = command.add_argument
-    add(
-        "--out",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="folder for results, figures and runs",
-    )
-    add(
-        "--resume",
-        action="store_true",
-        help="continue the experiment in DIR, bit for bit if --jobs is 1 both times or above 1 "
-        "both times; more seeds are added",
-    )
+    text = "folder for results, figures and runs"
+    add("--out", type=Path, required=True, metavar="DIR", help=text)
+    text = "continue the experiment in DIR, bit for bit if --jobs is 1 both times or above 1 "
+    add("--resume", action="store_true", help=text + "both times; more seeds are added")
     add("--seeds", type=int, metavar="N", help="train each model N times; default: the preset's")
-    add(
-        "--jobs",
-        type=int,
-        default=1,
-        metavar="N",
-        help="train N models side by side, each in a process with one thread of the BLAS and, on "
-        "Linux, its share of the processors",
-    )
+    text = "train N models side by side, each in a process with one thread of the BLAS and, on "
+    text += "Linux, its share of the processors"
+    add("--jobs", type=int, default=1, metavar="N", help=text)
     add_settings(
         command,
         "another setting: of the task, such as task.length=128, or of the training, such as "

@@ -15,19 +15,9 @@ Drawing = tuple[str, Callable[[Path], None]]  # a name, and a function that draw
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add_model(command)
-    add(
-        "--text",
-        type=Path,
-        metavar="FILE",
-        help="the text that the model reads; for a run of an experiment, a test sample is used",
-    )
-    add(
-        "--length",
-        type=int,
-        metavar="N",
-        default=256,
-        help="tokens of the text that are read",
-    )
+    text = "the text that the model reads; for a run of an experiment, a test sample is used"
+    add("--text", type=Path, metavar="FILE", help=text)
+    add("--length", type=int, metavar="N", default=256, help="tokens of the text that are read")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the PNG files")
     command.set_defaults(run=_figures)
 

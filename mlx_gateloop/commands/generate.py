@@ -13,11 +13,8 @@ if TYPE_CHECKING:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_generation(command)
-    command.add_argument(
-        "--draft-model",
-        metavar="MODEL",
-        help="a smaller model of the same tokenizer that proposes tokens; the text stays the same",
-    )
+    text = "a smaller model of the same tokenizer that proposes tokens; the text stays the same"
+    command.add_argument("--draft-model", metavar="MODEL", help=text)
     command.set_defaults(run=_generate)
 
 
@@ -25,12 +22,8 @@ def add_generation(command: argparse.ArgumentParser) -> None:
     """Add the model, the prompt and how its continuation is drawn."""
     add = command.add_argument
     add_model(command)
-    add(
-        "--prompt",
-        default="",
-        help="a question if the model has a chat template, else text to continue; `-` reads it "
-        "from standard input",
-    )
+    text = "a question if the model has a chat template, else text to continue; `-` reads it "
+    add("--prompt", default="", help=text + "from standard input")
     add("--raw", action="store_true", help="continue the prompt as it is, without chat template")
     add("--system", help="a system message before the question")
     add("--max-tokens", type=int, default=256, help="tokens at most")
@@ -40,13 +33,8 @@ def add_generation(command: argparse.ArgumentParser) -> None:
     add("--min-p", type=float, default=0.0, help="share of the likeliest token's probability")
     add("--repetition-penalty", type=float, default=1.0, help="1 is off")
     add("--seed", type=int, help="for the same text every time")
-    add(
-        "--stop",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="end before this text; may be repeated, and the first to be complete ends it",
-    )
+    text = "end before this text; may be repeated, and the first to be complete ends it"
+    add("--stop", action="append", default=[], metavar="TEXT", help=text)
 
 
 def _generate(arguments: argparse.Namespace) -> None:

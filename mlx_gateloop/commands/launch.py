@@ -15,45 +15,19 @@ OVER_RANKS = ("train", "eval")
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("-n", type=int, metavar="N", help="ranks on this machine, which divide its processors")
-    add(
-        "--hostfile",
-        type=Path,
-        metavar="FILE",
-        help='the machines: [{"ssh": "desk1", "ips": ["10.0.0.1"]}, ...], as for mlx.launch',
-    )
-    add(
-        "--backend",
-        choices=BACKENDS,
-        help="MLX's engine; default: the hostfile's, or ring, which alone has been tried",
-    )
+    text = 'the machines: [{"ssh": "desk1", "ips": ["10.0.0.1"]}, ...], as for mlx.launch'
+    add("--hostfile", type=Path, metavar="FILE", help=text)
+    text = "MLX's engine; default: the hostfile's, or ring, which alone has been tried"
+    add("--backend", choices=BACKENDS, help=text)
     add("--port", type=int, metavar="P", help="the first rank's port; the others' follow")
-    add(
-        "--python",
-        default=sys.executable,
-        metavar="FILE",
-        help="the interpreter on the machines; default: this one's path",
-    )
-    add(
-        "--limit",
-        type=float,
-        default=120.0,
-        metavar="SECONDS",
-        help="the longest wait for other ranks, of which one may be saving",
-    )
-    add(
-        "--start-limit",
-        type=float,
-        default=30.0,
-        metavar="SECONDS",
-        help="time in which all ranks must have connected",
-    )
-    add(
-        "--restarts",
-        type=int,
-        default=0,
-        metavar="N",
-        help="continue up to N times from the last checkpoint after a rank was lost",
-    )
+    text = "the interpreter on the machines; default: this one's path"
+    add("--python", default=sys.executable, metavar="FILE", help=text)
+    text = "the longest wait for other ranks, of which one may be saving"
+    add("--limit", type=float, default=120.0, metavar="SECONDS", help=text)
+    text = "time in which all ranks must have connected"
+    add("--start-limit", type=float, default=30.0, metavar="SECONDS", help=text)
+    text = "continue up to N times from the last checkpoint after a rank was lost"
+    add("--restarts", type=int, default=0, metavar="N", help=text)
     add("command", nargs=argparse.REMAINDER, help="-- and a command: " + " or ".join(OVER_RANKS))
     command.set_defaults(run=_launch)
 

@@ -60,12 +60,8 @@ def make_parser(argv: list[str]) -> Parser:
 
 
 def add_model(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--model",
-        required=True,
-        metavar="DIR",
-        help="a model directory, an embedded model such as demo, or a hub id",
-    )
+    text = "a model directory, an embedded model such as demo, or a hub id"
+    command.add_argument("--model", required=True, metavar="DIR", help=text)
 
 
 def add_settings(command: argparse._ActionsContainer, text: str) -> None:

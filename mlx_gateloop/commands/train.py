@@ -26,27 +26,18 @@ def configurations() -> list[str]:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add(
-        "--config",
-        metavar="NAME",
-        help=f"a configuration of the package ({', '.join(configurations())}) or a YAML file; "
-        "default: the demo preset, or the run's own with --resume",
-    )
-    add(
-        "--data",
-        default="pydoc",
-        metavar="PATH",
-        help="a text file, a folder, a .jsonl file, a folder with WikiText-103, or one of `pydoc` "
+    text = f"a configuration of the package ({', '.join(configurations())}) or a YAML file; "
+    text += "default: the demo preset, or the run's own with --resume"
+    add("--config", metavar="NAME", help=text)
+    text = "a text file, a folder, a .jsonl file, a folder with WikiText-103, or one of `pydoc` "
+    text += (
         "(Python's documentation), `python-source` (its standard library) and `wikitext-103` (from "
-        "the Hugging Face hub)",
     )
+    add("--data", default="pydoc", metavar="PATH", help=text + "the Hugging Face hub)")
     add("--out", type=Path, metavar="DIR", help="the new model directory")
     add("--resume", action="store_true", help="continue the run in DIR, bit for bit")
-    add(
-        "--dry-run",
-        action="store_true",
-        help="take a few steps, print the cost of the run on this machine, and write nothing",
-    )
+    text = "take a few steps, print the cost of the run on this machine, and write nothing"
+    add("--dry-run", action="store_true", help=text)
     for flag, (key, type_, text) in FLAGS.items():
         metavar = {int: "N", float: "X", str: "NAME"}[type_]
         add(flag, dest=key, type=type_, metavar=metavar, help=text, default=argparse.SUPPRESS)

@@ -95,6 +95,7 @@ def test_transitions_that_cannot_be_spread_are_refused(model):
         ("model: {preset: 125M}", "preset '125M' .did you mean 125m"),
         ("model: {hidden_size: -1}", "model.hidden_size must be greater than 0, got -1"),
         ("model: {dropout: 0.1}\ncheckpoint_blocks: true", "checkpoint_blocks needs model.dropout"),
+        ("model: {dropout: 0.1}\nsequence_chunk: 8", "sequence_chunk needs model.dropout: 0"),
         ("data: {length: 0}", "data.length must .*greater than 0, got 0"),
         ("data: {length: long}", "data.length must .*integer.*got 'long'"),
         ("data: {validation_fraction: 1}", "data.validation_fraction.*less than 1"),

@@ -10,7 +10,7 @@ import pytest
 from helpers.recurrent import parts, recurrent_model
 
 import mlx_gateloop as gl
-from mlx_gateloop.watch.instrument import _called
+from mlx_gateloop.watch.instrument import _called, _unwatched
 
 PROMPT = [5, 6, 7, 8, 9, 3, 1, 2, 4]
 TYPES = ("qwen3_next", "mamba2", "recurrent_gemma", "bailing_moe_linear")
@@ -89,3 +89,12 @@ def test_a_model_keeps_its_taps_and_runs_take_turns(name):
     assert np.array_equal(again.trace.magnitude(0, 0, 6), one.trace.magnitude(0))
     instrumented.detach()
     assert parts(model) == before
+
+
+def test_attention_is_known_by_its_name_or_by_that_of_its_class():
+    class CrossAttention(nn.Module):
+        pass
+
+    model = nn.Module()
+    model.mixer, model.attn, model.mlp = CrossAttention(), nn.Linear(2, 2), nn.Linear(2, 2)
+    assert _unwatched(model, {}).keys() == {"mixer", "attn"}
