@@ -21,16 +21,7 @@ from gradio_client import Client
 import mlx_gateloop as gl
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from helpers.browser import (
-    ROOT,
-    Page,
-    Server,
-    chromium,
-    memory_mb,
-    new_context,
-    served,
-    view,
-)
+from helpers.browser import ROOT, Page, Server, chromium, memory_mb, new_context, served, view
 from helpers.models import chat_tokenizer, never_end
 
 VIEW = view()

@@ -16,15 +16,7 @@ import mlx_gateloop as gl
 from mlx_gateloop import generate
 from mlx_gateloop.data import encode
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.generate import (
-    Sampling,
-    Speed,
-    check_draft,
-    prompt_ids,
-    sampler,
-    stream,
-    until,
-)
+from mlx_gateloop.generate import Sampling, Speed, check_draft, prompt_ids, sampler, stream, until
 
 
 @pytest.fixture(scope="module")

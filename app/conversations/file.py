@@ -150,10 +150,7 @@ def _encode(
         text=last.text,
         marks=[
             _Mark(
-                messages=len(b.messages),
-                characters=len(b.text),
-                tokens=len(b.ids),
-                unread=b.unread,
+                messages=len(b.messages), characters=len(b.text), tokens=len(b.ids), unread=b.unread
             )
             for b in prefixes
         ],

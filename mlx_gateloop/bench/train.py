@@ -6,14 +6,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from mlx_gateloop.bench.measure import (
-    Run,
-    median_times,
-    megabytes,
-    milliseconds,
-    peak_bytes,
-    ratio,
-)
+from mlx_gateloop.bench.measure import Run, median_times, megabytes, milliseconds, peak_bytes, ratio
 from mlx_gateloop.bench.models import VOCABULARY, num_parameters, torch_model
 from mlx_gateloop.bench.report import Report, present
 from mlx_gateloop.io.machine import cores

@@ -44,10 +44,7 @@ class Entry:
         question = f"What is `{self.name}`?" if kind == "is" else f"What does `{self.name}` do?"
         first = " ".join(self.doc.split("\n\n")[0].split())
         answer = f"`{self.name}{self.signature}`: {first}" if self.signature else first
-        return [
-            {"role": "user", "content": question},
-            {"role": "assistant", "content": answer},
-        ]
+        return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
 @cache

@@ -7,11 +7,7 @@ from mlx_gateloop.errors import InputError
 
 
 def recall(
-    length: int = 100,
-    tokens: int = 30,
-    samples: int = 6000,
-    held_out: int = 500,
-    seed: int = 0,
+    length: int = 100, tokens: int = 30, samples: int = 6000, held_out: int = 500, seed: int = 0
 ) -> Task:
     """Associative recall, asked at every position.
 
@@ -59,11 +55,7 @@ def recalled(inputs: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def induction(
-    length: int = 30,
-    tokens: int = 19,
-    samples: int = 5000,
-    held_out: int = 500,
-    seed: int = 0,
+    length: int = 30, tokens: int = 19, samples: int = 5000, held_out: int = 500, seed: int = 0
 ) -> Task:
     """An induction head: the token that followed the marker.
 

@@ -10,12 +10,7 @@ from pathlib import Path
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.experiment import Experiment
-from mlx_gateloop.experiments.measure import (
-    ACCURACY,
-    differences,
-    mean_and_spread,
-    mean_difference,
-)
+from mlx_gateloop.experiments.measure import ACCURACY, differences, mean_and_spread, mean_difference
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.results import Runs, read_runs
 from mlx_gateloop.experiments.run import check_new, run_experiment

@@ -83,11 +83,7 @@ def _test_results(experiment: Experiment, runs: Runs, tree: Mapping[str, Any]) -
     ]
 
 
-def _accuracies(
-    runs: Runs,
-    measure: Measure,
-    states: dict[str, int | None],
-) -> str:
+def _accuracies(runs: Runs, measure: Measure, states: dict[str, int | None]) -> str:
     rows = []
     for model, results in runs.items():
         state = states[model]

@@ -37,11 +37,7 @@ from mlx_gateloop.train.task import TaskSource
 
 
 def run_experiment(
-    experiment: Experiment,
-    out: Path,
-    resume: bool = False,
-    command: str = "",
-    jobs: int = 1,
+    experiment: Experiment, out: Path, resume: bool = False, command: str = "", jobs: int = 1
 ) -> None:
     """Train all models of an experiment and write the comparison to a directory.
 

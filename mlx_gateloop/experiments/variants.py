@@ -22,12 +22,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "s4d_inv_as_published": {"transition": "s4d_inv", **PUBLISHED},
     "s5_as_published": {"transition": "s5", **PUBLISHED},
     "softmax": {"mixer": "softmax", "transition": "none", **HEADS},
-    "softmax_rotary": {
-        "mixer": "softmax",
-        "transition": "none",
-        "rope_theta": 10000.0,
-        **HEADS,
-    },
+    "softmax_rotary": {"mixer": "softmax", "transition": "none", "rope_theta": 10000.0, **HEADS},
     "softmax_data_controlled": {"mixer": "softmax", "transition": "data_controlled", **HEADS},
 }
 REFERENCE = "data_controlled"  # the others are compared with it

@@ -6,12 +6,7 @@ from mlx_gateloop.ops.transition import Transition
 
 
 def check_gate_loop(
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    a: Transition,
-    h0: mx.array | None,
-    mask: mx.array | None,
+    q: mx.array, k: mx.array, v: mx.array, a: Transition, h0: mx.array | None, mask: mx.array | None
 ) -> None:
     _check_projections(q, k, v)
     _check_transition(a, q.shape, q.ndim == 4)

@@ -42,13 +42,7 @@ def gate_loop(
 
 
 def _run(
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    a: Planes,
-    h0: Planes,
-    reverse: bool,
-    mode: Mode,
+    q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes, reverse: bool, mode: Mode
 ) -> tuple[mx.array, Planes]:
     """Run a mode on float32 arrays; returns y and the last state."""
     if q.size == 0 or v.size == 0:

@@ -36,11 +36,7 @@ class Progress:
 
 
 def save_checkpoint(
-    path: Path,
-    model: nn.Module,
-    optimizer: Optimizer,
-    progress: Progress,
-    run: dict[str, object],
+    path: Path, model: nn.Module, optimizer: Optimizer, progress: Progress, run: dict[str, object]
 ) -> None:
     """Write weights, optimizer, random state and progress to `path`, atomically.
 
@@ -82,10 +78,7 @@ def read_newest(path: Path) -> tuple[Path, Progress, dict[str, object]]:
             progress, run = read_header(before)
         except InputError as other:
             raise InputError(f"{problem}; {other}; start a new run in another directory") from None
-        print(
-            f"{problem}; continuing from {before.name}, step {progress.step}",
-            file=sys.stderr,
-        )
+        print(f"{problem}; continuing from {before.name}, step {progress.step}", file=sys.stderr)
         return before, progress, run
 
 

@@ -9,8 +9,7 @@ from mlx_gateloop.distributed.processors import pin_cpus
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux pins threads")
 @pytest.mark.parametrize(
-    ("places", "expected"),
-    [(1, [{3, 5, 6}]), (2, [{3}, {5, 6}]), (5, [{3}, {3}, {6}, {5}, {6}])],
+    ("places", "expected"), [(1, [{3, 5, 6}]), (2, [{3}, {5, 6}]), (5, [{3}, {3}, {6}, {5}, {6}])]
 )
 def test_shares_cover_the_processors(monkeypatch, places, expected):
     found = []

@@ -156,10 +156,7 @@ def test_the_bar(tmp_path, model, low, high, settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"task.at_resets": "unasked", "task.resets": 12},
-            "task's training samples ask nothing",
-        ),
+        ({"task.at_resets": "unasked", "task.resets": 12}, "task's training samples ask nothing"),
         ({"steps": 5, "epochs": 2}, "--set steps and --set epochs: give one of them"),
     ],
 )

@@ -3,10 +3,4 @@
 from harness.kernel import KernelFault, cuda_kernel, metal_kernel, recorded
 from harness.toolchain import absence
 
-__all__ = [
-    "KernelFault",
-    "absence",
-    "cuda_kernel",
-    "metal_kernel",
-    "recorded",
-]
+__all__ = ["KernelFault", "absence", "cuda_kernel", "metal_kernel", "recorded"]

@@ -17,11 +17,7 @@ DECLARATION = r"\b{}\s+([\w:]+(?:<[^;<>]*>)?)\s+(\w+[^;*()=]*);"
 
 
 def cpu_source(
-    platform: str,
-    text: Text,
-    call: Call,
-    observed: bool,
-    preprocess: Callable[[str], str],
+    platform: str, text: Text, call: Call, observed: bool, preprocess: Callable[[str], str]
 ) -> str:
     """A translation unit that defines `kernel`.
 

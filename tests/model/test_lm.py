@@ -100,8 +100,7 @@ def test_half_precision_weights_stay_close(dtype, atol):
     exact = model(prompt)
     model.update(
         tree_map_with_path(
-            lambda path, w: w.astype(dtype) if model.cast_predicate(path) else w,
-            model.parameters(),
+            lambda path, w: w.astype(dtype) if model.cast_predicate(path) else w, model.parameters()
         )
     )
     kept = {n for n, w in parameters(model).items() if w.dtype == mx.float32}

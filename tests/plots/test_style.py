@@ -2,13 +2,7 @@
 
 import pytest
 
-from mlx_gateloop.plots.style import (
-    COLOURS,
-    add_ranked_legend,
-    line_style,
-    new_figure,
-    range_style,
-)
+from mlx_gateloop.plots.style import COLOURS, add_ranked_legend, line_style, new_figure, range_style
 
 
 def test_lines_differ_beyond_the_colours_and_ranges_have_their_lines_colour():

@@ -86,10 +86,7 @@ def test_transitions_that_cannot_be_spread_are_refused(model):
     ("text", "words"),
     [
         ("start: slow", "start must be 'spread' or 'published', got 'slow'"),
-        (
-            "optimizer: {learning_rat: 1}",
-            "learning_rat .did you mean learning_rate.*betas",
-        ),
+        ("optimizer: {learning_rat: 1}", "learning_rat .did you mean learning_rate.*betas"),
         ("step: 3", "unknown key step .did you mean steps..; allowed: model, tokenizer"),
         ("model: {hiden_size: 3}", "model.hiden_size .did you mean hidden_size.*preset"),
         ("model: {preset: 125M}", "preset '125M' .did you mean 125m"),

@@ -10,11 +10,7 @@ CHAT = [{"role": "user", "content": "Hi"}]
 
 @pytest.mark.parametrize(
     ("own", "documents", "template"),
-    [
-        ("own", ["a text"], None),
-        (None, ["a text", CHAT], CHAT_TEMPLATE),
-        ("own", [CHAT], "own"),
-    ],
+    [("own", ["a text"], None), (None, ["a text", CHAT], CHAT_TEMPLATE), ("own", [CHAT], "own")],
 )
 def test_conversations_alone_bring_a_template_and_leave_the_tokenizers_own(
     own, documents, template

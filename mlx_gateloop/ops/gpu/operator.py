@@ -11,15 +11,7 @@ import mlx.core as mx
 from mlx_gateloop.ops import plain, scan
 from mlx_gateloop.ops.gpu import heads, heads_kernels
 from mlx_gateloop.ops.gpu.first_use import KernelError, plan
-from mlx_gateloop.ops.gpu.kernels import (
-    BACKWARD,
-    FORWARD,
-    PARTS,
-    Arrays,
-    Kernels,
-    Variant,
-    run,
-)
+from mlx_gateloop.ops.gpu.kernels import BACKWARD, FORWARD, PARTS, Arrays, Kernels, Variant, run
 from mlx_gateloop.ops.gpu.launch_config import Pass, device, stored
 from mlx_gateloop.ops.planes import Planes, unstack
 from mlx_gateloop.ops.transition import FORMS, Transition
