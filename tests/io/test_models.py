@@ -72,10 +72,12 @@ def test_what_is_saved_is_loaded(tokenizer, tmp_path, options):
     assert loaded_tokenizer.eos_token_ids == set(stop_token_ids(tokenizer))
     _, metadata = mx.load(str(directory / "model.safetensors"), return_metadata=True)
     assert metadata == {"format": "mlx"}
-    save(loaded, loaded_tokenizer, tmp_path / "again")  # mlx-lm's wrapper of a tokenizer now
-    assert contents(tmp_path / "again").keys() == contents(directory).keys()
-    assert contents(tmp_path / "again")["config.json"] == contents(directory)["config.json"]
-    assert mx.array_equal(load(tmp_path / "again")[0](PROMPT), model(PROMPT))
+    before = contents(directory)
+    for place in (tmp_path / "again", directory):  # mlx-lm's wrapper of a tokenizer now
+        save(loaded, loaded_tokenizer, place)  # the second time over the file that was read
+        assert contents(place).keys() == before.keys()
+        assert contents(place)["config.json"] == before["config.json"]
+        assert mx.array_equal(load(place)[0](PROMPT), model(PROMPT))
 
 
 def test_the_model_in_one_file_is_copied_where_it_has_all_options(tokenizer, tmp_path):
@@ -93,6 +95,12 @@ def test_the_model_in_one_file_is_copied_where_it_has_all_options(tokenizer, tmp
 def test_a_changed_file_is_never_run(saved, load):
     (saved / "gateloop.py").write_text("raise SystemExit('it ran')")
     assert type(load(saved)) is Model
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_several_tokens_may_end_a_text(saved, tokenizer, name):
+    change(name, eos_token_id=[5, 7])(saved)
+    assert load(saved)[1].eos_token_ids == {5, 7, tokenizer.eos_token_id}
 
 
 def quantize(model):
