@@ -8,6 +8,6 @@ def test_recordings_are_made(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "OUT", tmp_path / "shared")
     pages.main()
     texts = {file.stem: file.read_text("utf-8") for file in (tmp_path / "shared").iterdir()}
-    assert texts.keys() == {"demo", "demo-fixed", "memory-horizon"}
+    assert texts.keys() == {"demo", "demo-fixed", "memory-horizon", "model"}
     assert '"forgotten":[{' in texts["demo"].replace(" ", "")
     assert "RESET" in texts["memory-horizon"]
