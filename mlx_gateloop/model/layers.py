@@ -80,7 +80,7 @@ class TimeMixing(Gates):
         mask = mask if isinstance(mask, mx.array) else None
         inputs = self._inputs(x)
         y, state = self._operate(x, inputs, None if cache is None else cache[0], mask)
-        if hasattr(cache, "update"):
+        if self.operator is None and hasattr(cache, "update"):
             cache.update(state, *inputs[1:], mask)
         elif cache is not None:
             cache[0] = state

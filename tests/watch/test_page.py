@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="there is no node on this m
 
 def written(file, asked):
     done = subprocess.run(
-        [NODE, RUNNER, file], input=json.dumps(asked), capture_output=True, text=True, timeout=300
+        [NODE, RUNNER, file], input=json.dumps(asked), capture_output=True, text=True, timeout=1800
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -207,3 +207,27 @@ def test_in_a_browser(tmp_path):
         file.write_text(file.read_text().replace('"version":1', '"version":9', 1))
         tab.goto(file.as_uri())
         assert "has format 9" in tab.inner_text(".view")
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(200, marks=pytest.mark.slow)])
+def test_the_demo_answers_as_in_python(tmp_path, count):
+    names = [
+        f"{kind.__name__}.{name}" for kind in (str, dict, list, set, bytes) for name in dir(kind)
+    ]
+    prompts = [f"What does `{name}` do?" for name in names if "__" not in name]
+    prompts += [f"{prompt} Give an example." for prompt in prompts]
+    prompts = (prompts + [f"Explain {name}." for name in names])[:count]
+    assert len(prompts) == count
+    asked = [{"prompt": prompt, "maxTokens": 60} for prompt in prompts]
+    model, tokenizer = gl.load("demo")
+    for prompt, found in zip(prompts, written(save_page("demo", tmp_path), asked), strict=True):
+        message = [{"role": "user", "content": prompt}]
+        ids = tokenizer.apply_chat_template(message, add_generation_prompt=True)
+        assert found["ids"] == list(ids)
+        cache, answer = model.make_cache(), []
+        logits = model(mx.array([ids]), cache)[0, -1]
+        np.testing.assert_allclose(found["logits"], logits, atol=1e-3, rtol=1e-3)
+        while len(answer) < 60 and (token := int(logits.argmax())) not in tokenizer.eos_token_ids:
+            answer.append(token)
+            logits = model(mx.array([[token]]), cache)[0, -1]
+        assert "".join(found["answer"]) == tokenizer.decode(answer)

@@ -1,0 +1,229 @@
+"""Edits of the state: what a model would do if channels forgot, kept or held something else.
+
+An edit replaces the operator of a layer for the time of a block, so it is exact in all modes.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from mlx_gateloop.errors import InputError, shown
+from mlx_gateloop.model.lm import Model
+from mlx_gateloop.ops import Transition, gate_loop
+from mlx_gateloop.ops.pointwise import cross_entropy
+from mlx_gateloop.watch.checks import Tokens, checked_tokens
+
+ROWS = 16  # texts in a batch
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of some channels of a layer at some tokens.
+
+        h_n = keep h_{n-1} + write k_n^T v_n,   or h_n = value after the token
+
+    Args:
+        layer: Index of the layer.
+        channels: Channels of its width; None means all.
+        tokens: Positions in the text that the block reads; None means all.
+        keep: Replaces a_n: 0 wipes what the state held, 1 freezes it. None keeps a_n.
+        write: Factor of what the token writes; 0 drops it.
+        value: The state after each of the tokens, a number or an array that broadcasts to
+            `[P, channels]` (with heads `[P, channels, V]`) in the form of `gate_loop`'s state, such
+            as a slice of another run's cache; later tokens read it. None leaves the state.
+
+    Examples:
+        >>> Edit(layer=0, channels=[3], tokens=[5], keep=0).write
+        1.0
+    """
+
+    layer: int
+    channels: Sequence[int] | None = None
+    tokens: Sequence[int] | None = None
+    keep: float | None = None
+    write: float = 1.0
+    value: float | mx.array | None = None
+
+
+@contextmanager
+def edit(model: nn.Module, *edits: Edit) -> Iterator[None]:
+    """Edit what a model keeps of a text that the block reads, in one or several calls.
+
+    Afterwards the model is as before. Its caches cannot go back over what they read in the block.
+
+    Args:
+        model: Ours, with the mixer "gate_loop".
+        *edits: The edits; later ones act on what earlier ones left.
+
+    Raises:
+        InputError: Another model, a layer, channel or token that does not exist (of tokens, when
+            the block ends), or a batch of several texts.
+
+    Examples:
+        >>> import mlx_gateloop as gl
+        >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
+        >>> with edit(model, Edit(layer=1, tokens=[2], keep=0)):
+        ...     logits = model(mx.array([[1, 2, 3]]))
+    """
+    layers = _layers(model)
+    operators: dict[int, _Edited] = {}
+    for number, each in enumerate(edits):
+        _check(f"edits[{number}].layer", [each.layer], len(layers))
+        width = layers[each.layer].args.width
+        _check(f"edits[{number}].channels", each.channels or [], width)
+        _check(f"edits[{number}].tokens", each.tokens or [], None)
+        operators.setdefault(each.layer, _Edited(width)).edits.append(each)
+    with ExitStack() as undo:
+        for layer, operator in operators.items():
+            undo.enter_context(_replaced(layers[layer], operator))
+        yield
+    for number, each in enumerate(edits):
+        _check(f"edits[{number}].tokens", each.tokens or [], operators[each.layer].position)
+
+
+def channels(model: nn.Module, tokens: Tokens, layer: int, *, since: int = 0) -> np.ndarray:
+    """Compute what each prediction loses without one channel of a layer.
+
+        loss[c, n] = log p(t_{n+1} | t_0 ... t_n) - log p(t_{n+1} | the same, channel c empty)
+
+    Args:
+        model: Ours, with the mixer "gate_loop".
+        tokens: Integers `[tokens]`, at least two.
+        layer: Index of the layer.
+        since: First column of the result.
+
+    Returns:
+        Nats, float32 `[channels, tokens - 1 - since]`.
+
+    Raises:
+        InputError: Another model, or a layer or token that does not exist.
+
+    Examples:
+        >>> import mlx_gateloop as gl
+        >>> model = gl.Model(gl.ModelArgs(vocab_size=9, hidden_size=8, num_hidden_layers=2))
+        >>> channels(model, [1, 2, 3], 0).shape
+        (8, 2)
+    """
+    layers = _layers(model)
+    _check("layer", [layer], len(layers))
+    ids = checked_tokens(model, tokens)
+    _check("since", [since], len(ids) - 1)
+    read, following = mx.array(ids[None, :-1]), mx.array(ids[None, 1 + since :])
+    whole = cross_entropy(model(read)[:, since:], following)
+    width, losses = layers[layer].args.width, []
+    for first in range(0, width, ROWS):
+        empty = np.arange(first, min(first + ROWS, width))
+        with _replaced(layers[layer], _Emptied(mx.arange(width) != mx.array(empty)[:, None])):
+            logits = model(mx.repeat(read, len(empty), 0))[:, since:]
+        losses.append(cross_entropy(logits, mx.repeat(following, len(empty), 0)) - whole)
+        mx.eval(losses)
+    return np.array(mx.concatenate(losses))
+
+
+class _Emptied:
+    """The operator without what some channels write, `kept` `[batch, width]`."""
+
+    def __init__(self, kept: mx.array) -> None:
+        self.kept = kept
+
+    def __call__(self, q: mx.array, k: mx.array, *args: Any, **options: Any) -> Any:
+        kept = self.kept.reshape(len(k), 1, *k.shape[2:])
+        return gate_loop(q, mx.where(kept, k, 0), *args, **options)
+
+
+class _Edited:
+    """The operator with the edits of a layer; it counts the tokens of the text."""
+
+    def __init__(self, width: int) -> None:
+        self.edits: list[Edit] = []
+        self.width, self.position = width, 0
+
+    def __call__(
+        self,
+        q: mx.array,
+        k: mx.array,
+        v: mx.array,
+        a: Transition,
+        state: mx.array | None = None,
+        mask: mx.array | None = None,
+        **options: Any,
+    ) -> tuple[mx.array, mx.array]:
+        if len(q) > 1:
+            raise InputError(f"edit: expected one text, got a batch of {len(q)}")
+        start = 0 if state is None else self.position
+        self.position = stop = start + q.shape[1]
+        for each in self.edits:
+            k, a = self._applied(each, k, a, start)
+        held = [each for each in self.edits if each.value is not None]
+        ends = {t + 1 for each in held for t in _places(each, start, stop)} | {stop}
+        outputs = []
+        for first, end in pairwise([start, *sorted(ends)]):
+            part = slice(first - start, end - start)
+            second = None if a.second is None else a.second[:, part]
+            transition = replace(a, first=a.first[:, part], second=second)
+            here = None if mask is None else mask[:, part]
+            read, written, value = (array[:, part] for array in (q, k, v))
+            y, state = gate_loop(read, written, value, transition, state, mask=here, **options)
+            outputs.append(y)
+            for each in held:
+                if end - 1 in _places(each, start, stop):
+                    state = self._with_value(each, state)
+        assert state is not None
+        return mx.concatenate(outputs, 1), state
+
+    def _applied(self, each: Edit, k: mx.array, a: Transition, start: int) -> Any:
+        places, chosen = np.zeros(k.shape[1], bool), np.zeros(self.width, bool)
+        places[[t - start for t in _places(each, start, start + k.shape[1])]] = True
+        chosen[slice(None) if each.channels is None else list(each.channels)] = True
+        here = mx.array(places[:, None] & chosen).reshape(1, *k.shape[1:])
+        if each.keep is not None:
+            planes = [mx.broadcast_to(plane, k.shape) for plane in a.planes()]
+            kept = (each.keep, 0.0)[: len(planes)]
+            planes = [mx.where(here, to, plane) for to, plane in zip(kept, planes, strict=True)]
+            a = Transition("cartesian", *planes)
+        return (k if each.write == 1 else mx.where(here, each.write * k, k)), a
+
+    def _with_value(self, each: Edit, state: mx.array) -> mx.array:
+        assert each.value is not None
+        # [1, P, H, K, V] -> [P, H K, V]; without heads [1, P, D] -> [P, D]
+        flat = state.reshape(state.shape[1], self.width, *state.shape[4:])
+        chosen = mx.arange(self.width) if each.channels is None else mx.array(list(each.channels))
+        flat[:, chosen] = mx.array(each.value)
+        return flat.reshape(state.shape)
+
+
+def _places(each: Edit, start: int, stop: int) -> Sequence[int]:
+    """Return the positions of an edit from `start` to `stop`."""
+    if each.tokens is None:
+        return range(start, stop)
+    return [token for token in each.tokens if start <= token < stop]
+
+
+def _layers(model: nn.Module) -> list[Any]:
+    if not isinstance(model, Model) or model.args.mixer != "gate_loop":
+        raise InputError("model: expected a GateLoop with the mixer gate_loop")
+    return [block.time_mixing for block in model.layers]
+
+
+@contextmanager
+def _replaced(layer: Any, operator: Any) -> Iterator[None]:
+    before = layer.operator
+    layer.operator = operator
+    try:
+        yield
+    finally:
+        layer.operator = before
+
+
+def _check(name: str, numbers: Sequence[int], count: int | None) -> None:
+    """Check indices from 0 to below `count`."""
+    for number in numbers:
+        if number < 0 or (count is not None and number >= count):
+            expected = "0 or more" if count is None else f"0 to {count - 1}"
+            raise InputError(f"{name}: expected {expected}, got {shown(number)}")
