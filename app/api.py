@@ -49,7 +49,7 @@ def add_endpoint(engine: Engine, first_model: str) -> None:
         try:
             record = request_values.check_type("transitions", transitions, bool)
             text = request_values.check_type("prompt", prompt, str)
-            most = request_values.integer("max_tokens", max_tokens)
+            limit = request_values.integer("max_tokens", max_tokens)
             name = request_values.check_type("model", model, str) or first_model
             await engine.fetch(name)
             as_chat = request_values.check_type("chat", chat, bool)
@@ -57,10 +57,10 @@ def add_endpoint(engine: Engine, first_model: str) -> None:
                 name,
                 [{"role": "user", "content": text}] if as_chat else text,
                 request_values.sampling(temperature=temperature, top_p=top_p, seed=seed),
-                most,
+                limit,
                 record,
             )
-            await _finish(run, most)
+            await _finish(run, limit)
             return await _answer(run, pool)
         except InputError as error:  # plain text: programs read it
             raise gr.Error(str(error), print_exception=False) from None
@@ -85,9 +85,9 @@ async def _finish(run: Run, max_tokens: int) -> None:
 
 def _check_size(trace: Trace, tokens: int) -> None:
     if 2 * tokens * sum(trace.channels) > MAX_TRANSITIONS:
-        most = MAX_TRANSITIONS // (2 * sum(trace.channels))
+        limit = MAX_TRANSITIONS // (2 * sum(trace.channels))
         raise InputError(
-            f"transitions: this model sends at most {most} tokens, the prompt and max_tokens are "
+            f"transitions: this model sends at most {limit} tokens, the prompt and max_tokens are "
             f"{tokens}; ask for fewer, or without transitions"
         )
 

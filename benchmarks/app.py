@@ -62,7 +62,7 @@ FIRST = """() => {
 
 
 def make_model(folder: Path, layers: int, channels: int) -> None:
-    """Make a model that never ends an answer by itself."""
+    """Make a model that never ends an answer."""
     tokenizer = chat_tokenizer()
     args = gl.ModelArgs(
         vocab_size=len(tokenizer),

@@ -30,7 +30,7 @@ FEW_FILES = """import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 resource.setrlimit = lambda *_: None
 """
-MOST_MS, MOST_LOG = 500, 10**6
+MAX_MS, MAX_LOG = 500, 10**6
 BUSY, PATIENCE = b"the server is busy", 60  # seconds
 USER, PASSWORD = "me", "se:cret"
 JSON = {"Content-Type": "application/json"}
@@ -176,7 +176,7 @@ def hostile_models(target: Target) -> None:
 
 
 def many_requests(target: Target) -> None:
-    """Joins of the queue whose answers nobody fetches."""
+    """Join the queue and fetch no answer."""
     target.post("/call/generate", {"data": ["x", "good", False, 1024, 1, 1, 0, True]})
     target.post("/call/generate", {"data": ["too few values"]})
 
@@ -286,7 +286,7 @@ def attacked(target: Target, attack: Attack, threads: int) -> Iterator[None]:
             worker.join()
 
 
-def run(target: Target, seconds: float, locked: bool, most_ms: float) -> list[str]:
+def run(target: Target, seconds: float, locked: bool, max_ms: float) -> list[str]:
     """Run the attacks on an app, print a line for each; returns the problems."""
     problems = []
     for attack, threads, on_locked in ATTACKS:
@@ -309,25 +309,25 @@ def run(target: Target, seconds: float, locked: bool, most_ms: float) -> list[st
             flush=True,
         )
         problems += [f"{name}: {problem}" for problem in client.problems]
-        if usual >= most_ms:
+        if usual >= max_ms:
             problems.append(f"{name}: {usual:.0f} ms in the median")
         if target.server.process.poll() is not None:
             return [*problems, f"{name}: the app has ended"]
-        if size >= MOST_LOG:
+        if size >= MAX_LOG:
             problems.append(f"{name}: a log of {size} bytes")
     return problems
 
 
 def attack_app(
-    folder: Path, seconds: float, locked: bool = False, most_ms: float = MOST_MS
+    folder: Path, seconds: float, locked: bool = False, max_ms: float = MAX_MS
 ) -> list[str]:
     """Start an app on hostile models and attack it; returns the problems.
 
     Args:
         folder: For the models and the log.
-        seconds: Of each attack.
+        seconds: Duration of each attack.
         locked: True for an app that asks for a password.
-        most_ms: Of the client's median.
+        max_ms: Limit on the client's median time.
     """
     models = folder / "models"
     save_tiny_model(models / "good", chat=True, hidden_size=16, intermediate_size=32)
@@ -336,7 +336,7 @@ def attack_app(
     arguments += ["--auth", f"{USER}:{PASSWORD}"] if locked else []
     server = Server(folder / "log", *arguments, prelude=FEW_FILES)
     try:
-        problems = run(Target(server, names), seconds, locked, most_ms)
+        problems = run(Target(server, names), seconds, locked, max_ms)
     finally:
         code = server.stop()
     return problems if code == 130 else [*problems, f"the app ended with {code}"]

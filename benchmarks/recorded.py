@@ -1,4 +1,4 @@
-"""Run a command and print what it prints as a record: its title, command, machine and versions.
+"""Run a command and print its output as a record, below title, command, machine and versions.
 
     python benchmarks/recorded.py "Channels" python -m benchmarks.embedded_models.channels DIR
 

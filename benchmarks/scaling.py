@@ -112,8 +112,8 @@ def on_ranks(ranks: int, part: str) -> Any:
             subprocess.Popen(words, env=variables | {"MLX_RANK": str(i)}, stdout=subprocess.PIPE)
             for i in range(ranks)
         ]
-        said, *_ = [child.communicate()[0] for child in children]
-    return json.loads(said)
+        output, *_ = [child.communicate()[0] for child in children]
+    return json.loads(output)
 
 
 def exchanges(ranks: int) -> list[tuple[float, int, float]]:

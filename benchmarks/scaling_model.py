@@ -104,8 +104,8 @@ def best_interval(cluster: Cluster, steps: int, runs: int = 5) -> int:
 
     Intervals far beyond Young's are left out: they would hardly ever pass without a failure.
     """
-    most = min(steps, 8 * cluster.young / cluster.compute)
-    candidates = [1 << power for power in range(5, int(most).bit_length())]
+    longest = min(steps, 8 * cluster.young / cluster.compute)
+    candidates = [1 << power for power in range(5, int(longest).bit_length())]
 
     def mean(interval: int) -> float:
         return float(np.mean([simulate(cluster, steps, interval, seed) for seed in range(runs)]))

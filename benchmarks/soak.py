@@ -118,7 +118,7 @@ class Visitor:
         box = self.page.locator("#chat textarea").first
         try:
             box.fill(self.random.choice(QUESTIONS), timeout=2_000)
-        except Error:  # an answer went on meanwhile, and the chat was drawn anew
+        except Error:  # an answer continued meanwhile, and the chat was redrawn
             return False
         return self._button("Submit")
 

@@ -3,8 +3,8 @@
     python benchmarks/start.py --out runs/start
 
 trains the data-controlled model of `gateloop experiment text` with `start: spread`, without each of
-its parts, and with the published start, and prints the table. The same command again goes on: runs
-in DIR/bits.json are not repeated.
+its parts, and with the published start, and prints the table. The same command again continues:
+runs in DIR/bits.json are not repeated.
 """
 
 import argparse
@@ -28,7 +28,7 @@ WHOLE = "the spread start"
 
 
 def starts(rate: float) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Name the starts: each one's settings, and the constants of `model.gates` it replaces."""
+    """Map each start to its settings and to the constants of `model.gates` that it replaces."""
     return {
         WHOLE: ({}, {}),
         "half-lives of 1 token": ({"model.longest_half_life": 1.0001}, {}),
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def table(bits: Mapping[str, Mapping[Any, float]]) -> str:
-    """Format the bits per byte of each start, and how much worse they are than the whole one's."""
+    """Format the bits per byte of each start, and its loss against the whole start."""
     rows = [
         [
             name,

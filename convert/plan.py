@@ -98,11 +98,11 @@ def plan_of(source: Source[Any], checkpoint: Checkpoint, settings: dict[str, obj
     return plan
 
 
-def first(names: Iterable[str], most: int = 10) -> str:
+def first(names: Iterable[str], count: int = 10) -> str:
     """Join the first of many names, and say how many more there are."""
     names = [ascii(name)[1:-1][:120] for name in names]  # a hostile file may hold any characters
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more
 
 
 def _check_names(plan: Plan) -> None:

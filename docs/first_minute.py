@@ -17,7 +17,7 @@ from helpers.browser import ROOT, Page, chromium, new_context, served
 from helpers.first_minute import FirstMinute
 
 OUT = ROOT / "docs" / "images" / "first-minute.webp"
-MOST_SECONDS, MOST_CLICKS = 60, 5
+MAX_SECONDS, MAX_CLICKS = 60, 5
 SIZE = {"width": 1200, "height": 900}
 FRAME_MS, READ_MS, SHOWN_WIDTH = 150, 2000, 960
 # A ring where the mouse clicks, above the tour too.
@@ -75,14 +75,14 @@ def minute(film: bool) -> tuple[float, int]:
             visitor = FirstMinute(page, camera) if film else FirstMinute(page)
             visitor.skip_the_tour()
             visitor.ask()
-            said, before, after = visitor.forget()
+            message, before, after = visitor.forget()
             seconds = time.monotonic() - began
             if film:
                 camera.take(5000)
                 camera.save(OUT)
                 shown = sum(camera.lasts) / 1000
                 print(f"{OUT.relative_to(ROOT)}: {shown:.0f} s, {OUT.stat().st_size / 1e6:.2f} MB")
-    print(f"{seconds:.1f} s and {visitor.clicks} clicks; {said}")
+    print(f"{seconds:.1f} s and {visitor.clicks} clicks; {message}")
     print(f"without the word: {after!r} instead of {before!r}")
     return seconds, visitor.clicks
 
@@ -90,7 +90,7 @@ def minute(film: bool) -> tuple[float, int]:
 def main() -> int:
     seconds, clicks = minute(film=False)
     minute(film=True)
-    return seconds > MOST_SECONDS or clicks > MOST_CLICKS
+    return seconds > MAX_SECONDS or clicks > MAX_CLICKS
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ OUT = ROOT / "docs" / "shared"
 EMBEDDED = ROOT / "app" / "embedded_models"
 QUESTION = "What does `str.split` do?"
 FORGOTTEN = {"demo": (["split"], ["str"], ["str", ".", "split"]), "demo-fixed": (["split"],)}
-MOST = 60  # tokens of an answer
+MAX_TOKENS = 60  # tokens of an answer
 
 
 def answer(model: Any, tokenizer: Any, cache: Any, new: list[int]) -> list[int]:
     """Give the most probable answer."""
     answered: list[int] = []
-    while len(answered) < MOST:
+    while len(answered) < MAX_TOKENS:
         token = int(model(mx.array([new]), cache)[0, -1].argmax())
         if token in tokenizer.eos_token_ids:
             break
@@ -30,7 +30,7 @@ def answer(model: Any, tokenizer: Any, cache: Any, new: list[int]) -> list[int]:
 
 
 def kinds_of(texts: list[str], prompt: int) -> list[Any]:
-    """Tell words from the chat template's tokens, of which `<|im_start|>user` has a line."""
+    """Distinguish words from the chat template's tokens; `<|im_start|>user` has its own line."""
     kinds: list[Any] = ["prompt"] * prompt + ["answer"] * (len(texts) - prompt)
     header = False
     for place, text in enumerate(texts[:prompt]):
@@ -42,7 +42,7 @@ def kinds_of(texts: list[str], prompt: int) -> list[Any]:
 
 
 def of_answer(name: str) -> str:
-    """Make the page of an answer, and of what it is without words of the question."""
+    """Make the page of an answer, and of its answers without words of the question."""
     model, tokenizer = gl.load(str(EMBEDDED / name))
     message = [{"role": "user", "content": QUESTION}]
     prompt = list(tokenizer.apply_chat_template(message, add_generation_prompt=True))

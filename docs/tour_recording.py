@@ -121,8 +121,8 @@ def lab() -> dict[str, Any]:
         right = answers[name] == targets
         far = right[task.test.span > MANY]
         shares = {"right": rounded(right.mean()), "far": rounded(far.mean())}
-        said = {"answers": answers[name][typical].tolist(), "sizes": rounded(sizes[least], 3)}
-        recorded.append({"name": name, **shares, **said})
+        values = {"answers": answers[name][typical].tolist(), "sizes": rounded(sizes[least], 3)}
+        recorded.append({"name": name, **shares, **values})
     shown = {"inputs": ids.tolist(), "right": targets[typical].tolist(), "reset": task.marker}
     return {**shown, "many": MANY, "models": recorded}
 

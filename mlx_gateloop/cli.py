@@ -44,7 +44,7 @@ def run(argv: list[str], world: "World | None" = None) -> tuple[int, str]:
         arguments.world = world
         extras.check(arguments.extra)
         return arguments.run(arguments) or 0, ""
-    except BrokenPipeError:  # the reader of our output has gone: `gateloop generate ... | head`
+    except BrokenPipeError:  # the reader of our output closed it: `gateloop generate ... | head`
         sys.stderr.close()
         return 0, ""
     except KeyboardInterrupt as interrupt:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from mlx_gateloop.errors import InputError, one_line, shortened, shown
 
 T = TypeVar("T")
-MOST_JSON_BYTES = 4 * 2**20  # layers of a quantized model may have an entry each in config.json
+MAX_JSON_BYTES = 4 * 2**20  # layers of a quantized model may have an entry each in config.json
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -41,18 +41,18 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(f"{line}{error.problem or error.context}") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    except Exception as error:  # a number or a date that is none, or a value that its tag refuses
+    except Exception as error:  # a number or a date that is none, or a value that its tag rejects
         raise ValueError(one_line(error)) from None
 
 
-def read_json(path: Path, most: int = MOST_JSON_BYTES) -> dict[str, Any]:
-    """Read a regular JSON file of at most `most` bytes that holds an object."""
+def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """Read a regular JSON file of at most `max_bytes` bytes that holds an object."""
     try:
         size = path.stat().st_size
         if not path.is_file():  # reading a FIFO would not end
             raise InputError(f"{path}: not a regular file")
-        if size > most:
-            raise InputError(f"{path}: larger than {most >> 20} MB")
+        if size > max_bytes:
+            raise InputError(f"{path}: larger than {max_bytes >> 20} MB")
         value = json.loads(path.read_bytes())
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
@@ -96,7 +96,7 @@ def raises_input_error(cls: type[T]) -> type[T]:
 
 
 def first_problem(error: ValidationError, cls: type) -> str:
-    """Describe the first failure in one line: the dotted key, what it must be, what it is."""
+    """Describe the first failure in one line: the dotted key, the expected and the given value."""
     problem = error.errors(include_url=False)[0]
     *section, name = problem["loc"] or ("",)
     key = shortened(".".join(map(str, problem["loc"])))

@@ -12,7 +12,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.lm import require_readable
 from mlx_gateloop.tokenizer import TextStream, start_ids
 
-MOST_TOKENS = 10**9  # of an answer: weeks
+MAX_TOKENS = 10**9  # of an answer; they take weeks
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Sampling:
         temperature: 0 takes the likeliest token.
         top_p: Draw from the smallest set of tokens with at least this probability; 1 is off.
         top_k: Draw from this many likeliest tokens; 0 is off.
-        min_p: Leave out tokens below this share of the likeliest one's probability; 0 is off.
+        min_p: Leave out tokens below this share of the highest probability; 0 is off.
         repetition_penalty: Divide the scores of recent tokens by this; 1 is off.
         seed: Seed of the random numbers; None takes another every time.
     """
@@ -106,7 +106,7 @@ def stream(
         tokenizer: mlx-lm's tokenizer, as `load` returns it.
         prompt: Text to continue, or chat messages (`role`, `content`) to answer.
         sampling: How tokens are drawn.
-        max_tokens: Tokens at most, 1 to `MOST_TOKENS`.
+        max_tokens: Tokens at most, 1 to `MAX_TOKENS`.
         stop: Strings that end the text and are not part of it; see `until`.
         speed: Filled in with counts and rates.
         draft: A smaller model of the same tokenizer that proposes tokens, see `check_draft`.
@@ -116,8 +116,8 @@ def stream(
     """
     from mlx_lm import stream_generate
 
-    if not 1 <= max_tokens <= MOST_TOKENS:
-        raise InputError(f"max_tokens: expected 1 to {MOST_TOKENS:,}, got {max_tokens:,}")
+    if not 1 <= max_tokens <= MAX_TOKENS:
+        raise InputError(f"max_tokens: expected 1 to {MAX_TOKENS:,}, got {max_tokens:,}")
     draw, processors = sampler(sampling)
     ids = prompt_ids(model, tokenizer, prompt)
     text, stops = TextStream(tokenizer, ids), tokenizer.eos_token_ids

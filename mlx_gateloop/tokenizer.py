@@ -74,8 +74,8 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "PreTrainedTokeniz
             f"tokenizer.vocab_size: {vocab_size} leaves nothing to learn beside {least} bytes and "
             "special tokens; choose more, or the tokenizer kind bytes"
         )
-    # Every character that is not rare gets an entry; leave room to learn at least as many pieces.
-    sentences = _without_rare(sentences, most=max(1, (vocab_size - least) // 2))
+    # Every common character gets an entry; keep at least as many entries for learned pieces.
+    sentences = _without_rare(sentences, max_characters=max(1, (vocab_size - least) // 2))
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences),
@@ -112,12 +112,12 @@ def _sample(texts: list[str]) -> list[str]:
     ]
 
 
-def _without_rare(sentences: list[str], most: int) -> list[str]:
-    """Keep only the `most` commonest characters of the sentences; the others become bytes."""
+def _without_rare(sentences: list[str], max_characters: int) -> list[str]:
+    """Keep the `max_characters` commonest characters of the sentences; others become bytes."""
     counts: Counter[str] = Counter()
     for sentence in sentences:
         counts.update(sentence)
-    rare = dict.fromkeys(map(ord, [c for c, _ in counts.most_common()[most:]]))
+    rare = dict.fromkeys(map(ord, [c for c, _ in counts.most_common()[max_characters:]]))
     return [sentence.translate(rare) for sentence in sentences] if rare else sentences
 
 

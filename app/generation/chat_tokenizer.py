@@ -100,7 +100,8 @@ class ChatTokenizer:
     def encode(self, text: str, typed: list[int] | None) -> list[int]:
         """Encode a text; special tokens at the positions `typed` become text.
 
-        None means all of them: a text to continue, which begins with the tokenizer's first token.
+        If `typed` is None, the text is to be continued: all its special tokens become text, and the
+        tokenizer's first token comes before it.
         """
         if typed is None:
             return [*self._start, *self._ids(text, as_text=True)]

@@ -144,10 +144,10 @@ class Decoder:
         return text, [position - known for position in typed if position >= known], start
 
     def _check(self, fresh: list[int]) -> None:
-        most, vocabulary = self.limits.input_tokens, self.loaded.vocabulary
-        if len(fresh) > most:
+        limit, vocabulary = self.limits.input_tokens, self.loaded.vocabulary
+        if len(fresh) > limit:
             raise InputError(
-                f"prompt: {len(fresh):,} new tokens, at most {most:,} allowed; send a shorter text"
+                f"prompt: {len(fresh):,} new tokens, at most {limit:,} allowed; send a shorter text"
             )
         if None in fresh:
             raise InputError("prompt: empty, and the model has no first token; type a word")

@@ -102,8 +102,8 @@ class Engine:
             self._condition.wait_for(lambda: self._closing or self._waiting or active)
             if self._closing:
                 return None
-            room = max(0, self.limits.active - len(active))
-            return [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
+            free = max(0, self.limits.active - len(active))
+            return [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
 
     def needed(self) -> set[str]:
         """Return the models of the waiting jobs."""
@@ -118,11 +118,11 @@ class Engine:
         if len(texts) > limits.messages:
             raise InputError(f"messages: at most {limits.messages}; start a new conversation")
         if (longest := max(map(len, texts))) > limits.characters:
-            most = limits.characters
-            raise InputError(f"text: {longest:,} characters, at most {most:,} are allowed")
+            limit = f"{limits.characters:,}"
+            raise InputError(f"text: {longest:,} characters, at most {limit} are allowed")
         if (total := sum(map(len, texts))) > limits.conversation_characters:
-            most = limits.conversation_characters
-            raise InputError(f"messages: {total:,} characters in all, at most {most:,} are allowed")
+            limit = f"{limits.conversation_characters:,}"
+            raise InputError(f"messages: {total:,} characters in all, at most {limit} are allowed")
         if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
             raise InputError("text: contains a lone surrogate, half of a character; type it again")
 

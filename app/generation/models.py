@@ -38,7 +38,7 @@ class ModelInfo:
 
     @property
     def state_shape(self) -> tuple[int, ...] | None:
-        """Shape of one layer's state, `[1, planes, ...]`; None if the config does not tell."""
+        """Shape of one layer's state, `[1, planes, ...]`; None if it is unknown."""
         if self.mixer != "gate_loop":
             return None
         size = self.channels // self.heads
@@ -72,8 +72,8 @@ class Models:
     Args:
         roots: Folders of model directories; one may itself be a model directory.
         allow_hub: True if "owner/name" may be downloaded from the Hugging Face hub.
-        trusted: A folder of models whose tokenizers and chat templates run in this process;
-            those of other models run in separate processes.
+        trusted: Folder of models with trusted tokenizers and chat templates, which run in this
+            process; those of other models run in separate processes.
         bounds: Limits of the separate processes.
     """
 

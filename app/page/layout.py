@@ -109,14 +109,14 @@ def _picker(handlers: Handlers) -> gr.Dropdown:
 
 def _controls(limits: Limits, session: gr.State, model: gr.Dropdown) -> Controls:
     system = gr.Textbox(label="System prompt", lines=2, elem_id="system")
-    most = limits.max_tokens
+    limit = limits.max_tokens
     values: dict[str, Component] = {
         "temperature": gr.Slider(0, 2, 0.7, step=0.05, label="Temperature", elem_id="temperature"),
         "top_p": gr.Slider(0.01, 1, 0.95, step=0.01, label="Top-p"),
         "top_k": gr.Slider(0, 200, 0, step=1, label="Top-k (0: off)"),
         "min_p": gr.Slider(0, 1, 0.05, step=0.01, label="Min-p"),
         "repetition_penalty": gr.Slider(1, 2, 1, step=0.01, label="Repetition penalty"),
-        "max_tokens": gr.Slider(1, most, 256, step=1, label="Max tokens", elem_id="max-tokens"),
+        "max_tokens": gr.Slider(1, limit, 256, step=1, label="Max tokens", elem_id="max-tokens"),
         "seed": gr.Number(-1, precision=0, label="Seed (-1: random)", elem_id="seed"),
         "record": gr.Checkbox(
             True, label="Live view", info="Answers are faster without it", elem_id="live"

@@ -70,8 +70,8 @@ class Updates:
         done = run.done  # read first: all that follows is then complete
         tokens = min(trace.tokens, len(run.pieces))
         start, known = (min(max(value, 0), tokens) for value in (start, known))
-        most = max(1, min(MAX_COLUMNS, MAX_BYTES // (2 * trace.channels[layer])))
-        stop, until = min(start + most, tokens), min(known + MAX_COLUMNS, tokens)
+        count = max(1, min(MAX_COLUMNS, MAX_BYTES // (2 * trace.channels[layer])))
+        stop, until = min(start + count, tokens), min(known + MAX_COLUMNS, tokens)
         averages = 255 * trace.averages(known, until).clip(0, 1)
         # Resets depend on averages over the whole run; finding them for every token costs too much.
         every = max(RESETS_EVERY, tokens // RESETS_EVERY)
@@ -232,8 +232,8 @@ def strengths(trace: Trace, token: int, words: list[Word]) -> npt.NDArray[np.uin
     edges = np.array([[word.first, word.stop] for word in words]).ravel()
     shares = np.maximum.reduceat(np.append(row, np.nan), edges)[::2]  # NaN for the last edge
     known = np.isfinite(shares)
-    most = max(shares[known].max(initial=0), 1e-30)
-    codes = 1 + np.rint(254 * np.sqrt(np.where(known, shares, 0) / most))
+    maximum = max(shares[known].max(initial=0), 1e-30)
+    codes = 1 + np.rint(254 * np.sqrt(np.where(known, shares, 0) / maximum))
     return np.where(known, codes, UNKNOWN).astype(np.uint8)
 
 

@@ -14,7 +14,7 @@ def paths(description: str | None, *names: str, last: str | None = None) -> list
 
     Args:
         description: The module's docstring.
-        names: Of the paths.
+        names: Names of the paths.
         last: Name of one or more paths after them, if any.
     """
     parser = argparse.ArgumentParser(

@@ -77,7 +77,7 @@ def body(function: Function, pieces: Iterable[str]) -> tuple[str, bool]:
     """Collect a body from the pieces that a model writes.
 
     Returns:
-        The body, and True if a line after it was begun.
+        The body, and True if the model began another line.
     """
     written = ""
     for piece in pieces:

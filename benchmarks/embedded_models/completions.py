@@ -36,7 +36,7 @@ from .kneser_ney import KneserNey
 
 BODIES, SHOWN, SEED = 200, 10, 0
 TEMPERATURE = 0.5
-LIMIT = 400  # tokens of a body; a longer one counts as refused
+LIMIT = 400  # tokens of a body; a longer one counts as not accepted
 ANSWER = 400  # tokens of an answer
 OTHERS = 40  # questions that come once
 SHORT = 10  # letters of a line that may stand anywhere

@@ -37,8 +37,8 @@ def documents(seed: int = 0, copies: int = COPIES, unseen: Sequence[str] = ()) -
     """Return texts once and conversations often, reworded and joined at random, all shuffled.
 
     Args:
-        seed: Of order, rewording and joining.
-        copies: Of a conversation about a familiar name.
+        seed: Seed of order, rewording and joining.
+        copies: Copies of each conversation about a familiar name.
         unseen: Files whose documentation is left out.
     """
     chance = random.Random(seed)

@@ -28,8 +28,8 @@ class _Order:
 
     def find(self, keys: np.ndarray) -> np.ndarray:
         """Return the n-grams of some keys, or `_UNSEEN`."""
-        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[places] == keys, places, _UNSEEN)
+        positions = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[positions] == keys, positions, _UNSEEN)
 
 
 class KneserNey:
@@ -44,7 +44,7 @@ class KneserNey:
     def __init__(self, tokens: np.ndarray, order: int, vocabulary: int) -> None:
         self._vocabulary = vocabulary
         tokens = tokens.astype(np.int64)
-        ends: list[np.ndarray] = []  # the n-gram that ends at each place, for each n
+        ends: list[np.ndarray] = []  # the n-gram that ends at each position, for each n
         keys: list[np.ndarray] = []
         counts: list[np.ndarray] = []
         before = np.zeros(len(tokens), np.int64)
@@ -97,7 +97,7 @@ class KneserNey:
         """Return the bits that a stream takes after its first token, each after all before it."""
         tokens = tokens.astype(np.int64)
         likely = np.full(len(tokens), 1 / self._vocabulary)
-        before = np.zeros(len(tokens), np.int64)  # the (n-1)-gram that ends before each place
+        before = np.zeros(len(tokens), np.int64)  # the (n-1)-gram that ends before each position
         for order in self._orders:
             seen = before != _UNSEEN
             here = np.where(

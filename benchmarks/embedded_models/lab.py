@@ -54,11 +54,11 @@ def command(model: str, out: Path) -> list[str]:
 
 
 def embed(run: Path, out: Path) -> None:
-    """Put a run's best weights, in float32, and what it reached into a directory.
+    """Write a run's best weights, in float32, and its results to a directory.
 
     Args:
         run: A run of the experiment.
-        out: The directory; all of it is replaced.
+        out: Output directory; its content is replaced.
     """
     with staged(out) as made:
         made.mkdir()

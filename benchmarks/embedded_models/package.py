@@ -21,7 +21,7 @@ from mlx_gateloop.io.files import staged
 from .arguments import check_own, errors_in_one_line, paths
 
 BITS, GROUP = 8, 64
-MOST_BYTES = 12_000_000  # of a model
+MAX_BYTES = 12_000_000  # of a model
 LOGGED = 50  # training records that are kept, beside every validation
 CARD = "README.md"
 
@@ -54,8 +54,8 @@ def embed(run: Path, out: Path) -> None:
             shutil.copy(out / CARD, made)
         (made / SUMS).write_text(sums(made))
         size = sum(file.stat().st_size for file in made.iterdir())
-        if size > MOST_BYTES:
-            raise InputError(f"{out}: {size:,} bytes exceed {MOST_BYTES:,}; train a smaller model")
+        if size > MAX_BYTES:
+            raise InputError(f"{out}: {size:,} bytes exceed {MAX_BYTES:,}; train a smaller model")
 
 
 def thinned(log: str) -> str:

@@ -111,7 +111,7 @@ def import_torch(path: Path) -> Any:
 
 
 def _read_torch(path: Path) -> Tree:
-    """Read tensors and plain containers of a `torch.save` file; refuse all else that it names."""
+    """Read tensors and plain containers of a `torch.save` file; reject all else in it."""
     torch = import_torch(path)
     if tuple(map(int, torch.__version__.split(".")[:2])) < SAFE_TORCH:
         least = ".".join(map(str, SAFE_TORCH))
@@ -129,7 +129,7 @@ def _read_torch(path: Path) -> Tree:
     except OSError:
         raise
     except pickle.UnpicklingError as error:
-        raise InputError(f"{path}: {_why_refused(str(error))}") from None
+        raise InputError(f"{path}: {_why_rejected(str(error))}") from None
     except Exception as error:  # a damaged pickle can raise anything
         advice = "it is truncated, damaged or no PyTorch file; fetch it again"
         raise InputError(f"{path}: cannot be read ({one_line(error)}); {advice}") from None
@@ -139,7 +139,7 @@ def _read_torch(path: Path) -> Tree:
 
 
 def _check_archive(path: Path) -> bool:
-    """True of a zip archive, False of a legacy file; a zip bomb is refused."""
+    """Return True for a zip archive, False for a legacy file; reject a zip bomb."""
     with path.open("rb") as file:
         start = file.read(4)
     if start != b"PK\x03\x04":
@@ -160,7 +160,7 @@ def _check_archive(path: Path) -> bool:
     return True
 
 
-def _why_refused(message: str) -> str:
+def _why_rejected(message: str) -> str:
     named = re.search(r"GLOBAL ([\w.]+)", message)
     if named is None:
         reason = message.partition("WeightsUnpickler error:")[2].partition("Check the doc")[0]
@@ -214,7 +214,7 @@ def _stored_torch(tensor: Any, name: str) -> Stored:
 
 
 def _none() -> mx.array:
-    raise AssertionError("such tensors are refused by their dtype")
+    raise AssertionError("such tensors are rejected by their dtype")
 
 
 # --- msgpack, as flax.serialization writes it

@@ -44,7 +44,7 @@ STANDARD_FILES = (
 
 @dataclass
 class Checkpoint:
-    """A state dict in one file or more, of which one is open at a time."""
+    """A state dict in one or more files, opened one at a time."""
 
     origin: str  # its name as the user gave it
     directory: Path  # where the files are

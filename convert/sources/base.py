@@ -113,7 +113,7 @@ class Source(ABC, Generic[Args]):
 
 
 def missing_package(error: ImportError, packages: str) -> InputError:
-    """The error of a verification whose packages are not installed."""
+    """Make the error of a verification that lacks a package."""
     return InputError(f"--verify: needs {error.name}; `pip install {packages}`")
 
 

@@ -1,6 +1,6 @@
 """GLA, HGRN2, HGRN and the transformer of flash-linear-attention, of any version.
 
-The shapes do not tell them apart: their config.json does. The transformer becomes mlx-lm's llama.
+config.json distinguishes them; their shapes do not. The transformer becomes mlx-lm's llama.
 """
 
 from importlib import import_module
@@ -61,7 +61,7 @@ class Fla(Source[Any]):
 
     Args:
         config: The config.json beside the weights.
-        shapes: The checkpoint's, whose names tell the version.
+        shapes: Shapes of the tensors; their names show the version.
     """
 
     kind = "fla"

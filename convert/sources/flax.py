@@ -52,7 +52,7 @@ class Flax(Source[ModelArgs]):
         return f"{PROJ.format(0)}.kernel" in shapes
 
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[ModelArgs]:
-        """Infer the arguments; the columns of the gates' matrix tell whether they are tied."""
+        """Infer the arguments; the columns of the gates' matrix show whether they are tied."""
         self.check_settings(settings)
         self._refuse(shapes, settings)
         columns = self.matrix(shapes, f"{PROJ.format(0)}.kernel")[1]

@@ -1,6 +1,6 @@
 """`gateloop_transformer.Transformer` of PyPI's gateloop-transformer (0.2.5), GateLoop variants.
 
-Its full-attention variant is refused: it caches the key and value of every token.
+Its full-attention variant is rejected: it caches the key and value of every token.
 """
 
 from typing import Any, ClassVar, Literal
@@ -41,7 +41,7 @@ class Lucidrains(Source[ModelArgs]):
         return EMBEDDING in shapes and not first.isdisjoint(shapes)
 
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[ModelArgs]:
-        """Infer the arguments; the names tell the constructor's flags."""
+        """Infer the arguments; the names determine the constructor's flags."""
         self.check_settings(settings)
         if FULL_ATTENTION.format(0) in shapes:
             raise self.error(
@@ -187,7 +187,7 @@ class LucidrainsFull(Source[LayerArgs]):
 
 
 def _mixing_args(source: Source[Any], shapes: Shapes, path: str = "") -> dict[str, Any]:
-    """Infer the arguments of time mixing, whose names begin with a path."""
+    """Infer the arguments of time mixing from tensors below a path."""
     return {
         "num_heads": source.matrix(shapes, f"{path}to_a.0.weight")[0] // 2,
         "mixing_size": source.matrix(shapes, f"{path}to_qkv.weight")[0] // 3,

@@ -25,7 +25,7 @@ class LucidrainsSimple(Source[LayerArgs]):
         return QKVA in shapes
 
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[LayerArgs]:
-        """Infer the arguments; the names tell which norms there are."""
+        """Infer the arguments; the names show which norms it has."""
         self.check_settings(settings)
         if self.flag(settings, "reverse"):
             raise self.error("reverse=True is not supported: such a layer sees the future")

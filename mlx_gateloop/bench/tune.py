@@ -53,7 +53,7 @@ class Work:
     plan: Plan
 
 
-Seconds = Callable[[Work], float]  # infinite where the GPU refuses
+Seconds = Callable[[Work], float]  # infinite if the GPU rejects it
 
 
 class Within:
@@ -163,7 +163,7 @@ def stopwatch(kernels: Kernels) -> Seconds:
                 begin = time.perf_counter()
                 mx.eval(run(kernels, work.name, variant, work.plan, x))
                 samples.append(time.perf_counter() - begin)
-        except (RuntimeError, ValueError):  # this GPU refuses so many segments
+        except (RuntimeError, ValueError):  # this GPU rejects so many segments
             return math.inf
         return statistics.median(samples)
 

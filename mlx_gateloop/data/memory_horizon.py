@@ -52,8 +52,8 @@ def memory_horizon(
 
     def draw(generator: np.random.Generator, count: int) -> Samples:
         inputs = generator.integers(0, reset, (count, length), np.int32)
-        places = generator.random((count, length)).argpartition(resets - 1)[:, :resets]
-        np.put_along_axis(inputs, places, np.int32(reset), 1)
+        positions = generator.random((count, length)).argpartition(resets - 1)[:, :resets]
+        np.put_along_axis(inputs, positions, np.int32(reset), 1)
         targets, span = answers(inputs, reset, max_output + 1, function)
         if at_resets == "unasked":
             targets[inputs == reset] = UNASKED

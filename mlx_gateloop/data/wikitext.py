@@ -18,7 +18,7 @@ REPOSITORY, CONFIGURATION = "Salesforce/wikitext", "wikitext-103-raw-v1"
 # A part's name in the original release, and in the parquet files.
 PARTS = {"train": "train", "valid": "validation", "test": "test"}
 
-MOST_BYTES = 1 << 30  # of a file's text; WikiText-103's two files of training have half of that
+MAX_BYTES = 1 << 30  # of a file's text; WikiText-103's two files of training have half of that
 _BLANK_LINE = re.compile(r"^[^\S\n]*\n", re.MULTILINE)
 
 
@@ -84,6 +84,6 @@ def _rows(path: Path) -> str:
     except (pyarrow.ArrowException, OSError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: not a parquet file of WikiText ({reason})") from error
-    if size > MOST_BYTES:
-        raise InputError(f"{path}: {size:,} bytes of text; WikiText has less than {MOST_BYTES:,}")
+    if size > MAX_BYTES:
+        raise InputError(f"{path}: {size:,} bytes of text; WikiText has less than {MAX_BYTES:,}")
     return "".join(row for row in rows.to_pylist() if row)

@@ -53,7 +53,7 @@ def launch(settings: Settings, argv: list[str], restarts: int) -> int:
 
 
 class Rank:
-    """A rank's process, and what it has reported; `words` is its command line."""
+    """A rank's process, and its reports; `words` is its command line."""
 
     def __init__(self, number: int, host: Host, words: list[str]) -> None:
         self.name = f"rank {number} on {host.ssh}"
@@ -94,9 +94,9 @@ class Rank:
         sys.stderr.write(NOISE.sub(b"", data).decode(errors="replace"))
         sys.stderr.flush()
 
-    def tell(self, word: bytes) -> None:
+    def send(self, word: bytes) -> None:
         assert self.process.stdin
-        with suppress(OSError):  # it has gone
+        with suppress(OSError):  # it has ended
             self.process.stdin.write(word)
             self.process.stdin.flush()
 
@@ -108,7 +108,7 @@ class Rank:
 
 
 class Attempt:
-    """One start of all ranks, until the last of them has ended."""
+    """One start of all ranks, until the last has ended."""
 
     def __init__(self, settings: Settings, argv: list[str], restarted: bool) -> None:
         self._settings, self._argv, self._restarted = settings, argv, restarted
@@ -140,7 +140,7 @@ class Attempt:
             variables += [f"COLUMNS={columns}", f"LINES={lines}"]
         for rank in range(len(hostfile.hosts)):
             values, files = hostfile.variables(rank, port)
-            told = {
+            settings_of_rank = {
                 "rank": rank,
                 "hosts": [host.ssh for host in hostfile.hosts],
                 "backend": hostfile.backend.partition("-")[0],
@@ -152,7 +152,7 @@ class Attempt:
                 "restarted": self._restarted,
             }
             module = "mlx_gateloop.distributed.rank"
-            command = [settings.python, "-m", module, json.dumps(told), *self._argv]
+            command = [settings.python, "-m", module, json.dumps(settings_of_rank), *self._argv]
             yield ["env", *variables, *command]
 
     @contextmanager
@@ -172,7 +172,7 @@ class Attempt:
 
     def _follow(self) -> None:
         """Show the output and take the events, until all ranks have ended or a limit has passed."""
-        told = time.monotonic()
+        sent = time.monotonic()
         with selectors.DefaultSelector() as selector:
             for rank in self._ranks:
                 selector.register(_pipe(rank.process.stdout), selectors.EVENT_READ, rank.read)
@@ -183,10 +183,10 @@ class Attempt:
                         key.data(data)
                     else:
                         selector.unregister(key.fileobj)
-                if self._interrupts or time.monotonic() > told + self._settings.limit / 8:
-                    told = time.monotonic()
+                if self._interrupts or time.monotonic() > sent + self._settings.limit / 8:
+                    sent = time.monotonic()
                     for rank in self._ranks:  # they stop too when they hear nothing for the limit
-                        rank.tell(b"stop\n" if self._interrupts else b"go on\n")
+                        rank.send(b"stop\n" if self._interrupts else b"go on\n")
 
     def _is_overdue(self) -> bool:
         """Tell if ranks have not joined in time, or have not ended soon after the first did."""

@@ -15,7 +15,7 @@ Limit = Callable[[str], AbstractContextManager[None]]
 
 
 class PeerLost(RuntimeError):
-    """An exchange that failed, as another rank has gone."""
+    """An exchange failed because another rank ended."""
 
 
 class World:
@@ -127,7 +127,7 @@ class World:
 
     @contextmanager
     def waiting(self, purpose: str) -> Iterator[None]:
-        """Limit a block that waits for other ranks; raise PeerLost if one has gone."""
+        """Limit a block that waits for other ranks; raise PeerLost if one has ended."""
         try:
             with self._limit(purpose):
                 yield

@@ -31,7 +31,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 }
 MAY_BE_ZERO = {"resets", "max_input", "max_output", "seed"}
 LARGEST = 2**20  # value of a task's argument: sums of products stay far below 2^63
-MOST_RUNS = 1000  # of a model, as of its draws and its trials
+MAX_RUNS = 1000  # of a model, as of its draws and its trials
 # Keys that the experiment itself sets for each run.
 DECIDED = {
     "seed": "use --seeds",
@@ -226,8 +226,8 @@ class Experiment:
 
 def _check_counts(seeds: int, draws: int, trials: int) -> None:
     for name, given, least in (("seeds", seeds, 1), ("draws", draws, 1), ("tune", trials, 0)):
-        if not least <= given <= MOST_RUNS:
-            raise InputError(f"{name}: expected {least} to {MOST_RUNS}, got {given}")
+        if not least <= given <= MAX_RUNS:
+            raise InputError(f"{name}: expected {least} to {MAX_RUNS}, got {given}")
 
 
 def _check_models(models: Sequence[str]) -> None:

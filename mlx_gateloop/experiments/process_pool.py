@@ -30,7 +30,7 @@ def run_processes(calls: Mapping[str, Callable[[], object]], jobs: int, logs: Pa
         logs: The folder for NAME.log, what a process prints.
 
     Raises:
-        InputError: Some failed; the message has each one's last line.
+        InputError: Some failed; the message has the last line of each.
         Interrupted: Ctrl-C or SIGTERM.
     """
     waiting, failed = list(calls), []

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, FiniteFloat, Strict, ValidationError, mod
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError
 
-MOST_BYTES = 2**28  # of a record, which grows with seeds, trials and spans
+MAX_BYTES = 2**28  # of a record, which grows with seeds, trials and spans
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 # The settings that tuning chooses.
@@ -57,7 +57,7 @@ class Magnitudes(BaseModel, strict=True):
 
 
 class Made(BaseModel, strict=True):
-    """When, where and with what a run was made."""
+    """The date, processor and versions of a run."""
 
     date: str
     CPU: str
@@ -115,7 +115,7 @@ class _Results(BaseModel, strict=True):
 def read_record(path: Path, kind: type[Record]) -> dict[str, Any] | None:
     """Read the record of a run; None if there is none, or it is damaged or of another run."""
     try:
-        record = read_json(path, MOST_BYTES)
+        record = read_json(path, MAX_BYTES)
         kind.model_validate(record)
     except (InputError, ValidationError):
         return None
@@ -129,7 +129,7 @@ def read_results(out: Path) -> dict[str, Any]:
     file = out / "results.json"
     if not file.exists():
         raise InputError(f"{file}: no such file; give an experiment's folder, or --resume it first")
-    tree = read_json(file, MOST_BYTES)
+    tree = read_json(file, MAX_BYTES)
     try:
         _Results.model_validate(tree)
     except ValidationError:

@@ -47,10 +47,9 @@ def trials(experiment: Experiment, out: Path) -> list[Trial]:
 
 
 def settings(experiment: Experiment, model: str, number: int) -> dict[str, object]:
-    """Compute the settings of a trial: rates, and what a model has of half-lives and heads.
+    """Compute the settings of a trial: rates, and half-lives and heads where a model has them.
 
-    Under one number all models have the same rates, and those that have half-lives or heads have
-    the same of them.
+    Trials of one number have the same rates, half-lives and heads in all models.
     """
     ranges, (*point, heads) = _ranges(experiment), _points(number + 1)[number]
     point[2] = (point[2] - PUBLISHED) / (1 - PUBLISHED)  # below 0: the published start
@@ -100,7 +99,7 @@ def best(experiment: Experiment, out: Path, model: str) -> Chosen:
 def chosen_in(out: Path, name: str) -> dict[str, Chosen]:
     """Read the settings by model that the trials of an experiment chose, or that it was given.
 
-    Left out are models without all trials, and those of which each diverged.
+    Models without all trials, or whose trials all diverged, are left out.
     """
     tree = read_results(out)
     experiment = Experiment.read(tree["experiment"], out / "results.json")

@@ -110,7 +110,7 @@ class GatedLinearAttention(nn.Module):
         Args:
             x: Normed input `[batch, length, hidden]`.
             mask: `[batch, length]` bool, False for padding; None means no padding.
-            cache: From `Model.make_cache`, an entry of it; None starts from zero.
+            cache: This layer's entry of `Model.make_cache`; None starts from zero.
         """
         q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
         if self.args.use_short_conv:

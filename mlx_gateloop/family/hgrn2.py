@@ -96,7 +96,7 @@ class HGRN2Attention(nn.Module):
         Args:
             x: Normed input `[batch, length, hidden]`.
             mask: `[batch, length]` bool, False for padding; None means no padding.
-            cache: From `Model.make_cache`, an entry of it; None starts from zero.
+            cache: This layer's entry of `Model.make_cache`; None starts from zero.
             lower_bound: Least a, `[hidden]`; None is 0.
         """
         q, f, v = self.q_proj(x), self.f_proj(x), self.i_proj(x)

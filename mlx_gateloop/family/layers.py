@@ -170,7 +170,7 @@ def gate_loop_update(
 
 
 class LanguageModel(nn.Module):
-    """A model with its head, and what mlx-lm asks of it."""
+    """A model with its head, and the methods that mlx-lm needs."""
 
     def __init__(self, args: FamilyArgs, model: Any) -> None:
         super().__init__()

@@ -101,8 +101,8 @@ def _check_depth(path: Path, config: dict[str, Any], tensors: int) -> None:
 def _check_memory(directory: Path, nbytes: int) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if nbytes > memory:
-        size, most = f"{nbytes / 2**30:,.1f} GB", f"{memory / 2**30:,.1f} GB"
-        raise InputError(f"{directory}: takes {size}, this machine has {most}")
+        size, available = f"{nbytes / 2**30:,.1f} GB", f"{memory / 2**30:,.1f} GB"
+        raise InputError(f"{directory}: takes {size}, this machine has {available}")
 
 
 def _shapes(path: Path) -> list[list[int]]:

@@ -23,7 +23,7 @@ def replacing(path: str | os.PathLike[str], keep: Path | None = None) -> Iterato
     """Yield a path beside `path` to write to; after the block it takes `path`'s place.
 
     If the block raises, what was at `path` stays and what was written is deleted. A killed process
-    leaves what it had written; `sweep` deletes that.
+    leaves a partial file; `sweep` deletes it.
 
     Args:
         path: The file; its directory must exist. The yielded path has the same suffix, by which

@@ -128,7 +128,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
 
 
 def _check(directory: Path, with_tokenizer: bool = True) -> bool:
-    """Check a directory before it is loaded; tell if its model is ours."""
+    """Check a directory before it is loaded; return True if its model is ours."""
     import_mlx_lm()
     path = directory / "config.json"
     if not path.exists():
@@ -277,7 +277,7 @@ def _write(model: nn.Module, tokenizer: Any, directory: Path) -> None:
 
 
 def _model_file(args: ModelArgs) -> str:
-    """Return the standalone model, or if it lacks one of the options an error that says so."""
+    """Return the standalone model, or code that raises an error if it lacks one of the options."""
     defaults = ModelArgs()
     missing = [n for n in PACKAGE_ONLY if getattr(args, n) != getattr(defaults, n)]
     if missing or args.transition not in GATED:

@@ -178,7 +178,7 @@ class LayerArgs:
         return self.output_projection
 
     def _check_transition(self) -> None:
-        # a = 1 has two names, so that a config tells which model it is.
+        # a = 1 has two names, so that a config shows which model it is.
         unit = "none" if self.mixer == "softmax" else "linear_attention"
         if self.transition in ("none", "linear_attention") and self.transition != unit:
             raise self.invalid("transition", f"{unit!r} for a = 1 with mixer {self.mixer!r}")

@@ -16,8 +16,8 @@ from mlx_lm.models import cache
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.ops import Transition, gate_loop
 
-MOST_BYTES = 1 << 18  # held by a layer
-FEWEST = 5  # calls held, however large the state: the tokens of a draft
+MAX_BYTES = 1 << 18  # held by a layer
+MIN_CALLS = 5  # calls held, however large the state: the tokens of a draft
 
 
 class CannotTrim(InputError):
@@ -90,13 +90,13 @@ class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
         inputs, nbytes = None, state.nbytes
         if tokens > 1:
             inputs = Inputs(key, value, transition, mask)
-            if inputs.nbytes > MOST_BYTES:
+            if inputs.nbytes > MAX_BYTES:
                 inputs = None
             else:
                 nbytes += inputs.nbytes
         self._calls.append(Call(tokens, before, (self.lengths, self.left_padding), inputs, nbytes))
         self._nbytes += nbytes
-        while self._nbytes > MOST_BYTES and len(self._calls) > FEWEST:
+        while self._nbytes > MAX_BYTES and len(self._calls) > MIN_CALLS:
             self._nbytes -= self._calls.popleft().nbytes
         self.cache[0] = self._after = state
 

@@ -1,4 +1,4 @@
-"""GateLoop as one layer, for models of one's own."""
+"""GateLoop as one layer, for any model."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """The GateLoop operator: arguments are checked here, once, and the mode is chosen here.
 
-    gate_loop -> checks -> the backend's operator, or plain MLX in the mode that was asked for
+    gate_loop -> checks -> the backend's operator, or plain MLX in the given mode
 
 The modules behind it rely on these checks.
 """

@@ -39,7 +39,7 @@ def gate_loop_over_ranks(
     reverse: bool = False,
     backend: BackendName = "auto",
 ) -> Result:
-    """Compute `gate_loop` over a sequence of which this rank has a part; all ranks call it alike.
+    """Compute `gate_loop` over a sequence that is divided among ranks; all ranks call it.
 
     Args:
         gather: From an array `[...]` on each rank to `[ranks, ...]`, the same on all.

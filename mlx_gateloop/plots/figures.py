@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Curves = Mapping[Line, Sequence[Sequence[tuple[int, float]]]]  # each model's runs: step, value
 TURNS = ("−π", "−π/2", "0", "π/2", "π")  # noqa: RUF001
-BINS, FEWEST = 32, 10  # of accuracy over span; bins with fewer answers are omitted
-MOST_RANGES = 4  # more ranges over one another cannot be told apart
+BINS, MIN_ANSWERS = 32, 10  # of accuracy over span; bins with fewer answers are omitted
+MAX_RANGES = 4  # readers cannot distinguish more overlapping ranges
 
 
 def training_curves(log_path: Path, png_path: Path) -> None:
@@ -89,14 +89,14 @@ def _draw_mean(
 
 
 def _draw_with_range(
-    axes: "Axes", places: np.ndarray, values: np.ndarray, line: Line, lines: int
+    axes: "Axes", positions: np.ndarray, values: np.ndarray, line: Line, lines: int
 ) -> None:
-    """Draw the mean of values `[runs, places]`, and their range if lines are few."""
-    if not len(places):
+    """Draw the mean of values `[runs, positions]`, and their range if lines are few."""
+    if not len(positions):
         return
-    axes.plot(places, values.mean(0), label=line.name, **line_style(line.number))
-    if len(values) > 1 and lines <= MOST_RANGES:
-        axes.fill_between(places, values.min(0), values.max(0), **range_style(line.number))
+    axes.plot(positions, values.mean(0), label=line.name, **line_style(line.number))
+    if len(values) > 1 and lines <= MAX_RANGES:
+        axes.fill_between(positions, values.min(0), values.max(0), **range_style(line.number))
 
 
 def accuracies(values: Mapping[Line, Sequence[float]], png_path: Path) -> None:
@@ -126,7 +126,7 @@ def accuracy_over_span(
         asked, right = (
             np.array([np.add.reduceat(run[which], edges) for run in runs]) for which in (0, 1)
         )
-        known = (asked >= FEWEST).all(0)
+        known = (asked >= MIN_ANSWERS).all(0)
         centres = (edges + (np.append(edges[1:], length) - 1))[known] / 2
         accuracy = right[:, known] / asked[:, known]
         _draw_with_range(axes, centres, accuracy, line, len(counts))

@@ -36,7 +36,7 @@ class Source(Protocol):
         """The training data; a batch is a function of its epoch and index alone."""
 
     def evaluate(self, model: Model, world: World) -> Score:
-        """Score the model on the validation data, of which each rank reads a part."""
+        """Score the model on the validation data; each rank reads a part."""
 
     def save(self, model: Model, directory: Path) -> None:
         """Write a model directory."""

@@ -14,7 +14,7 @@ from mlx_gateloop.train.data import make_source
 from mlx_gateloop.train.setup import Trainer, large_cache, num_parameters
 
 WARM_UP = 2  # steps; the first ones compile
-FEWEST, MOST, BUDGET = 3, 50, 10.0  # steps to time, and seconds after which none is started
+MIN_STEPS, MAX_STEPS, BUDGET = 3, 50, 10.0  # steps to time, and seconds after which none is started
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def estimate(config: TrainConfig, data: str | Task, world: World = ALONE) -> Est
 
 
 def _wants_more(times: list[float]) -> bool:
-    return len(times) < FEWEST or (len(times) < MOST and sum(times) < BUDGET)
+    return len(times) < MIN_STEPS or (len(times) < MAX_STEPS and sum(times) < BUDGET)
 
 
 def duration(seconds: float) -> str:

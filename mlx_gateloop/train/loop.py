@@ -27,7 +27,7 @@ from mlx_gateloop.train.output import NoOutput, Output
 from mlx_gateloop.train.setup import Trainer, large_cache, num_parameters
 from mlx_gateloop.train.step import lowered, number
 
-MOST_SKIPPED_IN_A_ROW = 20
+MAX_SKIPPED_IN_A_ROW = 20
 
 
 class Diverged(InputError):
@@ -198,9 +198,9 @@ class Run:
         bar.write(
             f"step {progress.step}: skipped, its gradient is not finite{scale}", file=sys.stderr
         )
-        if progress.skipped_in_a_row == MOST_SKIPPED_IN_A_ROW:
+        if progress.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
             raise Diverged(
-                f"{MOST_SKIPPED_IN_A_ROW} steps in a row up to step {progress.step} had a gradient "
+                f"{MAX_SKIPPED_IN_A_ROW} steps in a row up to step {progress.step} had a gradient "
                 "that is not finite; lower optimizer.learning_rate, or use dtype float32"
             )
 
@@ -276,5 +276,5 @@ class Run:
     def _save_checkpoint(self) -> None:
         if self.world.is_first:
             output, state = self.output, (self.model, self.optimizer, self.progress)
-            flush(output.log)  # a resumed run goes on after these lines
+            flush(output.log)  # a resumed run continues after these lines
             save_checkpoint(output.checkpoint, *state, self.identity)

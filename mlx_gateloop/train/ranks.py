@@ -1,4 +1,4 @@
-"""Training over ranks: one run on all of them, from the first rank's state."""
+"""Training over ranks: one run, from the first rank's state."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,7 +97,7 @@ def share_sequences(world: World, model: Model) -> None:
 
 
 def share_state(world: World, model: nn.Module, optimizer: Optimizer) -> None:
-    """Give all ranks the first one's weights, optimizer state and random state, bit for bit."""
+    """Give all ranks the first rank's weights, optimizer state and random state, bit for bit."""
     if world.size == 1:
         return
     shared = {}

@@ -22,7 +22,7 @@ from mlx_gateloop.tokenizer import (
 from mlx_gateloop.train.config import TokenizerConfig, TrainConfig
 from mlx_gateloop.train.evaluate import Evaluation, evaluate
 
-MOST_IDS = 1 << 22  # of a tokenizer; large ones have 2^18
+MAX_IDS = 1 << 22  # of a tokenizer; large ones have 2^18
 
 
 class TextSource:
@@ -47,9 +47,9 @@ class TextSource:
         self._tokenizer, self._validation = tokenizer, validation
         self._validation_bytes = num_bytes(corpus.validation)
         self.vocab_size = largest_id(tokenizer) + 1
-        if self.vocab_size > MOST_IDS:
+        if self.vocab_size > MAX_IDS:
             given = f"this tokenizer has ids to {self.vocab_size - 1:,}, for a row each"
-            raise InputError(f"{given}; use one with fewer than {MOST_IDS:,}")
+            raise InputError(f"{given}; use one with fewer than {MAX_IDS:,}")
         if config.model_args(self.vocab_size).outputs != self.vocab_size:
             raise InputError(
                 f"model.num_outputs: must be the tokenizer's {self.vocab_size} tokens; omit it"

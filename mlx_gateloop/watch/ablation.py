@@ -141,8 +141,8 @@ def _add_losses(
             whole[part] = _surprises(logits, ids[None, 1:][:, part])[0]
         yield
     inside = [group[(group >= since) & (group < end)] for group in groups]
-    places = np.unique(np.concatenate(inside)) if inside else np.zeros(0, int)
-    for at in np.array_split(places, -(-len(places) // _max_tokens(model)) or 1):
+    positions = np.unique(np.concatenate(inside)) if inside else np.zeros(0, int)
+    for at in np.array_split(positions, -(-len(positions) // _max_tokens(model)) or 1):
         if len(at):
             alone[at] = _surprises_alone(model, ids, at)
             yield
@@ -150,9 +150,9 @@ def _add_losses(
         losses[row, own] = alone[own] - whole[own]
     for found in predictions(model, ids, groups, since):
         if found is not None:
-            rows, places, logits = found
-            surprises = _surprises(logits, np.append(ids, 0)[places + 1])
-            for row, at, surprise in zip(rows, places, surprises, strict=True):
+            rows, positions, logits = found
+            surprises = _surprises(logits, np.append(ids, 0)[positions + 1])
+            for row, at, surprise in zip(rows, positions, surprises, strict=True):
                 read = (at > groups[row][0]) & (at >= since) & (at < end)
                 losses[row, at[read]] = surprise[read] - whole[at[read]]
         yield
@@ -180,13 +180,13 @@ def predictions(
             yield None
         done = start
         kept = [np.setdiff1d(np.arange(start, end), groups[row]) for row in rows]
-        places = np.full((len(rows), max(map(len, kept))), end)
+        positions = np.full((len(rows), max(map(len, kept))), end)
         for row, at in enumerate(kept):
-            places[row, : len(at)] = at
+            positions[row, : len(at)] = at
         skipped = min(int((at < since).sum()) for at in kept)
         copies = _repeated(model, cache, len(rows))
-        for part, logits in _chunks(model, ids[places], copies, skipped):
-            yield None if logits is None else (rows, places[:, part], logits)
+        for part, logits in _chunks(model, ids[positions], copies, skipped):
+            yield None if logits is None else (rows, positions[:, part], logits)
 
 
 def _chunks(

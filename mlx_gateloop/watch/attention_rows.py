@@ -97,8 +97,8 @@ def shares_from(rate: np.ndarray, reads: dict[str, np.ndarray], start: int) -> I
         if n % FLUSH_EVERY == 0:
             earlier[earlier < LEAST] = 0
         norms = left[start : n + 1].sum(1)
-        most = max(float(norms.sum(dtype=np.float64) + before.sum()), np.finfo(np.float64).tiny)
-        yield np.sqrt(norms / most)
+        total = max(float(norms.sum(dtype=np.float64) + before.sum()), np.finfo(np.float64).tiny)
+        yield np.sqrt(norms / total)
 
 
 def _written(rate: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:

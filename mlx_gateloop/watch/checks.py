@@ -19,10 +19,10 @@ def checked_tokens(model: nn.Module, tokens: Tokens) -> np.ndarray:
     ids = _integers("tokens", tokens)
     if not len(ids):
         raise InputError("tokens: expected at least one, got none")
-    most = readable_ids(model)
-    if most is not None and not 0 <= ids.min() <= ids.max() < most:
-        wrong = ids[(ids < 0) | (ids >= most)][0]
-        raise InputError(f"tokens: expected ids from 0 to {most - 1}, got {wrong}")
+    size = readable_ids(model)
+    if size is not None and not 0 <= ids.min() <= ids.max() < size:
+        wrong = ids[(ids < 0) | (ids >= size)][0]
+        raise InputError(f"tokens: expected ids from 0 to {size - 1}, got {wrong}")
     return ids
 
 

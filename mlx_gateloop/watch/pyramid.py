@@ -83,13 +83,13 @@ class Pyramid:
             if self._filled[level] == size:
                 self._merge(level)
             at = self._filled[level]
-            room = min(size - at, len(rows))
+            count = min(size - at, len(rows))
             for arrays in (self._rows, self._tokens):
-                arrays[level] = _with_room(arrays[level], at + room, size)
-            self._rows[level][at : at + room] = rows[:room]
-            self._tokens[level][at : at + room] = tokens[:room]
-            self._filled[level] += room
-            rows, tokens = rows[room:], tokens[room:]
+                arrays[level] = _grown(arrays[level], at + count, size)
+            self._rows[level][at : at + count] = rows[:count]
+            self._tokens[level][at : at + count] = tokens[:count]
+            self._filled[level] += count
+            rows, tokens = rows[count:], tokens[count:]
 
     def _merge(self, level: int) -> None:
         rows, tokens, filled = self._rows[level], self._tokens[level], self._filled[level]
@@ -139,7 +139,7 @@ class Window:
             keep = self.size - len(values)
             self._values[:keep] = self._values[self._filled - keep : self._filled].copy()
             self._filled = keep
-        self._values = _with_room(self._values, self._filled + len(values), 2 * self.size)
+        self._values = _grown(self._values, self._filled + len(values), 2 * self.size)
         self._values[self._filled : self._filled + len(values)] = values
         self._filled += len(values)
 
@@ -149,11 +149,11 @@ class Window:
         return self._values[max(end - self.size, 0) : max(end, 0)]
 
 
-def _with_room(array: np.ndarray, rows: int, most: int) -> np.ndarray:
-    """Grow an array to at least this many rows, by doubling up to `most`."""
+def _grown(array: np.ndarray, rows: int, max_rows: int) -> np.ndarray:
+    """Grow an array to at least this many rows, by doubling up to `max_rows`."""
     if rows <= len(array):
         return array
-    larger = np.empty((min(max(rows, 2 * len(array)), most), *array.shape[1:]), array.dtype)
+    larger = np.empty((min(max(rows, 2 * len(array)), max_rows), *array.shape[1:]), array.dtype)
     larger[: len(array)] = array
     return larger
 

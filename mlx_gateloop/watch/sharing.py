@@ -155,12 +155,12 @@ def _check(
 def _strengths(trace: Watched, kept: Sequence[int]) -> np.ndarray:
     """Encode the retention of the tokens at each other: 1 to 255, square roots of shares."""
     rows, first = [np.zeros(0, np.uint8)], kept[0] if kept else 0
-    places = np.array(kept, int) - first
+    positions = np.array(kept, int) - first
     shares = list(trace.retentions(first)) if kept else []
-    for at, place in enumerate(places):
-        row = shares[place][places[: at + 1]]
-        most = np.nanmax(row) if np.isfinite(row).any() else 1.0
-        code = 1 + np.rint(254 * np.sqrt(row / max(most, 1e-30)))
+    for at, position in enumerate(positions):
+        row = shares[position][positions[: at + 1]]
+        maximum = np.nanmax(row) if np.isfinite(row).any() else 1.0
+        code = 1 + np.rint(254 * np.sqrt(row / max(maximum, 1e-30)))
         rows.append(np.where(np.isnan(row), UNKNOWN, np.nan_to_num(code)).astype(np.uint8))
     return np.concatenate(rows)
 
@@ -169,9 +169,9 @@ def _layer(trace: Watched, layer: int, kept: Sequence[int]) -> dict[str, Any]:
     """Encode the decays of a layer in rows of similar channels, long memory on top."""
     start = kept[0] if kept else 0
     codes = trace.columns(layer, start)[:, 0][[token - start for token in kept]]
-    most = max(MIN_ROWS, COLUMN_BYTES // max(1, len(kept) * trace.layers))
+    max_groups = max(MIN_ROWS, COLUMN_BYTES // max(1, len(kept) * trace.layers))
     order = np.argsort(codes.mean(0), kind="stable") if len(kept) else np.arange(codes.shape[1])
-    groups = np.array_split(order, min(len(order), ROWS, most))
+    groups = np.array_split(order, min(len(order), ROWS, max_groups))
     means = np.stack([codes[:, group].mean(1) for group in groups], 1)
     rows = np.rint(means).astype(np.uint8)
     return {"kind": trace.kinds[layer], "rows": len(groups), "codes": _base64(rows)}

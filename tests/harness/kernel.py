@@ -17,8 +17,8 @@ from harness.compose import Call, Text
 from harness.translate import cpu_source
 
 SHARED_LIMITS = {"metal": 32 * 1024, "cuda": 48 * 1024}
-MOST_THREADS = 1024
-MOST_BLOCKS = 65_535  # of CUDA, in y and z
+MAX_THREADS = 1024
+MAX_BLOCKS = 65_535  # of CUDA, in y and z
 _ONE_LAUNCH = threading.Lock()  # the fibers' scheduler is a global
 
 
@@ -119,8 +119,8 @@ class Kernel:
         output_dtypes: Sequence[mx.Dtype],
         template: Sequence[tuple[str, Any]] = (),
     ) -> list[mx.array]:
-        if np.prod(threadgroup) > MOST_THREADS:
-            raise KernelFault(f"a threadgroup has {MOST_THREADS} threads at most")
+        if np.prod(threadgroup) > MAX_THREADS:
+            raise KernelFault(f"a threadgroup has {MAX_THREADS} threads at most")
         call = Call(inputs, output_dtypes, template)
         observed = not self.sanitized
         source = cpu_source(self.platform, self.text, call, observed, toolchain.preprocess)
@@ -149,8 +149,8 @@ class Kernel:
         threadgroup: Sequence[int],
     ) -> None:
         blocks = [-(-n // size) for n, size in zip(grid, threadgroup, strict=True)]
-        if self.platform == "cuda" and max(blocks[1:]) > MOST_BLOCKS:
-            raise KernelFault(f"a grid has {MOST_BLOCKS} blocks at most in y and z")
+        if self.platform == "cuda" and max(blocks[1:]) > MAX_BLOCKS:
+            raise KernelFault(f"a grid has {MAX_BLOCKS} blocks at most in y and z")
         # Metal makes the last threadgroups smaller where the grid does not divide; CUDA does not.
         group = list(map(min, threadgroup, grid)) if self.platform == "metal" else threadgroup
         whole = [-(-n // size) * size for n, size in zip(grid, group, strict=True)]

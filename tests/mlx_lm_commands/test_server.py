@@ -10,7 +10,7 @@ from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
 
 from mlx_gateloop.commands.mlx_lm import keeping_beginnings, with_a_token_to_read
 from mlx_gateloop.io.models import load_any
-from mlx_gateloop.model.cache import MOST_BYTES
+from mlx_gateloop.model.cache import MAX_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +49,10 @@ def test_the_patch_of_the_prompt_cache_is_necessary(directory):
     assert fetch(prompts, "model", [1, 2])[1] == [2]
 
 
-@pytest.mark.parametrize("most_bytes", [MOST_BYTES, 0])
-def test_prompts_that_share_a_beginning_read_only_what_is_new(directory, monkeypatch, most_bytes):
+@pytest.mark.parametrize("max_bytes", [MAX_BYTES, 0])
+def test_prompts_that_share_a_beginning_read_only_what_is_new(directory, monkeypatch, max_bytes):
     """From the longest known beginning that a cache can go back to, or that one ends at."""
-    monkeypatch.setattr("mlx_gateloop.model.cache.MOST_BYTES", most_bytes)
+    monkeypatch.setattr("mlx_gateloop.model.cache.MAX_BYTES", max_bytes)
     model, _ = load_any(directory)
     fetch = with_a_token_to_read(LRUPromptCache.fetch_nearest_cache)
     insert = keeping_beginnings(LRUPromptCache.insert_cache)
@@ -62,7 +62,7 @@ def test_prompts_that_share_a_beginning_read_only_what_is_new(directory, monkeyp
         for part in mx.split(mx.array([known[:end]]), [at for at in parts if at < end], axis=1):
             model(part, cache)
         insert(prompts, "model", known[:end], cache)
-    into_a_call = 12 if most_bytes else 6
+    into_a_call = 12 if max_bytes else 6
     for shared, goes_back_to in ((30, 30), (29, 29), (26, 26), (12, into_a_call), (6, 6)):
         prompt = [*known[:shared], 90, 91]
         cache, rest = fetch(prompts, "model", prompt)

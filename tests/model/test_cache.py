@@ -101,7 +101,7 @@ def test_layers_share_one_count_of_padding():
 
 
 def test_decoding_holds_no_more_memory_with_every_token(monkeypatch):
-    monkeypatch.setattr("mlx_gateloop.model.cache.MOST_BYTES", 1000)  # to go back
+    monkeypatch.setattr("mlx_gateloop.model.cache.MAX_BYTES", 1000)  # to go back
     model = tiny_model(num_hidden_layers=3)
     cache = model.make_cache()
     for layer in cache:

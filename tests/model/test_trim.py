@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import load_prompt_cache, save_prompt_cache, trim_prompt_cache
 
-from mlx_gateloop.model.cache import FEWEST, MOST_BYTES, CannotTrim
+from mlx_gateloop.model.cache import MAX_BYTES, MIN_CALLS, CannotTrim
 
 
 @settings(deadline=None, max_examples=60)
@@ -61,15 +61,15 @@ def test_single_steps_go_back_exactly():
 
 
 def test_more_than_is_held_is_an_error_that_changes_nothing(monkeypatch):
-    monkeypatch.setattr("mlx_gateloop.model.cache.MOST_BYTES", 0)
+    monkeypatch.setattr("mlx_gateloop.model.cache.MAX_BYTES", 0)
     model = tiny_model()
     cache, whole = model.make_cache(), model.make_cache()
     read_one_by_one(model, cache, 20)
     read_one_by_one(model, whole, 20)
     with pytest.raises(CannotTrim, match=r"cannot go back over 6 tokens; read the prompt again"):
-        trim_prompt_cache(cache, FEWEST + 1)
+        trim_prompt_cache(cache, MIN_CALLS + 1)
     assert mx.array_equal(model(tokens(1), cache), model(tokens(1), whole))
-    trim_prompt_cache(cache, FEWEST)
+    trim_prompt_cache(cache, MIN_CALLS)
 
 
 def test_the_bytes_held_are_bounded():
@@ -77,11 +77,11 @@ def test_the_bytes_held_are_bounded():
     cache = model.make_cache()
     read_one_by_one(model, cache, 64)
     state = cache[0][0].nbytes
-    assert MOST_BYTES - state < cache[0].nbytes - state <= MOST_BYTES
+    assert MAX_BYTES - state < cache[0].nbytes - state <= MAX_BYTES
     model(tokens(4000), cache)  # too many to hold what was read
     with pytest.raises(CannotTrim):
         cache[0].trim(1)
-    assert cache[0].nbytes <= state + MOST_BYTES
+    assert cache[0].nbytes <= state + MAX_BYTES
     assert cache[0].trim(4000) == 4000
 
 

@@ -78,7 +78,7 @@ def watched(name):
 
 
 def test_ranges_of_a_few_models_only(tmp_path):
-    for count, ranges in ((1, 1), (figures.MOST_RANGES, 4), (figures.MOST_RANGES + 1, 0)):
+    for count, ranges in ((1, 1), (figures.MAX_RANGES, 4), (figures.MAX_RANGES + 1, 0)):
         lines = {Line(f"{n}", n): [[(1, 0.25)], [(1, 0.5)]] for n in range(count)}
         with watched("fill_between") as fill:
             figures.learning(lines, "accuracy", tmp_path / "a.png")

@@ -2,7 +2,7 @@ import pytest
 from helpers.training import tiny_run
 
 from mlx_gateloop.train import estimate
-from mlx_gateloop.train.dry_run import FEWEST, duration
+from mlx_gateloop.train.dry_run import MIN_STEPS, duration
 
 
 def test_an_estimate_is_of_the_run_itself(text_file, tmp_path, monkeypatch):
@@ -15,7 +15,7 @@ def test_an_estimate_is_of_the_run_itself(text_file, tmp_path, monkeypatch):
     assert 2 * result.steps % 4 == 0
     assert result.steps > 10
     assert result.epochs == pytest.approx(4)
-    assert (result.tokens_per_step, result.timed) == (2 * 4 * 32, FEWEST)
+    assert (result.tokens_per_step, result.timed) == (2 * 4 * 32, MIN_STEPS)
     assert 0 < result.seconds_per_step < 60
     weights = 4 * result.parameters  # bytes; with its gradient and two moments four times that
     assert 4 * weights < result.peak_bytes < 1 << 30

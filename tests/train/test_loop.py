@@ -18,7 +18,7 @@ from mlx_gateloop.io.files import locked
 from mlx_gateloop.train import Interrupted, TrainConfig, train
 from mlx_gateloop.train.checkpoint import read_header, read_newest
 from mlx_gateloop.train.evaluate import evaluate
-from mlx_gateloop.train.loop import MOST_SKIPPED_IN_A_ROW
+from mlx_gateloop.train.loop import MAX_SKIPPED_IN_A_ROW
 from mlx_gateloop.train.loss_scale import INITIAL
 from mlx_gateloop.train.optimizer import cosine_with_warmup
 
@@ -300,8 +300,8 @@ def test_patience_stops_a_run_that_no_longer_improves(run):
 
 def test_a_run_that_diverges_stops_with_advice(fails, out):
     changes = {"optimizer__learning_rate": 1e30, "optimizer__warmup_steps": 0, "eval_every": 60}
-    words = f"{MOST_SKIPPED_IN_A_ROW} steps in a row .*learning_rate"
+    words = f"{MAX_SKIPPED_IN_A_ROW} steps in a row .*learning_rate"
     fails(words, steps=60, **changes)
     skipped = [r["skipped"] for r in log_of(out) if "skipped" in r]
     assert skipped == sorted(skipped)
-    assert skipped[-1] >= MOST_SKIPPED_IN_A_ROW - 3
+    assert skipped[-1] >= MAX_SKIPPED_IN_A_ROW - 3

@@ -7,7 +7,7 @@ const LINE = 3; // width of a token from which the line has a point per token
 const BIN = 4; // distance of points on the line otherwise
 
 /** The largest value of the zoom; 0 shows all tokens. */
-export const MOST_ZOOM = 8;
+export const MAX_ZOOM = 8;
 
 /** The width of a token at a zoom. */
 export function perToken({ zoom, width, count, done }) {
@@ -16,15 +16,15 @@ export function perToken({ zoom, width, count, done }) {
     WIDEST_OF_ALL,
     width / (done ? Math.max(count, 1) : CAPACITY * GROWTH ** times),
   );
-  return all * (WIDEST / all) ** (zoom / MOST_ZOOM);
+  return all * (WIDEST / all) ** (zoom / MAX_ZOOM);
 }
 
 /** The zoom at which a token has the width `each`. */
 export function zoomOf({ each, ...shown }) {
   const all = perToken({ ...shown, zoom: 0 });
   return Math.min(
-    MOST_ZOOM,
-    Math.max(0, MOST_ZOOM * (Math.log(each / all) / Math.log(WIDEST / all))),
+    MAX_ZOOM,
+    Math.max(0, MAX_ZOOM * (Math.log(each / all) / Math.log(WIDEST / all))),
   );
 }
 

@@ -1,4 +1,4 @@
-"""The first use of a kernel: MLX compiles it, and the GPU may refuse it."""
+"""The first use of a kernel: MLX compiles it, and the GPU may reject it."""
 
 import sys
 import time

@@ -24,7 +24,7 @@ def plan(tuning: Tuning, task: Task, shape: tuple[int, ...], is_complex: bool) -
     `shape` is B, L, H, K and V; of the tuning only the number of cores is used.
     """
     B, L, H, K, V = shape
-    most = max(1, L // SHORTEST_PART)
+    max_parts = max(1, L // SHORTEST_PART)
 
     def groups(cut: HeadsPlan) -> int:
         keys, values = cut.tiles(task, K, V)
@@ -35,9 +35,9 @@ def plan(tuning: Tuning, task: Task, shape: tuple[int, ...], is_complex: bool) -
         cut = HeadsPlan(min(_covering(-(-V // values)), limit), values)
     else:
         cut = HeadsPlan(_covering(-(-K // 8)), 2)
-        if V <= WIDTH or groups(cut) * most < tuning.cores:
+        if V <= WIDTH or groups(cut) * max_parts < tuning.cores:
             cut = replace(cut, values=1)
-    parts = min(2 * tuning.cores // groups(cut), most)
+    parts = min(2 * tuning.cores // groups(cut), max_parts)
     if parts < 3:  # the launch before takes nearly as long as the one after
         return cut
     tiles = -(-L // TILE)
@@ -59,8 +59,8 @@ def run(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Arrays:
 
 def _in_parts(kernels: Kernels, task: Task, variant: Variant, x: Arrays) -> Arrays:
     _, L, H, K, V = shape = (*x["k"].shape, x["v"].shape[-1])
-    most_keys, most_values = 8 * SEGMENTS[0], 2 * WIDTH  # of a tile, to whose end they count
-    check_counts((L + TILE) * H * max(K, V), (H * K + most_keys) * (V + most_values))
+    max_keys, max_values = 8 * SEGMENTS[0], 2 * WIDTH  # of a tile, to whose end they count
+    check_counts((L + TILE) * H * max(K, V), (H * K + max_keys) * (V + max_values))
     cut = plan(kernels.tuning, task, shape, variant.is_complex)
     if cut.parts > 1:
         adjoint = task == "backward"
@@ -99,7 +99,7 @@ class Trial:
         cut, P = replace(self.cut, segments=segments), self.variant.planes
         # MLX passes fewer than 8 numbers differently: another kernel. Two tiles are several.
         tile = cut.tile(self.task)
-        K, V = (min(max(n, 8), most + 1) for n, most in zip(self.sizes, tile, strict=True))
+        K, V = (min(max(n, 8), largest + 1) for n, largest in zip(self.sizes, tile, strict=True))
         T, gate = self.types
         x = dict.fromkeys(("q", "k"), mx.zeros((1, 8, 1, K), T))
         x |= dict.fromkeys(("v", "dy"), mx.zeros((1, 8, 1, V), T))

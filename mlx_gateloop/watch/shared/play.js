@@ -1,5 +1,5 @@
 export const STEP_MS = 60; // per token of playback
-const MOST_STEPS = 500; // from the first token to the last
+const MAX_STEPS = 500; // from the first token to the last
 
 /**
  * Let a button play a range input from its value, or from the start if it is at the end.
@@ -15,7 +15,7 @@ export function playing(button, range, goTo) {
   };
   const step = () => {
     const last = Number(range.max);
-    goTo(Math.min(last, range.valueAsNumber + Math.ceil(last / MOST_STEPS)));
+    goTo(Math.min(last, range.valueAsNumber + Math.ceil(last / MAX_STEPS)));
     if (range.valueAsNumber >= last) stop();
   };
   button.addEventListener("click", () => {

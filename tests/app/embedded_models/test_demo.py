@@ -15,7 +15,7 @@ from mlx_gateloop.app.page.examples import CHAT_EXAMPLES
 
 from benchmarks.embedded_models import completions, package
 from benchmarks.embedded_models.corpus import questions
-from benchmarks.embedded_models.package import MOST_BYTES, sums, thinned
+from benchmarks.embedded_models.package import MAX_BYTES, sums, thinned
 from mlx_gateloop.commands.train import CONFIGS
 from mlx_gateloop.generate import Sampling, stream
 from mlx_gateloop.io import files
@@ -42,7 +42,7 @@ def answer(name, question, earlier=()):
 def test_every_file_is_the_one_that_was_made(name, tmp_path):
     directory = MODELS / name
     assert (directory / SUMS).read_text() == sums(directory)
-    assert sum(file.stat().st_size for file in directory.iterdir()) <= MOST_BYTES
+    assert sum(file.stat().st_size for file in directory.iterdir()) <= MAX_BYTES
     card = (directory / "README.md").read_text()
     assert "Python Software Foundation License" in card
     assert f"gateloop train --config {name}" in card
@@ -137,7 +137,7 @@ def test_a_model_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     before = contents()
     monkeypatch.setattr(package, "gateloop", convert)
     with monkeypatch.context() as patch:
-        patch.setattr(package, "MOST_BYTES", 100)
+        patch.setattr(package, "MAX_BYTES", 100)
         assert "bytes exceed 100; train a" in refusal(package.embed, run, out)
     assert before == contents()
     with monkeypatch.context() as patch:

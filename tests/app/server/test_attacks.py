@@ -22,4 +22,4 @@ def attack():
 @pytest.mark.parametrize("locked", [False, True])
 def test_nobody_is_refused_while_others_attack(attack, tmp_path, locked, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # the app asks nobody, itself neither
-    assert attack.attack_app(tmp_path, 0.1, locked, most_ms=float("inf")) == []
+    assert attack.attack_app(tmp_path, 0.1, locked, max_ms=float("inf")) == []

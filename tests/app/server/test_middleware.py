@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 CALL = "/gradio_api/call/generate"
 JSON = {"content-type": "application/json"}
 FILE = {"path": "http://example.com/x.png", "meta": {"_type": "gradio.FileData"}}
-MOST = middleware.MAX_BYTES
+MAX = middleware.MAX_BYTES
 
 
 def guarded(app=None):
@@ -58,8 +58,8 @@ def client():
 @pytest.mark.parametrize(
     ("content", "headers", "status"),
     [
-        (b"{}" + b" " * (MOST - 2), JSON, 200),
-        (b"{}" + b" " * (MOST - 1), JSON, 413),
+        (b"{}" + b" " * (MAX - 2), JSON, 200),
+        (b"{}" + b" " * (MAX - 1), JSON, 413),
         (iter([b"no length"]), JSON, 411),
         *[(b"{}", JSON | {"content-length": n}, 411) for n in ("-1", "1e3", "٣".encode())],
         (b"{}", JSON | {"content-length": "9" * 5000}, 413),

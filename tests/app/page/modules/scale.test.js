@@ -2,13 +2,13 @@ import assert from "node:assert";
 import { test } from "node:test";
 import {
   lineBin,
-  MOST_ZOOM,
+  MAX_ZOOM,
   perToken,
   sharing,
   zoomOf,
 } from "../../../../app/page/static/scale.js";
 
-const zooms = Array.from({ length: MOST_ZOOM + 1 }, (_, zoom) => zoom);
+const zooms = Array.from({ length: MAX_ZOOM + 1 }, (_, zoom) => zoom);
 
 test("every step of the zoom makes tokens wider, however long the answer is", () => {
   for (const count of [1, 47, 300, 1000, 8000])
@@ -34,7 +34,7 @@ test("a width has its zoom, within the limits", () => {
   }
   assert.deepEqual(
     [0.1, 500].map((each) => zoomOf({ ...shown, each })),
-    [0, MOST_ZOOM],
+    [0, MAX_ZOOM],
   );
 });
 
