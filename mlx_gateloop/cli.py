@@ -43,6 +43,9 @@ def run(argv: list[str], world: "World | None" = None) -> tuple[int, str]:
         arguments = parse(argv)
         arguments.world = world
         extras.check(arguments.extra)
+        from mlx_gateloop.io.files import import_mlx_lm  # with NumPy, which takes long
+
+        import_mlx_lm()
         return arguments.run(arguments) or 0, ""
     except BrokenPipeError:  # the reader of our output closed it: `gateloop generate ... | head`
         sys.stderr.close()

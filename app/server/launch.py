@@ -20,7 +20,6 @@ from gradio.networking import setup_tunnel
 from starlette.middleware import Middleware
 
 from mlx_gateloop.errors import InputError, one_line
-from mlx_gateloop.io.checks import import_mlx_lm
 
 from ..conversations.folder import ConversationFolder
 from ..generation.engine import Engine
@@ -46,7 +45,6 @@ MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
 
 def serve(arguments: Namespace) -> None:
     """Run the app with the arguments of `__main__` until an interrupt."""
-    import_mlx_lm()
     host = arguments.host.strip("[]")
     auth = security.credentials(arguments.auth, host, arguments.share, bool(arguments.allow_host))
     if arguments.mcp and find_spec("mcp") is None:

@@ -18,12 +18,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.io.checks import import_mlx_lm
-    from mlx_gateloop.io.models import local
-
-    import_mlx_lm()
     from mlx_lm import cli, utils
     from mlx_lm.models.cache import LRUPromptCache as Prompts
+
+    from mlx_gateloop.io.models import local
 
     words = arguments.arguments or ["--help"]
     for at, (flag, value) in enumerate(pairwise(words), 1):

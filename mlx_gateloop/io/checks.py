@@ -2,7 +2,6 @@
 
 import math
 import os
-import resource
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -21,19 +20,7 @@ TEXT_BYTES = 128 * 2**20  # of a file that is read whole; large tokenizers have 
 TEXT = ("*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
 WIDE, DEEP = 2**16, 100  # up to these a config.json costs little; the loader says what misfits
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")  # names in others' configs
-OPEN_FILES = 4096
 PACKED = 16  # 2-bit weights in an element of 32 bits
-
-
-def import_mlx_lm() -> None:
-    """Import mlx-lm where it may not set the limit of open files to 4096, as its import does."""
-    if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[1] < OPEN_FILES:
-        setrlimit = resource.setrlimit
-        resource.setrlimit = lambda *_: None
-        try:
-            import mlx_lm.utils  # noqa: F401
-        finally:
-            resource.setrlimit = setrlimit
 
 
 def check(directory: Path) -> None:

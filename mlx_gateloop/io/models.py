@@ -19,8 +19,8 @@ from mlx.utils import tree_flatten
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, is_panic, one_line
-from mlx_gateloop.io.checks import check, import_mlx_lm
-from mlx_gateloop.io.files import flush, flush_tree
+from mlx_gateloop.io.checks import check
+from mlx_gateloop.io.files import flush, flush_tree, import_mlx_lm
 from mlx_gateloop.model.arguments import GATED
 from mlx_gateloop.model.lm import Model, ModelArgs, require_readable
 from mlx_gateloop.model.registered import MODELS
