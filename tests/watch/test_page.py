@@ -77,6 +77,9 @@ def test_every_variant_computes_the_same(tmp_path, name, bits):
     logits = model(mx.array([found["ids"]]))[0, -1]
     np.testing.assert_allclose(found["logits"], logits, atol=1e-4, rtol=1e-4)
     ids = np.array(found["ids"])
+    blocks = mx.softmax(mx.array(gl.watch.lens(model, ids)[:, -1]), -1)
+    probabilities = [probability for _, probability in found["guesses"]]
+    np.testing.assert_allclose(probabilities, blocks.max(-1), atol=1e-5)
     answer, tokenizer = [], gl.load(directory)[1]
     with gl.watch.recording(model) as recorder:
         cache = model.make_cache()
@@ -187,6 +190,7 @@ def test_in_a_browser(tmp_path):
         assert tab.locator(".words img").count() == 0
         assert tab.locator(".wipe").is_disabled()  # the view is at the answer
         tab.locator(".words [data-kind=prompt]", has_text="c").first.click()
+        tab.wait_for_selector(".guesses:has-text('block 2')")
         tab.click(".wipe")
         tab.wait_for_selector(".forget:not([hidden])")
         assert tab.locator(".original span").count() == 200

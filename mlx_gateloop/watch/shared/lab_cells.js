@@ -20,7 +20,7 @@ export function solved(cells, models, { modulus, reset, rates }) {
   const read = models.map((model) => {
     const [state, memory] = [model.start(), new Memory(model, rates)];
     return cells.map((cell) => {
-      const answer = drawn(model.logits(model.step(cell, state, memory.seen)), 0);
+      const answer = drawn(model.logits(model.step(cell, state, memory)), 0);
       return [answer, memory.shares()];
     });
   });

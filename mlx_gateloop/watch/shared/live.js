@@ -1,5 +1,5 @@
 import { bytes, check, halfLives } from "./data.js";
-import { quoted } from "./plain.js";
+import { percent, quoted } from "./plain.js";
 import { View } from "./view.js";
 
 const ROWS = 96; // of the picture of a layer
@@ -138,7 +138,10 @@ class Page {
     this.find("stop").addEventListener("click", () => this.writing.stop());
     this.find("new").addEventListener("click", () => this.#guarded(() => this.#clear()));
     this.find("wipe").addEventListener("click", () => this.#guarded(() => this.#wipe()));
-    this.view.moved = () => this.#name();
+    this.view.moved = () => {
+      this.#name();
+      this.#guess();
+    };
   }
 
   /** Run one thing at a time; show why it failed. */
@@ -158,7 +161,9 @@ class Page {
     this.busy = busy;
     for (const name of ["send", "new", "wipe"]) this.find(name).disabled = busy;
     this.find("stop").disabled = !busy;
-    if (!busy) this.#name();
+    if (busy) return;
+    this.#name();
+    this.#guess();
   }
 
   /** Name the word at the view's place on the button that wipes it. */
@@ -174,6 +179,19 @@ class Page {
     this.find("wipe").textContent = fits
       ? `Forget ${quoted(name)}`
       : "Forget a word of yours: click it";
+  }
+
+  /** Show the next token that each block would predict at the view's place. */
+  async #guess() {
+    const [at, element] = [this.view.place, this.find("guesses")];
+    element.hidden = this.busy || !(at >= 0); // there is no text yet
+    if (element.hidden) return;
+    const guesses = await this.writing.call("guesses", { at });
+    const named = guesses.map(([text, probability], block) => {
+      const name = block ? `block ${block}` : "embedding";
+      return `${name} ${quoted(text)} ${percent(probability)}`;
+    });
+    if (at === this.view.place) element.textContent = `Next, by the ${named.join(", ")}.`;
   }
 
   async #say(text) {

@@ -92,18 +92,18 @@ export class Model {
    * Read a token.
    * @param {number} token
    * @param {{re: Float64Array, im: Float64Array}[]} state Changed to the one after the token.
-   * @param {(layer: number, rates: Float64Array, written: Float64Array) => void} [seen] Receives
-   *   -log|a| of each channel, and the square of what it writes.
-   * @returns {Float32Array} The last layer's output, for `logits`.
+   * @param {Memory} [memory] Receives what each layer keeps, and the stream between the blocks.
+   * @returns {Float32Array} The stream after the last block, for `logits`.
    */
-  step(token, state, seen) {
+  step(token, state, memory) {
     const { config, weights, width } = this;
     let x = weights["model.embed_tokens.weight"].slice(token * width, (token + 1) * width);
     const added = (y) => x.map((value, i) => value + y[i]);
     state.forEach((layer, number) => {
       const name = `model.layers.${number}`;
-      const mixing = (input) => this.#mixed(`${name}.time_mixing`, input, layer, number, seen);
+      const mixing = (input) => this.#mixed(`${name}.time_mixing`, input, layer, number, memory);
       const channels = (input) => this.#channels(`${name}.channel_mixing`, input);
+      memory?.passed(number, x);
       const norm = (part, input) => this.#normed(`${name}.${part}_norm`, input);
       if (config.norm_position === "post") {
         x = norm("time", added(mixing(x)));
@@ -113,11 +113,13 @@ export class Model {
         x = added(channels(norm("channel", x)));
       }
     });
-    return config.final_norm ? this.#normed("model.norm", x) : x;
+    memory?.passed(state.length, x);
+    return x;
   }
 
-  /** Scores of the next token. @param {Float32Array} x From `step`. */
-  logits(x) {
+  /** Scores of the next token. @param {Float32Array} stream After the last block, or a block. */
+  logits(stream) {
+    const x = this.config.final_norm ? this.#normed("model.norm", stream) : stream;
     if (this.config.tie_word_embeddings)
       return linear(this.weights["model.embed_tokens.weight"], null, x);
     return this.#linear("lm_head", x);
@@ -142,7 +144,7 @@ export class Model {
     return x.map((value, i) => (value - mean) * scale * weight[i] + (bias ? bias[i] : 0));
   }
 
-  #mixed(name, x, state, number, seen) {
+  #mixed(name, x, state, number, memory) {
     const { config, weights, width, size } = this;
     const part = (kind) => this.#linear(`${name}.${kind}_proj`, x);
     const transition = (kind) => weights[`${name}.${kind}`] ?? part(kind);
@@ -173,7 +175,7 @@ export class Model {
       }
       rates[i] = Math.max(-gamma[i], 0) + Math.log1p(Math.exp(-Math.abs(gamma[i])));
     }
-    seen?.(number, rates, written);
+    memory?.kept(number, rates, written);
     if (config.output_gate)
       part("gate").forEach((gate, i) => {
         y[i] *= silu(gate);
@@ -188,21 +190,26 @@ export class Model {
 export class Memory {
   /** @param {Model} model @param {[number, number]} rates What the codes 0 and 255 stand for. */
   constructor(model, [low, high]) {
-    const coded = (rate) =>
+    const layers = model.config.num_hidden_layers;
+    this.coded = (rate) =>
       Math.round(
         (255 * Math.log(Math.min(high, Math.max(low, rate)) / low)) / Math.log(high / low),
       );
-    this.layers = Array.from({ length: model.config.num_hidden_layers }, () => ({
-      left: [],
-      codes: [],
-    }));
-    this.seen = (number, rates, written) => {
-      const { left, codes } = this.layers[number];
-      const kept = rates.map((rate) => Math.exp(-2 * rate));
-      for (const token of left) for (let i = 0; i < kept.length; i++) token[i] *= kept[i];
-      left.push(written);
-      codes.push(Uint8Array.from(rates, coded));
-    };
+    this.layers = Array.from({ length: layers }, () => ({ left: [], codes: [] }));
+    this.streams = Array.from({ length: layers + 1 }, () => []); // before each block, and at the end
+  }
+
+  /** @param {Float64Array} rates -log|a| of channels. @param {Float64Array} written Squares. */
+  kept(number, rates, written) {
+    const { left, codes } = this.layers[number];
+    const kept = rates.map((rate) => Math.exp(-2 * rate));
+    for (const token of left) for (let i = 0; i < kept.length; i++) token[i] *= kept[i];
+    left.push(written);
+    codes.push(Uint8Array.from(rates, this.coded));
+  }
+
+  passed(number, stream) {
+    this.streams[number].push(stream);
   }
 
   /** The share of each token in the state, the mean over layers. */

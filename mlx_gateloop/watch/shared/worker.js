@@ -57,6 +57,7 @@ const CALLS = {
     if (other) await run(other.write(last));
     return { original: text.answer, answer: other?.answer ?? [] };
   },
+  guesses: ({ at }) => text.guesses(at),
   async generate({ prompt, ...options }) {
     const other = begin();
     await run(other.say(prompt));

@@ -43,7 +43,7 @@ export class Writer {
     if (this.ids.length + tokens.length > MAX_TOKENS)
       throw new Error(`A text has at most ${MAX_TOKENS} tokens here; begin another one.`);
     for (const token of tokens) {
-      this.output = this.model.step(token, this.state, this.memory.seen);
+      this.output = this.model.step(token, this.state, this.memory);
       this.ids.push(token);
       this.kinds.push(kind);
       this.shares.push(this.memory.shares());
@@ -58,6 +58,16 @@ export class Writer {
     for (let m = 0; m < end; m++)
       if (!leftOut.includes(m)) yield* other.#read([this.ids[m]], this.kinds[m]);
     return other;
+  }
+
+  /** The likeliest token after one, by each block: `[text, probability]` from the embedding on. */
+  guesses(at) {
+    return this.memory.streams.map((stream) => {
+      const logits = this.model.logits(stream[at]);
+      const token = drawn(logits, 0);
+      const odds = logits.reduce((sum, value) => sum + Math.exp(value - logits[token]), 0);
+      return [this.tokenizer.decode([token])[0], 1 / odds];
+    });
   }
 
   /** The text of each token. */

@@ -18,9 +18,10 @@ const written = JSON.parse(readFileSync(0, "utf8")).map(({ prompt, left_out, ...
   }
   const [ids, kinds] = [[...writer.ids], [...writer.kinds]];
   const logits = [...model.logits(writer.output)];
+  const guesses = writer.guesses(ids.length - 1);
   for (const _ of writer.write(options));
   const [answer, text] = [writer.answer, writer.texts.join("")];
   const codes = writer.memory.layers.map((layer) => layer.codes.map((code) => [...code]));
-  return { ids, kinds, logits, answer, text, shares: [...writer.shares.at(-1)], codes };
+  return { ids, kinds, logits, guesses, answer, text, shares: [...writer.shares.at(-1)], codes };
 });
 console.log(JSON.stringify(written));
