@@ -63,7 +63,7 @@ def table(tree: Mapping[str, Any], beyond: int | None = None, reference: str = R
     Args:
         tree: What results.json holds.
         beyond: The span above which accuracies are tabulated too, in inputs.
-        reference: The model whose leads over the others are tabulated.
+        reference: The model to compare with the others.
     """
     runs, measure = _ranked(tree), measure_of(tree["experiment"]["name"])
     leads = measure.leads(runs, reference)

@@ -4,7 +4,7 @@ Sums of 4 kB to 250 MB over 2 and 4 ranks on loopback, in turns, then steps of a
 4 ranks; the best of several turns counts, as other programs may run. The rest is computed: steps
 over links of other kinds, and runs in which ranks fail.
 `--predict` leaves out the measurements. `--overhead` measures the exchange of 124M gradients
-alone: steps on two ranks whose second of computing is a sleep.
+alone: steps on two ranks that sleep for a second instead of computing.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def overheads() -> None:
     from mlx_gateloop.train.exchange import start_sum
 
     class Sleeping(World):
-        """Ranks whose backward pass sleeps before each gradient, as long as that is large."""
+        """Ranks with a backward pass that sleeps before each gradient, longer for larger ones."""
 
         def start_sum(self, array: mx.array) -> mx.array:
             self.slept += (1 - FORWARD) * COMPUTE * array.size / size

@@ -21,7 +21,7 @@ from .sources import Fla, Inference, Reference, Rule, Source, detect
 
 @dataclass(frozen=True)
 class Plan:
-    """A conversion whose names, dtypes and shapes are known to fit."""
+    """A conversion with checked names, dtypes and shapes."""
 
     checkpoint: Checkpoint  # weights; no tensor has been read yet
     source: Source[Any]  # their format

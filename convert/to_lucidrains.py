@@ -46,7 +46,7 @@ def to_lucidrains(options: Namespace) -> None:
 
 
 def _read_args(checkpoint: Checkpoint) -> ModelArgs:
-    """The arguments of a model directory whose weights fit them."""
+    """The arguments of a model directory, after a check that its weights fit."""
     file = checkpoint.directory / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))

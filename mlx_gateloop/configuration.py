@@ -110,7 +110,7 @@ def first_problem(error: ValidationError, cls: type) -> str:
 
 
 def among(word: str, allowed: Iterable[str]) -> str:
-    """End an error about an unknown word with the closest allowed one and all of them."""
+    """Make the end of an error about an unknown word: the closest allowed word, then all."""
     allowed = list(allowed)
     close = difflib.get_close_matches(word, allowed, n=1)
     guess = f" (did you mean {close[0]}?)" if close else ""

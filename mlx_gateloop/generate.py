@@ -107,7 +107,7 @@ def stream(
         prompt: Text to continue, or chat messages (`role`, `content`) to answer.
         sampling: How tokens are drawn.
         max_tokens: Tokens at most, 1 to `MAX_TOKENS`.
-        stop: Strings that end the text and are not part of it; see `until`.
+        stop: Strings that end the text, without being part of it; see `until`.
         speed: Filled in with counts and rates.
         draft: A smaller model of the same tokenizer that proposes tokens, see `check_draft`.
 
@@ -146,7 +146,7 @@ def stream(
 
 
 def check_draft(model: nn.Module, tokenizer: Any, draft: nn.Module, its_tokenizer: Any) -> None:
-    """Reject a draft with other tokens, and models whose caches cannot go back.
+    """Reject a draft with other tokens, and models with caches that cannot be trimmed.
 
     Raises:
         InputError: The draft cannot be used with the model.

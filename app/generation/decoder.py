@@ -110,7 +110,7 @@ class Decoder:
     def _tokens(self) -> Steps[PrefixState]:
         """Set the text and its tokens; return the state to continue from.
 
-        A state whose trace is lost is used only where reading again would take long.
+        A state without a trace is used only if reading again takes too long.
         """
         self.text, typed, start = yield from self._prompt()
         call = self.loaded.tokenizer.call

@@ -1,4 +1,4 @@
-"""The words of the chat: their strengths, answers without some of them, and dependences."""
+"""The words of the chat: their strengths, dependences, and answers without chosen words."""
 
 import re
 from difflib import SequenceMatcher

@@ -1,4 +1,4 @@
-"""The Memory lab's tab: a gr.HTML whose scripts run both models."""
+"""The Memory lab's tab: a gr.HTML with scripts that run both models."""
 
 from pathlib import Path
 

@@ -48,7 +48,7 @@ class InProcess:
 
 
 class Isolated:
-    """A tokenizer in a separate process, which restarts after it was killed.
+    """A tokenizer in a separate process, which is restarted if it dies.
 
     Use it from one thread. The process ends when the connection closes, or at the limit of its CPU
     time.

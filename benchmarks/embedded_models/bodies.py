@@ -1,4 +1,4 @@
-"""Functions of a file for a model to complete, and the test of what it wrote."""
+"""Functions of a file for a model to complete, and the test of its output."""
 
 import ast
 import re
@@ -58,7 +58,7 @@ class Function:
 
 
 def functions(text: str) -> Iterator[Function]:
-    """Yield the functions of a Python file whose bodies begin on lines of their own."""
+    """Yield a Python file's functions with bodies that begin on a new line."""
     lines = [line + "\n" for line in text.split("\n")]  # as `ast` counts them
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.end_lineno is None:

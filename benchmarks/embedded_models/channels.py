@@ -1,10 +1,10 @@
 """Channels of a model that follow the structure of code, found by correlation.
 
 `python -m benchmarks.embedded_models.channels app/embedded_models/code` reads the beginnings of the
-held-out files and prints Markdown: for each feature of `structure` the channels whose magnitude
-|a|, and whose state, correlate most with it. They are chosen on every other file; the correlation
-on the rest, which took no part in the choice, stands beside, and that of a model of the same size
-without training, whose channels are chosen in the same way.
+held-out files and prints Markdown: for each feature of `structure`, the channels with the magnitude
+|a|, and with the state, that correlate most with it. They are chosen on every other file. The table
+has their correlation on the remaining files, and that of the best channels of an untrained model of
+the same size, chosen in the same way.
 """
 
 from collections.abc import Iterator, Sequence

@@ -39,7 +39,7 @@ def documents(seed: int = 0, copies: int = COPIES, unseen: Sequence[str] = ()) -
     Args:
         seed: Seed of order, rewording and joining.
         copies: Copies of each conversation about a familiar name.
-        unseen: Files whose documentation is left out.
+        unseen: Files; their documentation is left out.
     """
     chance = random.Random(seed)
     files = [spaced(file) for file in unseen]
@@ -95,7 +95,7 @@ def quotations(document: Document) -> list[str]:
 
 
 def spaced(text: str) -> str:
-    """Return a text with one space for every run of them and of line ends."""
+    """Return a text with one space in place of consecutive spaces and line ends."""
     return " ".join(text.split())
 
 

@@ -41,7 +41,7 @@ def parts(seed: int = 0) -> Corpus:
 def held_out() -> list[str]:
     """Return the files of the running Python that a model of `parts` does not read.
 
-    They are the test part of `python-source`, except files whose documentation is familiar.
+    They are the test part of `python-source`, except files with familiar documentation.
     """
     lines = [line for conversation in familiar() for line in quotations(conversation)]
     files = ((file, spaced(file)) for file in texts(load_corpus("python-source").test))
@@ -52,7 +52,7 @@ def unread(*directories: str | Path) -> list[str]:
     """Return the held-out files, for the scores of models.
 
     Raises:
-        InputError: An embedded model has read some of them, since they are another Python's.
+        InputError: They are another Python's, so that an embedded model may have read some.
     """
     files = held_out()
     embedded = [folder for folder in directories if Path(folder).resolve().parent == MODELS]

@@ -31,7 +31,7 @@ def embed(run: Path, out: Path) -> None:
 
     Args:
         run: Output of `gateloop train --out`.
-        out: The directory; all of it except the card is replaced.
+        out: Output directory; everything except the card is replaced.
 
     Raises:
         InputError: There is no such run, `out` holds something else, or the model is too large.

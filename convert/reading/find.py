@@ -80,7 +80,7 @@ class Checkpoint:
         return array
 
     def part(self, prefix: str) -> "Checkpoint":
-        """The tensors whose names begin with a prefix, without it."""
+        """The tensors with names below a prefix, which is removed."""
         part, start = copy(self), len(prefix)
         names = [name for name in self.shapes if name.startswith(prefix)]
         part.prefix = self.prefix + prefix
@@ -105,7 +105,7 @@ class Checkpoint:
         )
 
     def position(self, names: Iterable[str]) -> int:
-        """A sort key for tensors by which each file is opened once."""
+        """Sort key of tensors, so that each file is opened once."""
         return max(self.files.index(self._file_of[name]) for name in names)
 
     def hashes(self) -> dict[str, str]:

@@ -78,7 +78,7 @@ class Source(ABC, Generic[Args]):
         """Build the source's own model; `tensor` reads the checkpoint."""
 
     def error(self, problem: str) -> InputError:
-        """An error whose message begins with the name of the source."""
+        """An error; its message begins with the name of the source."""
         return InputError(f"{self.kind}: {problem}")
 
     def check_settings(self, settings: Settings) -> None:

@@ -153,7 +153,7 @@ class Flax(Source[ModelArgs]):
 
 
 def nested(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """A tree of parameters from arrays whose names are joined by dots."""
+    """A tree of parameters from arrays with dotted names."""
     tree: dict[str, Any] = {}
     for name, array in arrays.items():
         *path, last = name.split(".")

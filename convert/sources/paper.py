@@ -101,7 +101,7 @@ class Paper(Source[ModelArgs]):
 
 
 def _has(shapes: Shapes, name: str) -> bool:
-    """A vector or a linear layer of this name is there."""
+    """True if there is a vector or a linear layer of this name."""
     return name in shapes or f"{name}.weight" in shapes
 
 

@@ -1,4 +1,4 @@
-"""Texts to learn from, and the batches made of them."""
+"""Training texts and their batches."""
 
 from mlx_gateloop.data.corpus import Corpus, load_corpus, load_documents
 from mlx_gateloop.data.documents import Document, num_bytes, texts

@@ -15,7 +15,7 @@ SPLITS = 10  # that seeds choose from
 
 
 def next_byte(file: str = "", length: int = 256, seed: int = 0) -> Task:
-    """Cut the bytes of a text to consecutive sequences of `length`; each byte is asked for.
+    """Cut the bytes of a text to consecutive sequences of `length`; each byte is predicted.
 
     The first 90% are training samples, then come 5% for validation and 5% for the test; the `file`
     `python-source` has its own parts. Seeds 1 to 9 move all parts on by as many tenths of the text.

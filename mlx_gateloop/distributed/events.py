@@ -13,7 +13,7 @@ def send(**event: Any) -> None:
 
 
 class TextEvents(io.TextIOBase):
-    """A standard output whose text becomes events."""
+    """A standard output that turns its text into events."""
 
     def write(self, text: str) -> int:
         send(text=text)

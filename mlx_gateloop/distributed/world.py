@@ -19,15 +19,15 @@ class PeerLost(RuntimeError):
 
 
 class World:
-    """The ranks of a run: processes that compute a part each and exchange sums.
+    """The ranks of a run: processes that each compute a part and exchange sums.
 
-    All ranks must call the same methods in the same order. A process on its own is a world of one
+    All ranks must call the same methods in the same order. A single process is a world of one
     rank, which exchanges nothing.
 
     Args:
-        group: MLX's group; None is a process on its own.
+        group: MLX's group; None is a single process.
         hosts: The machine of each rank.
-        limit: A block for each exchange, which ends the process if it takes too long.
+        limit: Context of each exchange, which ends the process if the exchange takes too long.
         sequence: Ranks that share the sequences of a batch, each a part of their length. Ranks
             one after another do; the groups of them share the batch.
         overlaps: True if sums may be exchanged while the ranks compute, as those on GPUs do.

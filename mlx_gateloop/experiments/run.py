@@ -99,7 +99,7 @@ def _runs(experiment: Experiment, out: Path, tuned: bool) -> list[Run]:
 
 
 def _restore(out: Path, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
-    """Write the records of finished runs that results.json has, and whose folders were removed."""
+    """Write the records of finished runs in results.json that have lost their folders."""
     if not (out / "results.json").exists():
         return
     tree = read_results(out)

@@ -186,7 +186,7 @@ def _effective(model: str, settings: Mapping[Any, object]) -> dict[str, object]:
 
 
 def _at_an_end(experiment: Experiment, settings: Mapping[str, Any]) -> list[str]:
-    """Name the factors whose chosen value is near an end of its range."""
+    """Name the factors with a chosen value near an end of the range."""
     values = {key.split(".")[-1]: value for key, value in settings.items()}
     if "state_transition_learning_rate" in values:
         values["ratio"] = values["state_transition_learning_rate"] / values["learning_rate"]

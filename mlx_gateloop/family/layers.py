@@ -26,7 +26,7 @@ class FamilyArgs:
     """The keys of config.json that all models have. A value without a choice is the only one.
 
     Args:
-        model_type: As in config.json.
+        model_type: The type in config.json.
         vocab_size: Number of tokens.
         hidden_size: Width of the model.
         num_hidden_layers: Blocks.
@@ -37,7 +37,7 @@ class FamilyArgs:
         conv_size: Its length.
         norm_eps: Epsilon of the norms.
         tie_word_embeddings: The head is the embedding.
-        attn: Attention layers among the recurrent ones.
+        attn: Attention layers between recurrent layers.
         attnres_block_size: Attention over the outputs of earlier layers.
 
     Raises:
@@ -68,7 +68,7 @@ class FamilyArgs:
 
     @classmethod
     def from_dict(cls: type[Args], config: dict[str, Any]) -> Args:
-        """Read the arguments from a config.json, whose other keys change no output."""
+        """Read the arguments from a config.json; its other keys change no output."""
         known = {field.name for field in fields(cls)}
         return cls(**{key: value for key, value in config.items() if key in known})
 

@@ -119,7 +119,7 @@ def _replace(target: Path, new: Path, old: Path) -> None:
 
 
 def left_in(directory: Path) -> list[Path]:
-    """The files that killed processes left of `replacing`, or that others are writing now."""
+    """Temporary files of `replacing`: left by killed processes, or being written now."""
     return list(directory.glob(".*-" + "[0-9a-f]" * 8 + "*"))
 
 

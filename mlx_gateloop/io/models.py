@@ -59,8 +59,8 @@ LOADED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Any, Any]:
     """Load the model and the tokenizer of a saved directory or a Hugging Face repository.
 
-    On a CPU all weights become float32, and a logged line says so: there, products of bfloat16 or
-    quantized weights are some fifty times slower. `save` then writes float32.
+    On a CPU all weights become float32, with a line in the log: products of bfloat16 or quantized
+    weights are some fifty times slower there. `save` then writes float32.
 
     Args:
         path_or_hub_id: A directory that `save` or an `mlx_lm` command wrote, the name of an

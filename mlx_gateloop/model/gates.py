@@ -18,7 +18,7 @@ DATA_DEPENDENT = {"gamma": 0.5, "theta": 0.2}
 class StateTransitionLinear(nn.Linear):
     """A Linear that stays unquantized: its error is raised to the power of the length.
 
-    Every quantizer of mlx-lm looks for `to_quantized`; not all of them take a predicate.
+    Every quantizer of mlx-lm looks for `to_quantized`; some take no predicate.
     """
 
     @property
@@ -47,7 +47,7 @@ def projection(cls: type[nn.Linear], inputs: int, outputs: int, bias: bool) -> n
 
 
 class Gates(nn.Module):
-    """A layer with a state transition; its weights lie among the layer's own."""
+    """A layer with a state transition; the transition's weights are the layer's own."""
 
     def __init__(self, args: LayerArgs) -> None:
         super().__init__()

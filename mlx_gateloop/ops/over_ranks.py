@@ -1,4 +1,4 @@
-"""The operator over a sequence whose parts lie on several ranks, exact with its gradient.
+"""The operator over a sequence that is divided among ranks, exact with its gradient.
 
 A part r alone is h -> A_r h + S_r: the product of its transitions, and its last state from zero.
 The ranks gather these, and each folds those before it to the state with which its part begins,
@@ -42,7 +42,7 @@ def gate_loop_over_ranks(
     """Compute `gate_loop` over a sequence that is divided among ranks; all ranks call it.
 
     Args:
-        gather: From an array `[...]` on each rank to `[ranks, ...]`, the same on all.
+        gather: Function from an array `[...]` on each rank to `[ranks, ...]`, the same on all.
         place: The index of this rank's part, from 0.
         q: Queries of this part, as in `gate_loop`, as are the others; parts may differ in length.
         k: Keys.

@@ -70,7 +70,7 @@ class OptimizerConfig:
         state_transition_weight_decay: The same for the state transition, its vectors too.
         warmup_steps: Length of the linear warm-up; None is a tenth of the steps.
         clip_norm: Largest global norm of a gradient.
-        accumulate: Batches per step; a target weighs the same in each of them.
+        accumulate: Batches per step; all targets have the same weight.
         exchange_dtype: Dtype in which the ranks of `gateloop launch` exchange gradients; bfloat16
             halves the bytes, and rounds each sum to 8 bits.
     """
@@ -111,7 +111,7 @@ class TrainConfig:
         seed: Seed of the initial weights, the order of the data and dropout.
         initial_scale: Factor on the initial weights of the linear layers, whose variance is
             1 / inputs; 3 ** -0.5 gives the variance of PyTorch's. State transitions keep theirs.
-        start: How the state transitions start. "spread": half-lives and phases spread evenly in
+        start: Initial state transitions. "spread": half-lives and phases spread evenly in
             their logarithm, half-lives to a tenth of `data.length`, and a scaled input
             (`model.longest_half_life` and `model.input_scale`), learned at a tenth of the rate;
             these three may be set one by one. It needs a high rate, such as 0.03. "published": the

@@ -106,7 +106,7 @@ def whole_windows(tokens: np.ndarray, length: int) -> np.ndarray:
     """The part of a stream that fills windows, without its final end-of-text token.
 
     Source: LMDataset with drop_last in Hyena's repository (safari,
-    src/dataloaders/datasets/lm_dataset.py), whose stream has no end of text. A stream shorter than
+    src/dataloaders/datasets/lm_dataset.py); its stream has no end of text. A stream shorter than
     one window is kept.
     """
     count = len(tokens) - 2

@@ -22,7 +22,7 @@ Schedule = Callable[[mx.array], mx.array]
 
 
 def join(arrays: Named) -> Named:
-    """Replace the small arrays by one vector of them all, in their order, named `JOINED`."""
+    """Replace the small arrays by one vector, in their order, named `JOINED`."""
     small = [array.flatten() for array in arrays.values() if array.size < SMALL]
     large = {name: array for name, array in arrays.items() if array.size >= SMALL}
     return large | ({JOINED: mx.concatenate(small)} if small else {})
@@ -103,7 +103,7 @@ def make_update(
 ) -> Callable[[Tree, mx.array, mx.array], mx.array]:
     """Build the update by a scaled gradient; it returns the norm.
 
-    A gradient whose norm is not finite changes nothing but the learning rates.
+    A gradient with a norm that is not finite changes only the learning rates.
     """
     state = [model.state, optimizer.state]
 

@@ -66,7 +66,7 @@ def train(
         out: The run's directory, see `train.output`; new or empty unless resumed.
         resume: Continue from the last checkpoint in `out`.
         world: The ranks that train it together, see `distributed.world`. The first one alone
-            reads and writes `out`; `data` must be the same on all of them.
+            reads and writes `out`; `data` must be the same on all ranks.
 
     Raises:
         InputError: Unusable data, configuration or directory, a full disk, or ranks that differ.

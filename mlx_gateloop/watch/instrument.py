@@ -40,7 +40,7 @@ class Listener(Protocol):
 
 
 class Instrumented:
-    """A model whose layers can report; without a recording, nothing changes.
+    """A model with layers that can report; without a recording, nothing changes.
 
     Args:
         model: A model that `mlx_lm.load` or `gl.load` returned.

@@ -138,7 +138,7 @@ class Recording:
 
     @property
     def reason(self) -> str:
-        """The reason why nothing is in the trace, if that is so."""
+        """The reason for an empty trace."""
         # excluded recurrences come after the attention layers
         return [NOT_FOUND, *self.unwatched.values()][-1]
 
@@ -228,7 +228,7 @@ class Recording:
     def _compute(self, tokens: mx.array, calls: Calls) -> None:
         """Start the evaluation of a pass in the thread that called the model.
 
-        No other thread can evaluate its arrays, and the model itself evaluates only some of them.
+        No other thread can evaluate its arrays, and the model itself evaluates only some.
         """
         arrays = {name: [call.arrays for call in of] for name, of in calls.items()}
         with suppress(RuntimeError, ValueError):

@@ -53,7 +53,7 @@ class Storage:
 
     @property
     def is_real(self) -> tuple[bool, ...]:
-        """True for each layer whose transitions have no phase."""
+        """True for each layer with transitions without phase."""
         return tuple(layer.phase is None for layer in self._layers)
 
     @property

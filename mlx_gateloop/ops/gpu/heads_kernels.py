@@ -50,7 +50,7 @@ class HeadsPlan:
         return -(-K // keys), -(-V // values)
 
     def steps(self, task: Task) -> int:
-        """Steps of a tile; backward, steps whose sums are in shared memory at a time."""
+        """Steps of a tile; backward, steps with sums in shared memory at a time."""
         return 4 if task == "backward" else min(8, 64 // self.segments)
 
 
