@@ -43,7 +43,7 @@ class ChatTokenizer:
         self._texts: dict[int, str] = {}
 
     def special_ids(self) -> tuple[int | None, list[int], list[int]]:
-        """Return the token for an empty text, the tokens that end an answer, and all special ones."""
+        """Return the tokens for an empty text, for the end of an answer, and all special tokens."""
         return self._tokenizer.eos_token_id, self.stops, self._special_ids
 
     def render(self, messages: list[Message]) -> tuple[str, list[int]]:

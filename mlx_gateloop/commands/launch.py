@@ -19,10 +19,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--hostfile", type=Path, metavar="FILE", help=text)
     text = "MLX's engine; default: the hostfile's, or ring, which alone has been tried"
     add("--backend", choices=BACKENDS, help=text)
-    add("--port", type=int, metavar="P", help="the first rank's port; the others' follow")
+    add("--port", type=int, metavar="P", help="the first rank's port; other ranks take the following ports")
     text = "the interpreter on the machines; default: this one's path"
     add("--python", default=sys.executable, metavar="FILE", help=text)
-    text = "the longest wait for other ranks, of which one may be saving"
+    text = "the longest wait for other ranks; one of them may be saving"
     add("--limit", type=float, default=120.0, metavar="SECONDS", help=text)
     text = "time in which all ranks must have connected"
     add("--start-limit", type=float, default=30.0, metavar="SECONDS", help=text)

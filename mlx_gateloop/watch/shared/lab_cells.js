@@ -70,7 +70,7 @@ export function summary(solved, cells, position, { modulus, reset }, models) {
   const added = span.length > 1 ? `${terms.join(" + ")} = ${sum}` : sum;
   const task = span.length
     ? `${span.length} since ${since}: ${added}, modulo ${modulus} that is ${right}`
-    : "a reset, whose answer is 0";
+    : "a reset; its answer is 0";
   return `Position ${position + 1}, ${task}. ${judged.join("; ")}.${held(solved.left, position, last, models)}`;
 }
 
