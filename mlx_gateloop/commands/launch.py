@@ -17,9 +17,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("-n", type=int, metavar="N", help="ranks on this machine, which divide its processors")
     text = 'the machines: [{"ssh": "desk1", "ips": ["10.0.0.1"]}, ...], as for mlx.launch'
     add("--hostfile", type=Path, metavar="FILE", help=text)
-    text = "MLX's engine; default: the hostfile's, or ring, which alone has been tried"
+    text = "MLX's backend; default: that of the hostfile, or ring, the only one tried"
     add("--backend", choices=BACKENDS, help=text)
-    add("--port", type=int, metavar="P", help="the first rank's port; other ranks take the following ports")
+    add("--port", type=int, metavar="P", help="the first rank's port; others take the next ones")
     text = "the interpreter on the machines; default: this one's path"
     add("--python", default=sys.executable, metavar="FILE", help=text)
     text = "the longest wait for other ranks; one of them may be saving"

@@ -1,4 +1,4 @@
-"""What each layer already knows: the prediction that the head makes after each block."""
+"""The prediction that the head makes after each block."""
 
 import mlx.core as mx
 import mlx.nn as nn

@@ -68,7 +68,7 @@ test("a place is told with its sum, the answers and what is held from before the
     tell(0),
     "Position 1, 1 since the start: 3, modulo 5 that is 3. Data-controlled: 3, right; Fixed: 3, right.",
   );
-  assert.match(tell(1), /^Position 2, a reset, whose answer is 0\. /);
+  assert.match(tell(1), /^Position 2, a reset; its answer is 0\. /);
   assert.match(
     tell(4),
     /3 since the reset: 4 \+ 4 \+ 0 = 8, modulo 5 that is 3\..*Fixed: 1, wrong/,
