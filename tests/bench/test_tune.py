@@ -114,8 +114,8 @@ def tuned(home, monkeypatch):
 
 
 def test_what_was_measured_is_used_kept_and_told(tuned):
-    told, where = tune.tune_this_gpu().splitlines()
-    assert told.startswith(f"{launch_config.device()}: {tuned.tuning.cores} cores, parts from")
+    line, where = tune.tune_this_gpu().splitlines()
+    assert line.startswith(f"{launch_config.device()}: {tuned.tuning.cores} cores, parts from")
     assert where == f"kept in {launch_config.tunings_file()}"
     assert launch_config.stored(launch_config.device()) == tuned.tuning != DEFAULT
     assert f"tuning      {tuned.tuning}" in doctor.report()
@@ -123,9 +123,9 @@ def test_what_was_measured_is_used_kept_and_told(tuned):
 
 def test_a_folder_that_cannot_be_written_costs_one_line(tuned, home):
     (home / ".cache").touch()
-    told = tune.tune_this_gpu().splitlines()
-    assert len(told) == 2
-    assert told[1].startswith("not kept beyond this run: [Errno ")
+    lines = tune.tune_this_gpu().splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith("not kept beyond this run: [Errno ")
     assert tuned.tuning != DEFAULT
     assert "tuning      none that can be used; gateloop bench" in doctor.report()
 

@@ -39,27 +39,27 @@ def test_every_file_is_the_one_that_was_made(directory):
 
 def test_its_figures_are_those_of_the_test_samples(directory):
     task = PRESETS["memory-horizon"]["running_sum"].make_task()
-    model, told = load_model(directory), json.loads((directory / "test.json").read_text())
+    model, saved = load_model(directory), json.loads((directory / "test.json").read_text())
     score = evaluate_task(model, task.test, batch_size=100)
-    assert score.accuracy == pytest.approx(told["accuracy"], abs=2e-4)
-    assert num_parameters(model) == told["parameters"]
+    assert score.accuracy == pytest.approx(saved["accuracy"], abs=2e-4)
+    assert num_parameters(model) == saved["parameters"]
     right = np.bincount(task.test.span[score.right], minlength=65)
-    assert np.abs(right - told["right_by_span"]).sum() <= 4  # of 12,800, on another processor
+    assert np.abs(right - saved["right_by_span"]).sum() <= 4  # of 12,800, on another processor
 
 
 def test_the_card_has_these_figures(directory, name):
-    told = json.loads((directory / "test.json").read_text())
-    asked, right = (np.array(told[f"{key}_by_span"]) for key in ("asked", "right"))
+    saved = json.loads((directory / "test.json").read_text())
+    asked, right = (np.array(saved[f"{key}_by_span"]) for key in ("asked", "right"))
     column = list(lab.SETTINGS).index(name) + 1
     rows = [line.strip("| ").split(" | ") for line in CARD.splitlines()]
     cells = {row[0]: row[column] for row in rows if len(row) == 3}
     for first, last in SPANS:
         share = right[first : last + 1].sum() / asked[first : last + 1].sum()
         assert cells[f"spans {first} to {last}"] == f"{share:.3f}"
-    assert cells["right, of 12,800 answers in 200 held-out sequences"] == f"{told['accuracy']:.3f}"
+    assert cells["right, of 12,800 answers in 200 held-out sequences"] == f"{saved['accuracy']:.3f}"
     size = (directory / "model.safetensors").stat().st_size
     assert f"{size:,} bytes" in cells["stored in"]
-    assert f"{told['parameters']:,}" in CARD
+    assert f"{saved['parameters']:,}" in CARD
 
 
 def test_the_card_has_the_command_of_its_training(directory, name):
@@ -77,8 +77,8 @@ def test_a_run_is_packaged_whole(tmp_path, directory):
     run.mkdir()
     for file in (*lab.KEPT, "log.jsonl"):
         (run / file).write_bytes((directory / file).read_bytes())
-    told = json.loads((directory / "test.json").read_text())
-    (run / "test.json").write_text(json.dumps(told | {"magnitudes": [[1.0]], "seconds": 2.5}))
+    saved = json.loads((directory / "test.json").read_text())
+    (run / "test.json").write_text(json.dumps(saved | {"magnitudes": [[1.0]], "seconds": 2.5}))
     lab.embed(run, tmp_path / "made")
     made = {file.name: file.read_bytes() for file in (tmp_path / "made").iterdir()}
     assert made == {file.name: file.read_bytes() for file in directory.iterdir()}

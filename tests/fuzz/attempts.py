@@ -53,13 +53,13 @@ class Attempts:
                 warnings.simplefilter("ignore")
                 self.target.read(self.path)
         except InputError as error:
-            said = str(error)
+            output = str(error)
         else:
-            said = "fine"
+            output = "fine"
         finally:
             os.chdir(here)
-        assert len(said.splitlines()) == 1, f"not one line: {said[:2000]}"
-        assert len(said) < 2000, "an endless line"
+        assert len(output.splitlines()) == 1, f"not one line: {output[:2000]}"
+        assert len(output) < 2000, "an endless line"
         assert _memory() - before < ROOM + 2 * len(data), f"took {_memory() - before:,} bytes"
         assert self._listed() == self._files, "left a file behind"
 

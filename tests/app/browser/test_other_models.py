@@ -75,13 +75,13 @@ def test_a_hybrid_is_recorded_undone_edited_saved_and_opened(seeded, endless_mod
     now, whole = page.read()
     assert now < first < whole  # the first message was not read again
     assert (codes(page, 1)[:first] == before).all()
-    said = page.messages("bot")
+    output = page.messages("bot")
     page.tab.get_by_label("Undo").last.click()
     page.shows(1)
     page.tab.wait_for_function(f"run => {view()}.run === run", arg=run)
     assert (codes(page, 1) == before).all()
     page.answer("a second one")
-    assert page.messages("bot") == said  # from the same state
+    assert page.messages("bot") == output  # from the same state
     assert page.read()[0] == 1
     before = page.view("run")
     page.tab.get_by_label("Edit").last.click()
@@ -97,12 +97,12 @@ def test_a_hybrid_is_recorded_undone_edited_saved_and_opened(seeded, endless_mod
         assert "no step can be left out exactly" in status(page)
         page.tab.locator("#words-bar .message").click()
     page.save("a hybrid")
-    said = page.messages("bot")
+    output = page.messages("bot")
     page.tab.locator("#clear").click()
     page.shows(0)
     page.open_saved()
     page.shows(2)
-    assert page.messages("bot") == said
+    assert page.messages("bot") == output
     page.answer("go on")
     now, whole = page.read()
     assert now == whole > 60  # its trace is recorded again

@@ -27,8 +27,8 @@ def save(tmp_path):
             button.press("Enter")
         file = tmp_path / download.value.suggested_filename
         download.value.save_as(file)
-        said = page.tab.locator(f"#{view}-view .saved").inner_text()
-        assert said.startswith(f"Saved {file.name}")
+        output = page.tab.locator(f"#{view}-view .saved").inner_text()
+        assert output.startswith(f"Saved {file.name}")
         return file
 
     return save

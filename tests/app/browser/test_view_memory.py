@@ -43,11 +43,11 @@ def test_a_word_says_what_is_left_in_the_state_and_in_its_best_channel(answered,
     left = arrays(page)["magnitude"][0, earlier + 1 :].prod(0)
     line = page.tab.locator("#chat-view .text span").nth(earlier)
     line.dispatch_event("mouseover")
-    said = page.tab.locator("#chat-view .share").inner_text()
+    output = page.tab.locator("#chat-view .share").inner_text()
     retention = page.view("row.retention")
     strength = retention[earlier] / max(retention)
     strong, channel, best = re.search(
-        r"(\S+)% as .* channel (\d+) of this layer keeps (\S+)%", said
+        r"(\S+)% as .* channel (\d+) of this layer keeps (\S+)%", output
     ).groups()
     assert float(strong) == pytest.approx(100 * strength, abs=0.6)
     assert int(channel) == left.argmax()

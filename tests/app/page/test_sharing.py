@@ -39,13 +39,13 @@ def test_the_words_of_the_messages_are_in_it_and_nothing_else(run):
     answer = shared(run)
     assert (answer["name"], answer["message"]) == ("a-name.html", "Saved a-name.html.")
     data = data_of(answer["page"])
-    said = {"prompt": "", "answer": "", "special": ""}
+    texts = {"prompt": "", "answer": "", "special": ""}
     for text, kind in zip(data["texts"], data["kinds"], strict=True):
-        said[kind] += text
-    assert said["prompt"] == "hello" + HOSTILE
-    assert said["answer"] == "".join(p.text for p in run.pieces if p.kind == "answer")
-    assert said["answer"].endswith(run.text)
-    assert said["special"] == ""
+        texts[kind] += text
+    assert texts["prompt"] == "hello" + HOSTILE
+    assert texts["answer"] == "".join(p.text for p in run.pieces if p.kind == "answer")
+    assert texts["answer"].endswith(run.text)
+    assert texts["special"] == ""
     for leak in ("SECRET", "im_start", "somebody", "/home", "models/"):
         assert leak not in answer["page"]
     assert "&#183; tiny</title>" in answer["page"]

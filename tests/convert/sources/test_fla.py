@@ -187,8 +187,8 @@ def change(source, **options):
 def test_bad_input_is_one_line(options, message, tmp_path, capsys):
     source = write_checkpoint(tmp_path / "source", "gla", vocab_size=VOCABULARY)
     change(source, **options)
-    said = refused(capsys, source, tmp_path / "out", "--tokenizer", "bytes")
-    assert message in said
+    output = refused(capsys, source, tmp_path / "out", "--tokenizer", "bytes")
+    assert message in output
     assert not (tmp_path / "out").exists()
 
 
@@ -197,15 +197,15 @@ def test_what_the_transformer_has_and_llama_lacks(tmp_path):
     for options in ({"qkv_bias": True}, {"qk_norm": True}, {"window_size": 8}):
         change(tmp_path / "source", **{"qkv_bias": False, "qk_norm": False, **options})
         (key,) = options
-        said = problem(lambda: make_plan(find(str(tmp_path / "source")), None, {}))
-        assert f"config.json: {key} must be" in said
+        output = problem(lambda: make_plan(find(str(tmp_path / "source")), None, {}))
+        assert f"config.json: {key} must be" in output
 
 
 def test_weights_without_their_config(tmp_path, capsys):
     source = write_checkpoint(tmp_path / "source", "gla", vocab_size=VOCABULARY)
     (source / "config.json").unlink()
-    said = refused(capsys, source, tmp_path / "out", "--tokenizer", "bytes")
-    assert "fla: config.json: expected beside the weights, found none" in said
+    output = refused(capsys, source, tmp_path / "out", "--tokenizer", "bytes")
+    assert "fla: config.json: expected beside the weights, found none" in output
 
 
 @pytest.mark.parametrize("name", ["gla", "hgrn2"])
