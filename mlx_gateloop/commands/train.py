@@ -14,9 +14,16 @@ FLAGS: dict[str, tuple[str, Any, str]] = {
     "--batch-size": ("data.batch_size", int, "sequences per batch"),
     "--length": ("data.length", int, "tokens per sequence"),
     "--learning-rate": ("optimizer.learning_rate", float, "peak learning rate"),
+    "--weights": (
+        "weights",
+        str,
+        "a model directory to start from, with its tokenizer, in place of the model's shape",
+    ),
     "--dtype": ("dtype", str, "float32, bfloat16 or float16"),
     "--seed": ("seed", int, "seed of weights, data order and dropout"),
 }
+
+OWN_SHAPE = ("model.", "tokenizer.")  # the keys that a model directory decides
 
 
 def configurations() -> list[str]:
@@ -59,6 +66,8 @@ def _train(arguments: argparse.Namespace) -> None:
     if {"steps", "epochs"} <= overrides.keys():
         raise InputError("--steps and --epochs: give one of them")
     overrides |= settings(arguments.set, "model.dropout=0.1")
+    if "weights" in overrides and (given := [k for k in overrides if k.startswith(OWN_SHAPE)]):
+        raise InputError(f"--weights: the directory decides {given[0]}; leave it out")
     path = None if arguments.config is None else _path(arguments.config)
     if arguments.out is None and not arguments.dry_run:
         raise InputError("--out: give a directory, or --dry-run")

@@ -159,12 +159,14 @@ class GLAModel(nn.Module):
         self.embeddings = nn.Embedding(args.vocab_size, args.hidden_size)
         self.layers = [Block(args) for _ in range(args.num_hidden_layers)]
         self.norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
+        self.recomputes_blocks = False  # training stores a block's input alone if it is set
 
     def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
         x = self.embeddings(tokens)
         mask = None if cache is None else padding_mask(cache[0], tokens.shape[1])
         for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
-            x = layer(x, mask, layer_cache)
+            block = nn.utils.checkpoint(layer) if self.recomputes_blocks else layer
+            x = block(x, mask, layer_cache)
         if cache is not None and mask is not None:
             advance(cache, tokens.shape[1])
         y: mx.array = self.norm(x)

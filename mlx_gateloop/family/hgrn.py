@@ -127,6 +127,7 @@ class HGRNModel(nn.Module):
             self.lower_bounds = mx.zeros((args.num_hidden_layers, args.hidden_size))
         self.layers = [Block(args, attention) for _ in range(args.num_hidden_layers)]
         self.norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
+        self.recomputes_blocks = False  # training stores a block's input alone if it is set
 
     def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
         x = self.embeddings(tokens)
@@ -134,7 +135,8 @@ class HGRNModel(nn.Module):
         none = [None] * len(self.layers)
         bounds = lower_bounds(self.lower_bounds) if "lower_bounds" in self else none
         for layer, layer_cache, bound in zip(self.layers, cache or none, bounds, strict=True):
-            x = layer(x, mask, layer_cache, bound)
+            block = nn.utils.checkpoint(layer) if self.recomputes_blocks else layer
+            x = block(x, mask, layer_cache, bound)
         if cache is not None and mask is not None:
             advance(cache, tokens.shape[1])
         y: mx.array = self.norm(x)

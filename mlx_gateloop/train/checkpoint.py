@@ -139,7 +139,7 @@ def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> 
         if before.get(key) != after.get(key):
             values = f"it had {before.get(key)}, now it is {after.get(key)}"
             if key in ("steps", "epochs"):
-                values += "; to train longer, start a new run or use `gateloop mlx-lm lora`"
+                values += "; to train longer, start a new run with --weights"
             raise InputError(f"{path}: the run to resume differs in {key}: {values}")
 
 

@@ -108,6 +108,8 @@ class TrainConfig:
         eval_every: Steps between validations (the last step always validates).
         checkpoint_every: Steps between checkpoints (the last step always saves).
         patience: Validations without improvement before the run stops; None never stops early.
+        weights: A model directory to start from, of `gl.save` or `gateloop convert`: its shape,
+            weights and tokenizer in place of `model` and `tokenizer`.
         seed: Seed of the initial weights, the order of the data and dropout.
         initial_scale: Factor on the initial weights of the linear layers, whose variance is
             1 / inputs; 3 ** -0.5 gives the variance of PyTorch's. State transitions keep theirs.
@@ -135,6 +137,7 @@ class TrainConfig:
     eval_every: Count = 100
     checkpoint_every: Count = 100
     patience: Count | None = None
+    weights: str | None = None
     seed: int = Field(default=0, ge=0, lt=2**32)
     initial_scale: PositiveFloat = 1.0
     start: Literal["spread", "published"] = "published"
@@ -142,6 +145,21 @@ class TrainConfig:
     checkpoint_blocks: bool = False
     sequence_parallel: Count = 1
     sequence_chunk: Count | None = None
+
+    @model_validator(mode="after")
+    def _resolve_weights(self) -> "TrainConfig":
+        if self.weights is None:
+            return self
+        names = ("start", "initial_scale", "sequence_parallel", "sequence_chunk")
+        defaults = ("published", 1.0, 1, None)
+        for name, default in zip(names, defaults, strict=True):
+            if getattr(self, name) != default:
+                raise ValueError(f"{name}: must be {default} with weights to start from")
+        self.weights = str(Path(self.weights).absolute())
+        if not Path(self.weights, "config.json").is_file():
+            raise ValueError(f"weights: no model directory at {self.weights}")
+        self.model, self.tokenizer = {}, TokenizerConfig("pretrained", path=self.weights)
+        return self
 
     @model_validator(mode="after")
     def _resolve_start(self) -> "TrainConfig":

@@ -3,14 +3,19 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.distributed.world import ALONE, World
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.family.layers import LanguageModel
+from mlx_gateloop.io.models import TYPES, load_weights
 from mlx_gateloop.model.gates import StateTransitionLinear
-from mlx_gateloop.model.lm import Model
+from mlx_gateloop.model.lm import Model, require_readable
 from mlx_gateloop.train import ranks
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.data import Source
@@ -58,13 +63,31 @@ class Trainer:
             yield inputs[part], targets[part]
 
 
-def make_model(config: TrainConfig, vocab_size: int) -> Model:
-    """Make the model with its initial weights."""
+def make_model(config: TrainConfig, vocab_size: int) -> Any:
+    """Make the model with its initial weights, ours or of `mlx_gateloop.family`."""
     mx.random.seed(config.seed)
+    if config.weights is not None:
+        return _load_model(config, Path(config.weights), vocab_size)
     model = Model(config.model_args(vocab_size))
     for layer in model.modules():
         if isinstance(layer, nn.Linear) and not isinstance(layer, StateTransitionLinear):
             layer.weight = config.initial_scale * layer.weight
+    model.train()
+    model.model.recomputes_blocks = config.checkpoint_blocks
+    return model
+
+
+def _load_model(config: TrainConfig, path: Path, vocab_size: int) -> nn.Module:
+    """Load the model to start from, in float32."""
+    from mlx_lm.utils import dequantize_model
+
+    model: Any = dequantize_model(load_weights(path))
+    if not isinstance(model, Model | LanguageModel):
+        raise InputError(f"{path}: model_type: expected {TYPES}, got {model.model_type!r}")
+    require_readable(model, vocab_size - 1)
+    if config.checkpoint_blocks and getattr(model.args, "dropout", 0) > 0:
+        raise InputError(f"{path}: checkpoint_blocks needs a model without dropout")
+    model.set_dtype(mx.float32)
     model.train()
     model.model.recomputes_blocks = config.checkpoint_blocks
     return model

@@ -34,7 +34,8 @@ class TextSource:
         tokenizer = _make_tokenizer(config.tokenizer, corpus.train, saved)
         if tokenizer.eos_token_id is None:
             raise InputError("this tokenizer has no end-of-text token (eos_token); use another one")
-        _set_chat_template(tokenizer, [*corpus.train, *corpus.validation])
+        if config.weights is None:
+            _set_chat_template(tokenizer, [*corpus.train, *corpus.validation])
         training, validation = (
             encode(part, tokenizer) for part in (corpus.train, corpus.validation)
         )

@@ -2,10 +2,21 @@
 
 import mlx.core as mx
 import mlx.nn as nn
+import pytest
+from helpers.checkpoints import problem
+from helpers.family import family_model
+from helpers.recurrent import save_recurrent_model
+from helpers.training import TINY, press_ctrl_c, same_arrays
 
+import mlx_gateloop as gl
+from mlx_gateloop import cli
+from mlx_gateloop.data import Batches
+from mlx_gateloop.distributed.world import ALONE
 from mlx_gateloop.model.gates import StateTransitionLinear
-from mlx_gateloop.train import TrainConfig
-from mlx_gateloop.train.setup import make_model
+from mlx_gateloop.tokenizer import byte_tokenizer
+from mlx_gateloop.train import Interrupted, TrainConfig, train
+from mlx_gateloop.train.data import make_source
+from mlx_gateloop.train.setup import Trainer, make_model
 
 
 def test_the_weights_of_linear_layers_are_scaled_but_not_the_transitions():
@@ -21,3 +32,80 @@ def test_the_weights_of_linear_layers_are_scaled_but_not_the_transitions():
         factor = 0.5 if scaled else 1.0
         if isinstance(layer, nn.Linear | nn.Embedding | nn.LayerNorm):
             assert mx.array_equal(factor * layer.weight, other.weight), name
+
+
+@pytest.fixture
+def start(tmp_path, without_pictures):
+    """Saves a model that runs start from, and makes their configuration."""
+
+    def start(name="gla_grouped", **changes):
+        tokenizer = byte_tokenizer()
+        model = family_model(name, vocab_size=len(tokenizer), norm_eps=1.0)
+        gl.save(model, tokenizer, tmp_path / "start")
+        keys = {key: value for key, value in TINY.items() if not key.startswith(("model", "token"))}
+        config = keys | {"weights": str(tmp_path / "start"), "steps": 6} | changes
+        return model, TrainConfig.load(None, config)
+
+    return start
+
+
+@pytest.mark.parametrize("name", ["gla_grouped", "hgrn2", "hgrn"])
+def test_a_run_starts_from_the_weights_of_a_directory(start, text_file, tmp_path, name):
+    model, config = start(name)
+    source = make_source(config, str(text_file))
+    before = source.evaluate(model, ALONE).loss_nats
+    first, _ = Trainer(config, source).step(0)
+    assert first == pytest.approx(before, abs=0.5)  # random bytes would have 7 and more
+    result = train(config, str(text_file), tmp_path / "out")
+    assert result.best_loss < before - 0.2
+    trained, _ = gl.load(tmp_path / "out")
+    assert type(trained) is type(model)
+    assert source.evaluate(trained, ALONE).loss_nats == pytest.approx(result.best_loss)
+
+
+def test_a_run_from_weights_continues_bit_for_bit(start, text_file, tmp_path, monkeypatch):
+    config = start()[1]
+    train(config, str(text_file), tmp_path / "straight")
+    press_ctrl_c(monkeypatch, Batches, 3)
+    with pytest.raises(Interrupted):
+        train(config, str(text_file), tmp_path / "out")
+    again = TrainConfig.load(tmp_path / "out" / "config.yaml")
+    train(again, str(text_file), tmp_path / "out", resume=True)
+    same_arrays(*(tmp_path / n / "model.safetensors" for n in ("straight", "out")))
+
+
+@pytest.mark.parametrize("name", ["gla", "hgrn2"])
+def test_blocks_that_are_computed_again_give_the_same_step(start, text_file, name):
+    source = make_source(start(name)[1], str(text_file))
+    plain, again = (
+        Trainer(start(name, checkpoint_blocks=value)[1], source) for value in (False, True)
+    )
+    half = Trainer(start(name, dtype="bfloat16")[1], source)
+    expected = plain.step(0)
+    assert again.step(0) == pytest.approx(expected, rel=1e-5)
+    assert half.step(0)[0] == pytest.approx(expected[0], rel=0.02)
+    assert again.step(1) == pytest.approx(plain.step(1), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weights": "nowhere"}, "weights: no model directory at"),
+        ({"start": "spread"}, "start: must be published with weights"),
+        ({"sequence_chunk": 8}, "sequence_chunk: must be None with weights"),
+    ],
+)
+def test_what_a_run_from_weights_lacks_is_named(start, changes, message):
+    assert message in problem(lambda: start(**changes))
+
+
+def test_a_directory_of_another_type_and_a_shape_beside_it_are_refused(
+    start, text_file, tmp_path, capsys
+):
+    save_recurrent_model(tmp_path / "llama", "llama")
+    config = start(weights=str(tmp_path / "llama"))[1]
+    message = problem(lambda: make_model(config, 16))
+    assert "model_type: expected 'gateloop' or 'gla'" in message
+    words = ["train", "--weights", tmp_path / "start", "--set", "model.dropout=0.1", "--dry-run"]
+    assert cli.main([*map(str, words), "--data", str(text_file)]) == 2
+    assert "--weights: the directory decides model.dropout" in capsys.readouterr().err
