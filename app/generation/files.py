@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.model.registered import MODELS
 
 SUMS = "SHA256SUMS"
 CODE_KEYS = ("model_file", "auto_map")  # of config.json and tokenizer_config.json
@@ -29,7 +30,7 @@ def reject_code(name: str, path: Path) -> None:
         if file == "config.json":
             # Ours may name a file, which `save` writes and the app never runs. For other types,
             # mlx-lm has its own classes in place of those in `auto_map`.
-            is_ours = config.get("model_type") == "gateloop"
+            is_ours = config.get("model_type") in MODELS
             forbidden -= {"model_file" if is_ours else "auto_map"}
         for key in sorted(config.keys() & forbidden):
             raise InputError(f"{name}/{file}: {key} would run repository code; not allowed")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.model.registered import MODELS
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -138,7 +139,7 @@ def with_our_class(load_model: Any, load_config: Any) -> Any:
 
     def load(path: Path, *arguments: Any, **options: Any) -> Any:
         config = load_config(path)
-        if config.get("model_type") != "gateloop" or "model_file" not in config:
+        if config.get("model_type") not in MODELS or "model_file" not in config:
             return load_model(path, *arguments, **options)
         changes = (options.pop("model_config", None) or {}) | {"model_file": None}
         model, loaded = load_model(path, *arguments, model_config=changes, **options)

@@ -21,33 +21,12 @@ from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, is_panic, one_line
 from mlx_gateloop.io.checks import check
 from mlx_gateloop.io.files import flush, flush_tree, import_mlx_lm
-from mlx_gateloop.model.arguments import GATED
+from mlx_gateloop.io.model_file import MODEL_FILE, model_file
 from mlx_gateloop.model.lm import Model, ModelArgs, require_readable
 from mlx_gateloop.model.registered import MODELS
 from mlx_gateloop.tokenizer import largest_id, stop_token_ids
 
 LOG = logging.getLogger(__name__)
-MODEL_FILE = "gateloop.py"
-# The options that the standalone model does not have; their defaults are all it knows.
-PACKAGE_ONLY = (
-    "mixer",
-    "query",
-    "rope_theta",
-    "mixing_size",
-    "transition_per",
-    "ablation",
-    "input_gate",
-    "query_activation",
-    "value_activation",
-    "state_activation",
-    "sub_norm",
-    "activation",
-    "projection_bias",
-)
-NEEDS_PACKAGE = (
-    'raise ImportError("this model needs its package: pip install mlx-gateloop, '
-    'then gateloop mlx-lm generate --model DIR")\n'
-)
 SAVING = ".saving"  # the folder in a model directory where `save` writes
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 TYPES = " or ".join(map(repr, MODELS))
@@ -221,9 +200,8 @@ def _warn_once(message: str) -> None:
 def save(model: nn.Module, tokenizer: Any, path: str | os.PathLike[str]) -> None:
     """Write a directory that `load` and every `mlx_lm` command take.
 
-    `gateloop.py` in it is our model in one file, on MLX and mlx-lm alone. `mlx_lm.generate
-    --trust-remote-code` and the like run it; `load` never does. Models of `mlx_gateloop.family`
-    have none: other programs need this package to run them.
+    `gateloop.py` in it is the model in one file, on MLX and mlx-lm alone. `mlx_lm.generate
+    --trust-remote-code` and the like run it; `load` never does.
 
     All files are completed in a folder `.saving` inside it before the first is moved into place,
     so a failure leaves an older model in `path` as it was. Other files in `path` stay.
@@ -270,19 +248,10 @@ def _write(model: nn.Module, tokenizer: Any, directory: Path) -> None:
         token_ids["eos_token_id"] = stop_token_ids(tokenizer)  # also the end of a chat's turn
         _write_json(directory / "generation_config.json", token_ids)
         config |= token_ids
-        if isinstance(args, ModelArgs):
-            (directory / MODEL_FILE).write_text(_model_file(args), encoding="utf-8")
+        if args.model_type in MODELS:
+            (directory / MODEL_FILE).write_text(model_file(args), encoding="utf-8")
             config |= {"model_file": MODEL_FILE}
     _write_json(directory / "config.json", config)
-
-
-def _model_file(args: ModelArgs) -> str:
-    """Return the standalone model, or code that raises an error if it lacks one of the options."""
-    defaults = ModelArgs()
-    missing = [n for n in PACKAGE_ONLY if getattr(args, n) != getattr(defaults, n)]
-    if missing or args.transition not in GATED:
-        return NEEDS_PACKAGE
-    return (files("mlx_gateloop.model") / "standalone.py").read_text(encoding="utf-8")
 
 
 def _quantized(model: nn.Module) -> dict[str, Any]:

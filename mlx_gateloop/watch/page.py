@@ -12,7 +12,8 @@ from mlx.utils import tree_flatten
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, shown
-from mlx_gateloop.io.models import PACKAGE_ONLY, load, model_directory
+from mlx_gateloop.io.model_file import PACKAGE_ONLY
+from mlx_gateloop.io.models import load, model_directory
 from mlx_gateloop.model.arguments import GATED
 from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.model.lm import Model, ModelArgs

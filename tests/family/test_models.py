@@ -1,5 +1,9 @@
 """The models against logits of flash-linear-attention's own kernels, and against float64."""
 
+import sys
+from dataclasses import asdict
+from types import ModuleType
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -8,6 +12,7 @@ from mlx.utils import tree_flatten
 from mlx_gateloop.convert.sources.fla_reference import FlaReference
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.io.model_file import model_file
 
 names = pytest.mark.parametrize("name", CONFIGS)
 cuts = pytest.mark.parametrize("cuts", [[32], [1, 2, 3, 40], list(range(1, 61))])
@@ -30,6 +35,27 @@ def test_logits_are_those_of_flash_linear_attention(name, length):
     model, tokens = family_model(name), random_tokens(length)
     close(model(mx.array(tokens)), golden(name)[length])
     close(FlaReference(model.args, double(model)).logits(tokens), golden(name)[length])
+
+
+@names
+def test_the_file_of_a_saved_directory_computes_the_same(name):
+    model, standalone = family_model(name), ModuleType("standalone")
+    sys.modules["standalone"] = standalone  # dataclasses look their module up
+    exec(model_file(model.args), standalone.__dict__)
+    copy = standalone.Model(standalone.ModelArgs.from_dict(asdict(model.args)))
+    copy.load_weights(tree_flatten(model.parameters()))
+    tokens = mx.array(random_tokens(61))
+    close(copy(tokens), golden(name)[61])
+    texts = mx.concatenate([tokens, mx.roll(tokens, 20)])
+    both = [model.make_cache(), copy.make_cache()]
+    for cache in both:
+        for entry in cache:
+            entry.left_padding = mx.array([0, 20])
+    for part in mx.split(texts, [1, 19, 40], axis=1):
+        got, expected = copy(part, both[1]), model(part, both[0])
+        close(got[0], np.array(expected[0]))
+        close(both[1][1][0], np.array(both[0][1][0]))
+    close(got[1], np.array(expected[1]))
 
 
 @names

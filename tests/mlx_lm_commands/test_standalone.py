@@ -14,6 +14,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
+from helpers.family import save_family_model
 from helpers.mlx_lm_commands import greedy
 from helpers.mlx_lm_server import serving, text_of
 
@@ -97,6 +98,12 @@ def fresh(tmp_path_factory):
 
 def test_generate_gives_our_answer(demo, bare):
     assert bare.generates(demo) == answer(demo)
+
+
+@pytest.mark.parametrize("name", ["gla_grouped", "hgrn2", "hgrn"])
+def test_models_of_the_family_generate_too(name, bare, tmp_path):
+    save_family_model(tmp_path, name)
+    assert bare.generates(tmp_path) == answer(tmp_path)
 
 
 @pytest.mark.slow

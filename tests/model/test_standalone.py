@@ -8,7 +8,7 @@ import pytest
 from helpers.models import tiny_model, tokens
 from mlx.utils import tree_flatten
 
-from mlx_gateloop.io.models import PACKAGE_ONLY
+from mlx_gateloop.io.model_file import PACKAGE_ONLY
 from mlx_gateloop.model import standalone
 from mlx_gateloop.model.lm import ModelArgs, is_state_transition
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import mlx_gateloop as gl
 from mlx_gateloop.cli import main
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io.models import PACKAGE_ONLY, load_weights
+from mlx_gateloop.io.model_file import PACKAGE_ONLY
+from mlx_gateloop.io.models import load_weights
 from mlx_gateloop.tokenizer import train_tokenizer
 from mlx_gateloop.watch import page
 

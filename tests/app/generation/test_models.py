@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.errors import refusal
+from helpers.family import save_family_model
 from helpers.hostile import FILES, save_hostile_model
 from helpers.steps import result
 from mlx_gateloop.app.generation.models import Models
@@ -91,8 +92,11 @@ def test_links_within_the_folders_are_followed(folder):
 def test_code_is_never_run(folder):
     for name in ("code.py", "gateloop.py"):  # the second one as `save` writes it
         (folder / "tiny" / name).write_text("raise SystemExit('code was run')")
+    save_family_model(folder / "hgrn", "hgrn")
+    (folder / "hgrn" / "gateloop.py").write_text("raise SystemExit('code was run')")
     models = Models([folder])
     assert models.load("tiny").model.args.hidden_size == 16
+    assert models.load("hgrn").model.args.hidden_size == 64
     for file, key in (
         ("tokenizer_config", "model_file"),
         ("tokenizer_config", "auto_map"),

@@ -1,0 +1,60 @@
+"""`gateloop.py` in a saved directory: the model in one file, on MLX and mlx-lm alone."""
+
+import ast
+from importlib.resources import files
+from typing import Any
+
+from mlx_gateloop.model.arguments import GATED
+from mlx_gateloop.model.lm import ModelArgs
+
+MODEL_FILE = "gateloop.py"
+# The options that the standalone model does not have; their defaults are all it knows.
+PACKAGE_ONLY = (
+    "mixer",
+    "query",
+    "rope_theta",
+    "mixing_size",
+    "transition_per",
+    "ablation",
+    "input_gate",
+    "query_activation",
+    "value_activation",
+    "state_activation",
+    "sub_norm",
+    "activation",
+    "projection_bias",
+)
+NEEDS_PACKAGE = (
+    'raise ImportError("this model needs its package: pip install mlx-gateloop, '
+    'then gateloop mlx-lm generate --model DIR")\n'
+)
+
+
+def model_file(args: Any) -> str:
+    """Return the standalone model, or code that raises an error if it lacks one of the options."""
+    if not isinstance(args, ModelArgs):
+        return _family_file(args.model_type)
+    defaults = ModelArgs()
+    missing = [n for n in PACKAGE_ONLY if getattr(args, n) != getattr(defaults, n)]
+    if missing or args.transition not in GATED:
+        return NEEDS_PACKAGE
+    return (files("mlx_gateloop.model") / "standalone.py").read_text(encoding="utf-8")
+
+
+def _family_file(model_type: str) -> str:
+    """Join the modules of a model of `mlx_gateloop.family`.
+
+    The first of them defines what the others import from this package and from pydantic; these
+    imports are left out.
+    """
+    names = ["standalone", "layers", *(["hgrn"] if model_type == "hgrn2" else []), model_type]
+    lines = []
+    for name in names:
+        source = (files("mlx_gateloop.family") / f"{name}.py").read_text(encoding="utf-8")
+        left_out: set[int] = set()
+        for node in ast.walk(ast.parse(source)):
+            packages = ("mlx_gateloop", "pydantic")
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith(packages):
+                left_out |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        lines += [t for n, t in enumerate(source.splitlines(), 1) if n not in left_out]
+    return "\n".join(lines) + "\n"
