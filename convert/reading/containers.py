@@ -1,4 +1,4 @@
-"""Files of weights: safetensors, PyTorch pickles (without running their code), msgpack.
+"""Files of weights: safetensors, PyTorch pickles (without running their code), msgpack, Equinox.
 
 A reader returns a file's content as nested mappings with tensors as `Stored`: shapes are known at
 once, values are read when needed.
@@ -10,7 +10,6 @@ import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,10 @@ import numpy as np
 from mlx_gateloop.commands import extras
 from mlx_gateloop.errors import InputError, one_line, shortened
 
+from .equinox import read_equinox
+from .stored import Stored
+
 Tree = Mapping[str, Any]  # of trees and `Stored`; files may hold anything else beside them
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A tensor in a file."""
-
-    shape: tuple[int, ...]
-    dtype: str  # its name, such as "float32"
-    load: Callable[[], mx.array]  # reads its values
 
 
 def read(path: Path) -> Tree:
@@ -286,4 +279,5 @@ READERS: dict[str, Callable[[Path], Tree]] = {
     ".pt": _read_torch,
     ".pth": _read_torch,
     ".msgpack": _read_msgpack,
+    ".eqx": read_equinox,
 }

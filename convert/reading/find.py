@@ -20,7 +20,8 @@ from mlx_gateloop.errors import InputError, one_line, shortened, shown
 from mlx_gateloop.io.models import HUB_ID
 
 from ..hub import download
-from .containers import READERS, Stored, Tree, read
+from .containers import READERS, Tree, read
+from .stored import Stored
 
 # Keys under which training scripts put a state dict; one of another name must be the only one.
 WRAPPERS = ["state_dict", "model_state_dict", "model", "module", "net", "network", "generator"]
@@ -181,7 +182,7 @@ def _shards(index: Path) -> list[Path]:
 def _download(hub_id: str) -> Path:
     small = ["*.json", "*.yaml", "*.yml", "*.model", "*.jinja"]
     # pickles only where there is nothing better
-    for weights in (["*.safetensors"], ["*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack"]):
+    for weights in (["*.safetensors"], ["*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.eqx"]):
         directory = download(hub_id, [*small, *weights])
         if any(file.suffix in READERS for file in directory.iterdir()):
             break

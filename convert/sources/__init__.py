@@ -8,6 +8,7 @@ from mlx_gateloop.errors import InputError
 from .base import Inference, Reference, Shapes, Source, Tensor
 from .fla import Fla
 from .flax import Flax
+from .jax import Jax
 from .lucidrains import Lucidrains
 from .lucidrains_simple import LucidrainsSimple
 from .paper import Paper
@@ -28,7 +29,8 @@ __all__ = [
 LUCIDRAINS = Lucidrains()
 # Any: each source has arguments of its own type, ModelArgs or LayerArgs
 SOURCES: dict[str, Source[Any]] = {
-    source.kind: source for source in (LUCIDRAINS, LucidrainsSimple(), Paper(), Flax(), Fla({}, {}))
+    source.kind: source
+    for source in (LUCIDRAINS, LucidrainsSimple(), Paper(), Flax(), Jax(), Fla({}, {}))
 }
 # A layer of a known source within a larger model.
 PART = re.compile(

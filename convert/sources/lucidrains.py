@@ -149,6 +149,7 @@ class Lucidrains(Source[ModelArgs]):
             "head_bias": False,
             "tie_word_embeddings": False,
             "layer_norm_eps": 1e-5,
+            "rms_norm_eps": None,
             "outputs": args.vocab_size,
             "projects_output": args.output_gate or args.width != args.hidden_size,
         }

@@ -23,6 +23,7 @@ PACKAGE_ONLY = (
     "sub_norm",
     "activation",
     "projection_bias",
+    "rms_norm_eps",
 )
 NEEDS_PACKAGE = (
     'raise ImportError("this model needs its package: pip install mlx-gateloop, '

@@ -25,7 +25,7 @@ class LayerArgs:
 
     The fields come in three groups: the paper's (hidden_size to dropout), variants for training
     (gate to output_gate), and those that only converted models need (mixing_size to
-    layer_norm_eps).
+    rms_norm_eps).
 
     Args:
         hidden_size: Width of the model.
@@ -74,6 +74,7 @@ class LayerArgs:
         bias: Linear layers have a bias.
         projection_bias: Those of time mixing have one, except the transition's; None means bias.
         layer_norm_eps: Epsilon of the layer norms.
+        rms_norm_eps: Epsilon of norm "rms", added to the mean square; None is 1e-24 / hidden_size.
 
     Raises:
         InputError: A value that cannot be used.
@@ -118,6 +119,7 @@ class LayerArgs:
     bias: bool = True
     projection_bias: bool | None = None
     layer_norm_eps: float = Field(default=1e-5, gt=0, lt=1)
+    rms_norm_eps: float | None = Field(default=None, gt=0, lt=1)
 
     def __post_init__(self) -> None:
         if self.width % self.heads:

@@ -223,11 +223,12 @@ class LayerNorm(nn.LayerNorm):
 def make_norm(args: LayerArgs) -> nn.Module:
     """Make a norm of the model's kind.
 
-    "rms" is x / |x| sqrt(hidden_size) weight as in gateloop-transformer. There torch's F.normalize
-    divides by at least 1e-12; this epsilon is its square as a mean.
+    "rms" without an epsilon is x / |x| sqrt(hidden_size) weight as in gateloop-transformer. There
+    torch's F.normalize divides by at least 1e-12; the epsilon is its square as a mean.
     """
     if args.norm == "rms":
-        return nn.RMSNorm(args.hidden_size, 1e-24 / args.hidden_size)
+        eps = 1e-24 / args.hidden_size if args.rms_norm_eps is None else args.rms_norm_eps
+        return nn.RMSNorm(args.hidden_size, eps)
     if args.norm == "none":
         return nn.Identity()
     return LayerNorm(args.hidden_size, args.layer_norm_eps)

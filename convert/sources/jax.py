@@ -1,0 +1,164 @@
+"""`GateLoopTransformer` in JAX: PyPI's `gateloop` (0.0.2) and gateloop-transformer's JAX file.
+
+    x / sqrt(mean(x^2) + eps) weight,   a = sigmoid(|z|) exp(i arg z),   y = (q Re(h) silu(g)) wo
+
+The first is of Flax, the second of Equinox, whose files hold arrays without names, in the order of
+`_names`. The second scans the channels if it is given one sequence without a batch; here it has a
+batch.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_gateloop.model.lm import ModelArgs
+
+from .base import Inference, Reference, Settings, Shapes, Source, Tensor, depth
+from .rules import TRANSPOSE, Rule, Transform, same, split
+
+Floats = Any  # a float64 array
+GATES, FORWARD = "layers_{}_0", "layers_{}_1"
+MATRICES = {"wq": "q_proj", "wk": "k_proj", "wv": "v_proj", "wg": "gate_proj", "wo": "out_proj"}
+IN_LAYER = (
+    *("0.norm.scale", "0.wq", "0.wk", "0.wv", "0.wa", "0.wg", "0.wo", "1.norm.scale"),
+    *("1.proj_in.kernel", "1.proj_in.bias", "1.proj_out.kernel", "1.proj_out.bias"),
+)
+
+
+class Jax(Source[ModelArgs]):
+    """Language models of the two JAX versions."""
+
+    kind = "jax"
+    settings: ClassVar = {}
+
+    def recognises(self, shapes: Shapes) -> bool:
+        """Look for Flax's names of the first layer, or for numbers and the first shapes."""
+        if f"{GATES.format(0)}.wa" in shapes:
+            return True
+        size = shapes.get("1", ())
+        return shapes.get("2") == size and shapes.get("6") == (*size, 2 * sum(size))
+
+    def infer(self, shapes: Shapes, settings: Settings) -> Inference[ModelArgs]:
+        """Infer the arguments from the shapes."""
+        self.check_settings(settings)
+        named = _by_name(shapes)
+        vocabulary, size = self.matrix(named, "embedding")
+        args = ModelArgs(
+            vocab_size=vocabulary,
+            hidden_size=size,
+            num_hidden_layers=depth(named, f"{GATES}.wa"),
+            intermediate_size=self.matrix(named, f"{FORWARD.format(0)}.proj_in.kernel")[1],
+            gate="polar_abs",
+            output_gate=True,
+            activation="gelu_tanh",
+            norm="rms",
+            rms_norm_eps=1e-6 if "embedding" in shapes else 1e-5 / size,
+            projection_bias=False,
+            tie_word_embeddings=True,
+        )
+        package = "gateloop (Flax)" if "embedding" in shapes else "gateloop-transformer (Equinox)"
+        sizes = f"depth {args.num_hidden_layers}, dim {size}, {vocabulary} tokens"
+        return Inference(args, [f"{package}, {sizes}, feed-forward {args.intermediate_size}"], [])
+
+    def table(self, args: ModelArgs) -> list[Rule]:
+        """Pair the names; matrices are transposed, and there are no biases of transitions."""
+        name = _source_name(args)
+        rules = [same(name("embedding"), "model.embed_tokens.weight")]
+        rules.append(same(name("norm.scale"), "model.norm.weight"))
+        added = Transform(
+            lambda arrays: [*arrays, *(mx.zeros(args.hidden_size) for _ in range(2))],
+            lambda arrays: list(arrays[:2]),
+        )
+        for layer in range(args.num_hidden_layers):
+            gates, forward = GATES.format(layer), FORWARD.format(layer)
+            ours = f"model.layers.{layer}"
+            time, channel = f"{ours}.time_mixing", f"{ours}.channel_mixing"
+            rules.append(same(name(f"{gates}.norm.scale"), f"{ours}.time_norm.weight"))
+            rules.append(same(name(f"{forward}.norm.scale"), f"{ours}.channel_norm.weight"))
+            pairs = {f"{gates}.{key}": f"{time}.{value}" for key, value in MATRICES.items()}
+            for key, value in {"proj_in": "up_proj", "proj_out": "down_proj"}.items():
+                pairs[f"{forward}.{key}.kernel"] = f"{channel}.{value}"
+                bias = name(f"{forward}.{key}.bias")
+                rules.append(same(bias, f"{channel}.{value}.bias"))
+            rules += [Rule((name(k),), (f"{v}.weight",), TRANSPOSE) for k, v in pairs.items()]
+            transition = [
+                f"{time}.{part}_proj.{kind}"
+                for kind in ("weight", "bias")
+                for part in ("gamma", "theta")
+            ]
+            cut = TRANSPOSE.then(split(2)).then(added)
+            rules.append(Rule((name(f"{gates}.wa"),), tuple(transition), cut))
+        return rules
+
+    def reference(self, args: ModelArgs, settings: Settings, tensor: Tensor) -> Reference:
+        """Compute the model in float64 NumPy, one token after the other."""
+        name = _source_name(args)
+        return JaxReference(
+            args, lambda key: np.array(tensor(name(key)).astype(mx.float32), np.float64)
+        )
+
+
+def _names(layers: int) -> list[str]:
+    """Flax's names, in the order of Equinox's arrays."""
+    parts = [f"layers_{layer}_{part}" for layer in range(layers) for part in IN_LAYER]
+    return ["embedding", "norm.scale", *parts]
+
+
+def _by_name(shapes: Shapes) -> Shapes:
+    if "embedding" in shapes:
+        return shapes
+    names = _names(len(shapes) // len(IN_LAYER))
+    return {name: shapes[str(i)] for i, name in enumerate(names) if str(i) in shapes}
+
+
+def _source_name(args: ModelArgs) -> Callable[[str], str]:
+    """Return the function from Flax's names to the checkpoint's."""
+    if args.rms_norm_eps == 1e-6:
+        return lambda name: name
+    numbers = {name: str(i) for i, name in enumerate(_names(args.num_hidden_layers))}
+    return numbers.__getitem__
+
+
+class JaxReference:
+    """The model on float64 weights by Flax's names; see `Reference`."""
+
+    def __init__(self, args: ModelArgs, weight: Callable[[str], Floats]) -> None:
+        self._args, self._weight = args, weight
+
+    def logits(self, tokens: np.ndarray) -> Floats:
+        """Norm the last layer's output and compare it with the embedding."""
+        x = self._norm("norm", self.hidden_states(tokens)[-1])
+        return x @ self._weight("embedding").T
+
+    def hidden_states(self, tokens: np.ndarray) -> list[Floats]:
+        """Return the output of each layer."""
+        x, states = self._weight("embedding")[tokens], []
+        for layer in range(self._args.num_hidden_layers):
+            x = x + self._mix(GATES.format(layer), x)
+            path = FORWARD.format(layer)
+            h = self._dense(f"{path}.proj_in", self._norm(f"{path}.norm", x))
+            h = h / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)))
+            x = x + self._dense(f"{path}.proj_out", h)
+            states.append(x)
+        return states
+
+    def _mix(self, path: str, x: Floats) -> Floats:
+        x = self._norm(f"{path}.norm", x)
+        q, k, v, z, gate = (x @ self._weight(f"{path}.w{letter}") for letter in "qkvag")
+        real, imaginary = np.split(z, 2, -1)
+        z = real + 1j * imaginary
+        a = np.exp(1j * np.angle(z)) / (1 + np.exp(-np.abs(z)))
+        h, y = np.zeros(x[:, 0].shape, complex), np.zeros_like(x)
+        for n in range(x.shape[1]):
+            h = a[:, n] * h + k[:, n] * v[:, n]
+            y[:, n] = q[:, n] * h.real
+        return (y * gate / (1 + np.exp(-gate))) @ self._weight(f"{path}.wo")
+
+    def _dense(self, path: str, x: Floats) -> Floats:
+        return x @ self._weight(f"{path}.kernel") + self._weight(f"{path}.bias")
+
+    def _norm(self, path: str, x: Floats) -> Floats:
+        mean = (x * x).mean(-1, keepdims=True)
+        return x / np.sqrt(mean + self._args.rms_norm_eps) * self._weight(f"{path}.scale")
