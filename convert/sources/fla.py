@@ -16,6 +16,7 @@ from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.family.layers import FamilyArgs
 from mlx_gateloop.model.arguments import STRICT, Count
+from mlx_gateloop.model.registered import register
 
 from .base import Inference, Reference, Settings, Shapes, Source, Tensor
 from .fla_reference import FlaReference
@@ -83,6 +84,7 @@ class Fla(Source[Any]):
         if kind not in TYPES:
             expected = ", ".join(TYPES)
             raise self.error(f"config.json: model_type: expected {expected}, got {shown(kind)}")
+        register(kind)  # or transformers warns when it loads the tokenizer beside the weights
         module = None if kind == "transformer" else import_module(f"mlx_gateloop.family.{kind}")
         try:
             args = (module.ModelArgs if module else TransformerArgs).from_dict(self.config)

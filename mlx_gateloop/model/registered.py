@@ -24,13 +24,18 @@ class Registered(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name not in ("Model", "ModelArgs"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        from transformers import AutoConfig, PretrainedConfig
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-        if self.model_type not in CONFIG_MAPPING:  # flash-linear-attention registers its own
-            config = type("Config", (PretrainedConfig,), {"model_type": self.model_type})
-            AutoConfig.register(self.model_type, config)
+        register(self.model_type)
         return getattr(import_module(MODELS[self.model_type]), name)
+
+
+def register(model_type: str) -> None:
+    """Register a type with transformers."""
+    from transformers import AutoConfig, PretrainedConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if model_type not in CONFIG_MAPPING:  # flash-linear-attention registers its own
+        config = type("Config", (PretrainedConfig,), {"model_type": model_type})
+        AutoConfig.register(model_type, config)
 
 
 for model_type in MODELS:

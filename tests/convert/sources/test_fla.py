@@ -1,6 +1,8 @@
 """Checkpoints of flash-linear-attention to model directories."""
 
 import json
+import subprocess
+import sys
 
 import mlx.core as mx
 import mlx_lm
@@ -20,7 +22,8 @@ from mlx_gateloop.convert.plan import make_plan
 from mlx_gateloop.convert.reading.find import find
 
 import mlx_gateloop as gl
-from mlx_gateloop.io.models import OUR_CODE
+from mlx_gateloop.io.models import OUR_CODE, load_any
+from mlx_gateloop.tokenizer import train_tokenizer
 
 VOCABULARY = 262  # as many tokens as `bytes` has
 TRANSFORMER = COMMON | {"model_type": "transformer", "num_heads": 4, "num_kv_heads": 2}
@@ -117,6 +120,23 @@ def test_old_checkpoints_in_shards_of_bfloat16(tmp_path, suffix):
         ours = mx.array(random_weight(name, array.shape)).astype(mx.bfloat16)
         assert mx.array_equal(array, ours), name
     assert gl.load(tmp_path / "out")[0].args == expected.args
+
+
+@pytest.mark.parametrize("name", ["gla", "transformer"])
+def test_the_tokenizer_beside_the_weights_is_carried_over(name, tmp_path):
+    given = train_tokenizer([f"{n} times {n} is {n * n}." for n in range(99)], 300)
+    if name == "gla":
+        write_checkpoint(tmp_path / "source", name, vocab_size=len(given))
+    else:
+        write_transformer(tmp_path / "source", vocab_size=len(given))
+    given.save_pretrained(tmp_path / "source")
+    words = ["-m", "mlx_gateloop", "convert", tmp_path / "source", tmp_path / "out"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    tokenizer = load_any(tmp_path / "out")[1]
+    text = "40 times 40"
+    assert tokenizer.encode(text) == given.encode(text)
+    assert tokenizer.eos_token_id == given.eos_token_id
 
 
 @pytest.mark.parametrize("tied", [False, True])
