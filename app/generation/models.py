@@ -104,7 +104,8 @@ class Models:
         if kind != "gateloop":
             inner = config.get("text_config")
             layers = (inner if isinstance(inner, dict) else config).get("num_hidden_layers")
-            return ModelInfo(kind, layers if isinstance(layers, int) else 0, chats)
+            counts = (n if isinstance(n, int) else 0 for n in (layers, config.get("num_heads")))
+            return ModelInfo(kind, next(counts), chats, heads=next(counts))
         try:
             args = ModelArgs.from_dict(config)
         except InputError as error:

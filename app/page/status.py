@@ -9,7 +9,8 @@ from ..generation.run import Run
 def describe_model(info: ModelInfo) -> str:
     """Describe a model's sizes in a line of HTML."""
     if not info.transition:  # another type of model
-        layers = f"{info.layers} layers, " if info.layers else ""
+        heads = f" of {info.heads} heads" if info.heads else ""
+        layers = f"{info.layers} layers{heads}, " if info.layers else ""
         return html.escape(f"{layers}{info.kind}")
     kind = info.transition.replace("_", "-")
     return f"{info.layers} layers of {info.channels} channels, {kind} transitions"

@@ -15,6 +15,7 @@ from mlx_gateloop.app.conversations import file
 from mlx_gateloop.app.generation.caches import Caches
 from mlx_gateloop.app.generation.decoder import NOT_TRIMMABLE, TOO_LARGE
 from mlx_gateloop.app.generation.models import Models
+from mlx_gateloop.app.page.status import describe_model
 from safetensors.numpy import load_file, save_file
 
 import mlx_gateloop as gl
@@ -89,6 +90,10 @@ def test_every_prefix_is_what_a_fresh_read_of_the_whole_gives(other_chat, name):
     first = next(piece for piece in runs[1].pieces[runs[1].begin :] if piece.kind == "answer")
     _, logits = fresh(chat, found[2].ids)
     assert [chance for _, chance in first.candidates] == pytest.approx(likely(logits), abs=0.01)
+
+
+def test_a_gla_is_described_with_its_heads(folder):
+    assert describe_model(Models([folder]).info("gla")) == "2 layers of 4 heads, gla"
 
 
 @pytest.mark.parametrize("name", [*HYBRID, "llama", "tiny"])
