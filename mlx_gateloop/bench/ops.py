@@ -92,9 +92,9 @@ def scans(shape: Shape) -> Candidates:
     pairs = (planes[:2], planes[2:], cotangents)
     a, x, dy = (real + 1j * imaginary for real, imaginary in pairs)
     if present("jax"):
-        result[JAX] = peers.jax_scan(a, x, dy)
+        result[JAX] = peers.jax_candidate(peers.jax_states, [a, x], dy)
     if present("torch") and present("gateloop-transformer"):
-        result[TORCH] = peers.torch_scan(a, x, dy)
+        result[TORCH] = peers.torch_candidate(peers.torch_states, [a, x], dy)
     return result
 
 

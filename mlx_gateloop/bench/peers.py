@@ -16,11 +16,6 @@ from mlx_gateloop.io.machine import cores
 Pair = tuple[Any, Any]  # arrays of jax or torch
 
 
-def jax_scan(a: np.ndarray, x: np.ndarray, cotangent: np.ndarray) -> Candidate:
-    """Scan h_n = a_n h_{n-1} + x_n by jax.lax.associative_scan, compiled."""
-    return jax_candidate(_jax_states, [a, x], cotangent)
-
-
 def jax_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Candidate:
     """The paper's operator, arrays q, k, v, gamma and theta, compiled."""
     import jax
@@ -29,12 +24,13 @@ def jax_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Candidate:
     def gate_loop(q: Any, k: Any, v: Any, gamma: Any, theta: Any) -> Any:
         size = jax.nn.sigmoid(gamma)
         a = jax.lax.complex(size * jnp.cos(theta), size * jnp.sin(theta))
-        return q * _jax_states(a, (k * v).astype(a.dtype)).real
+        return q * jax_states(a, (k * v).astype(a.dtype)).real
 
     return jax_candidate(gate_loop, arrays, cotangent)
 
 
-def _jax_states(a: Any, x: Any) -> Any:
+def jax_states(a: Any, x: Any) -> Any:
+    """Scan h_n = a_n h_{n-1} + x_n by jax.lax.associative_scan."""
     import jax
 
     def combine(left: Pair, right: Pair) -> Pair:
@@ -56,23 +52,19 @@ def jax_candidate(function: Function, arrays: list[np.ndarray], cotangent: np.nd
     )
 
 
-def torch_scan(a: np.ndarray, x: np.ndarray, cotangent: np.ndarray) -> Candidate:
-    """Scan h_n = a_n h_{n-1} + x_n by gateloop-transformer's code."""
-    return torch_candidate(_torch_states, [a, x], cotangent)
-
-
 def torch_gate_loop(arrays: list[np.ndarray], cotangent: np.ndarray) -> Candidate:
     """The paper's operator on gateloop-transformer's scan; arrays as in `jax_gate_loop`."""
     import torch
 
     def gate_loop(q: Any, k: Any, v: Any, gamma: Any, theta: Any) -> Any:
         a = torch.polar(gamma.sigmoid(), theta)
-        return q * _torch_states(a, (k * v).to(a.dtype)).real
+        return q * torch_states(a, (k * v).to(a.dtype)).real
 
     return torch_candidate(gate_loop, arrays, cotangent)
 
 
-def _torch_states(a: Any, x: Any) -> Any:
+def torch_states(a: Any, x: Any) -> Any:
+    """Scan h_n = a_n h_{n-1} + x_n by gateloop-transformer's code."""
     import torch
     from gateloop_transformer.associative_scan import associative_scan
 
