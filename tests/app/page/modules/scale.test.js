@@ -1,12 +1,6 @@
 import assert from "node:assert";
 import { test } from "node:test";
-import {
-  lineBin,
-  MAX_ZOOM,
-  perToken,
-  sharing,
-  zoomOf,
-} from "../../../../app/page/static/scale.js";
+import { lineBin, MAX_ZOOM, perToken, sharing, zoomOf } from "../../../../app/page/static/scale.js";
 
 const zooms = Array.from({ length: MAX_ZOOM + 1 }, (_, zoom) => zoom);
 
