@@ -35,11 +35,7 @@ TOKENS = 1 << 11  # maximum tokens of a forward pass; bounds its time
 
 
 def depends(
-    model: nn.Module,
-    tokens: Tokens,
-    left_out: Sequence[Positions] | None = None,
-    *,
-    since: int = 0,
+    model: nn.Module, tokens: Tokens, left_out: Sequence[Positions] | None = None, *, since: int = 0
 ) -> np.ndarray:
     """Compute what each prediction loses when earlier tokens are left out.
 
@@ -73,11 +69,7 @@ def depends(
 
 
 def depending(
-    model: nn.Module,
-    tokens: Tokens,
-    left_out: Sequence[Positions] | None = None,
-    *,
-    since: int = 0,
+    model: nn.Module, tokens: Tokens, left_out: Sequence[Positions] | None = None, *, since: int = 0
 ) -> Iterator[np.ndarray]:
     """Yield the partial result of `depends` after each forward pass; same arguments."""
     check_model(model)
@@ -127,11 +119,7 @@ def without(model: nn.Module, tokens: Tokens, left_out: Positions) -> list[Cache
 
 
 def _add_losses(
-    losses: np.ndarray,
-    model: nn.Module,
-    ids: np.ndarray,
-    groups: Sequence[np.ndarray],
-    since: int,
+    losses: np.ndarray, model: nn.Module, ids: np.ndarray, groups: Sequence[np.ndarray], since: int
 ) -> Iterator[None]:
     """Fill the columns of `losses` from `since`; yield after each forward pass."""
     end = len(ids) - 1

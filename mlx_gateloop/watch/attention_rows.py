@@ -9,10 +9,7 @@ LEAST, FLUSH_EVERY = 1e-30, 16
 
 
 def full_row(
-    rate: np.ndarray,
-    phase: np.ndarray | None,
-    reads: dict[str, np.ndarray],
-    erases: bool,
+    rate: np.ndarray, phase: np.ndarray | None, reads: dict[str, np.ndarray], erases: bool
 ) -> np.ndarray:
     """Compute the weight of each token in the output of the last one.
 

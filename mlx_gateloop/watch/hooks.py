@@ -17,11 +17,7 @@ from mlx_gateloop.ops import Transition
 
 Arguments = dict[str, Any]  # arguments of a call by name
 Names = dict[str, Any]  # global names of the module that defines the called function
-IDENTITY = {
-    "polar": 0.0,
-    "sigmoid": float("inf"),
-    "cartesian": 1.0,
-}  # `first` of |a| = 1
+IDENTITY = {"polar": 0.0, "sigmoid": float("inf"), "cartesian": 1.0}  # `first` of |a| = 1
 
 
 @dataclass(frozen=True)

@@ -209,9 +209,7 @@ def _call_of(
 
 
 @lru_cache(64)
-def _signature(
-    function: Callable[..., Any],
-) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
+def _signature(function: Callable[..., Any]) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
     """Return a function's positional parameters, its defaults and its module's names.
 
     `inspect.Signature.bind` is as slow as a small MLX operation.
