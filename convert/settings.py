@@ -12,16 +12,10 @@ FILE = "convert.yaml"
 def read_settings(
     file: Path | None, weights: Path, overrides: list[str]
 ) -> tuple[dict[str, object], Path | None]:
-    """Read the settings of a conversion.
+    """Read the settings of a conversion; return them, and the file that they were in.
 
-    Args:
-        file: A YAML file; None looks beside the weights for one with their name, then for
-            `convert.yaml`. A path to a tokenizer in it is relative to it.
-        weights: The checkpoint's first file.
-        overrides: `KEY=VALUE` each; they replace the file's.
-
-    Returns:
-        The settings, and the file that was read.
+    Without a file, one beside the weights with their name is taken, or `convert.yaml`. A path to a
+    tokenizer in it is relative to it. `overrides`, `KEY=VALUE` each, replace the file's.
     """
     if file is None:
         beside = [weights.with_suffix(".yaml"), weights.with_name(FILE)]

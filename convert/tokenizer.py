@@ -18,16 +18,10 @@ TOKENIZER_FILES = ["*.json", "*.model", "*.jinja", "*.txt"]
 
 
 def load_tokenizer(name: str | None, directory: Path, vocab_size: int) -> tuple[Any, str]:
-    """Load the tokenizer that a user names.
+    """Load the tokenizer that a user names; return it, and its origin in words.
 
-    Args:
-        name: A sentencepiece `.model` file, a `tokenizer.json`, a directory, "bytes", or a hub id;
-            None takes the one beside the weights.
-        directory: The directory of the weights.
-        vocab_size: Entries of the model's embedding.
-
-    Returns:
-        A transformers tokenizer, and its origin in words.
+    The name is a sentencepiece `.model` file, a `tokenizer.json`, a directory, "bytes", or a hub
+    id; None takes the one beside the weights.
     """
     if name is None:
         found = [directory / file for file in NAMES if (directory / file).exists()]

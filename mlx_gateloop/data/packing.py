@@ -19,17 +19,8 @@ def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
     Plain documents begin with the token that the tokenizer adds to a text, if it adds one.
     The text of a special token inside a plain document (such as `</s>` in HTML) is encoded as
     plain characters. Conversations pass through the tokenizer's chat template, as in generation;
-    its markers are special tokens.
-
-    Args:
-        documents: Texts and conversations.
-        tokenizer: A transformers or mlx-lm tokenizer.
-
-    Returns:
-        `[N]` token ids, uint16 where the vocabulary permits, else int32.
-
-    Raises:
-        InputError: The tokenizer has no chat template for conversations.
+    its markers are special tokens. Returns `[N]` ids, uint16 where the vocabulary permits, else
+    int32.
     """
     stream, start = array.array("i"), start_ids(tokenizer)
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
@@ -80,16 +71,8 @@ class Batches:
     """Shuffled windows of a token stream; a batch is a function of (seed, epoch, index).
 
     An epoch has every window once, in its own order. The targets of windows do not overlap; the
-    first window starts at a random offset, which uses the tokens that do not fill a window.
-
-    Args:
-        tokens: `[N]` integers; never copied, so a memory-mapped array stays on disk.
-        batch_size: Windows per batch.
-        length: Tokens per window.
-        seed: Seed of the order, not negative.
-
-    Raises:
-        InputError: The stream is too short for one batch.
+    first window starts at a random offset, which uses the tokens that do not fill a window. The
+    tokens, `[N]` integers, are never copied, so a memory-mapped array stays on disk.
     """
 
     def __init__(self, tokens: np.ndarray, batch_size: int, length: int, seed: int) -> None:

@@ -22,16 +22,8 @@ def run_processes(calls: Mapping[str, Callable[[], object]], jobs: int, logs: Pa
     """Make all calls, at most `jobs` at a time; one that fails leaves the others alone.
 
     Each has one thread of the BLAS, and on Linux its share of the processors, which it keeps when
-    others are done. Ctrl-C and SIGTERM reach the processes as one SIGTERM; all are waited for.
-
-    Args:
-        calls: Picklable calls by name.
-        jobs: Number of processes.
-        logs: The folder for NAME.log, what a process prints.
-
-    Raises:
-        InputError: Some failed; the message has the last line of each.
-        Interrupted: Ctrl-C or SIGTERM.
+    others are done. Ctrl-C and SIGTERM reach the processes as one SIGTERM; all are waited for. What
+    a process prints is in NAME.log of the folder `logs`; the error has the last line of each log.
     """
     waiting, failed = list(calls), []
     running: dict[str, tuple[SpawnProcess, int]] = {}

@@ -42,18 +42,9 @@ def run_experiment(
     """Train all models of an experiment and write the comparison to a directory.
 
     All models are trained with one seed before the next, so that an interrupted experiment has
-    comparable runs.
-
-    Args:
-        experiment: Equal to the first one if resumed, except in seeds and models.
-        out: The directory; new or empty unless resumed.
-        resume: Continue what `out` holds: finished runs stay, the others continue exactly.
-        command: The command line, for the report.
-        jobs: Runs side by side, each in its own process if there is more than one.
-
-    Raises:
-        InputError: Unusable settings, an unusable directory, or runs that failed.
-        Interrupted: Ctrl-C; everything is saved, and the report covers it.
+    comparable runs. A resumed one equals the first but for seeds and models: finished runs stay,
+    the others continue exactly. Of several `jobs`, each run is in its own process. Ctrl-C raises
+    `Interrupted`; everything is saved, and the report covers it.
     """
     tasks = [experiment.make_task(draw) for draw in range(experiment.draws)]
     experiment = replace(experiment, data=tuple(task.fingerprint for task in tasks))

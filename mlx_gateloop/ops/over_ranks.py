@@ -41,23 +41,12 @@ def gate_loop_over_ranks(
 ) -> Result:
     """Compute `gate_loop` over a sequence that is divided among ranks; all ranks call it.
 
-    Args:
-        gather: Function from an array `[...]` on each rank to `[ranks, ...]`, the same on all.
-        place: The index of this rank's part, from 0.
-        q: Queries of this part, as in `gate_loop`, as are the others; parts may differ in length.
-        k: Keys.
-        v: Values.
-        a: Transitions.
-        h0: The whole sequence begins from zero.
-        mask: The mask.
-        reverse: Run from the last step of the last part to the first of the first.
-        backend: The implementation of the scan.
+    `gather` makes `[ranks, ...]` of an array `[...]` on each rank, the same on all, and `place` is
+    this rank's part, from 0. The others are as in `gate_loop`, of this part; parts may differ in
+    length. The whole sequence begins from zero, and in reverse with the last step of the last part.
 
     Returns:
         y of this part, and the state after it.
-
-    Raises:
-        ValueError: As `gate_loop`, or there is an h0.
     """
     if h0 is not None:
         raise ValueError("h0: expected None, as a sequence over ranks begins from zero")

@@ -57,16 +57,8 @@ class HeadsPlan:
 def launch(kernels: Kernels, task: Task, variant: Variant, cut: HeadsPlan, x: Arrays) -> Arrays:
     """Launch a task once, and sum over the tiles.
 
-    Args:
-        kernels: The platform's kernels.
-        task: What to compute.
-        variant: The kind of kernel.
-        cut: The division of work.
-        x: Arrays of steps `[B, L, H, K, V or 1]` and states `[B, P, H, K, V]`. Arrays of parts
-            hold B times as many.
-
-    Returns:
-        What the task computes, by name; "states" are `[B, L / INTERVAL, P, H, K, V]`.
+    `x` has arrays of steps `[B, L, H, K, V or 1]` and states `[B, P, H, K, V]`; arrays of parts
+    hold B times as many. The results are by name; "states" are `[B, L / INTERVAL, P, H, K, V]`.
     """
     arrays = BACKWARD if task == "backward" else FORWARD
     name = "heads_backward" if task == "backward" else "heads_forward"
