@@ -22,6 +22,7 @@ from mlx_gateloop.errors import InputError, is_panic, one_line
 from mlx_gateloop.io.checks import check
 from mlx_gateloop.io.files import flush, flush_tree, import_mlx_lm
 from mlx_gateloop.io.model_file import MODEL_FILE, model_file
+from mlx_gateloop.model.linear import can_keep_short, keep_short
 from mlx_gateloop.model.lm import Model, ModelArgs, require_readable
 from mlx_gateloop.model.registered import MODELS
 from mlx_gateloop.tokenizer import largest_id, stop_token_ids
@@ -38,8 +39,10 @@ LOADED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Any, Any]:
     """Load the model and the tokenizer of a saved directory or a Hugging Face repository.
 
-    On a CPU all weights become float32, with a line in the log: products of bfloat16 or quantized
-    weights are some fifty times slower there. `save` then writes float32.
+    On a CPU with the C++ extension 8-bit and 16-bit weights of linear layers stay as they are, and
+    all others become float32. Without the extension, for a model of `mlx_gateloop.family` and for
+    other bits, all become float32, with a line in the log: MLX's products of such weights are some
+    fifty times slower there.
 
     Args:
         path_or_hub_id: A directory that `save` or an `mlx_lm` command wrote, the name of an
@@ -172,7 +175,17 @@ def _usable(model: nn.Module, source: str) -> nn.Module:
     # The keys of the random state were split for initial weights that nobody needs. A program that
     # loads many models would keep all these splits, some 0.3 MB a model.
     mx.eval(mx.random.state)
-    return _in_float32(model, source) if mx.default_device().type == mx.cpu else model
+    return _on_cpu(model, source) if mx.default_device().type == mx.cpu else model
+
+
+def _on_cpu(model: nn.Module, source: str) -> nn.Module:
+    quantized = _quantized(model).get("quantization", {"bits": 8, "mode": "affine"})
+    is_8_bit = (quantized["bits"], quantized["mode"]) == (8, "affine")
+    if not (isinstance(model, Model) and is_8_bit and can_keep_short()):
+        return _in_float32(model, source)
+    keep_short(model)
+    mx.eval(model.parameters())
+    return model
 
 
 def _in_float32(model: nn.Module, source: str) -> nn.Module:

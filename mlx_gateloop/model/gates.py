@@ -8,15 +8,18 @@ import mlx.nn as nn
 
 from mlx_gateloop.model.arguments import GATED, LayerArgs
 from mlx_gateloop.model.constant_transitions import CONSTANT
+from mlx_gateloop.model.linear import project
 from mlx_gateloop.ops import Transition
 
+Projections = dict[str, mx.array]  # of the input, by the names of their layers
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "gamma_proj", "theta_proj", "gate_proj")
 # Of channels at a start with spread half-lives: radians a token, and factors of the text's part.
 PHASES = (0.01, math.pi)
 DATA_DEPENDENT = {"gamma": 0.5, "theta": 0.2}
 
 
 class StateTransitionLinear(nn.Linear):
-    """A Linear that stays unquantized: its error is raised to the power of the length.
+    """A Linear that stays float32: its error is raised to the power of the length.
 
     Every quantizer of mlx-lm looks for `to_quantized`; some take no predicate.
     """
@@ -30,6 +33,10 @@ class StateTransitionLinear(nn.Linear):
         # they would be saved with the weights.
         if name != "input_feat":
             super().__setattr__(name, value)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        y: mx.array = super().__call__(x.astype(mx.float32))
+        return y
 
 
 def projection(cls: type[nn.Linear], inputs: int, outputs: int, bias: bool) -> nn.Linear:
@@ -98,7 +105,12 @@ class Gates(nn.Module):
             self[f"{name}_proj"].bias = constant
             self[f"{name}_proj"].weight *= DATA_DEPENDENT[name]
 
-    def transition(self, x: mx.array) -> Transition:
+    def project(self, x: mx.array) -> Projections:
+        """Compute all projections of the normed input x."""
+        names = [name for name in PROJECTIONS if name in self]
+        return dict(zip(names, project(x, *(self[name] for name in names)), strict=True))
+
+    def transition(self, x: mx.array, projections: Projections) -> Transition:
         """Compute the state transition at every token of the normed input x, in float32."""
         if "constant" in self:
             constant = self.constant.transition()
@@ -107,7 +119,7 @@ class Gates(nn.Module):
                 self._at_every_token(constant.first, x),
                 None if phase is None else self._at_every_token(phase, x),
             )
-        gamma = self._transition_input("gamma", x)
+        gamma = self._transition_input("gamma", x, projections)
         if self.args.ablation == "transition":
             return Transition.polar(mx.zeros_like(gamma))
         if self.args.gate == "real":
@@ -115,13 +127,13 @@ class Gates(nn.Module):
         polar = Transition.sigmoid if self.args.gate == "polar" else _polar_abs
         if self.args.ablation == "phase":
             return polar(gamma, None)
-        return polar(gamma, self._transition_input("theta", x))
+        return polar(gamma, self._transition_input("theta", x, projections))
 
-    def _transition_input(self, name: str, x: mx.array) -> mx.array:
+    def _transition_input(self, name: str, x: mx.array, projections: Projections) -> mx.array:
         # always float32: an error of |a| is raised to the power of the length
         if name in self:
             return self._at_every_token(self[name].astype(mx.float32), x)
-        return self._heads(self[f"{name}_proj"](x.astype(mx.float32)))
+        return self._heads(projections[f"{name}_proj"])
 
     def _at_every_token(self, constant: mx.array, x: mx.array) -> mx.array:
         return self._heads(mx.broadcast_to(constant, (*x.shape[:2], len(constant))))

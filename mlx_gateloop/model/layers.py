@@ -11,7 +11,8 @@ import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import GATED, LayerArgs
-from mlx_gateloop.model.gates import Gates, input_scale, projection
+from mlx_gateloop.model.gates import Gates, Projections, input_scale, projection
+from mlx_gateloop.model.linear import project
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.pointwise import gelu, layer_norm, sigmoid, silu
 from mlx_gateloop.ops.relative import relative_attention
@@ -78,8 +79,9 @@ class TimeMixing(Gates):
             `[batch, length, hidden]` in x's dtype.
         """
         mask = mask if isinstance(mask, mx.array) else None
-        inputs = self._inputs(x)
-        y, state = self._operate(x, inputs, None if cache is None else cache[0], mask)
+        projections = self.project(x)
+        inputs = self._inputs(x, projections)
+        y, state = self._operate(projections, inputs, None if cache is None else cache[0], mask)
         if self.operator is None and hasattr(cache, "update"):
             cache.update(state, *inputs[1:], mask)
         elif cache is not None:
@@ -94,11 +96,13 @@ class TimeMixing(Gates):
         reverse: bool = False,
     ) -> tuple[mx.array, mx.array]:
         """Compute the output and the state after the last token, as `gate_loop` returns it."""
-        return self._operate(x, self._inputs(x), state, mask, reverse)
+        projections = self.project(x)
+        inputs = self._inputs(x, projections)
+        return self._operate(projections, inputs, state, mask, reverse)
 
     def _operate(
         self,
-        x: mx.array,
+        projections: Projections,
         inputs: OperatorInputs,
         state: mx.array | None,
         mask: mx.array | None,
@@ -122,35 +126,35 @@ class TimeMixing(Gates):
         )
         if reads_state:
             y = q * ACTIVATE[args.state_activation](y)
-        return self._output(x, y), state
+        return self._output(projections, y), state
 
-    def _inputs(self, x: mx.array) -> OperatorInputs:
-        if "q_proj" in self:
-            q = self.q_proj(x)
+    def _inputs(self, x: mx.array, projections: Projections) -> OperatorInputs:
+        if "q_proj" in projections:
+            q = projections["q_proj"]
         else:
             q = mx.broadcast_to(self.query, (*x.shape[:2], self.args.width)).astype(x.dtype)
         q = self._heads(ACTIVATE[self.args.query_activation](q))
-        v = self._heads(ACTIVATE[self.args.value_activation](self.v_proj(x)))
-        transition = self.transition(x)
-        return q, self._key(x, v, transition), v, transition
+        v = self._heads(ACTIVATE[self.args.value_activation](projections["v_proj"]))
+        transition = self.transition(x, projections)
+        return q, self._key(projections, v, transition), v, transition
 
-    def _output(self, x: mx.array, y: mx.array) -> mx.array:
+    def _output(self, projections: Projections, y: mx.array) -> mx.array:
         if self.args.sub_norm == "head":
             y = self.sub_norm(y)
-        y = y.reshape(*x.shape[:2], self.args.width)  # [B, L, heads, V] -> [B, L, D]
+        y = y.reshape(*y.shape[:2], self.args.width)  # [B, L, heads, V] -> [B, L, D]
         if self.args.sub_norm is True:
             y = self.sub_norm(y)
-        if "gate_proj" in self:
-            y = y * silu(self.gate_proj(x))
-        return self.out_proj(y) if "out_proj" in self else y
+        if "gate_proj" in projections:
+            y = y * silu(projections["gate_proj"])
+        return project(y, self.out_proj)[0] if "out_proj" in self else y
 
-    def _key(self, x: mx.array, v: mx.array, transition: Transition) -> mx.array:
+    def _key(self, projections: Projections, v: mx.array, transition: Transition) -> mx.array:
         if self.args.input_gate == "tied":
             key = sigmoid(-transition.first).astype(v.dtype)  # 1 - |a| without cancellation
             return mx.broadcast_to(key, v.shape)
         key = mx.ones_like(v)
-        if "k_proj" in self:
-            key = self.k_proj(x)
+        if "k_proj" in projections:
+            key = projections["k_proj"]
             key = self._heads(sigmoid(key) if self.args.input_gate == "sigmoid" else key)
         if self.args.input_scale:
             key = key * input_scale(transition.first).astype(key.dtype)
@@ -181,7 +185,8 @@ class SoftmaxMixing(TimeMixing):
         Returns:
             `[batch, length, hidden]` in x's dtype.
         """
-        q, key, v, transition = self._inputs(x)
+        projections = self.project(x)
+        q, key, v, transition = self._inputs(x, projections)
         if self.observe is not None:
             self.observe(q, key, v, transition, None)
         log = () if self.args.transition == "none" else transition.logarithm()
@@ -196,7 +201,7 @@ class SoftmaxMixing(TimeMixing):
                 raise InputError("kv_bits: softmax mixing takes no quantized cache; leave it out")
         mask = mask if isinstance(mask, mx.array) else None
         y = relative_attention(q * q.shape[-1] ** -0.5, keys, v, len(log), mask)
-        return self._output(x, y.swapaxes(1, 2))
+        return self._output(projections, y.swapaxes(1, 2))
 
     def _heads(self, x: mx.array) -> mx.array:
         return mx.unflatten(x, -1, (self.args.heads, -1))
@@ -244,7 +249,8 @@ class ChannelMixing(nn.Module):
         self.down_proj = projection(nn.Linear, args.intermediate_size, args.hidden_size, args.bias)
 
     def __call__(self, x: mx.array) -> mx.array:
-        return self.down_proj(self.activate(self.up_proj(x)))
+        (y,) = project(x, self.up_proj)
+        return project(self.activate(y), self.down_proj)[0]
 
 
 class Block(nn.Module):

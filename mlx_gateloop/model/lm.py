@@ -19,6 +19,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import STRICT, Count, LayerArgs
 from mlx_gateloop.model.gates import projection
 from mlx_gateloop.model.layers import Block, Cache, Mask, make_norm
+from mlx_gateloop.model.linear import Embedding, project
 
 # Keys that mlx-lm and transformers add to a config.json; they have no meaning here.
 FOREIGN_KEYS = {
@@ -110,7 +111,7 @@ class GateLoopModel(nn.Module):
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
         size = args.hidden_size
-        self.embed_tokens = nn.Embedding(args.vocab_size, size)
+        self.embed_tokens = Embedding(args.vocab_size, size)
         if not args.tie_word_embeddings:
             # Unit variance, so that the first blocks do not drown the token. A tied embedding keeps
             # MLX's 1 / size, which gives logits of unit variance.
@@ -207,9 +208,8 @@ class Model(nn.Module):
             `[batch, length, num_outputs]` in the weights' dtype.
         """
         x = self.model(tokens, cache)
-        head = self.model.embed_tokens.as_linear if self.args.tie_word_embeddings else self.lm_head
-        logits: mx.array = head(x)
-        return logits
+        head = self.model.embed_tokens if self.args.tie_word_embeddings else self.lm_head
+        return project(x, head)[0]
 
     @property
     def layers(self) -> list[Block]:

@@ -10,15 +10,17 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 from helpers.models import chat_tokenizer, tiny_model
-from helpers.reference import as_numpy, error
+from helpers.reference import as_numpy, error, needs_native
 from helpers.tokenizers import add_token
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map
 from mlx_lm import load as load_with_mlx_lm
+from mlx_lm.utils import dequantize_model
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.models import OUR_CODE, load, load_any, load_model, load_weights, local, save
 from mlx_gateloop.model import standalone
-from mlx_gateloop.model.lm import Model
+from mlx_gateloop.model.lm import Model, is_state_transition
+from mlx_gateloop.ops.linear import MAX_ROWS
 from mlx_gateloop.tokenizer import byte_tokenizer, stop_token_ids
 
 FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
@@ -126,15 +128,42 @@ def test_weights_are_saved_as_they_are(tokenizer, tmp_path, change):
     assert mx.array_equal(loaded(PROMPT), model(PROMPT))
 
 
+@needs_native
+@pytest.mark.parametrize("has_one_table", [False, True])
+@pytest.mark.parametrize("change", [quantize, lambda model: model.set_dtype(mx.bfloat16)])
+def test_a_cpu_reads_short_weights_as_they_are(tokenizer, tmp_path, caplog, change, has_one_table):
+    model = tiny(tokenizer, hidden_size=64, tie_word_embeddings=has_one_table)
+    change(model)
+    save(model, tokenizer, tmp_path / "model")
+    stored = dict(tree_flatten(model.parameters()))
+    model.set_dtype(mx.float32)
+    exact = dequantize_model(model)
+    with mx.stream(mx.cpu):
+        loaded, _ = load(tmp_path / "model")
+        for length in (1, MAX_ROWS + 1):
+            text = mx.repeat(PROMPT[:, :1], length, 1)
+            assert loaded(text).dtype == mx.float32
+            assert error(loaded(text), as_numpy(exact(text))) < 1e-5
+    for name, weight in tree_flatten(loaded.parameters()):
+        short = weight.ndim == 2 and name.endswith(".weight") and not is_state_transition(name)
+        assert weight.dtype == (stored[name].dtype if short else mx.float32)
+    save(loaded, tokenizer, tmp_path / "again")
+    assert error(load(tmp_path / "again")[0](PROMPT), as_numpy(loaded(PROMPT))) == 0
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        (quantize, "8-bit"),
         (lambda model: nn.quantize(model, group_size=32, mode="mxfp4"), "4-bit"),
         (lambda model: model.set_dtype(mx.bfloat16), "bfloat16"),
     ],
 )
-def test_a_cpu_runs_float32_and_says_so_once(tokenizer, tmp_path, caplog, change, kind):
+def test_other_weights_run_in_float32_and_a_line_says_so_once(
+    tokenizer, tmp_path, caplog, monkeypatch, change, kind
+):
+    if kind == "bfloat16":
+        monkeypatch.setattr("mlx_gateloop.io.models.can_keep_short", lambda: False)
     model = tiny(tokenizer)
     change(model)
     save(model, tokenizer, tmp_path / "model")
@@ -147,7 +176,9 @@ def test_a_cpu_runs_float32_and_says_so_once(tokenizer, tmp_path, caplog, change
     assert line.startswith(f"{tmp_path / 'model'}: {kind} weights run in float32 on a CPU")
     caplog.clear()
     save(loaded, tokenizer, tmp_path / "again")
-    assert error(load(tmp_path / "again")[0](PROMPT), as_numpy(loaded(PROMPT))) == 0
+    again = load(tmp_path / "again")[0].parameters()
+    same = tree_map(mx.array_equal, again, loaded.parameters())
+    assert all(bool(each) for _, each in tree_flatten(same))
     assert not caplog.records
 
 

@@ -196,7 +196,7 @@ def test_parameter_counts(transition, more):
 def test_modes_and_the_convolution_agree(transition):
     layer = time_mixing(transition, 2)
     x = mx.random.normal((2, LENGTH, SIZE))
-    q, k, v, a = layer._inputs(x)
+    q, k, v, a = layer._inputs(x, layer.project(x))
     expected, state = gl.gate_loop(q, k, v, a, mode="recurrent")
     others = [gl.gate_loop(q, k, v, a, mode=mode) for mode in ("scan", "attention")]
     constant = layer.constant.transition()
@@ -215,13 +215,17 @@ def test_modes_and_the_convolution_agree(transition):
 def test_what_is_learned_is_float32_and_unquantized(transition):
     layer = time_mixing(transition, size=64)
     x = mx.random.normal((1, 5, 64))
-    exact = layer.transition(x)
+    exact = layer.transition(x, layer.project(x))
     nn.quantize(layer, group_size=32, bits=4)
     assert type(layer.q_proj) is nn.QuantizedLinear
-    assert mx.array_equal(layer.transition(x).first, exact.first)
+    assert mx.array_equal(layer.transition(x, layer.project(x)).first, exact.first)
     layer.set_dtype(mx.bfloat16)
     x = x.astype(mx.bfloat16)
-    assert layer.transition(x).first.dtype == layer.transition(x).second.dtype == mx.float32
+    assert (
+        layer.transition(x, layer.project(x)).first.dtype
+        == layer.transition(x, layer.project(x)).second.dtype
+        == mx.float32
+    )
     assert layer(x).dtype == mx.bfloat16
 
 

@@ -18,7 +18,10 @@ def test_polar_abs_has_a_gradient_where_z_is_zero():
     for name in ("gamma_proj", "theta_proj"):
         layer[name].weight = mx.zeros((SIZES["hidden_size"], SIZES["hidden_size"]))
     x = mx.random.normal((1, 5, SIZES["hidden_size"]))
-    magnitude, phase = (mx.exp(layer.transition(x).first), layer.transition(x).second)
+    magnitude, phase = (
+        mx.exp(layer.transition(x, layer.project(x)).first),
+        layer.transition(x, layer.project(x)).second,
+    )
     np.testing.assert_allclose(magnitude, np.full(x.shape, 0.5), rtol=1e-6)
     assert not mx.any(phase)
     _, gradients = nn.value_and_grad(layer, lambda x: (layer(x) ** 2).sum())(x)
@@ -32,7 +35,7 @@ def test_the_transition_is_computed_in_float32(dtype):
     layer = time_mixing()
     layer.set_dtype(dtype)
     x = mx.random.normal((1, 4, SIZES["hidden_size"])).astype(dtype)
-    transition = layer.transition(x)
+    transition = layer.transition(x, layer.project(x))
     layer.set_dtype(mx.float32)
     exact = layer.gamma_proj(x.astype(mx.float32))
     assert transition.first.dtype == transition.second.dtype == mx.float32

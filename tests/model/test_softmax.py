@@ -35,7 +35,7 @@ def mixing(**options):
 
 def inputs(layer, x):
     """q, k and v `[L, H, K]` and a, complex, in float64."""
-    q, k, v, a = layer._inputs(x)
+    q, k, v, a = layer._inputs(x, layer.project(x))
     real, *imaginary = (np.array(plane[0], np.float64) for plane in a.planes())
     q, k, v = (np.array(part[0], np.float64) for part in (q, k, v))
     return q, k, v, real + 1j * sum(imaginary)
@@ -63,7 +63,7 @@ def test_it_is_the_operators_softmax_form_with_its_gradient(options):
     x = mx.random.normal((2, LENGTH, SIZE))
 
     def operator(x):
-        q, k, v, a = layer._inputs(x)
+        q, k, v, a = layer._inputs(x, layer.project(x))
         return gl.ops.gate_loop_softmax(q * q.shape[-1] ** -0.5, k, v, a).reshape(x.shape)
 
     np.testing.assert_allclose(layer(x), operator(x), atol=5e-6)

@@ -15,6 +15,7 @@ from helpers.browser import CHROMIUM, chromium
 from helpers.models import VARIANTS, chat_tokenizer, never_end, save_tiny_model, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx_lm.utils import dequantize_model
 
 import mlx_gateloop as gl
 from mlx_gateloop.cli import main
@@ -58,6 +59,7 @@ def with_weights_of(file, model):
     for name in [name.removesuffix(".scales") for name in weights if name.endswith(".scales")]:
         parts = (weights.pop(f"{name}.{kind}") for kind in ("weight", "scales", "biases"))
         weights[f"{name}.weight"] = mx.dequantize(*parts, 64, 8)
+    model = dequantize_model(model)
     model.load_weights([(name, w.astype(mx.float32)) for name, w in weights.items()])
     return model
 

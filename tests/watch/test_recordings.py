@@ -105,7 +105,7 @@ def transitions(made, tokens):
     x, found = made.model.embed_tokens(mx.array([tokens])), []
     for block in made.layers:
         mixing, normed = block.time_mixing, block.time_norm(x)
-        q, k, _, a = mixing._inputs(normed)
+        q, k, _, a = mixing._inputs(normed, mixing.project(normed))
         planes = [np.array(mx.broadcast_to(plane, q.shape)) for plane in a.planes()]
         a = planes[0] + 1j * (planes[1] if len(planes) == 2 else 0)
         found.append([np.array(part).reshape(len(tokens), -1) for part in (q, k, a)])

@@ -3,14 +3,17 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "cross_entropy.h"
 #include "gate_loop.h"
 #include "heads.h"
 #include "layer_norm.h"
+#include "linear.h"
 #include "linear_scan.h"
 #include "pointwise.h"
+#include "products.h"
 #include "relative.h"
 
 namespace nb = nanobind;
@@ -70,6 +73,28 @@ mx::array checked_layer_norm(const mx::array& x, const mx::array& weight, const 
   return LayerNorm::make({x, weight, bias}, eps, stream())[0];
 }
 
+using Maybe = std::optional<mx::array>;
+
+// Nothing if MLX has to compute it: for other types or sizes.
+std::optional<Arrays> linear(
+    const mx::array& x, const std::vector<std::tuple<mx::array, Maybe, Maybe, Maybe>>& layers) {
+  Arrays inputs{x};
+  std::vector<LinearParts> parts;
+  auto is_float32 = [](const Maybe& part) { return !part || part->dtype() == mx::float32; };
+  bool fits = is_float32(x) && x.ndim() > 0 && x.shape(-1) > 0 && x.shape(-1) % kLanes == 0;
+  for (auto& [w, scales, zeros, bias] : layers) {
+    bool is_8_bit = scales && zeros && w.dtype() == mx::uint32 && 4 * w.shape(-1) == x.shape(-1);
+    fits = fits && (is_8_bit || (!scales && has_rows(w))) && is_float32(scales) &&
+           is_float32(zeros) && is_float32(bias);
+    parts.push_back({scales.has_value(), bias.has_value()});
+    inputs.push_back(w);
+    for (auto* part : {&scales, &zeros, &bias})
+      if (*part) inputs.push_back(**part);
+  }
+  if (!fits) return std::nullopt;
+  return Linear::make(inputs, parts, stream());
+}
+
 mx::array checked_cross_entropy(const mx::array& logits, const mx::array& targets) {
   require_float32({logits}, "cross_entropy: logits are float32");
   require(targets.dtype() == mx::int64, "cross_entropy: targets are int64");
@@ -105,6 +130,8 @@ NB_MODULE(_ext, m) {
   m.def("sigmoid", &gateloop::checked_pointwise<Activation::sigmoid>, "x"_a, "1 / (1 + exp(-x))");
   m.def("layer_norm", &gateloop::checked_layer_norm, "x"_a, "weight"_a, "bias"_a, "eps"_a,
         "Each row of x [..., D] less its mean, over its deviation, times weight, plus bias.");
+  m.def("linear", &gateloop::linear, "x"_a, "layers"_a,
+        "x W' + bias of each layer (W, scales, zeros, bias), all for one x [..., D], or None.");
   m.def("cross_entropy", &gateloop::checked_cross_entropy, "logits"_a, "targets"_a,
         "Losses [...] of logits [..., V].");
   m.def("relative_attention", &gateloop::checked_relative, "q"_a, "keys"_a, "v"_a,

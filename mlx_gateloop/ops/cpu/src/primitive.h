@@ -26,18 +26,30 @@ inline void require(bool good, const char* expected) {
   if (!good) throw std::invalid_argument(expected);
 }
 
+// Marks primitives whose outputs are row-contiguous.
+struct RowContiguous {
+  virtual ~RowContiguous() = default;
+};
+
+// Spares the graph a node for each weight, and for each output of another primitive here.
+inline bool is_row_contiguous(const mx::array& x) {
+  if (x.is_available()) return x.flags().row_contiguous;
+  return x.has_primitive() && dynamic_cast<const RowContiguous*>(&x.primitive());
+}
+
 // `Self` has kName; output_shapes(inputs), which rejects inputs that do not match (in a shapeless
 // compile MLX calls it again for new shapes); work(inputs, outputs), which returns the function to
 // run when the data is ready; and composed(inputs, options, stream), the outputs in MLX operations.
 // Only floating-point inputs have derivatives; masks and targets have none.
 template <class Self, class Options>
-class CpuPrimitive : public mx::Primitive {
+class CpuPrimitive : public mx::Primitive, public RowContiguous {
  public:
   CpuPrimitive(mx::Stream stream, Options options) : mx::Primitive(stream), options(options) {}
 
   // Creates the outputs, not yet computed.
   static Arrays make(Arrays inputs, Options options, mx::Stream stream) {
-    for (auto& x : inputs) x = mx::contiguous(x, false, stream);
+    for (auto& x : inputs)
+      if (!is_row_contiguous(x)) x = mx::contiguous(x, false, stream);
     auto self = std::make_shared<Self>(stream, options);
     auto shapes = self->output_shapes(inputs);
     auto dtypes = self->output_dtypes(inputs);

@@ -1,0 +1,167 @@
+#include "linear.h"
+
+#include "parallel.h"
+#include "products.h"
+#include "vector_math.h"
+
+namespace gateloop {
+
+namespace {
+
+constexpr size_t kRows = 4;         // of weights, in float32 at once
+constexpr size_t kThreadWork = 64;  // weights to read for each element that is worth a thread
+
+struct Layer {
+  Source weights;
+  const uint8_t* quantized = nullptr;
+  const float *scales = nullptr, *zeros = nullptr, *bias = nullptr;
+  float* y = nullptr;
+  size_t outputs = 0;
+  int group = 0;
+
+  size_t blocks() const { return (outputs + kRows - 1) / kRows; }
+};
+
+GATELOOP_MULTIVERSION void expand(size_t groups, int group, const uint8_t* x, const float* scales,
+                                  const float* zeros, float* y) {
+  for (size_t g = 0; g < groups; ++g, x += group, y += group) {
+    float scale = scales[g], zero = zeros[g];
+#pragma GCC ivdep
+    for (int j = 0; j < group; ++j) y[j] = float(int(x[j])) * scale + zero;
+  }
+}
+
+typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
+typedef Vector Unaligned __attribute__((aligned(sizeof(float)), may_alias));
+constexpr int kSums = 4;  // that do not wait for each other
+
+// y = x w' for N rows of x; each row of w is read in order, so that the processor prefetches it.
+GATELOOP_MULTIVERSION void dots(size_t N, size_t rows, int D, const float* x, const float* w,
+                                float* y, size_t stride) {
+  for (size_t r = 0; r < rows; ++r, w += D)
+    for (size_t n = 0; n < N; ++n) {
+      Vector sums[kSums] = {};
+      auto add = [&](int s, int j) __attribute__((always_inline)) {
+        sums[s] += *(const Unaligned*)(x + n * D + j) * *(const Unaligned*)(w + j);
+      };
+      int j = 0;
+      for (; j + kSums * kLanes <= D; j += kSums * kLanes)
+        for (int s = 0; s < kSums; ++s) add(s, j + s * kLanes);
+      for (; j < D; j += kLanes) add(0, j);
+      sums[0] += sums[1] + (sums[2] + sums[3]);
+      float total = 0;
+#pragma omp simd reduction(+ : total)
+      for (int i = 0; i < kLanes; ++i) total += sums[0][i];
+      y[n * stride + r] = total;
+    }
+}
+
+// The outputs of a block of rows, for N rows of x.
+void multiply(const Layer& layer, size_t block, size_t N, int D, const float* x, float* buffer) {
+  size_t first = block * kRows, count = std::min(kRows, layer.outputs - first);
+  const float* rows = buffer;
+  if (layer.quantized) {
+    size_t groups = D / layer.group, o = first * groups;
+    expand(count * groups, layer.group, layer.quantized + first * D, layer.scales + o,
+           layer.zeros + o, buffer);
+  } else {
+    rows = layer.weights.read(first * D, int(count * D), buffer);
+  }
+  float* y = layer.y + first;
+  dots(N, count, D, x, rows, y, layer.outputs);
+  for (size_t n = 0; layer.bias && n < N; ++n, y += layer.outputs)
+    for (size_t r = 0; r < count; ++r) y[r] += layer.bias[first + r];
+}
+
+}  // namespace
+
+std::vector<mx::Shape> Linear::output_shapes(const Arrays& inputs) {
+  const char* expected = "linear: each W is [O, D], scales and zeros [O, groups]";
+  int D = inputs[0].ndim() ? inputs[0].shape(-1) : 0;
+  require(D > 0 && D % kLanes == 0, "linear: x is [..., D], whole vectors");
+  std::vector<mx::Shape> shapes;
+  auto next = inputs.begin() + 1;
+  for (auto [quantized, has_bias] : options) {
+    auto& w = *next++;
+    require(w.ndim() == 2 && w.shape(1) * (quantized ? 4 : 1) == D, expected);
+    shapes.push_back(inputs[0].shape());
+    shapes.back().back() = w.shape(0);
+    if (quantized) {
+      auto &scales = *next++, &zeros = *next++;
+      bool fits = scales.ndim() == 2 && scales.shape(0) == w.shape(0) && scales.shape(1) > 0 &&
+                  D % scales.shape(1) == 0 && zeros.shape() == scales.shape();
+      require(fits, expected);
+    }
+    if (has_bias) require((*next++).shape() == mx::Shape{w.shape(0)}, "linear: a bias is [O]");
+  }
+  return shapes;
+}
+
+Work Linear::work(const Arrays& inputs, Arrays& outputs) {
+  std::vector<Layer> layers(outputs.size());
+  int D = inputs[0].shape(-1);
+  size_t i = 1, blocks = 0;
+  for (size_t n = 0; n < layers.size(); ++n) {
+    auto& layer = layers[n];
+    auto& w = inputs[i++];
+    layer.outputs = w.shape(0);
+    layer.y = outputs[n].data<float>();
+    blocks += layer.blocks();
+    if (options[n].quantized) {
+      layer.quantized = w.data<uint8_t>();
+      layer.group = D / inputs[i].shape(1);
+      layer.scales = inputs[i++].data<float>();
+      layer.zeros = inputs[i++].data<float>();
+    } else {
+      layer.weights = source_of(w);
+    }
+    if (options[n].has_bias) layer.bias = inputs[i++].data<float>();
+  }
+  return [=, x = inputs[0].data<float>(), N = inputs[0].size() / D] {
+    split(blocks, blocks * kRows * D / kThreadWork, [&](size_t first, size_t last) {
+      std::vector<float> buffer(kRows * D);
+      size_t before = 0;  // blocks of the layers so far
+      for (auto& layer : layers) {
+        size_t end = before + layer.blocks();
+        for (size_t i = std::max(first, before); i < std::min(last, end); ++i)
+          multiply(layer, i - before, N, D, x, buffer.data());
+        before = end;
+      }
+    });
+  };
+}
+
+std::pair<Arrays, std::vector<int>> Linear::vmap(const Arrays& inputs,
+                                                 const std::vector<int>& axes) {
+  std::vector<int> first(options.size(), 0);
+  bool shared = axes[0] >= 0;
+  for (size_t i = 1; i < axes.size(); ++i) shared = shared && axes[i] < 0;
+  if (!shared) {
+    auto function = [options = options, s = stream()](const Arrays& each) {
+      return composed(each, options, s);
+    };
+    return {mx::vmap(function, axes, first)(inputs), first};
+  }
+  Arrays moved = inputs;
+  moved[0] = mx::moveaxis(moved[0], axes[0], 0, stream());
+  return {make(moved, options, stream()), first};
+}
+
+Arrays Linear::composed(const Arrays& inputs, const std::vector<LinearParts>& layers,
+                        mx::Stream s) {
+  Arrays outputs;
+  auto next = inputs.begin() + 1;
+  for (auto [quantized, has_bias] : layers) {
+    auto w = *next++;
+    if (quantized) {
+      auto &scales = *next++, &zeros = *next++;
+      w = mx::dequantize(w, scales, zeros, w.shape(1) * 4 / scales.shape(1), 8, "affine",
+                         std::nullopt, std::nullopt, s);
+    }
+    auto y = mx::matmul(inputs[0], mx::transpose(mx::astype(w, mx::float32, s), s), s);
+    outputs.push_back(has_bias ? mx::add(y, *next++, s) : y);
+  }
+  return outputs;
+}
+
+}  // namespace gateloop
