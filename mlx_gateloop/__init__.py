@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from mlx_gateloop import watch
     from mlx_gateloop.io.layers import load_layers
     from mlx_gateloop.io.models import load, save
+    from mlx_gateloop.io.states import read_state, write_state
     from mlx_gateloop.model.layer import GateLoop
     from mlx_gateloop.model.lm import Model, ModelArgs
+    from mlx_gateloop.model.state import State
     from mlx_gateloop.ops import Transition, gate_loop, linear_scan
 
 __version__ = "0.1.0"
@@ -25,17 +27,21 @@ __all__ = [
     "GateLoop",
     "Model",
     "ModelArgs",
+    "State",
     "Transition",
     "gate_loop",
     "linear_scan",
     "load",
     "load_layers",
+    "read_state",
     "save",
     "watch",
+    "write_state",
 ]
 
 _FROM = {"GateLoop": "model.layer", "Model": "model.lm", "ModelArgs": "model.lm"}
 _FROM |= {"load": "io.models", "load_layers": "io.layers", "save": "io.models"}
+_FROM |= {"State": "model.state", "read_state": "io.states", "write_state": "io.states"}
 _MODULES = ("ops", "watch")
 
 

@@ -1,9 +1,10 @@
 """Streaming text from a model, on top of mlx-lm's generation loop."""
 
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -11,6 +12,9 @@ import mlx.nn as nn
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.lm import require_readable
 from mlx_gateloop.tokenizer import TextStream, start_ids
+
+if TYPE_CHECKING:
+    from mlx_gateloop.model.state import State
 
 MAX_TOKENS = 10**9  # of an answer; they take weeks
 
@@ -98,6 +102,8 @@ def stream(
     stop: Sequence[str] = (),
     speed: Speed | None = None,
     draft: nn.Module | None = None,
+    lookup: bool = False,
+    state: "State | None" = None,
 ) -> Iterator[str]:
     """Yield the pieces of a continuation as they come.
 
@@ -110,39 +116,64 @@ def stream(
         stop: Strings that end the text, without being part of it; see `until`.
         speed: Filled in with counts and rates.
         draft: A smaller model of the same tokenizer that proposes tokens, see `check_draft`.
+        lookup: The text so far proposes tokens, see `model.lookup`.
+        state: What the model has read before the prompt, which may then be empty; it reads on.
 
     Raises:
         InputError: A prompt or a limit that cannot be used.
     """
     from mlx_lm import stream_generate
+    from mlx_lm.models.cache import make_prompt_cache
 
-    if not 1 <= max_tokens <= MAX_TOKENS:
-        raise InputError(f"max_tokens: expected 1 to {MAX_TOKENS:,}, got {max_tokens:,}")
+    from mlx_gateloop.model.lookup import lookup_tokens
+
+    check_max_tokens(max_tokens)
     draw, processors = sampler(sampling)
-    ids = prompt_ids(model, tokenizer, prompt)
-    text, stops = TextStream(tokenizer, ids), tokenizer.eos_token_ids
-    responses = stream_generate(
-        model,
-        tokenizer,
-        ids,
-        max_tokens=max_tokens,
-        sampler=draw,
-        logits_processors=processors,
-        draft_model=draft,
-    )
+    ids = prompt_ids(model, tokenizer, prompt, state is not None)
+    before = [*state.last, *ids] if state is not None else ids
+    text, stops = TextStream(tokenizer, before), tokenizer.eos_token_ids
+    if lookup:
+        check_can_go_back("--lookup", model)
+
+    def tokens() -> Iterator[int]:
+        read, most = ids, max_tokens
+        if state is not None and not read:  # its logits are those of the first token
+            first: Any = draw(log_probabilities(state)).tolist()
+            yield first[0]
+            read, most = first, most - 1
+            if not most:
+                return
+        how: dict[str, Any] = {"max_tokens": most, "sampler": draw, "logits_processors": processors}
+        if state is not None:
+            how["prompt_cache"] = state.cache
+        if lookup:
+            how.setdefault("prompt_cache", make_prompt_cache(model))
+            yield from lookup_tokens(read, model, **how)
+        else:
+            for response in stream_generate(model, tokenizer, read, draft_model=draft, **how):
+                yield response.token
 
     def pieces() -> Iterator[str]:
-        for response in responses:
-            if speed is not None:
-                speed.prompt_tokens = response.prompt_tokens
-                speed.prompt_tokens_per_second = response.prompt_tps
-                speed.tokens = response.generation_tokens
-                speed.tokens_per_second = response.generation_tps
-            if response.token not in stops:
-                yield text.add(response.token)
+        for token in timed(tokens(), len(ids), speed or Speed()):
+            if token in stops:
+                break
+            yield text.add(token)
         yield text.end()
 
     return until(pieces(), stop)
+
+
+def timed(tokens: Iterator[int], prompt_tokens: int, speed: Speed) -> Iterator[int]:
+    """Yield the tokens, and keep their speed; the first one comes when the prompt was read."""
+    start = time.perf_counter()
+    for count, token in enumerate(tokens, 1):
+        now = time.perf_counter()
+        if count == 1:
+            speed.prompt_tokens = prompt_tokens
+            speed.prompt_tokens_per_second = prompt_tokens / (now - start)
+            start = now
+        speed.tokens, speed.tokens_per_second = count, count / max(now - start, 1e-9)
+        yield token
 
 
 def check_draft(model: nn.Module, tokenizer: Any, draft: nn.Module, its_tokenizer: Any) -> None:
@@ -151,14 +182,25 @@ def check_draft(model: nn.Module, tokenizer: Any, draft: nn.Module, its_tokenize
     Raises:
         InputError: The draft cannot be used with the model.
     """
-    from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
-
     if tokenizer.get_vocab() != its_tokenizer.get_vocab():
         raise InputError("--draft-model: has other tokens than --model; give one of its tokenizer")
     for flag, one in (("--model", model), ("--draft-model", draft)):
-        if not can_trim_prompt_cache(make_prompt_cache(one)):
-            kind = getattr(one, "model_type", type(one).__name__)
-            raise InputError(f"{flag}: a state of {kind} cannot go back; leave --draft-model out")
+        check_can_go_back(flag, one)
+
+
+def check_can_go_back(flag: str, model: nn.Module) -> None:
+    """Reject a model whose caches cannot go back over tokens that are not in the text."""
+    from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
+
+    if not can_trim_prompt_cache(make_prompt_cache(model)):
+        kind = getattr(model, "model_type", type(model).__name__)
+        raise InputError(f"{flag}: a state of {kind} cannot go back; generate without drafts")
+
+
+def check_max_tokens(max_tokens: int) -> None:
+    """Reject a number of tokens that no generation reaches."""
+    if not 1 <= max_tokens <= MAX_TOKENS:
+        raise InputError(f"max_tokens: expected 1 to {MAX_TOKENS:,}, got {max_tokens:,}")
 
 
 def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
@@ -193,17 +235,33 @@ def _overlap(text: str, stop: str) -> int:
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
+def log_probabilities(state: "State") -> mx.array:
+    """Return those of the next token, `[1, V]`."""
+    if state.logits is None:
+        raise InputError("prompt: empty, and the state has no next token; give a word")
+    return (state.logits - mx.logsumexp(state.logits))[None]
+
+
 def prompt_ids(
-    model: nn.Module, tokenizer: Any, prompt: str | Sequence[dict[str, str]]
+    model: nn.Module,
+    tokenizer: Any,
+    prompt: str | Sequence[dict[str, str]],
+    is_continued: bool = False,
 ) -> list[int]:
     """Return the tokens that a model reads: a text begins with the one that its tokenizer adds.
+
+    A text that is continued does not, and may have none.
 
     Raises:
         InputError: There is no token, or the model has no row for one.
     """
     ids: list[int]
     if isinstance(prompt, str):
-        start, ids = start_ids(tokenizer), tokenizer.encode(prompt, add_special_tokens=False)
+        ids = tokenizer.encode(prompt, add_special_tokens=False)
+        if is_continued:
+            require_readable(model, max(ids, default=0))
+            return ids
+        start = start_ids(tokenizer)
         ids = ids if start and ids[:1] == start else start + ids
         # A new document starts after the end-of-text token, which separates documents.
         ids = ids or [tokenizer.eos_token_id]

@@ -40,6 +40,11 @@ COMMANDS = {
         "stream a continuation or an answer",
         'gateloop generate --model models/mine --prompt "Once upon a time"',
     ),
+    "read": Command(
+        "commands.read",
+        "read a text of any length into a state that generate --state continues",
+        "gateloop read book.txt --model demo --out book.state",
+    ),
     "watch": Command(
         "commands.watch",
         "stream a continuation, and record what the recurrent layers of any model of mlx-lm keep",

@@ -8,13 +8,21 @@ from mlx_gateloop.commands.parser import add_model
 from mlx_gateloop.errors import InputError
 
 if TYPE_CHECKING:
-    from mlx_gateloop.generate import Sampling
+    from mlx_gateloop.generate import Sampling, Speed
+
+MAX_SAMPLES = 1024
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_generation(command)
     text = "a smaller model of the same tokenizer that proposes tokens; the text stays the same"
     command.add_argument("--draft-model", metavar="MODEL", help=text)
+    text = "what followed the same words before proposes tokens; the text stays the same"
+    command.add_argument("--lookup", action="store_true", help=text)
+    text = "continue what `gateloop read` has read into this file"
+    command.add_argument("--state", metavar="FILE", help=text)
+    text = "this many texts in one batch, with a line of --- between them"
+    command.add_argument("--samples", type=int, metavar="N", help=text)
     command.set_defaults(run=_generate)
 
 
@@ -38,16 +46,24 @@ def add_generation(command: argparse.ArgumentParser) -> None:
 
 
 def _generate(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop import load
+    from mlx_gateloop import load, read_state
     from mlx_gateloop.generate import check_draft
 
     check_texts(arguments)
+    names = ("samples", "draft_model", "lookup", "state")
+    given = [name for name in names if getattr(arguments, name) not in (None, False)]
+    if len(given) > 1 and given != ["lookup", "state"]:
+        both = " and ".join(f"--{name.replace('_', '-')}" for name in given[:2])
+        raise InputError(f"{both}: cannot be combined; leave one out")
     model, tokenizer = load(arguments.model)
     draft = None
     if arguments.draft_model is not None:
         draft, its_tokenizer = load(arguments.draft_model)
         check_draft(model, tokenizer, draft, its_tokenizer)
-    print_generated(arguments, model, tokenizer, draft)
+    state = None if arguments.state is None else read_state(arguments.state, model, tokenizer)
+    how = {"draft": draft, "lookup": arguments.lookup, "state": state}
+    how["samples"] = arguments.samples
+    print_generated(arguments, model, tokenizer, **how)
 
 
 def check_texts(arguments: argparse.Namespace) -> None:
@@ -73,10 +89,8 @@ def _sampling(arguments: argparse.Namespace) -> "Sampling":
     )
 
 
-def print_generated(
-    arguments: argparse.Namespace, model: Any, tokenizer: Any, draft: Any = None
-) -> None:
-    """Print a continuation as it comes, and its speed."""
+def print_generated(arguments: argparse.Namespace, model: Any, tokenizer: Any, **how: Any) -> None:
+    """Print a continuation as it comes, and its speed; `how` goes to `stream`."""
     from mlx_gateloop.generate import Speed, stream
 
     text, system = arguments.prompt, arguments.system
@@ -89,16 +103,17 @@ def print_generated(
         reason = "leave out --raw" if arguments.raw else "this model has no chat template"
         raise InputError(f"--system: {reason}")
     speed = Speed()
-    pieces = stream(
-        model,
-        tokenizer,
-        prompt,
-        _sampling(arguments),
-        max_tokens=arguments.max_tokens,
-        stop=arguments.stop,
-        speed=speed,
-        draft=draft,
-    )
+    common: dict[str, Any] = {
+        "max_tokens": arguments.max_tokens,
+        "stop": arguments.stop,
+        "speed": speed,
+    }
+    sampling = _sampling(arguments)
+    if (count := how.pop("samples", None)) is not None:
+        texts = _samples(model, tokenizer, prompt, sampling, count, **common)
+        pieces = iter(["\n---\n".join(texts)])
+    else:
+        pieces = stream(model, tokenizer, prompt, sampling, **common, **how)
     is_empty = True
     for piece in pieces:
         print(piece, end="", flush=True)
@@ -112,6 +127,41 @@ def print_generated(
         f"generated: {generated}",
         file=sys.stderr,
     )
+
+
+def _samples(
+    model: Any,
+    tokenizer: Any,
+    prompt: str | list[dict[str, str]],
+    sampling: "Sampling",
+    count: int,
+    max_tokens: int,
+    stop: list[str],
+    speed: "Speed",
+) -> list[str]:
+    """Draw several continuations of one prompt in a batch."""
+    from mlx_lm import batch_generate
+
+    from mlx_gateloop.generate import check_max_tokens, prompt_ids, sampler, until
+    from mlx_gateloop.tokenizer import TextStream
+
+    if not 1 <= count <= MAX_SAMPLES:
+        raise InputError(f"--samples: expected 1 to {MAX_SAMPLES:,}, got {count:,}")
+    check_max_tokens(max_tokens)
+    draw, processors = sampler(sampling)
+    ids = prompt_ids(model, tokenizer, prompt)
+    how = {"sampler": draw, "logits_processors": processors, "completion_batch_size": count}
+    response = batch_generate(
+        model, tokenizer, [ids] * count, max_tokens=max_tokens, return_token_ids=True, **how
+    )
+    stats, texts = response.stats, []
+    speed.prompt_tokens, speed.prompt_tokens_per_second = stats.prompt_tokens, stats.prompt_tps
+    speed.tokens, speed.tokens_per_second = stats.generation_tokens, stats.generation_tps
+    for tokens in response.token_ids:
+        written = TextStream(tokenizer, ids)
+        pieces = [*map(written.add, tokens), written.end()]
+        texts.append("".join(until(iter(pieces), stop)))
+    return texts
 
 
 def _read_prompt() -> bytes:

@@ -21,7 +21,7 @@ def read_documents(source: str) -> list[Document]:
     """Read a text file, a `.jsonl` file, or every such file of a folder and its subfolders."""
     if not source:
         raise InputError(f"the data has an empty name; give a path, {NAMED}")
-    files, others = _files(Path(source))
+    files, others = text_files(Path(source))
     read = [_read(file) for file in files]
     documents = [document for of_file in read for document in of_file]
     if not documents:
@@ -61,7 +61,7 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: {error.strerror}; give a readable file") from error
 
 
-def _files(path: Path) -> tuple[list[Path], list[Path]]:
+def text_files(path: Path) -> tuple[list[Path], list[Path]]:
     """The file itself, or the text files of a folder sorted by name; and its other files."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; give a path, {NAMED}")

@@ -18,6 +18,7 @@ from mlx_gateloop.ops import Transition, gate_loop
 
 MAX_BYTES = 1 << 18  # held by a layer
 MIN_CALLS = 5  # calls held, however large the state: the tokens of a draft
+MAX_GUESS = 16  # tokens of a call that can be undone in part, however large their inputs
 
 
 class CannotTrim(InputError):
@@ -90,7 +91,7 @@ class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
         inputs, nbytes = None, state.nbytes
         if tokens > 1:
             inputs = Inputs(key, value, transition, mask)
-            if inputs.nbytes > MAX_BYTES:
+            if inputs.nbytes > MAX_BYTES and tokens > MAX_GUESS:
                 inputs = None
             else:
                 nbytes += inputs.nbytes

@@ -1,0 +1,131 @@
+"""`gateloop read`: text of any length into a state."""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from mlx_gateloop.commands.parser import add_model
+from mlx_gateloop.errors import InputError
+
+BLOCK = 1 << 14  # bytes encoded at once
+LINE = 1 << 20  # bytes of a line that is cut
+TOKENS = 2048  # read in one pass
+SECONDS = 60.0  # between two saves
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("text", metavar="FILE|-|FOLDER", help="UTF-8 text; `-` is standard input")
+    add_model(command)
+    add("--out", required=True, metavar="STATE", help="the state file, for generate --state")
+    add("--resume", action="store_true", help="continue a state file where its reading ended")
+    command.set_defaults(run=_read)
+
+
+def _read(arguments: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from mlx_gateloop import load
+    from mlx_gateloop.io import states
+    from mlx_gateloop.model.state import State
+    from mlx_gateloop.train.interrupt import interrupt_flag
+
+    out = Path(arguments.out)
+    if out.exists() and not arguments.resume:
+        raise InputError(f"{out}: exists; add --resume to continue it, or give another file")
+    parts = _parts(arguments.text)
+    model, tokenizer = load(arguments.model)
+    hashed = states.hashes(model, tokenizer)
+    state = State(model.make_cache())
+    if arguments.resume:
+        state = states.read_hashed(out, model, hashed)
+    size = sum(path.stat().st_size for path in parts if path is not None)
+    start = saved = time.monotonic()
+    before = state.tokens
+    bar = tqdm(total=size or None, initial=state.source, unit="B", unit_scale=True, disable=None)
+    with interrupt_flag() as stop, bar:
+        try:
+            for ids, read in _tokens(parts, tokenizer, state.source):
+                for first in range(0, len(ids), TOKENS):
+                    state.read(model, ids[first : first + TOKENS])
+                bar.update(read - state.source)
+                bar.set_postfix_str(f"{state.tokens:,} tokens")
+                state.source = read
+                if stop.is_set():
+                    raise KeyboardInterrupt(f"{out}: {state.tokens:,} tokens; --resume continues")
+                if time.monotonic() - saved > SECONDS:
+                    states.write_hashed(out, state, hashed, arguments.model)
+                    saved = time.monotonic()
+        finally:
+            if state.tokens > before:
+                states.write_hashed(out, state, hashed, arguments.model)
+    if state.logits is None:
+        raise InputError(f"{arguments.text}: holds no text; give a file or folder with some")
+    rate = (state.tokens - before) / (time.monotonic() - start)
+    print(f"{out}: {state.tokens:,} tokens read, {rate:,.0f} tokens/s", file=sys.stderr)
+
+
+def _parts(text: str) -> list[Path | None]:
+    """The files to read, in order; None is standard input."""
+    from mlx_gateloop.data.documents import text_files
+
+    if text == "-" and sys.stdin is not None:
+        return [None]
+    path = Path(text)
+    if not (path.is_file() or path.is_dir()):
+        raise InputError(f"{text}: no such file or folder; give one, or - for standard input")
+    return [*text_files(path)[0]]
+
+
+def _tokens(
+    parts: list[Path | None], tokenizer: Any, skipped: int
+) -> Iterator[tuple[list[int], int]]:
+    """Yield the tokens of a block of text, and the bytes read so far; `skipped` were read before.
+
+    Blocks end after a line if they can, so that the tokens are those of the whole text. Between
+    two files come the tokens that the tokenizer has for the end and the start of a text.
+    """
+    from mlx_gateloop.tokenizer import start_ids
+
+    read, between = 0, start_ids(tokenizer)
+    for path in parts:
+        ids = between if read >= skipped else []
+        with sys.stdin.buffer if path is None else path.open("rb") as file:
+            for text, size in _blocks(file, "standard input" if path is None else str(path)):
+                read += size
+                if read <= skipped:
+                    continue
+                if read - size < skipped:
+                    raise InputError(f"--resume: the state's {skipped:,} bytes end in a line")
+                yield (
+                    ids
+                    + tokenizer.encode(
+                        text, add_special_tokens=False, split_special_tokens=True, verbose=False
+                    ),
+                    read,
+                )
+                ids = []
+        between = [t for t in (tokenizer.eos_token_id,) if t is not None] + start_ids(tokenizer)
+    if read < skipped:
+        raise InputError(f"--resume: the state has read {skipped:,} bytes, the text has {read:,}")
+
+
+def _blocks(file: BinaryIO, name: str) -> Iterator[tuple[str, int]]:
+    """Yield blocks of whole lines, or of a long line's whole characters, and their bytes."""
+    rest, offset = b"", 0
+    while block := file.read(BLOCK) or rest:
+        is_last = block is rest
+        block = block if is_last else rest + block
+        cut = len(block) if is_last else block.rfind(b"\n") + 1
+        if not cut and len(block) >= LINE:
+            cut = next(n for n in range(len(block) - 1, 0, -1) if block[n] & 0xC0 != 0x80)
+        try:
+            if cut:
+                yield block[:cut].decode(), cut
+        except UnicodeDecodeError as error:
+            where = f"byte 0x{block[error.start]:02X} at offset {offset + error.start:,}"
+            raise InputError(f"{name}: not UTF-8 text ({where}); convert it to UTF-8") from None
+        rest, offset = block[cut:], offset + cut

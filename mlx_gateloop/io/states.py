@@ -1,0 +1,161 @@
+"""Files of states: what a model has read, as mlx-lm's prompt caches, with the model's hashes."""
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_flatten, tree_unflatten
+
+from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.io.files import checksum, staged
+from mlx_gateloop.model.state import State
+
+EXPECTED = "a state of gateloop read or gl.write_state"
+
+
+def hashes(model: nn.Module, tokenizer: Any) -> dict[str, str]:
+    """Compute SHA-256 of what a state depends on; the weights as float32, as they are on a CPU."""
+    weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+    adapter = {name: w for name, w in weights.items() if ".lora_" in name}
+    others = {name: w for name, w in weights.items() if name not in adapter}
+
+    def of(arrays: dict[str, mx.array]) -> str:
+        def plain(w: mx.array) -> np.ndarray:
+            return np.array(w.astype(mx.float32) if mx.issubdtype(w.dtype, mx.floating) else w)
+
+        return checksum((name, plain(w)) for name, w in sorted(arrays.items()))
+
+    config = json.dumps(vars(model.args), sort_keys=True, default=str)
+    vocabulary = json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    texts = {"model": config, "tokenizer": vocabulary}
+    found = {name: checksum([], text) for name, text in texts.items()}
+    return found | {"weights": of(others), "adapter": of(adapter)}
+
+
+def write_state(
+    path: str | os.PathLike[str], state: State, model: nn.Module, tokenizer: Any, source: str = ""
+) -> None:
+    """Write a state to a file; mlx-lm takes it as a prompt cache if its name ends in .safetensors.
+
+    Args:
+        path: The file; one that is there is replaced when the new one is complete.
+        state: What the model has read.
+        model: The model that read it.
+        tokenizer: The model's tokenizer.
+        source: The model's directory or hub id, for mlx-lm.
+
+    Raises:
+        InputError: It cannot be written, for example because the disk is full.
+
+    Examples:
+        >>> from tempfile import TemporaryDirectory
+        >>> import mlx_gateloop as gl
+        >>> from mlx_gateloop.tokenizer import byte_tokenizer
+        >>> tokenizer = byte_tokenizer()
+        >>> model = gl.Model(gl.ModelArgs(vocab_size=len(tokenizer), hidden_size=8))
+        >>> state = gl.State(model.make_cache())
+        >>> state.read(model, tokenizer.encode("Once upon a time"))
+        >>> with TemporaryDirectory() as directory:
+        ...     gl.write_state(f"{directory}/book.state", state, model, tokenizer)
+        ...     gl.read_state(f"{directory}/book.state", model, tokenizer).tokens
+        16
+    """
+    write_hashed(path, state, hashes(model, tokenizer), source)
+
+
+def write_hashed(
+    path: str | os.PathLike[str], state: State, hashed: dict[str, str], source: str
+) -> None:
+    """Write a state as `write_state` does, with hashes that were computed before."""
+    from mlx_lm.models.cache import save_prompt_cache
+
+    facts: dict[str, Any] = {"hashes": hashed, "tokens": state.tokens, "last": state.last}
+    facts["source"] = state.source
+    if state.logits is not None:
+        logits = np.array(state.logits.astype(mx.float32), "<f4")
+        facts["logits"] = base64.b64encode(logits.tobytes()).decode()
+    metadata = {"model": source, "tokenizer_config": "{}", "gateloop": json.dumps(facts)}
+    with staged(Path(path)) as partial, partial.open("wb") as file:
+        save_prompt_cache(file, state.cache, metadata)
+
+
+def read_state(path: str | os.PathLike[str], model: nn.Module, tokenizer: Any) -> State:
+    """Read a state file: what this model has read before.
+
+    Args:
+        path: A file of `write_state`, or a prompt cache of mlx-lm, which names no weights: there
+            only the shapes are compared.
+        model: The model that wrote it.
+        tokenizer: The model's tokenizer.
+
+    Returns:
+        The state, from which the model continues.
+
+    Raises:
+        InputError: No such file, a damaged one, or that of another model.
+
+    Examples:
+        >>> from tempfile import TemporaryDirectory
+        >>> import mlx_gateloop as gl
+        >>> from mlx_gateloop.tokenizer import byte_tokenizer
+        >>> tokenizer = byte_tokenizer()
+        >>> model = gl.Model(gl.ModelArgs(vocab_size=len(tokenizer), hidden_size=8))
+        >>> state = gl.State(model.make_cache())
+        >>> state.read(model, tokenizer.encode("Once upon a time"))
+        >>> with TemporaryDirectory() as directory:
+        ...     gl.write_state(f"{directory}/book.state", state, model, tokenizer)
+        ...     gl.read_state(f"{directory}/book.state", model, tokenizer).tokens
+        16
+    """
+    return read_hashed(path, model, hashes(model, tokenizer))
+
+
+def read_hashed(path: str | os.PathLike[str], model: nn.Module, hashed: dict[str, str]) -> State:
+    """Read a state as `read_state` does, with hashes that were computed before."""
+    if not Path(path).is_file():
+        raise InputError(f"{path}: no such state file; gateloop read writes one")
+    cache = model.make_cache()
+    model(mx.zeros((1, 1), mx.int32), cache=cache)
+    try:
+        arrays: Any
+        flat: Any
+        arrays, flat = mx.load(os.fspath(path), format="safetensors", return_metadata=True)
+        metadata, classes, scalars = tree_unflatten(list(flat.items()))
+        for name, kind in scalars[1:]:
+            arrays[name] = arrays[name].item() if kind == "scalar" else None
+        saved = tree_unflatten(list(arrays.items()))
+        facts = json.loads(metadata.get("gateloop", "{}"))
+        state = State(cache, int(facts.get("tokens", 0)), None, [*map(int, facts.get("last", []))])
+        state.source = int(facts.get("source", 0))
+        if "logits" in facts:
+            state.logits = mx.array(np.frombuffer(base64.b64decode(facts["logits"]), "<f4"))
+        other = next(
+            (n for n, value in facts.get("hashes", {}).items() if value != hashed[n]), None
+        )
+        fits = [*classes] == [type(layer).__name__ for layer in cache]
+        fits = fits and all(map(_fits, saved, (layer.state for layer in cache)))
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise InputError(f"{path}: not {EXPECTED}: {one_line(error)}") from error
+    if other or not fits:
+        raise InputError(f"{path}: of another {other or 'model'}; give the model that read it")
+    for layer, value in zip(cache, saved, strict=True):
+        layer.state = value
+    mx.eval([layer.state for layer in cache])
+    return state
+
+
+def _fits(saved: Any, fresh: Any) -> bool:
+    """Compare shapes and types; keys and values `[B, H, L, K]` may be of any length."""
+
+    def shape(x: Any) -> Any:
+        if not isinstance(x, mx.array):
+            return type(x)
+        return (x.dtype, x.shape[:2], x.shape[3 if x.ndim == 4 else 2 :])
+
+    pairs = dict(tree_flatten(saved)), dict(tree_flatten(fresh))
+    return {n: shape(x) for n, x in pairs[0].items()} == {n: shape(x) for n, x in pairs[1].items()}

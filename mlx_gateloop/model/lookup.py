@@ -1,0 +1,99 @@
+"""Lookup decoding: what followed the last tokens earlier in the text is what may follow now.
+
+The model reads such a guess in one pass. What it draws at each place is the text; the guess only
+says how many places one pass may serve. So the text is as without guesses, token by token.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import trim_prompt_cache
+
+from mlx_gateloop.model.cache import MAX_GUESS
+
+Sampler = Callable[[mx.array], mx.array]  # log probabilities `[N, V]` to tokens `[N]`
+Processor = Callable[[mx.array, mx.array], mx.array]  # recent tokens and logits to logits
+SIZES = 4, 2  # of the n-grams, longest first
+CONTEXT = 64  # last tokens for the functions of recent ones, which look at 20
+STEP = 2048  # tokens of the prompt read at once
+
+
+class Ngrams:
+    """The tokens of a text, and where its n-grams last ended."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self._ends: dict[tuple[int, ...], int] = {}
+
+    def add(self, token: int) -> list[int]:
+        """Add a token; return those that followed the last n-gram where it was before."""
+        self.tokens.append(token)
+        end, found = len(self.tokens), None
+        for size in SIZES:
+            ngram = tuple(self.tokens[-size:])
+            found = found or self._ends.get(ngram)
+            self._ends[ngram] = end
+        return self.tokens[found : found + MAX_GUESS] if found else []
+
+
+def lookup_tokens(
+    prompt: Sequence[int],
+    model: nn.Module,
+    *,
+    max_tokens: int,
+    sampler: Sampler,
+    logits_processors: Sequence[Processor],
+    prompt_cache: list[Any],
+) -> Iterator[int]:
+    """Yield the tokens after a prompt; arguments as in mlx-lm's `generate_step`.
+
+    While nothing repeats it runs ahead by one token, as mlx-lm does. A guess is read only if its
+    first token is the one that came.
+    """
+    text = Ngrams()
+    for token in prompt:
+        text.add(token)
+
+    def read(tokens: mx.array) -> mx.array:
+        """Read tokens that follow the text, and draw the one after each."""
+        logits = model(tokens[None], cache=prompt_cache)[0]
+        for process in logits_processors:
+            recent = mx.concatenate([mx.array(text.tokens[-CONTEXT:], mx.uint32), tokens])
+            ends = range(len(recent) - len(tokens) + 1, len(recent) + 1)
+            rows = zip(mx.split(logits, len(tokens)), ends, strict=True)
+            logits = mx.concatenate([process(recent[:end], row) for row, end in rows])
+        drawn = sampler(logits - mx.logsumexp(logits, -1, keepdims=True))
+        mx.async_eval(drawn)
+        return drawn
+
+    for start in range(0, len(prompt) - 1, STEP):
+        part = prompt[start : min(start + STEP, len(prompt) - 1)]
+        model(mx.array([list(part)]), cache=prompt_cache)
+        mx.eval([layer.state for layer in prompt_cache])
+    longest, left = MAX_GUESS, max_tokens
+    text.tokens.pop()  # it is read now
+    following = read(mx.array(list(prompt[-1:]), mx.uint32))
+    text.tokens.append(prompt[-1])
+    while True:
+        current, following = following, read(following)
+        token = int(current.tolist()[0])  # type: ignore[index,arg-type]
+        guess = text.add(token)
+        yield token
+        if (left := left - 1) == 0:
+            return
+        while len(guess) > 1 and following.item() == guess[0]:
+            guess = guess[: min(longest, left)]
+            drawn: Any = read(mx.array(guess, mx.uint32)).tolist()
+            pairs = zip(guess[1:], drawn, strict=False)
+            count = 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            trim_prompt_cache(prompt_cache, len(guess) - count)
+            longest = min(MAX_GUESS, 2 * count)
+            for token in guess[:count]:
+                found = text.add(token)
+                yield token
+            if (left := left - count) == 0:
+                return
+            guess, following = found, mx.array(drawn[count - 1 : count], mx.uint32)

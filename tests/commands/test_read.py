@@ -1,0 +1,130 @@
+"""`gateloop read`, and `gateloop generate` with what it has read."""
+
+import io
+import signal
+import sys
+
+import mlx.core as mx
+import pytest
+from helpers.commands import fails
+from helpers.models import close
+
+import mlx_gateloop as gl
+from mlx_gateloop.cli import main
+from mlx_gateloop.commands import read
+from mlx_gateloop.data import encode
+
+BOOK = "".join(f"Line {n} of the buch, größer than before.\n" for n in range(40))
+
+
+@pytest.fixture(autouse=True)
+def blocks(monkeypatch):
+    monkeypatch.setattr(read, "BLOCK", 100)
+    monkeypatch.setattr(read, "TOKENS", 30)
+
+
+def reads(source, *more):
+    return main(["read", str(source), "--model", "model", "--out", "book.state", *more])
+
+
+def logits_of(ids):
+    return gl.load("model")[0](mx.array([ids]))[0, -1]
+
+
+def state():
+    return gl.read_state("book.state", *gl.load("model"))
+
+
+@pytest.mark.parametrize("text", [BOOK, BOOK.replace("\n", "ß"), BOOK[:70]])
+def test_a_text_is_read_whole(model, work, capsys, monkeypatch, text):
+    monkeypatch.setattr(read, "LINE", 200)
+    (work / "book.txt").write_text(text)
+    assert reads("book.txt") == 0
+    ids = encode([text], gl.load(model)[1])[:-1].tolist()
+    assert f"book.state: {len(ids):,} tokens read" in capsys.readouterr().err
+    close(state().logits, logits_of(ids))
+    assert "exists; add --resume" in fails(
+        capsys, "read", "book.txt", "--model", "model", "--out", "book.state"
+    )
+
+
+def test_a_folder_is_read_in_order_and_standard_input_at_once(model, work, monkeypatch):
+    folder = work / "books"
+    folder.mkdir()
+    (folder / "b.txt").write_text(BOOK)
+    (folder / "a.md").write_text("First.")
+    assert reads("books") == 0
+    ids = encode(["First.", BOOK], gl.load(model)[1])[:-1].tolist()
+    close(state().logits, logits_of(ids))
+    (work / "book.state").unlink()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(BOOK.encode())))
+    assert reads("-") == 0
+    assert state().tokens == len(encode([BOOK], gl.load(model)[1])) - 1
+
+
+@pytest.mark.parametrize("after", [1, 2, 5])
+def test_an_interrupted_reading_is_resumed(model, work, capsys, monkeypatch, after):
+    (work / "book.txt").write_text(BOOK)
+    passes = iter(range(1, 1000))
+    whole = gl.State.read
+
+    def interrupted(self, model, ids):
+        whole(self, model, ids)
+        if next(passes) == after:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(gl.State, "read", interrupted)
+    assert reads("book.txt") == 130
+    assert "--resume continues" in capsys.readouterr().err
+    tokens = state().tokens
+    assert 0 < tokens < len(BOOK)
+    assert reads("book.txt", "--resume") == 0
+    close(state().logits, logits_of(encode([BOOK], gl.load(model)[1])[:-1].tolist()))
+    capsys.readouterr()
+    (work / "book.txt").write_text("short")
+    assert "the text has 5" in fails(
+        capsys, "read", "book.txt", "--model", "model", "--out", "book.state", "--resume"
+    )
+
+
+def test_what_is_no_text_ends_with_what_was_read(model, work, capsys):
+    (work / "book.txt").write_bytes(BOOK.encode() + b"\xff\xfe")
+    argv = ["read", "book.txt", "--model", "model", "--out", "book.state"]
+    assert "not UTF-8 text (byte 0xFF at offset" in fails(capsys, *argv)
+    assert 0 < state().tokens <= len(BOOK.encode())
+    for name, message in {"none.txt": "no such file or folder", "empty.txt": "no text"}.items():
+        line = fails(capsys, "read", name, "--model", "model", "--out", "other.state")
+        assert message in line
+    assert not (work / "other.state").exists()
+
+
+def test_generate_goes_on_from_a_state(model, work, capsys):
+    (work / "book.txt").write_text(BOOK)
+    assert reads("book.txt") == 0
+    argv = ["generate", "--model", "model", "--temperature", "0", "--max-tokens", "12"]
+    texts = []
+    for given in (
+        ["--prompt", BOOK],
+        ["--state", "book.state"],
+        ["--state", "book.state", "--lookup"],
+        ["--prompt", BOOK + "Li"],
+        ["--state", "book.state", "--prompt", "Li"],
+    ):
+        assert main([*argv, *given]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] == texts[2]
+    assert texts[3] == texts[4]
+    assert "--lookup and --draft" not in fails(
+        capsys, *argv, "--state", "book.state", "--samples", "2"
+    )
+
+
+def test_samples_are_texts_of_their_own(model, capsys):
+    argv = ["generate", "--model", "model", "--prompt", "a", "--max-tokens", "9"]
+    assert main([*argv, "--samples", "3", "--seed", "1"]) == 0
+    assert len(set(capsys.readouterr().out.removesuffix("\n").split("\n---\n"))) == 3
+    assert main([*argv, "--temperature", "0"]) == 0
+    one = capsys.readouterr().out
+    assert main([*argv, "--temperature", "0", "--samples", "2"]) == 0
+    assert capsys.readouterr().out == f"{one}---\n{one}"
+    assert "--samples: expected 1 to 1,024, got 0" in fails(capsys, *argv, "--samples", "0")
