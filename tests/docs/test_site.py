@@ -10,4 +10,4 @@ def test_recordings_are_made(tmp_path, monkeypatch):
     texts = {file.stem: file.read_text("utf-8") for file in (tmp_path / "shared").iterdir()}
     assert texts.keys() == {"demo", "demo-fixed", "memory-horizon", "model"}
     assert '"forgotten":[{' in texts["demo"].replace(" ", "")
-    assert "RESET" in texts["memory-horizon"]
+    assert "sums since the last reset" in texts["memory-horizon"]
