@@ -63,13 +63,8 @@ def gradients(
 ) -> tuple[mx.array, mx.array, Planes]:
     """Compute the gradients of q, k and a of the chunks, shaped as in `all_blocks`.
 
-    Args:
-        q: Queries.
-        k: Keys.
-        a: Real and imaginary parts of transitions.
-        levels: What `all_blocks` returns for them.
-        dscores: Gradient of the scores `[..., steps, steps]`; above the diagonal it is unused.
-        d: Gradients of the last level.
+    `levels` is what `all_blocks` returns for them, and `d` holds the gradients of the last one. The
+    gradient of the scores `[..., steps, steps]` is unused above the diagonal.
     """
     dscores = dscores[..., None, :, :]
     for level in reversed(levels[:-1]):

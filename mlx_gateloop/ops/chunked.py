@@ -147,12 +147,8 @@ def _backward(
 ) -> tuple[Planes, Planes]:
     """Compute the gradients of q, k, v and a, and that of the state before the group.
 
-    Args:
-        x: Chunks of q, k, v and of the gradient of y.
-        a: Chunks of the transitions.
-        starts: States before each chunk.
-        dstarts: Their gradient where they are results: zero but in second derivatives.
-        D: Gradient of the state after the group.
+    `x` has chunks of q, k, v and of the gradient of y, `starts` the states before each chunk.
+    `dstarts` is zero but in second derivatives, and D the gradient of the state after the group.
     """
     q, k, v, dy = x
     levels = all_blocks(q, k, a)

@@ -75,11 +75,6 @@ def shares_from(rate: np.ndarray, reads: dict[str, np.ndarray], start: int) -> I
         w_m / sqrt(w_0^2 + ... + w_n^2) for m = start to n; n = start, start + 1, ...
 
     Each step updates the previous norms, where `state_norms` would start from scratch.
-
-    Args:
-        rate: As in `state_norms`.
-        reads: As in `state_norms`.
-        start: First token.
     """
     left = _written(rate, reads).astype(np.float32) ** 2
     decay = np.broadcast_to(np.exp(-2 * rate.astype(np.float32)), left.shape)

@@ -24,28 +24,18 @@ IDENTITY = {"polar": 0.0, "sigmoid": float("inf"), "cartesian": 1.0}  # `first` 
 class Report:
     """One call of a recurrence on one sequence, `[1, length, ...]`.
 
-        h_n = a_n h_{n-1} + gain_n key_n^T v_n,   y_n = query_n h_n
-
-    Args:
-        kind: Short name of the recurrence, for display.
-        transition: `[1, length, heads or channels]`, or `[1, length, heads, K]`.
-        query: `[1, length, groups, K]`; None where the output is the state.
-        key: The query's shape.
-        gain: `[1, length, heads]`; None means 1.
-        value: Norm of the value, `[1, length, heads]`; None if unknown.
-        scale: `[channels, K]`: factors of a channel's log|a| for each of its states.
-        erases: True for the delta rule: a_n is followed by I - gain_n key_n key_n^T.
-        moved: Arrays u and w `[1, length, heads, K]`; the transition includes u_n w_n^T.
+    h_n = a_n h_{n-1} + gain_n key_n^T v_n,   y_n = query_n h_n
     """
 
-    kind: str
-    transition: Transition
-    query: mx.array | None = None
-    key: mx.array | None = None
-    gain: mx.array | None = None
-    value: mx.array | None = None
-    scale: mx.array | None = None
-    erases: bool = False
+    kind: str  # short name of the recurrence, for display
+    transition: Transition  # `[1, length, heads or channels]`, or `[1, length, heads, K]`
+    query: mx.array | None = None  # `[1, length, groups, K]`; None where the output is the state
+    key: mx.array | None = None  # of the query's shape
+    gain: mx.array | None = None  # `[1, length, heads]`; None means 1
+    value: mx.array | None = None  # norm of the value, `[1, length, heads]`; None if unknown
+    scale: mx.array | None = None  # `[channels, K]`: of a channel's log|a| for each of its states
+    erases: bool = False  # the delta rule: a_n is followed by I - gain_n key_n key_n^T
+    # u and w `[1, length, heads, K]`; the transition includes u_n w_n^T
     moved: tuple[mx.array, mx.array] | None = None
 
     def masked(self, mask: Any) -> "Report":

@@ -102,21 +102,13 @@ def _warn_once(message: str) -> None:
 
 
 class _Passes(NamedTuple):
-    """Both passes of a form of the operator, and the names of their arrays.
+    """Both passes of a form of the operator, and the names of their arrays."""
 
-    Attributes:
-        inputs: Inputs of the forward pass.
-        saved: Its last outputs, which only the gradient reads.
-        cotangents: Cotangents of its other outputs.
-        gradients: Outputs of the backward pass.
-        run: Runs a pass: kernels, "forward" or "backward", the variant, arrays by name.
-    """
-
-    inputs: list[str]
-    saved: list[str]
-    cotangents: list[str]
-    gradients: list[str]
-    run: Callable[[Kernels, Pass, Variant, Arrays], Arrays]
+    inputs: list[str]  # of the forward pass
+    saved: list[str]  # its last outputs, which only the gradient reads
+    cotangents: list[str]  # of its other outputs
+    gradients: list[str]  # outputs of the backward pass
+    run: Callable[[Kernels, Pass, Variant, Arrays], Arrays]  # runs a pass; arrays by name
 
 
 def _run_max_headed(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Arrays:
