@@ -68,14 +68,8 @@ def answers(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute the answer after each input, and the length of the list that it depends on.
 
-    Args:
-        inputs: Tokens, integers `[N, L]`.
-        reset: The token that ends a list.
-        modulus: Answers are taken modulo this; Python's modulo, never negative.
-        function: A name of `FUNCTIONS`.
-
-    Returns:
-        Two int32 arrays `[N, L]`.
+    Both are int32 `[N, L]`, as the inputs are. The token `reset` ends a list. Answers are taken
+    modulo `modulus`, never negative.
     """
     count, length = inputs.shape
     is_reset = inputs == reset

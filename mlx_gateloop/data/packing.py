@@ -119,12 +119,8 @@ def in_order(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield the windows of a stream in order; each token but the first counts once as a target.
 
-    Args:
-        tokens: `[N]` integers.
-        batch_size: Windows per batch; cut to their number.
-        length: Tokens per window.
-        stride: Tokens from one window's start to the next, up to `length`: windows overlap, and
-            in each but the first only the last `stride` targets count. None is `length`.
+    A window starts `stride` tokens after the one before. If that is less than `length`, windows
+    overlap, and in each but the first only the last `stride` targets count. None is `length`.
 
     Yields:
         Inputs and targets, int32, and the mask of targets that count (the others counted before

@@ -23,40 +23,21 @@ STATE, INPUTS = 0, 1  # entries of a layer's cache: the recurrence's state, a co
 @raises_input_error
 @dataclass(config=STRICT)
 class FamilyArgs:
-    """The keys of config.json that all models have. A value without a choice is the only one.
-
-    Args:
-        model_type: The type in config.json.
-        vocab_size: Number of tokens.
-        hidden_size: Width of the model.
-        num_hidden_layers: Blocks.
-        hidden_ratio: Makes the inner width of SwiGLU if there is no intermediate_size.
-        intermediate_size: Inner width of SwiGLU.
-        hidden_act: The activation in SwiGLU and of the output gate.
-        use_short_conv: A short convolution follows the projections.
-        conv_size: Its length.
-        norm_eps: Epsilon of the norms.
-        tie_word_embeddings: The head is the embedding.
-        attn: Attention layers between recurrent layers.
-        attnres_block_size: Attention over the outputs of earlier layers.
-
-    Raises:
-        InputError: A value that cannot be used.
-    """
+    """The keys of config.json that all models have. A value without a choice is the only one."""
 
     model_type: str
     vocab_size: Count = 32000
     hidden_size: Count = 2048
     num_hidden_layers: Count = 24
-    hidden_ratio: Count | None = 4
-    intermediate_size: Count | None = None
-    hidden_act: Literal["swish", "silu"] = "swish"
-    use_short_conv: bool = False
-    conv_size: Count = 4
+    hidden_ratio: Count | None = 4  # makes the inner width if there is no intermediate_size
+    intermediate_size: Count | None = None  # inner width of SwiGLU
+    hidden_act: Literal["swish", "silu"] = "swish"  # in SwiGLU and of the output gate
+    use_short_conv: bool = False  # a short convolution follows the projections
+    conv_size: Count = 4  # its length
     norm_eps: float = 1e-6
     tie_word_embeddings: bool = False
-    attn: None = None
-    attnres_block_size: None = None
+    attn: None = None  # attention layers between recurrent layers
+    attnres_block_size: None = None  # attention over the outputs of earlier layers
 
     @property
     def inner_size(self) -> int:
