@@ -48,6 +48,7 @@ TEXT = {
     "data.length": 128,
     "data.batch_size": 8,
     "optimizer.learning_rate": 0.005,
+    "optimizer.weight_decay": 0.05,
     "steps": 700,
     "eval_every": 700,
 }

@@ -20,6 +20,7 @@ PEERS = ("torch", "gateloop-transformer")
 OURS = "GateLoop (ours)"
 TORCH = "gateloop-transformer (torch)"
 CLIP_NORM = 1.0
+OPTIMIZER = OptimizerConfig(learning_rate=1e-3, weight_decay=0.05, clip_norm=CLIP_NORM)
 STEPS = 10**6  # of the schedule; far more than are taken
 
 
@@ -64,7 +65,7 @@ def measure(report: Report) -> None:
 
 
 def _our_step(model: nn.Module, targets: int) -> Step:
-    optimizer = make_optimizer(OptimizerConfig(clip_norm=CLIP_NORM), STEPS)
+    optimizer = make_optimizer(OPTIMIZER, STEPS)
     optimizer.init(model.trainable_parameters())
     mx.eval(model.state, optimizer.state)
     return make_step(model, optimizer, StepSettings(targets, CLIP_NORM))
@@ -74,12 +75,11 @@ def _torch_step(model: Any, tokens: np.ndarray) -> Run:
     import torch
 
     data = torch.tensor(tokens)
-    config = OptimizerConfig()
     optimizer = torch.optim.AdamW(
         model.parameters(),
-        config.learning_rate,
-        betas=config.betas,
-        weight_decay=config.weight_decay,
+        OPTIMIZER.learning_rate,
+        betas=OPTIMIZER.betas,
+        weight_decay=OPTIMIZER.weight_decay,
     )
 
     def step() -> None:

@@ -32,6 +32,8 @@ TASKS: dict[str, Callable[..., Task]] = {
 MAY_BE_ZERO = {"resets", "max_input", "max_output", "seed"}
 LARGEST = 2**20  # value of a task's argument: sums of products stay far below 2^63
 MAX_RUNS = 1000  # of a model, as of its draws and its trials
+# What all runs have in common: `variants` and `tuning` decide the start of each model.
+BASE: dict[str, Any] = {"model": {}, "start": "published", "optimizer.weight_decay": 0.05}
 # Keys that the experiment itself sets for each run.
 DECIDED = {
     "seed": "use --seeds",
@@ -209,7 +211,7 @@ class Experiment:
         def load(name: str, settings: Mapping[Any, object]) -> TrainConfig:
             variant = {f"model.{key}": value for key, value in VARIANTS[name].items()}
             chosen = dict(self.settings.get(name, {})) | dict(settings)
-            values = {"model": {}, "start": "published"} | self.train | variant | chosen | decided
+            values = BASE | self.train | variant | chosen | decided
             return TrainConfig.load(None, values)
 
         config = load(model, settings or {})

@@ -62,11 +62,13 @@ class OptimizerConfig:
     """AdamW with the paper's groups (paper, appendix "WikiText103 hyperparameters").
 
     Args:
-        learning_rate: Peak rate of the cosine schedule.
+        learning_rate: Peak rate of the cosine schedule; None is 1 / hidden_size, twice that with
+            `start: spread`, and 0.001 with `weights`.
         state_transition_learning_rate: The same for the projections (or vectors) that make the
             state transition; None takes `learning_rate`, or a tenth of it with `start: spread`.
         betas: AdamW's two decay rates.
-        weight_decay: Decoupled decay of matrices outside the state transition.
+        weight_decay: Decoupled decay of matrices outside the state transition; None lets weights
+            average the updates of an epoch, at least of 100 steps.
         state_transition_weight_decay: The same for the state transition, its vectors too.
         warmup_steps: Length of the linear warm-up; None is a tenth of the steps.
         clip_norm: Largest global norm of a gradient.
@@ -75,10 +77,10 @@ class OptimizerConfig:
             halves the bytes, and rounds each sum to 8 bits.
     """
 
-    learning_rate: PositiveFloat = 1e-3
+    learning_rate: PositiveFloat | None = None
     state_transition_learning_rate: PositiveFloat | None = None
     betas: tuple[float, float] = (0.9, 0.98)
-    weight_decay: NonNegativeFloat = 0.05
+    weight_decay: NonNegativeFloat | None = None
     state_transition_weight_decay: NonNegativeFloat = 0.0
     warmup_steps: NonNegativeInt | None = None
     clip_norm: PositiveFloat = 1.0
@@ -116,8 +118,7 @@ class TrainConfig:
         start: Initial state transitions. "spread": half-lives and phases spread evenly in
             their logarithm, half-lives to a tenth of `data.length`, and a scaled input
             (`model.longest_half_life` and `model.input_scale`), learned at a tenth of the rate;
-            these three may be set one by one. It needs a high rate, such as 0.03. "published": the
-            paper's.
+            these three may be set one by one. "published": the paper's.
         dtype: Dtype of the forward and backward pass and of the saved weights. The optimizer
             always works on float32 weights, as bfloat16 would round small updates away.
         checkpoint_blocks: Recompute each block in the backward pass instead of storing it.
@@ -164,20 +165,25 @@ class TrainConfig:
     @model_validator(mode="after")
     def _resolve_start(self) -> "TrainConfig":
         """Write out what `start` decides, so that the saved configuration says it."""
-        if self.start == "published":
-            return self
-        args = self.model_args(vocab_size=1)
-        if not args.can_spread:
-            given = f"transition {args.transition!r}, gate {args.gate!r}, mixer {args.mixer!r}"
-            raise ValueError(
-                f"start: spread is for polar or real gates with biases, got {given}; "
-                "choose start: published"
-            )
-        longest = max(2.0, self.data.length / 10)
-        self.model = {"longest_half_life": longest, "input_scale": True, **self.model}
-        if self.optimizer.state_transition_learning_rate is None:
-            rate = self.optimizer.learning_rate / 10
-            self.optimizer = replace(self.optimizer, state_transition_learning_rate=rate)
+        args, optimizer = self.model_args(vocab_size=1), self.optimizer
+        rate, transitions = 1 / args.hidden_size, 1.0
+        if self.weights is not None:
+            rate = 1e-3
+        elif self.start == "spread":
+            if not args.can_spread:
+                given = f"transition {args.transition!r}, gate {args.gate!r}, mixer {args.mixer!r}"
+                raise ValueError(
+                    f"start: spread is for polar or real gates with biases, got {given}; "
+                    "choose start: published"
+                )
+            longest = max(2.0, self.data.length / 10)
+            self.model = {"longest_half_life": longest, "input_scale": True, **self.model}
+            rate, transitions = 2 * rate, 0.1
+        rate = optimizer.learning_rate or rate
+        transition_rate = optimizer.state_transition_learning_rate or rate * transitions
+        self.optimizer = replace(
+            optimizer, learning_rate=rate, state_transition_learning_rate=transition_rate
+        )
         return self
 
     @model_validator(mode="after")

@@ -1,11 +1,15 @@
 """AdamW in the paper's parameter groups, and its learning-rate schedule."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 import mlx.optimizers as optim
 
 from mlx_gateloop.model.lm import is_state_transition
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.fused_update import Optimizer, Schedule
+
+LEAST_STEPS = 100
 
 
 def cosine_with_warmup(peak: float, warmup: int, steps: int) -> Schedule:
@@ -16,6 +20,19 @@ def cosine_with_warmup(peak: float, warmup: int, steps: int) -> Schedule:
     # The first step has the rate peak / warmup, not 0, so it learns too.
     warm = optim.linear_schedule(peak / warmup, peak + peak / warmup, warmup)
     return optim.join_schedules([warm, decay], [warmup])
+
+
+def decided(config: OptimizerConfig, steps_per_epoch: float) -> OptimizerConfig:
+    """Replace a weight decay of None by 1 / (rate T): weights average the updates of T steps.
+
+    T is an epoch, the best timescale of Wang and Aitchison (arXiv 2405.13698), and at least
+    `LEAST_STEPS`.
+    """
+    if config.weight_decay is not None:
+        return config
+    assert config.learning_rate is not None
+    timescale = max(LEAST_STEPS, steps_per_epoch)
+    return replace(config, weight_decay=1 / (config.learning_rate * timescale))
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
@@ -33,10 +50,12 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
     def group_of(path: str, weight: mx.array) -> int:
         return 0 if is_state_transition(path) else 1 if weight.ndim < 2 else 2
 
-    base = config.learning_rate
+    base, decay = config.learning_rate, config.weight_decay
+    assert base is not None
+    assert decay is not None
     peaks = [config.state_transition_learning_rate or base, base, base]
     return Optimizer(
-        [adamw(config.state_transition_weight_decay), adamw(0.0), adamw(config.weight_decay)],
+        [adamw(config.state_transition_weight_decay), adamw(0.0), adamw(decay)],
         [cosine_with_warmup(peak, warmup, steps) for peak in peaks],
         group_of,
     )

@@ -19,7 +19,7 @@ from mlx_gateloop.model.lm import Model, require_readable
 from mlx_gateloop.train import ranks
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.data import Source
-from mlx_gateloop.train.optimizer import make_optimizer
+from mlx_gateloop.train.optimizer import decided, make_optimizer
 from mlx_gateloop.train.step import Batch, StepSettings, make_step
 
 CACHE_BYTES = 4 << 30
@@ -36,7 +36,8 @@ class Trainer:
         self.steps = config.total_steps(source.batches.per_epoch)
         self.tokens_per_step = tokens_per_step(config)
         self.model = make_model(config, source.vocab_size)
-        self.optimizer = make_optimizer(config.optimizer, self.steps)
+        optimizer = decided(config.optimizer, source.batches.per_epoch / self._accumulate)
+        self.optimizer = make_optimizer(optimizer, self.steps)
         self.optimizer.init(self.model.trainable_parameters())
         mx.eval(self.model.state, self.optimizer.state)
         ranks.share_sequences(world, self.model)

@@ -215,7 +215,7 @@ EQUAL_CHECKSUMS = patch.object(checkpoint, "checksum", lambda *_: "equal")
 
 def _trained() -> tuple[Model, Optimizer]:
     model = tiny_model()
-    optimizer = make_optimizer(OptimizerConfig(), steps=10)
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3, weight_decay=0.05), steps=10)
     optimizer.init(model.trainable_parameters())
     return model, optimizer
 

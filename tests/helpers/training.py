@@ -19,6 +19,7 @@ TINY = {
     "data.length": 32,
     "data.batch_size": 4,
     "optimizer.learning_rate": 1e-2,
+    "optimizer.weight_decay": 0.05,
     "steps": 12,
     "log_every": 2,
     "eval_every": 6,

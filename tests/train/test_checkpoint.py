@@ -29,7 +29,7 @@ RUN = {"config": {"seed": 1}}
 
 def parts(seed=0, hidden_size=8):
     model = tiny_model(seed, hidden_size=hidden_size, num_hidden_layers=1)
-    optimizer = make_optimizer(OptimizerConfig(), steps=10)
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3, weight_decay=0.05), steps=10)
     optimizer.init(model.trainable_parameters())
     return model, optimizer
 

@@ -49,11 +49,13 @@ def test_resolved_config_reads_back_equal(written):
 
 
 def test_a_spread_start_sets_half_lives_the_input_and_the_rate():
-    config = TrainConfig.load(None, {"start": "spread", "data.length": 400})
+    config = TrainConfig.load(
+        None, {"model": {"hidden_size": 50}, "start": "spread", "data.length": 400}
+    )
     args = config.model_args(vocab_size=9)
     assert (config.start, args.longest_half_life, args.input_scale) == ("spread", 40, True)
     rates = config.optimizer.learning_rate, config.optimizer.state_transition_learning_rate
-    assert rates[1] == rates[0] / 10
+    assert rates == pytest.approx((0.04, 0.004))
     chosen = {
         "start": "spread",
         "model.longest_half_life": 7,
@@ -80,6 +82,8 @@ CONSTANT = [
 def test_transitions_that_cannot_be_spread_are_refused(model):
     with pytest.raises(InputError, match=r"start: spread is for polar or real gates.*published"):
         TrainConfig.load(None, {"model": {"hidden_size": 8, **model}, "start": "spread"})
+    optimizer = TrainConfig.load(None, {"model": {"hidden_size": 8, **model}}).optimizer
+    assert optimizer.learning_rate == optimizer.state_transition_learning_rate == 1 / 8
 
 
 @pytest.mark.parametrize(

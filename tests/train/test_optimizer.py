@@ -11,7 +11,7 @@ from mlx.utils import tree_flatten, tree_map
 
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.fused_update import make_update
-from mlx_gateloop.train.optimizer import cosine_with_warmup, make_optimizer
+from mlx_gateloop.train.optimizer import cosine_with_warmup, decided, make_optimizer
 
 TRANSITIONS = ["data_controlled", "fixed", "linear_attention", "lru", "s4d_lin", "s5"]
 
@@ -32,7 +32,9 @@ def updated(gradient, transition="data_controlled", **settings):
     """The weights by path, from 1, after a step at a learning rate of 0.1 with equal gradients."""
     model = tiny_model(transition=transition)
     model.update(tree_map(mx.ones_like, model.parameters()))  # decay would not show at 0
-    optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1, **settings), steps=5)
+    optimizer = make_optimizer(
+        OptimizerConfig(**{"learning_rate": 0.1, "weight_decay": 0.05} | settings), steps=5
+    )
     optimizer.init(model.trainable_parameters())
     gradients = tree_map(lambda leaf: mx.full(leaf.shape, gradient), model.parameters())
     make_update(model, optimizer, 1e9)(gradients, mx.array(0, mx.uint64), mx.array(1.0))
@@ -63,7 +65,9 @@ def test_state_transition_has_its_own_rate(transition):
 
 
 def test_rates_follow_the_schedule_in_every_group():
-    optimizer = make_optimizer(OptimizerConfig(learning_rate=1.0, warmup_steps=2), steps=4)
+    optimizer = make_optimizer(
+        OptimizerConfig(learning_rate=1.0, weight_decay=0.0, warmup_steps=2), steps=4
+    )
     optimizer.init(tiny_model().trainable_parameters())
     for step, rate in enumerate((0.5, 1.0, 1.0)):
         optimizer.schedule(mx.array(step, mx.uint64))
@@ -96,3 +100,11 @@ def test_each_weight_moves_as_in_an_adamw_of_its_own():
     expected = dict(tree_flatten(plain.parameters()))
     for path, weight in tree_flatten(model.parameters()):
         np.testing.assert_allclose(weight, expected[path], rtol=1e-6, atol=1e-7, err_msg=path)
+
+
+@pytest.mark.parametrize(("per_epoch", "steps"), [(500, 500), (2.5, 100)])
+def test_weights_average_the_updates_of_an_epoch(per_epoch, steps):
+    config = decided(OptimizerConfig(learning_rate=0.02), per_epoch)
+    assert 1 / (0.02 * config.weight_decay) == pytest.approx(steps)
+    chosen = OptimizerConfig(learning_rate=0.02, weight_decay=0.0)
+    assert decided(chosen, per_epoch) == chosen

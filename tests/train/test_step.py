@@ -27,7 +27,7 @@ def trainer(blocks=False, scale=1.0, **changes):
     model = tiny_model(**changes)
     model.train()
     model.model.recomputes_blocks = blocks
-    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-2), steps=20)
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-2, weight_decay=0.05), steps=20)
     optimizer.init(model.trainable_parameters())
     take_step = make_step(model, optimizer, StepSettings(**settings))
     numbers = count()
