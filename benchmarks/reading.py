@@ -10,14 +10,14 @@ Speeds are by the process's time, as other work may share the cores; by the cloc
 import argparse
 import copy
 import time
+from itertools import islice
 from pathlib import Path
 
 import mlx.core as mx
 import psutil
 
 import mlx_gateloop as gl  # before MLX, for its BLAS
-from mlx_gateloop.commands.read import TOKENS
-from mlx_gateloop.data import encode
+from mlx_gateloop.commands.read import TOKENS, read_tokens
 from mlx_gateloop.io.tables import markdown_table
 
 PROBE = 64
@@ -45,7 +45,8 @@ def main() -> None:
         mx.random.seed(0)
         model = gl.Model(gl.ModelArgs(output_gate=True))
         model.eval()
-    ids = encode([arguments.text.read_text()], tokenizer)[: arguments.tokens].tolist()
+    blocks = read_tokens([arguments.text], tokenizer, 0)
+    ids = list(islice((token for block, _ in blocks for token in block), arguments.tokens))
     state, rows = gl.State(model.make_cache()), []
     state.read(model, ids[:TOKENS])  # the first pass allocates
     tenth = (len(ids) - TOKENS) // 10 // TOKENS * TOKENS

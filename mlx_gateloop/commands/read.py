@@ -48,7 +48,7 @@ def _read(arguments: argparse.Namespace) -> None:
     bar = tqdm(total=size or None, initial=state.source, unit="B", unit_scale=True, disable=None)
     with interrupt_flag() as stop, bar:
         try:
-            for ids, read in _tokens(parts, tokenizer, state.source):
+            for ids, read in read_tokens(parts, tokenizer, state.source):
                 for first in range(0, len(ids), TOKENS):
                     state.read(model, ids[first : first + TOKENS])
                 bar.update(read - state.source)
@@ -80,7 +80,7 @@ def _parts(text: str) -> list[Path | None]:
     return [*text_files(path)[0]]
 
 
-def _tokens(
+def read_tokens(
     parts: list[Path | None], tokenizer: Any, skipped: int
 ) -> Iterator[tuple[list[int], int]]:
     """Yield the tokens of a block of text, and the bytes read so far; `skipped` were read before.
