@@ -126,7 +126,11 @@ class ChatTokenizer:
             while len(self._answers) >= ANSWERS:  # failed answers stay here
                 del self._answers[next(iter(self._answers))]
             self._answers[answer] = TextStream(self._tokenizer, before)
-        return _short(self._answers[answer].add(token)), list(map(self._text, candidates))
+        return _short(self._answers[answer].add(token)), self.texts(candidates)
+
+    def texts(self, tokens: list[int]) -> list[str]:
+        """Return the text of each token alone."""
+        return list(map(self._text, tokens))
 
     def end(self, answer: str) -> str:
         """End an answer; return its buffered text, an incomplete character."""

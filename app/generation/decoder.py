@@ -21,19 +21,24 @@ from .words import message_span, token_begins
 
 NOT_TRIMMABLE = "state not cached (attention cache cannot be trimmed): the next turn reads more"
 TOO_LARGE = "state not cached (too large): the next turn reads more"
+MAX_STOP = 64  # tokens in which a stop string is found
 CHUNK = 128  # tokens of a prefill step; a run can stop, and other runs advance, between steps
 async_eval: Callable[..., None] = mx.async_eval  # MLX declares no types for it
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request for a generation: a text to continue, or messages to answer."""
+    """A request for a generation: a text to continue, or messages to answer.
+
+    If the last message is an answer, the generation continues it.
+    """
 
     prompt: str | tuple[Message, ...]
     sampling: Sampling
-    max_tokens: int
+    max_tokens: int  # new ones
     record: bool
     conversation: str | None
+    stop: tuple[str, ...] = ()  # the answer ends after any of these
 
     def steps(
         self, run: Run, loaded: LoadedModel, prefix_cache: PrefixCache, limits: Limits
@@ -58,6 +63,7 @@ class Decoder:
         self.started = self.first = time.perf_counter()
         self.ids: list[int] = []
         self.answer: list[int] = []
+        self.given = 0  # first tokens of the answer, of an earlier run
 
     def steps(self) -> Steps[None]:
         """Generate; yield after every step and while the tokenizer works."""
@@ -71,17 +77,20 @@ class Decoder:
             yield
         if self.run.stopped:
             return
-        self._cache_state(self._messages(), self.text, self.ids, unread=1)
-        self.written = len(self.text)  # characters, including the answer
-        sample = self._sample(mx.array(self.ids[-1:]))
-        while not self.run.stopped and len(self.answer) < self.request.max_tokens:
+        if not self.given:
+            self._cache_state(self._messages(), self.text, self.ids, unread=1)
+        self.written = len(self.text + self._answer_given())  # characters, including the answer
+        sample = self._sample(mx.array(fresh[-1:]))
+        while not self.run.stopped and not self._is_full():
             following = yield from self._append_token(sample)
             if following is None:
+                self.run.reason = "end"
                 break
             sample = following
             yield
         else:
             mx.eval(self.reader.caches.arrays)  # include the last token of the answer
+            yield from self._set_following(sample)
         yield from self._finish()
 
     def _begin(self) -> Steps[tuple[list[int], Reader]]:
@@ -91,20 +100,25 @@ class Decoder:
         self.special = set(special)
         start = yield from self._tokens()
         self.ids = self.ids or [empty]  # an empty text starts with this one
-        fresh = self.ids[len(start.ids) - start.unread :]
+        fresh = [*self.ids, *self.answer][len(start.ids) - start.unread :]
         self._check(fresh)
         reader = Reader(self.loaded, start, run, self.request.record, self.limits)
         run.stats.waiting_seconds = self.started - run.submitted
-        run.stats.prompt_tokens, run.stats.prompt_tokens_read = len(self.ids), len(fresh)
+        run.stats.prompt_tokens = len(self.ids) + self.given
+        run.stats.prompt_tokens_read = len(fresh)
+        run.max_tokens = self.given + self.request.max_tokens
         texts = yield from call("pieces", fresh)
         known = len(start.text) - sum(map(len, texts[: start.unread]))
-        begins = token_begins(self.text, texts, known)
+        begins = token_begins(self.text + self._answer_given(), texts, known)
+        asked = len(fresh) - self.given
         run.pieces += [
-            Token(text, id, "prompt", special=id in self.special, begin=begin)
-            for text, id, begin in zip(texts, fresh, begins, strict=True)
+            Token(text, id, "prompt" if i < asked else "answer", (), id in self.special, begins[i])
+            for i, (text, id) in enumerate(zip(texts, fresh, strict=True))
         ]
-        run.earlier = tuple(self.ids[: len(self.ids) - len(run.pieces)])
-        self.sampler = Sampler(self.request.sampling, self.loaded.layout.outputs, self.ids)
+        run.earlier = tuple(self.ids[: len(self.ids) + self.given - len(run.pieces)])
+        outputs = self.loaded.layout.outputs
+        self.sampler = Sampler(self.request.sampling, outputs, [*self.ids, *self.answer])
+        self.sampler.skip(self.given)
         return fresh, reader
 
     def _tokens(self) -> Steps[PrefixState]:
@@ -116,6 +130,11 @@ class Decoder:
         call = self.loaded.tokenizer.call
         new = yield from call("encode", self.text[len(start.text) :], typed)
         self.ids = [*start.ids, *new]
+        if given := self._answer_given():
+            self.answer = self._ids_given(given) or (
+                yield from call("encode", given, list(range(len(given))))  # all of it was typed
+            )
+            self.given = len(self.answer)
         if self.request.record and (messages := self._messages()):
             found = yield from call("message_spans", messages, self.text)
             self.run.message_spans = (
@@ -130,18 +149,34 @@ class Decoder:
 
         None instead of the positions means that all special tokens are typed.
         """
-        request, loaded = self.request, self.loaded
-        if isinstance(request.prompt, str):
-            return request.prompt, None, START
-        text, typed = yield from loaded.tokenizer.call("render", request.prompt)
-        if request.conversation is None:
-            return text, typed, START
-        found = self.prefix_cache.prefixes(
-            request.conversation, loaded.fingerprint, request.prompt, text
-        )
-        start = next(filter(loaded.fits, reversed(found)), START)
+        if isinstance(self.request.prompt, str):
+            return self.request.prompt, None, START
+        text, typed = yield from self.loaded.tokenizer.call("render", self._messages())
+        found = self._states(self._messages(), text)
+        start = next(filter(self.loaded.fits, reversed(found)), START)
         known = len(start.text)
         return text, [position - known for position in typed if position >= known], start
+
+    def _states(self, messages: tuple[Message, ...], text: str) -> list[PrefixState]:
+        """Return the cached states of these messages, shortest first."""
+        conversation, fingerprint = self.request.conversation, self.loaded.fingerprint
+        if conversation is None:
+            return []
+        return self.prefix_cache.prefixes(conversation, fingerprint, messages, text)
+
+    def _answer_given(self) -> str:
+        """Return the answer to continue."""
+        prompt = self.request.prompt
+        is_given = not isinstance(prompt, str) and prompt[-1][0] == "assistant"
+        return prompt[-1][1] if is_given else ""
+
+    def _ids_given(self, answer: str) -> list[int]:
+        """Return the tokens of the answer to continue, if their state is cached."""
+        assert not isinstance(self.request.prompt, str)
+        found, known = self._states(self.request.prompt, self.text + answer), len(self.ids)
+        exact = found and found[-1].messages == self.request.prompt
+        ids = found[-1].ids if exact else ()
+        return [*ids[known:]] if ids[:known] == tuple(self.ids) else []
 
     def _check(self, fresh: list[int]) -> None:
         limit, vocabulary = self.limits.input_tokens, self.loaded.vocabulary
@@ -175,21 +210,27 @@ class Decoder:
             self.reader.undo(checkpoint)
             return None
         ids, chances = sample.candidates()
-        write = self.run.id, self.ids[-CONTEXT:], token, ids
+        before = [*self.ids[-CONTEXT:], *self.answer[-CONTEXT:]][-CONTEXT:]
+        write = self.run.id, before, token, ids
         text, texts = yield from self.loaded.tokenizer.call("write", *write)
         self.answer.append(token)
-        self.run.stats.tokens = len(self.answer)
+        self.run.stats.tokens = len(self.answer) - self.given
         candidates = tuple(zip(texts, chances, strict=True))
         special = token in self.special
         self.run.pieces.append(Token(text, token, "answer", candidates, special, self.written))
         self.written += len(text)
         return following
 
+    def _set_following(self, sample: Sample) -> Steps[None]:
+        ids, chances = sample.candidates()
+        texts = yield from self.loaded.tokenizer.call("texts", ids)
+        self.run.following = tuple(zip(texts, chances, strict=True))
+
     def _measure(self) -> None:
         now, stats = time.perf_counter(), self.run.stats
         stats.state_bytes, stats.attention_bytes = self.reader.caches.nbytes
-        if self.answer:
-            stats.decode_tokens_per_second = len(self.answer) / (now - self.first)
+        if stats.tokens:
+            stats.decode_tokens_per_second = stats.tokens / (now - self.first)
             return
         self.first, stats.first_token_seconds = now, now - self.started
         stats.prefill_tokens_per_second = stats.prompt_tokens_read / (now - self.started)
@@ -206,8 +247,24 @@ class Decoder:
             messages = (*self._messages(), ("assistant", run.text))
             self._cache_state(messages, self.text + run.text, self.ids + self.answer, unread=0)
 
+    def _is_full(self) -> bool:
+        """Return True at the limit, or after a stop string; the run gets the reason."""
+        run = self.run
+        if self.request.stop and run.stats.tokens:
+            recent = "".join(piece.text for piece in run.pieces[-MAX_STOP:])
+            new = recent[-len(run.pieces[-1].text) - max(map(len, self.request.stop)) :]
+            if any(end in new for end in self.request.stop):
+                run.reason = "stop"
+        if run.stats.tokens >= self.request.max_tokens:
+            run.reason = run.reason or "limit"
+        return bool(run.reason)
+
     def _messages(self) -> tuple[Message, ...]:
-        return () if isinstance(self.request.prompt, str) else self.request.prompt
+        """Return the messages before the answer."""
+        prompt = self.request.prompt
+        if isinstance(prompt, str):
+            return ()
+        return prompt[:-1] if prompt[-1][0] == "assistant" else prompt
 
     def _cache_state(
         self, messages: tuple[Message, ...], text: str, ids: list[int], unread: int

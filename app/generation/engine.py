@@ -54,8 +54,9 @@ class Engine:
         max_tokens: int,
         record: bool = True,
         conversation: str | None = None,
+        stop: tuple[str, ...] = (),
     ) -> Run:
-        """Queue an answer to messages, or the continuation of a text.
+        """Queue an answer to messages, or the continuation of a text; `stop` strings end it.
 
         It reuses the cached states of `conversation`, a secret id, and adds its own. Invalid
         values, unknown models and a full queue raise `InputError`.
@@ -64,7 +65,7 @@ class Engine:
         self._check(prompt, max_tokens)
         if sampling.seed is None:  # the run stores it, so that the answer can be repeated
             sampling = replace(sampling, seed=secrets.randbits(63))
-        request = Request(prompt, sampling, max_tokens, record, conversation)
+        request = Request(prompt, sampling, max_tokens, record, conversation, stop)
         return self.enqueue(model, request, record)
 
     async def fetch(self, model: str) -> None:

@@ -134,7 +134,7 @@ class PrefixCache:
 def as_messages(messages: list[dict[str, str]], complete: bool = True) -> tuple[Message, ...]:
     """Check chat messages and return their roles and texts.
 
-    If `complete`, the last message must be the user's.
+    If `complete`, the last message must be the user's, or an answer to continue.
     """
     if not isinstance(messages, list) or not messages:
         raise InputError("messages: expected a list of messages, each with role and content")
@@ -145,6 +145,6 @@ def as_messages(messages: list[dict[str, str]], complete: bool = True) -> tuple[
         if role not in ROLES or not isinstance(content, str):
             expected = "expected a role (system, user or assistant) and a text as content"
             raise InputError(f"messages: number {index + 1}: {expected}")
-    if complete and messages[-1]["role"] != "user":
-        raise InputError("messages: the last one must be the user's")
+    if complete and messages[-1]["role"] == "system":
+        raise InputError("messages: the last one must be the user's, or an answer to continue")
     return tuple((message["role"], message["content"]) for message in messages)

@@ -102,11 +102,15 @@ class Run:
     earlier: tuple[int, ...] = ()  # tokens of the conversation before the first piece
     # spans of the messages and the answer; empty for a text to continue
     message_spans: tuple[MessageSpan, ...] = ()
+    # likeliest texts after the last piece and their probabilities, once the run has stopped
+    following: tuple[tuple[str, float], ...] = ()
     sampling: Sampling | None = None  # with the seed that was used
     max_tokens: int = 0
     # the latest answers without some pieces
     counterfactuals: list[Counterfactual] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
+    # what ended the answer: its last token, the limit or a stop string; "" if it was cancelled
+    reason: Literal["", "end", "limit", "stop"] = ""
     error: str | None = None  # one line, if the run failed
     stopped: bool = False  # cancelled
     done: bool = False  # no more changes

@@ -44,3 +44,8 @@ class Sampler:
         token = self._sample(logs)
         self._recent = mx.concatenate([self._recent, token])[-RECENT:]
         return Sample(token, top, likeliest)
+
+    def skip(self, tokens: int) -> None:
+        """Use up the random numbers of tokens that an earlier run has sampled."""
+        for _ in range(tokens):
+            self._sample(mx.zeros((1, 1)))

@@ -216,7 +216,7 @@ while len(run.pieces) <= 50:
         ({"prompt": ["x"]}, "messages: number 1: expected a role"),
         ({"prompt": [{"role": "tool", "content": ""}]}, "messages: number 1: expected a role"),
         ({"prompt": [{"role": "user", "content": None}]}, "messages: number 1: expected a role"),
-        ({"prompt": [*HELLO, {"role": "assistant", "content": ""}]}, "the last one must be"),
+        ({"prompt": [{"role": "system", "content": ""}]}, "the last one must be"),
         ({"prompt": HELLO * 401}, "messages: at most 400; start a new conversation"),
     ],
 )
@@ -234,3 +234,30 @@ def test_a_model_without_a_chat_template_completes(make_engine, finished, until,
         assert not run.pieces
     assert chat.error == "model: it has no chat template; use the Completion tab or another model"
     assert long.error == "prompt: 11 new tokens, at most 10 allowed; send a shorter text"
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_continued_answer_is_the_one_that_a_higher_limit_had_given(engine, finished, cached):
+    sampling, name = Sampling(1.0, seed=5), "c" if cached else None
+    whole = finished(ask(engine, sampling=sampling, max_tokens=48))
+    first = finished(ask(engine, sampling=sampling, max_tokens=20, conversation=name))
+    assert (first.reason, first.text) == ("limit", whole.text[: len(first.text)])
+    begun = [*HELLO, {"role": "assistant", "content": first.text}]
+    rest = finished(ask(engine, begun, sampling, 28, conversation=name))
+    if cached:
+        assert (rest.text, rest.max_tokens) == (whole.text, whole.max_tokens)
+        assert [p.id for p in rest.pieces] == [p.id for p in whole.pieces]
+    assert rest.text.startswith(first.text)
+    assert 0 < rest.stats.tokens <= 28
+    assert rest.trace.tokens == len(rest.pieces)
+    if cached:  # the next turn goes on from its state
+        asked = [*HELLO, {"role": "assistant", "content": rest.text}, *HELLO]
+        after = finished(ask(engine, asked, conversation=name))
+        assert after.stats.prompt_tokens_read < rest.stats.prompt_tokens
+
+
+def test_a_stop_string_over_several_tokens_ends_the_answer_after_it(engine, finished):
+    whole = finished(ask(engine, ENDLESS, max_tokens=40)).text
+    stop = whole[7:11]
+    run = finished(ask(engine, ENDLESS, max_tokens=40, stop=("never", stop)))
+    assert (run.reason, run.text) == ("stop", whole[: whole.index(stop) + len(stop)])
