@@ -18,12 +18,14 @@ import uvicorn
 from fastapi import FastAPI
 from gradio.networking import setup_tunnel
 from starlette.middleware import Middleware
+from starlette.routing import BaseRoute
 
 from mlx_gateloop.errors import InputError, one_line
 
 from ..conversations.folder import ConversationFolder
 from ..generation.engine import Engine
 from ..generation.models import Models
+from ..openai_api import OpenAI
 from ..page import scripts
 from ..page.handlers import Handlers
 from ..page.layout import build
@@ -64,7 +66,8 @@ def serve(arguments: Namespace) -> None:
         folder = ConversationFolder(arguments.conversations, models, engine.prefix_cache)
         page = build(Handlers(engine, first), folder)
         page.queue(max_size=engine.limits.queue, default_concurrency_limit=8, api_open=False)
-        app = _application(page, arguments, host, auth)
+        routes = OpenAI(engine, first, auth).routes()
+        app = _application(page, arguments, host, auth, routes)
         logging.getLogger().addHandler(log.handler())
         config = uvicorn.Config(
             app,
@@ -86,12 +89,17 @@ def serve(arguments: Namespace) -> None:
 
 
 def _application(
-    page: gr.Blocks, arguments: Namespace, host: str, auth: tuple[str, str] | None
+    page: gr.Blocks,
+    arguments: Namespace,
+    host: str,
+    auth: tuple[str, str] | None,
+    routes: list[BaseRoute],
 ) -> FastAPI:
     files = download_folder()
     page.state_session_capacity = MAX_SESSIONS
     app = FastAPI(
         openapi_url=None,
+        routes=routes,
         middleware=[
             Middleware(
                 SecurityMiddleware,

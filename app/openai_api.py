@@ -1,0 +1,175 @@
+"""OpenAI's chat and text completions over HTTP, for programs such as Open WebUI."""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from mlx_gateloop.errors import InputError
+
+from .generation.engine import Engine
+from .generation.run import Run
+from .server import request_values
+from .server.failed_logins import FailedLogins
+
+CONVERSATION = "openai"  # whose cached states all requests share; messages are their keys
+POLL_SECONDS = 0.02
+DEFAULTS = {"temperature": 0.7, "top_p": 0.95, "seed": -1}
+BUSY = "the server is busy"
+
+
+class OpenAI:
+    """The endpoints under /v1 on one engine; with a login, the API key is the password."""
+
+    def __init__(self, engine: Engine, first_model: str, auth: tuple[str, str] | None) -> None:
+        self.engine, self.first_model = engine, first_model
+        self.keys = [] if auth is None else [auth[1].encode(), ":".join(auth).encode()]
+        self.failed_logins = FailedLogins()
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of the endpoints."""
+        return [
+            Route("/v1/models", self.answer),
+            Route("/v1/chat/completions", self.answer, methods=["POST"]),
+            Route("/v1/completions", self.answer, methods=["POST"]),
+        ]
+
+    async def answer(self, request: Request) -> Response:
+        """List the models, answer messages or continue a text; a wrong key gets its answer late."""
+        key = request.headers.get("authorization", "").removeprefix("Bearer ").encode("latin-1")
+        if self.keys and not any(secrets.compare_digest(key, right) for right in self.keys):
+            address = request.client.host if request.client else ""
+            busy = await self.failed_logins.answer(address, "API key") == 429
+            return _error("API key: expected the app's password", 429 if busy else 401)
+        if request.method != "POST":
+            models = [{"id": name, "object": "model"} for name in self.engine.models.names()]
+            return JSONResponse({"object": "list", "data": models})
+        try:
+            return await self._complete(await request.json(), "/chat/" in request.url.path)
+        except InputError as error:
+            return _error(str(error), 503 if str(error).startswith(BUSY) else 400)
+
+    async def _complete(self, body: Any, chat: bool) -> Response:
+        if not isinstance(body, dict) or body.get("n") not in (None, 1):
+            raise InputError("request: expected an object, in which n is 1")
+        model = request_values.check_type("model", body.get("model") or self.first_model, str)
+        await self.engine.fetch(model)
+        given = {name: body[name] for name in DEFAULTS if body.get(name) is not None}
+        limit = self.engine.limits.max_tokens
+        most = body.get("max_completion_tokens") or body.get("max_tokens") or limit
+        stops = body.get("stop") or []
+        stops = tuple(stops if isinstance(stops, list) else [stops])
+        if len(stops) > 4 or not all(
+            isinstance(stop, str) and 0 < len(stop) < 65 for stop in stops
+        ):
+            raise InputError("stop: expected at most 4 strings of 1 to 64 characters")
+        run = self.engine.submit(
+            model,
+            _messages(body.get("messages")) if chat else _text("prompt", body.get("prompt")),
+            request_values.sampling(**DEFAULTS | given),
+            min(request_values.integer("max_tokens", most), limit),
+            False,
+            CONVERSATION,
+            stops,
+        )
+        answer = _Answer(run, stops, chat)
+        if body.get("stream") is True:
+            usage = (body.get("stream_options") or {}) == {"include_usage": True}
+            return StreamingResponse(answer.events(usage), media_type="text/event-stream")
+        await run.ended()
+        return JSONResponse(answer.whole())
+
+
+class _Answer:
+    """A run as OpenAI's objects."""
+
+    def __init__(self, run: Run, stops: tuple[str, ...], chat: bool) -> None:
+        self.run, self.stops, self.chat = run, stops, chat
+        self.kind = "chat.completion" if chat else "text_completion"
+        self.head = {"id": f"cmpl-{run.id}", "created": int(time.time()), "model": run.model}
+
+    def whole(self) -> dict[str, Any]:
+        """Return the finished answer."""
+        text = self._text()
+        part = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
+        choice = {"index": 0, **part, "finish_reason": self._reason()}
+        return {**self.head, "object": self.kind, "choices": [choice], "usage": self._usage()}
+
+    async def events(self, usage: bool) -> AsyncIterator[str]:
+        """Yield server-sent events; closing the generator cancels the run."""
+        sent, done, run = 0, False, self.run
+        try:
+            while not done:
+                done = run.done  # read first: the last event has all of the text
+                text = self._text()
+                if text[sent:] or (done and not run.error):
+                    yield self._event(text[sent:], self._reason() if done else None)
+                sent = len(text)
+                await asyncio.sleep(0 if done else POLL_SECONDS)
+            if run.error:
+                yield _data({"error": {"message": run.error, "type": "server_error"}})
+                return
+            if usage:
+                kind = f"{self.kind}.chunk" if self.chat else self.kind
+                yield _data({**self.head, "object": kind, "choices": [], "usage": self._usage()})
+            yield "data: [DONE]\n\n"
+        finally:
+            run.cancel()
+
+    def _event(self, text: str, reason: str | None) -> str:
+        part = {"delta": {"role": "assistant", "content": text}} if self.chat else {"text": text}
+        choice = {"index": 0, **part, "finish_reason": reason}
+        kind = f"{self.kind}.chunk" if self.chat else self.kind
+        return _data({**self.head, "object": kind, "choices": [choice]})
+
+    def _text(self) -> str:
+        """Return the text so far, without a stop string or what may become one."""
+        text = self.run.text
+        found = [place for stop in self.stops if (place := text.find(stop)) >= 0]
+        if found:
+            return text[: min(found)]
+        return (
+            text if self.run.done else text[: len(text) + 1 - max(map(len, self.stops), default=1)]
+        )
+
+    def _reason(self) -> str:
+        return "length" if self.run.reason == "limit" else "stop"
+
+    def _usage(self) -> dict[str, int]:
+        read, new = self.run.stats.prompt_tokens, self.run.stats.tokens
+        return {"prompt_tokens": read, "completion_tokens": new, "total_tokens": read + new}
+
+
+def _messages(messages: object) -> list[dict[str, Any]]:
+    """Join the text parts of messages; the engine checks the rest."""
+    if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
+        raise InputError("messages: expected a list of messages, each with role and content")
+    roles = {"developer": "system"}
+    return [
+        {"role": roles.get(role, role), "content": _text("content", each.get("content"))}
+        for each in messages
+        for role in [str(each.get("role"))]
+    ]
+
+
+def _text(name: str, value: object) -> str:
+    """Return a text; a list of one text, or of a message's parts, is one, too."""
+    parts = value if isinstance(value, list) else [value]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    if len(texts) > 1 and not all(isinstance(part, dict) for part in parts):
+        raise InputError(f"{name}: expected one text")
+    return "".join(request_values.check_type(name, text, str) for text in texts)
+
+
+def _data(value: dict[str, Any]) -> str:
+    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
+
+
+def _error(message: str, status: int) -> JSONResponse:
+    return JSONResponse({"error": {"message": message, "type": "invalid_request_error"}}, status)
