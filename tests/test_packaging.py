@@ -1,6 +1,8 @@
 """Facts that are written down twice agree."""
 
+import contextlib
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -134,3 +136,21 @@ def test_every_requirement_is_imported_somewhere():
     for requirement in listed():
         module = MODULES.get(requirement.name, requirement.name.replace("-", "_"))
         assert re.search(rf"^\s*(import|from) {module}\b", sources, re.MULTILINE), requirement
+
+
+def test_make_demo_ends_on_an_interrupt_without_an_error(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\ntrap 'exit 130' INT\necho started\nsleep 60 & wait\n")
+    python.chmod(0o755)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvp("make", ["make", "-C", ROOT, "-o", ".venv/installed", f"BIN={tmp_path}", "demo"])
+    said = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while new := os.read(terminal, 4096):
+            said += new
+            if b"started" in new:
+                os.write(terminal, b"\x03")
+    os.waitpid(pid, 0)
+    assert b"started" in said
+    assert b"***" not in said
