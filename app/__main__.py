@@ -18,14 +18,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--model", metavar="NAME", help="name of the first model, in a models folder")
     text = "a folder of more model directories; may be given several times"
     add("--models", type=Path, action="append", default=[], metavar="DIR", help=text)
-    text = "the folder of saved conversations; every user of the app can open them"
-    add(
-        "--conversations",
-        type=Path,
-        default=Path("~/.gateloop/conversations"),
-        metavar="DIR",
-        help=text,
-    )
+    text = "where conversations are saved (default: ~/.gateloop/conversations; with --auth nowhere)"
+    add("--conversations", type=Path, metavar="DIR", help=text)
     add("--allow-hub", action="store_true", help="load models by Hugging Face hub id, too")
     add("--host", default="127.0.0.1", metavar="H", help="the address to listen on")
     text = "the port to listen on (default: the first free one from 7860)"

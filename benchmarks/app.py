@@ -120,7 +120,7 @@ def ask(page: Page, traffic: Traffic, tokens: int, live: bool) -> dict[str, floa
     status = "document.querySelector('#chat-status').innerText"
     tab.wait_for_function(f"{status}.includes('decode')", timeout=60_000)
     began = time.perf_counter()
-    tab.wait_for_function(f"{status}.includes('done')", timeout=600_000)
+    tab.wait_for_function(f"/done|stopped/.test({status})", timeout=600_000)
     seconds = time.perf_counter() - began
     if live:
         tab.wait_for_function(f"{VIEW}.done && {VIEW}.have >= {tokens}")

@@ -44,7 +44,7 @@ def take(page: Page, name: str) -> None:
 def tour(browser: Browser, url: str) -> None:
     context = new_context(browser, returning=False, viewport={"width": 840, "height": 700})
     page = Page(context, url)
-    for step, name in ((1, "update"), (6, "forget"), (7, "fixed")):
+    for step, name in ((1, "forget"), (2, "kept"), (4, "fixed")):
         page.tab.get_by_role("button", name=f"Step {step}: ").click()
         page.tab.wait_for_timeout(500)  # it moves
         page.tab.get_by_role("dialog").screenshot(path=OUT / f"tour-{name}.png")

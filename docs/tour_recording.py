@@ -1,7 +1,7 @@
 """The recording that the app's tour plays: `python docs/tour_recording.py`.
 
-An answer of the embedded demo model with the numbers of one channel, the same without a word of the
-question, and both models of the Memory lab on one sequence.
+An answer of the model that the app opens with, the same without a word of the question, how long
+three channels keep that word, and both models of the Memory lab on one sequence.
 """
 
 import json
@@ -15,16 +15,15 @@ from shared_pages import QUESTION, ROOT, answer, kinds_of
 import mlx_gateloop as gl
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.io.models import load_model
-from mlx_gateloop.ops import gate_loop
 from mlx_gateloop.tokenizer import token_texts
 from mlx_gateloop.watch import Trace
 from mlx_gateloop.watch.trace import KEPT
 
 EMBEDDED = ROOT / "app" / "embedded_models"
 OUT = ROOT / "app" / "page" / "static" / "tour.json"
+MODEL = "code"  # the first of the app
 WORD = "split"
-CHANNEL = (2, 42)  # layer and channel: keeps the question's word until the answer has it
-OTHERS = ((0, 2), (0, 213))  # whose memory is shorter and longer
+CHANNELS = ((1, 10), (3, 1), (3, 5))  # layers and channels that keep it ever longer
 LAB = ("data-controlled", "fixed")
 MANY = 32  # numbers since a reset
 DIGITS = 6
@@ -32,7 +31,7 @@ DIGITS = 6
 
 def record() -> dict[str, Any]:
     """Record all that the tour shows, as numbers and texts."""
-    model, tokenizer = gl.load(str(EMBEDDED / "demo"))
+    model, tokenizer = gl.load(str(EMBEDDED / MODEL))
     message = [{"role": "user", "content": QUESTION}]
     prompt = list(tokenizer.apply_chat_template(message, add_generation_prompt=True))
     answered = answer(model, tokenizer, model.make_cache(), prompt)
@@ -42,43 +41,23 @@ def record() -> dict[str, Any]:
     read = texts.index(WORD, written + 1) - 1  # where the answer's is predicted
     cache = gl.watch.without(model, prompt[:-1], [written])
     other = token_texts(tokenizer, answer(model, tokenizer, cache, prompt[-1:]))
-    chances = mx.softmax(model(mx.array([ids[: read + 1]]))[0, -1])
     with gl.watch.recording(model, window=len(ids)) as recorder:
         mx.eval(model(mx.array([ids])))
     trace = recorder.trace
+    retention = trace.retention(len(ids) - 1)
     return {
         "texts": texts,
         "kinds": kinds_of(texts, len(prompt)),
         "written": written,
         "read": read,
-        "channel": {"layer": CHANNEL[0], "channel": CHANNEL[1], **updates(model, ids)},
-        "others": [rounded(trace.magnitude(layer)[:, channel]) for layer, channel in OTHERS],
+        "kept": rounded(np.sqrt(retention / retention.max()), 2),
+        "sizes": [rounded(trace.magnitude(layer)[:, channel]) for layer, channel in CHANNELS],
         "forgets": rounded(forgets(trace)),
         "resets": trace.resets().tolist(),
-        "chance": rounded(chances[ids[read + 1]]),
         "nats": rounded(gl.watch.depends(model, ids, since=read)[written, 0]),
         "answers": marked(texts[len(prompt) :], other),
         "lab": lab(),
     }
-
-
-def updates(model: gl.Model, ids: list[int]) -> dict[str, list[Any]]:
-    """Record a channel's h = a h + k v and q, token by token; complex numbers are pairs."""
-    layer, channel = CHANNEL
-    seen: dict[str, list[Any]] = {name: [] for name in ("q", "k", "v", "a", "h")}
-
-    def operator(q: mx.array, k: mx.array, v: mx.array, a: Any, *rest: Any, **options: Any) -> Any:
-        y, h = gate_loop(q, k, v, a, *rest, **options)
-        for name, value in zip(seen, (q, k, v, mx.stack(a.planes()), h), strict=True):
-            seen[name].append(rounded(np.squeeze(np.array(value))[..., channel]))
-        return y, h
-
-    mixing = model.layers[layer].time_mixing
-    mixing.operator, cache = operator, model.make_cache()
-    for token in ids:
-        mx.eval(model(mx.array([[token]]), cache))
-    mixing.operator = None
-    return seen
 
 
 def forgets(trace: Trace) -> np.ndarray:

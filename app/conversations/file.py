@@ -1,6 +1,7 @@
 """A conversation in one safetensors file: its messages and cached states."""
 
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from ..generation.run import Limits
 DTYPES = (np.float32, np.float16, np.uint16)
 MAX_BYTES = 256 * 2**20  # file size
 MAX_MESSAGES = Limits().messages + 1  # the last one is an answer
+MAX_BRANCHES = 20
 MAX_CHARACTERS = 4 * Limits().conversation_characters  # includes what templates add
 
 _Role = Annotated[str, Field(pattern=f"^({'|'.join(ROLES)})$")]
@@ -43,6 +45,8 @@ class Header(BaseModel):
     text: str  # the rendered messages up to the last state
     # positions of the states; the model reads later messages again
     marks: list[_Mark] = Field(max_length=MAX_MESSAGES)
+    # the messages as they were before a retry, an edit or an undo
+    branches: list[list[tuple[_Role, str]]] = Field([], max_length=MAX_BRANCHES)
 
 
 def save(
@@ -53,10 +57,11 @@ def save(
     models: Models,
     prefix_cache: PrefixCache,
     max_bytes: int = MAX_BYTES,
-) -> bool:
-    """Write a conversation with its cached states; omit states that are too large.
+    branches: Sequence[list[dict[str, str]]] = (),
+) -> None:
+    """Write a conversation with its cached states, or without them if they are too large.
 
-    Returns False if it omitted the states: the model must then read the messages again.
+    Without them, the model must read the messages again.
 
     Raises:
         InputError: The file would exceed `max_bytes`, or cannot be written.
@@ -64,10 +69,10 @@ def save(
     fingerprint = models.fingerprint(model)
     pairs = as_messages(messages, complete=False)
     prefix_states = prefix_cache.prefixes(conversation, fingerprint, pairs)
-    content = _encode(model, fingerprint, pairs, prefix_states)
-    has_states = len(content) <= max_bytes or not any(b.keys_values for b in prefix_states)
-    if not has_states:
-        content = _encode(model, fingerprint, pairs, [])
+    others = [as_messages(branch, complete=False) for branch in branches[-MAX_BRANCHES:]]
+    content = _encode(model, fingerprint, pairs, prefix_states, others)
+    if len(content) > max_bytes:
+        content = _encode(model, fingerprint, pairs, [], others)
     if len(content) > max_bytes:
         need = f"{len(content) / 2**20:.1f} MB, {max_bytes / 2**20:.1f} MB are left"
         raise InputError(f"{path.stem}: not saved: needs {need}; delete saved conversations")
@@ -77,15 +82,14 @@ def save(
             new.write_bytes(content)
     except OSError as error:
         raise InputError(f"{path.stem}: cannot be written: {error.strerror or error}") from error
-    return has_states
 
 
 def load(
     path: Path, models: Models, prefix_cache: PrefixCache
-) -> tuple[str, str, list[dict[str, str]]]:
+) -> tuple[str, str, list[dict[str, str]], list[list[dict[str, str]]]]:
     """Read a conversation and cache its states under a new id.
 
-    Returns the id, the model's name and the messages.
+    Returns the id, the model's name, the messages and the branches.
 
     Raises:
         InputError: The file is not a conversation, or its model is missing or has changed.
@@ -106,8 +110,22 @@ def load(
     conversation = secrets.token_urlsafe(16)
     for prefix in prefix_states:
         prefix_cache.put(conversation, header.fingerprint, prefix)
-    messages = [{"role": role, "content": text} for role, text in header.messages]
-    return conversation, header.model, messages
+    messages, *branches = (
+        [{"role": role, "content": text} for role, text in pairs]
+        for pairs in (header.messages, *header.branches)
+    )
+    return conversation, header.model, messages, branches
+
+
+def text(path: Path) -> str:
+    """Read the messages of a file as JSON; empty if it is no conversation."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            return str((opened.metadata() or {}).get("conversation", ""))
+    except (OSError, SafetensorError):
+        return ""
 
 
 def read(path: Path) -> tuple[Header, list[PrefixState]]:
@@ -134,7 +152,11 @@ def read(path: Path) -> tuple[Header, list[PrefixState]]:
 
 
 def _encode(
-    model: str, fingerprint: str, messages: tuple[Message, ...], prefix_states: list[PrefixState]
+    model: str,
+    fingerprint: str,
+    messages: tuple[Message, ...],
+    prefix_states: list[PrefixState],
+    branches: list[tuple[Message, ...]],
 ) -> bytes:
     from safetensors.numpy import save as encode
 
@@ -147,6 +169,7 @@ def _encode(
         model=model,
         fingerprint=fingerprint,
         messages=list(messages),
+        branches=list(map(list, branches)),
         text=last.text,
         marks=[
             _Mark(
@@ -173,8 +196,9 @@ def _prefix_states(stem: str, header: Header, arrays: dict[str, np.ndarray]) -> 
         if not good:
             raise InputError(f"{stem}: damaged: {problem}")
 
-    characters = len(header.text) + sum(len(text) for _, text in header.messages)
-    check(characters <= MAX_CHARACTERS, f"more than {MAX_CHARACTERS} characters")
+    told = [header.messages, *header.branches]
+    characters = len(header.text) + sum(len(text) for pairs in told for _, text in pairs)
+    check(characters <= MAX_CHARACTERS * len(told), f"more than {MAX_CHARACTERS} characters")
     messages = tuple(header.messages)
     ids = arrays.pop("ids", np.zeros(0))
     check(ids.dtype == np.int64 and ids.ndim == 1 and bool((ids >= 0).all()), "token ids")

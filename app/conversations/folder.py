@@ -1,7 +1,9 @@
-"""A folder of saved conversations."""
+"""A folder of saved conversations, one file each; the file's name is the title."""
 
 import os
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from mlx_gateloop.errors import InputError
@@ -12,7 +14,11 @@ from ..generation.prefix_cache import PrefixCache
 from . import file
 
 NAME = re.compile(r"[^\W_][\w .-]{0,59}")
+OTHER = re.compile(r"[^\w.-]+")
 SUFFIX = ".safetensors"
+DELETED = "deleted"  # folder of the last conversations that were deleted
+KEPT_DELETED = 20
+Messages = list[dict[str, str]]
 
 
 class ConversationFolder:
@@ -23,54 +29,104 @@ class ConversationFolder:
         folder: str | Path,
         models: Models,
         prefix_cache: PrefixCache,
-        max_files: int = 200,
+        max_files: int = 2_000,
         max_bytes: int = 2**30,
     ) -> None:
         self.folder = Path(os.path.expanduser(folder))  # noqa: PTH111 - "~" may stay
         self._models, self._cache = models, prefix_cache
         self._max_files, self._max_bytes = max_files, max_bytes
 
-    def names(self) -> list[str]:
-        """Return the names of the conversations, newest first."""
-        return [path.stem for path, _ in self._files()]
+    def names(self, search: str = "") -> list[str]:
+        """Return the names of the conversations that contain a text, newest first."""
+        wanted = search.strip().casefold()
+        return [
+            path.stem
+            for path, _ in self._files()
+            if wanted in path.stem.casefold() or wanted in file.text(path).casefold()
+        ]
 
-    def save(self, name: str, session: str, model: str, messages: list[dict[str, str]]) -> bool:
-        """Write a conversation with its states; return False if the states were too large."""
-        if not messages:
-            raise InputError("There is nothing to save yet.")
-        path = self._path(name)
+    def keep(
+        self,
+        name: str,
+        version: int,
+        session: str,
+        model: str,
+        messages: Messages,
+        branches: Sequence[Messages] = (),
+    ) -> tuple[str, int]:
+        """Write a conversation with its states; return its name and the version of its file.
+
+        If the file is not of this version, another page has changed it, or there is none yet: then
+        the conversation gets a free name.
+        """
+        with self._locked():
+            path = self._path(name)
+            if not version or _version(path) != version:
+                path = self._free(path)
+            bytes_left = self._bytes_left(path)
+            file.save(
+                path, session, model, messages, self._models, self._cache, bytes_left, branches
+            )
+            return path.stem, _version(path)
+
+    def rename(self, name: str, new: str) -> None:
+        """Give a conversation another name."""
+        source, target = self._known(name), self._path(new)
+        with self._locked():
+            if name != new and os.path.lexists(target):
+                raise InputError(f"{new} already exists; choose another name.")
+            source.rename(target)
+
+    def delete(self, name: str) -> None:
+        """Move a conversation to the deleted ones, of which the last few are kept."""
+        path, trash = self._known(name), self.folder / DELETED
+        with self._locked():
+            trash.mkdir(exist_ok=True)
+            path.replace(trash / path.name)
+            (trash / path.name).touch()
+            files = sorted(trash.glob(f"*{SUFFIX}"), key=_version, reverse=True)
+            for old in files[KEPT_DELETED:]:
+                old.unlink()
+
+    def restore(self, name: str) -> str:
+        """Undo `delete`; return the conversation's name, another one if it was taken."""
+        path = self.folder / DELETED / self._path(name).name
+        with self._locked():
+            if not path.is_file():
+                raise InputError(f"{name} is no longer among the deleted conversations.")
+            target = self._free(self._path(name))
+            path.rename(target)
+            return target.stem
+
+    def open(self, name: str) -> tuple[str, str, Messages, list[Messages], int]:
+        """Load a conversation; return its new id, model, messages, branches and version."""
+        path = self._known(name)
+        version = _version(path)
+        return *file.load(path, self._models, self._cache), version
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Make the folder and hold it: two writers could take the same name or free space."""
         if self.folder.parts[:1] == ("~",):
             raise InputError("not saved: no home directory; start the app with --conversations DIR")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # Two writers could take the same name or the last free space.
             with locked(self.folder, wait=True) as held:
                 if held:
                     sweep(self.folder)
-                free = self._free_bytes(path)
-                return file.save(path, session, model, messages, self._models, self._cache, free)
+                yield
         except OSError as error:
             message = f"{self.folder.name}: cannot be written: {error.strerror}"
             raise InputError(message) from error
 
-    def _free_bytes(self, path: Path) -> int:
-        """Return the number of bytes left for a new conversation."""
-        if path.is_symlink() or path.exists():
-            raise InputError(f"{path.stem} already exists; choose another name.")
-        files = self._files()
-        if len(files) >= self._max_files:
-            where = self.folder.name
+    def _bytes_left(self, path: Path) -> int:
+        """Return the number of bytes left for a conversation, which may replace its file."""
+        others = [size for other, size in self._files() if other != path]
+        if len(others) >= self._max_files:
             raise InputError(
-                f"{self._max_files} conversations are saved; delete some in the folder {where}"
+                f"not saved: {self._max_files} conversations are saved; delete some of them"
             )
-        free = max(0, self._max_bytes - sum(size for _, size in files))
-        return min(free, file.MAX_BYTES)
-
-    def open(self, name: str) -> tuple[str, str, list[dict[str, str]]]:
-        """Load a conversation; return its new id, its model and its messages."""
-        if name not in self.names():
-            raise InputError("Choose a saved conversation.")
-        return file.load(self._path(name), self._models, self._cache)
+        return min(max(0, self._max_bytes - sum(others)), file.MAX_BYTES)
 
     def _files(self) -> list[tuple[Path, int]]:
         """Return the files with their sizes, newest first; skip links to other folders."""
@@ -82,10 +138,37 @@ class ConversationFolder:
             except (OSError, RuntimeError):  # deleted meanwhile, or a link to itself
                 continue
             if inside and NAME.fullmatch(path.stem):
-                found.append((status.st_mtime, path, status.st_size))
+                found.append((status.st_mtime_ns, path, status.st_size))
         return [(path, size) for _, path, size in sorted(found, reverse=True)]
+
+    def _known(self, name: str) -> Path:
+        if name not in [path.stem for path, _ in self._files()]:
+            raise InputError("Choose a saved conversation.")
+        return self._path(name)
 
     def _path(self, name: str) -> Path:
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise InputError("A name has at most 60 letters, digits, spaces, dots and dashes.")
+            raise InputError("A title has at most 60 letters, digits, spaces, dots and dashes.")
         return self.folder / f"{name}{SUFFIX}"
+
+    def _free(self, path: Path) -> Path:
+        """Return the path, or the first with a number at its end that does not exist."""
+        number, found = 1, path
+        while os.path.lexists(found):
+            number += 1
+            found = path.with_name(f"{path.stem[:55].strip()} {number}{SUFFIX}")
+        return found
+
+
+def title(messages: Messages) -> str:
+    """Make a name from the first message."""
+    first = next((m["content"] for m in messages if m["role"] == "user"), "")
+    words = OTHER.sub(" ", first[:200]).strip(" ._-")[:48].strip(" ._-")
+    return words if NAME.fullmatch(words) else "Conversation"
+
+
+def _version(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -19,7 +19,9 @@ from .caches import Layout, layout
 from .files import SUMS, fingerprint_of, is_inside, reject_code, sha256, verify_checksums
 from .prefix_cache import PrefixState
 
-MAX_KIND_CHARACTERS = 60  # characters
+MAX_KIND_CHARACTERS = 60
+MAX_CARD = 20_000  # characters
+NOT_IN_CARD = ("The first", "How to make")  # sections for those who make the model
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Models:
         self.roots = [Path(root).resolve() for root in roots]
         self.allow_hub, self.bounds = allow_hub, bounds or Bounds()
         self.trusted = trusted and trusted.resolve()
+        self._fingerprints: dict[str, tuple[object, str]] = {}
         for root in self.roots:
             if not root.is_dir():
                 raise InputError(f"{root}: no such folder; give one that holds model directories")
@@ -113,9 +116,28 @@ class Models:
         sizes = args.vocab_size, args.width, args.heads, args.state_planes
         return ModelInfo(kind, args.num_hidden_layers, chats, *sizes, args.transition, args.mixer)
 
+    def card(self, name: str) -> str:
+        """Return the card of a model, its README.md as Markdown without HTML and pictures."""
+        try:
+            text = (self._path(name)[0] / "README.md").read_text("utf-8")[:MAX_CARD]
+        except (OSError, UnicodeDecodeError, InputError):
+            return "This model has no card."
+        intro, *sections = text.split("\n## ")
+        kept = [part for part in sections if not part.startswith(NOT_IN_CARD)]
+        return "\n## ".join([intro, *kept]).replace("<", "&lt;").replace("![", "[")
+
+    def is_trusted(self, name: str) -> bool:
+        """Return True for a model that comes with the app."""
+        path = self._local(name)
+        return None not in (path, self.trusted) and path.is_relative_to(self.trusted)  # type: ignore
+
     def fingerprint(self, name: str) -> str:
-        """Compute the SHA-256 of the files that determine the model's output."""
-        return fingerprint_of(self._checked(name)[1])
+        """Return the SHA-256 of the files that determine the model's output."""
+        path, _ = self._path(name)
+        files = tuple((f.name, f.stat().st_mtime_ns) for f in sorted(path.iterdir()))
+        if self._fingerprints.get(name, ("",))[0] != (path, files):  # hashing a large model is slow
+            self._fingerprints[name] = (path, files), fingerprint_of(self._checked(name)[1])
+        return self._fingerprints[name][1]
 
     def load(self, name: str) -> LoadedModel:
         """Verify a model's SHA256SUMS, if it has them, and load it.
@@ -129,7 +151,7 @@ class Models:
             model = load_weights(path)
         if isinstance(model, Model) and model.args.outputs > model.args.vocab_size:
             raise InputError(f"{name}: has more outputs than inputs; not a language model")
-        is_trusted = self.trusted is not None and path.is_relative_to(self.trusted)
+        is_trusted = self.is_trusted(name)
         tokenizer = InProcess(str(path)) if is_trusted else Isolated(str(path), self.bounds)
         try:
             form = layout(model)

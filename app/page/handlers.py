@@ -11,12 +11,15 @@ import gradio as gr
 
 from mlx_gateloop.errors import InputError
 
+from ..conversations.folder import ConversationFolder
 from ..generation.engine import Engine
 from ..generation.prefix_cache import as_messages
 from ..generation.run import Run
-from ..generation.words import SHOWN
 from ..server import request_values
-from .sessions import History, Sessions
+from .invented import offers
+from .keeper import Keeper, with_system
+from .markdown import escape_history
+from .sessions import Chat, History, Sessions
 from .status import describe_model, status
 from .updates import Updates, common_prefix, stream_updates, view_state
 
@@ -29,13 +32,16 @@ NO_VIEW: dict[str, object] = {
 class Handlers:
     """Event handlers on one engine; a secret session token identifies a user.
 
-    `values` come from the controls by name: the fields of `Sampling`, max_tokens and record.
+    `values` come from the controls by name: those of `Sampling`, max_tokens, stop and record.
     """
 
-    def __init__(self, engine: Engine, first_model: str) -> None:
+    def __init__(
+        self, engine: Engine, first_model: str, folder: ConversationFolder | None = None
+    ) -> None:
         self.engine = engine
         self.first_model = first_model
         self.sessions = Sessions(engine.limits.conversations)
+        self.keeper = Keeper(folder, self.sessions)
         self.updates = Updates(engine.recorded)
         self._running: dict[tuple[str, str], list[Run]] = {}  # by session and tab
 
@@ -56,32 +62,53 @@ class Handlers:
                 box = gr.skip()  # keep what the user types meanwhile
         except gr.Error:
             self.sessions.put(session, history)
-            yield text, history, escape_history(history), gr.skip(), status(None)
+            state = self.status(session, None)
+            yield text, history, escape_history(history), gr.skip(), state
             raise
 
     async def answer(
         self, history: History, session: str, model: str, system: str, **values: object
     ) -> AsyncIterator[tuple[object, ...]]:
-        """Answer the last message: yield the history twice, the view and the status.
+        """Answer the last message, or continue the last answer.
+
+        Yields the history twice, the view and the status.
 
         The final update repeats a chat that replaced this one meanwhile: a busy page may show an
         older update after the new chat.
         """
         answering = None
+        self.sessions.begin(session, history)
+        chat = self.sessions.chat(session)
+        kept = asyncio.ensure_future(self.keeper.keep(chat, session, model, system))
         try:
             asked = [(model, with_system(system, history))]
+            before = history[:-1] if history[-1]["role"] == "assistant" else history
             async for ((run, view),) in self._stream((session, "chat"), asked, values):
                 reply = [{"role": "assistant", "content": run.text}] if run.text else []
-                messages = [*history, *reply]
+                messages = [*before, *reply]
                 self.sessions.put(session, messages, run)
                 answering = run
-                yield messages, escape_history(messages), view, status(run)
+                shown = escape_history(messages, offers(run, self.engine.models))
+                yield messages, shown, view, self.status(session, run)
             messages, current = self.sessions.get(session)
             if answering not in (None, current) and (session, "chat") not in self._running:
-                yield self._outputs(messages, current)
+                yield self._outputs(session, messages, current)
         except gr.Error:
-            yield history, escape_history(history), gr.skip(), status(None)
+            yield history, escape_history(history), gr.skip(), self.status(session, None)
             raise
+        finally:
+            await kept
+            await self.keeper.keep(chat, session, model, system)
+
+    async def go_on(
+        self, history: History, session: str, **values: object
+    ) -> AsyncIterator[tuple[object, ...]]:
+        """Continue the last answer, as if its limit had been higher: see `answer`."""
+        _, run = self.sessions.get(session)
+        if run is not None and run.sampling is not None:
+            values["seed"] = run.sampling.seed
+        async for update in self.answer(history, session, **values):  # type: ignore[arg-type]
+            yield update
 
     async def complete(
         self, text: str, session: str, model: str, **values: object
@@ -105,10 +132,24 @@ class Handlers:
 
     def undo(self, left: History, session: str, model: str, system: str) -> tuple[object, ...]:
         """Go back to these messages: return the history twice, their view and the status."""
-        run = self._answered(with_system(system, left), session, model) if left else None
         _, earlier = self.sessions.get(session)
+        self.sessions.begin(session, left)
+        return self._show(session, model, system, earlier)
+
+    def turn(self, session: str, model: str, system: str, step: int) -> tuple[object, ...]:
+        """Show the next branch, or the one before: see `undo`."""
+        _, earlier = self.sessions.get(session)
+        self.cancel(session)
+        self.sessions.turn(session, step)
+        return self._show(session, model, system, earlier)
+
+    def _show(
+        self, session: str, model: str, system: str, earlier: Run | None
+    ) -> tuple[object, ...]:
+        left, _ = self.sessions.get(session)
+        run = self._answered(with_system(system, left), session, model) if left else None
         self.sessions.put(session, left, run)
-        return self._outputs(left, run, earlier)
+        return self._outputs(session, left, run, earlier)
 
     def _answered(self, messages: History, session: str, model: str) -> Run | None:
         """Find the run that generated the last of these messages."""
@@ -121,8 +162,12 @@ class Handlers:
         made = states[-1].run if states and states[-1].messages == pairs else None
         return made() if made else None
 
+    def status(self, session: str, run: Run | None) -> str:
+        chat = self.sessions.chat(session)
+        return status(run, chat.at, len(chat.branches))
+
     def _outputs(
-        self, messages: History, run: Run | None, earlier: Run | None = None
+        self, session: str, messages: History, run: Run | None, earlier: Run | None = None
     ) -> tuple[object, ...]:
         """Return the history twice, the view and the status."""
         view: dict[str, object] | None = NO_VIEW if messages else None
@@ -130,25 +175,23 @@ class Handlers:
             view = view_state(run)
             if view and "hint" not in view:
                 view |= common_prefix(run, earlier)
-        return messages, escape_history(messages), view, status(run)
+        return messages, escape_history(messages), view, self.status(session, run)
 
     async def clear(self, session: str) -> tuple[object, ...]:
-        """Start a new conversation: return the empty history twice, no view and the status."""
-        self.replace(session, [])
-        return self._outputs([], None)
+        """Start a new conversation, and return its outputs."""
+        self.cancel(session)
+        self.sessions.start(session, Chat())
+        return self._outputs(session, [], None)
 
-    def replace(self, session: str, messages: History) -> None:
-        """Cancel the running answer of a chat, and replace its messages."""
-        runs = self._running.pop((session, "chat"), [])
-        self.sessions.put(session, messages)
-        for run in runs:
+    def cancel(self, session: str) -> None:
+        """Cancel the running answer of a chat, which another one replaces."""
+        for run in self._running.pop((session, "chat"), []):
             run.cancel()
 
     async def resume(self, kept: str, session: str) -> tuple[object, ...]:
-        """Continue the chat of a reloaded page.
+        """Continue the chat of a reloaded page; the old one's answer ends within a moment.
 
-        A running answer ends when the old page closes; this waits a moment for that. Returns the
-        session twice, for the server and the tab; the history twice, the view and the status.
+        Returns the session twice, for the server and the tab, and the chat's outputs.
         """
         if not self.sessions.resume(kept):
             return gr.skip(), session, *[gr.skip()] * 4
@@ -156,7 +199,7 @@ class Handlers:
         end = time.monotonic() + LEAVING_SECONDS
         while run is not None and not run.done and time.monotonic() < end:
             await asyncio.sleep(0.05)
-        return kept, kept, *self._outputs(*self.sessions.get(kept))
+        return kept, kept, *self._outputs(kept, *self.sessions.get(kept))
 
     def forget(self, session: str) -> None:
         """Cancel a session's runs and drop its cached states, unless another page continues it."""
@@ -174,21 +217,22 @@ class Handlers:
         if not runs:  # still downloading models
             self._running.pop((session, tab), None)
 
-    async def prepare(self, model: str) -> str:
-        """Load a model before its first use; return the text below the picker."""
+    async def prepare(self, model: str) -> tuple[str, str]:
+        """Load a model before its first use; return the text below the picker, and its card."""
         try:
             await self.engine.fetch(model)
             info = self.engine.models.info(model)
             await self.engine.prepare(model).ended()
         except InputError as error:
             raise user_error(str(error)) from None
-        return describe_model(info)
+        return describe_model(info), self.engine.models.card(model)
 
     def _submit(
         self, model: str, prompt: str | History, where: tuple[str, str], values: dict[str, object]
     ) -> Run:
         session, tab = where
-        sampling = {k: v for k, v in values.items() if k not in ("max_tokens", "record")}
+        sampling = {k: v for k, v in values.items() if k not in ("max_tokens", "record", "stop")}
+        stop = request_values.check_type("stop", values.get("stop", ""), str)
         run = self.engine.submit(
             model,
             prompt,
@@ -196,8 +240,10 @@ class Handlers:
             request_values.integer("max_tokens", values["max_tokens"]),
             bool(values["record"]),
             session if tab == "chat" else None,
+            (stop,) if stop else (),
         )
-        run.prompt = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+        asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        run.prompt = [m["content"] for m in asked if m["role"] == "user"][-1]
         return run
 
     async def _stream(
@@ -247,21 +293,6 @@ class Handlers:
 def new_session() -> str:
     """Return a session token that nobody can guess."""
     return secrets.token_urlsafe(16)
-
-
-def with_system(system: str, history: History) -> History:
-    """Prepend the system prompt, if there is one."""
-    return [{"role": "system", "content": system}, *history] if system.strip() else history
-
-
-def escape_history(history: History) -> list[dict[str, object]]:
-    """Escape the history for gr.Chatbot, which renders HTML."""
-    texts = [html.escape(message["content"].translate(SHOWN), False) for message in history]
-    return [
-        # as an object: Gradio strips indentation from a plain string
-        {**message, "content": [{"type": "text", "text": text}]}
-        for message, text in zip(history, texts, strict=True)
-    ]
 
 
 def user_error(message: str) -> gr.Error:

@@ -3,6 +3,7 @@
 import logging
 import shutil
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote
@@ -17,7 +18,7 @@ from mlx_gateloop.watch.sharing import HIGH, LOW
 
 from ..generation.run import Run
 from ..generation.worker_pool import WorkerPool
-from . import scripts
+from . import scripts, tour
 from .sharing import file_name, shared_page
 from .updates import Updates, ask
 
@@ -51,6 +52,7 @@ def state_view(updates: Updates, elem_id: str, linked: str = "") -> gr.HTML:
         server_functions=[updates_since, row, arrays, share],
         elem_id=elem_id,
         linked=linked,
+        first=tour.picture(),
         low=float(np.log(LOW)),
         high=float(np.log(HIGH)),
     )
@@ -97,8 +99,13 @@ def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, object] | 
         "best": np.round(best, 4).tolist(),
         "channel": channel.tolist(),
         "full": _finite(trace.remembered(layer, token)[1]),
-        "candidates": [[text, float(chance)] for text, chance in run.pieces[token].candidates],
+        "candidates": _chances(run.pieces[token].candidates),
+        "next": _chances(run.following if token == len(run.pieces) - 1 else ()),
     }
+
+
+def _chances(candidates: Sequence[tuple[str, float]]) -> list[list[object]]:
+    return [[text, float(chance)] for text, chance in candidates]
 
 
 def _finite(values: npt.NDArray[np.float32]) -> list[float | None]:

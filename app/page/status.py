@@ -21,10 +21,14 @@ def error_status(message: str) -> str:
     return f'<div class="stats"><p>{message}</p></div>'
 
 
-def status(run: Run | None) -> str:
-    """Format a run's statistics as HTML; nothing in it comes from a model or a user."""
+def status(run: Run | None, at: int = 0, branches: int = 1) -> str:
+    """Format a run's statistics as HTML; nothing in it comes from a model or a user.
+
+    Branch number `at` of several is shown.
+    """
+    version = f"<span class='version'>version {at + 1} of {branches}</span>" * (branches > 1)
     if run is None:
-        return '<div class="stats"><span>ready</span></div>'
+        return f'<div class="stats"><span>ready</span>{version}</div>'
     stats = run.stats
     waited, prefill = stats.waiting_seconds, stats.prefill_tokens_per_second
     read = f"{stats.prompt_tokens_read:,} of {stats.prompt_tokens:,} tokens"
@@ -43,7 +47,16 @@ def status(run: Run | None) -> str:
         chips = ["<span>waiting for the model</span>"]
     if run.stats.note:
         chips.append(f"<span>{run.stats.note}</span>")
+    state = " running"
     if run.done:
-        end = "failed" if run.error else "stopped" if run.stopped else "done"
-        chips.append(f"<span>{end}</span>")
-    return f'<div class="stats">{"".join(chips)}</div>'
+        state = "" if run.error or run.reason == "end" or not run.text else " cut"
+        chips.append(f"<span>{_end(run)}</span>")
+    return f'<div class="stats{state}">{"".join(chips)}{version}</div>'
+
+
+def _end(run: Run) -> str:
+    """Say what ended a run."""
+    if run.error or run.stopped:
+        return "failed" if run.error else "stopped by you"
+    limit = f"stopped at the limit of {run.max_tokens:,} tokens"
+    return {"limit": limit, "stop": "stopped at the stop text"}.get(run.reason, "done")

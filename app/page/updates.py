@@ -6,6 +6,7 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -196,6 +197,7 @@ def view_state(run: Run) -> dict[str, object] | None:
         "layers": layers,
         "picker": _picker(run, trace),
         "name": file_name(run),
+        "model": Path(run.model).name,
         "system": has_system(run),
     }
 

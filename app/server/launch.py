@@ -36,6 +36,7 @@ from .link_preview import LinkPreview
 from .middleware import SecurityMiddleware
 
 EMBEDDED = Path(__file__).parents[1] / "embedded_models"
+CONVERSATIONS = "~/.gateloop/conversations"
 MAX_SESSIONS = 512  # tabs; each takes 120 kB and its chat
 PORTS = range(7860, 7960)  # tried without --port; the first is Gradio's
 CONSOLE_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")  # known to Python
@@ -63,8 +64,9 @@ def serve(arguments: Namespace) -> None:
     models.info(first)
     engine = Engine(models)
     try:
-        folder = ConversationFolder(arguments.conversations, models, engine.prefix_cache)
-        page = build(Handlers(engine, first), folder)
+        where = arguments.conversations or (None if auth else CONVERSATIONS)
+        kept = ConversationFolder(where, models, engine.prefix_cache) if where else None
+        page = build(Handlers(engine, first, kept))
         page.queue(max_size=engine.limits.queue, default_concurrency_limit=8, api_open=False)
         routes = OpenAI(engine, first, auth).routes()
         app = _application(page, arguments, host, auth, routes)

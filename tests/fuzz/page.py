@@ -28,7 +28,7 @@ class Page:
         save_tiny_model(folder / "tiny", chat=True, hidden_size=16, intermediate_size=32)
         self.engine = Engine(Models([folder]))
         saved = ConversationFolder(folder / "saved", self.engine.models, self.engine.prefix_cache)
-        self.page = build(Handlers(self.engine, "tiny"), saved)
+        self.page = build(Handlers(self.engine, "tiny", saved))
         self.functions = [
             function
             for block in self.page.blocks.values()

@@ -46,10 +46,6 @@ class FirstMinute:
     def ask(self) -> None:
         """Send one of the examples, and wait for the end of the answer."""
         self._click(self.tab.get_by_role("button", name=QUESTION).first)
-        self.tab.wait_for_function(
-            f"document.querySelector('#chat-box textarea').value === {QUESTION!r}"
-        )
-        self._click(self.tab.locator("#chat-box").get_by_role("button", name="Send"))
         self._until(ANSWERED)
 
     def forget(self) -> tuple[str, str, str]:

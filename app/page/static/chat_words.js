@@ -21,6 +21,9 @@ export class ChatWords {
     document.addEventListener("update", ({ detail: view }) => {
       if (view.element.closest("#chat-view")) this.#update(view);
     });
+    document.addEventListener("selected", ({ target, detail: token }) => {
+      if (target.closest("#chat-view")) this.#follow(token);
+    });
   }
 
   find(selector) {
@@ -36,8 +39,9 @@ export class ChatWords {
   }
 
   /** Update from the chat's state view. */
-  #update({ run, hint, recording }) {
-    this.hint = hint;
+  #update(view) {
+    const { run, hint, recording } = view;
+    Object.assign(this, { view, hint });
     if (run !== this.run) {
       this.counterfactual.close();
       this.run = run;
@@ -49,6 +53,8 @@ export class ChatWords {
     Object.assign(this, { words, latest: strengths, answer, done });
     if (this.choice === null) this.codes = this.latest;
     if (ends && this.choice === null) this.setStatus(OFFER);
+    if (ends && document.activeElement === document.body && matchMedia("(pointer: fine)").matches)
+      document.querySelector("#chat-box textarea").focus(); // it was on Send or Stop
     this.paint();
   }
 
@@ -106,9 +112,25 @@ export class ChatWords {
   }
 
   // ---- the choice ----
+  /** Choose words here and in the panel, or none. */
   choose(choice) {
     if (!choice) return this.close();
     if (!this.done) return this.setStatus("Wait for the end of the answer, then choose a word.");
+    this.#show(choice);
+    this.view.select(this.words[choice.stop - 1].stop - 1);
+  }
+
+  /** Choose the word that the panel shows, or none at the end. */
+  #follow(token) {
+    const { choice, words } = this;
+    if (!this.done || (choice && words[choice.stop - 1].stop === token + 1)) return;
+    const atEnd = token === this.view.pieces.length - 1;
+    const first = atEnd ? -1 : words.findLastIndex(({ stop }) => stop <= token + 1);
+    if (first < 0) this.#chooseNone();
+    else this.#show({ first, stop: first + 1 });
+  }
+
+  #show(choice) {
     const { words, answer } = this;
     const name = quoted(textOf(words, choice));
     const single = choice.stop - choice.first === 1;
@@ -116,15 +138,31 @@ export class ChatWords {
     this.find(".key").hidden = true;
     this.find("#words-bar").hidden = false;
     this.find(".chosen").textContent = name;
-    this.find("#words-forget").disabled = words[choice.stop - 1].message >= answer;
-    this.find("#words-depends").disabled = !single || choice.first === 0;
-    this.setStatus(`Shading: the strength of each word when ${name} was read.`);
+    const grey = [
+      [
+        "#words-forget",
+        words[choice.stop - 1].message >= answer,
+        "To forget, choose words before the last answer.",
+      ],
+      ["#words-depends", !single, "To see what it depended on, choose one word."],
+      ["#words-depends", single && choice.first === 0, "The first word depended on nothing."],
+    ].filter(([, off]) => off);
+    for (const id of ["#words-forget", "#words-depends"])
+      this.find(id).disabled = grey.some(([of]) => of === id);
+    const shading = `Shading: the strength of each word when ${name} was read.`;
+    this.setStatus([shading, ...grey.map(([, , why]) => why)].join(" "));
     this.#showStrengths(choice.stop - 1);
     this.paint();
   }
 
-  /** Choose nothing, and show the latest strengths. */
+  /** Choose nothing, here and in the panel. */
   close() {
+    const had = this.choice;
+    this.#chooseNone();
+    if (had) this.view.select(this.view.pieces.length - 1);
+  }
+
+  #chooseNone() {
     this.choice = this.losses = null;
     this.codes = this.latest;
     this.find(".key").hidden = false;

@@ -9,9 +9,16 @@ export class Counterfactual {
   constructor(element, server) {
     Object.assign(this, { element, server });
     this.run = null;
-    this.running = false; // true while the answer is generated
     /** @type {import("./word_list.js").Choice | null} The omitted words. */
     this.omitted = null;
+  }
+
+  /** True while the answer is generated; page.css then shows Stop. */
+  get running() {
+    return this.element.classList.contains("running");
+  }
+  set running(running) {
+    this.element.classList.toggle("running", running);
   }
 
   find(selector) {
@@ -50,6 +57,7 @@ export class Counterfactual {
       if (!done) await new Promise((wake) => setTimeout(wake, INTERVAL_MS));
     }
     this.running = false;
+    this.element.scrollIntoView({ block: "nearest" }); // with the message box below
     const same = !this.find("del") && !this.find("ins");
     this.find(".note").textContent = same
       ? `Nothing changed. ${SAME}`

@@ -12,9 +12,9 @@ export function strongest({ units, losses }) {
   return { first, stop, loss };
 }
 
+/** How much less likely a word is by a loss in nats. */
 export function likelihood(nats) {
-  const shown = `${Math.abs(nats).toFixed(1)} nats`;
-  if (Math.abs(nats) < 0.05) return `as likely as with it (${shown})`;
+  if (Math.abs(nats) < 0.05) return "as likely as with it";
   const times = Math.exp(Math.abs(nats));
   const count =
     times > 1e6
@@ -22,5 +22,5 @@ export function likelihood(nats) {
       : times < 10
         ? times.toFixed(1)
         : Number(times.toPrecision(2)).toLocaleString("en");
-  return `${count} times ${nats > 0 ? "less" : "more"} likely (${shown})`;
+  return `${count} times ${nats > 0 ? "less" : "more"} likely`;
 }

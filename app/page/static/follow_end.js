@@ -3,6 +3,7 @@ const followed = new WeakMap();
 
 /** Scroll to the end of a growing text, unless the user has scrolled away. */
 export function followEnd(element, text) {
+  if (!element) return; // its tab was not opened yet
   if (!followed.has(element)) {
     followed.set(element, { text: "", top: 0, away: false });
     element.addEventListener("scroll", () => {

@@ -86,10 +86,11 @@ export class Memory {
     find("place").textContent = row.candidates.length ? `at token ${token}` : none;
     find("candidates").replaceChildren(...candidateItems(row.candidates, text));
     this.point(this.pointed);
+    this.view.element.dispatchEvent(new CustomEvent("row", { bubbles: true, detail: row }));
   }
 }
 
-function candidateItems(candidates, taken) {
+export function candidateItems(candidates, taken) {
   return candidates.map(([text, probability]) => {
     const [item, bar, name, number] = ["li", "i", "span", "span"].map((tag) =>
       document.createElement(tag),

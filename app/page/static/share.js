@@ -1,3 +1,4 @@
+const LARGEST = 200_000; // bytes of a file
 const KEPT_MS = 60_000; // for the browser to save the file
 
 export const saveView = async (view) => {
@@ -8,10 +9,28 @@ export const saveView = async (view) => {
     view.run && (await view.server.share([view.run, Number(withSystem)]).catch(() => null));
   status.textContent = answer ? answer.message : "There is nothing to share yet.";
   if (!answer) return;
-  const url = URL.createObjectURL(new Blob([answer.page], { type: "text/html" }));
-  download(url, answer.name);
-  setTimeout(() => URL.revokeObjectURL(url), KEPT_MS);
+  saveText(answer.name, answer.page);
 };
+
+/** Save a text as a file. */
+export function saveText(name, text) {
+  const type = name.endsWith(".html") ? "text/html" : "text/plain";
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  download(url, name);
+  setTimeout(() => URL.revokeObjectURL(url), KEPT_MS);
+}
+
+/** Let the user choose a file; returns its name, size and text, which is empty if it is large. */
+export function pickText() {
+  const input = Object.assign(document.createElement("input"), { type: "file", accept: ".json" });
+  input.click();
+  return new Promise((done) => {
+    input.onchange = async () => {
+      const [file] = input.files;
+      done([file.name, file.size, file.size > LARGEST ? "" : await file.text()]);
+    };
+  });
+}
 
 export function download(href, name) {
   Object.assign(document.createElement("a"), { href, download: name }).click();

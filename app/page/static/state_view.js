@@ -68,6 +68,8 @@ export class StateView {
     this.heatmaps.hint = value?.hint ?? HINT;
     this.hint = this.find("note").textContent = value?.hint ?? "";
     this.find("with-system").hidden = !run.system;
+    this.find("model").textContent = run.model ?? "";
+    this.element.classList.toggle("empty", !run.run);
     // the number of layers may shrink during a run
     const same = run.run && run.run === this.run && run.layers.length === this.layers.length;
     if (same) return;
@@ -198,6 +200,7 @@ export class StateView {
   /** Show the retention of every token when this one was read. */
   select(token) {
     for (const view of this.views) view.#select(token);
+    this.element.dispatchEvent(new CustomEvent("selected", { bubbles: true, detail: token }));
   }
 
   #select(token) {

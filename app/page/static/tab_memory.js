@@ -5,6 +5,7 @@
  */
 const SESSION = "gateloop.session";
 const SETTINGS = "gateloop.settings";
+const TAB = "gateloop.tab";
 const THEME = "gateloop.theme"; // in localStorage, as the next one
 const FADES = "gateloop.fades";
 
@@ -22,6 +23,17 @@ export const keepSettings = (...values) => sessionStorage.setItem(SETTINGS, JSON
 export function settings(...values) {
   const kept = JSON.parse(sessionStorage.getItem(SETTINGS) ?? "[]");
   return kept.length === values.length ? kept : values;
+}
+
+/** Open the stored tab, and store which one is opened. */
+export function showTab(tabs) {
+  const kept = sessionStorage.getItem(TAB);
+  const all = [...tabs.querySelectorAll("[role=tab]")];
+  all.find(({ textContent }) => kept && textContent.trim() === kept)?.click();
+  tabs.addEventListener("click", ({ target }) => {
+    const tab = target.closest("[role=tab], .overflow-dropdown button");
+    if (tab) sessionStorage.setItem(TAB, tab.textContent.trim());
+  });
 }
 
 /** Switch between light and dark, and store the choice. */

@@ -1,30 +1,9 @@
 import { plain } from "../../../mlx_gateloop/watch/shared/plain.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const HEAD = 8; // size of an arrowhead, pixels
-const DEGREES = 180 / Math.PI;
-
-export const times = ([a, b], [c, d]) => [a * c - b * d, a * d + b * c];
-export const size = (x) => Math.hypot(...x);
-export const degrees = ([re, im]) => Math.atan2(im, re) * DEGREES;
 
 /** Format a number with a real minus sign. */
 export const decimals = (x, digits = 2) => x.toFixed(digits).replace("-", "−");
-
-export function complex([re, im], digits = 2) {
-  return `${decimals(re, digits)} ${im < 0 ? "−" : "+"} ${Math.abs(im).toFixed(digits)}i`;
-}
-
-/** What remains of each token's k v in the state after a later one: exact parts of h. */
-export function left({ a, k, v }, end) {
-  let since = [1, 0];
-  const parts = [];
-  for (let token = end; token >= 0; token--) {
-    parts.unshift(since.map((x) => x * k[token] * v[token]));
-    since = times(since, a[token]);
-  }
-  return parts;
-}
 
 /** The shares of a token that remain after it and after each later one. */
 export function shares(sizes, token, end) {
@@ -57,28 +36,6 @@ export const line = (x1, y1, x2, y2, name) => shape("line", { x1, y1, x2, y2, cl
 
 export const text = (x, y, name, words, more = {}) =>
   shape("text", { x, y, class: name, ...more }, words);
-
-/** An arrow, or a point if it is too short. */
-export function arrow(x, y, dx, dy, name) {
-  const length = Math.hypot(dx, dy);
-  if (length < 2) return shape("circle", { cx: x, cy: y, r: 3, class: `${name} head` });
-  const [ux, uy] = [dx / length, dy / length];
-  const head = Math.min(HEAD, length);
-  const [bx, by] = [x + dx - head * ux, y + dy - head * uy];
-  const side = 0.5 * head;
-  const points = [
-    [x + dx, y + dy],
-    [bx - side * uy, by + side * ux],
-    [bx + side * uy, by - side * ux],
-  ];
-  const shaft = line(x, y, bx, by, name);
-  return shape(
-    "g",
-    {},
-    shaft,
-    shape("polygon", { points: points.join(" "), class: `${name} head` }),
-  );
-}
 
 /** The label of a token; special tokens have none. */
 export function word({ texts, kinds }, token) {

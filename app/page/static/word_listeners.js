@@ -3,6 +3,9 @@ import { fades, keepFades } from "./tab_memory.js";
 import { chosen, whole } from "./word_list.js";
 
 const SELECT_MS = 200; // after the last change of a selection
+const LONGEST = 50_000; // a longer request is refused before the app sees it
+const TOO_LONG = "Not sent: the message is too long. It stays in the box.";
+const WAIT = "Wait for the end of the answer, or press Stop. Your message stays in the box.";
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 };
 
 /** Add the listeners: clicks, selections and keys choose words; buttons act on them. */
@@ -14,6 +17,12 @@ export function listen(view) {
   chat.addEventListener("pointermove", (event) => view.choice && view.point(at(view, event)));
   document.addEventListener("click", ({ target }) => {
     if (view.counterfactual.running && target.closest("#chat-stop")) view.remember();
+  });
+  document.addEventListener("keydown", ({ key, target }) => {
+    const sends = key === "Enter" && target.closest("#chat-box");
+    if (!sends) return;
+    if (document.querySelector("#chat-status .running")) view.setStatus(WAIT);
+    if (target.value.length > LONGEST) view.setStatus(TOO_LONG);
   });
   let selecting;
   document.addEventListener("selectionchange", () => {

@@ -97,26 +97,34 @@ class Visitor(Page):
             super().set(field, value)
             self.values[field] = value
 
-    def saved(self):
-        """Open the settings and the saved conversations in them."""
-        self.settings()
-        if not self.tab.locator("#save-name").is_visible():
-            self.tab.get_by_text("Saved conversations").click()
+    def list(self):
+        """Open or close the list of conversations."""
+        self.tab.locator("#list-button").click()
 
-    def open_saved(self):
-        """Open the conversation that was saved or chosen last."""
-        self.saved()
-        self.tab.locator("#open").click()
-        self.settings()
+    def open_saved(self, name):
+        """Open a conversation of the list."""
+        self.list()
+        self.tab.locator("#saved").get_by_text(name, exact=True).click()
+        title = "document.querySelector('#save-name :is(textarea, input)').value"
+        self.tab.wait_for_function(f"name => {title} === name", arg=name)
+        self.list()
 
-    def save(self, name):
-        self.saved()
-        self.tab.locator("#save-name textarea, #save-name input").fill(name)
-        self.tab.locator("#save").click()
-        saved = "n => document.querySelector('#saved input').value === n"
-        self.tab.wait_for_function(saved, arg=name)
-        self.tab.get_by_text(f"messages as '{name}' in kept.").wait_for()
-        self.settings()
+    def take(self, file):
+        """Import a file."""
+        self.list()
+        with self.tab.expect_file_chooser() as chooser:
+            self.tab.locator("#import").click()
+        chooser.value.set_files(file)
+        self.list()
+
+    def name(self, title):
+        """Give the conversation a title."""
+        self.list()
+        box = self.tab.locator("#save-name textarea, #save-name input")
+        box.fill(title)
+        box.press("Enter")
+        self.tab.locator("#saved").get_by_text(title, exact=True).wait_for()
+        self.list()
 
     def answer(self, text, *where):
         """Send a message and wait for the end of its answer; returns the tokens in the view."""

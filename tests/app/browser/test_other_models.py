@@ -96,11 +96,11 @@ def test_a_hybrid_is_recorded_undone_edited_saved_and_opened(seeded, endless_mod
         until(page, "/^model: layer/.test(document.querySelector('#chat-words .status').innerText)")
         assert "no step can be left out exactly" in status(page)
         page.tab.locator("#words-bar .message").click()
-    page.save("a hybrid")
+    page.name("a hybrid")
     output = page.messages("bot")
     page.tab.locator("#clear").click()
     page.shows(0)
-    page.open_saved()
+    page.open_saved("a hybrid")
     page.shows(2)
     assert page.messages("bot") == output
     page.answer("go on")
@@ -113,7 +113,9 @@ def test_attention_alone_answers_and_says_that_there_is_nothing_to_see(seeded):
     choose(page, "llama", "llama")
     page.tab.locator("#chat-box textarea").fill("hello")
     page.tab.locator("#chat-box textarea").press("Enter")
-    page.tab.wait_for_function("/done/.test(document.querySelector('#chat-status').innerText)")
+    page.tab.wait_for_function(
+        "/done|stopped/.test(document.querySelector('#chat-status').innerText)"
+    )
     # Without columns nothing tells that the page shows the text, which may follow the status.
     page.tab.wait_for_function(
         "document.querySelector('#chat [data-testid=bot]')?.textContent.trim()"

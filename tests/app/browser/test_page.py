@@ -52,7 +52,7 @@ READ = [
     *("#chat-status span", "#chat-status b", "#model-about", "#chat-box textarea", "#clear"),
     *(f"#chat-view .{part}" for part in ("caption b", "caption span", "count", "npz", "share")),
     *(f"#chat-view .text span{kind}" for kind in ("", ".prompt", ".selected")),  # the strongest
-    *("#chat-view .time .now", "#tabs button.selected", "footer button", ".label"),
+    *("#chat-view .time .now", "#tabs button.selected", "footer button"),
 ]
 
 
@@ -71,23 +71,43 @@ def seen(url, run):
         return json.load(answer)
 
 
-def test_completion_follows_its_end_unless_the_reader_has_left_it(page):
+def test_completion_goes_on_in_its_box_and_a_reload_keeps_it(page):
     page.go_to("Completion", "complete")
+    box = page.tab.locator("#complete-box textarea")
     for name, text in TEXT_EXAMPLES.items():
         page.tab.get_by_role("button", name=name).click()
-        box = "document.querySelector('#complete-box textarea')"
-        page.tab.wait_for_function(f"(text) => {box}.value === text", arg=text)
-    beginning = "Once upon\n" * 40  # longer than what Gradio follows by itself
+        filled = "document.querySelector('#complete-box textarea')"
+        page.tab.wait_for_function(f"(text) => {filled}.value === text", arg=text)
+    beginning = "Once upon\n" * 40
     assert page.answer(beginning, "complete") == page.tokens + len(beginning)
-    text = page.tab.locator("#complete-text textarea")
-    assert text.input_value().startswith(beginning)
-    assert text.evaluate("t => t.scrollHeight > t.clientHeight")
-    end = "document.querySelector('#complete-text textarea')"
-    page.tab.wait_for_function(f"{end}.scrollTop + {end}.clientHeight > {end}.scrollHeight - 9")
-    text.evaluate("t => { t.scrollTop = 0 }")
-    page.tab.wait_for_function(f"{end}.scrollTop === 0")
-    page.answer("".join(HOSTILE) + beginning, "complete")  # a new text's end is in sight again
-    page.tab.wait_for_function(f"{end}.scrollTop + {end}.clientHeight > {end}.scrollHeight - 9")
+    once = box.input_value()
+    assert once.startswith(beginning)
+    assert len(once) > len(beginning)
+    assert "at the limit" in page.tab.locator("#complete-status").inner_text()
+    end = f"{filled}.scrollTop + {filled}.clientHeight > {filled}.scrollHeight - 9"
+    page.tab.wait_for_function(end)
+    before = page.view("run", "complete")
+    page.tab.locator("#complete-box").get_by_role("button", name="Continue").click()
+    page.begun(before, "complete")
+    page.finished("complete")
+    whole = box.input_value()
+    assert whole.startswith(once)
+    assert len(whole) > len(once)
+    words = page.tab.locator("#next-words li")
+    assert words.count() == 8
+    shares = "[...document.querySelectorAll('#next-words i')].map((bar) => bar.style.width).join()"
+    warm = page.tab.evaluate(shares)
+    slider = page.tab.locator("#temperature-here input[type=number]")
+    slider.fill("2")
+    page.tab.wait_for_function(f"{shares} !== '{warm}'")
+    slider.fill("0.7")
+    page.tab.wait_for_function(f"{shares} === '{warm}'")
+    page.answer("".join(HOSTILE) + beginning, "complete")
+    page.tab.wait_for_function(end)
+    text = box.input_value()
+    page.reopen()
+    page.tab.wait_for_function(f"text => {filled}.value === text", arg=text)
+    assert box.is_visible()  # in the same tab
 
 
 def test_a_reload_keeps_what_a_tab_has_and_a_closed_tab_ends_its_run(page, new_page):
@@ -95,8 +115,8 @@ def test_a_reload_keeps_what_a_tab_has_and_a_closed_tab_ends_its_run(page, new_p
     page.set_tokens(1024)
     page.choose("slow")
     page.tab.locator("#dark").click()
-    page.tab.locator("#words-fade input").uncheck()
     page.ask("before the reload")
+    page.tab.locator("#words-fade input").uncheck()
     page.tab.wait_for_function(has(100))
     run = page.view("run")
     page.reopen()
@@ -138,7 +158,8 @@ def test_a_link_s_preview_names_the_project(server):
 
 
 def test_tab_reaches_what_is_in_sight_and_buttons_have_names(page):
-    for name in ("Settings", "Light or dark", "Send", "Stop"):
+    assert not page.tab.locator("#chat-stop").is_visible()  # in the place of Send while it writes
+    for name in ("Settings", "Light or dark", "Send"):
         button = page.tab.get_by_role("button", name=name, exact=True)
         assert button.count() == 1, name
         assert button.is_visible()

@@ -9,8 +9,7 @@ from helpers.first_minute import WORD, FirstMinute
 from mlx_gateloop.app.page import scripts
 
 RECORDED = json.loads((ROOT / "app/page/static/tour.json").read_text("utf-8"))
-STEPS, MAX_CLICKS = 7, 5
-NUMBER = re.compile(r"-?\d+\.\d+")
+STEPS, CLICKS = 4, 4
 OPEN = "document.querySelector('dialog.tour')?.open"
 MODULE = f"{scripts.URL}/tour.js"
 # Tab may leave for the browser's own buttons, of which a headless one has none.
@@ -33,7 +32,7 @@ STARTED = """async ([module, getItem]) => {
 }"""
 
 
-def test_five_clicks_from_the_tour_to_a_word_that_is_forgotten_and_proven(browser, server):
+def test_four_clicks_from_the_tour_to_a_word_that_is_forgotten_and_proven(browser, server):
     context = new_context(browser, returning=False)
     visitor = FirstMinute(Page(context, server.url))
     visitor.skip_the_tour()
@@ -49,7 +48,7 @@ def test_five_clicks_from_the_tour_to_a_word_that_is_forgotten_and_proven(browse
     assert WORD in before
     assert after
     assert WORD not in after
-    assert visitor.clicks == MAX_CLICKS
+    assert visitor.clicks == CLICKS
     assert not visitor.page.problems
     context.close()
 
@@ -71,37 +70,15 @@ def go_to(tour, step):
     tour.get_by_role("button", name=re.compile(f"^Step {step}: ")).click()
 
 
-def shown(tour, name):
-    """The numbers of a row."""
-    text = tour.locator(f"dl .{name} dd").inner_text()
-    return [float(n) for n in NUMBER.findall(re.sub("\N{MINUS SIGN} ?", "-", text))]
-
-
-def test_the_numbers_of_an_update_are_true_to_the_digits_shown(tour):
-    words, results = tour.get_by_role("slider"), []
-    for place in range(int(words.get_attribute("max")) + 1):
-        words.fill(str(place))
-        before, kept, after = (complex(*shown(tour, n)) for n in ("before", "kept", "after"))
-        a = complex(*shown(tour, "a")[:2])
-        key, value, wrote = shown(tour, "wrote")
-        assert abs(a * before - kept) < 0.01 + 1e-4 * abs(before)
-        assert abs(key * value - wrote) < 0.01 + 5e-4 * (abs(key) + abs(value))
-        assert abs(kept + wrote - after) < 0.02
-        results.append(after)
-    recorded = complex(*RECORDED["channel"]["h"][RECORDED["written"]])
-    assert len(set(results)) == len(results) > 10
-    assert min(abs(after - recorded) for after in results) < 0.01
-
-
 def test_the_forgotten_word_and_the_fixed_model_are_the_recorded_ones(tour):
-    go_to(tour, 6)
+    go_to(tour, 1)
     original, other = RECORDED["answers"]
     texts = ["".join(text for text, _ in side) for side in (original, other)]
     assert tour.locator(".reply").all_inner_texts() == texts
     for tag, side in (("del", original), ("ins", other)):
         marked = tour.locator(f".reply {tag}").all_inner_texts()
         assert marked == [text for text, same in side if not same]
-    go_to(tour, 7)
+    go_to(tour, STEPS)
     lab = RECORDED["lab"]
     wrong = [a != r for a, r in zip(lab["models"][1]["answers"], lab["right"], strict=True)]
     assert any(wrong)
@@ -124,12 +101,6 @@ def test_keys_move_and_leave_and_focus_stays_inside(tab, tour):
     for _ in range(16):
         keyboard.press("Tab")
         assert tab.tab.evaluate(INSIDE)
-    words = tour.get_by_role("slider")
-    words.focus()
-    chosen = words.input_value()
-    keyboard.press("ArrowRight")  # the slider's own
-    assert (words.input_value(), title(tour)) == (str(int(chosen) + 1), first)
-    assert tour.get_by_role("img").count() == 1
     keyboard.press("Escape")
     assert not tab.tab.evaluate(OPEN)
     button = tab.tab.get_by_role("button", name="Guided tour", exact=True)
@@ -146,7 +117,7 @@ def test_it_fits_a_phone_and_moves_only_where_motion_is_wanted(tab, tour):
     picture = tour.get_by_role("img").first
     for motion, name in (("reduce", "none"), ("no-preference", "tour-in")):
         tab.tab.emulate_media(reduced_motion=motion)
-        go_to(tour, 5)
+        go_to(tour, 2)
         assert picture.evaluate("(e) => getComputedStyle(e).animationName") == name
     tab.tab.set_viewport_size({"width": 360, "height": 640})
     titles = set()

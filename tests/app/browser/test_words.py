@@ -108,7 +108,7 @@ def test_what_was_not_recorded_is_dotted(page):
     live.uncheck()
     page.tab.locator("#chat-box textarea").fill("A" * 2100)  # too long to be read again
     page.tab.locator("#chat-box textarea").press("Enter")
-    until(page, "/done/.test(document.querySelector('#chat-status').innerText)")
+    until(page, "/stopped at/.test(document.querySelector('#chat-status').innerText)")
     until(page, "CSS.highlights.has('gw-fade-unknown')")
     assert painted(page, "fade")["unknown"] == [*page.messages(), *page.messages("bot")]
     live.check()
@@ -165,7 +165,7 @@ def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(pag
     shown = [spans.nth(m).evaluate(GROUND) for m in range(answered)]
     rank = sum(each > shown[asked] for each in shown)
     assert rank < 6 < answered - asked - 1  # which is the rank by recency
-    click_word(page, 1, "split")
+    until(page, f"{WORDS}.choice !== null")  # the panel's word is the chat's, too
     assert page.tab.locator("#words-forget").is_disabled()  # of the answer itself
     page.tab.locator("#words-depends").click()
     until(page, f"{WORDS}.losses")

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from helpers.errors import refusal
-from mlx_gateloop.app.conversations.folder import ConversationFolder
+from mlx_gateloop.app.conversations import folder as folder_module
+from mlx_gateloop.app.conversations.folder import ConversationFolder, title
 
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
 
 CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
@@ -28,62 +28,107 @@ def saved(make_saved):
     return make_saved()
 
 
-def save(saved, name, messages=CHAT, model="tiny"):
-    saved.save(name, "c", model, messages)
+def save(saved, name, messages=CHAT, model="tiny", version=0, branches=()):
+    return saved.keep(name, version, "c", model, messages, branches)
 
 
-def test_save_list_and_open(saved, folder, engine, finished):
+def test_keep_list_and_open(saved, folder, engine, finished):
     assert saved.names() == []
     run = finished(engine.submit("tiny", CHAT[:1], Sampling(0), 5, True, "c"))
     messages = [CHAT[0], {"role": "assistant", "content": run.text}]
     for age, name in enumerate(("first", "zwei é.2")):
-        save(saved, name, messages)
+        save(saved, name, messages, branches=[CHAT])
         os.utime(folder / f"{name}.safetensors", (age, age))
     assert saved.names() == ["zwei é.2", "first"]
-    session, model, found = saved.open("first")
-    assert (model, found) == ("tiny", messages)
+    session, model, found, branches, _ = saved.open("first")
+    assert (model, found, branches) == ("tiny", messages, [CHAT])
     found = [*found, {"role": "user", "content": "more"}]
     again = finished(engine.submit("tiny", found, Sampling(0), 5, False, session))
     assert again.stats.prompt_tokens_read < again.stats.prompt_tokens / 2
 
 
-def test_of_many_that_take_a_name_at_once_one_gets_it_for_good(saved, folder):
-    def attempt(_):
-        try:
-            save(saved, "mine")
-        except InputError as error:
-            return str(error)
+def test_a_conversation_is_found_by_its_title_and_its_words(saved):
+    save(saved, "About lists", [{"role": "user", "content": 'Häuser, "quoted"'}])
+    save(saved, "Other")
+    for text, names in (
+        ("LISTS", ["About lists"]),
+        ("häuser", ["About lists"]),
+        ("hello", ["Other"]),
+    ):
+        assert saved.names(text) == names
+    assert len(saved.names(" ")) == 2
+    assert saved.names("nowhere") == []
 
+
+def test_what_another_page_has_written_is_never_written_over(saved, folder):
     with ThreadPoolExecutor(8) as pool:
-        results = [line for line in pool.map(attempt, range(8)) if line]
-    assert results == ["mine already exists; choose another name."] * 7
-    before = (folder / "mine.safetensors").read_bytes()
-    refusal(save, saved, "mine", CHAT[:1])
-    assert (folder / "mine.safetensors").read_bytes() == before
+        kept = list(
+            pool.map(lambda n: save(saved, "mine", [dict(CHAT[0], content=str(n))]), range(8))
+        )
+    names = {name for name, _ in kept}
+    assert names == {"mine", *(f"mine {n}" for n in range(2, 9))} == {*saved.names()}
+    assert sorted(saved.open(name)[2][0]["content"] for name in names) == sorted("01234567")
+    name, version = save(saved, "two tabs")
+    same, later = save(saved, name, version=version)
+    assert (same, later != version) == (name, True)
+    other, _ = save(saved, name, CHAT[:1], version=version)  # of the first version
+    assert other == "two tabs 2"
+    assert saved.open(name)[2] == CHAT
+
+
+def test_rename_delete_and_restore_lose_nothing(saved, monkeypatch):
+    save(saved, "one")
+    save(saved, "two", CHAT[:1])
+    saved.rename("one", "uno")
+    assert "already exists" in refusal(saved.rename, "uno", "two")
+    assert "at most 60" in refusal(saved.rename, "uno", "../x")
+    assert "Choose a saved conversation" in refusal(saved.rename, "one", "more")
+    saved.delete("uno")
+    assert saved.names() == ["two"]
+    save(saved, "uno", CHAT[:1])
+    assert saved.restore("uno") == "uno 2"
+    assert saved.open("uno 2")[2] == CHAT
+    assert "no longer" in refusal(saved.restore, "uno")
+    monkeypatch.setattr(folder_module, "KEPT_DELETED", 1)
+    for name in ("uno", "two"):
+        saved.delete(name)
+    assert "no longer" in refusal(saved.restore, "uno")
+    assert saved.restore("two") == "two"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("What does `str.split` do?", "What does str.split do"),
+        ("  ../../etc/passwd", "etc passwd"),
+        ("…", "Conversation"),
+        ("word " * 40, ("word " * 10)[:48].strip()),
+    ],
+)
+def test_a_title_comes_from_the_first_message(text, name):
+    assert title([{"role": "system", "content": "x"}, {"role": "user", "content": text}]) == name
 
 
 def test_a_name_is_no_path(saved, folder):
     wrong = ["", "../x", "a/b", "/etc/x", ".hidden", "a\n", "a\0b", "x" * 61, None, 5, ["a"]]
     for name in wrong:
-        assert "A name has at most" in refusal(save, saved, name)
+        assert "A title has at most" in refusal(save, saved, name)
         assert "Choose a saved conversation" in refusal(saved.open, name)
-    assert not folder.exists()
+    assert not [*folder.glob("*.safetensors")]
 
 
 def test_files_and_bytes_are_limited(make_saved, folder):
     few = make_saved(max_files=2)
     save(few, "a")
-    save(few, "b")
-    assert refusal(save, few, "c") == (
-        f"2 conversations are saved; delete some in the folder {folder.name}"
-    )
+    _, version = save(few, "b")
+    assert "2 conversations are saved; delete some" in refusal(save, few, "c")
+    save(few, "b", version=version)  # its own place
     size = (folder / "a.safetensors").stat().st_size
     small, none = make_saved(max_bytes=3 * size), make_saved(max_bytes=size)
     save(small, "c")
     assert "delete saved conversations" in refusal(save, small, "d")
     assert ", 0.0 MB are left" in refusal(save, none, "d")
     assert sorted(none.names()) == ["a", "b", "c"]
-    assert len(list(folder.iterdir())) == 3
 
 
 def test_links_do_not_lead_out_of_the_folder(saved, folder, tmp_path):
@@ -101,12 +146,11 @@ def test_links_do_not_lead_out_of_the_folder(saved, folder, tmp_path):
     assert sorted(saved.names()) == ["inside", "within"]
     for name in ("out", "dangling", "itself", "folder"):
         assert "Choose a saved conversation" in refusal(saved.open, name)
-        assert "already exists" in refusal(save, saved, name)
+        assert save(saved, name)[0] == f"{name} 2"  # beside the link
     assert not (tmp_path / "new.safetensors").exists()
 
 
 def test_what_cannot_be_saved_is_one_line(saved, engine, tmp_path, monkeypatch):
-    assert refusal(save, saved, "x", []) == "There is nothing to save yet."
     assert "model: there is no 'other'" in refusal(save, saved, "x", model="other")
     (tmp_path / "file").touch()
     file = ConversationFolder(tmp_path / "file", engine.models, engine.prefix_cache)

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 from helpers.models import save_tiny_model
-from mlx_gateloop.app.generation.run import Run
-from mlx_gateloop.app.page import layout
+from mlx_gateloop.app.generation.run import Run, Token
+from mlx_gateloop.app.page import chat_tab
 from mlx_gateloop.app.page.handlers import Handlers, new_session, status
 from mlx_gateloop.app.page.updates import OFF
 
@@ -55,7 +55,7 @@ def test_without_the_live_view_nothing_is_recorded(handlers):
     _, history, _, view, figures = asyncio.run(last(updates))
     assert history[1]["content"]
     assert view == {"hint": OFF}
-    assert "done" in figures
+    assert "stopped at the limit of 24 tokens" in figures
     assert not handlers.engine.recorded._runs  # nothing is kept that nobody can look at
 
 
@@ -109,8 +109,9 @@ def test_a_slow_hub_holds_up_nobody_else(handlers, monkeypatch):
         go_on.set()
         return await slow
 
-    describe_model = asyncio.run(scene())
-    assert describe_model == "2 layers of 16 channels, fixed transitions"
+    description, card = asyncio.run(scene())
+    assert description == "2 layers of 16 channels, fixed transitions"
+    assert card == "This model has no card."
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -309,17 +310,47 @@ def test_undo_shows_the_view_of_what_is_left(handlers):
 
 
 def test_the_figures_of_a_run():
-    run, line = Run("tiny", lambda _: None), '<div class="stats"><span>{}</span></div>'
-    assert status(None) == line.format("ready")
-    assert status(run) == line.format("waiting for the model")
+    run, line = Run("tiny", lambda _: None), '<div class="stats{}"><span>{}</span></div>'
+    assert status(None) == line.format("", "ready")
+    assert status(run) == line.format(" running", "waiting for the model")
     run.stats.waiting_seconds = 2.34
-    assert status(run) == line.format("waited <b>2.3 s</b>")
+    assert status(run) == line.format(" running", "waited <b>2.3 s</b>")
     run.stats.waiting_seconds = 0
     run.finish("no memory")
-    assert status(run) == line.format("failed")  # and waits for nothing
+    assert status(run) == line.format("", "failed")  # and waits for nothing
 
 
-@pytest.mark.parametrize("handler", [layout._retry, layout._edit, layout._undo])
+@pytest.mark.parametrize(
+    ("reason", "stopped", "line"),
+    [
+        ("end", False, "done"),
+        ("limit", False, "stopped at the limit of 5 tokens"),
+        ("stop", False, "stopped at the stop text"),
+        ("", True, "stopped by you"),
+    ],
+)
+def test_the_reason_of_an_end_is_said_and_what_was_cut_can_be_continued(reason, stopped, line):
+    run = Run("tiny", reason=reason, stopped=stopped, max_tokens=5)
+    run.pieces.append(Token("word", 7, "answer"))
+    run.finish()
+    assert f"<span>{line}</span>" in status(run)
+    assert ("cut" in status(run)) == (line != "done")
+
+
+def test_continue_goes_on_with_the_same_random_numbers(handlers):
+    me, sampling = new_session(), {"temperature": 1.0, "seed": -1}
+    _, history, _, _, _ = asyncio.run(last(chat(handlers, "hello", me, **sampling, max_tokens=5)))
+    run = handlers.sessions.get(me)[1]
+    more = handlers.go_on(history, me, model="tiny", system="", **VALUES | sampling)
+    longer, _, _, _ = asyncio.run(last(more))
+    seed = VALUES | sampling | {"seed": run.sampling.seed, "max_tokens": 29}
+    _, whole, _, _, _ = asyncio.run(last(chat(handlers, "hello", new_session(), **seed)))
+    assert longer == whole
+    assert [message["role"] for message in longer] == ["user", "assistant"]
+    assert run.text != longer[1]["content"]
+
+
+@pytest.mark.parametrize("handler", [chat_tab._retry, chat_tab._edit, chat_tab._undo])
 def test_a_message_that_a_page_makes_up_is_refused(handler):
     for index in (None, "a", [], {}, -1, [-1], [None], True):
         event = None if index is None else SimpleNamespace(index=index, value="x")

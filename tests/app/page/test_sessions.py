@@ -1,7 +1,7 @@
 """Chats that a page finds again: a few, and no longer than their pages are there."""
 
 from mlx_gateloop.app.generation.run import Run, Token
-from mlx_gateloop.app.page.sessions import Sessions
+from mlx_gateloop.app.page.sessions import MAX_BRANCHES, Sessions
 
 ASKED = [{"role": "user", "content": "a"}]
 
@@ -33,3 +33,27 @@ def test_what_was_written_after_the_page_had_gone_is_there():
         assert kept is run
     del run, kept
     assert sessions.get("one") == (shown, None)  # it keeps no run alive
+
+
+def test_what_a_retry_an_edit_or_an_undo_leaves_stays_as_a_branch():
+    sessions, answer = Sessions(max_sessions=1), {"role": "assistant", "content": "b"}
+    whole = [*ASKED, answer]
+    other = [{"role": "user", "content": "x"}]
+
+    def begin(messages):
+        sessions.begin("one", messages)
+        chat = sessions.chat("one")
+        return chat.at, len(chat.branches)
+
+    assert begin(ASKED) == (0, 1)
+    sessions.put("one", whole)
+    assert begin(whole) == begin([*whole, *ASKED]) == (0, 1)  # Continue, and a new message
+    sessions.put("one", whole)
+    assert begin(ASKED) == (1, 2)  # a retry
+    assert begin(other) == (2, 3)  # an edit
+    for step, shown in ((-1, ASKED), (-1, whole), (-1, whole), (1, ASKED), (1, other), (1, other)):
+        sessions.turn("one", step)
+        assert sessions.get("one")[0] == shown
+    for n in range(2 * MAX_BRANCHES):
+        begin([dict(other[0], content=str(n))])
+    assert len(sessions.chat("one").branches) == MAX_BRANCHES

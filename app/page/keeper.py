@@ -1,0 +1,96 @@
+"""Conversations that are saved by themselves, with each message and each answer."""
+
+import json
+from typing import Any
+
+from mlx_gateloop.errors import InputError
+
+from ..conversations.folder import ConversationFolder, title
+from ..generation.prefix_cache import as_messages
+from ..generation.run import Limits, public_line
+from ..generation.worker_pool import WorkerPool
+from .sessions import Chat, History, Sessions
+
+MAX_IMPORT = 200_000  # bytes; a request has at most 256 kB
+
+
+class Keeper:
+    """Saves the chats of sessions in a folder, if there is one, and opens them."""
+
+    def __init__(self, folder: ConversationFolder | None, sessions: Sessions) -> None:
+        self.folder, self.sessions = folder, sessions
+        self._pool = WorkerPool(threads=1, max_jobs=64)
+
+    async def keep(self, chat: Chat, session: str, model: str, system: str) -> None:
+        """Save a session's chat in another thread; see `save`."""
+        await self._pool(self.save, chat, session, model, system)
+
+    def save(self, chat: Chat, session: str, model: str, system: str) -> None:
+        """Save a session's chat; a failure is in `Chat.problem`."""
+        folder, (messages, _) = self.folder, chat.shown()
+        if folder is None or not messages:
+            return
+        branches = [b for at, b in enumerate(chat.branches) if b and at != chat.at]
+        name, whole = chat.name or title(messages), with_system(system, messages)
+        try:
+            saved = folder.keep(name, chat.version, session, model, whole, branches)
+            renamed = bool(chat.version) and saved[0] != name
+            chat.name, chat.version = saved
+            chat.problem = f"Another tab changed {name}: this one is {saved[0]}." if renamed else ""
+        except InputError as error:
+            chat.problem = public_line(str(error))
+
+    def open(self, name: str) -> tuple[str, str, str, History]:
+        """Open a conversation; return a new session, the model, the system prompt, the messages."""
+        assert self.folder is not None
+        session, model, messages, branches, version = self.folder.open(name)
+        system = "".join(m["content"] for m in messages if m["role"] == "system")
+        messages = [m for m in messages if m["role"] != "system"]
+        chat = Chat([*branches, messages], len(branches), name=name, version=version)
+        self.sessions.start(session, chat)
+        return session, model, system, messages
+
+    def rename(self, session: str, new: str) -> None:
+        """Give a session's conversation another name."""
+        chat = self.sessions.chat(session)
+        if self.folder is not None and chat.name and chat.name != new.strip():
+            self.folder.rename(chat.name, new.strip())
+            chat.name = new.strip()
+
+    def export(self, session: str, kind: str) -> tuple[str, str]:
+        """Write a session's messages as Markdown or JSON; return the file's name and content."""
+        (messages, _), name = self.sessions.get(session), self.sessions.chat(session).name
+        name = name or title(messages)
+        if kind == "json":
+            return f"{name}.json", json.dumps({"messages": messages}, ensure_ascii=False, indent=1)
+        who = {"user": "You", "assistant": "Answer", "system": "System prompt"}
+        parts = [f"## {who[m['role']]}\n\n{m['content']}\n" for m in messages]
+        return f"{name}.md", "\n".join([f"# {name}\n", *parts])
+
+
+def imported(file: object) -> History:
+    """Check a file that the page has read, its name, size and text, and return its messages."""
+    name, size, text = file if isinstance(file, list) and len(file) == 3 else ("", 0, "")
+    name = str(name)[:80]
+    if not isinstance(size, int) or not isinstance(text, str) or size > MAX_IMPORT:
+        raise InputError(f"{name}: not imported: more than {MAX_IMPORT:,} bytes")
+    try:
+        content: Any = json.loads(text)
+        messages = content["messages"] if isinstance(content, dict) else content
+        pairs = as_messages(messages, complete=False)
+    except InputError as error:
+        raise InputError(f"{name}: not imported: {error}") from None
+    except (ValueError, KeyError, RecursionError):
+        raise InputError(f"{name}: not imported: not the JSON of a conversation") from None
+    longest, limits = max(len(text) for _, text in pairs), Limits()
+    if longest > limits.characters or len(pairs) > limits.messages:
+        raise InputError(
+            f"{name}: not imported: at most {limits.messages} messages of {limits.characters:,} "
+            "characters are allowed"
+        )
+    return [{"role": role, "content": text} for role, text in pairs if role != "system"]
+
+
+def with_system(system: str, history: History) -> History:
+    """Prepend the system prompt, if there is one."""
+    return [{"role": "system", "content": system}, *history] if system.strip() else history

@@ -1,0 +1,160 @@
+"""The list of conversations at the side: search, open, rename, delete, export, import."""
+
+import html
+from collections.abc import Callable
+from typing import Any
+
+import gradio as gr
+
+from mlx_gateloop.errors import InputError
+
+from . import scripts
+from .events import PRIVATE, QUICK
+from .handlers import NO_VIEW, Handlers, new_session
+from .keeper import imported
+from .markdown import escape_history
+from .sessions import Chat, History
+
+SAVE = f"(file) => {{ {scripts.call('share', 'saveText', '...file')} }}"
+PICK = f"(_, s) => {scripts.call('share', 'pickText')}.then((file) => [file, s])"
+
+
+Opened = tuple[str, str, str, History]  # session, model, system prompt, messages
+
+
+class SideList:
+    """The list, and the title of the conversation that is shown."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers, self._keeper = handlers, handlers.keeper
+        self.search = gr.Textbox(label="Search conversations", elem_id="search")
+        self._list = gr.Dataset(
+            components=[gr.Textbox(visible=False)],
+            samples=[],
+            layout="table",
+            headers=["Conversations"],
+            label="Conversations",
+            show_label=False,
+            samples_per_page=10,
+            elem_id="saved",
+        )
+        self._title = gr.Textbox(label="Title of this conversation", elem_id="save-name")
+        with gr.Row():
+            self._delete = gr.Button("Delete", size="sm", min_width=60, elem_id="delete")
+            self._undelete = gr.Button("Undo", size="sm", min_width=60, elem_id="undelete")
+        with gr.Row():
+            self._exports = {
+                kind: gr.Button(name, size="sm", min_width=60, elem_id=f"export-{kind}")
+                for kind, name in (("md", "Export .md"), ("json", "Export .json"))
+            }
+            self._import = gr.Button("Import", size="sm", min_width=60, elem_id="import")
+        self._note = gr.HTML("", elem_id="kept-note")
+        self._deleted = gr.State("")
+        self._file = gr.JSON(visible=False)
+
+    def connect(self, who: list[Any], outputs: list[Any], kept: gr.Textbox) -> list[Any]:
+        """Connect the controls; return the events after which another conversation is shown.
+
+        `who` has the components of session, model and system prompt; `outputs` those of history,
+        chat, view and status.
+        """
+        session, shown = who[0], [kept, *who, *outputs]
+        side = [self._list, self._title, self._note]
+        self._side, self._session = side, session
+        opened = self._list.click(self.open, [self._list, session], [*shown, self._note], **QUICK)
+        renamed = [self._title.submit, self._title.blur]
+        changed = gr.on(renamed, self._rename, [self._title, session], self._note, **QUICK)
+        removed = self._delete.click(
+            self._remove, session, [self._deleted, *outputs, *side], **QUICK
+        )
+        restored = self._undelete.click(
+            self._restore, [self._deleted, session], [*shown, self._note], **QUICK
+        )
+        for kind, button in self._exports.items():
+            exported = button.click(self._export(kind), session, [self._file, self._note], **QUICK)
+            exported.then(None, self._file, js=SAVE, **PRIVATE)
+        taken = self._import.click(
+            self._take, [self._file, session], [*shown, self._note], js=PICK, **QUICK
+        )
+        for event in (self.search.change, opened.then, changed.then, restored.then, taken.then):
+            self.refresh_on(event)
+        return [opened, removed, restored, taken]
+
+    def refresh_on(self, event: Callable[..., Any]) -> None:
+        """Show the list, the title and problems of saving at a Gradio event."""
+        event(self._refresh, [self.search, self._session], self._side, **QUICK)
+
+    def _refresh(self, search: str, session: str) -> tuple[Any, ...]:
+        chat, folder = self._keeper.sessions.chat(session), self._keeper.folder
+        names = folder.names(search) if folder else []
+        found = gr.Dataset(samples=[[name] for name in names])
+        return found, chat.name, note(chat.problem) if chat.problem else gr.skip()
+
+    async def open(self, chosen: list[str], session: str) -> tuple[Any, ...]:
+        return self._shown(lambda: self._keeper.open(chosen[0]), session)
+
+    def _shown(
+        self, open: Callable[[], tuple[str, str, str, History]], old: str
+    ) -> tuple[Any, ...]:
+        """Return what shows a conversation instead of the session's, or why it cannot be opened."""
+        try:
+            session, model, system, messages = open()
+        except InputError as error:
+            return *[gr.skip()] * 8, note(str(error))
+        self._handlers.cancel(old)
+        state = self._handlers.status(session, None)
+        shown = (messages, escape_history(messages), NO_VIEW, state)
+        return (
+            session,
+            session,
+            model,
+            system,
+            *shown,
+            note(self._keeper.sessions.chat(session).problem),
+        )
+
+    def _rename(self, title: str, session: str) -> str:
+        try:
+            self._keeper.rename(session, title)
+        except InputError as error:
+            return note(str(error))
+        return ""
+
+    async def _remove(self, session: str) -> tuple[Any, ...]:
+        name, folder = self._keeper.sessions.chat(session).name, self._keeper.folder
+        try:
+            if folder is None or not name:
+                raise InputError("This conversation is not saved yet.")
+            folder.delete(name)
+        except InputError as error:
+            return *[gr.skip()] * 7, note(str(error))
+        emptied = await self._handlers.clear(session)
+        found, title, _ = self._refresh("", session)
+        return name, *emptied, found, title, note(f"Deleted: {name}.", "undoable")
+
+    def _restore(self, name: str, session: str) -> tuple[Any, ...]:
+        folder = self._keeper.folder
+        assert folder is not None
+        return self._shown(lambda: self._keeper.open(folder.restore(name)), session)
+
+    def _export(self, kind: str) -> Callable[[str], tuple[Any, str]]:
+        def export(session: str) -> tuple[Any, str]:
+            return list(self._keeper.export(session, kind)), ""
+
+        return export
+
+    def _take(self, file: object, session: str) -> tuple[Any, ...]:
+        def take() -> Opened:
+            messages = imported(file)
+            new = new_session()
+            chat = Chat([messages])
+            self._keeper.sessions.start(new, chat)
+            self._keeper.save(chat, new, self._handlers.first_model, "")
+            return new, self._handlers.first_model, "", messages
+
+        return self._shown(take, session)
+
+
+def note(line: str, name: str = "") -> str:
+    """Format a line for the side list."""
+    return f'<p role="status" class="{name}">{html.escape(line)}</p>'

@@ -1,0 +1,121 @@
+"""An answer's end: its reason, Continue, copies, Markdown; one current word in chat and panel."""
+
+import json
+
+import pytest
+
+from .conftest import SEED
+from .test_words import SHOWS_ANSWER, WORDS, click_word, painted, until
+
+STOP = "#stop-text :is(textarea, input)"
+COPIED = "() => navigator.clipboard.readText()"
+MARKDOWN = [
+    "say `x < 1`, **bold**\n```python\nif x < 1:\n    print('<b>')\n```\nend",
+    "![a](http://example.com/x.png) <img src=http://example.com/y.png onerror=alert(1)>",
+    "[click](javascript:alert(1)) <script>alert(2)</script> <style>body{display:none}</style>",
+    "# <form action=http://example.com><input name=p></form>\n> <iframe src=http://a>",
+]
+
+
+def test_an_answer_says_why_it_ended_and_goes_on(seeded):
+    page = seeded
+    more = page.tab.locator("#chat-continue")
+    assert not more.is_visible()
+    page.set_tokens(10)
+    page.answer("one")
+    assert "stopped at the limit of 10 tokens" in page.tab.locator("#chat-status").inner_text()
+    (begun,), run = page.messages("bot"), page.view("run")
+    more.click()
+    page.begun(run)
+    tokens = page.finished()
+    (longer,) = page.messages("bot")
+    assert longer.startswith(begun.rstrip("\ufffd"))
+    assert len(longer) > len(begun)
+    assert "at the limit of 20 tokens" in page.tab.locator("#chat-status").inner_text()
+    page.set_tokens(20)
+    page.new_chat()
+    page.set_tokens(20)
+    page.set(SEED, 7)
+    assert page.answer("one") == tokens
+    assert page.messages("bot") == [longer]  # as if the limit had been higher
+    stop = next(letter for letter in longer[1:] if letter.isascii() and letter.isprintable())
+    page.set(STOP, stop)
+    page.tab.get_by_label("Retry").last.click()
+    page.tab.locator("#chat-status").get_by_text("stopped at the stop text").wait_for()
+    page.settled()
+    (cut,) = page.messages("bot")
+    assert longer.startswith(cut)
+    assert stop in cut != longer
+    page.set(STOP, "")
+
+
+@pytest.mark.parametrize("text", MARKDOWN)
+def test_markdown_is_styled_copied_as_it_is_and_never_loads_anything(browser, new_page, text):
+    page = new_page(permissions=["clipboard-read", "clipboard-write"])
+    show(page, text)
+    assert page.messages("bot") == [text]
+    assert page.tab.locator("#chat .chatbot :is(img, script, style, form, input, a)").count() == 0
+    page.tab.locator("#chat [data-testid=bot]").hover()
+    page.tab.get_by_title("Copy the answer").click()
+    page.tab.wait_for_timeout(100)
+    assert page.tab.evaluate(COPIED) == text
+    if "```" in text:
+        assert page.tab.locator("#chat code").all_inner_texts()[0] == "x < 1"
+        page.tab.get_by_title("Copy the code").click()
+        page.tab.wait_for_timeout(100)
+        assert page.tab.evaluate(COPIED) == "if x < 1:\n    print('<b>')"
+        assert page.tab.locator("#chat .mark").first.bounding_box()["width"] == 0
+
+
+def show(page, text):
+    """Show an answer with this text: import a conversation that has it."""
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": text}]
+    page.take({"name": "a.json", "mimeType": "text/json", "buffer": json.dumps(messages).encode()})
+    page.shows(1)
+
+
+def test_chat_and_panel_have_one_current_word(answered):
+    page = answered
+    click_word(page, 0, "state")
+    token = page.chosen()
+    assert page.tab.evaluate(f"{WORDS}.words[{WORDS}.choice.first].stop - 1") == token
+    spans = page.tab.locator("#chat-view .text span")
+    spans.nth(token - 2).click()
+    page.tab.wait_for_function(f"{WORDS}.choice.stop <= {token - 1}")
+    assert painted(page, "chosen") != {"0": ["state"]}
+    assert page.chosen() == token - 2
+    page.tab.locator("#words-bar .close").click()
+    until(page, f"{WORDS}.choice === null")
+    assert page.chosen() == page.view("pieces.length") - 1  # the panel is at the end again
+    spans.nth(token).click()
+    assert painted(page, "chosen") == {"0": ["state"]}
+    spans.nth(page.view("pieces.length") - 1).click()
+    assert painted(page, "chosen") == {}
+
+
+def test_grey_buttons_say_why_and_the_box_stays_in_sight(answered):
+    page = answered
+    page.tab.set_viewport_size({"width": 1280, "height": 650})
+    answer = page.tab.evaluate(f"{WORDS}.words.find(w => w.message === 1).text")
+    click_word(page, 1, answer)
+    assert page.tab.locator("#words-forget").is_disabled()
+    status = page.tab.locator("#chat-words .status")
+    assert "before the last answer" in status.inner_text()
+    page.tab.locator("#words-bar .message").click()
+    assert page.tab.locator("#words-depends").is_disabled()
+    assert "choose one word" in status.inner_text()
+    click_word(page, 0, "state")
+    page.tab.locator("#words-forget").click()
+    until(page, SHOWS_ANSWER)
+    box = page.tab.locator("#chat-box").bounding_box()
+    assert 0 < box["y"] < box["y"] + box["height"] <= 650
+    page.tab.locator("#words-undo").click()
+
+
+def test_the_panel_names_the_model_that_it_shows(page):
+    page.set_tokens(8)
+    page.answer("hello")
+    page.choose("b")
+    assert page.tab.locator("#chat-view .model").inner_text() == "a"
+    page.answer("and now")
+    assert page.tab.locator("#chat-view .model").inner_text() == "b"

@@ -1,0 +1,113 @@
+"""The page by keyboard alone, and what a screen reader is told: axe-core finds nothing serious."""
+
+import pytest
+from helpers.browser import ROOT
+
+from .test_answers import COPIED
+
+AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
+MOVING = "document.getAnimations().filter(({ playState }) => playState === 'running')"
+FOCUSED = "document.activeElement"
+SERIOUS = """async () => {
+  // Gradio's list of examples holds buttons, not items.
+  const where = { exclude: [['#chat .examples']] };
+  const { violations } = await axe.run(where, { resultTypes: ['violations'] });
+  return violations.filter(({ impact }) => ['serious', 'critical'].includes(impact))
+    .map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html.slice(0, 200)).join(' | ')}`);
+}"""
+
+
+def press(page, *keys):
+    for key in keys:
+        page.tab.keyboard.press(key)
+
+
+def tab_to(page, selector, most=40):
+    """Press Tab until an element is focused; returns the number of presses."""
+    for presses in range(1, most):
+        press(page, "Tab")
+        if page.tab.evaluate(f"{FOCUSED}.matches({selector!r})"):
+            return presses
+    raise AssertionError(f"{selector} is not reached")
+
+
+def test_a_question_continue_copy_rename_delete_and_undo_by_keyboard_alone(new_page):
+    page = new_page(permissions=["clipboard-read", "clipboard-write"])
+    page.set_tokens(12)
+    page.reopen()
+    page.tab.wait_for_function(f"{FOCUSED}.closest('#chat-box')")  # where a new page begins
+    page.tab.keyboard.type("my own question")
+    press(page, "Enter")
+    page.begun(None)
+    page.finished()
+    assert page.tab.evaluate(f"!!{FOCUSED}.closest('#chat-box')")
+    run = page.view("run")
+    tab_to(page, "#chat-continue")
+    press(page, "Enter")
+    page.begun(run)
+    page.finished()
+    page.tab.locator("#chat-box textarea").focus()
+    for _ in range(12):
+        press(page, "Shift+Tab")
+        if page.tab.evaluate(f"{FOCUSED}.title") == "Copy the answer":
+            break
+    press(page, "Enter")
+    page.tab.wait_for_timeout(100)
+    assert page.tab.evaluate(COPIED) == page.messages("bot")[0].strip()
+    page.tab.locator("#list-button").focus()
+    press(page, "Enter")
+    tab_to(page, "#save-name :is(input, textarea)")
+    press(page, "Control+a")
+    page.tab.keyboard.type("by keyboard")
+    press(page, "Enter")
+    page.tab.locator("#saved").get_by_text("by keyboard", exact=True).wait_for()
+    tab_to(page, "#delete")
+    press(page, "Enter")
+    page.shows(0)
+    page.tab.get_by_text("Deleted: by keyboard.").wait_for()
+    tab_to(page, "#undelete")
+    press(page, "Enter")
+    page.shows(1)
+    assert page.messages() == ["my own question"]
+
+
+def test_an_edit_is_sent_by_enter_and_left_by_escape(page):
+    page.set_tokens(8)
+    page.answer("first")
+    for key, shown in (("Escape", "first"), ("Enter", "second")):
+        run = page.view("run")
+        page.tab.get_by_label("Edit").first.click()
+        page.tab.locator("#chat textarea").fill("second")
+        press(page, key)
+        if key == "Enter":
+            page.begun(run)
+            page.finished()
+        page.tab.wait_for_function("!document.querySelector('#chat textarea')")
+        assert page.messages() == [shown]
+        assert page.tab.evaluate(f"!!{FOCUSED}.closest('#chat-box')")
+
+
+@pytest.mark.parametrize("place", ["first", "answer", "settings", "Completion", "Memory lab"])
+def test_axe_finds_nothing_serious(page, place):
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: make node_modules/installed")
+    if place == "answer":
+        page.set_tokens(8)
+        page.answer("hello")
+    elif place == "settings":
+        page.settings()
+        page.list()
+    elif place != "first":
+        page.tab.get_by_role("tab", name=place).click()
+    page.tab.evaluate(AXE.read_text("utf-8"))
+    found = []
+    page.tab.mouse.move(0, 0)
+    for _ in ("light", "dark"):
+        page.tab.wait_for_timeout(500)
+        page.tab.wait_for_function(f"{MOVING}.length === 0")  # colours change slowly
+        found += page.tab.evaluate(SERIOUS)
+        page.tab.evaluate("document.querySelector('#dark').click()")
+    if place == "settings":
+        page.settings()
+        page.list()
+    assert found == []
