@@ -23,14 +23,6 @@ def compare(value, other, path):
         assert value == (pytest.approx(other, rel=1e-3, abs=1e-3) if is_close else other), path
 
 
-def test_the_channel_follows_its_equation():
-    channel = {name: np.array(values) for name, values in RECORDED["channel"].items()}
-    a, h = (channel[name] @ [1, 1j] for name in ("a", "h"))
-    before = np.concatenate([[0], h[:-1]])
-    expected = a * before + channel["k"] * channel["v"]
-    np.testing.assert_allclose(h, expected, atol=1e-4 * np.abs(h).max())
-
-
 def test_resets_are_where_a_quarter_forgets():
     forgets = np.array(RECORDED["forgets"])
     assert RECORDED["resets"] == np.flatnonzero(forgets >= FORGETS).tolist()

@@ -15,6 +15,7 @@ from mlx_gateloop.cli import main
 from mlx_gateloop.errors import InputError
 
 CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+BEFORE = [{"role": "user", "content": "before"}]  # an edit
 
 
 def names(folder):
@@ -55,20 +56,30 @@ def conversations(source, tmp_path):
     return ConversationFolder(tmp_path / "saved", Models([source]), PrefixCache(1, 1, 1))
 
 
+def keep(conversations, name, messages=CHAT, version=0):
+    return conversations.keep(name, version, "c", "old", messages, [BEFORE])
+
+
 def test_a_conversation_on_a_full_disk(conversations, small_disk):
     conversations.folder = small_disk
-    conversations.save("first", "c", "old", CHAT)
+    name, version = keep(conversations, "first")
     filling = fill(small_disk, 0)
-    with pytest.raises(InputError, match="No space left on device"):
-        conversations.save("second", "c", "old", CHAT)
+    longer = [*CHAT, {"role": "user", "content": "more"}]
+    for wanted, messages, known in (("second", CHAT, 0), (name, longer, version)):
+        with pytest.raises(InputError, match="No space left on device"):
+            keep(conversations, wanted, messages, known)
+        assert conversations.names() == ["first"]
+        assert conversations.open("first")[1:] == ("old", CHAT, [BEFORE], version)  # as it was
     filling.unlink()
     (small_disk / ".second-0123abcd.safetensors").write_bytes(b"half")  # by a killed process
-    conversations.save("second", "c", "old", CHAT)
+    assert keep(conversations, "second")[0] == "second"
+    assert keep(conversations, name, longer, version)[0] == "first"
     assert names(small_disk) == ["first.safetensors", "second.safetensors"]
+    assert conversations.open("first")[2] == longer
 
 
 def test_a_flipped_bit_in_a_conversation_is_noticed(conversations):
-    conversations.save("mine", "c", "old", CHAT)
+    keep(conversations, "mine")
     path = conversations.folder / "mine.safetensors"
     content = path.read_bytes()
     for position in range(0, len(content), 3):
@@ -76,7 +87,10 @@ def test_a_flipped_bit_in_a_conversation_is_noticed(conversations):
         flipped[position] ^= 4
         path.write_bytes(flipped)
         with contextlib.suppress(InputError):
-            assert conversations.open("mine")[1:] == ("old", CHAT)
-    path.write_bytes(content.replace(b"hello", b"jello"))
-    with pytest.raises(InputError, match="damaged: wrong checksum"):
-        conversations.open("mine")
+            assert conversations.open("mine")[1:4] == ("old", CHAT, [BEFORE])
+    path.write_bytes(content)
+    assert conversations.open("mine")[1:4] == ("old", CHAT, [BEFORE])
+    for old, new in ((b"hello", b"jello"), (b"before", b"beware")):
+        path.write_bytes(content.replace(old, new))
+        with pytest.raises(InputError, match="damaged: wrong checksum"):
+            conversations.open("mine")

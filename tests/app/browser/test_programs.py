@@ -2,14 +2,17 @@
 
 import base64
 import http.client
+import json
 import re
 import socket
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
-from helpers.browser import ROOT
+from helpers.browser import ROOT, request
 
 from mlx_gateloop.watch.sharing import HIGH, LOW
 
@@ -52,12 +55,37 @@ def test_programs_can_ask_too(client, server):
     assert "Traceback" not in server.log.read_text()
 
 
-def test_the_python_of_the_documentation_runs(server):
+class OpenAI:
+    """The part of OpenAI's client that the documentation calls; the package is not a requirement.
+
+    Answers have attributes, as the package's own.
+    """
+
+    def __init__(self, base_url, api_key):
+        self.address = f"{base_url}/chat/completions"
+        self.headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
+        self.chat = SimpleNamespace(completions=self)
+
+    def create(self, **asked):
+        data = json.dumps(asked).encode()
+        answer = request(self.address, data=data, headers=self.headers)
+        assert answer.status == 200, answer.body
+        return json.loads(answer.body, object_hook=lambda fields: SimpleNamespace(**fields))
+
+
+def test_the_python_of_the_documentation_runs(server, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "openai", SimpleNamespace(OpenAI=OpenAI))
     page = (ROOT / "docs" / "app.md").read_text("utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert [block.split()[1] for block in blocks] == ["openai", "gradio_client"]
     names: dict = {}
-    exec(code.replace("http://127.0.0.1:7860/", server.url), names)
+    for code in blocks:
+        assert "http://127.0.0.1:7860/" in code
+        exec(code.replace("http://127.0.0.1:7860/", server.url), names)
+        if "openai" in code:
+            assert "split" in capsys.readouterr().out
     assert names["answer"]["tokens"] > 0
+    assert names["answer"]["transitions"]["shape"][1] > names["answer"]["tokens"]
 
 
 @pytest.mark.slow

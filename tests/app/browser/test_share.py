@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from helpers.browser import new_context
+from helpers.browser import QUESTIONS, new_context
 
 from .test_words import click_word, forget, settled
 
@@ -35,10 +35,8 @@ def save(tmp_path):
 
 
 def test_a_shared_view_opens_from_a_file_without_a_network(page, save, browser):
-    assert page.tab.locator("#chat-view .with-system").is_hidden()
-    page.tab.locator("#chat-view .save-page").click()
-    saved = page.tab.locator("#chat-view .saved")
-    assert saved.inner_text() == "There is nothing to share yet."
+    for part in ("save-page", "with-system"):  # of an empty chat there is nothing to share
+        assert page.tab.locator(f"#chat-view .{part}").is_hidden()
     page.set("#system textarea", "a hidden instruction")
     page.ask(HOSTILE)
     settled(page)
@@ -84,6 +82,15 @@ def test_a_shared_view_opens_from_a_file_without_a_network(page, save, browser):
     assert tab.title().startswith("</script><img src=x")
     assert problems == [file.as_uri()]
     context.close()
+
+
+def test_the_view_says_so_where_a_server_has_nothing_to_share(page):
+    page.answer("gone")
+    page.tab.route(
+        QUESTIONS, lambda route: route.fulfill(content_type="application/json", body="null")
+    )
+    page.tab.locator("#chat-view .save-page").click()
+    page.tab.locator("#chat-view .saved").get_by_text("There is nothing to share yet.").wait_for()
 
 
 @pytest.mark.slow

@@ -41,7 +41,12 @@ def resets(magnitude):
 
 def test_an_answer_streams_with_a_column_for_every_token(page, arrays):
     page.tab.set_viewport_size({"width": 800, "height": 900})
+    page.answer("an empty chat has no order to choose")
     page.tab.select_option("#chat-view .order", "sorted")
+    page.tab.locator("#clear").click()
+    page.shows(0)
+    page.settled()
+    assert page.view("run") is None
     page.set_tokens(500)
     draws = page.view("draws")
     tokens = page.answer("hello")

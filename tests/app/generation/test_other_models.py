@@ -118,13 +118,14 @@ def test_retry_undo_edit_and_a_saved_chat_read_only_what_is_new(
     del chat.messages[2:]  # undo
     edited = chat.say("othertwo", seed=2)
     assert edited.stats.prompt_tokens_read == first.stats.prompt_tokens_read + len("other")
-    engine = chat.engine
-    assert file.save(
-        tmp_path / "chat", "c", name, chat.messages, engine.models, engine.prefix_cache
-    )
+    engine, path = chat.engine, tmp_path / "chat"
+    file.save(path, "c", name, chat.messages, engine.models, engine.prefix_cache)
+    states = [prefix.messages for prefix in file.read(path)[1]]
+    assert states == [prefix.messages for prefix in chat.prefix_states()]
+    assert [len(messages) for messages in states] == [1, 2, 3, 4]
     other = make_engine(folder)
-    id, model, messages = file.load(tmp_path / "chat", other.models, other.prefix_cache)
-    assert (model, messages) == (name, chat.messages)
+    id, model, messages, branches = file.load(path, other.models, other.prefix_cache)
+    assert (model, messages, branches) == (name, chat.messages, [])
     there = make_chat(other, id, name)
     there.messages = messages
     assert id != "c"
@@ -230,7 +231,9 @@ def test_attention_alone_keeps_keys_and_values_once_and_has_nothing_to_see(other
     cache = chat.engine.prefix_cache
     assert cache._bytes == size + sum(prefix.nbytes for prefix in found)
     path = tmp_path / "chat"
-    assert not file.save(path, "c", "llama", chat.messages, chat.engine.models, cache, 5000)
+    file.save(path, "c", "llama", chat.messages, chat.engine.models, cache)
+    assert len(file.read(path)[1]) == len(found)
+    file.save(path, "c", "llama", chat.messages, chat.engine.models, cache, 5000)
     assert file.read(path)[1] == []  # they are too large
     cache.forget("c")
     assert (cache._bytes, len(cache._uses)) == (0, 0)
@@ -259,7 +262,7 @@ def test_states_that_do_not_fit_are_not_gone_on_from(other_chat, make_engine, fo
     ]
     for change in changes:
         forge(path, arrays | change, header)
-        id, _, messages = file.load(path, engine.models, engine.prefix_cache)
+        id, _, messages, _ = file.load(path, engine.models, engine.prefix_cache)
         chat.conversation, chat.messages = id, messages
         stats = chat.say("more").stats
         assert stats.prompt_tokens_read == stats.prompt_tokens

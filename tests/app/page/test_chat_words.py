@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mlx_gateloop.app.generation.run import Run, Token
 from mlx_gateloop.app.generation.words import SHOWN
+from mlx_gateloop.app.generation.worker import Job
 from mlx_gateloop.app.page import chat_words
 from mlx_gateloop.app.page.updates import Updates
 
@@ -85,14 +86,18 @@ def test_what_a_word_needed(ask, updates, run):
     assert ask("depends", run.id, len(found)) is None
 
 
+def held(go_on):
+    go_on.wait()
+    yield
+
+
 def test_another_word_ends_the_work_for_the_one_before(run, engine, updates):
     async def both():
         component, go_on = chat_words.chat_words(engine, updates), threading.Event()
-        holds = asyncio.ensure_future(engine.call(go_on.wait))  # so that neither is done too early
+        engine._put(Job(Run(""), None, held(go_on)))  # so that neither is done too early
         first, second = (asyncio.ensure_future(component.depends([run.id, n])) for n in (3, 4))
         await asyncio.wait([first], timeout=10)
         go_on.set()
-        await holds
         return await first, await second
 
     first, second = asyncio.run(both())
