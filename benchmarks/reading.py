@@ -13,10 +13,12 @@ import time
 from itertools import islice
 from pathlib import Path
 
+import mlx_gateloop as gl  # before MLX, for its BLAS
+
+# isort: split
 import mlx.core as mx
 import psutil
 
-import mlx_gateloop as gl  # before MLX, for its BLAS
 from mlx_gateloop.commands.read import TOKENS, read_tokens
 from mlx_gateloop.io.tables import markdown_table
 

@@ -43,9 +43,6 @@ def run(argv: list[str], world: "World | None" = None) -> tuple[int, str]:
         arguments = parse(argv)
         arguments.world = world
         extras.check(arguments.extra)
-        from mlx_gateloop.io.files import import_mlx_lm  # with NumPy, which takes long
-
-        import_mlx_lm()
         return arguments.run(arguments) or 0, ""
     except BrokenPipeError:  # the reader of our output closed it: `gateloop generate ... | head`
         sys.stderr.close()
@@ -77,6 +74,8 @@ def _users_error(error: Exception) -> str | None:
         # MLX compiles into a folder of the temporary directory that all users share.
         advice = "set TMPDIR to a directory of yours from which programs may run"
         return f"MLX cannot compile in {tempfile.gettempdir()}; {advice}"
+    if isinstance(error, ValueError) and "raise maximum limit" in text:  # by mlx-lm's import
+        return "open files: mlx-lm needs 4096; run: ulimit -n 4096, or ask who set the limit"
     if isinstance(error, RuntimeError) and "home directory" in text:
         return "no home directory: set HOME"
     if isinstance(error, ImportError | ValueError) and " proxy" in text:  # httpx's

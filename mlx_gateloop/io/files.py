@@ -5,7 +5,6 @@ import fcntl
 import hashlib
 import json
 import os
-import resource
 import secrets
 import shutil
 import sys
@@ -17,8 +16,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from mlx_gateloop.errors import InputError, one_line
-
-MLX_LM_OPENS = 4096  # files, to which its import sets the limit
 
 
 @contextmanager
@@ -182,14 +179,3 @@ def checksum(arrays: Iterable[tuple[str, np.ndarray]], *texts: str) -> str:
         digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-def import_mlx_lm() -> None:
-    """Import mlx-lm where the limit of open files cannot be set as its import does."""
-    if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[1] < MLX_LM_OPENS:
-        setrlimit = resource.setrlimit
-        resource.setrlimit = lambda *_: None
-        try:
-            import mlx_lm.utils  # noqa: F401
-        finally:
-            resource.setrlimit = setrlimit

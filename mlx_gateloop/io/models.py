@@ -20,7 +20,7 @@ from mlx.utils import tree_flatten
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, is_panic, one_line
 from mlx_gateloop.io.checks import check
-from mlx_gateloop.io.files import flush, flush_tree, import_mlx_lm
+from mlx_gateloop.io.files import flush, flush_tree
 from mlx_gateloop.io.model_file import MODEL_FILE, model_file
 from mlx_gateloop.model.linear import can_keep_short, keep_short
 from mlx_gateloop.model.lm import Model, ModelArgs, require_readable
@@ -111,7 +111,6 @@ def load_model(path: str | os.PathLike[str]) -> Model:
 
 def _check(directory: Path, with_tokenizer: bool = True) -> bool:
     """Check a directory before it is loaded; return True if its model is ours."""
-    import_mlx_lm()
     path = directory / "config.json"
     if not path.exists():
         advice = "give a directory that a training run or gl.save wrote"

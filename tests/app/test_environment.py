@@ -7,12 +7,12 @@ from helpers.browser import request, served
 
 Client = pytest.importorskip("gradio_client").Client
 PROXIES = ("http_proxy", "HTTPS_PROXY", "ALL_PROXY")
-# A user without an entry in passwd, and with 256 open files at most.
+# A user without an entry in passwd, and a soft limit of 256 open files.
 PRELUDE = """
 import pwd, resource
 def getpwuid(uid): raise KeyError(uid)
 pwd.getpwuid = getpwuid
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 """
 
 
