@@ -34,7 +34,7 @@ def escape(text: str) -> str:
     return html.escape(text.translate(SHOWN), False)
 
 
-@lru_cache(512)  # the chat is sent anew with each update
+@lru_cache(512)  # the chat is sent again with each update
 def answer_html(text: str) -> str:
     """Style an answer; the marks of Markdown stay in it, and page.css hides them.
 

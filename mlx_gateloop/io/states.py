@@ -1,4 +1,4 @@
-"""Files of states: what a model has read, as mlx-lm's prompt caches, with the model's hashes."""
+"""State files: mlx-lm's prompt caches, with hashes of the model that wrote them."""
 
 import base64
 import json
@@ -44,7 +44,7 @@ def write_state(
 
     Args:
         path: The file; one that is there is replaced when the new one is complete.
-        state: What the model has read.
+        state: The state of a text that the model has read.
         model: The model that read it.
         tokenizer: The model's tokenizer.
         source: The model's directory or hub id, for mlx-lm.
@@ -53,17 +53,11 @@ def write_state(
         InputError: It cannot be written, for example because the disk is full.
 
     Examples:
-        >>> from tempfile import TemporaryDirectory
+        >>> from tempfile import NamedTemporaryFile
         >>> import mlx_gateloop as gl
-        >>> from mlx_gateloop.tokenizer import byte_tokenizer
-        >>> tokenizer = byte_tokenizer()
-        >>> model = gl.Model(gl.ModelArgs(vocab_size=len(tokenizer), hidden_size=8))
-        >>> state = gl.State(model.make_cache())
-        >>> state.read(model, tokenizer.encode("Once upon a time"))
-        >>> with TemporaryDirectory() as directory:
-        ...     gl.write_state(f"{directory}/book.state", state, model, tokenizer)
-        ...     gl.read_state(f"{directory}/book.state", model, tokenizer).tokens
-        16
+        >>> model, tokenizer = gl.load("demo")
+        >>> with NamedTemporaryFile() as file:
+        ...     gl.write_state(file.name, gl.State(model.make_cache()), model, tokenizer)
     """
     write_hashed(path, state, hashes(model, tokenizer), source)
 
@@ -85,7 +79,7 @@ def write_hashed(
 
 
 def read_state(path: str | os.PathLike[str], model: nn.Module, tokenizer: Any) -> State:
-    """Read a state file: what this model has read before.
+    """Read a state file.
 
     Args:
         path: A file of `write_state`, or a prompt cache of mlx-lm, which names no weights: there
@@ -100,17 +94,11 @@ def read_state(path: str | os.PathLike[str], model: nn.Module, tokenizer: Any) -
         InputError: No such file, a damaged one, or that of another model.
 
     Examples:
-        >>> from tempfile import TemporaryDirectory
         >>> import mlx_gateloop as gl
-        >>> from mlx_gateloop.tokenizer import byte_tokenizer
-        >>> tokenizer = byte_tokenizer()
-        >>> model = gl.Model(gl.ModelArgs(vocab_size=len(tokenizer), hidden_size=8))
-        >>> state = gl.State(model.make_cache())
-        >>> state.read(model, tokenizer.encode("Once upon a time"))
-        >>> with TemporaryDirectory() as directory:
-        ...     gl.write_state(f"{directory}/book.state", state, model, tokenizer)
-        ...     gl.read_state(f"{directory}/book.state", model, tokenizer).tokens
-        16
+        >>> model, tokenizer = gl.load("demo")
+        >>> gl.read_state("book.state", model, tokenizer)
+        Traceback (most recent call last):
+        mlx_gateloop.errors.InputError: book.state: no such state file; gateloop read writes one
     """
     return read_hashed(path, model, hashes(model, tokenizer))
 
@@ -142,7 +130,7 @@ def read_hashed(path: str | os.PathLike[str], model: nn.Module, hashed: dict[str
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(f"{path}: not {EXPECTED}: {one_line(error)}") from error
     if other or not fits:
-        raise InputError(f"{path}: of another {other or 'model'}; give the model that read it")
+        raise InputError(f"{path}: written with another {other or 'model'}; load that one")
     for layer, value in zip(cache, saved, strict=True):
         layer.state = value
     mx.eval([layer.state for layer in cache])

@@ -54,8 +54,8 @@ def lookup_tokens(
     first token is the one that came.
     """
     text = Ngrams()
-    for token in prompt:
-        text.add(token)
+    for read_before in prompt:
+        text.add(read_before)
 
     def read(tokens: mx.array) -> mx.array:
         """Read tokens that follow the text, and draw the one after each."""
@@ -79,7 +79,7 @@ def lookup_tokens(
     text.tokens.append(prompt[-1])
     while True:
         current, following = following, read(following)
-        token = int(current.tolist()[0])  # type: ignore[index,arg-type]
+        token: Any = current.item()
         guess = text.add(token)
         yield token
         if (left := left - 1) == 0:

@@ -1,4 +1,4 @@
-"""What a model has read."""
+"""A text's state: the caches after it, and what continuing it needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ LAST = 8  # tokens that decide how the next one is written
 
 @dataclass
 class State:
-    """What a model has read.
+    """The caches after a text, and what continuing it needs.
 
     Args:
         cache: mlx-lm's caches, one a layer.

@@ -32,7 +32,7 @@ def _fifo(name: str) -> Callable[[Path], object]:
 
 
 def _sparse(name: str) -> Callable[[Path], object]:
-    """A file of a terabyte that takes no room on the disk."""
+    """A file of a terabyte that takes no space on the disk."""
     return lambda model: os.truncate(model / name, 10**12)
 
 

@@ -69,13 +69,13 @@ def test_the_state_of_anything_else_is_refused(tokenizer, tmp_path):
         "tokenizer": (model, larger),
     }
     for what, (other, its_tokenizer) in others.items():
-        with pytest.raises(InputError, match=f"of another {what}; give the model that read it"):
+        with pytest.raises(InputError, match=f"written with another {what}; load that one"):
             gl.read_state(path, other, its_tokenizer)
-    with pytest.raises(InputError, match=r"of another (weights|adapter)"):
+    with pytest.raises(InputError, match=r"written with another (weights|adapter)"):
         gl.read_state(path, adapted, tokenizer)
     gl.write_state(path, has_read(adapted), adapted, tokenizer)
     adapted.layers[0].time_mixing.q_proj.lora_b += 1
-    with pytest.raises(InputError, match="of another adapter"):
+    with pytest.raises(InputError, match="written with another adapter"):
         gl.read_state(path, adapted, tokenizer)
 
 
@@ -97,7 +97,9 @@ def test_a_damaged_file_is_one_line(change, tokenizer, tmp_path):
     before = path.read_bytes()
     path.write_bytes(change(before))
     assert path.read_bytes() != before
-    with pytest.raises(InputError, match=r"book.state: (not a state|of another)") as caught:
+    with pytest.raises(
+        InputError, match=r"book.state: (not a state|written with another)"
+    ) as caught:
         gl.read_state(path, model, tokenizer)
     assert "\n" not in str(caught.value)
 

@@ -90,7 +90,7 @@ def test_many_tabs_of_one_browser_chat_stop_and_see_the_view(new_page):
         tab.tab.locator("#chat-box textarea").fill("until it is stopped")
     for tab in tabs:
         tab.tab.locator("#chat-box textarea").press("Enter")
-    for tab in tabs:  # the engine runs four at once: stopped ones make room for the others
+    for tab in tabs:  # the engine runs four at once: stopped ones let the others run
         tab.tab.wait_for_function(has(21))
         tab.tab.locator("#chat-stop").click()
         while tab.finished() and "stopped" not in tab.tab.locator("#chat-status").inner_text():

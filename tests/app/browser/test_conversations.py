@@ -10,7 +10,7 @@ WRONG = json.dumps([{"role": "robot", "content": "x"}]).encode()
 
 
 def titles(page):
-    """What the open list shows."""
+    """Return the titles in the open list."""
     return page.tab.locator("#saved tbody tr").all_inner_texts()
 
 

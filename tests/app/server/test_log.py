@@ -26,10 +26,10 @@ def fail(logger, number):
 def test_each_error_is_logged_once(logger, caplog):
     for number in range(50):
         fail(logger, number)
-        logger.error("no room\n%s", number)
+        logger.error("no space\n%s", number)
         logger.error("of model %s", number % 2)
     lines = [record.getMessage().split("\n")[0] for record in caplog.records]
-    assert lines == ["failed", "no room", "of model 0", "of model 1"]
+    assert lines == ["failed", "no space", "of model 0", "of model 1"]
     assert caplog.records[0].exc_info[0] is KeyError
     for number in range(1000):
         logger.error("number %s", number)
