@@ -9,6 +9,7 @@ import mlx.core as mx
 def peak_memory(function: Callable[..., Any], *arrays: mx.array) -> int:
     """Most bytes in use beyond the arrays while a function of them is evaluated."""
     mx.eval(arrays)
+    mx.synchronize()  # the thread that computed them holds temporary arrays for a moment
     mx.clear_cache()
     limit = mx.set_memory_limit(1)  # MLX then waits for each operation before it starts the next
     try:
