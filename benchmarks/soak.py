@@ -34,7 +34,6 @@ TEXTS = ["str.split(sep=None, maxsplit=-1)\n", "The following example shows", "Ã
 TABS = 5
 MODEL = "demo"  # that ends well
 STUCK_SECONDS = 60
-SAVED = 20  # conversations that are saved at most
 # A run that waits or loads is not in its view yet, but in the status.
 RUNNING = """() => ['chat', 'complete', 'left', 'right'].map(name =>
     [name, document.querySelector(`#${name}-status`), document.querySelector(`#${name}-view .gl`)])
@@ -50,7 +49,6 @@ class Visitor:
         self.visit, self.page, self.random, self.name = page, page.tab, random, name
         self.problems = page.problems
         self.counts: Counter[str] = Counter()
-        self.saved = 0
         self.running: dict[str, float] = {}  # since when
         self.page.set_default_timeout(20_000)
         actions: dict[Callable[[], bool | None], int] = {
@@ -65,8 +63,9 @@ class Visitor:
             self.undo: 2,
             self.clear: 1,
             self.model: 1,
-            self.save: 1,
             self.open: 1,
+            self.delete: 1,
+            self.undelete: 1,
             self.reload: 1,
         }
         self.actions, self.weights = list(actions), list(actions.values())
@@ -93,10 +92,13 @@ class Visitor:
         name = self.random.choice(["chat", "complete", "compare"])
         self.page.evaluate(CLICK, f"#{name}-stop")
 
-    def layer(self) -> None:
+    def layer(self) -> bool:
         self._tab("Chat")
+        if not self.page.locator("#chat-view .layer").is_visible():  # before the first answer
+            return False
         layers = self.page.locator("#chat-view .layer option").count()
         self.page.select_option("#chat-view .layer", index=self.random.randrange(layers))
+        return True
 
     def token(self) -> bool:
         found: bool = self.page.evaluate(
@@ -131,25 +133,20 @@ class Visitor:
         options.first.wait_for()
         options.nth(self.random.randrange(options.count())).click()
 
-    def save(self) -> bool:
-        if self.saved == SAVED // TABS:
-            return False
-        self.saved += 1
-        self._settings("#save-name textarea, #save-name input", f"{self.name} {self.saved}")
-        return bool(self.page.evaluate(CLICK, "#save"))
-
     def open(self) -> bool:
-        if not self.saved:
-            return False
-        self._settings()
-        self.page.locator("#saved input").focus()
-        options = self.page.locator("[role=option]")
-        try:
-            options.first.wait_for(timeout=3_000)
-        except Error:  # there was nothing to save
-            return False
-        options.nth(self.random.randrange(options.count())).click()
-        return bool(self.page.evaluate(CLICK, "#open"))
+        """Open a conversation of the list; all are saved by themselves."""
+        found: bool = self.page.evaluate(
+            "share => { const all = document.querySelectorAll('#saved tbody tr'),"
+            " one = all[Math.floor(share * all.length)]; one?.click(); return Boolean(one) }",
+            self.random.random(),
+        )
+        return found
+
+    def delete(self) -> bool:
+        return bool(self.page.evaluate(CLICK, "#delete:enabled"))
+
+    def undelete(self) -> bool:
+        return bool(self.page.evaluate(CLICK, "#undelete:enabled"))
 
     def reload(self) -> None:
         self.visit.reload()
@@ -178,15 +175,6 @@ class Visitor:
 
     def _tab(self, name: str) -> None:
         self.page.get_by_role("tab", name=name).click()
-
-    def _settings(self, field: str = "", text: str = "") -> None:
-        """Open the settings with the saved conversations, and fill in a field."""
-        if not self.page.evaluate("document.querySelector('#settings.open') !== null"):
-            self.page.evaluate(CLICK, "#settings .toggle-button")
-        if not self.page.locator("#save").is_visible():
-            self.page.get_by_text("Saved conversations").click()
-        if field:
-            self.page.locator(field).fill(text)
 
     def _button(self, label: str) -> bool:
         return bool(self.page.evaluate(CLICK, f"#chat [aria-label={label}]:enabled"))
