@@ -18,6 +18,8 @@ from mlx_gateloop.model.lm import Model
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.watch.checks import Tokens, checked_tokens
+from mlx_gateloop.watch.instrument import Instrumented
+from mlx_gateloop.watch.recurrences import EDITABLE, EditedRecurrence, places
 
 ROWS = 16  # texts in a batch
 
@@ -58,7 +60,9 @@ def edit(model: nn.Module, *edits: Edit) -> Iterator[None]:
     Afterwards the model is as before. Its caches cannot go back over what they read in the block.
 
     Args:
-        model: Ours, with the mixer "gate_loop".
+        model: Ours with the mixer "gate_loop", one of `mlx_gateloop.family`, or a recurrent one of
+            mlx-lm. The channels of theirs are those of `Trace`, and `layer` counts its layers; a
+            value broadcasts to `[batch, heads, ...]`, and a delta rule still erases what it reads.
         *edits: The edits; later ones act on what earlier ones left.
 
     Raises:
@@ -71,20 +75,74 @@ def edit(model: nn.Module, *edits: Edit) -> Iterator[None]:
         >>> with edit(model, Edit(layer=1, tokens=[2], keep=0)):
         ...     logits = model(mx.array([[1, 2, 3]]))
     """
-    layers = _layers(model)
-    operators: dict[int, _Edited] = {}
-    for number, each in enumerate(edits):
-        _check(f"edits[{number}].layer", [each.layer], len(layers))
-        width = layers[each.layer].args.width
-        _check(f"edits[{number}].channels", each.channels or [], width)
-        _check(f"edits[{number}].tokens", each.tokens or [], None)
-        operators.setdefault(each.layer, _Edited(width)).edits.append(each)
     with ExitStack() as undo:
-        for layer, operator in operators.items():
-            undo.enter_context(_replaced(layers[layer], operator))
-        yield
-    for number, each in enumerate(edits):
-        _check(f"edits[{number}].tokens", each.tokens or [], operators[each.layer].position)
+        instrumented = None
+        if not isinstance(model, Model):
+            instrumented = Instrumented(model)
+            undo.callback(instrumented.detach)
+        editing = Editing(model, edits, instrumented)
+        with editing.applied():
+            yield
+    editing.check_tokens()
+
+
+class Editing:
+    """The edits of one text, which may be read in several blocks.
+
+    Args:
+        model: See `edit`.
+        edits: See `edit`.
+        instrumented: The model's instrumentation, unless it is ours.
+    """
+
+    def __init__(
+        self, model: nn.Module, edits: Sequence[Edit], instrumented: Instrumented | None = None
+    ) -> None:
+        self.edits = [(f"edits[{number}]", each) for number, each in enumerate(edits)]
+        self._ours = None if instrumented and not isinstance(model, Model) else _layers(model)
+        self._instrumented = instrumented
+        count = len(instrumented.names if self._ours is None and instrumented else self._ours or [])
+        if not count:
+            raise InputError("model: it has no recurrent layer to edit")
+        self._operators: dict[int, Any] = {}
+        for name, each in self.edits:
+            _check(f"{name}.layer", [each.layer], count)
+            _check(f"{name}.tokens", each.tokens or [], None)
+            if each.layer not in self._operators:
+                self._operators[each.layer] = self._operator(each.layer)
+            if self._ours is not None:
+                _check(f"{name}.channels", each.channels or [], self._ours[each.layer].args.width)
+            self._operators[each.layer].edits.append((name, each))
+
+    def _operator(self, layer: int) -> Any:
+        if self._ours is not None:
+            return _Edited(self._ours[layer].args.width)
+        assert self._instrumented is not None
+        if missing := self._instrumented.recurrences[layer] - EDITABLE.keys():
+            raise InputError(
+                f"edits: layer {layer} computes its decays inside {missing.pop()}, so they cannot "
+                "be edited"
+            )
+        return EditedRecurrence()
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Edit what the block reads, after what earlier blocks read."""
+        with ExitStack() as undo:
+            for layer, operator in self._operators.items():
+                if self._ours is not None:
+                    undo.enter_context(_replaced(self._ours[layer], operator))
+                elif self._instrumented is not None:
+                    name = self._instrumented.names[layer]
+                    self._instrumented.edited[name] = operator
+                    undo.callback(self._instrumented.edited.pop, name)
+            yield
+
+    def check_tokens(self) -> None:
+        """Check that all tokens of the edits were read."""
+        for name, each in self.edits:
+            read = self._operators[each.layer].position
+            _check(f"{name}.tokens", each.tokens or [], read)
 
 
 def channels(model: nn.Module, tokens: Tokens, layer: int, *, since: int = 0) -> np.ndarray:
@@ -141,7 +199,7 @@ class _Edited:
     """The operator with the edits of a layer; it counts the tokens of the text."""
 
     def __init__(self, width: int) -> None:
-        self.edits: list[Edit] = []
+        self.edits: list[tuple[str, Edit]] = []  # the argument's name, and the edit
         self.width, self.position = width, 0
 
     def __call__(
@@ -158,10 +216,10 @@ class _Edited:
             raise InputError(f"edit: expected one text, got a batch of {len(q)}")
         start = 0 if state is None else self.position
         self.position = stop = start + q.shape[1]
-        for each in self.edits:
+        for _, each in self.edits:
             k, a = self._applied(each, k, a, start)
-        held = [each for each in self.edits if each.value is not None]
-        ends = {t + 1 for each in held for t in _places(each, start, stop)} | {stop}
+        held = [each for _, each in self.edits if each.value is not None]
+        ends = {t + 1 for each in held for t in places(each, start, stop)} | {stop}
         outputs = []
         for first, end in pairwise([start, *sorted(ends)]):
             part = slice(first - start, end - start)
@@ -172,16 +230,16 @@ class _Edited:
             y, state = gate_loop(read, written, value, transition, state, mask=here, **options)
             outputs.append(y)
             for each in held:
-                if end - 1 in _places(each, start, stop):
+                if end - 1 in places(each, start, stop):
                     state = self._with_value(each, state)
         assert state is not None
         return mx.concatenate(outputs, 1), state
 
     def _applied(self, each: Edit, k: mx.array, a: Transition, start: int) -> Any:
-        places, chosen = np.zeros(k.shape[1], bool), np.zeros(self.width, bool)
-        places[[t - start for t in _places(each, start, start + k.shape[1])]] = True
+        read, chosen = np.zeros(k.shape[1], bool), np.zeros(self.width, bool)
+        read[[t - start for t in places(each, start, start + k.shape[1])]] = True
         chosen[slice(None) if each.channels is None else list(each.channels)] = True
-        here = mx.array(places[:, None] & chosen).reshape(1, *k.shape[1:])
+        here = mx.array(read[:, None] & chosen).reshape(1, *k.shape[1:])
         if each.keep is not None:
             planes = [mx.broadcast_to(plane, k.shape) for plane in a.planes()]
             kept = (each.keep, 0.0)[: len(planes)]
@@ -196,13 +254,6 @@ class _Edited:
         chosen = mx.arange(self.width) if each.channels is None else mx.array(list(each.channels))
         flat[:, chosen] = mx.array(each.value)
         return flat.reshape(state.shape)
-
-
-def _places(each: Edit, start: int, stop: int) -> Sequence[int]:
-    """Return the positions of an edit from `start` to `stop`."""
-    if each.tokens is None:
-        return range(start, stop)
-    return [token for token in each.tokens if start <= token < stop]
 
 
 def _layers(model: nn.Module) -> list[Any]:

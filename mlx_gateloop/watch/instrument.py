@@ -22,6 +22,7 @@ import mlx.nn as nn
 from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.model.layers import TimeMixing
 from mlx_gateloop.watch.hooks import FUNCTIONS, METHODS, Call, Hook, gate_loop_call
+from mlx_gateloop.watch.recurrences import EditedRecurrence
 
 ATTENTION = {"attn", "self_attn", "attention"}
 
@@ -61,8 +62,10 @@ class Instrumented:
         modules = _recurrent_modules(model)
         if any(map(_is_instrumented, [model, *modules.values()])):
             raise InputError("model: already being recorded; end that recording first")
+        self.recurrences = [_recurrences(type(module)) for module in modules.values()]
         self.names, self.unwatched = list(modules), _unwatched(model, modules)
         self.recorder: Listener | None = None
+        self.edited: dict[str, EditedRecurrence] = {}  # by layer, see `edit`
         self._undo = ExitStack()
         try:
             for name, module in modules.items():
@@ -127,6 +130,15 @@ class Layer(NamedTuple):
     name: str
     module: Any
 
+    def run(self, function: Callable[..., Any], hook: Hook, args: Any, options: Any) -> Any:
+        """Call a recurrence, or its edited form, and report the call."""
+        if (edited := self.model.edited.get(self.name)) is None:
+            result = function(*args, **options)
+        else:
+            result = edited(function, hook, _given(function, args, options))
+        self.report(partial(_call_of, function, hook), *args, **options)
+        return result
+
     def report(self, make_call: Callable[..., Call], *args: Any, **options: Any) -> None:
         """Report a call of the recurrence; exclude the layer if that fails."""
         if (recorder := self.model.recorder) is None:
@@ -150,10 +162,9 @@ class Reporting:
         self.function, self.hook, self.users = function, hook, 0
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        result = self.function(*args, **options)
-        if (layer := RUNNING.get()) is not None:
-            layer.report(partial(_call_of, self.function, self.hook), *args, **options)
-        return result
+        if (layer := RUNNING.get()) is None:
+            return self.function(*args, **options)
+        return layer.run(self.function, self.hook, args, options)
 
 
 @contextmanager
@@ -193,9 +204,7 @@ def _reporting_method(layer: Layer, method: Callable[..., Any], hook: Hook) -> C
 
     @wraps(method)
     def call(*args: Any, **options: Any) -> Any:
-        result = method(*args, **options)
-        layer.report(partial(_call_of, method, hook), *args, **options)
-        return result
+        return layer.run(method, hook, args, options)
 
     return call
 
@@ -203,9 +212,15 @@ def _reporting_method(layer: Layer, method: Callable[..., Any], hook: Hook) -> C
 def _call_of(
     function: Callable[..., Any], hook: Hook, module: Any, *args: Any, **options: Any
 ) -> Call:
-    parameters, defaults, names = _signature(function)
-    given = defaults | dict(zip(parameters, args, strict=False)) | options
-    return Call(hook, given, names, module)
+    given = _given(function, args, options)
+    return Call(hook, given, _signature(function)[2], module)
+
+
+def _given(function: Callable[..., Any], args: Any, options: Any) -> dict[str, Any]:
+    """Return the arguments of a call by name."""
+    parameters, defaults, _ = _signature(function)
+    given: dict[str, Any] = defaults | dict(zip(parameters, args, strict=False)) | options
+    return given
 
 
 @lru_cache(64)
@@ -229,8 +244,12 @@ def _recurrent_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _has_recurrence(cls: type) -> bool:
-    known = issubclass(cls, TimeMixing) or any(hasattr(cls, name) for name in METHODS)
-    return known or any(True for _ in _called(cls))
+    return issubclass(cls, TimeMixing) or bool(_recurrences(cls))
+
+
+def _recurrences(cls: type) -> set[str]:
+    """Return the names of the known functions and methods that a class calls."""
+    return {name for _, name in _called(cls)} | {name for name in METHODS if hasattr(cls, name)}
 
 
 def _called(cls: type) -> Iterator[tuple[ModuleType, str]]:

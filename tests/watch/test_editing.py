@@ -155,7 +155,7 @@ def test_what_cannot_be_edited(tmp_path):
         "edit: expected one"
     )
     other = recurrent_model("mamba2")
-    assert refusal(lambda: edited(Edit(0), model=other)).startswith("model: expected a GateLoop")
+    assert refusal(gl.watch.channels, other, [1, 2], 0).startswith("model: expected a GateLoop")
     assert refusal(gl.watch.channels, model, [1, 2], 2) == "layer: expected 0 to 1, got 2"
     assert model.layers[0].time_mixing.operator is None
     cache = model.make_cache()

@@ -1,0 +1,174 @@
+"""Edits of mlx-lm's recurrences and of `mlx_gateloop.family`: they change a call's arguments.
+
+An edited token becomes a call of its own, so constants such as a head's slope can change for it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log, prod
+from typing import Any
+
+import mlx.core as mx
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.watch.hooks import Arguments, Hook
+
+NOTHING = 200.0  # -log|a| of what keeps nothing: exp(-200) is zero in float32
+
+
+@dataclass(frozen=True)
+class Editable:
+    """How the arguments of one token set what its channels `at` keep and write."""
+
+    decays: Callable[[Arguments], tuple[int, ...]]  # their shape: channels, heads or [heads, K]
+    keep: Callable[[Arguments, mx.array, float], Arguments]
+    write: Callable[[Arguments, mx.array, float], Arguments]
+    held: Callable[[mx.array], mx.array]  # `at` in a shape that broadcasts to the state
+    state: str = "state"  # the name of its argument
+
+
+def _rate(keep: float) -> float:
+    return -log(keep) if keep > 0 else NOTHING
+
+
+def _scaled(name: str, given: Arguments, at: mx.array, factor: float) -> Arguments:
+    return {name: mx.where(at, factor * given[name], given[name])}
+
+
+def _keep_delta(given: Arguments, at: mx.array, keep: float) -> Arguments:
+    """Invert exp(-exp(A_log) softplus(a + dt_bias))."""
+    if given["lower_bound"] is not None:
+        raise InputError("keep: the gate of this layer has a lower bound; leave keep out")
+    rate = mx.array(_rate(keep)) * mx.exp(-given["A_log"].astype(mx.float32))
+    softplus = rate + mx.log(-mx.expm1(-rate))
+    return {"a": mx.where(at, softplus - given["dt_bias"], given["a"])}
+
+
+def _write_delta(given: Arguments, at: mx.array, factor: float) -> Arguments:
+    whole = at if given["a"].ndim == 3 else at.all(-1)  # [H, K] -> [H]
+    if given["a"].ndim == 4 and not mx.array_equal(whole, at.any(-1)):
+        raise InputError("write: this layer writes whole heads; choose all channels of a head")
+    return _scaled("v", given, whole[:, None], factor)
+
+
+def _keep_ssm(given: Arguments, at: mx.array, keep: float) -> Arguments:
+    """Invert exp(-exp(A_log) dt), with the step dt of this token."""
+    low, high = given["time_step_limit"]
+    step = mx.logaddexp(given["dt"].astype(mx.float32) + given["dt_bias"], 0)[0, 0]
+    rate = mx.array(_rate(keep)) / mx.clip(step, low, high)
+    return {"A_log": mx.where(at, mx.log(rate), given["A_log"])}
+
+
+def _write_ssm(given: Arguments, at: mx.array, factor: float) -> Arguments:
+    repeats = len(given["A_log"]) // given["B"].shape[2]
+    parts = {name: mx.repeat(given[name], repeats, 2) for name in "BC"}
+    return parts | _scaled("B", parts, at[:, None], factor)
+
+
+def _of_heads(at: mx.array) -> mx.array:
+    return at[:, None, None]
+
+
+EDITABLE = {
+    "rnn_scan": Editable(
+        lambda given: given["a"].shape[2:],
+        lambda given, at, keep: {"a": mx.where(at, keep, given["a"])},
+        lambda given, at, factor: _scaled("x", given, at, factor),
+        lambda at: at,
+        "h0",
+    ),
+    "gate_loop_update": Editable(
+        lambda given: given["log_a"].shape[2:],
+        lambda given, at, keep: {"log_a": mx.where(at, -_rate(keep), given["log_a"])},
+        lambda given, at, factor: _scaled("k", given, at, factor),
+        lambda at: at[..., None] if at.ndim == 2 else at,  # [H, K, V], or [D] without heads
+    ),
+    "recurrent_gla": Editable(
+        lambda given: given["g"].shape,
+        lambda given, at, keep: {"g": mx.where(at, -_rate(keep), given["g"])},
+        lambda given, at, factor: _scaled("k", given, _of_heads(at), factor),
+        _of_heads,
+        "h",
+    ),
+    "_wkv7": Editable(
+        lambda given: given["w"].shape[2:],
+        lambda given, at, keep: {"w": mx.where(at, keep, given["w"])},
+        lambda given, at, factor: _scaled("k", given, at, factor),
+        lambda at: at[:, None, :],  # [H, V, K]
+    ),
+    "ssm_update": Editable(lambda given: given["A_log"].shape, _keep_ssm, _write_ssm, _of_heads),
+    "gated_delta_update": Editable(
+        lambda given: given["a"].shape[2:],
+        _keep_delta,
+        _write_delta,
+        lambda at: _of_heads(at) if at.ndim == 1 else at[:, None, :],  # [H, V, K]
+    ),
+}  # `ssm_step` of Mamba computes its decays inside
+
+
+class EditedRecurrence:
+    """A recurrence of one layer with its edits; it counts the tokens of the text."""
+
+    def __init__(self) -> None:
+        self.edits: list[tuple[str, Any]] = []  # the argument's name, and the edit
+        self.position = 0
+
+    def __call__(self, function: Any, hook: Hook, given: Arguments) -> tuple[mx.array, mx.array]:
+        editable = EDITABLE[function.__name__]
+        first = given[hook.inputs[0]]
+        if len(first) > 1:
+            raise InputError(f"edit: expected one text, got a batch of {len(first)}")
+        count = first.shape[hook.axis]
+        start = 0 if given[editable.state] is None else self.position
+        self.position = stop = start + count
+        shape = editable.decays(given)
+        edits = [(each, _chosen(name, each, shape)) for name, each in self.edits]
+        touched = {t for each, _ in edits for t in places(each, start, stop)}
+        outputs, state = [], given[editable.state]
+        for begin, end in pairwise(sorted({start, stop, *touched, *(t + 1 for t in touched)})):
+            part = _part(given, hook, editable, slice(begin - start, end - start), count)
+            part[editable.state] = state
+            here = [(e, at) for e, at in edits if begin in places(e, start, stop)]
+            for each, at in here:
+                if each.keep is not None:
+                    part |= editable.keep(part, at, each.keep)
+                if each.write != 1:
+                    part |= editable.write(part, at, each.write)
+            y, state = function(**part)
+            outputs.append(y)
+            for each, at in here:
+                if each.value is not None:
+                    state = mx.where(editable.held(at), each.value, state)
+        return mx.concatenate(outputs, hook.axis), state
+
+
+def places(each: Any, start: int, stop: int) -> Sequence[int]:
+    """Return the positions of an edit from `start` to `stop`."""
+    if each.tokens is None:
+        return range(start, stop)
+    return [token for token in each.tokens if start <= token < stop]
+
+
+def _chosen(name: str, each: Any, shape: tuple[int, ...]) -> mx.array:
+    width = prod(shape)
+    if wrong := [c for c in each.channels or [] if not 0 <= c < width]:
+        raise InputError(f"{name}.channels: expected 0 to {width - 1}, got {wrong[0]}")
+    chosen = mx.full((width,), each.channels is None)
+    if each.channels is not None:
+        chosen[mx.array(list(each.channels), mx.int32)] = True
+    return chosen.reshape(shape)
+
+
+def _part(given: Arguments, hook: Hook, editable: Editable, part: slice, count: int) -> Arguments:
+    """Slice the arguments that have a row for each token."""
+
+    def sliced(name: str, value: Any) -> Any:
+        if not isinstance(value, mx.array) or name in (*hook.constants, editable.state):
+            return value
+        axis = 1 if name == "mask" else hook.axis
+        if value.ndim <= axis or value.shape[axis] != count:
+            return value
+        return value[(slice(None),) * axis + (part,)]
+
+    return {name: sliced(name, value) for name, value in given.items()}
