@@ -59,10 +59,7 @@ def convert(options: Namespace) -> bool:
 
 
 def prepare(options: Namespace) -> tuple[Plan, Any, Card]:
-    """Find and check all that a conversion needs, and print it, before a tensor is read.
-
-    Returns the plan, the tokenizer (None for a single layer), and the model card.
-    """
+    """Check and print all that a conversion needs; return the plan, the tokenizer and the card."""
     checkpoint = find(options.source, options.ema)
     check_target(options.out, checkpoint.files, options.force)
     settings, file = read_settings(options.settings, checkpoint.files[0], options.set)

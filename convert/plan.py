@@ -54,11 +54,7 @@ class Plan:
         return self.source.reference(self.args, self.settings, self.checkpoint.tensor)
 
     def load(self) -> tuple[nn.Module, list[str]]:
-        """Read the weights into our model, one shard at a time, with a progress bar.
-
-        Returns the model in the checkpoint's dtypes, state transitions in float32, and the names of
-        the tensors that hold NaN or infinity.
-        """
+        """Read the weights into our model by shards; return it and the names of NaN or infinity."""
         checkpoint, model = self.checkpoint, self.build()
         not_finite = []
         # disable=None: a bar on terminals only

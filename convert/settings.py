@@ -12,10 +12,9 @@ FILE = "convert.yaml"
 def read_settings(
     file: Path | None, weights: Path, overrides: list[str]
 ) -> tuple[dict[str, object], Path | None]:
-    """Read the settings of a conversion; return them, and the file that they were in.
+    """Read the settings of a conversion and `KEY=VALUE` overrides; return them and their file.
 
-    Without a file, one beside the weights with their name is taken, or `convert.yaml`. A path to a
-    tokenizer in it is relative to it. `overrides`, `KEY=VALUE` each, replace the file's.
+    Without a file, one beside the weights with their name is taken, or `convert.yaml`.
     """
     if file is None:
         beside = [weights.with_suffix(".yaml"), weights.with_name(FILE)]

@@ -18,10 +18,9 @@ TOKENIZER_FILES = ["*.json", "*.model", "*.jinja", "*.txt"]
 
 
 def load_tokenizer(name: str | None, directory: Path, vocab_size: int) -> tuple[Any, str]:
-    """Load the tokenizer that a user names; return it, and its origin in words.
+    """Load the tokenizer that a user names, or the one beside the weights; return its origin too.
 
-    The name is a sentencepiece `.model` file, a `tokenizer.json`, a directory, "bytes", or a hub
-    id; None takes the one beside the weights.
+    The name is a `.model` file, a `tokenizer.json`, a directory, "bytes", or a hub id.
     """
     if name is None:
         found = [directory / file for file in NAMES if (directory / file).exists()]

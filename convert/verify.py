@@ -1,8 +1,4 @@
-"""The proof that converted weights compute the same: the source's logits compared with ours.
-
-Random tokens at several lengths go through both models. If the logits differ by more than the
-tolerance, the layers' outputs are compared too: the first that differs is where to look.
-"""
+"""The proof that converted weights compute the same: the source's logits compared with ours."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -130,10 +126,7 @@ def compare_at(
 
 
 def verify(model: nn.Module, args: LayerArgs, source: Reference, tolerance: float) -> Report:
-    """Compare a model with float32 weights with its source's own model, on random tokens.
-
-    Compares logits at each length, and each layer at the first that fails.
-    """
+    """Compare logits at each length on random tokens, and each layer at the first that fails."""
     results: list[Comparison] = []
     layers: list[Comparison] = []
     for length in LENGTHS:

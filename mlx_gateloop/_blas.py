@@ -18,10 +18,7 @@ TOO_LATE = "MLX was imported first: import mlx_gateloop before mlx"
 
 
 def connect(folders: Iterable[str]) -> None:
-    """Connect the bridge in the package's folders, once; `library` or `reason` hold the result.
-
-    It is optional, so no error may escape.
-    """
+    """Connect the bridge once, and never raise; `library` or `reason` hold the result."""
     global library, reason
     if not (library or reason):
         try:

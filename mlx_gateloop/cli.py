@@ -1,7 +1,4 @@
-"""The `gateloop` command: its exit codes, and errors in one line.
-
-`python -m app` is `main(["app", ...])` and `python -m convert` is `main(["convert", ...])`.
-"""
+"""The `gateloop` command, also of `python -m app` and `python -m convert`."""
 
 import io
 import sys
@@ -19,12 +16,7 @@ if TYPE_CHECKING:  # it imports MLX
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command.
-
-    Returns:
-        The exit code: 0 done (or what the command returns), 2 the user's input was wrong (one line
-        on stderr), 130 interrupted.
-    """
+    """Run a command; return its code: 0 done, 2 wrong input (one line on stderr), 130 Ctrl-C."""
     code, line = run(sys.argv[1:] if argv is None else argv)
     if line:
         start = "\n" if code == 130 and sys.stderr.isatty() else ""  # a terminal shows ^C there
@@ -33,10 +25,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(argv: list[str], world: "World | None" = None) -> tuple[int, str]:
-    """Run a command as `main` does; return its exit code and its last line for stderr.
-
-    `world` holds the ranks that run it together; None is this process alone.
-    """
+    """Run a command on the ranks of `world`; return its exit code and its last line for stderr."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # text may hold what the terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

@@ -4,10 +4,7 @@ import reprlib
 
 
 class InputError(ValueError):
-    """Input that cannot be used; its message is one line: what is wrong, where, what to do.
-
-    The command line prints the message without a traceback and exits with code 2.
-    """
+    """Input that cannot be used; its message is one line: what is wrong, where, what to do."""
 
 
 def one_line(error: BaseException) -> str:
@@ -27,10 +24,7 @@ def is_panic(error: BaseException) -> bool:
 
 
 def shown(value: object) -> str:
-    """Represent a value from a file in at most 200 characters.
-
-    Few bytes of YAML can name a list of a billion items: only its first ones are looked at.
-    """
+    """Represent a value from a file in at most 200 characters, looking at its first items only."""
     return shortened(_SHORT.repr(value))
 
 

@@ -56,11 +56,7 @@ class Sampling:
 def sampler(
     sampling: Sampling,
 ) -> tuple[Callable[[mx.array], mx.array], list[Callable[[mx.array, mx.array], mx.array]]]:
-    """Make a sampler with random numbers of its own.
-
-    Returns a function from log probabilities `[B, vocabulary]` to tokens `[B]`, and mlx-lm's
-    functions of recent tokens and logits that come before it.
-    """
+    """Make a function from log probabilities `[B, V]` to tokens `[B]`, and mlx-lm's processors."""
     from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
 
     seeds = random.Random(sampling.seed)
@@ -177,11 +173,7 @@ def timed(tokens: Iterator[int], prompt_tokens: int, speed: Speed) -> Iterator[i
 
 
 def check_draft(model: nn.Module, tokenizer: Any, draft: nn.Module, its_tokenizer: Any) -> None:
-    """Reject a draft with other tokens, and models with caches that cannot be trimmed.
-
-    Raises:
-        InputError: The draft cannot be used with the model.
-    """
+    """Reject a draft with other tokens, and models with caches that cannot be trimmed."""
     if tokenizer.get_vocab() != its_tokenizer.get_vocab():
         raise InputError("--draft-model: has other tokens than --model; give one of its tokenizer")
     for flag, one in (("--model", model), ("--draft-model", draft)):
@@ -206,9 +198,8 @@ def check_max_tokens(max_tokens: int) -> None:
 def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
     """Yield the pieces up to the first stop string; hold back text that may be the start of one.
 
-    The stop string that is complete first ends the text, and of several that are complete at the
-    same character the longest. So the text is the same wherever the pieces end, and nothing waits
-    longer than necessary: with the stops "abcd" and "c", "xabcdy" becomes "xab".
+    The stop string that is complete first ends the text, and of several the longest: with the stops
+    "abcd" and "c", "xabcdy" becomes "xab".
     """
     if "" in stop:
         raise InputError("stop: a stop string must not be empty")
@@ -248,13 +239,7 @@ def prompt_ids(
     prompt: str | Sequence[dict[str, str]],
     is_continued: bool = False,
 ) -> list[int]:
-    """Return the tokens that a model reads: a text begins with the one that its tokenizer adds.
-
-    A text that is continued does not, and may have none.
-
-    Raises:
-        InputError: There is no token, or the model has no row for one.
-    """
+    """Return the tokens that a model reads; a text begins with the tokenizer's first token."""
     ids: list[int]
     if isinstance(prompt, str):
         ids = tokenizer.encode(prompt, add_special_tokens=False)

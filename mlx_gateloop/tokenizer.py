@@ -1,11 +1,7 @@
 """Tokenizers: sentencepiece BPE trained on a text, or plain bytes; both round-trip any text.
 
-Both become a transformers tokenizer whose `save_pretrained` directory mlx-lm loads. It always has
-the tokens that `CHAT_TEMPLATE` needs; assign the template itself if the text has conversations.
-
-mlx-lm chooses how it streams text by the decoder that it finds there; the one below is its fast
-linear-time path. All its paths lose characters that `decode` keeps, so that `TextStream` replaces
-them here.
+Both become a transformers tokenizer with the tokens of `CHAT_TEMPLATE`. mlx-lm streams text by the
+decoder that it finds; its fast path and others lose characters that `TextStream` keeps.
 """
 
 import io
@@ -52,16 +48,9 @@ _SAMPLE_CHARACTERS = 20_000_000
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "PreTrainedTokenizerFast":
     """Train a sentencepiece BPE tokenizer with byte fallback; the same texts give the same one.
 
-    Spaces belong to the word that follows; each digit and each line end is a token of its own. Of
-    texts above 20 million characters it reads a fixed random sample of lines.
-
-    Args:
-        texts: The training texts.
-        vocab_size: Entries, including special tokens and the 256 bytes; fewer result if the text
-            does not support that many.
-
-    Raises:
-        InputError: There is no text, or `vocab_size` is too small for special tokens and bytes.
+    Spaces belong to the word that follows; each digit and each line end is a token of its own. It
+    reads a random sample of the lines of texts above 20 million characters. `vocab_size` includes
+    special tokens and the 256 bytes; the text may support fewer.
     """
     import sentencepiece
 
@@ -122,13 +111,7 @@ def _without_rare(sentences: list[str], max_characters: int) -> list[str]:
 
 
 def from_sentencepiece(path: str | os.PathLike[str]) -> "PreTrainedTokenizerFast":
-    """Read a sentencepiece `.model` file that round-trips every text.
-
-    Special tokens that the file lacks are added after its pieces.
-
-    Raises:
-        InputError: The file is unreadable, or was trained with options that change text.
-    """
+    """Read a `.model` file that round-trips every text; add the special tokens that it lacks."""
     try:
         return _convert(Path(path).read_bytes(), str(path))
     except InputError:
@@ -229,12 +212,7 @@ def _wrap(tokenizer: Tokenizer, **special: str) -> "PreTrainedTokenizerFast":
 
 
 class TextStream:
-    """Turns tokens one by one into what each adds to the text, as `decode` writes it.
-
-    Args:
-        tokenizer: A transformers or mlx-lm tokenizer.
-        before: The tokens before the first one; only the last `CONTEXT` matter.
-    """
+    """Turns tokens into what each adds to the text, after the tokens `before`."""
 
     def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
         self._decode, before = tokenizer.decode, [*before[-CONTEXT:]]

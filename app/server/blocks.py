@@ -9,11 +9,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Page(gr.Blocks):
-    """A Gradio page without a heartbeat, for which every tab keeps a stream open.
-
-    Errors of events go to `log`, which limits how much a client can write. Gradio would print every
-    traceback.
-    """
+    """A Gradio page without a heartbeat stream per tab; errors of events go to `log`."""
 
     def get_config_file(self) -> Any:
         return {**super().get_config_file(), "connect_heartbeat": False}

@@ -12,10 +12,7 @@ FORGOTTEN_SECONDS = 900
 
 
 class FailedLogins:
-    """Counts failed logins by address and by name.
-
-    The app checks every password, so that guessing does not lock out legitimate users.
-    """
+    """Counts failed logins by address and name; nobody is locked out."""
 
     def __init__(self) -> None:
         self._counts: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()

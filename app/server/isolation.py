@@ -48,11 +48,7 @@ class InProcess:
 
 
 class Isolated:
-    """A tokenizer in a separate process, which is restarted if it dies.
-
-    Use it from one thread. The process ends when the connection closes, or at the limit of its CPU
-    time.
-    """
+    """A tokenizer in a separate process, restarted if it dies; use it from one thread."""
 
     def __init__(self, path: str, bounds: Bounds) -> None:
         self._path, self._bounds = path, bounds

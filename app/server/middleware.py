@@ -163,10 +163,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _check_values(body: bytes) -> None:
-    """Reject files, which Gradio would fetch from any address, and too many values.
-
-    Gradio parses a request before it checks the password: many small lists cost it seconds.
-    """
+    """Reject files, which Gradio would fetch, and too many values, which cost it seconds."""
     too_many = HTTPException(413, f"The request has more than {MAX_VALUES} values.")
     signs = STRING.sub(b"", body)  # count first: parsing takes seconds here, too
     if sum(map(signs.count, (b",", b"[", b"{"))) > 2 * MAX_VALUES:

@@ -36,11 +36,7 @@ def is_local(host: str) -> bool:
 def credentials(
     auth: str | None, host: str, share: bool, proxied: bool = False
 ) -> tuple[str, str] | None:
-    """Parse "USER:PASSWORD", or "@FILE" with that content.
-
-    Raises:
-        InputError: Others could reach the app without a password, or auth is malformed.
-    """
+    """Parse "USER:PASSWORD" or "@FILE"; required if others can reach the app."""
     if auth is None:
         if share or proxied or not is_local(host):
             what = "--share" if share else "--allow-host" if proxied else f"--host {host}"
@@ -58,10 +54,7 @@ def credentials(
 
 
 def allowed_hosts(host: str, share: bool) -> list[str]:
-    """Return the accepted Host headers; "*." matches all subdomains.
-
-    Any other name belongs to a foreign site that points here.
-    """
+    """Return the accepted Host headers; "*." matches all subdomains. Others are foreign sites."""
     if host in ("0.0.0.0", "::"):  # the machine may have any name; a password is required
         return ["*"]
     public = ["*.gradio.live"] if share else []

@@ -1,7 +1,6 @@
-"""Files of weights: safetensors, PyTorch pickles (without running their code), msgpack, Equinox.
+"""Files of weights, without running their code: safetensors, PyTorch, msgpack, Equinox.
 
-A reader returns a file's content as nested mappings with tensors as `Stored`: shapes are known at
-once, values are read when needed.
+A reader returns nested mappings with tensors as `Stored`, whose values are read when needed.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""A checkpoint from a file, a directory or a hub id: one state dict, without wrappers and prefixes.
-
-Names and shapes are read at once, values one shard at a time.
-"""
+"""A checkpoint from a file, directory or hub id: a state dict without wrappers and prefixes."""
 
 import hashlib
 import json
@@ -123,10 +120,7 @@ class Checkpoint:
 
 
 def find(source: str, ema: bool = False) -> Checkpoint:
-    """Find the checkpoint that a user names: a file, a directory, or a hub id `owner/name`.
-
-    With `ema`, the averaged copy of the weights is taken.
-    """
+    """Find a checkpoint by file, directory or hub id `owner/name`; `ema` takes averaged weights."""
     path = Path(source).expanduser()
     if path.is_dir():
         return Checkpoint(source, path, _files_in(path), ema)

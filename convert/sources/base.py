@@ -1,8 +1,4 @@
-"""The protocol of a source: a format of checkpoints, known by the names and shapes of its tensors.
-
-Names are joined by dots (`time_mixing_layers_0.model.proj.kernel`); wrappers and prefixes have been
-removed. A source knows nothing about files.
-"""
+"""The protocol of a source: a format of checkpoints, known by its tensors' names and shapes."""
 
 import re
 from abc import ABC, abstractmethod

@@ -1,7 +1,4 @@
-"""GLA, HGRN2, HGRN and the transformer of flash-linear-attention, of any version.
-
-config.json distinguishes them; their shapes do not. The transformer becomes mlx-lm's llama.
-"""
+"""GLA, HGRN2, HGRN and the transformer of flash-linear-attention, told apart by config.json."""
 
 from importlib import import_module
 from typing import Any, ClassVar, Literal
@@ -58,12 +55,7 @@ class TransformerArgs(FamilyArgs):
 
 
 class Fla(Source[Any]):
-    """Language models of flash-linear-attention.
-
-    Args:
-        config: The config.json beside the weights.
-        shapes: Shapes of the tensors; their names show the version.
-    """
+    """Language models of flash-linear-attention, by config.json and the shapes of the tensors."""
 
     kind = "fla"
     settings: ClassVar = {}
@@ -117,11 +109,7 @@ class Fla(Source[Any]):
         return model.eval()
 
     def table(self, args: Any) -> list[Rule]:
-        """Pair the names.
-
-        Old versions keep gate and up in one; the gated norm has two names; a tied head and the
-        angles of rotary positions may be stored too.
-        """
+        """Pair the names of any version; a tied head and rotary angles may be stored too."""
         rules = []
         names: dict[str, mx.array] = dict(tree_flatten(self.build(args).parameters()))
         for name in names:

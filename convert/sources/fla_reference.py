@@ -1,8 +1,4 @@
-"""The models of flash-linear-attention in float64 NumPy, straight from their equations.
-
-flash-linear-attention itself needs a GPU. Tests compare this with logits that its own kernels
-computed, and run it in torch for gradients.
-"""
+"""The models of flash-linear-attention in float64 NumPy or torch, from their equations."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,13 +9,7 @@ Array = Any  # of NumPy or torch
 
 
 class FlaReference:
-    """A model from tokens `[batch, length]` to logits; see `base.Reference`.
-
-    Args:
-        args: Ours, of the same model.
-        weight: Returns a weight by its name in the newest version, float64.
-        xp: numpy, or torch.
-    """
+    """A model from tokens `[batch, length]` to logits; `weight` returns weights by name."""
 
     def __init__(self, args: Any, weight: Callable[[str], Array], xp: Any = np) -> None:
         self.args, self.weight, self.xp = args, weight, xp

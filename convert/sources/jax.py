@@ -1,10 +1,8 @@
-"""`GateLoopTransformer` in JAX: PyPI's `gateloop` (0.0.2) and gateloop-transformer's JAX file.
+"""`GateLoopTransformer` in JAX: of `gateloop` (0.0.2, Flax) and gateloop-transformer (Equinox).
 
     x / sqrt(mean(x^2) + eps) weight,   a = sigmoid(|z|) exp(i arg z),   y = (q Re(h) silu(g)) wo
 
-The first is of Flax, the second of Equinox, whose files hold arrays without names, in the order of
-`_names`. The second scans the channels if it is given one sequence without a batch; here it has a
-batch.
+Equinox's files hold arrays in the order of `_names`. Without a batch it would scan the channels.
 """
 
 from collections.abc import Callable

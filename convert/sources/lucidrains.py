@@ -1,7 +1,4 @@
-"""`gateloop_transformer.Transformer` of PyPI's gateloop-transformer (0.2.5), GateLoop variants.
-
-Its full-attention variant is rejected: it caches the key and value of every token.
-"""
+"""`gateloop_transformer.Transformer` of PyPI's gateloop-transformer (0.2.5), GateLoop variants."""
 
 from typing import Any, ClassVar, Literal
 
@@ -110,10 +107,9 @@ class Lucidrains(Source[ModelArgs]):
     def state_dict(
         self, weight: Tensor, args: ModelArgs, dtype: str | None = None
     ) -> dict[str, mx.array]:
-        """Return our weights in the names and shapes of the package: the table read backwards.
+        """Return our weights in the package's names and shapes, cast to `dtype`.
 
-        State transitions, which we store in float32, take the dtype of the other weights where that
-        loses no bit: they had it before their conversion. A `dtype` casts all weights.
+        State transitions, float32 here, take the dtype of the others where that loses no bit.
         """
         if problem := self.mismatch(args):
             raise InputError(f"--to {self.kind}: this model cannot be one: {problem}")

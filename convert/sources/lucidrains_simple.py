@@ -1,7 +1,4 @@
-"""`SimpleGateLoopLayer` of PyPI's gateloop-transformer (0.2.5): a layer with real gates.
-
-It is no language model: its directory holds a `mlx_gateloop.GateLoop`.
-"""
+"""`SimpleGateLoopLayer` of gateloop-transformer (0.2.5): one layer with real gates."""
 
 from typing import ClassVar
 

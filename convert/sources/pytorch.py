@@ -22,10 +22,7 @@ def load_weights(model: Any, tensor: Tensor) -> None:
 
 
 class TorchReference:
-    """A torch module with its weights, from tokens to logits or from activations; see `Reference`.
-
-    The outputs of its submodules `blocks` are the hidden states.
-    """
+    """A torch module with its weights; see `Reference`. `blocks` have the hidden states."""
 
     def __init__(self, model: Any, blocks: Sequence[Any]) -> None:
         self._model, self._blocks = model, blocks

@@ -55,8 +55,7 @@ def mlx_candidate(
 def median_times(runs: Mapping[str, Run]) -> dict[str, float]:
     """Measure the seconds of each run; they take turns, so that a slow moment affects all.
 
-    In its turn each runs once untimed first: it is compiled, its caches are filled, and it does not
-    pay for freeing the memory of the one before.
+    Each runs once untimed first: it is compiled, and does not pay for freeing another's memory.
     """
     samples: dict[str, list[float]] = {name: [] for name in runs}
     used = dict.fromkeys(runs, 0.0)

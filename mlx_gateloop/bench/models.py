@@ -15,10 +15,7 @@ WIDTH = 192
 
 
 def mlx_models() -> dict[str, nn.Module]:
-    """Models of about two million parameters, with a shared embedding and head.
-
-    The number of layers follows from that; the rest is as usual for each model.
-    """
+    """Models of about two million parameters, with a shared embedding and head."""
     from mlx_lm.models import mamba, mamba2, recurrent_gemma
 
     mx.random.seed(0)

@@ -1,8 +1,6 @@
 """The scan and the operator in jax and torch: NumPy arrays in, runs out.
 
-Both get complex64 arrays. Their gradients of complex numbers differ in convention (jax's is the
-conjugate of torch's), not in the work. jax uses its own default device, torch an NVIDIA GPU if MLX
-has one.
+Gradients of complex numbers differ in convention (jax's is the conjugate of torch's), not in work.
 """
 
 from typing import Any

@@ -10,12 +10,7 @@ os.environ["MPLBACKEND"] = "agg"  # a notebook's own may be missing here, and fa
 
 
 class Command(NamedTuple):
-    """A row of the table of commands.
-
-    The module in this package is imported when the command is called. Its `add_arguments` adds the
-    arguments to the command's parser, and sets `run` to a function of the parsed arguments. `run`
-    returns the exit code, or None for 0, and raises InputError for what the user has to correct.
-    """
+    """A row of the table of commands; `add_arguments` of its module sets `run`, which gets them."""
 
     module: str
     summary: str  # its purpose, in lower case

@@ -89,9 +89,8 @@ def checking_drafts(load: Any) -> Any:
 def with_a_token_to_read(fetch: Any) -> Any:
     """Wrap the server's search for a known prompt, for caches of recurrent states.
 
-    A prompt that is known whole still has its last token to read: without one the next token
-    cannot be drawn, and the server's thread dies. A cache that cannot go back to a common beginning
-    is passed over for one that ends there.
+    A prompt that is known whole keeps its last token to read, or the server's thread dies. A cache
+    that cannot go back to a common beginning is passed over for one that ends there.
     """
     from mlx_lm.models.cache import trim_prompt_cache
 
@@ -131,11 +130,7 @@ def keeping_beginnings(insert: Any) -> Any:
 
 
 def with_our_class(load_model: Any, load_config: Any) -> Any:
-    """Wrap mlx-lm's `load_model`: our models are of our class, whatever file config.json names.
-
-    mlx-lm prefers a directory's `model_file` to a type that it knows, and its commands have no
-    option against it. The loaded configuration keeps the name, for commands that save it.
-    """
+    """Wrap mlx-lm's `load_model`: ours have our class, whatever `model_file` names."""
 
     def load(path: Path, *arguments: Any, **options: Any) -> Any:
         config = load_config(path)
@@ -151,8 +146,8 @@ def with_our_class(load_model: Any, load_config: Any) -> Any:
 def add_awq_recipe(awq: Any) -> None:
     """Add our recipe to mlx-lm's table: scale norms with all projections that read their output.
 
-    State-transition projections are scaled too, or the norm's new scale would change them, but
-    never clipped, as they are not quantized. No scale passes through GELU.
+    State-transition projections are scaled too, but never clipped, as they are not quantized. No
+    scale passes through GELU.
     """
 
     def scale_with_norm(*projections: str) -> Any:

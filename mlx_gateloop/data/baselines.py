@@ -24,11 +24,7 @@ def majority(training: Samples, test: Samples) -> float:
 
 
 def last_inputs(training: Samples, test: Samples, count: int) -> float:
-    """Accuracy of looking up the last `count` inputs in the training samples.
-
-    The answer is the commonest one after the same inputs, or the commonest of all if these never
-    occurred. The start of a sequence is part of the inputs.
-    """
+    """Accuracy of the commonest answer after the last `count` inputs, or of all if new."""
     known, asked = _contexts(training, test, count)
     outputs = int(training.targets.max()) + 1
     pairs = known * outputs + training.targets[training.asked]
@@ -41,10 +37,7 @@ def last_inputs(training: Samples, test: Samples, count: int) -> float:
 
 
 def exact_upto(training: Samples, test: Samples, span: int) -> float:
-    """Accuracy of an answer that is right where the span is at most `span`, and else the majority.
-
-    Spans of 0 by convention (recall's new tokens) count as right too.
-    """
+    """Accuracy of an answer that is right up to this span (0 too), and else the majority."""
     asked = test.asked
     right = test.targets[asked] == _commonest(training)
     return float((right | (test.span[asked] <= span)).mean())

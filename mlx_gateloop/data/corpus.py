@@ -24,19 +24,14 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
     """Read a corpus; the same files always give the same documents and the same parts.
 
     Evenly spaced documents become the validation part; if there are too few documents, the end of
-    each does. Corpora that bring their own parts keep them.
+    each does. Corpora with parts of their own keep them.
 
     Args:
         source: A text file, a `.jsonl` file (a line is {"text": ...} or {"messages": [...]}), a
-            folder of such files (`.txt`, `.md`, `.text`, `.jsonl`, subfolders too), a folder with
-            `train.jsonl`, `valid.jsonl` and perhaps `test.jsonl`, which are its parts, a folder
-            with WikiText files, or a name: `pydoc` (Python's own documentation) or `python-source`
-            (its standard library), which need no network, or `wikitext-103` (from the Hugging
-            Face hub).
+            folder of them, of parts (`train.jsonl`, `valid.jsonl`, perhaps `test.jsonl`) or of
+            WikiText's files, or a name: `pydoc`, `python-source` (both of this Python) or
+            `wikitext-103` (from the Hugging Face hub).
         validation_fraction: Share of the documents, between 0 and 1.
-
-    Raises:
-        InputError: The source is missing, empty, unreadable or malformed.
     """
     if not 0 < validation_fraction < 1:
         raise InputError(

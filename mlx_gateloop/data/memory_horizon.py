@@ -1,12 +1,9 @@
 """The Memory Horizon task (paper section 5.1 and appendix "Memory Horizon dataset details").
 
-The inputs are numbers with a few resets among them. The answer after each is a function of the
-list of numbers since the last reset, or since the start: it requires remembering all of that list
-and nothing before it.
-
-Choices that the paper leaves open: the answer is taken modulo `max_output + 1`, so that all outputs
-occur; a reset is not part of the list, and its answer is 0, which is scored unless it is unasked;
-resets are at distinct uniform positions; the middle of an odd list is not squared.
+The answer after each input is a function of the numbers since the last reset, or the start.
+Choices that the paper leaves open: the answer is taken modulo `max_output + 1`; the answer at a
+reset is 0, scored unless it is unasked; resets are at distinct uniform positions; the middle of an
+odd list is not squared.
 """
 
 import numpy as np
@@ -38,9 +35,6 @@ def memory_horizon(
         samples: Training sequences.
         held_out: Validation sequences, and the same number of test sequences.
         seed: Seed of the data.
-
-    Raises:
-        InputError: An unusable parameter.
     """
     if not 0 <= resets <= length:
         raise InputError(f"task.resets must lie in 0 to task.length {length}, got {resets}")
@@ -66,11 +60,7 @@ def memory_horizon(
 def answers(
     inputs: np.ndarray, reset: int, modulus: int, function: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the answer after each input, and the length of the list that it depends on.
-
-    Both are int32 `[N, L]`, as the inputs are. The token `reset` ends a list. Answers are taken
-    modulo `modulus`, never negative.
-    """
+    """Compute the answer after each input and the length of its list, int32 `[N, L]` each."""
     count, length = inputs.shape
     is_reset = inputs == reset
     last_reset = np.maximum.accumulate(np.where(is_reset, np.arange(length), -1), 1)
@@ -90,10 +80,7 @@ def answers(
 
 
 def _alternating_products(lists: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Alternating products of each prefix x_0 .. x_m of a list.
-
-    The sum over i < m - i of (-1)^i x_i x_(m-i), and for even m the middle, (-1)^(m/2) x_(m/2).
-    """
+    """Sum (-1)^i x_i x_(m-i) over i < m - i for each m; even m add (-1)^(m/2) x_(m/2)."""
     longest = lists.shape[1]
     signed = lists * np.where(np.arange(longest) % 2, -1, 1)
     backwards = np.ascontiguousarray(lists[:, ::-1])

@@ -17,13 +17,9 @@ SPLITS = 10  # that seeds choose from
 def next_byte(file: str = "", length: int = 256, seed: int = 0) -> Task:
     """Cut the bytes of a text to consecutive sequences of `length`; each byte is predicted.
 
-    The first 90% are training samples, then come 5% for validation and 5% for the test; the `file`
-    `python-source` has its own parts. Seeds 1 to 9 move all parts on by as many tenths of the text.
-    The span is the number of bytes before the answer. An incomplete last sequence of a part is
-    dropped.
-
-    Raises:
-        InputError: The file cannot be read, or has fewer than 20 sequences.
+    90% are for training, then come 5% for validation and 5% for the test; `python-source` has its
+    own parts. Seeds 1 to 9 move the parts on by as many tenths of the text. The span is the number
+    of bytes before the answer.
     """
     if file == "python-source":
         corpus = load_corpus(file, validation_fraction=0.05)

@@ -14,13 +14,10 @@ _SLICE = 1 << 20  # characters encoded at once: encoding needs some hundred byte
 
 
 def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
-    """Encode documents to one stream of tokens, each followed by the end-of-text token, if any.
+    """Encode documents to one stream `[N]`, uint16 or int32, each with the end of text, if any.
 
-    Plain documents begin with the token that the tokenizer adds to a text, if it adds one.
-    The text of a special token inside a plain document (such as `</s>` in HTML) is encoded as
-    plain characters. Conversations pass through the tokenizer's chat template, as in generation;
-    its markers are special tokens. Returns `[N]` ids, uint16 where the vocabulary permits, else
-    int32.
+    Plain documents begin with the tokenizer's first token, if it adds one; text that looks like a
+    special token stays text. Conversations pass through the chat template.
     """
     stream, start = array.array("i"), start_ids(tokenizer)
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
@@ -45,10 +42,7 @@ def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
 
 
 def decoded_bytes(tokens: np.ndarray, tokenizer: Any) -> int:
-    """Count the UTF-8 bytes of the text of tokens `[N]` from a stream, without special tokens.
-
-    A character whose first bytes belong to earlier tokens is not counted.
-    """
+    """Count the UTF-8 bytes of the characters that begin in these tokens of a stream."""
     for cut in range(4):  # a character has at most four bytes, and so at most three cut off
         text: str = tokenizer.decode(tokens[cut:].tolist(), skip_special_tokens=True)
         if not text.startswith("\N{REPLACEMENT CHARACTER}"):
@@ -68,11 +62,10 @@ def _slices(text: str) -> Iterator[str]:
 
 
 class Batches:
-    """Shuffled windows of a token stream; a batch is a function of (seed, epoch, index).
+    """Shuffled windows of a stream, never copied; a batch is a function of (seed, epoch, index).
 
-    An epoch has every window once, in its own order. The targets of windows do not overlap; the
-    first window starts at a random offset, which uses the tokens that do not fill a window. The
-    tokens, `[N]` integers, are never copied, so a memory-mapped array stays on disk.
+    An epoch has every window once. Targets of windows do not overlap; the first window starts at a
+    random offset, which uses the tokens that do not fill a window.
     """
 
     def __init__(self, tokens: np.ndarray, batch_size: int, length: int, seed: int) -> None:
@@ -119,12 +112,9 @@ def in_order(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield the windows of a stream in order; each token but the first counts once as a target.
 
-    A window starts `stride` tokens after the one before. If that is less than `length`, windows
-    overlap, and in each but the first only the last `stride` targets count. None is `length`.
-
-    Yields:
-        Inputs and targets, int32, and the mask of targets that count (the others counted before
-        or are padding), bool; all `[batch_size, length]`.
+    Windows start `stride` tokens apart (None: `length`); only the last `stride` targets count in
+    all but the first. Yields inputs, targets, int32, and the mask of those that count, bool, all
+    `[batch_size, length]`.
     """
     stride = length if stride is None else stride
     count = len(tokens) - 1

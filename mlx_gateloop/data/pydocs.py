@@ -1,8 +1,4 @@
-"""A corpus without a network: the documentation of the running Python.
-
-Signatures and docstrings are read from the sources: of the standard library only
-`pydoc_data.topics` and compiled modules are imported.
-"""
+"""A corpus without a network: the documentation of the running Python, read from its sources."""
 
 import ast
 import importlib
@@ -51,9 +47,8 @@ class Entry:
 def groups() -> list[list[Document]]:
     """Return the language reference and the library reference, in groups of related documents.
 
-    A module's text and the conversations about it repeat each other, so a split of the corpus must
-    not separate them: there is one group for each topic of the language, and one for each module.
-    Their order depends on the Python version alone.
+    A group holds one topic or module: its text and conversations repeat each other, so a split must
+    not separate them. The order depends on the Python version alone.
     """
     from pydoc_data.topics import topics
 

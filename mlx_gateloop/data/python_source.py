@@ -1,7 +1,4 @@
-"""A corpus without a network: the sources of the running Python's standard library.
-
-They are under the licence of Python (https://docs.python.org/3/license.html).
-"""
+"""The sources of the running Python's library (https://docs.python.org/3/license.html)."""
 
 import os
 import sysconfig
@@ -17,11 +14,7 @@ SHORTEST = 10  # letters of a line that counts as one when files are compared
 
 @cache
 def documents() -> tuple[str, ...]:
-    """Read the library's files in the order of their paths, without near-copies of earlier ones.
-
-    A near-copy has half of its lines or more in earlier files. The texts depend on the Python
-    version, and on what a distribution changes in its library.
-    """
+    """Read the library's files by path, without those that repeat half of their lines or more."""
     root = Path(sysconfig.get_path("stdlib"))
     seen: set[str] = set()
     texts = []

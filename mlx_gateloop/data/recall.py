@@ -11,21 +11,12 @@ def recall(
 ) -> Task:
     """Associative recall, asked at every position.
 
-    The tokens are independent and uniform, keys and values from one vocabulary. The answer after a
-    token is the one that followed its last occurrence, or `tokens` if it is new. The span counts
-    the inputs from that occurrence to now. For a new token it is 0 by convention, as all inputs
-    decide that it is new.
+    Tokens are independent and uniform. The answer after a token is the one that followed its last
+    occurrence, or `tokens` if it is new; the span counts the inputs since, 0 for a new token.
 
     Source: the paper's author's later repository GatedLinearRNN, data/associative_recall.py, and
     its sizes. There validation sequences are also training sequences (their seeds overlap); here
     all sets are independent.
-
-    Args:
-        length: Tokens per sequence.
-        tokens: Number of different tokens.
-        samples: Training sequences.
-        held_out: Validation sequences, and the same number of test sequences.
-        seed: Seed of the data.
     """
 
     def draw(generator: np.random.Generator, count: int) -> Samples:
@@ -37,10 +28,7 @@ def recall(
 
 
 def recalled(inputs: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the token after each token's last occurrence, and the number of inputs that decide it.
-
-    Both are int32 `[N, L]`. A new token's answer is `tokens`, the number of different ones.
-    """
+    """Return the token after each token's last occurrence, and the span, int32 `[N, L]` each."""
     rows = np.arange(len(inputs))
     seen = np.full((len(inputs), tokens), -1)  # the last position of each token
     targets = np.full(inputs.shape, tokens, np.int32)
@@ -59,21 +47,10 @@ def induction(
 ) -> Task:
     """An induction head: the token that followed the marker.
 
-    The marker is at one uniform position and again at the end; the other tokens are independent
-    and uniform. Only the end is asked: the answer is the token after the first marker, and the
-    span counts the inputs from that marker on.
+    The marker, token `tokens`, is at one uniform position and at the end, which alone is asked; the
+    other tokens are independent and uniform. The span counts the inputs from the first marker on.
 
     Source: the induction head task of H3 (Fu et al. 2023, which the paper cites) and its sizes.
-
-    Args:
-        length: Tokens per sequence, at least 3.
-        tokens: Number of different tokens; the marker is the next one.
-        samples: Training sequences.
-        held_out: Validation sequences, and the same number of test sequences.
-        seed: Seed of the data.
-
-    Raises:
-        InputError: A sequence too short for two markers and a token between.
     """
     if length < 3:
         raise InputError(f"task.length must be at least 3, got {length}")

@@ -55,10 +55,7 @@ class Task:
 
 
 class SampleBatches:
-    """Shuffled batches of samples; a batch is a function of (seed, epoch, index).
-
-    An epoch has every sample once; its last batch may be smaller.
-    """
+    """Shuffled batches of samples, each once an epoch; a function of (seed, epoch, index)."""
 
     def __init__(self, samples: Samples, batch_size: int, seed: int) -> None:
         self.samples, self.batch_size, self.seed = samples, batch_size, seed

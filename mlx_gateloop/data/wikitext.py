@@ -1,10 +1,7 @@
-"""WikiText-103, raw (Merity et al., arXiv 1609.07843): Wikipedia articles, in its own three parts.
+"""WikiText-103, raw (Merity et al., arXiv 1609.07843), from the hub's parquet or `wiki.*.raw`.
 
-The hub stores it as parquet files with a line of text per row; the original release has
-`wiki.train.raw`, `wiki.valid.raw` and `wiki.test.raw`. Both give the same text: each part is one
-document, without its blank lines. The systems that the paper compares with read it the same way
-(Hyena's repository safari, configs/dataset/wt103.yaml: raw rows of the hub one after another,
-`add_eos: False`). Blank lines are easy to predict, so with them perplexities would not compare.
+Each part is one document without blank lines, as the systems that the paper compares with read it
+(Hyena's repository safari, configs/dataset/wt103.yaml); blank lines are easy to predict.
 """
 
 import re

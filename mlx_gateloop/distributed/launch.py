@@ -39,10 +39,7 @@ class Settings:
 
 
 def launch(settings: Settings, argv: list[str], restarts: int) -> int:
-    """Run a `gateloop` command on all ranks; return the exit code.
-
-    The code is 0 when all are done, 2 for wrong input on one, 130 interrupted, else 1.
-    """
+    """Run a command on all ranks; return 0, 2 for wrong input on one, 130 interrupted, else 1."""
     for attempt in range(restarts + 1):
         code = Attempt(settings, argv, restarted=attempt > 0).run()
         if code != 1:

@@ -8,11 +8,7 @@ from math import inf
 
 
 class TimeLimit:
-    """A limit of seconds for each block that runs under it.
-
-    MLX releases the interpreter while it waits, so a thread can then call `expired` with the
-    block's name, which should end the process.
-    """
+    """A limit of seconds for each block; a thread calls `expired` with the name of a late one."""
 
     def __init__(self, seconds: float, expired: Callable[[str], object]) -> None:
         self._seconds, self._expired = seconds, expired

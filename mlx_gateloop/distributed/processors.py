@@ -9,8 +9,7 @@ from mlx_gateloop import _blas
 def pin_cpus(place: int, places: int) -> None:
     """Pin this process to its share of the processors (Linux), 0 to places - 1.
 
-    An operation of ours starts one thread per processor; threads of several processes would wait
-    for each other. A container's quota is ignored.
+    An operation of ours starts one thread per processor; those of several processes would wait.
     """
     if hasattr(os, "sched_setaffinity"):
         every = sorted(os.sched_getaffinity(0))

@@ -1,9 +1,4 @@
-"""One rank of `gateloop launch`.
-
-    python -m mlx_gateloop.distributed.rank JSON COMMAND
-
-The launcher hears of its end by events on the standard output, see `distributed.events`.
-"""
+"""One rank of `gateloop launch`: `python -m mlx_gateloop.distributed.rank JSON COMMAND`."""
 
 import io
 import json
@@ -32,11 +27,8 @@ from mlx_gateloop.errors import InputError, one_line
 def main(settings: dict[str, Any], argv: list[str]) -> NoReturn:
     """Run a command as one of several ranks, report its end to the launcher, and exit.
 
-    Args:
-        settings: `rank`; `hosts` by rank; `backend`, `variables` and `files` of MLX's engine, see
-            `Hostfile.variables`; `listens_at`, addresses; `limit` in seconds; `terminal` if the
-            first rank's progress is seen; and `restarted` after a failure.
-        argv: The command line of `gateloop`.
+    `settings` have `rank`; `hosts` by rank; `backend`, `variables` and `files` of
+    `Hostfile.variables`; `listens_at`; `limit` in seconds; `terminal`; `restarted` after a failure.
     """
     ending, joined = threading.Lock(), threading.Event()
 

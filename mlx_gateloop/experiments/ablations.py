@@ -1,8 +1,4 @@
-"""Ablations of what the paper leaves open, one change at a time; an interrupted run can be resumed.
-
-OUT/NAME/           the experiment of an ablation, see `experiments.run`
-OUT/ablations.md    the table, rewritten whenever the command ends
-"""
+"""Ablations of what the paper leaves open: OUT/ablations.md, and experiments in OUT/NAME/."""
 
 import sys
 from collections.abc import Mapping
@@ -56,10 +52,7 @@ def run_ablations(
     resume: bool = False,
     command: str = "",
 ) -> None:
-    """Train data-controlled and fixed models with every change, and write their table.
-
-    The arguments are `run_experiment`'s; all ablations share the `settings`.
-    """
+    """Train data-controlled and fixed models with every change, as `run_experiment`."""
     shared = dict(settings or {})
     for name, (_, changes) in ABLATIONS.items():
         if taken := shared.keys() & changes.keys():

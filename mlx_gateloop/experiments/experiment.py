@@ -101,20 +101,7 @@ class Experiment:
         trials: int = 0,
         tuned: Mapping[str, Chosen] | None = None,
     ) -> "Experiment":
-        """Return a copy with other values; None keeps the preset's.
-
-        Args:
-            settings: Values by key: `task.*`, or a key of `TrainConfig`.
-            seeds: Number of seeds.
-            models: Names of `VARIANTS`, without repetition.
-            equal_parameters: See the class, as for `draws` and `trials`.
-            draws: Number of draws of the data.
-            trials: Settings to try.
-            tuned: Each model's settings, in place of trials.
-
-        Raises:
-            InputError: A key that is set elsewhere, an unknown model, or a number out of range.
-        """
+        """Return a copy with other values, such as `task.*` or a key of `TrainConfig`."""
         seeds = self.seeds if seeds is None else seeds
         draws = self.draws if draws is None else draws
         models = self.models if models is None else tuple(models)

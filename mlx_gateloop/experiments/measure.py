@@ -55,10 +55,7 @@ def measure_of(experiment: str) -> Measure:
 
 
 def listed_leads(runs: Mapping[str, Sequence[Mapping[str, Any]]], measure: Measure) -> list[str]:
-    """List the reference's lead over each other model.
-
-    The interval is Student's, of the differences between runs of one seed and draw.
-    """
+    """List the reference's leads over each model, with Student's interval of paired differences."""
     lines = []
     for model, leads in measure.leads(runs).items():
         if leads:

@@ -31,10 +31,7 @@ def transitions_png(model: str) -> str:
 
 
 def draw_records(out: Path, tree: Mapping[str, Any]) -> list[str]:
-    """Draw accuracy over span, the curves of learning, all accuracies, and a text's bits per byte.
-
-    Takes the tree of results.json, replaces pictures in `out`, and returns their names.
-    """
+    """Draw accuracies and curves from the tree of results.json; return the pictures' names."""
     runs, measure = counted(runs_of(tree)), measure_of(tree["experiment"]["name"])
     lines = {model: line(model) for model in runs}
     counts = {lines[model]: pairs for model, pairs in counts_by_span(runs).items()}

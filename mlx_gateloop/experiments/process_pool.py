@@ -21,9 +21,9 @@ TAIL = 4096  # bytes of a log that are searched for its last line
 def run_processes(calls: Mapping[str, Callable[[], object]], jobs: int, logs: Path) -> None:
     """Make all calls, at most `jobs` at a time; one that fails leaves the others alone.
 
-    Each has one thread of the BLAS, and on Linux its share of the processors, which it keeps when
-    others are done. Ctrl-C and SIGTERM reach the processes as one SIGTERM; all are waited for. What
-    a process prints is in NAME.log of the folder `logs`; the error has the last line of each log.
+    Each has one BLAS thread and, on Linux, its share of the processors. Ctrl-C and SIGTERM reach
+    the processes as one SIGTERM; all are waited for. What a process prints is in NAME.log of
+    `logs`.
     """
     waiting, failed = list(calls), []
     running: dict[str, tuple[SpawnProcess, int]] = {}

@@ -27,11 +27,7 @@ from mlx_gateloop.watch import trace_of
 
 
 def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], command: str) -> None:
-    """Compare the runs in `out/runs`, finished or not.
-
-    `out` gets results.json, and if there are runs the pictures and results.md; `tasks` are the
-    samples of each draw.
-    """
+    """Compare the runs in `out/runs`, finished or not, in results.json, results.md and pictures."""
     every = read_runs(out)
     tree = _collect(out, experiment, tasks, every, command)
     _write(out / "results.json", json.dumps(tree))

@@ -17,11 +17,7 @@ FORGETS, KEEPS = 0.1, 0.8
 
 
 def mean_magnitudes(model: Model, test: Samples, marker: int) -> dict[str, object] | None:
-    """Return mean |a| of every layer and channel at the marker and elsewhere.
-
-    "resetting" is the number of resetting channels in each layer. None if the model has no state
-    transitions, or the samples have no marker or nothing else.
-    """
+    """Return mean |a| of each layer and channel at the marker and elsewhere; None without any."""
     inputs = test.inputs[:TRACED]
     at = inputs == marker
     if not at.any() or at.all():

@@ -21,10 +21,7 @@ def read_runs(out: Path) -> Runs:
 
 
 def runs_of(tree: Mapping[str, Any]) -> Runs:
-    """The results of each model in what results.json holds, sorted as those of `read_runs`.
-
-    Models that this version does not know come last.
-    """
+    """The results of each model in results.json, as `read_runs` sorts them; unknown models last."""
     return _by_model(tree["runs"])
 
 
@@ -53,10 +50,7 @@ def counts_by_span(runs: Runs) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]
 
 
 def accuracy_by_span(runs: Runs) -> tuple[list[str], dict[str, list[str]]]:
-    """Format accuracies in groups of spans, 0, 1, 2, 3-4, 5-8, ...: all seeds together.
-
-    Returns the names of the groups that some model was asked, and each model's accuracies.
-    """
+    """Format accuracies of all seeds in groups of spans: the names, and each model's."""
     counts = {model: np.sum(pairs, axis=0) for model, pairs in counts_by_span(runs).items()}
     length = next(len(asked) for asked, _ in counts.values())
     first = [1, *(2 ** np.arange(length.bit_length()) + 1)]

@@ -1,10 +1,8 @@
 """Tune, train and test every model of an experiment; an interrupted one can be resumed.
 
 OUT/experiment.json                       the experiment
-OUT/trials/MODEL-NUMBER/                  a trial of settings, see `train.output`
-OUT/trials/MODEL-NUMBER/trial.json        its settings and validation loss
-OUT/runs/MODEL-SEED/                      a training run
-OUT/runs/MODEL-SEED/test.json             results of its best weights on the test samples
+OUT/trials/MODEL-NUMBER/trial.json        a trial's settings and validation loss
+OUT/runs/MODEL-SEED/test.json             results of a run's best weights on the test samples
 OUT/logs/                                 what they printed, if they ran side by side
 OUT/results.{json,md}, OUT/*.png          the comparison, rewritten whenever the command ends
 
@@ -41,10 +39,9 @@ def run_experiment(
 ) -> None:
     """Train all models of an experiment and write the comparison to a directory.
 
-    All models are trained with one seed before the next, so that an interrupted experiment has
-    comparable runs. A resumed one equals the first but for seeds and models: finished runs stay,
-    the others continue exactly. Of several `jobs`, each run is in its own process. Ctrl-C raises
-    `Interrupted`; everything is saved, and the report covers it.
+    All models are trained with one seed before the next. A resumed experiment equals the first but
+    for seeds and models. Of several `jobs`, each run has a process. Ctrl-C saves everything,
+    reports and raises `Interrupted`.
     """
     tasks = [experiment.make_task(draw) for draw in range(experiment.draws)]
     experiment = replace(experiment, data=tuple(task.fingerprint for task in tasks))
@@ -125,10 +122,7 @@ def _train(runs: Sequence[Run], task: Task, logs: Path, jobs: int) -> bool:
 
 
 def _compare(out: Path, experiment: Experiment, resume: bool) -> Experiment:
-    """Check that the directory of a new experiment is free, or that a resumed one is this.
-
-    Returns the experiment, with the seeds and models that the directory already has.
-    """
+    """Return the experiment with the seeds and models of its directory, which is free or equal."""
     file = out / "experiment.json"
     if resume:
         if not file.exists():
@@ -165,10 +159,7 @@ def check_new(out: Path) -> None:
 
 
 def _compared(experiment: Experiment, models: Container[str]) -> dict[str, object]:
-    """The values by dotted key that a resumed experiment must share, with these models' settings.
-
-    A text may move, as `data` identifies it.
-    """
+    """The values by dotted key that a resumed experiment must share; a text may move."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(experiment)))
     values["task"].pop("file", None)
     settings = values["settings"]

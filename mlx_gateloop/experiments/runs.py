@@ -80,11 +80,7 @@ class Run:
         return self.experiment.config(task, self.model, self.seed, self.settings)
 
     def go(self) -> bool:
-        """Train, or resume, and write the result, whether finished or interrupted.
-
-        A run that diverges is finished too: its result is that of the best weights before. Returns
-        True if the run is finished and Ctrl-C came in its last step.
-        """
+        """Train or resume, and write the result; True if Ctrl-C came in the last step."""
         task, made = self.task(), facts("")  # before the checkout moves on
         config = self.config(task)
         try:

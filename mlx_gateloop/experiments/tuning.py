@@ -1,8 +1,7 @@
 """Tuning: each model tries the same settings, and its best validation loss decides.
 
-The settings are the points of a scrambled Sobol set, which covers every pair of factors evenly. The
-trials of all models have equal numbers of steps. They train on a draw of the data of their own,
-and never see test samples.
+The settings are the points of a scrambled Sobol set. The trials of all models have equal numbers
+of steps, and train on a draw of the data of their own.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,10 +46,7 @@ def trials(experiment: Experiment, out: Path) -> list[Trial]:
 
 
 def settings(experiment: Experiment, model: str, number: int) -> dict[str, object]:
-    """Compute the settings of a trial: rates, and half-lives and heads where a model has them.
-
-    Trials of one number have the same rates, half-lives and heads in all models.
-    """
+    """Compute the settings of a trial: rates, and half-lives and heads where a model has them."""
     ranges, (*point, heads) = _ranges(experiment), _points(number + 1)[number]
     point[2] = (point[2] - PUBLISHED) / (1 - PUBLISHED)  # below 0: the published start
     rate, ratio, longest = (
@@ -89,18 +85,12 @@ def _ranges(experiment: Experiment) -> dict[str, tuple[float, float]]:
 
 
 def best(experiment: Experiment, out: Path, model: str) -> Chosen:
-    """Return the settings of a model's best trial so far, the preset's if there is none.
-
-    A trial that diverged does not count, whatever its loss was before.
-    """
+    """Return the settings of a model's best trial that did not diverge, else the preset's."""
     return _best(read_trials(experiment, out, model))
 
 
 def chosen_in(out: Path, name: str) -> dict[str, Chosen]:
-    """Read the settings by model that the trials of an experiment chose, or that it was given.
-
-    Models without all trials, or whose trials all diverged, are left out.
-    """
+    """Read the settings that the trials of an experiment chose, by model with all trials."""
     tree = read_results(out)
     experiment = Experiment.read(tree["experiment"], out / "results.json")
     if experiment.name != name:

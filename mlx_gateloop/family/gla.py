@@ -2,8 +2,7 @@
 
     a = sigmoid(W2 W1 x + b)^(1/16),   h_n = a_n h_{n-1} + k_n^T v_n,   y_n = q_n h_n / sqrt(K)
 
-mlx-lm knows this module as `mlx_lm.models.gla`. Parameters have the names of
-flash-linear-attention, so its checkpoints load as they are.
+Parameters of this package have the names of flash-linear-attention, so its checkpoints load.
 """
 
 from typing import Literal
@@ -105,13 +104,7 @@ class GatedLinearAttention(nn.Module):
         self.o_proj = linear(heads * value, size)
 
     def __call__(self, x: mx.array, mask: Mask = None, cache: Cache = None) -> mx.array:
-        """Compute the addition to the residual stream.
-
-        Args:
-            x: Normed input `[batch, length, hidden]`.
-            mask: `[batch, length]` bool, False for padding; None means no padding.
-            cache: This layer's entry of `Model.make_cache`; None starts from zero.
-        """
+        """Compute the addition to the residual stream of x `[B, L, hidden]`; mask `[B, L]`."""
         q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
         if self.args.use_short_conv:
             convolutions = [self.q_conv1d, self.k_conv1d, self.v_conv1d]

@@ -3,9 +3,7 @@
     a = bound + (1 - bound) sigmoid(f),   h_n = a_n h_{n-1} + (1 - a_n) silu(i_n)
     y_n = RMS(h_n) silu(g_n)
 
-The bound grows from layer to layer: deeper layers remember longer. A channel is a head. mlx-lm
-knows this module as `mlx_lm.models.hgrn`. Parameters have the names of flash-linear-attention, so
-its checkpoints load as they are. (OpenNLPLab's own HGRN has complex inputs.)
+The bound grows from layer to layer. A channel is a head. (OpenNLPLab's own HGRN is complex.)
 """
 
 from collections.abc import Callable
@@ -80,14 +78,7 @@ class HGRNAttention(nn.Module):
         cache: Cache = None,
         lower_bound: mx.array | None = None,
     ) -> mx.array:
-        """Compute the addition to the residual stream.
-
-        Args:
-            x: Normed input `[batch, length, hidden]`.
-            mask: `[batch, length]` bool, False for padding; None means no padding.
-            cache: This layer's entry of `Model.make_cache`; None starts from zero.
-            lower_bound: Least a, `[hidden]`; None is 0.
-        """
+        """Compute the addition to the residual stream of x `[B, L, hidden]`; a >= lower_bound."""
         i, f = self.i_proj(x), self.f_proj(x)
         if self.args.use_short_conv:
             i, f = convolved([self.i_conv1d, self.f_conv1d], [i, f], mask, cache)

@@ -3,9 +3,7 @@
     a = bound + (1 - bound) sigmoid(f),   h_n = a_n h_{n-1} + (1 - a_n)^T v_n
     y_n = silu(q_n) h_n / sqrt(K)
 
-The bound grows from layer to layer: deeper layers remember longer. mlx-lm knows this module as
-`mlx_lm.models.hgrn2`. Parameters have the names of flash-linear-attention, so its checkpoints load
-as they are.
+The bound grows from layer to layer.
 """
 
 from typing import Literal
@@ -91,14 +89,7 @@ class HGRN2Attention(nn.Module):
         cache: Cache = None,
         lower_bound: mx.array | None = None,
     ) -> mx.array:
-        """Compute the addition to the residual stream.
-
-        Args:
-            x: Normed input `[batch, length, hidden]`.
-            mask: `[batch, length]` bool, False for padding; None means no padding.
-            cache: This layer's entry of `Model.make_cache`; None starts from zero.
-            lower_bound: Least a, `[hidden]`; None is 0.
-        """
+        """Compute the addition to the residual stream of x `[B, L, hidden]`; a >= lower_bound."""
         q, f, v = self.q_proj(x), self.f_proj(x), self.i_proj(x)
         if self.args.use_short_conv:
             convolutions = [self.q_conv1d, self.f_conv1d, self.i_conv1d]

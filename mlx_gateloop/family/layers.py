@@ -117,10 +117,7 @@ def convolved(
 
 
 def log_gate(f: mx.array, lower_bound: mx.array | None) -> tuple[mx.array, mx.array]:
-    """Compute log a and 1 - a of a = bound + (1 - bound) sigmoid(f), in float32.
-
-    Without a bound it is 0.
-    """
+    """Compute float32 log a and 1 - a of a = bound + (1 - bound) sigmoid(f); no bound is 0."""
     f = f.astype(mx.float32)
     log_a, rest = nn.log_sigmoid(f), sigmoid(-f)  # 1 - a without cancellation
     if lower_bound is None:
@@ -143,10 +140,7 @@ def gate_loop_update(
     state: mx.array | None,
     mask: Mask = None,
 ) -> tuple[mx.array, mx.array]:
-    """Compute h_n = a_n h_{n-1} + k_n^T v_n and y_n = q_n h_n; return y and the last state.
-
-    `gl.watch` observes calls of this name.
-    """
+    """Return y_n = q_n h_n and the last state of h_n = a_n h_{n-1} + k_n^T v_n, for `gl.watch`."""
     return gate_loop(q, k, v, Transition.polar(log_a), state, mask=mask)
 
 
@@ -177,10 +171,7 @@ class LanguageModel(nn.Module):
         return [ArraysCache(size=1 + self.args.use_short_conv) for _ in self.layers]
 
     def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-        """Give the weights of any version of flash-linear-attention the newest names.
-
-        Old versions keep gate_proj and up_proj in one; the gated norm has two names.
-        """
+        """Give weights of any version of flash-linear-attention the newest names."""
         result = {}
         for name, weight in weights.items():
             name = name.replace("g_norm_swish_gate", "g_norm")

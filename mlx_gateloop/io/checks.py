@@ -24,10 +24,7 @@ PACKED = 16  # 2-bit weights in an element of 32 bits
 
 
 def check(directory: Path) -> None:
-    """Reject a model directory that would block its reader, or fill the memory.
-
-    Only names and headers are read, and nothing of the model's size is made.
-    """
+    """Reject a model directory that would block its reader or fill the memory."""
     try:
         _check_files(directory)
         weights = sorted(directory.glob("model*.safetensors"))  # which mlx-lm reads

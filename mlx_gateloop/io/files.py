@@ -20,15 +20,10 @@ from mlx_gateloop.errors import InputError, one_line
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], keep: Path | None = None) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; after the block it takes `path`'s place.
+    """Yield a path beside `path`, with its suffix; after the block it takes `path`'s place.
 
     If the block raises, what was at `path` stays and what was written is deleted. A killed process
-    leaves a partial file; `sweep` deletes it.
-
-    Args:
-        path: The file; its directory must exist. The yielded path has the same suffix, by which
-            several writers choose a format.
-        keep: The name that the replaced file takes; None deletes it.
+    leaves a partial file; `sweep` deletes it. `keep` is a name for the replaced file.
     """
     path = Path(path)
     # A name of its own, as two threads or processes may write the same file.
@@ -53,11 +48,7 @@ def staged(target: Path) -> Iterator[Path]:
     """Yield a path beside the target; the directory or file made there replaces it afterwards.
 
     After an exception in the block, the target is as it was. What a killed process leaves, the next
-    one with the same target deletes. Unlike `mlx_gateloop.save`, which adds to a directory, this
-    leaves nothing of an older one.
-
-    Raises:
-        InputError: The disk is full, or the target cannot be replaced.
+    one with the same target deletes.
     """
     missing = [p for p in target.absolute().parents if not p.exists()]
     new = target
@@ -99,9 +90,9 @@ def _delete_left(target: Path) -> None:
 
 
 def _replace(target: Path, new: Path, old: Path) -> None:
-    """Rename a finished directory or file to its name; `old` is where a directory waits meanwhile.
+    """Rename a finished directory or file to its name.
 
-    A process that is killed between the two renames leaves the old directory there, and
+    A process that is killed between the two renames leaves the old directory at `old`, and
     `_delete_left` puts it back.
     """
     if not target.is_dir():
@@ -149,11 +140,10 @@ def flush_tree(directory: Path) -> None:
 
 @contextmanager
 def locked(directory: Path, wait: bool = False) -> Iterator[bool]:
-    """Hold a directory that no other process, and no other thread, can hold in the meantime.
+    """Lock a directory against others; `wait` or raise InputError if it is held.
 
-    The kernel locks the directory itself: no lock file, nothing for a crash to leave behind, and
-    the lock stays when the directory is renamed. If it is held, `wait`, or raise InputError.
-    Yields False on a file system without locks, where nothing keeps others out.
+    The kernel locks the directory itself, so a crash leaves nothing and it can be renamed. Yields
+    False on a file system without locks.
     """
     descriptor = os.open(directory, os.O_RDONLY)
     try:

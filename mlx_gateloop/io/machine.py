@@ -69,10 +69,7 @@ def _version(package: str) -> str | None:
 
 @cache
 def _commit() -> str:
-    """The commit of a checkout, in brackets; nothing for an installed package.
-
-    It is that of the first call: what a process has imported stays when the checkout moves on.
-    """
+    """The commit of a checkout at the first call, in brackets; nothing for an installed package."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists() or not (git := which("git")):
         return ""

@@ -43,11 +43,7 @@ def model_file(args: Any) -> str:
 
 
 def _family_file(model_type: str) -> str:
-    """Join the modules of a model of `mlx_gateloop.family`.
-
-    The first of them defines what the others import from this package and from pydantic; these
-    imports are left out.
-    """
+    """Join the modules of a family model, without their imports of this package and of pydantic."""
     names = ["standalone", "layers", *(["hgrn"] if model_type == "hgrn2" else []), model_type]
     lines = []
     for name in names:

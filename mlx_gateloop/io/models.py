@@ -81,11 +81,7 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Any, Any]:
 
 
 def load_any(path_or_hub_id: str | os.PathLike[str]) -> tuple[nn.Module, Any]:
-    """Load a model of any type that mlx-lm runs, and its tokenizer; ours as `load` does.
-
-    Raises:
-        InputError: There is no usable model, it is larger than the memory, or it brings code.
-    """
+    """Load a model of any type that mlx-lm runs, and its tokenizer; ours as `load` does."""
     source = os.fspath(path_or_hub_id)
     directory = model_directory(source)
     return load(source) if _check(directory) else _load(directory, source)

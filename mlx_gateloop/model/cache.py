@@ -64,10 +64,7 @@ class Call(NamedTuple):
 
 
 class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
-    """The state of one layer after the tokens so far.
-
-    The name is that of mlx-lm's class: saved prompts name it, and mlx-lm reads them by it.
-    """
+    """The state of one layer after the tokens so far, under the name in saved prompts of mlx-lm."""
 
     lengths: mx.array | None
     left_padding: mx.array | None
@@ -106,11 +103,7 @@ class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
         return self.can_go_back
 
     def trim(self, n: int) -> int:
-        """Go back over the last n tokens, as if they had not been read.
-
-        Raises:
-            CannotTrim: More tokens than the cache can undo; it stays as it is.
-        """
+        """Go back over the last n tokens, or raise CannotTrim and stay."""
         if n <= 0:
             return 0
         calls = deque(self._calls or ()) if self[0] is self._after else deque()

@@ -42,9 +42,7 @@ class StateTransitionLinear(nn.Linear):
 def projection(cls: type[nn.Linear], inputs: int, outputs: int, bias: bool) -> nn.Linear:
     """Make a Linear with normal weights of variance 1 / inputs (LeCun) and zero bias.
 
-    It keeps the unit variance of a normed input. The transition starts as sigmoid and phase of a
-    standard normal: |a| spread about 1/2, no phase preferred. flax's Dense truncates the normal;
-    this does not.
+    So |a| starts as the sigmoid of a standard normal. flax's Dense truncates the normal.
     """
     linear = cls(inputs, outputs, bias=bias)
     linear.weight = mx.random.normal((outputs, inputs), scale=inputs**-0.5)
@@ -77,15 +75,12 @@ class Gates(nn.Module):
                 )
 
     def spread_transitions(self, longest: float) -> mx.array:
-        """Spread half-lives from 1 to `longest` tokens and phases from 0.01 to pi.
+        """Spread half-lives from 1 to `longest` tokens and phases from 0.01 to pi, by logarithm.
 
-        Both are drawn evenly in their logarithm, as the constant part of gamma and theta. The part
-        that the text controls starts smaller: phases that differ from token to token would
-        scramble a longer memory.
-
-        Returns:
-            The scale of each channel's values, `[width]`, that gives the state the variance of one
-            input: sqrt(1 - |a|^2).
+        They are the constant part of gamma and theta. The part that the text controls starts
+        smaller: phases that differ from token to token would scramble a longer memory. Returns each
+        channel's sqrt(1 - |a|^2), `[width]`, the scale that gives the state the variance of one
+        input.
         """
         half_life = self._log_uniform(1, longest)
         magnitude = mx.exp(-math.log(2) / half_life)

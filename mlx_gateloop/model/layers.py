@@ -1,7 +1,4 @@
-"""The layers of the GateLoop model: time mixing, channel mixing and the block of both.
-
-Paper section 4 and appendix "Model Details". Activations are `[batch, length, hidden]`.
-"""
+"""The layers of the GateLoop model (paper section 4), on activations `[batch, length, hidden]`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,12 +28,11 @@ ACTIVATE: dict[str, Callable[[mx.array], mx.array]] = {
 
 
 class TimeMixing(Gates):
-    """The GateLoop operator with content-aware inputs (paper section 4).
+    """The GateLoop operator with content-aware inputs (paper section 4), for residual streams.
 
         q, k, v = Linear(x),   a = sigmoid(gamma) exp(i theta),   y = Re(q h)
 
-    Args:
-        args: The layer's shape, which explains the variants.
+    `LayerArgs` explains the variants.
     """
 
     operator: Callable[..., Any] | None = None  # in place of `gate_loop`, see `ops.over_ranks`
@@ -67,16 +63,9 @@ class TimeMixing(Gates):
             self.out_proj = projection(nn.Linear, width, size, bias)
 
     def __call__(self, x: mx.array, mask: Mask = None, cache: Cache = None) -> mx.array:
-        """Compute the operator's addition to the residual stream.
+        """Compute the addition to the residual stream of x `[B, L, hidden]`.
 
-        Args:
-            x: Normed input `[batch, length, hidden]`.
-            mask: `[batch, length]` bool, False for padding, which leaves the state unchanged.
-                Anything but an array (mlx-lm's AWQ passes "causal") means no padding.
-            cache: One entry, the state after the last token, or None.
-
-        Returns:
-            `[batch, length, hidden]` in x's dtype.
+        `mask` `[B, L]` is False for padding; anything but an array (AWQ's "causal") is no padding.
         """
         mask = mask if isinstance(mask, mx.array) else None
         projections = self.project(x)
@@ -173,17 +162,10 @@ class SoftmaxMixing(TimeMixing):
     """
 
     def __call__(self, x: mx.array, mask: Mask = None, cache: Cache = None) -> mx.array:
-        """Compute attention's addition to the residual stream.
+        """Compute the addition to the residual stream of x `[B, L, hidden]`.
 
-        Args:
-            x: Normed input `[batch, length, hidden]`.
-            mask: The mask of mlx-lm's caches: bool, broadcast to `[batch, heads, length, keys]`,
-                False where attention is forbidden. Anything but an array means causal.
-            cache: mlx-lm's KVCache or BatchKVCache, or None. Its keys include the logarithms of
-                the transitions.
-
-        Returns:
-            `[batch, length, hidden]` in x's dtype.
+        `mask` is that of mlx-lm's caches, bool `[batch, heads, length, keys]`; other values are
+        causal. The keys in mlx-lm's `cache` include the logarithms of the transitions.
         """
         projections = self.project(x)
         q, key, v, transition = self._inputs(x, projections)
@@ -226,11 +208,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 def make_norm(args: LayerArgs) -> nn.Module:
-    """Make a norm of the model's kind.
-
-    "rms" without an epsilon is x / |x| sqrt(hidden_size) weight as in gateloop-transformer. There
-    torch's F.normalize divides by at least 1e-12; the epsilon is its square as a mean.
-    """
+    """Make a norm of the model's kind; the default epsilon is that of F.normalize, squared."""
     if args.norm == "rms":
         eps = 1e-24 / args.hidden_size if args.rms_norm_eps is None else args.rms_norm_eps
         return nn.RMSNorm(args.hidden_size, eps)

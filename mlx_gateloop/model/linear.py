@@ -22,10 +22,7 @@ class Embedding(nn.Embedding):
 
 
 def project(x: mx.array, *layers: nn.Module) -> list[mx.array]:
-    """Apply several layers to one input `[..., D]`; on a CPU at once if it has few rows.
-
-    An embedding is applied as a head. Adapters and other layers are called.
-    """
+    """Apply several layers to one input `[..., D]`; on a CPU at once if it has few rows."""
     stored = [_stored(layer) for layer in layers if isinstance(layer, KINDS)]
     if len(stored) == len(layers) and (y := ops.linear(x, stored)):
         return y

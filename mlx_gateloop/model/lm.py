@@ -161,9 +161,8 @@ def padding_mask(cache: Cache, steps: int) -> mx.array | None:
 def advance(cache: list[Cache], steps: int) -> None:
     """Count the padding of all layers down by `steps` tokens.
 
-    The layers share one array: `ArraysCache.advance` in each would build, in all but the first, a
-    chain of subtractions that is never evaluated, one live buffer per token (mlx-lm#1845). A
-    growing cache counts for itself.
+    The layers share one array: an `ArraysCache.advance` in each would build a chain of subtractions
+    that is never evaluated (mlx-lm#1845). A growing cache counts for itself.
     """
     if _grows(cache[0]):
         return
@@ -216,11 +215,7 @@ class Model(nn.Module):
         return self.model.layers
 
     def make_cache(self) -> list[Cache]:
-        """Make one mlx-lm cache per layer for its state: float32, of constant size.
-
-        It can go back over the last tokens. With softmax attention it holds the keys and values of
-        all tokens.
-        """
+        """Make one mlx-lm cache per layer: a float32 state, or with softmax keys and values."""
         from mlx_lm.models.cache import KVCache
 
         from mlx_gateloop.model.cache import ArraysCache

@@ -37,12 +37,7 @@ class State:
     source: int = 0
 
     def read(self, model: nn.Module, ids: Sequence[int]) -> None:
-        """Read tokens and update the state.
-
-        Args:
-            model: The model of the state.
-            ids: Token ids; none change nothing.
-        """
+        """Read token ids and update the state."""
         if not ids:
             return
         text = mx.array([ids])

@@ -46,10 +46,7 @@ def softmax_attention(q: mx.array, k: mx.array, v: mx.array, a: Planes) -> mx.ar
 
 
 def decay(a: Planes) -> Planes:
-    """Compute D[n, m] = a_{m+1} ... a_n for m <= n, else 0.
-
-    The parts of a are `[B, L, H, K]`, those of D `[B, L (n), L (m), H, K]`.
-    """
+    """Compute D[n, m] = a_{m+1} ... a_n for m <= n, else 0: `[B, L, H, K]` to `[B, n, m, H, K]`."""
     return tuple(_differentiable_decay(len(a))(*a))
 
 

@@ -62,10 +62,7 @@ def choose(name: str) -> Backend:
 
 
 def run_on(name: str, function: Callable[[Backend], T]) -> T:
-    """Call `function` with the backend of this name.
-
-    If "auto" chose a GPU whose kernels do not compile, warn once and use plain MLX.
-    """
+    """Call `function` with a backend; warn once and use plain MLX if auto's GPU fails."""
     backend = choose(name)
     try:
         return function(backend)

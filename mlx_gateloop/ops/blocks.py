@@ -26,10 +26,7 @@ class Blocks(NamedTuple):
 
 
 def all_blocks(q: mx.array, k: mx.array, a: Planes) -> list[Blocks]:
-    """Return the blocks of 1, 2, 4, ... steps up to the chunk.
-
-    q and k are `[..., steps, K]`, where steps is a power of two, and a is `[..., steps, K or 1]`.
-    """
+    """Return the blocks of 1, 2, 4, ... steps up to the chunk; q, k `[..., steps, K]`."""
     levels = [Blocks(multiply(a, (q,)), widen((k,), len(a)), a)]
     while levels[-1].totals[0].shape[-2] > 1:
         queries, keys, totals = levels[-1]
@@ -61,11 +58,7 @@ def scores(q: mx.array, k: mx.array, levels: list[Blocks]) -> mx.array:
 def gradients(
     q: mx.array, k: mx.array, a: Planes, levels: list[Blocks], dscores: mx.array, d: Blocks
 ) -> tuple[mx.array, mx.array, Planes]:
-    """Compute the gradients of q, k and a of the chunks, shaped as in `all_blocks`.
-
-    `levels` is what `all_blocks` returns for them, and `d` holds the gradients of the last one. The
-    gradient of the scores `[..., steps, steps]` is unused above the diagonal.
-    """
+    """Compute the gradients of q, k and a from those of the last level and the scores."""
     dscores = dscores[..., None, :, :]
     for level in reversed(levels[:-1]):
         half = dscores.shape[-1] // 2

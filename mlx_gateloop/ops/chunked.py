@@ -1,20 +1,17 @@
 """The scan for heads with K, V > 1: matrix products inside a chunk, a carried state between chunks.
 
 The states `[B, L, H, K, V]` are never formed. Inside a chunk, y_n sums over m the score
-Re(sum_k q_n k_m a_{m+1} ... a_n) times v_m. Split a block in two halves: for m in the first and n
-in the second half the decay factors at the middle,
+Re(sum_k q_n k_m a_{m+1} ... a_n) times v_m. For m in the first and n in the second half of a block,
 
     a_{m+1} ... a_n = (a_{m+1} ... a_middle) (a_{middle+1} ... a_n),
 
-so all scores between the halves are one matrix product of q times prefix products with k times
-suffix products. Doubling the blocks from one step to the chunk covers every pair (`blocks.py`).
-Products only: no quotient and no logarithm, so underflow and resets (a = 0) need no special case.
+so these scores are one matrix product of q times prefix products with k times suffix products.
+Doubling the blocks from one step to the chunk covers every pair (`blocks.py`). Products only, so
+underflow and resets (a = 0) need no special case.
 
-The gradient keeps the states before each chunk and computes the rest again: between the chunks a
-scan backwards, and inside them the blocks from the chunk down to single steps. Both passes take a
-group of chunks after another, so that only one group's intermediate arrays are in memory.
-
-Keys and states are conjugate here: Re(x h) is then a sum of products of parts, without signs.
+The gradient keeps the states before each chunk and computes the rest again. Both passes take one
+group of chunks after another, so that only one group's intermediate arrays are in memory. Keys and
+states are conjugate here: Re(x h) is then a sum of products of parts, without signs.
 """
 
 from collections.abc import Callable
@@ -36,18 +33,7 @@ GROUP, GROUP_ON_GPU = 1 << 19, 1 << 22
 def chunked_gate_loop(
     q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes
 ) -> tuple[mx.array, Planes]:
-    """Compute all outputs and the last state, with a hand-written gradient.
-
-    Args:
-        q: Queries `[B, L, H, K]`, float32, as are all arrays.
-        k: Keys `[B, L, H, K]`.
-        v: Values `[B, L, H, V]`.
-        a: Real and imaginary parts of transitions `[B, L, H, K]` or `[B, L, H, 1]`.
-        h0: Real and imaginary parts of the state `[B, H, K, V]`, as many as a has.
-
-    Returns:
-        y `[B, L, H, V]` and the last state.
-    """
+    """Compute y `[B, L, H, V]` and the last state, with a gradient of our own; see `gate_loop`."""
     y, *states = _differentiable(len(a))(q, k, v, *a, *h0)
     return y, tuple(states[: len(a)])
 
@@ -145,10 +131,10 @@ def _forward(x: Planes, a: Planes, h: Planes) -> tuple[mx.array, Planes, Planes]
 def _backward(
     x: Planes, a: Planes, starts: Planes, dstarts: Planes, D: Planes
 ) -> tuple[Planes, Planes]:
-    """Compute the gradients of q, k, v and a, and that of the state before the group.
+    """Compute the gradients of q, k, v and a of a group, and of the state before it.
 
-    `x` has chunks of q, k, v and of the gradient of y, `starts` the states before each chunk.
-    `dstarts` is zero but in second derivatives, and D the gradient of the state after the group.
+    `x` has chunks of q, k, v and of y's gradient, `starts` the states before each chunk. `dstarts`
+    is zero but in second derivatives; D is the gradient of the state after the group.
     """
     q, k, v, dy = x
     levels = all_blocks(q, k, a)

@@ -1,9 +1,4 @@
-"""The GateLoop operator: arguments are checked here, once, and the mode is chosen here.
-
-    gate_loop -> checks -> the backend's operator, or plain MLX in the given mode
-
-The modules behind it rely on these checks.
-"""
+"""The GateLoop operator: arguments are checked here, once, and the mode is chosen here."""
 
 from functools import partial
 from typing import get_args

@@ -1,8 +1,4 @@
-"""Linear layers on a CPU whose weights stay as they are stored: 8-bit, or of two or four bytes.
-
-A product with few rows takes as long as it takes to read the weights, so the extension reads them
-as they are. For many rows they are expanded to float32, a block at a time.
-"""
+"""Linear layers on a CPU that read weights as they are stored: 8-bit, or of two or four bytes."""
 
 import mlx.core as mx
 
@@ -16,10 +12,7 @@ BLOCK = 4096  # rows of weights that are expanded at once
 
 
 def linear(x: mx.array, layers: list[Stored]) -> list[mx.array] | None:
-    """Compute x W' + bias of several layers for one x, float32 `[..., D]` with few rows.
-
-    None if the extension is missing or does not compute it, for other types or sizes.
-    """
+    """Compute x W' + bias of several layers for few rows of x; None if the extension cannot."""
     extension = extension_on_cpu()
     if extension is None or not 0 < x.size <= MAX_ROWS * x.shape[-1]:
         return None

@@ -41,12 +41,9 @@ def gate_loop_over_ranks(
 ) -> Result:
     """Compute `gate_loop` over a sequence that is divided among ranks; all ranks call it.
 
-    `gather` makes `[ranks, ...]` of an array `[...]` on each rank, the same on all, and `place` is
-    this rank's part, from 0. The others are as in `gate_loop`, of this part; parts may differ in
-    length. The whole sequence begins from zero, and in reverse with the last step of the last part.
-
-    Returns:
-        y of this part, and the state after it.
+    `gather` makes `[ranks, ...]` of an array `[...]` on each rank; `place` is this rank's part.
+    Parts may differ in length. The sequence begins from zero. Returns y of this part and the state
+    after it.
     """
     if h0 is not None:
         raise ValueError("h0: expected None, as a sequence over ranks begins from zero")

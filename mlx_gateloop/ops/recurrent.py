@@ -14,15 +14,7 @@ from mlx_gateloop.ops.planes import Planes, add, multiply
 def step(q: mx.array, k: mx.array, v: mx.array, a: Planes, h: Planes) -> tuple[mx.array, Planes]:
     """Take one step, h_n = a_n h_{n-1} + k_n^T v_n and y_n = Re(q_n h_n) (paper, eq. 7 and 8).
 
-    Args:
-        q: Queries `[B, H, K]`, float32, as are all arrays.
-        k: Keys `[B, H, K]`.
-        v: Values `[B, H, V]`.
-        a: Real and imaginary parts of transitions `[B, H, K]` or `[B, H, 1]`.
-        h: Real and imaginary parts of the state `[B, H, K, V]`.
-
-    Returns:
-        y `[B, H, V]` and the next state.
+    All float32: q, k `[B, H, K]`, v `[B, H, V]`; parts of a `[B, H, K or 1]` and h `[B, H, K, V]`.
     """
     gates = tuple(plane[..., None] for plane in a)
     h = add(multiply(gates, h), (k[..., None] * v[..., None, :],))

@@ -29,11 +29,7 @@ def relative_attention(
         keys: Keys, then log |a|, then arg a, `[B, H, T, K + parts A]`; A is K or 1.
         v: Values, `[B, H, T, V]`.
         parts: 0 if a = 1, 1 if it is real and positive, else 2.
-        mask: Bool, broadcast to `[B, H, N, T]`, False where attention is forbidden; None is
-            causal.
-
-    Returns:
-        `[B, H, N, V]` in v's dtype.
+        mask: Bool, broadcast to `[B, H, N, T]`; None is causal.
     """
     if mask is not None:
         heads = mask.shape[-3] if mask.ndim > 2 else 1
@@ -80,10 +76,7 @@ def composed(
 
 
 def _turn(phase: mx.array) -> mx.array:
-    """Compute cosine and sine of the sums of phases up to each token, `[B, H, T, 2, A]`.
-
-    Whole turns are taken out of phases and blocks' sums, so that long sums keep their digits.
-    """
+    """Compute cosine and sine of the sums of phases up to each token, `[B, H, T, 2, A]`."""
     length = phase.shape[2]
     padded = mx.pad(_wrapped(phase), [(0, 0), (0, 0), (0, -length % BLOCK), (0, 0)])
     inside = mx.cumsum(mx.unflatten(padded, 2, (-1, BLOCK)), axis=3)
@@ -99,10 +92,7 @@ def _wrapped(phase: mx.array) -> mx.array:
 
 
 def _scores(q: mx.array, k: mx.array, decay: mx.array) -> mx.array:
-    """Compute the sum of q_n k_m exp(decay_{m+1} + ... + decay_n), `[B, H, rows, T]`.
-
-    q is `[B, H, rows, 1 or 2, K]`, k likewise over T; the scores of m > n are undefined.
-    """
+    """Sum q_n k_m exp(decay_{m+1} + ... + decay_n), `[B, H, rows, T]`; undefined for m > n."""
     rows, start = q.shape[2], k.shape[2] - q.shape[2]
     new, old = decay[:, :, start:], decay[:, :, :start]
     # From the start of the block to n; from m to that start.

@@ -27,14 +27,7 @@ WIDE, LONG = 8192, 1024
 def linear_recurrence(a: Planes, x: Planes, h0: Planes, reverse: bool = False) -> Planes:
     """Compute all states of h_n = a_n h_{n-1} + x_n along axis 1, with a hand-written gradient.
 
-    Args:
-        a: Transitions, float32 `[B, L, ...]`: the real and, if complex, imaginary part.
-        x: Inputs, likewise.
-        h0: State before the first step, `[B, ...]`, as many arrays as the result has; () is zero.
-        reverse: Run from the last step to the first.
-
-    Returns:
-        The real and, if a or x has one, imaginary part of h, `[B, L, ...]`.
+    a, x `[B, L, ...]` and h0 `[B, ...]` (() is zero) are tuples of float32 parts, as is the result.
     """
     if not h0:
         nothing = mx.zeros((a[0].shape[0], *a[0].shape[2:]))

@@ -139,10 +139,9 @@ def accuracy_over_span(
 
 
 def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
-    """Draw the state transitions of one sequence: a row per layer, channels from top to bottom.
+    """Draw the transitions of one sequence: a row per layer, channels downwards, then averages.
 
-    The last row shows averages over channels: the mean of |a|, and the direction of the mean of
-    exp(i arg a). `marks` are positions to mark, such as resets.
+    Averages are the mean of |a|, and the direction of the mean of exp(i arg a).
     """
     layers = trace.layers
     figure = new_figure(11, 1.5 * layers + 3)

@@ -151,12 +151,9 @@ def predictions(
 ) -> Iterator[tuple[list[int], np.ndarray, mx.array] | None]:
     """Run the model on a text once per group of tokens, without that group.
 
-    Groups with nearby first tokens form a batch that starts from one state. Logits before `since`
-    are not computed, except some where the groups differ in size.
-
-    Yields:
-        Indices of the groups; positions `[rows, steps]` of the tokens, padded with `len(ids) - 1`;
-        and the next logits `[rows, steps, V]`. None for a forward pass without logits.
+    Groups with nearby first tokens form a batch that starts from one state. Yields the groups'
+    indices, positions `[rows, steps]`, padded with `len(ids) - 1`, and the next logits
+    `[rows, steps, V]`; None for a forward pass without logits.
     """
     end = len(ids) - 1  # the last token predicts nothing
     order = sorted((r for r, g in enumerate(groups) if g[0] < end), key=lambda r: int(groups[r][0]))
@@ -180,10 +177,7 @@ def predictions(
 def _chunks(
     model: nn.Module, ids: np.ndarray, cache: list[Cache], skipped: int = 0
 ) -> Iterator[tuple[slice, mx.array | None]]:
-    """Run a model on texts `[rows, tokens]`; yield each chunk and its logits `[rows, steps, V]`.
-
-    The logits of the first `skipped` tokens are None.
-    """
+    """Run a model on texts; yield chunks and their logits, None for the `skipped` tokens."""
     rows, tokens = ids.shape
     steps = max(1, _max_tokens(model) // rows)
     starts = *range(0, skipped, steps), *range(skipped, tokens, steps), tokens

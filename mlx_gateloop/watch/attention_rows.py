@@ -11,22 +11,13 @@ LEAST, FLUSH_EVERY = 1e-30, 16
 def full_row(
     rate: np.ndarray, phase: np.ndarray | None, reads: dict[str, np.ndarray], erases: bool
 ) -> np.ndarray:
-    """Compute the weight of each token in the output of the last one.
+    """Compute the weight of each token in the output of the last one, summed over heads.
 
         y_n = sum_m (q_n A_n ... A_{m+1} . gain_m k_m) v_m
 
     Backwards in m: w starts as q_n, the weight of m is w . gain_m k_m, then w becomes A_m^T w. A is
-    the diagonal of the decays, times I - gain k k^T with the delta rule.
-
-    Args:
-        rate: -log|a| `[tokens, heads, K or 1]`.
-        phase: arg a, of the same shape, or None.
-        reads: "query" and "key" `[tokens, groups, K]`, "gain" `[tokens, heads]`, and for RWKV "u"
-            and "w" `[tokens, heads, K]`; any may be missing.
-        erases: True for the delta rule.
-
-    Returns:
-        Summed over heads, float32 `[tokens]`.
+    the diagonal of the decays, times I - gain k k^T with the delta rule. rate is -log|a| `[tokens,
+    heads, K or 1]`; `reads` are those of `hooks.Report`.
     """
     heads = rate.shape[1]
     one = np.ones((len(rate), heads, 1))
@@ -52,15 +43,9 @@ def full_row(
 def state_norms(rate: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:
     """Compute the norm of each token's remaining contribution to the state.
 
-        w_m = |A_{m+1} ... A_n gain_m k_m| |v_m|, A the diagonal of the decays
+        w_m = |A_{m+1} ... A_n gain_m k_m| |v_m|
 
-    Args:
-        rate: -log|a| `[tokens, heads, K or 1]`.
-        reads: "key" `[tokens, groups, K]`, "gain" and "value", the norm of v, `[tokens, heads]`;
-            missing ones count as 1.
-
-    Returns:
-        Over all heads, float64 `[tokens]`.
+    A is the diagonal of the decays; the result is float64 `[tokens]`.
     """
     since = rate[1:][::-1].astype(np.float64).cumsum(0)[::-1]
     since = np.concatenate([since, np.zeros((1, *rate.shape[1:]))])

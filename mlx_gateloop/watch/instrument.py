@@ -225,10 +225,7 @@ def _given(function: Callable[..., Any], args: Any, options: Any) -> dict[str, A
 
 @lru_cache(64)
 def _signature(function: Callable[..., Any]) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
-    """Return a function's positional parameters, its defaults and its module's names.
-
-    `inspect.Signature.bind` is as slow as a small MLX operation.
-    """
+    """Return parameters, defaults and module names; `Signature.bind` takes far longer."""
     every = inspect.signature(function).parameters.values()
     positional = [p.name for p in every if p.kind is p.POSITIONAL_OR_KEYWORD]
     defaults = {p.name: p.default for p in every if p.default is not p.empty}

@@ -54,10 +54,7 @@ class Pyramid:
         return copy
 
     def stored(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the stored sums `[rows, width]` of tokens start to stop, and their token counts.
-
-        A row that also covers tokens outside is scaled in proportion.
-        """
+        """Return the stored sums of tokens start to stop (shares of rows) and their counts."""
         filled = list(zip(self._rows, self._tokens, self._filled, strict=True))[::-1]
         tokens = np.concatenate([counts[:size] for _, counts, size in filled])
         ends = tokens.cumsum()

@@ -226,10 +226,7 @@ class Recording:
         return tokens
 
     def _compute(self, tokens: mx.array, calls: Calls) -> None:
-        """Start the evaluation of a pass in the thread that called the model.
-
-        No other thread can evaluate its arrays, and the model itself evaluates only some.
-        """
+        """Start the evaluation of a pass in this thread; no other can evaluate its arrays."""
         arrays = {name: [call.arrays for call in of] for name, of in calls.items()}
         with suppress(RuntimeError, ValueError):
             async_eval(tokens, list(arrays.values()))

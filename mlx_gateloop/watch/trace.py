@@ -32,10 +32,7 @@ class Trace(Storage):
     texts: Sequence[str] = ()
 
     def branch(self, tokens: int) -> "Trace":
-        """Make another trace with the same first tokens.
-
-        Both share memory until both have continued.
-        """
+        """Make a trace with the same first tokens; both share memory until both have continued."""
         with self._lock:
             other = Trace(self._layers, self._max_bytes, self._window)
             other.tokens, other._lock = tokens, self._lock
@@ -66,10 +63,7 @@ class Trace(Storage):
         return encoded
 
     def averages(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Average |a| over channels, float32 `[tokens, layers]`.
-
-        The paper's figure is its mean over the layers.
-        """
+        """Average |a| over channels, float32 `[tokens, layers]`; the paper averages layers too."""
         stop = self.tokens if stop is None else stop
         averages = np.empty((max(stop - start, 0), self.layers), np.float32)
         for at in range(start, stop, CHUNK):

@@ -50,10 +50,7 @@ def accepted(kernels: Kernels, trial: Callable[[int], Arrays], wanted: int) -> i
 
 @cache
 def _accepted(kernels: Kernels, trial: Callable[[int], Arrays], wanted: int) -> int | str:
-    """Return the segments, or why there are none.
-
-    A transient error is raised, and so not cached.
-    """
+    """Return the segments, or why there are none; a transient error is raised, so not cached."""
     first_reason = ""
     for segments in (s for s in SEGMENTS if s <= wanted):
         begin = time.perf_counter()

@@ -19,10 +19,7 @@ SHORTEST_PART = 256  # steps; each part goes through the effects of all before i
 
 
 def plan(tuning: Tuning, task: Task, shape: tuple[int, ...], is_complex: bool) -> HeadsPlan:
-    """Choose a tile that covers the state if one does, and parts for few threadgroups.
-
-    `shape` is B, L, H, K and V; of the tuning only the number of cores is used.
-    """
+    """Choose a tile that covers B, L, H, K, V if one does, and parts for few threadgroups."""
     B, L, H, K, V = shape
     max_parts = max(1, L // SHORTEST_PART)
 

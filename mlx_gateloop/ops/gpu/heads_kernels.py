@@ -55,11 +55,7 @@ class HeadsPlan:
 
 
 def launch(kernels: Kernels, task: Task, variant: Variant, cut: HeadsPlan, x: Arrays) -> Arrays:
-    """Launch a task once, and sum over the tiles.
-
-    `x` has arrays of steps `[B, L, H, K, V or 1]` and states `[B, P, H, K, V]`; arrays of parts
-    hold B times as many. The results are by name; "states" are `[B, L / INTERVAL, P, H, K, V]`.
-    """
+    """Launch a task once; arrays are of steps, parts and states; results are by name."""
     arrays = BACKWARD if task == "backward" else FORWARD
     name = "heads_backward" if task == "backward" else "heads_forward"
     used = USED[task] - variant.absent

@@ -53,11 +53,7 @@ class Variant:
 
 
 class Kernels:
-    """The kernels of a platform, "metal" or "cuda", built at first use.
-
-    `factory` is `mx.fast.metal_kernel`, `mx.fast.cuda_kernel`, or another with their signature; no
-    `tuning` takes the platform's default.
-    """
+    """The kernels of a platform, built at first use by `mx.fast.metal_kernel` or its like."""
 
     def __init__(
         self, platform: str, factory: Callable[..., Launch], tuning: Tuning | None = None
@@ -70,10 +66,7 @@ class Kernels:
         self._built: dict[tuple[str, int], Launch] = {}
 
     def forward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
-        """Compute y, z, the last state h1 `[B, P, D]`, and the states at every `INTERVAL` steps.
-
-        `x` holds the inputs of `FORWARD` by name; h0 `[B, P, D]`, `PARTS` if there are several.
-        """
+        """Compute y, z, the last state h1 `[B, P, D]` and those at every `INTERVAL` steps."""
         B, L, D = x["first"].shape
         T, f32 = x["k"].dtype, mx.float32
         P = variant.planes

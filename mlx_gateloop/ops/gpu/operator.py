@@ -129,10 +129,7 @@ _HEADS = _Passes(
 
 @cache
 def _operator(kernels: Kernels, variant: Variant, has_heads: bool = False) -> Callable[..., Any]:
-    """Build the forward pass with its gradient; arrays as in `_Passes`.
-
-    There are no rules for vmap and jvp: MLX would ask the kernels for theirs first.
-    """
+    """Build the forward pass with its gradient; arrays as in `_Passes`."""
     passes = _HEADS if has_heads else _MAX_HEADED
     names, cotangents, gradients = (
         [name for name in each if name not in variant.absent]
