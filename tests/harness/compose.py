@@ -22,7 +22,7 @@ class Text:
     source: str
     header: str
 
-    def shapes(self, arrays: Sequence[mx.array]) -> set[str]:
+    def shapes(self, arrays):
         """The inputs whose shape the source asks for."""
         given = zip(self.inputs, arrays, strict=True)
         return {name for name, array in given if array.ndim and f"{name}_shape" in self.source}
@@ -37,24 +37,24 @@ class Call:
     template: Sequence[tuple[str, Any]]
 
 
-def kind(value: Any) -> str:
+def kind(value):
     """The kind of a template argument."""
     return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "typename"
 
 
-def instance(call: Call, types: dict[mx.Dtype, str]) -> str:
+def instance(call, types):
     """The arguments of the template in C++."""
     values = [types[v] if kind(v) == "typename" else str(int(v)) for _, v in call.template]
     return f"<{', '.join(values)}>" if values else ""
 
 
-def parameters(call: Call) -> str:
+def parameters(call):
     """The parameters of the template in C++."""
     names = ", ".join(f"{kind(value)} {name}" for name, value in call.template)
     return f"template <{names}>\n" if names else ""
 
 
-def compose_cuda(text: Text, call: Call) -> str:
+def compose_cuda(text, call):
     """The CUDA source, but for the includes that MLX puts before it."""
     name = f"custom_kernel_{text.name}"
     constants = ""

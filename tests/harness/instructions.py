@@ -1,9 +1,8 @@
 """Counts what the CUDA kernels cost: `make kernels` keeps the table in benchmarks/results/."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,7 +36,7 @@ are there those of a step, the loops in a tile once; a tile of the gradient has 
 """
 
 
-def counted(case: Any, plan: Plan, edit: Callable[[str], str] = str) -> Counted:
+def counted(case, plan, edit=str):
     """The kernels of a variant: the row's first cells, instructions of a tile, steps, the rest."""
     for name, text in cuda_texts(launch, case.values[0], WHOLE, plan):
         compiled = nvrtc.compiled(edit(text), ARCHITECTURE)
@@ -46,7 +45,7 @@ def counted(case: Any, plan: Plan, edit: Callable[[str], str] = str) -> Counted:
         yield key, sass.each_tile(compiled.cubin), plan.steps, compiled
 
 
-def counted_heads(case: Any, tasks: Collection[str] = ()) -> Counted:
+def counted_heads(case, tasks=()):
     """The same of a variant with heads, for each task or these."""
     variant = case.values[0][0]
     plans = heads_plans(variant.is_complex, 16)
@@ -60,7 +59,7 @@ def counted_heads(case: Any, tasks: Collection[str] = ()) -> Counted:
         yield key, sass.each_tile(compiled.cubin), counted, compiled
 
 
-def rows(case: Any, plan: Plan) -> Iterator[tuple[object, ...]]:
+def rows(case, plan):
     """The rows of a variant in the table."""
     with watch() as launches:
         launch(OBSERVED["cuda"], case.values[0], WHOLE, plan)
@@ -70,16 +69,14 @@ def rows(case: Any, plan: Plan) -> Iterator[tuple[object, ...]]:
         yield row(key, tile, steps, found, f"{moved:.2f}")
 
 
-def row(
-    key: Key, tile: list[str], steps: int, found: nvrtc.Compiled, moved: str = ""
-) -> tuple[object, ...]:
+def row(key, tile, steps, found, moved=""):
     """A row of the table."""
     barriers = sum(instruction.startswith("BAR") for instruction in tile)
     rest = barriers, found.registers, found.spilled_bytes, found.shared_bytes
     return *key, f"{len(tile) / steps:.1f}", moved, *rest
 
 
-def recorded() -> dict[Key, float] | None:
+def recorded():
     """The instructions by a row's first cells; None if they are of another compiler."""
     text = TABLE.read_text()
     if f"NVRTC {nvrtc.version()}.\n" not in text:
@@ -89,7 +86,7 @@ def recorded() -> dict[Key, float] | None:
     return {(row[0], row[1], row[2], row[3], row[4]): float(row[5]) for row in cells}
 
 
-def grown(kernels: Counted) -> dict[Key, float]:
+def grown(kernels):
     """The kernels that take 5% more instructions than the table says, and how many."""
     table = recorded()
     if table is None:

@@ -2,11 +2,9 @@
 
 import ctypes
 import threading
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -49,7 +47,7 @@ _recording: list[list[Launch]] = []
 
 
 @contextmanager
-def recorded() -> Iterator[list[Launch]]:
+def recorded():
     """The launches of a `with` block, in order."""
     launches: list[Launch] = []
     _recording.append(launches)
@@ -97,10 +95,10 @@ class Kernel:
         sanitized: Give it plain pointers, for the sanitizers to watch, and watch nothing else.
     """
 
-    def __init__(self, platform: str, text: Text, sanitized: bool) -> None:
+    def __init__(self, platform, text, sanitized):
         self.platform, self.text, self.sanitized = platform, text, sanitized
 
-    def __call__(self, inputs: Sequence[Any], **options: Any) -> list[mx.array]:
+    def __call__(self, inputs, **options):
         """The outputs. Like MLX's kernels this has no rule of its own for vjp, jvp and vmap."""
         if reason := toolchain.absence():
             pytest.skip(f"kernels cannot run on this CPU: {reason}")
@@ -109,16 +107,7 @@ class Kernel:
             getattr(operator, rule)(_missing(rule))
         return list(operator(*(x if isinstance(x, mx.array) else mx.array(x) for x in inputs)))
 
-    def _run(
-        self,
-        inputs: Sequence[mx.array],
-        *,
-        grid: Sequence[int],
-        threadgroup: Sequence[int],
-        output_shapes: Sequence[Sequence[int]],
-        output_dtypes: Sequence[mx.Dtype],
-        template: Sequence[tuple[str, Any]] = (),
-    ) -> list[mx.array]:
+    def _run(self, inputs, *, grid, threadgroup, output_shapes, output_dtypes, template=()):
         if np.prod(threadgroup) > MAX_THREADS:
             raise KernelFault(f"a threadgroup has {MAX_THREADS} threads at most")
         call = Call(inputs, output_dtypes, template)
@@ -140,14 +129,7 @@ class Kernel:
         found = zip(outputs, output_shapes, output_dtypes, strict=True)
         return [mx.array(array.reshape(shape)).view(dtype) for array, shape, dtype in found]
 
-    def _launch(
-        self,
-        kernel: Any,
-        arrays: list[tuple[str, np.ndarray]],
-        first_output: int,
-        grid: Sequence[int],
-        threadgroup: Sequence[int],
-    ) -> None:
+    def _launch(self, kernel, arrays, first_output, grid, threadgroup):
         blocks = [-(-n // size) for n, size in zip(grid, threadgroup, strict=True)]
         if self.platform == "cuda" and max(blocks[1:]) > MAX_BLOCKS:
             raise KernelFault(f"a grid has {MAX_BLOCKS} blocks at most in y and z")
@@ -189,16 +171,7 @@ class Kernel:
             launches.append(done)
 
 
-def _kernel(
-    platform: str,
-    name: str,
-    input_names: Sequence[str],
-    output_names: Sequence[str],
-    source: str,
-    header: str = "",
-    *,
-    sanitized: bool = False,
-) -> Kernel:
+def _kernel(platform, name, input_names, output_names, source, header="", *, sanitized=False):
     """As MLX's own; inputs are row-contiguous, and shared memory is not dynamic."""
     return Kernel(platform, Text(name, input_names, output_names, source, header), sanitized)
 
@@ -206,18 +179,18 @@ def _kernel(
 metal_kernel, cuda_kernel = partial(_kernel, "metal"), partial(_kernel, "cuda")
 
 
-def _missing(rule: str) -> Any:
-    def fail(*_: Any) -> None:
+def _missing(rule):
+    def fail(*_):
         raise ValueError(f"[Primitive::{rule}] Not implemented for CustomKernel.")
 
     return fail
 
 
-def _numpy_type(dtype: mx.Dtype) -> Any:
+def _numpy_type(dtype):
     """NumPy's, or for bfloat16 integers of its bits."""
     return np.uint16 if dtype == mx.bfloat16 else np.dtype(str(dtype).removeprefix("mlx.core."))
 
 
-def _to_numpy(array: mx.array) -> np.ndarray:
+def _to_numpy(array):
     array = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
     return np.array(array, copy=True, order="C").reshape(-1)

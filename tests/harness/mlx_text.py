@@ -4,21 +4,19 @@ import ctypes
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 
 
-def mlx_text(kernel: Mapping[str, Any], inputs: Sequence[mx.array], **call: Any) -> str:
+def mlx_text(kernel, inputs, **call):
     """The source in full, of a kernel with these arguments and a call with those.
 
     A kernel is only traced when it is exported: no GPU is needed.
     """
     function = mx.fast.metal_kernel(**kernel)
 
-    def traced(*arrays: mx.array) -> list[mx.array]:
+    def traced(*arrays):
         return function(inputs=list(arrays), verbose=True, stream=mx.gpu, **call)
 
     with tempfile.TemporaryDirectory() as directory:

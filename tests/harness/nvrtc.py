@@ -29,14 +29,14 @@ class Compiled:
     spilled_bytes: int
 
 
-def absence() -> str | None:
+def absence():
     """Return the reason in one line if nothing can be compiled, else None."""
     missing = [package for name, package in PACKAGES.items() if not _package(name)]
     return f"not installed: {', '.join(missing)}" if missing else None
 
 
 @cache
-def compiled(source: str, architecture: str) -> Compiled:
+def compiled(source, architecture):
     """A composed CUDA source of one kernel, compiled for an architecture as "sm_90".
 
     Raises:
@@ -65,7 +65,7 @@ def compiled(source: str, architecture: str) -> Compiled:
     return Compiled(ptx, cubin, int(registers), int(shared[0]), int(stored) + int(loaded))
 
 
-def _package(name: str) -> Path | None:
+def _package(name):
     spec = find_spec("nvidia")
     places = spec.submodule_search_locations if spec else None
     found = [Path(place) / name for place in places or [] if (Path(place) / name).is_dir()]
@@ -73,30 +73,30 @@ def _package(name: str) -> Path | None:
 
 
 @cache
-def _scratch() -> TemporaryDirectory[str]:
+def _scratch():
     return TemporaryDirectory()
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def _library():
     directory = _package("cuda_nvrtc") / "lib"
     for path in directory.glob("libnvrtc-builtins.so.*"):
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     return ctypes.CDLL(str(next(directory.glob("libnvrtc.so.*"))))
 
 
-def version() -> str:
+def version():
     """The compiler's version, as "12.9"."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     _library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     return f"{major.value}.{minor.value}"
 
 
-def _text(size_of, get, program) -> str:
+def _text(size_of, get, program):
     return _bytes(size_of, get, program).rstrip(b"\0").decode()
 
 
-def _bytes(size_of, get, program) -> bytes:
+def _bytes(size_of, get, program):
     size = ctypes.c_size_t()
     size_of(program, ctypes.byref(size))
     found = ctypes.create_string_buffer(size.value)

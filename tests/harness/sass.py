@@ -23,12 +23,12 @@ class Instruction:
     target: int | None = None
 
 
-def absence() -> str | None:
+def absence():
     """Return the reason in one line if nothing can be counted, else None."""
     return None if _disassembler() else f"not installed: {PACKAGE}"
 
 
-def each_tile(cubin: bytes) -> list[str]:
+def each_tile(cubin):
     """The names of the instructions that a thread issues for a tile: the largest loop, of those
     with a barrier if there are any.
 
@@ -54,11 +54,11 @@ def each_tile(cubin: bytes) -> list[str]:
     return [code[n].name for n in range(begin, end) if n not in rare]
 
 
-def _is_behind(at: Instruction, n: int) -> bool:
+def _is_behind(at, n):
     return at.target is not None and at.target <= n
 
 
-def _disassembled(cubin: bytes) -> list[Instruction]:
+def _disassembled(cubin):
     with NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -77,7 +77,7 @@ def _disassembled(cubin: bytes) -> list[Instruction]:
     return found
 
 
-def _disassembler() -> Path | None:
+def _disassembler():
     try:
         return next(Path(f.locate()) for f in files(PACKAGE) or [] if f.name == "nvdisasm")
     except (PackageNotFoundError, StopIteration):

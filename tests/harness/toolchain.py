@@ -9,7 +9,6 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).parent / "cpu"
 # Locals start as a large negative number, so that none is taken for a value by chance.
@@ -19,14 +18,14 @@ PREPROCESS = ("-E", "-x", "c++", "-std=c++17", "-w")
 SANITIZE = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1")
 
 
-def absence() -> str | None:
+def absence():
     """Return the reason in one line if kernels cannot be run on this CPU, else None."""
     if sys.platform != "linux":
         return "the harness switches fibers as Linux does"
     return no_compiler()
 
 
-def no_compiler() -> str | None:
+def no_compiler():
     """Return the reason in one line if no C++ compiler works, else None."""
     if compiler() is None:
         return f"no C++ compiler was found: {' or '.join(_compilers())}"
@@ -34,22 +33,22 @@ def no_compiler() -> str | None:
 
 
 @cache
-def compiler() -> str | None:
+def compiler():
     """The C++ compiler: $CXX, or g++, or clang++."""
     return next(filter(None, map(shutil.which, _compilers())), None)
 
 
-def _compilers() -> list[str]:
+def _compilers():
     return [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
 
 
 @cache
-def _works() -> bool:
+def _works():
     command = [str(compiler()), "-fsyntax-only", "-x", "c++", "-"]
     return not subprocess.run(command, input=b"int x;", capture_output=True, check=False).returncode
 
 
-def compile_cpp(arguments: list[str], text: str | None = None) -> str:
+def compile_cpp(arguments, text=None):
     """Compile, and return what the compiler prints.
 
     Raises:
@@ -63,32 +62,32 @@ def compile_cpp(arguments: list[str], text: str | None = None) -> str:
 
 
 @cache
-def preprocess(text: str) -> str:
+def preprocess(text):
     """The text with its macros, and only those, expanded."""
     return _cached([*PREPROCESS, "-"], text, ".i").read_text()
 
 
 @cache
-def runtime(sanitized: bool) -> ctypes.CDLL:
+def runtime(sanitized):
     """The loaded runtime, whose symbols every kernel finds."""
     files = map(str, sorted(HERE.glob("*.cpp")))
     return ctypes.CDLL(_built("", sanitized, *files), mode=ctypes.RTLD_GLOBAL)
 
 
 @cache
-def kernel(source: str, sanitized: bool = False) -> Any:
+def kernel(source, sanitized=False):
     """The function `kernel` of a translation unit, loaded."""
     runtime(sanitized)
     return ctypes.CDLL(_built(source, sanitized, "-nostdlib", "-x", "c++", "-")).kernel
 
 
-def _built(source: str, sanitized: bool, *arguments: str) -> str:
+def _built(source, sanitized, *arguments):
     """The library of a source."""
     flags = [*FLAGS, *(SANITIZE if sanitized else ()), *arguments, "-shared"]
     return str(_cached(flags, source, ".so"))
 
 
-def _cached(arguments: list[str], text: str, suffix: str) -> Path:
+def _cached(arguments, text, suffix):
     """Compile a text once; safe beside other processes."""
     whole = "\0".join((str(compiler()), _runtime_text(), text, *arguments))
     whole = whole.replace(str(HERE), "")  # another checkout's are the same
@@ -101,12 +100,12 @@ def _cached(arguments: list[str], text: str, suffix: str) -> Path:
 
 
 @cache
-def _runtime_text() -> str:
+def _runtime_text():
     return "".join(path.read_text() for path in sorted(HERE.iterdir()))
 
 
 @cache
-def _cache() -> Path:
+def _cache():
     directory = Path(tempfile.gettempdir()) / f"mlx_gateloop-kernels-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     if directory.stat().st_uid != os.getuid():  # libraries that someone else could have written

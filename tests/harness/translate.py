@@ -1,10 +1,9 @@
 """A kernel's text as C++ for the CPU: its own header and source, behind parameters of ours."""
 
 import re
-from collections.abc import Callable
 from itertools import count
 
-from harness.compose import CUDA_TYPES, METAL_TYPES, Call, Text, instance, parameters
+from harness.compose import CUDA_TYPES, METAL_TYPES, instance, parameters
 
 # MLX makes a parameter of each position of a thread that the source names.
 POSITIONS = {
@@ -16,9 +15,7 @@ KEYWORDS = {"metal": "threadgroup", "cuda": "__shared__"}
 DECLARATION = r"\b{}\s+([\w:]+(?:<[^;<>]*>)?)\s+(\w+[^;*()=]*);"
 
 
-def cpu_source(
-    platform: str, text: Text, call: Call, observed: bool, preprocess: Callable[[str], str]
-) -> str:
+def cpu_source(platform, text, call, observed, preprocess):
     """A translation unit that defines `kernel`.
 
     Args:
@@ -31,7 +28,7 @@ def cpu_source(
     types = METAL_TYPES if platform == "metal" else CUDA_TYPES
     formal, actual = [], []
 
-    def add(type_name: str, name: str, by_value: bool = False) -> None:
+    def add(type_name, name, by_value=False):
         array = f"arrays[{len(actual)}]"
         if by_value:
             formal.append(f"const {type_name}& {name}")
@@ -70,11 +67,11 @@ def cpu_source(
     )
 
 
-def _shared_memory(body: str, keyword: str, observed: bool) -> str:
+def _shared_memory(body, keyword, observed):
     """Declarations of a threadgroup's arrays, each turned into a block that its threads share."""
     numbers = count()
 
-    def declare(found: re.Match[str]) -> str:
+    def declare(found):
         type_name, declared = found.group(1), ""
         for name, bounds in re.findall(r"(\w+)\s*((?:\[[^\]]*\]\s*)*)(?:,|$)", found.group(2)):
             sizes = re.findall(r"\[([^\]]*)\]", bounds)

@@ -1,15 +1,12 @@
 """Launches of the kernels in their variants, for tests of their text."""
 
-from collections.abc import Callable
-from typing import Any
-
 import mlx.core as mx
 import pytest
 
 from harness.compose import Call, Text, compose_cuda
 from harness.mlx_text import mlx_text
 from mlx_gateloop.ops.gpu.heads import Trial
-from mlx_gateloop.ops.gpu.heads_kernels import TASKS, HeadsPlan, Task
+from mlx_gateloop.ops.gpu.heads_kernels import TASKS, HeadsPlan
 from mlx_gateloop.ops.gpu.kernels import Kernels, Variant
 from mlx_gateloop.ops.gpu.launch_config import Plan
 
@@ -32,21 +29,21 @@ HEADS = [
 ]
 
 
-def heads_plans(is_complex: bool, segments: int) -> dict[Task, HeadsPlan]:
+def heads_plans(is_complex, segments):
     """The tasks, with as many numbers of a thread as there may be."""
     backward = HeadsPlan(min(segments, 16 if is_complex else 8), 4 if is_complex else 8)
     return dict.fromkeys(TASKS, HeadsPlan(segments, 2)) | {"backward": backward}
 
 
-def slow(case: Any) -> Any:
+def slow(case):
     """The same case for `make test-all` only."""
     return pytest.param(*case.values, id=case.id, marks=pytest.mark.slow)
 
 
-def composing(see: Callable[..., None]) -> Callable[..., list[mx.array]]:
+def composing(see):
     """A kernel that shows its call to `see`, and gives zeros."""
 
-    def call(**arguments: Any) -> list[mx.array]:
+    def call(**arguments):
         see(**arguments)
         given = zip(arguments["output_shapes"], arguments["output_dtypes"], strict=True)
         return [mx.zeros(shape, dtype) for shape, dtype in given]
@@ -54,7 +51,7 @@ def composing(see: Callable[..., None]) -> Callable[..., list[mx.array]]:
     return call
 
 
-def launch(kernels: Kernels, case: tuple, shape: tuple, plan: Plan = MANY) -> None:
+def launch(kernels, case, shape, plan=MANY):
     """Calls the three kernels of a variant once."""
     variant, dtype, gate_dtype = case
     B, _, D = shape
@@ -67,21 +64,21 @@ def launch(kernels: Kernels, case: tuple, shape: tuple, plan: Plan = MANY) -> No
     kernels.backward(variant, plan, x | {"states": states})
 
 
-def launch_heads(kernels: Kernels, case: tuple, segments: int = 8) -> None:
+def launch_heads(kernels, case, segments=8):
     """Calls each task of a variant with heads once, on zeros."""
     variant, *types = case
     for task, plan in heads_plans(variant.is_complex, segments).items():
         Trial(kernels, task, variant, plan, tuple(types))(plan.segments)
 
 
-def cuda_texts(run: Callable[..., None], *arguments: Any) -> list[tuple[str, str]]:
+def cuda_texts(run, *arguments):
     """The names and texts of the CUDA kernels that `run` calls."""
     found = []
 
-    def factory(name: str, **parts: Any) -> Any:
+    def factory(name, **parts):
         text = Text(name, *(parts[n] for n in ("input_names", "output_names", "source", "header")))
 
-        def see(inputs: Any, output_dtypes: Any, template: Any, **_: Any) -> None:
+        def see(inputs, output_dtypes, template, **_):
             found.append((name, compose_cuda(text, Call(inputs, output_dtypes, template))))
 
         return composing(see)
@@ -90,11 +87,11 @@ def cuda_texts(run: Callable[..., None], *arguments: Any) -> list[tuple[str, str
     return found
 
 
-def metal_texts(run: Callable[..., None], *arguments: Any) -> list[str]:
+def metal_texts(run, *arguments):
     """The texts of the Metal kernels that `run` calls, from MLX itself."""
     found: list[str] = []
 
-    def factory(**kernel: Any) -> Any:
+    def factory(**kernel):
         return composing(lambda **call: found.append(mlx_text(kernel, **call)))
 
     run(Kernels("metal", factory), *arguments)

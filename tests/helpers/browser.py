@@ -10,10 +10,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parents[2]
 # The shell is the same engine without the browser's own window, which costs a second a visitor.
@@ -40,7 +38,7 @@ class Server:
         prelude: Python code that the process runs first.
     """
 
-    def __init__(self, log: Path, *arguments: object, prelude: str = "") -> None:
+    def __init__(self, log, *arguments, prelude=""):
         self.log = log
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -61,7 +59,7 @@ class Server:
             time.sleep(0.05)
         self.url = found[0] + "/"
 
-    def stop(self) -> int:
+    def stop(self):
         """Interrupt it; returns its exit code, negative if it had to be killed."""
         self.process.send_signal(signal.SIGINT)
         try:
@@ -72,7 +70,7 @@ class Server:
 
 
 @contextmanager
-def served(log: Path, *arguments: object, prelude: str = "") -> Iterator[Server]:
+def served(log, *arguments, prelude=""):
     """Run the app within a block."""
     server = Server(log, *arguments, prelude=prelude)
     try:
@@ -82,7 +80,7 @@ def served(log: Path, *arguments: object, prelude: str = "") -> Iterator[Server]
 
 
 @contextmanager
-def chromium(*flags: str) -> Iterator[Any]:
+def chromium(*flags):
     """Run a headless Chromium of the system within a block; yields Playwright's browser.
 
     Args:
@@ -96,7 +94,7 @@ def chromium(*flags: str) -> Iterator[Any]:
         browser.close()
 
 
-def new_context(browser: Any, returning: bool = True, **options: Any) -> Any:
+def new_context(browser, returning=True, **options):
     """Open a window with cookies and a cache of its own.
 
     Args:
@@ -111,12 +109,12 @@ def new_context(browser: Any, returning: bool = True, **options: Any) -> Any:
     return context
 
 
-def view(name: str = "chat") -> str:
+def view(name="chat"):
     """The JavaScript object of a state view."""
     return f"document.querySelector('#{name}-view .gl').view"
 
 
-def has(tokens: int) -> str:
+def has(tokens):
     """JavaScript that is true once the chat's view has so many columns."""
     return f"{view()}.have >= {tokens}"
 
@@ -129,7 +127,7 @@ class Page:
         url: Of the app.
     """
 
-    def __init__(self, context: Any, url: str) -> None:
+    def __init__(self, context, url):
         self.tab, self.url = context.new_page(), url
         self.problems: list[str] = []
         self._early = [url + path for path in EARLY_CANCEL]
@@ -142,47 +140,47 @@ class Page:
             self.tab.on(end, self._ended)
         self.open()
 
-    def open(self) -> None:
+    def open(self):
         self.tab.goto(self.url)
         self.has_view()
         self.tab.wait_for_selector("#settings .toggle-button", state="attached")
 
-    def reload(self) -> None:
+    def reload(self):
         """Open it anew, as a visitor who was never here."""
         self._forget()
         self.reopen()
 
-    def leave(self) -> None:
+    def leave(self):
         """Go to an empty page, which ends what runs for this one; nothing is kept of it."""
         self._forget()
         before = list(self.problems)
         self.tab.goto("about:blank")
         self.problems = before  # Gradio reports streams that it ends itself
 
-    def _forget(self) -> None:
+    def _forget(self):
         self.tab.evaluate("() => { sessionStorage.clear(); localStorage.clear(); }")
 
-    def reopen(self) -> None:
+    def reopen(self):
         """Open it anew; Gradio reports its own broken connections meanwhile, which do not count."""
         before = list(self.problems)
         self.open()
         self.problems = before
 
-    def _heard(self, message: Any) -> None:
+    def _heard(self, message):
         early = "status of 422" in message.text and message.location["url"] in self._early
         if message.type == "error" and not early:
             self.problems.append(f"{message.text} {message.location['url']}")
 
-    def _asked(self, request: Any) -> None:
+    def _asked(self, request):
         if not request.url.startswith((self.url, "data:", "blob:")):
             self.problems.append(f"outside: {request.url}")
         self._events = self._events or "/queue/join" in request.url
 
-    def _ended(self, request: Any) -> None:
+    def _ended(self, request):
         if "/queue/data" in request.url:
             self._events = False
 
-    def settled(self) -> None:
+    def settled(self):
         """Wait until Gradio has read the end of all it was asked for, and has shown it."""
         end = time.monotonic() + PATIENCE_MS / 1000
         while self._events:
@@ -190,23 +188,23 @@ class Page:
             self.tab.wait_for_timeout(10)
         self.painted()
 
-    def has_view(self, name: str = "chat") -> None:
+    def has_view(self, name="chat"):
         """Wait until a state view is there."""
         self.tab.wait_for_function(f"document.querySelector('#{name}-view .gl')?.view")
 
-    def view(self, what: str, name: str = "chat") -> Any:
+    def view(self, what, name="chat"):
         return self.tab.evaluate(f"{view(name)}.{what}")
 
-    def painted(self) -> None:
+    def painted(self):
         """Wait until all that has come is painted: drawing takes the next frame."""
         frame = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
         self.tab.evaluate(f"() => {frame}")
 
-    def settings(self) -> None:
+    def settings(self):
         """Open or close them."""
         self.tab.evaluate("document.querySelector('#settings .toggle-button').click()")
 
-    def set(self, field: str, value: object) -> None:
+    def set(self, field, value):
         """Fill in a number of the settings, such as "#seed input"."""
         self.settings()
         box = self.tab.locator(field)
@@ -214,14 +212,14 @@ class Page:
         box.press("Tab")
         self.settings()
 
-    def set_tokens(self, count: int) -> None:
+    def set_tokens(self, count):
         self.set("#max-tokens input[type=number]", count)
 
-    def choose(self, model: str) -> None:
+    def choose(self, model):
         self.tab.locator("#model input").click()
         self.tab.get_by_role("option", name=model, exact=True).click()
 
-    def go_to(self, tab: str, view: str) -> None:
+    def go_to(self, tab, view):
         if not self.tab.get_by_role("tab", name=tab).count():  # a phone has it in a menu
             self.tab.get_by_label("More tabs").click()
         self.tab.get_by_role("button", name=tab, exact=True).or_(
@@ -229,25 +227,25 @@ class Page:
         ).click()
         self.has_view(view)
 
-    def messages(self, who: str = "user") -> Any:
+    def messages(self, who="user"):
         """Texts of the chat by the visitor ("user") or the model ("bot")."""
         test_id = f"document.querySelectorAll('#chat [data-testid={who}]')"
         return self.tab.evaluate(
             f"[...{test_id}].map(e => e.textContent.replace(/^\\n|\\n$/g, ''))"
         )
 
-    def shows(self, messages: int) -> None:
+    def shows(self, messages):
         """Wait until the chat shows this number of the visitor's messages."""
         users = "document.querySelectorAll('#chat [data-testid=user]').length"
         self.tab.wait_for_function(f"n => {users} === n", arg=messages)
 
-    def read(self) -> tuple[int, int]:
+    def read(self):
         """Return how many tokens were read for the last answer, and are in the conversation."""
         figures = self.tab.locator("#chat-status b").all_inner_texts()
         now, _, whole, _ = next(text for text in figures if " of " in text).split()
         return int(now.replace(",", "")), int(whole.replace(",", ""))
 
-    def ask(self, text: str, name: str = "chat", view: str | None = None) -> None:
+    def ask(self, text, name="chat", view=None):
         """Send a prompt and wait until its run is in the view."""
         from playwright.sync_api import TimeoutError as TooLate
 
@@ -264,12 +262,12 @@ class Page:
                 if time.monotonic() > end:
                     raise
 
-    def begun(self, before: str | None, name: str = "chat", timeout: int = PATIENCE_MS) -> None:
+    def begun(self, before, name="chat", timeout=PATIENCE_MS):
         """Wait until another run than `before` is in the view."""
         run = f"{view(name)}.run"
         self.tab.wait_for_function(f"o => {run} && {run} !== o", arg=before, timeout=timeout)
 
-    def finished(self, name: str = "chat") -> Any:
+    def finished(self, name="chat"):
         """Wait for the end of the answer; returns the number of tokens in the view."""
         state = view(name)
         self.tab.wait_for_function(
@@ -281,7 +279,7 @@ class Page:
         return self.view("pieces.length", name)
 
 
-def request(url: str, **options: Any) -> Any:
+def request(url, **options):
     """The answer to a request, whatever its status; `body` is its content."""
     try:
         answer = urllib.request.urlopen(urllib.request.Request(url, **options), timeout=120)
@@ -292,7 +290,7 @@ def request(url: str, **options: Any) -> Any:
         return answer
 
 
-def memory_mb(pid: int) -> float:
+def memory_mb(pid):
     """Resident memory of a process."""
     status = Path(f"/proc/{pid}/status")
     if status.exists() and (found := re.search(r"VmRSS:\s+(\d+)", status.read_text())):

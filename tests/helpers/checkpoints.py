@@ -1,11 +1,7 @@
 """Checkpoints and runs of the command, for the tests of the converters."""
 
 import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from mlx_gateloop.convert.__main__ import main
 
@@ -17,7 +13,7 @@ FILES = {"README.md", "config.json", "gateloop.py", "generation_config.json", "m
 FILES |= {"tokenizer.json", "tokenizer_config.json"}
 
 
-def problem(call: Callable[[], Any]) -> str:
+def problem(call):
     """The one line that a call says about wrong input."""
     with pytest.raises(InputError) as caught:
         call()
@@ -26,12 +22,12 @@ def problem(call: Callable[[], Any]) -> str:
     return message
 
 
-def state_of(module: Any) -> dict[str, np.ndarray]:
+def state_of(module):
     """A torch module's state dict as NumPy arrays."""
     return {name: tensor.numpy() for name, tensor in module.state_dict().items()}
 
 
-def torch_model(seed: int = 0, noise: float = 0.2, **options: Any) -> Any:
+def torch_model(seed=0, noise=0.2, **options):
     """A model of gateloop-transformer with random weights, norms and biases included."""
     transformer = pytest.importorskip("gateloop_transformer", reason="the source model's library")
     torch.manual_seed(seed)
@@ -43,7 +39,7 @@ def torch_model(seed: int = 0, noise: float = 0.2, **options: Any) -> Any:
     return model
 
 
-def save_shards(folder: Path, tensors: dict[str, Any], shards: Sequence[object]) -> None:
+def save_shards(folder, tensors, shards):
     """Save tensors to as many files as there are different `shards`, with their index."""
     from safetensors.torch import save_file
 
@@ -55,7 +51,7 @@ def save_shards(folder: Path, tensors: dict[str, Any], shards: Sequence[object])
     index.write_text(json.dumps({"weight_map": weight_map}))
 
 
-def contents(path: Path) -> dict[str, bytes]:
+def contents(path):
     """Every file below a directory (or the file itself) with its bytes."""
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     return {str(file.relative_to(path.parent)): file.read_bytes() for file in files}

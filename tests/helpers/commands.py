@@ -13,7 +13,7 @@ TINY = {
 }
 
 
-def fails(capsys, *argv: str) -> str:
+def fails(capsys, *argv):
     """Exit code 2, one line on stderr, no traceback; returns the line."""
     assert main(list(argv)) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -4,14 +4,12 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """A directory with a file system of 1 MB of its own."""
     place = tmp_path / "disk"
     place.mkdir()
@@ -23,7 +21,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def fill(disk: Path, free: int) -> Path:
+def fill(disk, free):
     """Fill a disk up to some KB with a file, and return that."""
     filling = disk / "others"
     with contextlib.suppress(OSError), filling.open("wb", buffering=0) as file:

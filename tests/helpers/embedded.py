@@ -2,7 +2,6 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import mlx_gateloop as gl
 from mlx_gateloop import app
@@ -11,6 +10,6 @@ MODELS = Path(app.__file__).parent / "embedded_models"
 
 
 @cache
-def load_embedded(name: str) -> tuple[Any, Any]:
+def load_embedded(name):
     """Load one with its tokenizer; nothing may change it."""
     return gl.load(MODELS / name)

@@ -1,14 +1,11 @@
 """Errors that a user sees."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from mlx_gateloop.errors import InputError
 
 
-def refusal(call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
+def refusal(call, *arguments, **options):
     """Return the one line with which a call raises `InputError`."""
     with pytest.raises(InputError) as error:
         call(*arguments, **options)

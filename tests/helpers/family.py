@@ -34,7 +34,7 @@ CONFIGS = {name: COMMON | config for name, config in CONFIGS.items()}
 LENGTHS = (1, 9, 61)  # of the golden files; the interpreter of fla's kernels takes at most 64
 
 
-def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
+def random_weight(name, shape):
     """A weight in float32; norms are about one, matrices double an input's variance."""
     values = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
     if name.endswith("norm.weight"):
@@ -44,18 +44,18 @@ def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
     return values.astype(np.float32)
 
 
-def random_tokens(length: int, batch: int = 1, seed: int = 0) -> np.ndarray:
+def random_tokens(length, batch=1, seed=0):
     random = np.random.RandomState(100 * length + seed)
     return random.randint(0, COMMON["vocab_size"], (batch, length))
 
 
-def golden(name: str) -> dict[int, np.ndarray]:
+def golden(name):
     """Logits `[1, length, vocabulary]` that flash-linear-attention computed, by length."""
     with np.load(GOLDEN / f"{name}.npz") as file:
         return {length: file[str(length)] for length in LENGTHS}
 
 
-def family_model(name: str, **options: Any) -> Any:
+def family_model(name, **options):
     """Our model of a configuration."""
     config = CONFIGS[name] | options
     module = import_module(f"mlx_gateloop.family.{config['model_type']}")
@@ -64,7 +64,7 @@ def family_model(name: str, **options: Any) -> Any:
     return model.eval()
 
 
-def family_weights(model: Any) -> dict[str, mx.array]:
+def family_weights(model):
     from mlx.utils import tree_flatten
 
     return {
@@ -73,7 +73,7 @@ def family_weights(model: Any) -> dict[str, mx.array]:
     }
 
 
-def write_checkpoint(path: Path, name: str, dtype: mx.Dtype = mx.float32, **options: Any) -> Path:
+def write_checkpoint(path, name, dtype=mx.float32, **options):
     """A directory as transformers writes it, but for the tokenizer."""
     path.mkdir(exist_ok=True)
     weights = {k: w.astype(dtype) for k, w in family_weights(family_model(name, **options)).items()}
@@ -82,7 +82,7 @@ def write_checkpoint(path: Path, name: str, dtype: mx.Dtype = mx.float32, **opti
     return path
 
 
-def save_family_model(path: Path, name: str, dtype: mx.Dtype = mx.float32) -> Any:
+def save_family_model(path, name, dtype=mx.float32):
     """Save a model whose answers are printable; returns it."""
     tokenizer = chat_tokenizer()
     # With the usual epsilon, the norm of an output near zero is steep, and rounding shows.

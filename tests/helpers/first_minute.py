@@ -1,10 +1,8 @@
 """A new user's first minute: from the tour to a word that is forgotten, and what changed."""
 
 import time
-from collections.abc import Callable
-from typing import Any
 
-from helpers.browser import PATIENCE_MS, Page
+from helpers.browser import PATIENCE_MS
 
 QUESTION, WORD = "What does `str.split` do?", "split"
 ANSWERED = "/^Click a word/.test(document.querySelector('.gw .status').innerText)"
@@ -36,19 +34,19 @@ class FirstMinute:
         look: Called with the place of every click before it, and often while the visitor waits.
     """
 
-    def __init__(self, page: Page, look: Callable[..., None] = lambda *_: None) -> None:
+    def __init__(self, page, look=lambda *_: None):
         self.page, self.tab, self.look = page, page.tab, look
         self.clicks = 0
 
-    def skip_the_tour(self) -> None:
+    def skip_the_tour(self):
         self._click(self.tab.get_by_role("dialog").get_by_role("button", name="Skip"))
 
-    def ask(self) -> None:
+    def ask(self):
         """Send one of the examples, and wait for the end of the answer."""
         self._click(self.tab.get_by_role("button", name=QUESTION).first)
         self._until(ANSWERED)
 
-    def forget(self) -> tuple[str, str, str]:
+    def forget(self):
         """Take a word of the question out of the state.
 
         Returns:
@@ -62,17 +60,17 @@ class FirstMinute:
         marked = [" ".join(result.locator(tag).all_inner_texts()) for tag in ("del", "ins")]
         return self.tab.evaluate(NOTE), *marked
 
-    def _click(self, button: Any) -> None:
+    def _click(self, button):
         button.scroll_into_view_if_needed()
         self._click_at(button.bounding_box())
 
-    def _click_at(self, box: dict[str, float]) -> None:
+    def _click_at(self, box):
         x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
         self.look(x, y)
         self.tab.mouse.click(x, y)
         self.clicks += 1
 
-    def _until(self, condition: str) -> None:
+    def _until(self, condition):
         end = time.monotonic() + PATIENCE_MS / 1000
         while not self.tab.evaluate(condition):
             assert time.monotonic() < end, condition

@@ -1,11 +1,10 @@
 """Operators that compute their own gates, beside the float64 loops of `reference`."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
-from helpers.reference import Case, as_numpy, error, forward, gradients, inputs, to_planes
+from helpers.reference import as_numpy, error, forward, gradients, inputs, to_planes
 
 from mlx_gateloop.ops.transition import Transition
 
@@ -14,15 +13,7 @@ Arrays = list[np.ndarray]
 ROUNDING = {mx.float32: 1e-6, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8}
 
 
-def with_gates(
-    case: Case,
-    form: str,
-    dtype: mx.Dtype,
-    shift: float = 0,
-    turn: float = 1,
-    closed: float = 0,
-    seed: int = 1,
-) -> tuple[Case, Arrays, Callable[[np.ndarray], Arrays]]:
+def with_gates(case, form, dtype, shift=0, turn=1, closed=0, seed=1):
     """The case with gates of that form, their arrays, and the gradients by these of one by a.
 
     Args:
@@ -37,7 +28,7 @@ def with_gates(
     count = 2 if np.iscomplexobj(case.a) else 1
     rng = np.random.default_rng(seed)
 
-    def values(x: np.ndarray) -> np.ndarray:
+    def values(x):
         return np.array(mx.array(x.astype(np.float32)).astype(dtype).astype(mx.float32), np.float64)
 
     if form == "cartesian":
@@ -51,7 +42,7 @@ def with_gates(
         size = 1 / (1 + np.exp(-first)) if form == "sigmoid" else np.exp(first)
         a = size * np.exp(1j * second) if count == 2 else size
 
-    def by_gates(da: np.ndarray) -> Arrays:
+    def by_gates(da):
         if form != "cartesian":
             da = da * np.conj(a)  # by log a
         slope = 1 - size if form == "sigmoid" else 1
@@ -61,16 +52,16 @@ def with_gates(
 
 
 def check(
-    operator: Callable[..., tuple[mx.array, mx.array]],
-    case: Case,
-    form: str = "sigmoid",
-    dtype: mx.Dtype = mx.float32,
-    gate_dtype: mx.Dtype = mx.float32,
-    cancels: bool = False,
-    rounding: float = ROUNDING[mx.float32],
-    by: float = 2e-6,
-    **options: float,
-) -> None:
+    operator,
+    case,
+    form="sigmoid",
+    dtype=mx.float32,
+    gate_dtype=mx.float32,
+    cancels=False,
+    rounding=ROUNDING[mx.float32],
+    by=2e-6,
+    **options,
+):
     """Compare y, the last state and every gradient with the reference, to the dtype's rounding.
 
     Args:
@@ -88,14 +79,14 @@ def check(
     case, gates, by_gates = with_gates(case, form, gate_dtype, **options)
     inner = (..., 0) if case.max_headed else ...
 
-    def array(x: np.ndarray, dtype: mx.Dtype = mx.float32) -> mx.array:
+    def array(x, dtype=mx.float32):
         return mx.array(x[inner].astype(np.float32)).astype(dtype)
 
     q, k, v, _, h0 = inputs(case, dtype)
     arrays = [q, k, v, *(array(x, gate_dtype) for x in gates), h0]
     mask = None if case.mask.all() else mx.array(case.mask.copy())
 
-    def outputs(q: mx.array, k: mx.array, v: mx.array, *rest: mx.array) -> list[mx.array]:
+    def outputs(q, k, v, *rest):
         a = Transition(form, *rest[:-1])
         return list(operator(q, k, v, a, rest[-1], mask=mask, reverse=case.reverse))
 

@@ -2,36 +2,34 @@
 
 import json
 import os
-from collections.abc import Callable
-from pathlib import Path
 
 from helpers.models import save_tiny_model
 
 SLOW_TEXT = "a" * 40 + "b"  # a message that `(a+)+$` needs 2^40 steps for
 
 
-def _written(name: str, content: str | bytes) -> Callable[[Path], object]:
+def _written(name, content):
     data = content.encode() if isinstance(content, str) else content
     return lambda model: (model / name).write_bytes(data)
 
 
-def _edited(name: str, **changes: object) -> Callable[[Path], object]:
-    def write(model: Path) -> None:
+def _edited(name, **changes):
+    def write(model):
         content = json.loads((model / name).read_text())
         (model / name).write_text(json.dumps(content | changes))
 
     return write
 
 
-def _fifo(name: str) -> Callable[[Path], object]:
-    def make(model: Path) -> None:
+def _fifo(name):
+    def make(model):
         (model / name).unlink(missing_ok=True)
         os.mkfifo(model / name)
 
     return make
 
 
-def _sparse(name: str) -> Callable[[Path], object]:
+def _sparse(name):
     """A file of a terabyte that takes no space on the disk."""
     return lambda model: os.truncate(model / name, 10**12)
 
@@ -72,14 +70,14 @@ FILES = {
 KINDS = TEMPLATES | TOKENIZERS | FILES
 
 
-def save_hostile_model(path: Path, kind: str) -> Path:
+def save_hostile_model(path, kind):
     """Save a model of one of the `KINDS` to a directory."""
     save_tiny_model(path, chat=True, hidden_size=16, intermediate_size=32)
     KINDS[kind](path)
     return path
 
 
-def save_hostile_models(folder: Path) -> list[str]:
+def save_hostile_models(folder):
     """Save one model of every kind; returns their names."""
     names = [kind.replace(" ", "-") for kind in KINDS]
     for name, kind in zip(names, KINDS, strict=True):

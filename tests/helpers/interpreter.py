@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 
-def python(code: str, *flags: str, **environment: str) -> str:
+def python(code, *flags, **environment):
     """Run code; returns what it prints. It must succeed, and write nothing to stderr."""
     child = subprocess.run(
         [sys.executable, *flags, "-c", code],

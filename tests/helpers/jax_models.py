@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from .family import random_weight
 
 GOLDEN = Path(__file__).parents[1] / "convert" / "sources" / "golden" / "jax.npz"
@@ -12,7 +10,7 @@ LENGTHS = (1, 9, 61)
 WIDTHS = {"wa": 2}  # over that of the other matrices
 
 
-def jax_weights() -> dict[str, np.ndarray]:
+def jax_weights():
     """The arrays by Flax's names, in Equinox's order."""
     dim, inner = SIZES["dim"], SIZES["dim"] * SIZES["ff_mult"]
     shapes = {"embedding": (SIZES["num_tokens"], dim), "norm.scale": (dim,)}

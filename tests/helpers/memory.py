@@ -1,12 +1,9 @@
 """Memory that MLX takes, the same however busy the machine is."""
 
-from collections.abc import Callable
-from typing import Any
-
 import mlx.core as mx
 
 
-def peak_memory(function: Callable[..., Any], *arrays: mx.array) -> int:
+def peak_memory(function, *arrays):
     """Most bytes in use beyond the arrays while a function of them is evaluated."""
     mx.eval(arrays)
     mx.synchronize()  # the thread that computed them holds temporary arrays for a moment

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -38,10 +37,10 @@ class Server:
     process: subprocess.Popen[bytes]
     port: int
 
-    def connect(self) -> http.client.HTTPConnection:
+    def connect(self):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
 
-    def post(self, path: str, body: Body | bytes) -> tuple[int, bytes]:
+    def post(self, path, body):
         """Send a request and read the whole answer.
 
         Python's http.server lets five connections wait, and Linux resets some of those beyond.
@@ -55,27 +54,25 @@ class Server:
                     raise
         raise AssertionError
 
-    def _request(self, method: str, path: str, data: bytes = b"") -> tuple[int, bytes]:
+    def _request(self, method, path, data=b""):
         with closing(self.connect()) as connection:
             connection.request(method, path, data, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             return answer.status, answer.read()
 
-    def is_healthy(self) -> bool:
+    def is_healthy(self):
         with suppress(OSError):
             return self._request("GET", "/health")[0] == 200
         return False
 
-    def memory(self) -> int:
+    def memory(self):
         """Return the bytes of memory that the process has."""
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
         return int(pages) * 4096
 
 
 @contextmanager
-def serving(
-    model: object, log: Path, *options: object, mlx_lm: Sequence[object] = OURS
-) -> Iterator[Server]:
+def serving(model, log, *options, mlx_lm=OURS):
     """Run the server on a free port until the block ends; `mlx_lm` begins its command."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -96,7 +93,7 @@ def serving(
         process.wait()
 
 
-def text_of(answer: bytes) -> str:
+def text_of(answer):
     """Join the text of an answer, streamed or not, of either endpoint."""
     if answer.startswith(b"{"):
         parts = [json.loads(answer)]
@@ -114,11 +111,11 @@ def text_of(answer: bytes) -> str:
 class Single:
     """Answers of the same model in this process, one request after another."""
 
-    def __init__(self, path: object) -> None:
+    def __init__(self, path):
         self.model, self.tokenizer = load_any(path)
         self.answer = cache(self._answer)
 
-    def __call__(self, body: Body) -> str:
+    def __call__(self, body):
         """Return the text that the server must give to a request."""
         if "messages" in body:
             prompt = self.tokenizer.apply_chat_template(
@@ -128,7 +125,7 @@ class Single:
             prompt = self.tokenizer.encode(body["prompt"])
         return self.answer(tuple(prompt), body["max_tokens"], body["temperature"], body.get("seed"))
 
-    def _answer(self, prompt: tuple[int, ...], count: int, heat: float, seed: int | None) -> str:
+    def _answer(self, prompt, count, heat, seed):
         if seed is not None:
             mx.random.seed(seed)
         sampler = make_sampler(heat)
@@ -145,7 +142,7 @@ Outcome = tuple[str, str]  # the kind of a request, and what was wrong with its 
 class Clients:
     """Requests of every kind, sent by many clients at once; `single` knows the right answers."""
 
-    def __init__(self, server: Server, single: Single, seed: int = 0) -> None:
+    def __init__(self, server, single, seed=0):
         self.server, self.single = server, single
         self.chance = random.Random(seed)
         self.counts: Counter[str] = Counter()
@@ -153,7 +150,7 @@ class Clients:
         self.memory: list[int] = []  # after each answer
         self.cached = 0  # answers, of those not streamed, whose prompt was in part in the cache
 
-    def run(self, requests: int, clients: int) -> None:
+    def run(self, requests, clients):
         """Send requests, so many at once, and note every answer that is not the right one."""
         jobs = [self._job() for _ in range(requests)]
         with ThreadPoolExecutor(clients) as pool:
@@ -163,7 +160,7 @@ class Clients:
                 if problem:
                     self.wrong.append(f"{kind}: {problem}")
 
-    def _job(self) -> Callable[[], Outcome]:
+    def _job(self):
         """Draw a request; what it must give is computed here, before the server is busy."""
         (kind,) = self.chance.choices(list(KINDS), list(KINDS.values()))
         if kind == "malformed":
@@ -173,7 +170,7 @@ class Clients:
             return partial(self._leave, path, body, self.chance.choice((0, 1, 40, 400)))
         return partial(self._check, kind, path, body, kind != "random" and self.single(body))
 
-    def _body(self, kind: str) -> tuple[str, Body]:
+    def _body(self, kind):
         """A completion, or a conversation of one or two questions; half of them stream."""
         draw = self.chance
         body: Body = {"max_tokens": draw.choice((4, 12, 24)), "stream": draw.random() < 0.5}
@@ -194,7 +191,7 @@ class Clients:
             messages.append({"role": "user", "content": two})
         return "/v1/chat/completions", body | {"messages": messages}
 
-    def _check(self, kind: str, path: str, body: Body, expected: str | bool) -> Outcome:
+    def _check(self, kind, path, body, expected):
         status, answer = self.server.post(path, body)
         if status != 200:
             return kind, f"{status} {answer[:200]!r}"
@@ -205,7 +202,7 @@ class Clients:
         is_right = expected is False or text == expected
         return kind, "" if is_right else f"{text!r} for {expected!r} of {body}"
 
-    def _leave(self, path: str, body: Body, read: int) -> Outcome:
+    def _leave(self, path, body, read):
         """Leave after some bytes of the answer, or before it has begun."""
         connection = self.server.connect()
         with suppress(OSError):
@@ -215,7 +212,7 @@ class Clients:
         connection.close()
         return "cancelled", ""
 
-    def refuse(self, path: str, data: bytes) -> Outcome:
+    def refuse(self, path, data):
         """Send a malformed request, which must be refused."""
         try:
             status, _ = self.server.post(path, data)
@@ -224,7 +221,7 @@ class Clients:
         return "malformed", "" if 400 <= status < 500 else f"{status} to {data[:80]!r}"
 
 
-def _done(job: Callable[[], Outcome]) -> Outcome:
+def _done(job):
     try:
         return job()
     except OSError as error:

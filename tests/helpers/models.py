@@ -1,8 +1,5 @@
 """Tiny models with random weights, for all tests."""
 
-from pathlib import Path
-from typing import Any
-
 import mlx.core as mx
 import numpy as np
 
@@ -52,7 +49,7 @@ GROWING = {
 }
 
 
-def tiny_model(seed: int = 0, **options: Any) -> Model:
+def tiny_model(seed=0, **options):
     """A model in evaluation mode; the options are arguments of ModelArgs."""
     mx.random.seed(seed)
     model = Model(ModelArgs(**{**SIZES, **options}))
@@ -60,38 +57,38 @@ def tiny_model(seed: int = 0, **options: Any) -> Model:
     return model
 
 
-def time_mixing(**options: Any) -> TimeMixing:
+def time_mixing(**options):
     """A mixing layer; the options are arguments of LayerArgs."""
     mx.random.seed(0)
     return TimeMixing(LayerArgs(**{"hidden_size": SIZES["hidden_size"], **options}))
 
 
-def chat_tokenizer() -> Any:
+def chat_tokenizer():
     """A tokenizer of bytes with a chat template."""
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
 
-def never_end(model: Model, tokenizer: Any) -> None:
+def never_end(model, tokenizer):
     """Keep a model from drawing a token that ends an answer, or another special one."""
     never = mx.array([*{*stop_token_ids(tokenizer), *tokenizer.all_special_ids}])
     model.lm_head.bias = mx.zeros(len(tokenizer)).at[never].add(-1e9)
 
 
-def save_tiny_model(path: Path, seed: int = 0, chat: bool = False, **options: Any) -> Path:
+def save_tiny_model(path, seed=0, chat=False, **options):
     """Save a tiny model of bytes, with its tokenizer, to a directory."""
     tokenizer = chat_tokenizer() if chat else byte_tokenizer()
     save(tiny_model(seed, **{"vocab_size": len(tokenizer), **options}), tokenizer, path)
     return path
 
 
-def tokens(length: int, batch: int = 1, seed: int = 0) -> mx.array:
+def tokens(length, batch=1, seed=0):
     """Random tokens `[batch, length]` of a tiny model."""
     chance = np.random.default_rng(seed)
     return mx.array(chance.integers(0, SIZES["vocab_size"], (batch, length)))
 
 
-def close(actual: mx.array, expected: mx.array, atol: float = 2e-5) -> None:
+def close(actual, expected, atol=2e-5):
     """Assert that arrays agree to float32's rounding over a few layers."""
     np.testing.assert_allclose(actual, expected, atol=atol, rtol=1e-5)

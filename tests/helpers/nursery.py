@@ -7,36 +7,34 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from math import inf
-from typing import Any
 
 
 class Nursery:
     """The test's end of such a process, whose script runs `serve`."""
 
-    def __init__(self, script: str) -> None:
+    def __init__(self, script):
         self._process = subprocess.Popen(
             [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def ask(self, **job: Any) -> Any:
+    def ask(self, **job):
         assert self._process.stdin
         assert self._process.stdout
         print(json.dumps(job), file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 
-    def close(self) -> None:
+    def close(self):
         self._process.communicate()
 
 
-def serve(answer: Callable[[dict[str, Any]], Any]) -> None:
+def serve(answer):
     """Answer each job, a line of JSON."""
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), flush=True)
 
 
-def fork(child: Callable[[], int | None]) -> int:
+def fork(child):
     """Run a function in a process of its own, whose exit code it returns; returns the process."""
     pid = os.fork()
     if pid == 0:
@@ -51,7 +49,7 @@ def fork(child: Callable[[], int | None]) -> int:
     return pid
 
 
-def ended(pids: list[int], kill_after: float = inf) -> list[int]:
+def ended(pids, kill_after=inf):
     """Wait for processes, or kill them after some seconds; returns codes, negative for a signal."""
     codes: dict[int, int] = {}
     deadline = time.monotonic() + kill_after

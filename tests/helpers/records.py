@@ -1,7 +1,7 @@
 """Records of runs that no training has made."""
 
 
-def run_record(model: str, seed: int, **others: object) -> dict[str, object]:
+def run_record(model, seed, **others):
     """Make the record of a run with its result on test samples."""
     steps = {"steps": 5, "total_steps": 5, "seconds": 2.5, "finished": True}
     sizes = {"parameters": 1234, "intermediate_size": 32}
@@ -11,7 +11,7 @@ def run_record(model: str, seed: int, **others: object) -> dict[str, object]:
     return {"model": model, "seed": seed, "draw": seed} | steps | sizes | counts | score | others
 
 
-def trial_record(model: str, **others: object) -> dict[str, object]:
+def trial_record(model, **others):
     """Make the record of a trial of settings."""
     steps = {"steps": 5, "total_steps": 5, "seconds": 2.5, "finished": True}
     chosen = {"settings": {"optimizer.learning_rate": 0.01}, "validation_loss": 1.0}

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import wraps
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -99,14 +98,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
 MODULES = {"falcon_mamba": "mamba"}
 
 
-def recurrent_model(name: str, seed: int = 0, **sizes: Any) -> Any:
+def recurrent_model(name, seed=0, **sizes):
     """A random model of this type: no weight is zero, so that every gate depends on its input."""
     module = pytest.importorskip(f"mlx_lm.models.{MODULES.get(name, name)}")  # not in older ones
     mx.random.seed(seed)
     model = module.Model(module.ModelArgs.from_dict({"model_type": name} | CONFIGS[name] | sizes))
     key = iter(mx.random.split(mx.random.key(seed), 1000))
 
-    def shifted(weight: mx.array) -> mx.array:
+    def shifted(weight):
         if not mx.issubdtype(weight.dtype, mx.floating):
             return weight
         noise = mx.random.normal(weight.shape, key=next(key))
@@ -118,14 +117,7 @@ def recurrent_model(name: str, seed: int = 0, **sizes: Any) -> Any:
     return model
 
 
-def save_recurrent_model(
-    path: Path,
-    name: str,
-    seed: int = 0,
-    dtype: mx.Dtype = mx.float32,
-    tokenizer: Any = None,
-    **sizes: Any,
-) -> Path:
+def save_recurrent_model(path, name, seed=0, dtype=mx.float32, tokenizer=None, **sizes):
     """Save such a model to a directory, with a tokenizer; of bytes, for chats, if none is given."""
     if tokenizer is None:
         save_tiny_model(path, chat=True)
@@ -159,7 +151,7 @@ class Call(NamedTuple):
     value: str  # one of VALUES
 
 
-def spy(monkeypatch: Any, model: Any) -> Callable[[int], list[list[Call]]]:
+def spy(monkeypatch, model):
     """Note what a model's recurrences are called with, in mlx-lm's own modules.
 
     Returns:
@@ -167,12 +159,12 @@ def spy(monkeypatch: Any, model: Any) -> Callable[[int], list[list[Call]]]:
     """
     noted: list[Call] = []
 
-    def note(owner: Any, name: str) -> None:
+    def note(owner, name):
         original = getattr(owner, name)
         signature = inspect.signature(original)
 
         @wraps(original)
-        def call(*args: Any, **options: Any) -> Any:
+        def call(*args, **options):
             bound = signature.bind(*args, **options)
             value = next(n for n in VALUES[name] if n in bound.arguments)
             noted.append(Call(original, bound.arguments, value))
@@ -186,7 +178,7 @@ def spy(monkeypatch: Any, model: Any) -> Callable[[int], list[list[Call]]]:
             if hasattr(owner, name):
                 note(owner, name)
 
-    def calls(count: int) -> list[list[Call]]:
+    def calls(count):
         layers: dict[int, list[Call]] = {}
         for number, call in enumerate(noted):
             of = id(call.given["self"]) if "self" in call.given else number % count
@@ -196,7 +188,7 @@ def spy(monkeypatch: Any, model: Any) -> Callable[[int], list[list[Call]]]:
     return calls
 
 
-def response(calls: list[Call], token: int) -> np.ndarray:
+def response(calls, token):
     """The outputs of all tokens, summed over heads, if that one alone writes ones."""
     found: list[np.ndarray] = []
     state = None

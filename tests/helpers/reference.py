@@ -29,27 +29,27 @@ class Case:
     reverse: bool = False
 
     @property
-    def max_headed(self) -> bool:
+    def max_headed(self):
         return self.q.shape[-1] == self.v.shape[-1] == 1
 
-    def steps(self) -> range:
+    def steps(self):
         length = self.q.shape[1]
         return range(length - 1, -1, -1) if self.reverse else range(length)
 
 
 def random_case(
-    seed: int,
-    length: int,
+    seed,
+    length,
     *,
-    batch: int = 2,
-    heads: tuple[int, int, int] = (5, 1, 1),
-    is_complex: bool = True,
-    one_gate_per_head: bool = False,
-    resets: float = 0.1,
-    masked: float = 0.0,
-    reverse: bool = False,
-    dtype: mx.Dtype = mx.float32,
-) -> Case:
+    batch=2,
+    heads=(5, 1, 1),
+    is_complex=True,
+    one_gate_per_head=False,
+    resets=0.1,
+    masked=0.0,
+    reverse=False,
+    dtype=mx.float32,
+):
     """A case whose values are exactly representable in `dtype` (a: in float32)."""
     rng = np.random.default_rng(seed)
     H, K, V = heads
@@ -60,11 +60,11 @@ def random_case(
         a = (a * np.exp(2j * rng.normal(size=gates))).astype(np.complex64).astype(np.complex128)
     state = (batch, H, K, V)
 
-    def normal() -> np.ndarray:
+    def normal():
         x = rng.normal(size=(*state, 2)).astype(np.float32).astype(np.float64) @ [1, 1j]
         return x if is_complex else x.real
 
-    def values(*shape: int) -> np.ndarray:
+    def values(*shape):
         rounded = mx.array(rng.normal(size=shape).astype(np.float32)).astype(dtype)
         return np.array(rounded.astype(mx.float32)).astype(np.float64)
 
@@ -82,7 +82,7 @@ def random_case(
     )
 
 
-def forward(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def forward(case):
     """y `[B, L, H, V]`, the last state, and the state before each step."""
     h = case.h0
     y = np.zeros(case.v.shape)
@@ -96,7 +96,7 @@ def forward(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return y, h, before
 
 
-def gradients(case: Case) -> Arrays:
+def gradients(case):
     """The gradient of sum(y dy) + sum(Re h Re dh + Im h Im dh), by the adjoint recurrence."""
     _, _, before = forward(case)
     result = {name: np.zeros_like(getattr(case, name)) for name in ("q", "k", "v", "a")}
@@ -117,13 +117,13 @@ def gradients(case: Case) -> Arrays:
     return {**result, "h0": G}
 
 
-def to_planes(x: np.ndarray) -> mx.array:
+def to_planes(x):
     """A state `[B, ...]` as float32 planes: `[B, 2, ...]` if it is complex, else `[B, 1, ...]`."""
     planes = [x.real, x.imag] if np.iscomplexobj(x) else [x]
     return mx.array(np.stack(planes, 1).astype(np.float32))
 
 
-def inputs(case: Case, dtype: mx.Dtype = mx.float32) -> list[mx.array]:
+def inputs(case, dtype=mx.float32):
     """q, k and v of a type, a and h0, as the operator takes them."""
     kind = np.complex64 if np.iscomplexobj(case.a) else np.float32
     arrays = [mx.array(x.astype(np.float32)).astype(dtype) for x in (case.q, case.k, case.v)]
@@ -134,15 +134,15 @@ def inputs(case: Case, dtype: mx.Dtype = mx.float32) -> list[mx.array]:
     return [*arrays, h0]
 
 
-def normal(*shape: int, key: int = 0) -> mx.array:
+def normal(*shape, key=0):
     return mx.random.normal(shape, key=mx.random.key(key))
 
 
-def as_numpy(x: mx.array) -> np.ndarray:
+def as_numpy(x):
     return np.array(x.astype(mx.float32) if x.dtype != mx.complex64 else x)
 
 
-def error(got: mx.array | np.ndarray, want: np.ndarray, least: float = 1e-30) -> float:
+def error(got, want, least=1e-30):
     """The largest difference, relative to the largest value, which counts as `least` or more."""
     got = as_numpy(got) if isinstance(got, mx.array) else got
     if want.size == 0:

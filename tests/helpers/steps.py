@@ -1,10 +1,7 @@
 """Generators that others take turns with, taken alone."""
 
-from collections.abc import Generator
-from typing import Any
 
-
-def result(steps: Generator[None, None, Any]) -> Any:
+def result(steps):
     """Take all steps; returns what the last one returns."""
     while True:
         try:

@@ -6,9 +6,7 @@ from mlx_gateloop.watch import Trace
 from mlx_gateloop.watch.layer import Columns, Layer
 
 
-def trace_with(
-    columns: np.ndarray, window: int = 1000, max_bytes: int = 64 << 20, at_once: int = 64
-) -> Trace:
+def trace_with(columns, window=1000, max_bytes=64 << 20, at_once=64):
     """A trace of -log|a|, phases, queries and keys `[4, layers, tokens, channels]`."""
     layers = [Layer(f"layers.{layer}", "gate loop") for layer in range(columns.shape[1])]
     trace = Trace(layers, max_bytes, window)
@@ -18,6 +16,6 @@ def trace_with(
     return trace
 
 
-def columns_of(rate: np.ndarray, phase: np.ndarray, query: np.ndarray, key: np.ndarray) -> Columns:
+def columns_of(rate, phase, query, key):
     """New tokens of one layer, `[tokens, channels]` each; a channel is a head."""
     return Columns(rate, phase, {"query": query[..., None], "key": key[..., None]})

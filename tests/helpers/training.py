@@ -4,11 +4,8 @@ import os
 import pydoc_data.topics
 import signal
 from itertools import count
-from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
-import pytest
 
 from mlx_gateloop.train import TrainConfig
 
@@ -42,15 +39,13 @@ TINY_EXPERIMENT = {
 }
 
 
-def tiny_run(**changes: Any) -> TrainConfig:
+def tiny_run(**changes):
     """A run of a second or two; `tiny_run(seed=1)` changes a key, with __ for the dot."""
     dotted = {key.replace("__", "."): value for key, value in changes.items()}
     return TrainConfig.load(None, TINY | dotted)
 
 
-def press_ctrl_c(
-    monkeypatch: pytest.MonkeyPatch, batches: type, number: int, times: int = 1
-) -> None:
+def press_ctrl_c(monkeypatch, batches, number, times=1):
     """Press Ctrl-C while the batch of that number, from 1, is drawn by a class's `batch`."""
     original = batches.batch
     numbers = count(1)
@@ -64,7 +59,7 @@ def press_ctrl_c(
     monkeypatch.setattr(batches, "batch", batch)
 
 
-def same_arrays(one: Path, other: Path) -> None:
+def same_arrays(one, other):
     """Assert that two files hold the same arrays, to the last bit."""
     arrays, others = mx.load(str(one)), mx.load(str(other))
     assert arrays.keys() == others.keys()

@@ -15,8 +15,6 @@ from mlx_gateloop.ops.cpu import why_missing
 
 MLX = {"gelu": nn.gelu, "silu": nn.silu, "sigmoid": mx.sigmoid}
 GRID = np.concatenate([np.linspace(-13, 13, 4001), np.linspace(-2, 2, 4001)]).astype(np.float32)
-
-
 FAR = np.linspace(-110, -60, 5001).astype(np.float32)
 
 
@@ -221,7 +219,7 @@ def test_targets_of_any_integer_type(dtype, has_native, monkeypatch):
     """More classes than an 8-bit type counts, as in a vocabulary."""
     if not has_native:
         monkeypatch.setattr(pointwise, "extension_on_cpu", lambda: None)
-    logits = normal(7, 40_000)
+    logits = normal(7, 300)
     targets = mx.array([0, 3, 17, 5, 126, 127, 2])
 
     def slope(targets):

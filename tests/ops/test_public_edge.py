@@ -8,7 +8,6 @@ from functools import partial
 
 import mlx.core as mx
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,43 +100,6 @@ def test_special_values_end_nothing_and_stay_in_their_batch(case):
         for got, want in ((y[first], y0), (h[first], h0_)):
             got, want = (np.array(x.astype(mx.float32)) for x in (got, want))
             assert (np.isfinite(got) == np.isfinite(want)).all()
-
-
-def mapped(function):
-    """The function by way of mx.vmap, the first argument not mapped."""
-
-    def through(first, *rest):
-        axes = (None, *[0] * len(rest))
-        return [y[0] for y in mx.vmap(function, in_axes=axes)(first, *(x[None] for x in rest))]
-
-    return through
-
-
-TRANSFORMS = {"compile": mx.compile, "checkpoint": mx.checkpoint, "vmap": mapped}
-
-
-@pytest.mark.slow  # mx.compile runs a C++ compiler for each new graph
-@bounded(max_examples=25)
-@given(cases(), st.permutations(list(TRANSFORMS)), st.sampled_from(WAYS))
-def test_transformations_in_any_order_change_nothing(case, names, way):
-    (q, k, v, a, _), options = case
-    given = [q, k, v, a.first, *([] if a.second is None else [a.second])]
-
-    def gradients(*arrays):
-        def loss(*arrays):
-            transition = gl.Transition(a.form, *arrays[3:])
-            y, h = gl.gate_loop(*arrays[:3], transition, **options, **way)
-            return y.astype(mx.float32).sum() + h.sum()
-
-        return mx.grad(loss, argnums=tuple(range(len(given))))(*arrays)
-
-    want = gradients(*given)
-    function = gradients
-    for name in names:
-        function = TRANSFORMS[name](function)
-    for got, right in zip(function(*given), want, strict=True):
-        assert (got.shape, got.dtype) == (right.shape, right.dtype)
-        assert close(got, right, 0.05 if right.dtype != mx.float32 else 1e-3)
 
 
 shapes = st.lists(st.integers(0, 3), max_size=5).map(tuple)

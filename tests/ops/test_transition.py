@@ -5,7 +5,7 @@ from helpers.reference import error
 import mlx_gateloop as gl
 
 
-def values(*planes: mx.array) -> np.ndarray:
+def values(*planes):
     real, *imaginary = (np.array(p, dtype=np.float64) for p in planes)
     return real + 1j * imaginary[0] if imaginary else real
 

@@ -7,7 +7,7 @@ number of cases and a seed.
 
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 from hypothesis import HealthCheck, given, seed, settings
@@ -30,9 +30,7 @@ class Call(NamedTuple):
     outputs: tuple[str, ...]
 
 
-def operator(
-    form: int, is_complex: bool, has_h0: bool, has_mask: bool, reverse: bool, gates: str, dtype: Any
-) -> Call:
+def operator(form, is_complex, has_h0, has_mask, reverse, gates, dtype):
     """The operator with q, k, v and gates of a type.
 
     `gates` is the last axis of the transitions, empty if it is max-headed.
@@ -44,7 +42,7 @@ def operator(
     shapes = [heads, heads, values, gates, gates, state, "mBL"]
     called = native.gate_loop if values == "BLD" else native.gate_loop_heads
 
-    def function(*arrays: mx.array) -> list[mx.array]:
+    def function(*arrays):
         cast = 4 + is_complex
         left = iter([*(x.astype(dtype) for x in arrays[:cast]), *arrays[cast:]])
         given = [next(left) if there else None for there in present]
@@ -56,10 +54,10 @@ def operator(
     return Call(name, function, inputs, (values, state))
 
 
-def scan(planes_a: int, planes_x: int, has_h0: bool, reverse: bool) -> Call:
+def scan(planes_a, planes_x, has_h0, reverse):
     planes, both = max(planes_a, planes_x), planes_a + planes_x
 
-    def function(*arrays: mx.array) -> list[mx.array]:
+    def function(*arrays):
         a, x, h0 = arrays[:planes_a], arrays[planes_a:both], arrays[both:]
         return list(native.linear_scan(list(a), list(x), list(h0), reverse=reverse))
 
@@ -68,10 +66,10 @@ def scan(planes_a: int, planes_x: int, has_h0: bool, reverse: bool) -> Call:
     return Call(name, function, ("BLD",) * both + start, ("BLD",) * planes)
 
 
-def relative(parts: int, width: str, has_mask: bool) -> Call:
+def relative(parts, width, has_mask):
     """Softmax attention of D tokens with relative positions; `width` is a transition's K or 1."""
 
-    def function(q: mx.array, k: mx.array, v: mx.array, *rest: mx.array) -> list[mx.array]:
+    def function(q, k, v, *rest):
         keys = mx.concatenate([k, *rest[:parts]], -1)
         return [native.relative_attention(q, keys, v, *rest[parts:], parts=parts)]
 
@@ -90,13 +88,13 @@ loss = lambda *x: [native.cross_entropy(*x)]  # noqa: E731
 OTHERS.append(Call("cross_entropy", loss, ("BLD", "tBL"), ("BL",)))
 
 
-def derivative(call: Call, transform: Callable[..., Any]) -> Call:
+def derivative(call, transform):
     """mx.vjp or mx.jvp by the float inputs: of the inputs, then cotangents or tangents."""
     count = len(call.inputs)
     places = [i for i, shape in enumerate(call.inputs) if shape[0] not in "mt"]
 
-    def function(*arrays: mx.array) -> list[mx.array]:
-        def of_floats(*floats: mx.array) -> list[mx.array]:
+    def function(*arrays):
+        def of_floats(*floats):
             changed = dict(zip(places, floats, strict=True))
             return call.function(*(changed.get(i, x) for i, x in enumerate(arrays[:count])))
 
@@ -107,10 +105,10 @@ def derivative(call: Call, transform: Callable[..., Any]) -> Call:
     return Call(f"{transform.__name__} of {call.name}", function, call.inputs + more, outputs)
 
 
-def mapped(call: Call) -> Call:
+def mapped(call):
     """The same under mx.vmap, the new axis first."""
 
-    def shape(old: str) -> str:
+    def shape(old):
         return old[0] + "N" + old[1:] if old[0] in "mt" else "N" + old
 
     inputs, outputs = (tuple(map(shape, shapes)) for shapes in (call.inputs, call.outputs))
@@ -133,7 +131,7 @@ LENGTH, WIDTH = st.sampled_from([2, 3, 40, 2000]), st.sampled_from([2, 70])
 SIZES = st.fixed_dictionaries({"L": LENGTH, "D": WIDTH, **dict.fromkeys("BHKVN", SMALL)})
 
 
-def array(shape: str, sizes: Sizes) -> mx.array:
+def array(shape, sizes):
     """An array for a shape's letters and digits: normal numbers, True for "m", 0 for "t"."""
     lengths = [sizes.get(c) or int(c) for c in shape if c not in "mt"]
     if shape[0] in "mt":
@@ -141,7 +139,7 @@ def array(shape: str, sizes: Sizes) -> mx.array:
     return 0.5 * mx.random.normal(lengths, key=mx.random.key(1))
 
 
-def result(function: Function, arrays: list[mx.array]) -> list[mx.array] | None:
+def result(function, arrays):
     """The function's outputs; None if it raises, as it does for shapes that do not fit."""
     try:
         outputs = function(*arrays)
@@ -151,7 +149,7 @@ def result(function: Function, arrays: list[mx.array]) -> list[mx.array] | None:
     return outputs
 
 
-def check(call: Call, order: Callable[[Call], Call], at: tuple[Sizes, ...], captured: int) -> None:
+def check(call, order, at, captured):
     """Trace at the first sizes, call at the second; captured inputs (bits) keep the first."""
     call = order(call)
     print(call.name, *at, bin(captured), flush=True)  # if the process ends, this case ended it
@@ -159,7 +157,7 @@ def check(call: Call, order: Callable[[Call], Call], at: tuple[Sizes, ...], capt
     mx.eval(first, second)
     places = [i for i in range(len(first)) if not captured >> i & 1]
 
-    def function(*passed: mx.array) -> list[mx.array]:
+    def function(*passed):
         given = dict(zip(places, passed, strict=True))
         return list(call.function(*(given.get(i, x) for i, x in enumerate(first))))
 

@@ -190,16 +190,13 @@ def test_nor_is_that_of_the_scan(planes_a, planes_x):
     assert_close([*found[0], *found[1]], [*wanted[0], *wanted[1]])
 
 
-def test_an_error_that_may_pass_is_not_remembered():
+def test_a_refusal_is_remembered_but_not_an_error_that_may_pass():
     left = [MEMORY]
     machine = Machine(lambda *_: left.pop() if left else None)
     with pytest.raises(first_use.KernelError, match="Insufficient Memory"):
         forward(machine, arrays_of())
     forward(machine, arrays_of())
     assert machine.segments("forward") == {16}
-
-
-def test_a_refusal_is_remembered():
     machine = Machine(above(8, "forward", TOO_LARGE))
     forward(machine, arrays_of())
     machine.refuses = lambda *_: None
