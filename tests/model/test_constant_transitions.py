@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-import mlx_gateloop as gl
 from mlx_gateloop.model import layers
 from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.constant_transitions import hippo, s4d_inv, s4d_lin
@@ -43,10 +42,6 @@ def constants(layer):
     arrays = tree_flatten(layer.constant.parameters(), destination={})
     heads = layer.args.heads
     return {name: np.array(x, np.float64).reshape(heads, -1) for name, x in arrays.items()}
-
-
-def by_head(vector, layer):
-    return vector.reshape(layer.args.heads, -1)
 
 
 @pytest.mark.parametrize("heads", HEADS)
@@ -174,41 +169,6 @@ def test_step_sizes_start_log_uniform(transition):
     middle = np.quantile(steps, [0.25, 0.5, 0.75])
     np.testing.assert_allclose(np.log10(middle), [-2.5, -2, -1.5], atol=0.15)
     assert 0.001 <= steps.min() < 0.0012 < 0.085 < steps.max() <= 0.1
-
-
-@pytest.mark.parametrize(
-    ("transition", "more"),
-    [
-        ("linear_attention", 0),
-        ("retnet", 0),
-        ("lru", 24),
-        ("s4d_lin", 18),
-        ("s4d_inv", 18),
-        ("s5", 24),
-    ],
-)
-def test_parameter_counts(transition, more):
-    weights = tree_flatten(time_mixing(transition, 2).parameters(), destination={})
-    assert sum(w.size for w in weights.values()) == 3 * (SIZE * SIZE + SIZE) + more
-
-
-@pytest.mark.parametrize("transition", ["linear_attention", "retnet", "lru", *STATE_SPACES])
-def test_modes_and_the_convolution_agree(transition):
-    layer = time_mixing(transition, 2)
-    x = mx.random.normal((2, LENGTH, SIZE))
-    q, k, v, a = layer._inputs(x, layer.project(x))
-    expected, state = gl.gate_loop(q, k, v, a, mode="recurrent")
-    others = [gl.gate_loop(q, k, v, a, mode=mode) for mode in ("scan", "attention")]
-    constant = layer.constant.transition()
-    fixed = gl.Transition.polar(
-        *(
-            None if part is None else by_head(part, layer)
-            for part in (constant.first, constant.second)
-        )
-    )
-    for y, last in [*others, gl.ops.convolve(q, k, v, fixed)]:
-        np.testing.assert_allclose(y, expected, atol=2e-5)
-        np.testing.assert_allclose(last, state, atol=2e-5)
 
 
 @pytest.mark.parametrize("transition", ["lru", *STATE_SPACES])

@@ -72,11 +72,10 @@ def test_it_is_the_operators_softmax_form_with_its_gradient(options):
 
 
 @pytest.mark.parametrize("options", [*VARIANTS.values(), {"transition": "none", "rope_theta": 1e4}])
-@pytest.mark.parametrize("cuts", [[5, 6, 7, 60], list(range(1, LENGTH))])
-def test_a_cache_goes_on_where_it_stopped(options, cuts):
+def test_a_cache_goes_on_where_it_stopped(options):
     layer, cache = mixing(**options), KVCache()
     x = mx.random.normal((2, LENGTH, SIZE))
-    parts = [layer(part, "causal", cache) for part in mx.split(x, cuts, axis=1)]
+    parts = [layer(part, "causal", cache) for part in mx.split(x, [5, 6, 7, 60], axis=1)]
     np.testing.assert_allclose(mx.concatenate(parts, axis=1), layer(x), atol=5e-6)
     cache.trim(4)
     again = layer(x[:, -4:], None, cache)
