@@ -1,17 +1,15 @@
-from pathlib import Path
-
 import pytest
 from helpers.disk import small_disk  # noqa: F401
 from helpers.training import TEXT
 
 
 @pytest.fixture(scope="session")
-def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def text_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "text.txt"
     path.write_text(TEXT[:6000], encoding="utf-8")
     return path
 
 
 @pytest.fixture
-def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_pictures(monkeypatch):
     monkeypatch.setattr("mlx_gateloop.train.loop.training_curves", lambda *_: None)

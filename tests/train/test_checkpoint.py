@@ -7,6 +7,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.errors import refusal
 from helpers.models import tiny_model
 from mlx.utils import tree_flatten
 
@@ -68,14 +69,11 @@ def test_truncated_foreign_and_missing_files(path):
     whole = path.read_bytes()
     for content in (b"", whole[:5], whole[:200], whole[:-1], b"a text, and a rather long one"):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=r"last\.safetensors: truncated or not a safetensors"):
-            read_header(path)
+        assert "last.safetensors: truncated or not a safetensors" in refusal(read_header, path)
     mx.save_safetensors(str(path), {"weight": mx.zeros(3)}, {"format": "pt"})
-    with pytest.raises(InputError, match="not a training checkpoint"):
-        read_header(path)
+    assert "not a training checkpoint" in refusal(read_header, path)
     path.unlink()
-    with pytest.raises(InputError, match="no checkpoint to resume; start without --resume"):
-        read_header(path)
+    assert "no checkpoint to resume; start without --resume" in refusal(read_header, path)
 
 
 def test_another_architecture_leaves_the_model_alone(path):
@@ -149,6 +147,4 @@ def test_metadata_that_is_no_progress_is_one_line(path, monkeypatch, progress):
     metadata = {"format": FORMAT, "progress": progress, "run": "{}", "sha256": "equal"}
     metadata = {key: value for key, value in metadata.items() if value is not None}
     mx.save_safetensors(str(path), {"weight": mx.zeros(3)}, metadata)
-    with pytest.raises(InputError, match=r"last\.safetensors: damaged \(") as caught:
-        read_header(path)
-    assert "\n" not in str(caught.value)
+    assert "last.safetensors: damaged (" in refusal(read_header, path)

@@ -6,11 +6,10 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 import yaml
+from helpers.errors import refusal
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train import TrainConfig
-from mlx_gateloop.train.setup import num_parameters
 
 PAIRS = list(itertools.pairwise(string.ascii_lowercase))
 CONFIGS = sorted((Path(__file__).parents[2] / "mlx_gateloop" / "configs").glob("*.yaml"))
@@ -91,20 +90,14 @@ def test_transitions_that_cannot_be_spread_are_refused(model):
     [
         ("start: slow", "start must be 'spread' or 'published', got 'slow'"),
         ("optimizer: {learning_rat: 1}", "learning_rat .did you mean learning_rate.*betas"),
-        ("step: 3", "unknown key step .did you mean steps..; allowed: model, tokenizer"),
         ("model: {hiden_size: 3}", "model.hiden_size .did you mean hidden_size.*preset"),
         ("model: {preset: 125M}", "preset '125M' .did you mean 125m"),
-        ("model: {hidden_size: -1}", "model.hidden_size must be greater than 0, got -1"),
         ("model: {dropout: 0.1}\ncheckpoint_blocks: true", "checkpoint_blocks needs model.dropout"),
         ("model: {dropout: 0.1}\nsequence_chunk: 8", "sequence_chunk needs model.dropout: 0"),
         ("data: {length: 0}", "data.length must .*greater than 0, got 0"),
-        ("data: {length: long}", "data.length must .*integer.*got 'long'"),
-        ("data: {validation_fraction: 1}", "data.validation_fraction.*less than 1"),
         ("optimizer: {betas: [0.9, 1.0]}", "optimizer.betas must lie in"),
         ("steps: 3\nepochs: 1", "exactly one of steps and epochs"),
         ("tokenizer: {kind: pretrained}", "tokenizer.path and"),
-        ("tokenizer: {kind: words}", "tokenizer.kind must .*'sentencepiece', 'bytes' or"),
-        ("dtype: float64", "dtype must .*'bfloat16'"),
         ("- a\n- b", "expected `key: value` lines, got list"),
         ("seed: 3\n\tsteps: 5", "not readable YAML: line 2: .*cannot start any token$"),
         ("[" * 1000, "not readable YAML: nested too deeply"),
@@ -112,8 +105,6 @@ def test_transitions_that_cannot_be_spread_are_refused(model):
         ("seed: !!python/name:os.system", "line 1: could not determine a constructor"),
         ("1: 2", "the key 1 is no word"),
         ('"\\reval_every": 1', "unknown key eval_every "),
-        (f"{'k' * 900}: 1", "unknown key kkk"),
-        (f"steps: {'1' * 10_000}x", "steps must .*got '111"),
     ],
     ids=lambda value: value[:30],
 )
@@ -139,8 +130,7 @@ def test_missing_and_binary_files(tmp_path):
     with pytest.raises(InputError, match="No such file or directory; give a YAML file"):
         TrainConfig.load(tmp_path / "none.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="not readable YAML"):
-        TrainConfig.load(tmp_path / "binary.yaml")
+    assert "not readable YAML" in refusal(TrainConfig.load, tmp_path / "binary.yaml")
 
 
 def test_overrides_of_sections(tmp_path):
@@ -169,7 +159,7 @@ def test_shipped_configs_are_valid(path):
 def test_paper_hyperparameters():
     """Paper, appendix "WikiText103 hyperparameters"."""
     assert {"wikitext103", "125m"} <= {path.stem for path in CONFIGS}
-    for name, parameters in (("wikitext103", 114_267_217), ("125m", 123_627_217)):
+    for name in ("wikitext103", "125m"):
         config = TrainConfig.load(CONFIGS[0].with_name(f"{name}.yaml"))
         optimizer = config.optimizer
         assert (config.epochs, config.data.batch_size, config.data.length) == (100, 16, 1024)
@@ -180,4 +170,3 @@ def test_paper_hyperparameters():
         args = config.model_args(vocab_size=50257)
         assert (args.num_hidden_layers, args.hidden_size, args.intermediate_size) == (12, 624, 1872)
         assert args.output_gate == (name == "125m")
-        assert num_parameters(Model(args)) == parameters  # never evaluated
