@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from mlx_gateloop.data import encode, num_bytes, texts
+from mlx_gateloop.data import Stream, encode, num_bytes, texts
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling, Speed, stream
 from mlx_gateloop.io.models import load
@@ -192,7 +192,7 @@ def report(directories: Sequence[str | Path]) -> Iterator[str]:
     tokens = encode(files, tokenizer)
     for name, model, _ in models:
         say(f"{name}: {len(files)} held-out files")
-        score = evaluate(model, tokens, size, WINDOW, 1, carry=True)
+        score = evaluate(model, Stream(tokens), size, WINDOW, 1, carry=True)
         say(f"{name}: {len(bodies)} bodies")
         written = write(bodies, model_writer(model, tokenizer))
         say(f"{name}: {sum(map(len, asked))} questions")

@@ -1,6 +1,7 @@
 """`gateloop eval`."""
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mlx_gateloop.commands.parser import add_model
@@ -34,10 +35,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
-    from mlx_gateloop.data import decoded_bytes, encode, num_bytes
+    from mlx_gateloop.data import Stream, decoded_bytes, num_bytes, pack
     from mlx_gateloop.distributed.world import ALONE
+    from mlx_gateloop.family.layers import LanguageModel
     from mlx_gateloop.io.models import local
     from mlx_gateloop.io.tables import name_value_lines
+    from mlx_gateloop.model.lm import Model
     from mlx_gateloop.train import TrainConfig
     from mlx_gateloop.train.evaluate import evaluate, require_same, whole_windows
 
@@ -55,16 +58,21 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     if arguments.carry and getattr(model.args, "mixer", None) == "softmax":
         raise InputError("--carry: a softmax model has no fixed-size state; use --stride")
     documents = _documents(arguments, config.data.validation_fraction)
-    tokens, size = encode(documents, tokenizer), num_bytes(documents)
+    answers = config.data.loss_on == "answers" and not arguments.whole_windows
+    stream, size = pack(documents, tokenizer, answers), num_bytes(documents, answers)
     if arguments.whole_windows:
-        whole = whole_windows(tokens, context)
-        tokens, size = whole, size - decoded_bytes(tokens[len(whole) :], tokenizer)
-    batch_size = arguments.batch_size
+        whole = whole_windows(stream.tokens, context)
+        size -= decoded_bytes(stream.tokens[len(whole) :], tokenizer)
+        stream = Stream(whole)
+    resets = config.data.reset_at_documents and isinstance(model, Model | LanguageModel)
+    if arguments.carry or not resets:
+        stream = replace(stream, starts=None)
+    batch_size, tokens = arguments.batch_size, stream.tokens
     context = min(context, max(1, len(tokens) - 1))  # a window is no longer than the text
     stride = None if stride is None else min(stride, context)
     world = arguments.world or ALONE
     require_same(world, model, tokens)
-    result = evaluate(model, tokens, size, context, batch_size, stride, arguments.carry, world)
+    result = evaluate(model, stream, size, context, batch_size, stride, arguments.carry, world)
     lines = {
         "tokens": f"{result.tokens:,}",
         "loss": f"{result.loss_nats:.4f} nats/token",
@@ -73,6 +81,10 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         "context": f"{context:,} tokens",
         "protocol": _protocol(context, stride, arguments.carry),
     }
+    if stream.starts is not None:
+        lines["resets"] = "at each document's first token"
+    if stream.asked is not None:
+        lines["scored"] = "answers alone"
     print(name_value_lines(lines))
 
 

@@ -2,17 +2,19 @@
 
 from mlx_gateloop.data.corpus import Corpus, load_corpus, load_documents
 from mlx_gateloop.data.documents import Document, num_bytes, texts
-from mlx_gateloop.data.packing import Batches, decoded_bytes, encode, in_order
+from mlx_gateloop.data.packing import Batches, Stream, decoded_bytes, encode, in_order, pack
 
 __all__ = [
     "Batches",
     "Corpus",
     "Document",
+    "Stream",
     "decoded_bytes",
     "encode",
     "in_order",
     "load_corpus",
     "load_documents",
     "num_bytes",
+    "pack",
     "texts",
 ]

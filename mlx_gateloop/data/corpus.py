@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mlx_gateloop.data import pydocs, python_source, wikitext
-from mlx_gateloop.data.documents import Document, read_documents
+from mlx_gateloop.data.documents import Conversation, Document, read_documents
 from mlx_gateloop.errors import InputError
 
 PARTS = ("train.jsonl", "valid.jsonl", "test.jsonl")  # of a folder, as `mlx_lm.lora` names them
@@ -27,10 +28,11 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
     each does. Corpora with parts of their own keep them.
 
     Args:
-        source: A text file, a `.jsonl` file (a line is {"text": ...} or {"messages": [...]}), a
-            folder of them, of parts (`train.jsonl`, `valid.jsonl`, perhaps `test.jsonl`) or of
-            WikiText's files, or a name: `pydoc`, `python-source` (both of this Python) or
-            `wikitext-103` (from the Hugging Face hub).
+        source: A text file, a `.jsonl` file (a line is {"text": ...}, {"prompt": ...,
+            "completion": ...} or {"messages": [...]}, the last two perhaps with "tools"), a folder
+            of them, of parts (`train.jsonl`, `valid.jsonl`, perhaps `test.jsonl`) or of WikiText's
+            files, or a name: `pydoc`, `python-source` (both of this Python) or `wikitext-103`
+            (from the Hugging Face hub).
         validation_fraction: Share of the documents, between 0 and 1.
     """
     if not 0 < validation_fraction < 1:
@@ -68,7 +70,8 @@ def load_documents(source: str) -> list[Document]:
 
 def split(documents: list[Document], fraction: float) -> Corpus:
     """Split documents into a training and a validation part; see `load_corpus`."""
-    if len(documents) * fraction >= 1 and len(documents) * (1 - fraction) >= 1:
+    are_chats = len(documents) > 1 and not any(isinstance(d, str) for d in documents)
+    if are_chats or (len(documents) * fraction >= 1 and len(documents) * (1 - fraction) >= 1):
         held_out = _held_out(len(documents), fraction)
         return Corpus(
             [document for document, held in zip(documents, held_out, strict=True) if not held],
@@ -77,11 +80,20 @@ def split(documents: list[Document], fraction: float) -> Corpus:
     train: list[Document] = []
     validation: list[Document] = []
     for document in documents:
-        # A conversation is cut between messages, a text between characters.
+        # A conversation is cut before a question, a text between characters.
         cut = int(len(document) * (1 - fraction))
-        train.append(document[:cut])
-        validation.append(document[cut:])
+        while 1 < cut < len(document) and _is_answer(document[cut]):
+            cut -= 1
+        for part, piece in ((train, slice(cut)), (validation, slice(cut, None))):
+            kept: Document = document[piece]
+            if isinstance(document, Conversation) and not isinstance(kept, str):
+                kept = Conversation(kept, document.tools)
+            part.append(kept)
     return Corpus([part for part in train if part], [part for part in validation if part])
+
+
+def _is_answer(turn: Any) -> bool:
+    return not isinstance(turn, str) and turn["role"] != "user"
 
 
 def _held_out(count: int, fraction: float) -> list[bool]:

@@ -5,12 +5,22 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from mlx_gateloop.errors import InputError
 
-# A text, or a conversation: messages with the keys "role" and "content".
-Document: TypeAlias = str | list[dict[str, str]]
+Message: TypeAlias = dict[str, Any]  # "role", "content", and what else a chat template reads
+
+
+class Conversation(list[Message]):
+    """Messages, and the tools that the chat template lists before them."""
+
+    def __init__(self, messages: Iterable[Message], tools: list[Any] | None = None) -> None:
+        super().__init__(messages)
+        self.tools = tools
+
+
+Document: TypeAlias = str | list[Message]  # a text, or a conversation
 
 LOG = logging.getLogger(__name__)
 SUFFIXES = (".txt", ".md", ".text", ".jsonl")
@@ -40,12 +50,21 @@ def texts(documents: Iterable[Document]) -> Iterator[str]:
         if isinstance(document, str):
             yield document
         else:
-            yield "".join(f"{turn['role']}\n{turn['content']}\n" for turn in document)
+            yield "".join(f"{turn['role']}\n{content(turn)}\n" for turn in document)
 
 
-def num_bytes(documents: Iterable[Document]) -> int:
-    """The UTF-8 bytes of the documents' `texts`, for bits per byte."""
-    return sum(len(text.encode()) for text in texts(documents))
+def content(message: Message) -> str:
+    """Return the text of a message, and its calls of tools as JSON."""
+    calls = message.get("tool_calls")
+    return (message["content"] or "") + (json.dumps(calls) if calls else "")
+
+
+def num_bytes(documents: Iterable[Document], answers: bool = False) -> int:
+    """The UTF-8 bytes of the documents' `texts`, or of the answers alone, for bits per byte."""
+    if not answers:
+        return sum(len(text.encode()) for text in texts(documents))
+    turns = (turn for document in documents if not isinstance(document, str) for turn in document)
+    return sum(len(content(turn).encode()) for turn in turns if turn["role"] == "assistant")
 
 
 def read_text(path: Path) -> str:
@@ -95,14 +114,14 @@ def _parse(line: str, where: str) -> Document:
         record = json.loads(line)
         line.encode()
         document = _document(record)
-        "".join(texts([document])).encode()
+        json.dumps([document, getattr(document, "tools", None)], ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: not JSON ({error.msg}, column {error.colno})") from None
     except UnicodeEncodeError:
         raise InputError(f"{where}: half of a surrogate pair (\\ud800 to \\udfff alone)") from None
     except (TypeError, KeyError, ValueError, RecursionError):
         raise InputError(
-            f'{where}: expected {{"text": "..."}} or'
+            f'{where}: expected {{"text": "..."}}, {{"prompt": "...", "completion": "..."}} or'
             ' {"messages": [{"role": "...", "content": "..."}, ...]}'
         ) from None
     return document
@@ -117,7 +136,16 @@ def _document(record: object) -> Document:
         if not isinstance(text, str):
             raise TypeError
         return text
-    turns = [{key: turn[key] for key in ("role", "content")} for turn in record["messages"]]
-    if not turns or not all(isinstance(value, str) for turn in turns for value in turn.values()):
+    if "messages" in record:
+        turns = [{"content": None} | turn for turn in record["messages"]]
+    else:
+        pair = ("user", record["prompt"]), ("assistant", record["completion"])
+        turns = [{"role": role, "content": text} for role, text in pair]
+    for turn in turns:
+        is_call = turn["content"] is None and isinstance(turn.get("tool_calls"), list)
+        if not (isinstance(turn["role"], str) and (is_call or isinstance(turn["content"], str))):
+            raise TypeError
+    tools = record.get("tools")
+    if not turns or not isinstance(tools, list | None):
         raise TypeError
-    return turns
+    return Conversation(turns, tools)

@@ -2,10 +2,12 @@
 
 import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from mlx_gateloop.data.chats import answer_places, chat_ids
 from mlx_gateloop.data.documents import Document
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.tokenizer import largest_id, start_ids
@@ -13,32 +15,87 @@ from mlx_gateloop.tokenizer import largest_id, start_ids
 _SLICE = 1 << 20  # characters encoded at once: encoding needs some hundred bytes per token
 
 
+@dataclass(frozen=True)
+class Stream:
+    """Documents as one stream of tokens.
+
+    Args:
+        tokens: `[N]` integers; they may lie on disk.
+        starts: Bool `[N]`: the first token of each document; None for one document.
+        asked: Bool `[N]`: tokens that count as targets; None for all.
+    """
+
+    tokens: np.ndarray
+    starts: np.ndarray | None = None
+    asked: np.ndarray | None = None
+
+    @property
+    def share(self) -> float:
+        """The share of tokens that count as targets."""
+        return 1.0 if self.asked is None else float(self.asked.mean())
+
+    def windows(self, places: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return inputs, targets, and the inputs that begin a document if there are several.
+
+        `places` is `[B, L + 1]`, clipped to the stream. Tokens int32 `[B, L]`; a target that does
+        not count is -1.
+        """
+        tokens = self.tokens.take(places, mode="clip").astype(np.int32)
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        if self.asked is not None:
+            targets = np.where(self.asked.take(places[:, 1:], mode="clip"), targets, -1)
+        if self.starts is None:
+            return inputs, targets
+        return inputs, targets, self.starts.take(places[:, :-1], mode="clip")
+
+
 def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
-    """Encode documents to one stream `[N]`, uint16 or int32, each with the end of text, if any.
+    """Encode documents as `pack` does; return the tokens alone."""
+    return pack(documents, tokenizer).tokens
+
+
+def pack(documents: Sequence[Document], tokenizer: Any, answers: bool = False) -> Stream:
+    """Encode documents to one stream, uint16 or int32, each with the end of text, if any.
 
     Plain documents begin with the tokenizer's first token, if it adds one; text that looks like a
-    special token stays text. Conversations pass through the chat template.
+    special token stays text. Conversations pass through the chat template. With `answers` only
+    those of the assistant count as targets.
     """
-    stream, start = array.array("i"), start_ids(tokenizer)
+    stream, starts, asked = array.array("i"), [], []
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     for document in documents:
-        if isinstance(document, str):
-            stream.extend(start)
+        starts.append(len(stream))
+        if not isinstance(document, str):
+            tools = getattr(document, "tools", None)
+            ids = chat_ids(document, tokenizer, tools)
+            if answers:
+                places = answer_places(document, ids, tokenizer, tools)
+                asked += [len(stream) + place for place in places]
+            stream.extend(ids)
+        elif answers:
+            raise InputError("data.loss_on: answers, but a text has none; give prompts or messages")
+        else:
+            stream.extend(start_ids(tokenizer))
             for text in _slices(document):
                 stream.extend(
                     tokenizer.encode(
                         text, add_special_tokens=False, split_special_tokens=True, verbose=False
                     )
                 )
-        elif tokenizer.chat_template is None:
-            raise InputError(
-                "the text has conversations and this tokenizer no chat template; "
-                "give plain text or another tokenizer"
-            )
-        else:
-            stream.extend(tokenizer.apply_chat_template(document, return_dict=False))
         stream.extend(end)
-    return np.array(stream, np.uint16 if largest_id(tokenizer) < 1 << 16 else np.int32)
+    dtype = np.uint16 if largest_id(tokenizer) < 1 << 16 else np.int32
+    tokens = np.array(stream, dtype)
+    return Stream(
+        tokens,
+        _marked(len(tokens), starts) if len(starts) > 1 else None,
+        _marked(len(tokens), asked) if answers else None,
+    )
+
+
+def _marked(count: int, places: list[int]) -> np.ndarray:
+    mask = np.zeros(count + 1, bool)  # an empty document at the end has no token
+    mask[places] = True
+    return mask[:-1]
 
 
 def decoded_bytes(tokens: np.ndarray, tokenizer: Any) -> int:
@@ -65,18 +122,22 @@ class Batches:
     """Shuffled windows of a stream, never copied; a batch is a function of (seed, epoch, index).
 
     An epoch has every window once. Targets of windows do not overlap; the first window starts at a
-    random offset, which uses the tokens that do not fill a window.
+    random offset, which uses the tokens that do not fill a window. With `carries` each row of a
+    batch continues that row of the batch before, for a state that carries over.
     """
 
-    def __init__(self, tokens: np.ndarray, batch_size: int, length: int, seed: int) -> None:
-        needed = batch_size * length + 1
-        if len(tokens) < needed:
+    def __init__(
+        self, stream: Stream, batch_size: int, length: int, seed: int, carries: bool = False
+    ) -> None:
+        count, needed = len(stream.tokens), batch_size * length + 1
+        if count < needed:
             raise InputError(
-                f"the training text has {len(tokens)} tokens and one batch of {batch_size} x"
+                f"the training text has {count} tokens and one batch of {batch_size} x"
                 f" {length} needs {needed}; give more text or a smaller batch_size or length"
             )
-        self.tokens, self.batch_size, self.length, self.seed = tokens, batch_size, length, seed
-        self._windows, self._spare = divmod(len(tokens) - 1, length)
+        self.stream, self.batch_size, self.length, self.seed = stream, batch_size, length, seed
+        self.carries = carries
+        self._windows, self._spare = divmod(count - 1, length)
         self._epoch, self._starts = -1, np.empty(0, np.int64)
 
     @property
@@ -85,44 +146,85 @@ class Batches:
         return self._windows // self.batch_size
 
     @property
-    def targets(self) -> int:
-        """The number of targets in a batch."""
-        return self.batch_size * self.length
+    def targets(self) -> float:
+        """The mean number of targets in a batch."""
+        return self.batch_size * self.length * self.stream.share
 
-    def batch(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the inputs and the tokens that follow them, int32 `[batch_size, length]`."""
+    def batch(self, epoch: int, index: int) -> tuple[np.ndarray, ...]:
+        """Return inputs, targets, and perhaps documents' starts, see `Stream.windows`."""
         if not 0 <= index < self.per_epoch:
             raise IndexError(f"index: expected 0 to {self.per_epoch - 1}, got {index}")
         if epoch != self._epoch:
             self._epoch, self._starts = epoch, self._order(epoch)
         starts = self._starts[index * self.batch_size : (index + 1) * self.batch_size]
-        window = self.tokens.take(starts[:, None] + np.arange(self.length + 1)).astype(np.int32)
-        return window[:, :-1], window[:, 1:]
+        return self.stream.windows(starts[:, None] + np.arange(self.length + 1))
 
     def _order(self, epoch: int) -> np.ndarray:
         """The start of each window in the stream, in the epoch's order."""
         generator = np.random.default_rng((self.seed, epoch))
         offset = generator.integers(self._spare + 1)
-        starts: np.ndarray = offset + self.length * generator.permutation(self._windows)
+        order = generator.permutation(self._windows)
+        if self.carries:  # row r of each batch is in the r-th part of the stream
+            whole = self.per_epoch * self.batch_size
+            order = np.arange(whole).reshape(self.batch_size, -1).T.reshape(-1)
+        starts: np.ndarray = offset + self.length * order
         return starts
 
 
+class DocumentBatches:
+    """Shuffled pieces of documents, one a row; a batch is a function of (seed, epoch, index).
+
+    A document is cut into pieces of at most `length` targets; the rest of a row is not asked.
+    """
+
+    def __init__(self, stream: Stream, batch_size: int, length: int, seed: int) -> None:
+        count = len(stream.tokens)
+        first = [0] if stream.starts is None else np.flatnonzero(stream.starts).tolist()
+        spans = zip(first, [*first[1:], count], strict=True)
+        self._pieces = np.array(
+            [(place, end) for start, end in spans for place in range(start, end - 1, length)]
+        ).reshape(-1, 2)
+        if not len(self._pieces):
+            raise InputError("the text has fewer than two tokens; give a longer one")
+        self._stream = replace(stream, starts=None)
+        self.length, self._seed = length, seed
+        self.batch_size = min(batch_size, len(self._pieces))
+        self.per_epoch = len(self._pieces) // self.batch_size
+        self._epoch, self._order = -1, np.empty(0, np.int64)
+
+    @property
+    def targets(self) -> float:
+        """The mean number of targets in a batch."""
+        sizes = np.minimum(self._pieces[:, 1] - self._pieces[:, 0] - 1, self.length)
+        return self.batch_size * float(sizes.mean()) * self._stream.share
+
+    def batch(self, epoch: int, index: int) -> tuple[np.ndarray, ...]:
+        """Return inputs and targets, int32 `[batch_size, length]`."""
+        if epoch != self._epoch:
+            generator = np.random.default_rng((self._seed, epoch))
+            self._epoch, self._order = epoch, generator.permutation(len(self._pieces))
+        rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
+        places, ends = self._pieces[rows].T[..., None]
+        places = places + np.arange(self.length + 1)
+        inputs, targets, *_ = self._stream.windows(places)
+        return inputs, np.where(places[:, 1:] < ends, targets, -1)
+
+
 def in_order(
-    tokens: np.ndarray, batch_size: int, length: int, stride: int | None = None
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    stream: Stream, batch_size: int, length: int, stride: int | None = None
+) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield the windows of a stream in order; each token but the first counts once as a target.
 
     Windows start `stride` tokens apart (None: `length`); only the last `stride` targets count in
-    all but the first. Yields inputs, targets, int32, and the mask of those that count, bool, all
-    `[batch_size, length]`.
+    all but the first, the others are -1. Yields what `Stream.windows` returns.
     """
     stride = length if stride is None else stride
-    count = len(tokens) - 1
+    count = len(stream.tokens) - 1
     windows = 1 + max(0, -(-(count - length) // stride)) if count > 0 else 0
     batch_size = min(batch_size, windows) or 1
     for first in range(0, windows, batch_size):
         starts = stride * np.arange(first, first + batch_size)[:, None]
-        stream = tokens.take(starts + np.arange(length + 1), mode="clip").astype(np.int32)
+        inputs, targets, *begin = stream.windows(starts + np.arange(length + 1))
         place = np.arange(length)
         is_new = (starts == 0) | (place >= length - stride)
-        yield stream[:, :-1], stream[:, 1:], is_new & (starts + place < count)
+        yield inputs, np.where(is_new & (starts + place < count), targets, -1), *begin

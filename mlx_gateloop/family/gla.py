@@ -23,10 +23,11 @@ from mlx_gateloop.family.layers import (
     convolved,
     gate_loop_update,
     linear,
+    model_mask,
 )
 from mlx_gateloop.model.arguments import STRICT, Count
 from mlx_gateloop.model.layers import Cache, Mask
-from mlx_gateloop.model.lm import advance, padding_mask
+from mlx_gateloop.model.lm import advance
 from mlx_gateloop.ops.pointwise import silu
 
 RANK, DIVISOR = 16, 16  # of the gate's projection, and of its logarithm
@@ -154,13 +155,18 @@ class GLAModel(nn.Module):
         self.norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
         self.recomputes_blocks = False  # training stores a block's input alone if it is set
 
-    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
+    def __call__(
+        self,
+        tokens: mx.array,
+        cache: list[Cache] | None = None,
+        starts: mx.array | None = None,
+    ) -> mx.array:
         x = self.embeddings(tokens)
-        mask = None if cache is None else padding_mask(cache[0], tokens.shape[1])
+        mask = model_mask(tokens, cache, starts)
         for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
             block = nn.utils.checkpoint(layer) if self.recomputes_blocks else layer
             x = block(x, mask, layer_cache)
-        if cache is not None and mask is not None:
+        if cache is not None and mask is not None and starts is None:
             advance(cache, tokens.shape[1])
         y: mx.array = self.norm(x)
         return y

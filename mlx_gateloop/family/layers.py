@@ -12,7 +12,8 @@ from pydantic.dataclasses import dataclass
 from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.model.arguments import STRICT, Count
 from mlx_gateloop.model.gates import projection
-from mlx_gateloop.model.layers import Cache, Mask
+from mlx_gateloop.model.layers import Cache, Mask, Starts, padding_and_starts
+from mlx_gateloop.model.lm import padding_mask
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.pointwise import sigmoid, silu
 
@@ -87,11 +88,20 @@ class ShortConvolution(nn.Module):
         super().__init__()
         self.weight = mx.random.uniform(-(size**-0.5), size**-0.5, (channels, 1, size))
 
-    def __call__(self, x: mx.array) -> mx.array:
-        """Map `[batch, size - 1 + length, channels]` to `[batch, length, channels]`."""
+    def __call__(self, x: mx.array, document: mx.array | None = None) -> mx.array:
+        """Map `[batch, size - 1 + length, channels]` to `[batch, length, channels]`.
+
+        `document`, `[batch, size - 1 + length, 1]`, numbers the documents; none reads another.
+        """
         size = self.weight.shape[-1]
         length = x.shape[1] - size + 1
-        taps = (x[:, i : i + length] * self.weight[:, 0, i] for i in range(size))
+        taps = []
+        for i in range(size):
+            part = slice(i, i + length)
+            tap = x[:, part] * self.weight[:, 0, i]
+            if document is not None:
+                tap = mx.where(document[:, part] == document[:, size - 1 :], tap, 0)
+            taps.append(tap)
         return reduce(mx.add, taps)
 
 
@@ -99,7 +109,8 @@ def convolved(
     layers: list[ShortConvolution], inputs: list[mx.array], mask: Mask, cache: Cache
 ) -> list[mx.array]:
     """Apply a convolution to each input `[batch, length, channels]`; padding counts as zero."""
-    x = mx.concatenate(inputs, -1)
+    x, document = mx.concatenate(inputs, -1), None
+    mask, starts = padding_and_starts(mask)
     if mask is not None:
         x = mx.where(mask[..., None], x, 0)
     batch, length, width = x.shape
@@ -112,8 +123,13 @@ def convolved(
         else:  # the rest is padding
             last = mx.clip(cache.lengths, 0, length)[:, None] + mx.arange(before)
             cache[INPUTS] = mx.take_along_axis(x, last[..., None], 1)
+    if starts is not None:
+        number = mx.cumsum(starts.astype(mx.int32), axis=1)
+        document = mx.pad(number, [(0, 0), (before, 0)])[..., None]
     *ends, _ = accumulate(part.shape[-1] for part in inputs)
-    return [layer(part) for layer, part in zip(layers, mx.split(x, ends, -1), strict=True)]
+    return [
+        layer(part, document) for layer, part in zip(layers, mx.split(x, ends, -1), strict=True)
+    ]
 
 
 def log_gate(f: mx.array, lower_bound: mx.array | None) -> tuple[mx.array, mx.array]:
@@ -141,7 +157,16 @@ def gate_loop_update(
     mask: Mask = None,
 ) -> tuple[mx.array, mx.array]:
     """Return y_n = q_n h_n and the last state of h_n = a_n h_{n-1} + k_n^T v_n, for `gl.watch`."""
-    return gate_loop(q, k, v, Transition.polar(log_a), state, mask=mask)
+    mask, starts = padding_and_starts(mask)
+    a = Transition.polar(log_a)
+    return gate_loop(q, k, v, a if starts is None else a.reset(starts), state, mask=mask)
+
+
+def model_mask(tokens: mx.array, cache: list[Cache] | None, starts: mx.array | None) -> Mask:
+    """Make the mask of a model's layers."""
+    if starts is not None:
+        return Starts(starts)
+    return None if cache is None else padding_mask(cache[0], tokens.shape[1])
 
 
 class LanguageModel(nn.Module):
@@ -153,11 +178,16 @@ class LanguageModel(nn.Module):
         if not args.tie_word_embeddings:
             self.lm_head = linear(args.hidden_size, args.vocab_size)
 
-    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
-        """Compute the logits `[batch, length, vocab_size]` of the next tokens."""
+    def __call__(
+        self,
+        tokens: mx.array,
+        cache: list[Cache] | None = None,
+        starts: mx.array | None = None,
+    ) -> mx.array:
+        """Compute the logits `[batch, length, vocab_size]` of the next tokens, as in `lm.Model`."""
         tied = self.args.tie_word_embeddings
         head = self.model.embeddings.as_linear if tied else self.lm_head
-        return head(self.model(tokens, cache))
+        return head(self.model(tokens, cache, starts))
 
     @property
     def layers(self) -> list[Any]:

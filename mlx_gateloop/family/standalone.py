@@ -23,6 +23,7 @@ Count = int
 STRICT = None
 Cache: TypeAlias = Any
 Mask: TypeAlias = Any
+Starts: TypeAlias = Any
 CHUNK = 16  # tokens in one parallel step: bounds its memory
 sigmoid, silu = mx.sigmoid, nn.silu
 
@@ -100,6 +101,11 @@ def padding_mask(cache: Cache, steps: int) -> mx.array | None:
     """Mark the next tokens that are not padding; None if all are."""
     mask: mx.array | None = create_ssm_mask(mx.zeros((1, steps)), cache)
     return mask
+
+
+def padding_and_starts(mask: Mask) -> tuple[Mask, None]:
+    """Return the mask of padding; the package alone resets states at documents."""
+    return mask, None
 
 
 def advance(cache: list[Cache], steps: int) -> None:

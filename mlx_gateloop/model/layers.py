@@ -1,7 +1,7 @@
 """The layers of the GateLoop model (paper section 4), on activations `[batch, length, hidden]`."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -25,6 +25,25 @@ ACTIVATE: dict[str, Callable[[mx.array], mx.array]] = {
     "tanh": mx.tanh,
     "sigmoid": sigmoid,
 }
+
+
+class Starts(NamedTuple):
+    """In place of a mask of padding: the first tokens of documents, bool `[batch, length]`.
+
+    The state before them is forgotten exactly, a = 0.
+    """
+
+    places: mx.array
+
+
+def padding_and_starts(mask: Mask) -> tuple[mx.array | None, mx.array | None]:
+    """Return the mask of padding and the documents' first tokens; None if there are none.
+
+    Anything but an array or `Starts` (mlx-lm's AWQ passes "causal") means no padding.
+    """
+    if isinstance(mask, tuple):  # `mx.checkpoint` makes it a plain one
+        return None, mask[0]
+    return (mask if isinstance(mask, mx.array) else None), None
 
 
 class TimeMixing(Gates):
@@ -65,11 +84,13 @@ class TimeMixing(Gates):
     def __call__(self, x: mx.array, mask: Mask = None, cache: Cache = None) -> mx.array:
         """Compute the addition to the residual stream of x `[B, L, hidden]`.
 
-        `mask` `[B, L]` is False for padding; anything but an array (AWQ's "causal") is no padding.
+        `mask` `[B, L]` is False for padding, or `Starts`; other values (AWQ's "causal") are none.
         """
-        mask = mask if isinstance(mask, mx.array) else None
+        mask, starts = padding_and_starts(mask)
         projections = self.project(x)
         inputs = self._inputs(x, projections)
+        if starts is not None:
+            inputs = *inputs[:3], inputs[3].reset(starts)
         y, state = self._operate(projections, inputs, None if cache is None else cache[0], mask)
         if self.operator is None and hasattr(cache, "update"):
             cache.update(state, *inputs[1:], mask)
@@ -164,8 +185,9 @@ class SoftmaxMixing(TimeMixing):
     def __call__(self, x: mx.array, mask: Mask = None, cache: Cache = None) -> mx.array:
         """Compute the addition to the residual stream of x `[B, L, hidden]`.
 
-        `mask` is that of mlx-lm's caches, bool `[batch, heads, length, keys]`; other values are
-        causal. The keys in mlx-lm's `cache` include the logarithms of the transitions.
+        `mask` is that of mlx-lm's caches, bool `[batch, heads, length, keys]`, or `Starts` without
+        a cache; other values are causal. The keys in mlx-lm's `cache` include the logarithms of the
+        transitions.
         """
         projections = self.project(x)
         q, key, v, transition = self._inputs(x, projections)
@@ -181,7 +203,11 @@ class SoftmaxMixing(TimeMixing):
             keys, v = cache.update_and_fetch(keys, v)
             if not isinstance(keys, mx.array):
                 raise InputError("kv_bits: softmax mixing takes no quantized cache; leave it out")
-        mask = mask if isinstance(mask, mx.array) else None
+        mask, starts = padding_and_starts(mask)
+        if starts is not None:  # a token sees those of its own document
+            number = mx.cumsum(starts.astype(mx.int32), axis=1)[:, None]
+            causal = mx.tri(x.shape[1], dtype=mx.bool_)
+            mask = (number[..., None] == number[..., None, :]) & causal
         y = relative_attention(q * q.shape[-1] ** -0.5, keys, v, len(log), mask)
         return self._output(projections, y.swapaxes(1, 2))
 

@@ -18,7 +18,7 @@ from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import STRICT, Count, LayerArgs
 from mlx_gateloop.model.gates import projection
-from mlx_gateloop.model.layers import Block, Cache, Mask, make_norm
+from mlx_gateloop.model.layers import Block, Cache, Mask, Starts, make_norm
 from mlx_gateloop.model.linear import Embedding, project
 
 # Keys that mlx-lm and transformers add to a config.json; they have no meaning here.
@@ -121,13 +121,19 @@ class GateLoopModel(nn.Module):
         self.norm = make_norm(args) if args.final_norm else nn.Identity()
         self.recomputes_blocks = False  # training stores a block's input alone if it is set
 
-    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
+    def __call__(
+        self,
+        tokens: mx.array,
+        cache: list[Cache] | None = None,
+        starts: mx.array | None = None,
+    ) -> mx.array:
         x = self.dropout(self.embed_tokens(tokens))
         mask = None if cache is None else _mask(cache[0], tokens.shape[1])
+        mask = mask if starts is None else Starts(starts)
         for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
             block = nn.utils.checkpoint(layer) if self.recomputes_blocks else layer
             x = block(x, mask, layer_cache)
-        if cache is not None and mask is not None:
+        if cache is not None and mask is not None and starts is None:
             advance(cache, tokens.shape[1])
         y: mx.array = self.norm(x)
         return y
@@ -196,17 +202,24 @@ class Model(nn.Module):
             bias = args.bias if args.head_bias is None else args.head_bias
             self.lm_head = projection(nn.Linear, args.hidden_size, args.outputs, bias)
 
-    def __call__(self, tokens: mx.array, cache: list[Cache] | None = None) -> mx.array:
+    def __call__(
+        self,
+        tokens: mx.array,
+        cache: list[Cache] | None = None,
+        starts: mx.array | None = None,
+    ) -> mx.array:
         """Compute the logits of the next token.
 
         Args:
             tokens: `[batch, length]` integers.
             cache: From `make_cache`, updated in place; None starts from a zero state.
+            starts: Bool `[batch, length]`: tokens that begin a document, at which the state is
+                reset; without padding.
 
         Returns:
             `[batch, length, num_outputs]` in the weights' dtype.
         """
-        x = self.model(tokens, cache)
+        x = self.model(tokens, cache, starts)
         head = self.model.embed_tokens if self.args.tie_word_embeddings else self.lm_head
         return project(x, head)[0]
 

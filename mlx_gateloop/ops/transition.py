@@ -67,6 +67,15 @@ class Transition:
             raise ValueError(f"a: expected a floating-point or complex64 array, got {_name(array)}")
         return Transition("cartesian", *pl.split(array))
 
+    def reset(self, starts: mx.array) -> "Transition":
+        """Return the transition with an exact a = 0 where `starts`, bool `[B, L]`, is True."""
+        is_cartesian, second = self.form == "cartesian", self.second
+        place = starts.reshape(*starts.shape, *[1] * (len(self.shape) - 2))
+        first = mx.where(place, 0 if is_cartesian else -mx.inf, self.first)
+        if second is not None and is_cartesian:
+            second = mx.where(place, 0, second)
+        return Transition(self.form, first, second)
+
     @property
     def shape(self) -> tuple[int, ...]:
         return self.first.shape

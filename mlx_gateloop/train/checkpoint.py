@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from mlx_gateloop.errors import InputError, one_line, shortened, shown
 from mlx_gateloop.io.files import checksum, replacing
+from mlx_gateloop.train.chunks import States
 from mlx_gateloop.train.fused_update import Optimizer
 
 FORMAT = "mlx_gateloop training checkpoint 3"
@@ -36,14 +37,19 @@ class Progress:
 
 
 def save_checkpoint(
-    path: Path, model: nn.Module, optimizer: Optimizer, progress: Progress, run: dict[str, object]
+    path: Path,
+    model: nn.Module,
+    optimizer: Optimizer,
+    progress: Progress,
+    run: dict[str, object],
+    carried: States | None = None,
 ) -> None:
-    """Write weights, optimizer, random state and progress to `path`, atomically.
+    """Write weights, optimizer, random state, carried states and progress, atomically.
 
     The file before takes the name `previous(path)`; if writing fails, it is kept. `run` identifies
     the run (configuration, data).
     """
-    state = state_of(model, optimizer)
+    state = state_of(model, optimizer, carried)
     texts = json.dumps(asdict(progress)), json.dumps(run)
     arrays = ((name, np.asarray(state[name])) for name in sorted(state))
     metadata = {"format": FORMAT, "progress": texts[0], "run": texts[1]}
@@ -105,10 +111,12 @@ def read_header(path: Path) -> tuple[Progress, dict[str, object]]:
         raise InputError(f"{path}: damaged ({one_line(error)})") from None
 
 
-def restore(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Load the weights, optimizer state and random state of a file that was checked."""
+def restore(
+    path: Path, model: nn.Module, optimizer: Optimizer, carried: States | None = None
+) -> None:
+    """Load the arrays of a file that was checked; the carried states in place."""
     loaded = cast(dict[str, mx.array], mx.load(str(path)))
-    expected = {key: leaf.shape for key, leaf in state_of(model, optimizer).items()}
+    expected = {key: leaf.shape for key, leaf in state_of(model, optimizer, carried).items()}
     found = {key: leaf.shape for key, leaf in loaded.items()}
     for key in sorted(expected.keys() | found.keys()):
         if expected.get(key) != found.get(key):
@@ -116,12 +124,15 @@ def restore(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
                 f"{path}: checkpoint of another architecture: {shortened(key)} has shape "
                 f"{shown(found.get(key))}, this model's has {expected.get(key)}"
             )
-    assign_state(loaded, model, optimizer)
+    assign_state(loaded, model, optimizer, [] if carried is None else carried)
 
 
-def assign_state(state: dict[str, mx.array], model: nn.Module, optimizer: Optimizer) -> None:
+def assign_state(
+    state: dict[str, mx.array], model: nn.Module, optimizer: Optimizer, carried: States
+) -> None:
     """Put arrays with the names of `state_of` in place."""
-    tree = tree_map_with_path(lambda path, _: state[path], _tree(model, optimizer))
+    tree = tree_map_with_path(lambda path, _: state[path], _tree(model, optimizer, carried))
+    carried[:] = tree["carried"]
     model.update(tree["model"])
     optimizer.state = tree["optimizer"]
     high, low = tree["random"][0].tolist()
@@ -143,11 +154,18 @@ def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> 
             raise InputError(f"{path}: the run to resume differs in {key}: {values}")
 
 
-def state_of(model: nn.Module, optimizer: Optimizer) -> dict[str, mx.array]:
-    """The weights, optimizer state and random state of a run, by name."""
-    return dict(tree_flatten(_tree(model, optimizer)))
+def state_of(
+    model: nn.Module, optimizer: Optimizer, carried: States | None = None
+) -> dict[str, mx.array]:
+    """The weights, optimizer state, random state and carried states of a run, by name."""
+    return dict(tree_flatten(_tree(model, optimizer, carried or [])))
 
 
-def _tree(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+def _tree(model: nn.Module, optimizer: Optimizer, carried: States) -> dict[str, Any]:
     random = [mx.array(key) for key in cast(list[mx.array], mx.random.state)]
-    return {"model": model.parameters(), "optimizer": optimizer.state, "random": random}
+    return {
+        "model": model.parameters(),
+        "optimizer": optimizer.state,
+        "random": random,
+        "carried": carried,
+    }

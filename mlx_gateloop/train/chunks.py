@@ -15,72 +15,86 @@ from mlx.utils import tree_map
 from mlx_gateloop.train.fused_update import Tree
 
 Losses = Callable[..., Any]
-States = list[mx.array]
+States = list[list[mx.array]]  # of each layer's cache
 
 
 def make_chunked_gradients(
     model: nn.Module, losses: Losses, chunk: int
-) -> Callable[[mx.array, mx.array, mx.array], tuple[mx.array, Tree]]:
+) -> Callable[..., tuple[mx.array, Tree, States]]:
     """Build a batch's summed loss and its scaled gradient, as `step` does for whole sequences.
 
-    The model has no attention and no dropout. `losses` goes from parameters, inputs, answers, scale
-    and a cache to the scaled loss and the sum.
+    The model has no attention and no dropout. `losses` goes from parameters, inputs, answers,
+    scale, a cache and documents' starts to the scaled loss and the sum.
+
+    Returns:
+        `gradients(states, inputs, answers, scale, *starts) -> (sum, gradient, states)`: the states
+        before the batch, empty for zero, and after it. They are constants of the gradient.
     """
 
-    def cached(states: list[Any]) -> list[Any]:
+    def cached(states: States) -> list[Any]:
         caches = model.make_cache()
         for cache, state in zip(caches, states, strict=True):
-            cache[0] = state
+            cache.cache = list(state)
         return list(caches)
-
-    @partial(mx.compile, inputs=[model.state], outputs=[model.state])
-    def states_after(states: States, inputs: mx.array) -> States:
-        caches = cached(states)
-        parameters = model.trainable_parameters()
-        losses(parameters, inputs, inputs, mx.array(1.0), caches)
-        model.update(parameters)
-        return [cache[0] for cache in caches]
 
     def with_future(
         parameters: Tree, states: States, future: States, *arrays: mx.array
-    ) -> tuple[mx.array, mx.array]:
+    ) -> tuple[mx.array, tuple[mx.array, States]]:
         """Add the states after the part times the gradient by them: a loss with their gradient."""
         caches = cached(states)
-        loss, total = losses(parameters, *arrays, caches)
-        for cache, gradient in zip(caches, future, strict=True):
-            loss = loss + (cache[0] * gradient).sum()
-        return loss, total
+        loss, total = losses(parameters, *arrays[:3], caches, *arrays[3:])
+        after = [list(cache.cache) for cache in caches]
+        for one, gradient in zip(_leaves(after), _leaves(future), strict=True):
+            loss = loss + (one * gradient).sum()
+        return loss, (total, after)
 
     @partial(mx.compile, inputs=[model.state], outputs=[model.state])
-    def part(states: States, future: States, *arrays: mx.array) -> tuple[mx.array, Tree, States]:
+    def states_after(states: States, *arrays: mx.array) -> States:
+        parameters = model.trainable_parameters()
+        _, (_, after) = with_future(parameters, states, states, *arrays)
+        model.update(parameters)
+        return after
+
+    @partial(mx.compile, inputs=[model.state], outputs=[model.state])
+    def part(states: States, future: States, *arrays: mx.array) -> tuple[Any, ...]:
         parameters = model.trainable_parameters()
         function = mx.value_and_grad(with_future, argnums=(0, 1))
-        (_, total), (gradient, past) = function(parameters, states, future, *arrays)
+        (_, (total, after)), (gradient, past) = function(parameters, states, future, *arrays)
         model.update(parameters)
-        return total, gradient, past
+        return total, gradient, past, after
 
-    def gradients(inputs: mx.array, answers: mx.array, scale: mx.array) -> tuple[mx.array, Tree]:
-        parts = [slice(i, i + chunk) for i in range(0, inputs.shape[1], chunk)]
-        nothing = [mx.zeros_like(state) for state in _first(cached, model, inputs)]
-        before = [nothing]
-        for span in parts[:-1]:
-            before.append(states_after(before[-1], inputs[:, span]))
+    def gradients(
+        states: States, inputs: mx.array, answers: mx.array, scale: mx.array, *starts: mx.array
+    ) -> tuple[mx.array, Tree, States]:
+        spans = [slice(i, i + chunk) for i in range(0, inputs.shape[1], chunk)]
+        future = zero_states(model, len(inputs))
+        before = [states or future]
+
+        def arrays(span: slice) -> list[mx.array]:
+            return [inputs[:, span], answers[:, span], scale, *(x[:, span] for x in starts)]
+
+        for span in spans[:-1]:
+            before.append(states_after(before[-1], *arrays(span)))
             mx.eval(before[-1])
-        total, gradient, future = mx.array(0.0), None, nothing
-        for span, states in zip(reversed(parts), reversed(before), strict=True):
-            arrays = inputs[:, span], answers[:, span], scale
-            new_total, new, future = part(states, future, *arrays)
-            total = total + new_total
+        total, gradient, last = mx.array(0.0), None, None
+        for span, state in zip(reversed(spans), reversed(before), strict=True):
+            new_total, new, future, after = part(state, future, *arrays(span))
+            total, last = total + new_total, last or after
             gradient = new if gradient is None else tree_map(mx.add, gradient, new)
-            mx.eval(total, gradient, future)
+            mx.eval(total, gradient, future, last)
         assert gradient is not None
-        return total, gradient
+        assert last is not None
+        return total, gradient, last
 
     return gradients
 
 
-def _first(cached: Callable[[list[Any]], list[Any]], model: nn.Module, inputs: mx.array) -> States:
-    """The states after one token, for their shapes."""
-    caches = cached([None] * len(model.layers))
-    model(inputs[:, :1], caches)
-    return [cache[0] for cache in caches]
+def zero_states(model: nn.Module, batch: int) -> States:
+    """Return the states before the first token, whose shapes are those after one."""
+    caches = model.make_cache()
+    model(mx.zeros((batch, 1), mx.int32), caches)
+    return [[mx.zeros_like(array) for array in cache.cache] for cache in caches]
+
+
+def _leaves(states: States) -> list[mx.array]:
+    return [array for layer in states for array in layer]

@@ -50,11 +50,19 @@ class TokenizerConfig:
 
 @dataclass(config=_strict)
 class DataConfig:
-    """The batches of a text: `batch_size` windows of `length` tokens, on all ranks together."""
+    """The batches of a text: `batch_size` windows of `length` tokens, on all ranks together.
+
+    Args:
+        validation_fraction: Share of the text that is held out.
+        loss_on: Tokens that are learned: "all", or the "answers" of conversations.
+        reset_at_documents: Forget the state at each document's first token, a = 0.
+    """
 
     length: Count = 256
     batch_size: Count = 8
     validation_fraction: float = Field(default=0.1, gt=0, lt=1)
+    loss_on: Literal["all", "answers"] = "all"
+    reset_at_documents: bool = True
 
 
 @dataclass(config=_strict)
@@ -126,6 +134,8 @@ class TrainConfig:
             each; their number must be a multiple of it.
         sequence_chunk: Tokens of a sequence in memory at a time; the backward pass computes each
             part again from the state before it. None is the whole sequence.
+        carry_state: Each window begins with the state after the one before it in the text, as a
+            constant. With `sequence_chunk` the gradient passes through the chunks of a window.
     """
 
     model: dict[str, Any] = Field(default_factory=lambda: {"preset": "demo"})
@@ -146,6 +156,7 @@ class TrainConfig:
     checkpoint_blocks: bool = False
     sequence_parallel: Count = 1
     sequence_chunk: Count | None = None
+    carry_state: bool = False
 
     @model_validator(mode="after")
     def _resolve_weights(self) -> "TrainConfig":
@@ -193,11 +204,12 @@ class TrainConfig:
         # mx.checkpoint recomputes with other random numbers: wrong gradients without an error.
         if self.model_args(vocab_size=1).dropout > 0 and self.checkpoint_blocks:
             raise ValueError("checkpoint_blocks needs model.dropout: 0")
-        if self.sequence_chunk is not None:
+        name = "sequence_chunk" if self.sequence_chunk is not None else "carry_state"
+        if self.sequence_chunk is not None or self.carry_state:
             model = self.model_args(vocab_size=1)
             if model.dropout > 0 or model.mixer == "softmax" or self.sequence_parallel > 1:
                 raise ValueError(
-                    "sequence_chunk needs model.dropout: 0, model.mixer: gate_loop and "
+                    f"{name} needs model.dropout: 0, model.mixer: gate_loop and "
                     "sequence_parallel: 1"
                 )
         return self

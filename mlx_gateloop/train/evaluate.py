@@ -9,7 +9,7 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
 
-from mlx_gateloop.data import in_order
+from mlx_gateloop.data import Stream, in_order
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import checksum
@@ -34,7 +34,7 @@ class Evaluation:
 
 def evaluate(
     model: nn.Module,
-    tokens: np.ndarray,
+    stream: Stream,
     num_bytes: int,
     length: int,
     batch_size: int,
@@ -42,7 +42,9 @@ def evaluate(
     carry: bool = False,
     world: World = ALONE,
 ) -> Evaluation:
-    """Score every token of a stream but the first, once.
+    """Score every token of a stream but the first, once, or those that are asked.
+
+    At a document's first token the state is reset, unless the stream has no `starts`.
 
     The protocol decides the context of a prediction:
 
@@ -54,7 +56,7 @@ def evaluate(
 
     Args:
         model: Tokens `[B, L]` to logits `[B, L, V]`; dropout is off meanwhile.
-        tokens: `[N]` integers.
+        stream: The tokens.
         num_bytes: UTF-8 bytes of the text of the tokens.
         length: Tokens per window; cut to the length of the stream.
         batch_size: Windows per batch; 1 in the carried protocol.
@@ -67,30 +69,37 @@ def evaluate(
         InputError: Fewer than two tokens, so nothing to predict; a token beyond the embedding; or
             a text that is carried and several ranks.
     """
-    count = len(tokens) - 1
+    count = len(stream.tokens) - 1
     if count < 1:
         raise InputError("the text to evaluate has fewer than two tokens; give a longer one")
     if carry and world.size > 1:
         raise InputError("the carried protocol reads a text in order; evaluate it on one rank")
-    require_readable(model, int(tokens.max()))
+    require_readable(model, int(stream.tokens.max()))
     length = min(length, count)
     stride = None if stride is None else min(stride, length)
-    state = [model.make_cache()] if carry else []
+    state = model.make_cache() if carry else None
     was_training = model.training
     model.eval()
-    nats = 0.0
-    batches = in_order(tokens, 1 if carry else batch_size, length, stride)
+    nats, asked = 0.0, 0
+    batches = in_order(stream, 1 if carry else batch_size, length, stride)
     readers = world.size if world.sequence == 1 else 1  # sharing ranks must read the same batches
     part = slice(None), world.part_of_sequence(length)
-    for inputs, targets, counted in islice(batches, world.rank % readers, None, readers):
-        losses = cross_entropy(model(mx.array(inputs[part]), *state), mx.array(targets[part]))
+    for batch in islice(batches, world.rank % readers, None, readers):
+        inputs, targets, *starts = (mx.array(each[part]) for each in batch)
+        logits = model(inputs, *([state, *starts] if carry or starts else []))
+        losses = cross_entropy(logits, mx.maximum(targets, 0))
         with world.computing():
-            nats += float(np.array(mx.where(mx.array(counted[part]), losses, 0).sum()))
+            nats += float(np.array(mx.where(targets >= 0, losses, 0).sum()))
+        asked += int((targets >= 0).sum())
     model.train(was_training)
-    nats = sum(world.gather(nats, "evaluation")[: readers * world.sequence])
-    loss = nats / count
+    nats, asked = (
+        sum(world.gather(x, "evaluation")[: readers * world.sequence]) for x in (nats, asked)
+    )
+    if not asked:
+        raise InputError("the text to evaluate has no answer to score; give a longer one")
+    loss = nats / asked
     perplexity = math.exp(loss) if loss < 700 else math.inf
-    return Evaluation(loss, perplexity, nats / math.log(2) / num_bytes, count)
+    return Evaluation(loss, perplexity, nats / math.log(2) / num_bytes, asked)
 
 
 def require_same(world: World, model: nn.Module, tokens: np.ndarray) -> None:
@@ -103,7 +112,7 @@ def require_same(world: World, model: nn.Module, tokens: np.ndarray) -> None:
 
 
 def whole_windows(tokens: np.ndarray, length: int) -> np.ndarray:
-    """The part of a stream that fills windows, without its final end-of-text token.
+    """The part of a stream's tokens that fills windows, without its final end-of-text token.
 
     Source: LMDataset with drop_last in Hyena's repository (safari,
     src/dataloaders/datasets/lm_dataset.py); its stream has no end of text. A stream shorter than

@@ -105,7 +105,7 @@ class Run:
         if self.is_scaled and saved is None:
             progress.loss_scale = INITIAL
         if resume and world.is_first:
-            restore(checkpoint, self.model, self.optimizer)
+            restore(checkpoint, self.model, self.optimizer, trainer.carried)
         ranks.share_state(world, self.model, self.optimizer)
         if resume:
             output.rewind(checkpoint, progress.step)
@@ -277,4 +277,4 @@ class Run:
         if self.world.is_first:
             output, state = self.output, (self.model, self.optimizer, self.progress)
             flush(output.log)  # a resumed run continues after these lines
-            save_checkpoint(output.checkpoint, *state, self.identity)
+            save_checkpoint(output.checkpoint, *state, self.identity, self.trainer.carried)

@@ -17,6 +17,7 @@ from mlx_gateloop.io.models import TYPES, load_weights
 from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.model.lm import Model, require_readable
 from mlx_gateloop.train import ranks
+from mlx_gateloop.train.chunks import States, zero_states
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.data import Source
 from mlx_gateloop.train.optimizer import decided, make_optimizer
@@ -41,12 +42,18 @@ class Trainer:
         self.optimizer.init(self.model.trainable_parameters())
         mx.eval(self.model.state, self.optimizer.state)
         ranks.share_sequences(world, self.model)
+        self.carried: States = []
+        if config.carry_state:
+            if world.size > 1:
+                raise InputError("carry_state: expected one rank; leave it out with several")
+            self.carried = zero_states(self.model, config.data.batch_size)
         settings = StepSettings(
             targets=self._accumulate * source.batches.targets,
             clip_norm=config.optimizer.clip_norm,
             dtype=self.dtype,
             exchange_dtype=getattr(mx, config.optimizer.exchange_dtype),
-            chunk=config.sequence_chunk,
+            chunk=config.sequence_chunk or (config.data.length if self.carried else None),
+            carried=self.carried,
         )
         self._step = make_step(self.model, self.optimizer, settings, world)
 
@@ -59,9 +66,12 @@ class Trainer:
         """This rank's part of the batches of an optimizer step."""
         batches, world = self.source.batches, self.world
         for position in range(step * self._accumulate, (step + 1) * self._accumulate):
-            inputs, targets = batches.batch(*divmod(position, batches.per_epoch))
-            part = world.part(len(inputs)), world.part_of_sequence(inputs.shape[1])
-            yield inputs[part], targets[part]
+            epoch, index = divmod(position, batches.per_epoch)
+            batch = batches.batch(epoch, index)
+            if index == 0 and self.carried:
+                self.carried[:] = zero_states(self.model, len(batch[0]))
+            part = world.part(len(batch[0])), world.part_of_sequence(batch[0].shape[1])
+            yield tuple(array[part] for array in batch)
 
 
 def make_model(config: TrainConfig, vocab_size: int) -> Any:

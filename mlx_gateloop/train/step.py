@@ -1,7 +1,7 @@
 """One optimizer step: the gradients of its batches, their sum over the ranks, and the update."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -12,11 +12,11 @@ from mlx.utils import tree_map, tree_map_with_path
 
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.ops.pointwise import cross_entropy
-from mlx_gateloop.train.chunks import make_chunked_gradients
+from mlx_gateloop.train.chunks import States, make_chunked_gradients
 from mlx_gateloop.train.exchange import start_sum
 from mlx_gateloop.train.fused_update import Optimizer, Tree, make_update
 
-Batch = tuple[np.ndarray, np.ndarray]
+Batch = tuple[np.ndarray, ...]  # inputs, answers, and perhaps the documents' first tokens
 Step = Callable[[Iterable[Batch], int, float], tuple[float, float]]
 
 
@@ -29,6 +29,7 @@ class StepSettings:
     dtype: mx.Dtype = mx.float32  # of the forward and backward pass
     exchange_dtype: mx.Dtype = mx.float32  # in which ranks exchange gradients
     chunk: int | None = None  # tokens of a sequence to compute at a time, see `train.chunks`
+    carried: States = field(default_factory=list)  # before the next batch; empty is zero
 
 
 def make_step(
@@ -39,7 +40,7 @@ def make_step(
     The gradient is that of the summed loss over the number of targets in a full step: every target
     of the data weighs the same, whichever batch or rank computes it. The compiled functions capture
     the arrays of model and optimizer, so both must be initialised before. A gradient whose norm is
-    not finite changes nothing but the learning rates.
+    not finite changes nothing but the learning rates. `settings.carried` is updated in place.
 
     Returns:
         `step(batches, position, scale) -> (loss, norm)`, with the step's position in the run, from
@@ -47,18 +48,21 @@ def make_step(
         mean in nats per target (negative targets are not counted; NaN if there are no others), the
         norm that of the gradient before clipping; if it is not finite, the update was skipped.
     """
-    gradients = _make_gradients(model, settings)
+    gradients, carried = _make_gradients(model, settings), settings.carried
     update = make_update(model, optimizer, settings.clip_norm)
 
     def step(batches: Iterable[Batch], position: int, scale: float) -> tuple[float, float]:
         total, asked, factor = mx.array(0.0), 0, mx.array(scale)
         gradient: Tree = {}
-        for inputs, answers in batches:
+        for inputs, answers, *starts in batches:
             if len(inputs) == 0:  # fewer sequences than ranks
                 continue
             with world.computing():
                 mx.eval(total, gradient, mx.random.state)  # one batch at a time
-            part, new = gradients(mx.array(inputs), mx.array(answers), factor)
+            arrays = [mx.array(inputs), mx.array(answers), factor, *map(mx.array, starts)]
+            part, new, after = gradients(carried, *arrays)
+            if carried and np.isfinite(number(part)):
+                carried[:] = after
             total = total + part
             asked += np.count_nonzero(answers >= 0)
             gradient = tree_map(mx.add, gradient, new) if gradient else new
@@ -77,15 +81,15 @@ def make_step(
 
 def _make_gradients(
     model: nn.Module, settings: StepSettings
-) -> Callable[[mx.array, mx.array, mx.array], tuple[mx.array, Tree]]:
-    """Build a batch's summed loss and its scaled gradient."""
+) -> Callable[..., tuple[mx.array, Tree, States]]:
+    """Build a batch's summed loss, its scaled gradient, and the states after it if carried."""
     state = [model.state, mx.random.state]
 
     def losses(
-        parameters: Tree, inputs: mx.array, answers: mx.array, scale: mx.array, *cache: Any
+        parameters: Tree, inputs: mx.array, answers: mx.array, scale: mx.array, *others: Any
     ) -> Any:
         model.update(lowered(model, parameters, settings.dtype))
-        nats = cross_entropy(model(inputs, *cache), mx.maximum(answers, 0))
+        nats = cross_entropy(model(inputs, *others), mx.maximum(answers, 0))
         total = mx.where(answers >= 0, nats, 0).sum()
         return total / settings.targets * scale, total
 
@@ -93,13 +97,18 @@ def _make_gradients(
         return make_chunked_gradients(model, losses, settings.chunk)
 
     @partial(mx.compile, inputs=state, outputs=state)
-    def gradients(inputs: mx.array, answers: mx.array, scale: mx.array) -> tuple[mx.array, Tree]:
+    def gradients(
+        inputs: mx.array, answers: mx.array, scale: mx.array, *starts: mx.array
+    ) -> tuple[mx.array, Tree]:
         parameters = model.trainable_parameters()
-        (_, total), gradient = mx.value_and_grad(losses)(parameters, inputs, answers, scale)
+        others = (None, *starts) if starts else ()
+        (_, total), gradient = mx.value_and_grad(losses)(
+            parameters, inputs, answers, scale, *others
+        )
         model.update(parameters)
         return total, gradient
 
-    return gradients
+    return lambda _, *arrays: (*gradients(*arrays), [])
 
 
 def number(scalar: mx.array) -> float:

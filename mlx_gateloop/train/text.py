@@ -1,12 +1,13 @@
 """Text as the source of a run: from a corpus to token streams and their batches."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from mlx_gateloop.data import Batches, Document, encode, load_corpus, num_bytes, texts
+from mlx_gateloop.data import Batches, Document, load_corpus, num_bytes, pack, texts
 from mlx_gateloop.distributed.world import World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io import models as io
@@ -36,17 +37,22 @@ class TextSource:
             raise InputError("this tokenizer has no end-of-text token (eos_token); use another one")
         if config.weights is None:
             _set_chat_template(tokenizer, [*corpus.train, *corpus.validation])
+        answers, self._carries = config.data.loss_on == "answers", config.carry_state
         training, validation = (
-            encode(part, tokenizer) for part in (corpus.train, corpus.validation)
+            pack(part, tokenizer, answers) for part in (corpus.train, corpus.validation)
         )
-        self.batches = Batches(training, config.data.batch_size, config.data.length, config.seed)
-        if len(validation) < 2:
+        if not config.data.reset_at_documents:
+            training, validation = (replace(x, starts=None) for x in (training, validation))
+        self.batches = Batches(
+            training, config.data.batch_size, config.data.length, config.seed, self._carries
+        )
+        if len(validation.tokens) < 2:
             raise InputError(
                 "the validation text has fewer than two tokens; raise data.validation_fraction "
                 f"({config.data.validation_fraction}) or give more text"
             )
         self._tokenizer, self._validation = tokenizer, validation
-        self._validation_bytes = num_bytes(corpus.validation)
+        self._validation_bytes = num_bytes(corpus.validation, answers)
         self.vocab_size = largest_id(tokenizer) + 1
         if self.vocab_size > MAX_IDS:
             given = f"this tokenizer has ids to {self.vocab_size - 1:,}, for a row each"
@@ -57,14 +63,15 @@ class TextSource:
             )
         digest = hashlib.sha256()  # it changes with the text and with the tokenizer
         for stream in (training, validation):
-            digest.update(f"{stream.dtype} {len(stream)}\n".encode())
-            digest.update(stream.tobytes())
+            digest.update(f"{stream.tokens.dtype} {len(stream.tokens)}\n".encode())
+            for array in (stream.tokens, stream.starts, stream.asked):
+                digest.update(b"" if array is None else array.tobytes())
         self.sha256 = digest.hexdigest()
-        self.summary = f"{len(training):,} tokens of training text"
+        self.summary = f"{len(training.tokens):,} tokens of training text"
 
     def evaluate(self, model: Model, world: World) -> Evaluation:
         sizes = self._validation_bytes, *self._shape
-        return evaluate(model, self._validation, *sizes, world=world)
+        return evaluate(model, self._validation, *sizes, carry=self._carries, world=world)
 
     def save(self, model: Model, directory: Path) -> None:
         io.save(model, self._tokenizer, directory)

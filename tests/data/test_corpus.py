@@ -31,9 +31,15 @@ def test_files_and_folders(tmp_path, caplog):
     assert corpus == Corpus(["a.md", "b.txt", "d"], ["inner/c.text"]), "in sorted order"
     (line,) = caplog.messages
     assert ": left out: 1 .bin, 2 .py, 1 LICENCE, 1 empty; files read: .txt" in line
-    source = write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}, {"messages": CHAT, "id": 7}])
-    assert load_corpus(source, 0.5) == Corpus(["one"], [CHAT])
+    lines = [{"text": "one"}, {"messages": CHAT, "id": 7}]
+    lines += [{"text": "two"}, {"prompt": "Hi", "completion": "Ho", "tools": [{}]}]
+    corpus = load_corpus(write_jsonl(tmp_path / "a.jsonl", lines), 0.5)
+    assert corpus == Corpus(["one", "two"], [CHAT, CHAT])
+    assert [chat.tools for chat in corpus.validation] == [None, [{}]]
     assert num_bytes(["é", CHAT]) == 2 + len("user\nHi\nassistant\nHo\n")
+    assert num_bytes(["é", CHAT], answers=True) == len("Ho")
+    few = load_corpus(write_jsonl(tmp_path / "a.jsonl", lines[1:2] * 3), 0.1)
+    assert few == Corpus([CHAT] * 2, [CHAT]), "no conversation is cut before its answer"
 
 
 @given(count=st.integers(2, 60), fraction=st.floats(0.01, 0.99))
@@ -61,6 +67,9 @@ BAD = [
     ("a.jsonl", b'["x"]\n', r"a.jsonl:1: expected"),
     ("a.jsonl", b'{"messages": [{"role": "user"}]}\n', r"a.jsonl:1: expected"),
     ("a.jsonl", b'{"messages": []}\n', r"a.jsonl:1: expected"),
+    ("a.jsonl", b'{"completion": "an answer"}\n', r"a.jsonl:1: expected.*prompt"),
+    ("a.jsonl", b'{"prompt": "a", "completion": "b", "tools": "c"}\n', r"a.jsonl:1: expected"),
+    ("a.jsonl", b'{"prompt": "\\ud800", "completion": "b"}\n', r"a.jsonl:1: half of"),
     ("a.jsonl", b"\n\n", "holds no text"),
 ]
 

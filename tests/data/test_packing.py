@@ -6,7 +6,7 @@ from helpers.models import chat_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_gateloop.data import Batches, decoded_bytes, encode, in_order
+from mlx_gateloop.data import Batches, Stream, decoded_bytes, encode, in_order, pack
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.tokenizer import byte_tokenizer
 
@@ -29,6 +29,25 @@ def test_encode_renders_chats_with_real_markers():
         encode([chat], byte_tokenizer())
 
 
+def test_a_stream_marks_where_documents_begin():
+    stream = pack(["ab", "", "c"], byte_tokenizer())
+    assert np.flatnonzero(stream.starts).tolist() == [0, 3, 4]
+    inputs, targets, starts = stream.windows(np.array([[2, 3, 4, 5]]))
+    assert (inputs[0, 1:] == targets[0, :-1]).all()
+    assert starts.tolist() == [[False, True, True]]
+    assert pack(["ab"], byte_tokenizer()).starts is None, "nothing to reset"
+
+
+@given(*(st.integers(*ends) for ends in ((2, 300), (1, 5), (1, 12), (0, 5))))
+def test_rows_of_carrying_batches_continue(count, batch_size, length, epoch):
+    if (count - 1) // length < batch_size:
+        return
+    batches = Batches(Stream(np.arange(count)), batch_size, length, seed=1, carries=True)
+    rows = [batches.batch(epoch, index)[0] for index in range(batches.per_epoch)]
+    assert (np.diff(np.concatenate(rows, 1)) == 1).all()
+    assert len({*np.concatenate(rows, 1).reshape(-1).tolist()}) == np.concatenate(rows, 1).size
+
+
 @given(st.lists(st.text("ab é\N{SNOWMAN}\N{GRINNING FACE}", max_size=9), min_size=1, max_size=3))
 def test_bytes_before_and_after_every_place_of_a_stream_add_up(texts):
     tokenizer = byte_tokenizer()
@@ -48,9 +67,9 @@ def test_an_epoch_holds_every_window_at_most_once(count, batch_size, length, see
     windows = (count - 1) // length
     if windows < batch_size:
         with pytest.raises(InputError, match=f"has {count} tokens and one batch"):
-            Batches(tokens, batch_size, length, seed)
+            Batches(Stream(tokens), batch_size, length, seed)
         return
-    batches = Batches(tokens, batch_size, length, seed)
+    batches = Batches(Stream(tokens), batch_size, length, seed)
     assert batches.per_epoch == windows // batch_size
     starts = []
     for index in range(batches.per_epoch):
@@ -66,14 +85,14 @@ def test_an_epoch_holds_every_window_at_most_once(count, batch_size, length, see
 
 def test_a_batch_depends_on_seed_epoch_and_index_alone():
     tokens = np.random.default_rng(0).integers(0, 99, 1000)
-    first, second = (Batches(tokens, 2, 8, seed=3) for _ in range(2))
+    first, second = (Batches(Stream(tokens), 2, 8, seed=3) for _ in range(2))
     in_order = [first.batch(epoch, i) for epoch in (0, 1) for i in range(first.per_epoch)]
     jumped = second.batch(1, 4)
     for got, want in zip(jumped, in_order[first.per_epoch + 4], strict=True):
         np.testing.assert_array_equal(got, want)
     orders = [
         np.concatenate([b.batch(epoch, i)[0] for i in range(b.per_epoch)]).tobytes()
-        for b, epoch in [(first, 0), (first, 1), (Batches(tokens, 2, 8, seed=4), 0)]
+        for b, epoch in [(first, 0), (first, 1), (Batches(Stream(tokens), 2, 8, seed=4), 0)]
     ]
     assert len(set(orders)) == 3
     with pytest.raises(IndexError, match="expected 0 to 61, got 62"):
@@ -84,8 +103,9 @@ def test_a_batch_depends_on_seed_epoch_and_index_alone():
 def test_in_order_has_every_token_but_the_first_as_a_target_once(count, batch_size, length):
     targets = []
     size = min(batch_size, -(-(count - 1) // length))  # no more windows than there are
-    for inputs, following, counts in in_order(np.arange(count), batch_size, length):
-        assert inputs.shape == following.shape == counts.shape == (size, length)
+    for inputs, following in in_order(Stream(np.arange(count)), batch_size, length):
+        assert inputs.shape == following.shape == (size, length)
+        counts = following >= 0
         assert (following[counts] == inputs[counts] + 1).all()
         targets += following[counts].tolist()
     assert targets == list(range(1, count))

@@ -73,7 +73,8 @@ def _text(folder: Path) -> None:
 
 def _jsonl(folder: Path) -> None:
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    lines: list[object] = [{"text": "one line"}, {"messages": turns}, {"text": "another"}]
+    pair = {"prompt": "c", "completion": "d", "tools": [{"name": "e"}]}
+    lines: list[object] = [{"text": "one"}, {"messages": turns}, {"text": "another"}, pair]
     (folder / "text.jsonl").write_text("\n".join(map(json.dumps, lines)))
 
 

@@ -8,6 +8,7 @@ from helpers.models import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_gateloop.data import Stream
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.train.evaluate import evaluate, whole_windows
 
@@ -30,7 +31,9 @@ class Bigram(nn.Module):
 def test_every_token_but_the_first_counts_once(count, length, batch_size):
     tokens = np.random.default_rng(count).integers(0, 7, count).astype(np.uint16)
     model = Bigram(7)
-    result = evaluate(model, tokens, num_bytes=3 * count, length=length, batch_size=batch_size)
+    result = evaluate(
+        model, Stream(tokens), num_bytes=3 * count, length=length, batch_size=batch_size
+    )
     table = np.array(model.table, np.float64)
     log_probability = table - np.log(np.exp(table).sum(-1, keepdims=True))
     nats = -log_probability[tokens[:-1], tokens[1:]].sum()
@@ -58,13 +61,13 @@ def nats_of(model, tokens):
 def test_windows_start_from_an_empty_state(model):
     model.train()
     tokens = np.random.default_rng(0).integers(0, 13, 31)
-    result = evaluate(model, tokens, num_bytes=30, length=10, batch_size=2)
+    result = evaluate(model, Stream(tokens), num_bytes=30, length=10, batch_size=2)
     assert model.training, "the mode is put back"
 
     model.eval()
     alone = np.mean([nats_of(model, tokens[start : start + 11]) for start in (0, 10, 20)])
     assert result.loss_nats == pytest.approx(alone, rel=1e-5)
-    joined = evaluate(model, tokens, num_bytes=30, length=30, batch_size=1)
+    joined = evaluate(model, Stream(tokens), num_bytes=30, length=30, batch_size=1)
     assert joined.loss_nats != pytest.approx(alone, rel=1e-5)
 
 
@@ -78,7 +81,9 @@ def test_sliding_windows_score_what_is_new_after_an_empty_state(model, count, st
         begin = window * stride
         scored.append(nats_of(model, tokens[begin : target + 1])[-1])
         assert target < length or target - begin > length - stride
-    result = evaluate(model, tokens, num_bytes=30, length=length, batch_size=2, stride=stride)
+    result = evaluate(
+        model, Stream(tokens), num_bytes=30, length=length, batch_size=2, stride=stride
+    )
     assert result.tokens == count - 1
     assert result.loss_nats == pytest.approx(np.mean(scored), rel=1e-5)
 
@@ -86,7 +91,9 @@ def test_sliding_windows_score_what_is_new_after_an_empty_state(model, count, st
 def test_a_carried_state_has_seen_everything_whatever_the_window(model):
     tokens = np.random.default_rng(0).integers(0, 13, 31)
     results = [
-        evaluate(model, tokens, num_bytes=30, length=length, batch_size=4, carry=True).loss_nats
+        evaluate(
+            model, Stream(tokens), num_bytes=30, length=length, batch_size=4, carry=True
+        ).loss_nats
         for length in (1, 7, 10, 30, 99)
     ]
     model.eval()
@@ -101,7 +108,7 @@ def test_whole_windows_leave_out_the_end_of_text_and_a_part_of_a_window():
 def test_a_hopeless_model_has_infinite_perplexity():
     model = Bigram(7)
     model.table = 10000 * mx.eye(7)
-    result = evaluate(model, np.array([1, 2]), num_bytes=2, length=4, batch_size=1)
+    result = evaluate(model, Stream(np.array([1, 2])), num_bytes=2, length=4, batch_size=1)
     assert result.loss_nats == pytest.approx(10000)
     assert result.perplexity == float("inf")
 
@@ -109,4 +116,6 @@ def test_a_hopeless_model_has_infinite_perplexity():
 def test_nothing_to_predict():
     for tokens in ([], [3]):
         with pytest.raises(InputError, match="fewer than two tokens"):
-            evaluate(Bigram(7), np.array(tokens, np.int32), num_bytes=1, length=4, batch_size=1)
+            evaluate(
+                Bigram(7), Stream(np.array(tokens, np.int32)), num_bytes=1, length=4, batch_size=1
+            )

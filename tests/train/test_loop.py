@@ -13,7 +13,7 @@ from helpers.errors import refusal
 from helpers.training import press_ctrl_c, same_arrays, tiny_run
 from mlx_lm import load as load_with_mlx_lm
 
-from mlx_gateloop.data import Batches
+from mlx_gateloop.data import Batches, Stream
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import locked
 from mlx_gateloop.train import Interrupted, TrainConfig, train
@@ -121,7 +121,7 @@ def test_output_directory_is_a_model_with_its_run(tmp_path, text_file, out):
     assert kept.dtype == mx.float32, "validation in bfloat16 leaves the optimizer's weights alone"
     held_out = text_file.read_text()[5400:]
     tokens = np.array(tokenizer.encode(held_out))
-    again = evaluate(model, tokens, len(held_out), length=32, batch_size=4)
+    again = evaluate(model, Stream(tokens), len(held_out), length=32, batch_size=4)
     assert again.loss_nats == pytest.approx(result.best_loss, abs=0.05)
     assert names_in(tmp_path) == {"out"}
 
@@ -132,8 +132,9 @@ def test_output_directory_is_a_model_with_its_run(tmp_path, text_file, out):
         {},
         {"optimizer__accumulate": 2, "dtype": "bfloat16"},
         {"tokenizer__kind": "sentencepiece", "tokenizer__vocab_size": 340},
+        {"carry_state": True, "sequence_chunk": 20, "model__dropout": 0},
     ],
-    ids=["bytes", "accumulated bfloat16", "sentencepiece"],
+    ids=["bytes", "accumulated bfloat16", "sentencepiece", "carried"],
 )
 def test_ctrl_c_and_resume_is_the_uninterrupted_run(
     tmp_path, run, out, monkeypatch, changes, straight

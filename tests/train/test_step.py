@@ -11,6 +11,7 @@ from mlx.utils import tree_flatten
 
 from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.train.checkpoint import state_of
+from mlx_gateloop.train.chunks import zero_states
 from mlx_gateloop.train.config import OptimizerConfig
 from mlx_gateloop.train.optimizer import make_optimizer
 from mlx_gateloop.train.step import StepSettings, lowered, make_step
@@ -156,6 +157,36 @@ def test_sequences_in_chunks_make_the_same_steps(chunk, changes):
     rel, atol = (1e-5, 1e-7) if "dtype" not in changes else (0.02, 3e-4)
     assert chunked([(inputs, targets)]) == pytest.approx(step([(inputs, targets)]), rel=rel)
     assert_close(first_moments(*state), first_moments(*chunked_state), atol=atol)
+
+
+def test_carried_states_make_the_gradient_of_the_text_with_constant_states():
+    """Two batches in a row: the second is learned as the end of both, from a constant state."""
+    carried = zero_states(tiny_model(), 4)
+    _, _, step = trainer(chunk=3, carried=carried, targets=16)
+    model = trainer()[0]
+    inputs, targets = BATCHES[0]
+    cache = model.make_cache()
+    first, second = (slice(0, 4), slice(4, 8))
+    total = [cross_entropy(model(mx.array(inputs[:, first]), cache), mx.array(targets[:, first]))]
+    constant = [layer[0] for layer in cache]
+
+    def loss(parameters):
+        model.update(parameters)
+        for layer, state in zip(cache, constant, strict=True):
+            layer[0] = state
+        logits = model(mx.array(inputs[:, second]), cache)
+        return cross_entropy(logits, mx.array(targets[:, second])).sum()
+
+    parameters = model.trainable_parameters()
+    step([(inputs[:, first], targets[:, first])])
+    assert mx.allclose(carried[1][0], constant[1], atol=1e-6)
+    again = trainer(chunk=3, carried=[[state] for state in constant], targets=16)
+    value, norm = again[2]([(inputs[:, second], targets[:, second])])
+    nats, gradient = mx.value_and_grad(loss)(parameters)
+    assert value == pytest.approx(nats.item() / 16, rel=1e-5)
+    squares = sum((leaf / 16).square().sum().item() for _, leaf in tree_flatten(gradient))
+    assert norm == pytest.approx(squares**0.5, rel=1e-4)
+    assert total[0].sum() > 0
 
 
 def test_chunks_take_less_memory():

@@ -1,11 +1,56 @@
 """Text as the source of a run."""
 
-import pytest
+import json
 
+import mlx.core as mx
+import numpy as np
+import pytest
+from helpers.training import tiny_run
+
+from mlx_gateloop.distributed.world import ALONE
 from mlx_gateloop.tokenizer import CHAT_TEMPLATE, byte_tokenizer
+from mlx_gateloop.train.data import make_source
+from mlx_gateloop.train.setup import Trainer
 from mlx_gateloop.train.text import _set_chat_template
 
-CHAT = [{"role": "user", "content": "Hi"}]
+
+def says(role, content):
+    return {"role": role, "content": content}
+
+
+CHAT = [says("user", "Hi")]
+
+
+def test_the_loss_on_answers_is_that_of_a_plain_loop(tmp_path):
+    """Prompts and several turns, each conversation alone, one token at a time."""
+    chats = [
+        [says("user", "1?"), says("assistant", "one"), says("user", "2"), says("assistant", "t")],
+        [says("system", "a"), says("user", "bc"), says("assistant", "defg hi")],
+    ]
+    text = "".join(json.dumps({"messages": chat}) + "\n" for chat in chats)
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    changes = {"data__length": 91, "data__batch_size": 1, "model__dropout": 0}
+    config = tiny_run(data__loss_on="answers", **changes)
+    source = make_source(config, str(tmp_path))
+    trainer = Trainer(config, source)
+    tokenizer, nats = source._tokenizer, []
+    for chat in chats:
+        ids, is_answer = [], []
+        for turn in chat:
+            head = tokenizer.encode(f"<|im_start|>{turn['role']}\n")
+            body = tokenizer.encode(f"{turn['content']}<|im_end|>\n")
+            ids += head + body
+            is_answer += [False] * len(head) + [turn["role"] == "assistant"] * len(body)
+        trainer.model.eval()
+        logits = np.array(trainer.model(mx.array([ids])), np.float64)[0]
+        logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        nats += [-logs[n - 1, ids[n]] for n in range(1, len(ids)) if is_answer[n]]
+    score = source.evaluate(trainer.model, ALONE)
+    assert score.tokens == len(nats)
+    assert score.loss_nats == pytest.approx(np.mean(nats), abs=1e-6)
+    loss, _ = trainer.step(0)
+    assert loss == pytest.approx(np.mean(nats), abs=1e-6)
 
 
 @pytest.mark.parametrize(

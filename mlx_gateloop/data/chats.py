@@ -1,0 +1,58 @@
+"""Conversations as a chat template writes them, and which of their tokens are answers."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
+
+from mlx_gateloop.data.documents import Message
+from mlx_gateloop.errors import InputError, one_line
+
+
+def chat_ids(
+    messages: Sequence[Message], tokenizer: Any, tools: list[Any] | None = None, **options: Any
+) -> list[int]:
+    """Return the tokens of messages, after the tools that they may call."""
+    if tokenizer.chat_template is None:
+        raise InputError(
+            "the text has conversations and this tokenizer no chat template; "
+            "give plain text or another tokenizer"
+        )
+    try:
+        ids: list[int] = tokenizer.apply_chat_template(
+            list(messages), tools=tools, return_dict=False, **options
+        )
+    except Exception as error:  # a template may raise anything
+        reason = one_line(error)
+        raise InputError(f"the chat template cannot write a conversation: {reason}") from None
+    return ids
+
+
+def answer_places(
+    messages: Sequence[Message], ids: list[int], tokenizer: Any, tools: list[Any] | None = None
+) -> list[int]:
+    """Return the places of the assistant's tokens among the `ids` of a conversation.
+
+    An answer begins after what the template writes before one, and ends with its message, the
+    token that ends a turn included.
+    """
+    places: list[int] = []
+    for number, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        if number == 0:
+            reason = "a conversation begins with an answer; give the message before it"
+            raise InputError(f"data.loss_on: answers, but {reason}")
+        before = chat_ids(messages[:number], tokenizer, tools, add_generation_prompt=True)
+        whole = chat_ids(messages[: number + 1], tokenizer, tools)
+        begin, end = (_common(part, ids) for part in (before, whole))
+        if end < len(whole) - 1 or begin >= end:  # a tokenizer may merge one token with the next
+            reason = "this chat template changes an answer when messages follow"
+            raise InputError(f"data.loss_on: answers, but {reason}; give single turns")
+        places += range(begin, end)
+    return places
+
+
+def _common(part: list[int], ids: list[int]) -> int:
+    """Return the number of first tokens that two lists share."""
+    pairs = zip(part, ids, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,0 +1,64 @@
+"""Which tokens of conversations are answers."""
+
+import pytest
+from helpers.models import chat_tokenizer
+
+from mlx_gateloop.data import pack
+from mlx_gateloop.data.documents import Conversation
+from mlx_gateloop.errors import InputError
+
+TOOLS = [{"type": "function", "function": {"name": "clock"}}]
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "clock"}}]}
+WITH_TOOLS = (
+    "{% for tool in tools or [] %}<tool>{{ tool.function.name }}</tool>{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
+    "{% for call in m.tool_calls or [] %}<call>{{ call.function.name }}{% endfor %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def says(role, content):
+    return {"role": role, "content": content}
+
+
+def asked(documents, template=None):
+    """The text that counts, and the whole text."""
+    tokenizer = chat_tokenizer()
+    tokenizer.chat_template = template or tokenizer.chat_template
+    stream = pack(documents, tokenizer, answers=True)
+    return tokenizer.decode(stream.tokens[stream.asked]), tokenizer.decode(stream.tokens)
+
+
+def test_every_turn_of_the_assistant_counts_and_nothing_else():
+    chat = [says("system", "Be"), says("user", "1?"), says("assistant", "one")]
+    chat += [says("user", "2?"), says("assistant", "two é")]
+    answers, _ = asked([chat, chat[:3]])
+    assert answers == "one<|im_end|>\ntwo é<|im_end|>\none<|im_end|>\n"
+
+
+def test_tools_are_listed_and_calls_are_answers():
+    chat = [says("user", "time?"), CALL, says("tool", "12"), says("assistant", "noon")]
+    answers, text = asked([Conversation(chat, TOOLS)], WITH_TOOLS)
+    assert text.startswith("<tool>clock</tool><|im_start|>user")
+    assert answers == "<call>clock<|im_end|>\nnoon<|im_end|>\n"
+
+
+FORGETFUL = (
+    "{% for m in messages %}{{ m.role if loop.last else m.role[:1] }}{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}a{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("documents", "template", "message"),
+    [
+        (["text"], None, "a text has none"),
+        ([[says("assistant", "Hi")]], None, "begins with an answer"),
+        ([[says("user", "a"), says("assistant", "b"), says("user", "c")]], FORGETFUL, "changes"),
+        ([[says("user", "a")]], "{{ raise_exception('no') }}", "cannot write a conversation: no"),
+    ],
+)
+def test_what_has_no_answers_is_refused(documents, template, message):
+    with pytest.raises(InputError, match=message) as caught:
+        asked(documents, template)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,92 @@
+"""Packed documents: each is read as if it were alone, forward and backward."""
+
+from functools import partial
+
+import mlx.core as mx
+import pytest
+from harness.platforms import OBSERVED
+from helpers.family import CONFIGS, family_model
+from helpers.models import GROWING, VARIANTS, close, tiny_model, tokens
+from helpers.reference import needs_native
+from mlx.utils import tree_flatten, tree_map
+
+import mlx_gateloop as gl
+from mlx_gateloop.ops.gpu import operator as gpu
+from mlx_gateloop.ops.pointwise import cross_entropy
+
+WAYS = {
+    "recurrent": partial(gl.gate_loop, mode="recurrent"),
+    "ops": partial(gl.gate_loop, mode="scan", backend="mlx"),
+    "cpu": partial(gl.gate_loop, mode="scan", backend="cpu"),
+    "attention": partial(gl.gate_loop, mode="attention"),
+    "metal": lambda q, k, v, a, h0=None, *, mask=None, reverse=False: gpu.gate_loop(
+        OBSERVED["metal"], q, k, v, a, h0, mask, reverse
+    ),
+}
+LENGTHS = (5, 9, 4)
+
+
+@pytest.fixture(params=[pytest.param(w, marks=needs_native) if w == "cpu" else w for w in WAYS])
+def way(request, monkeypatch):
+    """Makes all layers compute in one mode or kernel."""
+    compute = WAYS[request.param]
+    for module in ("model.layers", "family.layers"):
+        monkeypatch.setattr(
+            f"mlx_gateloop.{module}.gate_loop",
+            lambda *arrays, backend="auto", **options: compute(*arrays, **options),
+        )
+
+
+def check(model):
+    documents = [tokens(length, batch=2, seed=length) for length in LENGTHS]
+    packed = mx.concatenate(documents, 1)
+    begins = [sum(LENGTHS[:n]) for n in range(len(LENGTHS))]
+    starts = mx.array([[place in begins for place in range(sum(LENGTHS))]] * 2)
+
+    def loss(parameters, inputs, *more):
+        model.update(parameters)
+        return cross_entropy(model(inputs, *more), inputs).sum() / packed.size
+
+    parameters = model.trainable_parameters()
+    alone = mx.concatenate([model(document) for document in documents], 1)
+    close(model(packed, None, starts), alone, 1e-5)
+    assert mx.abs(model(packed) - alone).max() > 1e-3, "without resets it leaks"
+
+    together = mx.grad(loss)(parameters, packed, None, starts)
+    parts = [mx.grad(loss)(parameters, document) for document in documents]
+    expected = dict(tree_flatten(tree_map(lambda *g: sum(g), *parts)))
+    for name, gradient in tree_flatten(together):
+        close(gradient, expected[name], 5e-5)
+
+
+@pytest.mark.parametrize("name", ["paper", "heads", "lucidrains", "gated rnn"])
+def test_a_packed_document_in_every_mode_and_kernel(way, name):
+    check(tiny_model(**VARIANTS[name]))
+
+
+@pytest.mark.parametrize("name", ["gla_grouped", "hgrn2_conv", "hgrn_conv"])
+def test_a_packed_document_of_the_family_in_every_mode_and_kernel(way, name):
+    check(family_model(name))
+
+
+@pytest.mark.parametrize("name", [*VARIANTS, *GROWING])
+def test_a_packed_document_in_every_variant(name):
+    check(tiny_model(**(VARIANTS | GROWING)[name]))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_packed_document_of_every_model_of_the_family(name):
+    model = family_model(name)
+    model.model.recomputes_blocks = True
+    check(model)
+
+
+def test_a_state_from_before_ends_where_a_document_begins():
+    model = tiny_model()
+    before, text = tokens(6), tokens(7, seed=1)
+    cache = model.make_cache()
+    model(before, cache)
+    starts = mx.arange(7)[None] == 3
+    y = model(text, cache, starts)
+    close(y[:, 3:], model(text[:, 3:]), 1e-5)
+    close(y[:, :3], model(mx.concatenate([before, text], 1))[:, 6:9], 1e-5)
