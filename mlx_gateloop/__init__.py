@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mlx_gateloop.model.lm import Model, ModelArgs
     from mlx_gateloop.model.state import State
     from mlx_gateloop.ops import Transition, gate_loop, linear_scan
+    from mlx_gateloop.train.tune_state import tune_state
 
 __version__ = "0.1.0"
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "load_layers",
     "read_state",
     "save",
+    "tune_state",
     "watch",
     "write_state",
 ]
@@ -42,6 +44,7 @@ __all__ = [
 _FROM = {"GateLoop": "model.layer", "Model": "model.lm", "ModelArgs": "model.lm"}
 _FROM |= {"load": "io.models", "load_layers": "io.layers", "save": "io.models"}
 _FROM |= {"State": "model.state", "read_state": "io.states", "write_state": "io.states"}
+_FROM |= {"tune_state": "train.tune_state"}
 _MODULES = ("ops", "watch")
 
 

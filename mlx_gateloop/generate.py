@@ -125,7 +125,7 @@ def stream(
 
     check_max_tokens(max_tokens)
     draw, processors = sampler(sampling)
-    ids = prompt_ids(model, tokenizer, prompt, state is not None)
+    ids = prompt_ids(model, tokenizer, prompt, state is not None and state.tokens > 0)
     before = [*state.last, *ids] if state is not None else ids
     text, stops = TextStream(tokenizer, before), tokenizer.eos_token_ids
     if lookup:

@@ -16,7 +16,7 @@ LIBRARY = LEAVES | {"distributed", "family", "generate", "io", "model", "ops", "
 TOOLS = LIBRARY | {"data", "plots", "train", "watch"}
 # A package or a module at the root; "" is the root's __init__.
 MAY_IMPORT = {
-    "": {"_blas", "io", "model", "ops", "watch"},
+    "": {"_blas", "io", "model", "ops", "train", "watch"},
     "_blas": set(),
     "__main__": {"cli"},
     "errors": set(),

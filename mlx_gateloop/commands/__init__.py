@@ -40,6 +40,17 @@ COMMANDS = {
         "read a text of any length into a state that generate --state continues",
         "gateloop read book.txt --model demo --out book.state",
     ),
+    "tune": Command(
+        "commands.tune",
+        "adapt a model to a text: learn the state from which it begins",
+        "gateloop tune --model demo --data my.txt --state-only --out calm.state",
+        "train",
+    ),
+    "state": Command(
+        "commands.state",
+        "show state files of read or tune, and mix them",
+        "gateloop state mix calm.state brief.state --factors 0.5 0.5 --out both.state",
+    ),
     "watch": Command(
         "commands.watch",
         "stream a continuation, and record what the recurrent layers of any model of mlx-lm keep",
