@@ -42,7 +42,7 @@ COMMANDS = {
     ),
     "tune": Command(
         "commands.tune",
-        "adapt a model to a text: learn the state from which it begins",
+        "adapt a model to a text: its weights, LoRA adapters, or the state from which it begins",
         "gateloop tune --model demo --data my.txt --state-only --out calm.state",
         "train",
     ),

@@ -2,10 +2,13 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlx_gateloop.commands.parser import add_settings, settings
 from mlx_gateloop.errors import InputError
+
+if TYPE_CHECKING:  # slow to import
+    from mlx_gateloop.train.loop import TrainResult
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FLAGS: dict[str, tuple[str, Any, str]] = {
@@ -81,7 +84,11 @@ def _train(arguments: argparse.Namespace) -> None:
         print(estimate(config, arguments.data, world))
         print("Nothing was written.")
         return
-    result = train(config, arguments.data, arguments.out, arguments.resume, world)
+    report(train(config, arguments.data, arguments.out, arguments.resume, world))
+
+
+def report(result: "TrainResult") -> None:
+    """Print where a run is and how good it is."""
     print(f"saved {result.out} after {result.steps} steps", end="")
     if result.skipped:
         print(f", {result.skipped} of them skipped: gradient not finite", end="")

@@ -203,8 +203,15 @@ class DocumentBatches:
         if epoch != self._epoch:
             generator = np.random.default_rng((self._seed, epoch))
             self._epoch, self._order = epoch, generator.permutation(len(self._pieces))
-        rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
-        places, ends = self._pieces[rows].T[..., None]
+        return self._rows(self._order[index * self.batch_size : (index + 1) * self.batch_size])
+
+    def in_order(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield all pieces once; the last batch may be smaller."""
+        for first in range(0, len(self._pieces), self.batch_size):
+            yield self._rows(np.arange(first, min(first + self.batch_size, len(self._pieces))))
+
+    def _rows(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+        places, ends = self._pieces[numbers].T[..., None]
         places = places + np.arange(self.length + 1)
         inputs, targets, *_ = self._stream.windows(places)
         return inputs, np.where(places[:, 1:] < ends, targets, -1)

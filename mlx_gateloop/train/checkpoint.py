@@ -164,7 +164,7 @@ def state_of(
 def _tree(model: nn.Module, optimizer: Optimizer, carried: States) -> dict[str, Any]:
     random = [mx.array(key) for key in cast(list[mx.array], mx.random.state)]
     return {
-        "model": model.parameters(),
+        "model": model.trainable_parameters(),
         "optimizer": optimizer.state,
         "random": random,
         "carried": carried,

@@ -17,9 +17,10 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from mlx_gateloop.configuration import among, first_problem, read_yaml
+from mlx_gateloop.configuration import among, first_problem, read_json, read_yaml
 from mlx_gateloop.errors import InputError, shortened, shown
 from mlx_gateloop.model.lm import PRESETS, ModelArgs
+from mlx_gateloop.model.registered import MODELS
 
 _strict = ConfigDict(extra="forbid", allow_inf_nan=False)
 Count = Annotated[int, Field(strict=True, gt=0)]
@@ -56,6 +57,8 @@ class DataConfig:
         validation_fraction: Share of the text that is held out.
         loss_on: Tokens that are learned: "all", or the "answers" of conversations.
         reset_at_documents: Forget the state at each document's first token, a = 0.
+        packed: Windows of documents one after another; else each row begins a document or a piece
+            of one, as models of mlx-lm need it.
     """
 
     length: Count = 256
@@ -63,6 +66,7 @@ class DataConfig:
     validation_fraction: float = Field(default=0.1, gt=0, lt=1)
     loss_on: Literal["all", "answers"] = "all"
     reset_at_documents: bool = True
+    packed: bool = True
 
 
 @dataclass(config=_strict)
@@ -119,7 +123,9 @@ class TrainConfig:
         checkpoint_every: Steps between checkpoints (the last step always saves).
         patience: Validations without improvement before the run stops; None never stops early.
         weights: A model directory to start from, of `gl.save` or `gateloop convert`: its shape,
-            weights and tokenizer in place of `model` and `tokenizer`.
+            weights and tokenizer in place of `model` and `tokenizer`. A recurrent model of mlx-lm
+            may be tuned, too.
+        lora_rank: Learn LoRA adapters of this rank; the weights stay as they are.
         seed: Seed of the initial weights, the order of the data and dropout.
         initial_scale: Factor on the initial weights of the linear layers, whose variance is
             1 / inputs; 3 ** -0.5 gives the variance of PyTorch's. State transitions keep theirs.
@@ -149,6 +155,7 @@ class TrainConfig:
     checkpoint_every: Count = 100
     patience: Count | None = None
     weights: str | None = None
+    lora_rank: Count | None = None
     seed: int = Field(default=0, ge=0, lt=2**32)
     initial_scale: PositiveFloat = 1.0
     start: Literal["spread", "published"] = "published"
@@ -161,6 +168,8 @@ class TrainConfig:
     @model_validator(mode="after")
     def _resolve_weights(self) -> "TrainConfig":
         if self.weights is None:
+            if self.lora_rank is not None:
+                raise ValueError("lora_rank needs weights to start from")
             return self
         names = ("start", "initial_scale", "sequence_parallel", "sequence_chunk")
         defaults = ("published", 1.0, 1, None)
@@ -170,6 +179,11 @@ class TrainConfig:
         self.weights = str(Path(self.weights).absolute())
         if not Path(self.weights, "config.json").is_file():
             raise ValueError(f"weights: no model directory at {self.weights}")
+        kind = read_json(Path(self.weights, "config.json")).get("model_type")
+        if kind not in MODELS:  # it cannot reset its state within a row
+            self.data = replace(self.data, packed=False)
+        if self.lora_rank is not None and self.optimizer.weight_decay is None:
+            self.optimizer = replace(self.optimizer, weight_decay=0.0)
         self.model, self.tokenizer = {}, TokenizerConfig("pretrained", path=self.weights)
         return self
 
@@ -204,6 +218,8 @@ class TrainConfig:
         # mx.checkpoint recomputes with other random numbers: wrong gradients without an error.
         if self.model_args(vocab_size=1).dropout > 0 and self.checkpoint_blocks:
             raise ValueError("checkpoint_blocks needs model.dropout: 0")
+        if self.carry_state and not self.data.packed:
+            raise ValueError("carry_state needs data.packed: true")
         name = "sequence_chunk" if self.sequence_chunk is not None else "carry_state"
         if self.sequence_chunk is not None or self.carry_state:
             model = self.model_args(vocab_size=1)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mlx_gateloop.data import Batches
+from mlx_gateloop.data.packing import DocumentBatches
 from mlx_gateloop.data.task import SampleBatches, Task
 from mlx_gateloop.distributed.world import World
 from mlx_gateloop.model.lm import Model
@@ -32,7 +33,7 @@ class Source(Protocol):
     summary: str  # description of the training data
 
     @property
-    def batches(self) -> Batches | SampleBatches:
+    def batches(self) -> Batches | DocumentBatches | SampleBatches:
         """The training data; a batch is a function of its epoch and index alone."""
 
     def evaluate(self, model: Model, world: World) -> Score:

@@ -10,6 +10,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.data import Stream, in_order
+from mlx_gateloop.data.packing import DocumentBatches
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import checksum
@@ -41,6 +42,7 @@ def evaluate(
     stride: int | None = None,
     carry: bool = False,
     world: World = ALONE,
+    pieces: DocumentBatches | None = None,
 ) -> Evaluation:
     """Score every token of a stream but the first, once, or those that are asked.
 
@@ -64,6 +66,7 @@ def evaluate(
         carry: Use the carried protocol, without `stride`; `model` must take a cache.
         world: The ranks, which read the batches in turns, or all of them if they share the
             sequences; in the carried protocol one alone.
+        pieces: The pieces of the stream's documents, in place of windows.
 
     Raises:
         InputError: Fewer than two tokens, so nothing to predict; a token beyond the embedding; or
@@ -82,6 +85,7 @@ def evaluate(
     model.eval()
     nats, asked = 0.0, 0
     batches = in_order(stream, 1 if carry else batch_size, length, stride)
+    batches = batches if pieces is None else pieces.in_order()
     readers = world.size if world.sequence == 1 else 1  # sharing ranks must read the same batches
     part = slice(None), world.part_of_sequence(length)
     for batch in islice(batches, world.rank % readers, None, readers):

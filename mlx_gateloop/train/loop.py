@@ -266,7 +266,7 @@ class Run:
 
     @contextmanager
     def _lowered_weights(self) -> Iterator[None]:
-        full = self.model.parameters()
+        full = self.model.trainable_parameters()
         self.model.update(lowered(self.model, full, self.trainer.dtype))
         try:
             yield

@@ -20,6 +20,7 @@ from mlx_gateloop.train import ranks
 from mlx_gateloop.train.chunks import States, zero_states
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.data import Source
+from mlx_gateloop.train.lora import add_lora
 from mlx_gateloop.train.optimizer import decided, make_optimizer
 from mlx_gateloop.train.step import Batch, StepSettings, make_step
 
@@ -88,19 +89,23 @@ def make_model(config: TrainConfig, vocab_size: int) -> Any:
     return model
 
 
-def _load_model(config: TrainConfig, path: Path, vocab_size: int) -> nn.Module:
+def _load_model(config: TrainConfig, path: Path, vocab_size: int) -> Any:
     """Load the model to start from, in float32."""
     from mlx_lm.utils import dequantize_model
 
     model: Any = dequantize_model(load_weights(path))
-    if not isinstance(model, Model | LanguageModel):
-        raise InputError(f"{path}: model_type: expected {TYPES}, got {model.model_type!r}")
+    is_ours = isinstance(model, Model | LanguageModel)
     require_readable(model, vocab_size - 1)
-    if config.checkpoint_blocks and getattr(model.args, "dropout", 0) > 0:
-        raise InputError(f"{path}: checkpoint_blocks needs a model without dropout")
+    if config.checkpoint_blocks and (not is_ours or getattr(model.args, "dropout", 0) > 0):
+        raise InputError(f"{path}: checkpoint_blocks needs a model of {TYPES} without dropout")
+    if not is_ours:
+        nn.Module.__init__(model)  # mlx-lm's recurrent_gemma does not call it, and cannot be frozen
     model.set_dtype(mx.float32)
+    if config.lora_rank is not None:
+        add_lora(model, config.lora_rank)
     model.train()
-    model.model.recomputes_blocks = config.checkpoint_blocks
+    if is_ours:
+        model.model.recomputes_blocks = config.checkpoint_blocks
     return model
 
 

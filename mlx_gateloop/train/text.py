@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from mlx_gateloop.data import Batches, Document, load_corpus, num_bytes, pack, texts
+from mlx_gateloop.data.packing import DocumentBatches
 from mlx_gateloop.distributed.world import World
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io import models as io
@@ -22,6 +23,7 @@ from mlx_gateloop.tokenizer import (
 )
 from mlx_gateloop.train.config import TokenizerConfig, TrainConfig
 from mlx_gateloop.train.evaluate import Evaluation, evaluate
+from mlx_gateloop.train.lora import save_lora
 
 MAX_IDS = 1 << 22  # of a tokenizer; large ones have 2^18
 
@@ -43,9 +45,15 @@ class TextSource:
         )
         if not config.data.reset_at_documents:
             training, validation = (replace(x, starts=None) for x in (training, validation))
-        self.batches = Batches(
-            training, config.data.batch_size, config.data.length, config.seed, self._carries
-        )
+        length, batch_size = self._shape
+        self.batches: Batches | DocumentBatches
+        self._pieces = None
+        if config.data.packed:
+            self.batches = Batches(training, batch_size, length, config.seed, self._carries)
+        else:
+            self.batches = DocumentBatches(training, batch_size, length, config.seed)
+            self._pieces = DocumentBatches(validation, batch_size, length, config.seed)
+        self._lora_rank = config.lora_rank
         if len(validation.tokens) < 2:
             raise InputError(
                 "the validation text has fewer than two tokens; raise data.validation_fraction "
@@ -71,10 +79,15 @@ class TextSource:
 
     def evaluate(self, model: Model, world: World) -> Evaluation:
         sizes = self._validation_bytes, *self._shape
-        return evaluate(model, self._validation, *sizes, carry=self._carries, world=world)
+        return evaluate(
+            model, self._validation, *sizes, carry=self._carries, world=world, pieces=self._pieces
+        )
 
     def save(self, model: Model, directory: Path) -> None:
-        io.save(model, self._tokenizer, directory)
+        if self._lora_rank is None:
+            io.save(model, self._tokenizer, directory)
+        else:
+            save_lora(model, self._tokenizer, self._lora_rank, directory)
 
 
 def _make_tokenizer(config: TokenizerConfig, documents: list[Document], saved: Path | None) -> Any:

@@ -35,10 +35,22 @@ def test_a_state_is_tuned_shown_mixed_and_speaks(work, capsys):
     assert texts[0] == texts[1], "the mean of a state and itself"
 
 
+def test_adapters_are_learned(work, capsys):
+    options = ["--lora", "2", "--length", "16", "--steps", "3", "--batch-size", "2"]
+    tune = ["tune", "--model", "model", "--data", "style.txt", "--out", "adapters", *options]
+    assert main(tune) == 0
+    assert "saved adapters after 3 steps" in capsys.readouterr().out
+    assert (work / "adapters" / "adapter_config.json").exists()
+    assert main([*tune, "--resume"]) == 0
+    capsys.readouterr()
+    assert "already holds another run" in fails(capsys, *tune)
+
+
 def test_bad_input_is_one_line(work, capsys):
     assert "fewer than two tokens" in fails(capsys, *tunes(data="short.txt"))
     assert "a text has none" in fails(capsys, *tunes("--answers"))
     assert "expected at least 1" in fails(capsys, *tunes("--steps", "0"))
+    assert "leave them out" in fails(capsys, *tunes("--resume"))
     assert not (work / "calm.state").exists()
     (work / "calm.state").touch()
     assert "exists" in fails(capsys, *tunes())

@@ -103,9 +103,9 @@ def test_a_directory_of_another_type_and_a_shape_beside_it_are_refused(
     start, text_file, tmp_path, capsys
 ):
     save_recurrent_model(tmp_path / "llama", "llama")
-    config = start(weights=str(tmp_path / "llama"))[1]
+    config = start(weights=str(tmp_path / "llama"), checkpoint_blocks=True)[1]
     message = problem(lambda: make_model(config, 16))
-    assert "model_type: expected 'gateloop' or 'gla'" in message
+    assert "checkpoint_blocks needs a model of 'gateloop' or 'gla'" in message
     words = ["train", "--weights", tmp_path / "start", "--set", "model.dropout=0.1", "--dry-run"]
     assert cli.main([*map(str, words), "--data", str(text_file)]) == 2
     assert "--weights: the directory decides model.dropout" in capsys.readouterr().err
