@@ -96,16 +96,6 @@ def test_each_layer_is_the_one_of_its_name(network, tmp_path, capsys):
     assert all(f"| `{name}` |" in card for name in NAMES)
 
 
-def test_a_block_of_layers_beside_layers_of_mlx(network, tmp_path):
-    layers = extract(network.state_dict(), tmp_path)
-    x = inputs()
-    y = mx.array(x) @ mx.array(network.encoder.weight.detach().numpy()).T
-    y = y + mx.array(network.encoder.bias.detach().numpy())
-    for name in NAMES[:2]:
-        y = y + layers[name](y)[0]
-    close(y, network.coarse_gateloop_block(network.encoder(torch.from_numpy(x))))
-
-
 def mesh_transformer():
     """MeshGPT, and a call of it with random codes."""
     package = pytest.importorskip("meshgpt_pytorch", reason="MeshGPT's own classes")
@@ -157,13 +147,6 @@ def test_averaged_weights_are_taken_when_asked_for(network, tmp_path):
 
 def test_a_layer_alone_has_no_name(network, tmp_path):
     assert list(extract(network.full.state_dict(), tmp_path)) == [""]
-
-
-def test_a_dry_run_lists_and_writes_nothing(network, tmp_path, capsys):
-    torch.save(network.state_dict(), tmp_path / "n.pt")
-    assert run(tmp_path / "n.pt", tmp_path / "out", "--layers", "--dry-run") == 0
-    assert "backward_layer: simple, width 12" in capsys.readouterr().out
-    assert not (tmp_path / "out").exists()
 
 
 def test_bad_input_is_one_line(network, tmp_path, capsys):

@@ -28,8 +28,12 @@ def test_force_replaces_models_only(tmp_path, source, out, capsys):
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("stage", ["write", "load", "quantize"])
-@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+FULL = OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("stage", "failure"), [("write", FULL), ("load", KeyboardInterrupt()), ("quantize", FULL)]
+)
 def test_a_failure_changes_nothing(source, out, capsys, monkeypatch, stage, failure):
     def fail(*arguments):
         if stage == "write":  # half of it is there

@@ -1,8 +1,6 @@
 """Checkpoints of flash-linear-attention to model directories."""
 
 import json
-import subprocess
-import sys
 
 import mlx.core as mx
 import mlx_lm
@@ -130,9 +128,7 @@ def test_the_tokenizer_beside_the_weights_is_carried_over(name, tmp_path):
     else:
         write_transformer(tmp_path / "source", vocab_size=len(given))
     given.save_pretrained(tmp_path / "source")
-    words = ["-m", "mlx_gateloop", "convert", tmp_path / "source", tmp_path / "out"]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
+    assert run(tmp_path / "source", tmp_path / "out") == 0
     tokenizer = load_any(tmp_path / "out")[1]
     text = "40 times 40"
     assert tokenizer.encode(text) == given.encode(text)
@@ -172,18 +168,6 @@ def test_the_transformer_becomes_mlx_lms_llama(tied, tmp_path, capsys):
         want = other(torch.from_numpy(tokens)).logits.numpy()
     model, _ = mlx_lm.load(str(tmp_path / "out"), model_config=OUR_CODE)
     assert np.abs(np.array(model(mx.array(tokens))) - want).max() < 1e-5 * np.abs(want).max()
-
-
-def test_a_failed_proof_names_the_first_layer_that_differs(tmp_path, capsys, monkeypatch):
-    from mlx_gateloop.family import hgrn2
-
-    source = write_checkpoint(tmp_path / "source", "hgrn2", vocab_size=VOCABULARY)
-    monkeypatch.setattr(hgrn2, "NORM_EPS", 1e-2)
-    assert convert(source, tmp_path / "out", "--verify") == 1
-    out = capsys.readouterr().out
-    assert "layer 0, length 1" in out
-    assert "layer 1, length 1" in out
-    assert not (tmp_path / "out").exists()
 
 
 def change(source, **options):
@@ -228,14 +212,13 @@ def test_weights_without_their_config(tmp_path, capsys):
     assert "fla: config.json: expected beside the weights, found none" in output
 
 
-@pytest.mark.parametrize("name", ["gla", "hgrn2"])
-def test_quantized_in_groups(name, tmp_path, capsys):
+def test_quantized_in_groups(tmp_path, capsys):
     sizes = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 64, "norm_eps": 1.0}
-    source = write_checkpoint(tmp_path / "source", name, **sizes)
+    source = write_checkpoint(tmp_path / "source", "gla", **sizes)
     words = ["-q", "--q-bits", "8", "--q-group-size", "32", "--verify"]
     assert convert(source, tmp_path / "out", *words) == 0
     assert "as written, length 64" in capsys.readouterr().out
     model, _ = mlx_lm.load(str(tmp_path / "out"), model_config=OUR_CODE)
     tokens = mx.array(random_tokens(20))
-    want = np.array(family_model(name, **sizes)(tokens))
+    want = np.array(family_model("gla", **sizes)(tokens))
     assert 0.999 < np.corrcoef(np.array(model(tokens)).ravel(), want.ravel())[0, 1] < 1

@@ -22,10 +22,14 @@ def transformer(seed=0, **options):
     return torch_model(seed, 0.3, **{"dim": 8, "num_tokens": VOCAB, "ff_mult": 4} | options)
 
 
-@pytest.mark.parametrize(("number", "size"), [*enumerate(SIZES)])
-@pytest.mark.parametrize("flags", [*itertools.product([False, True], repeat=3)])
+EVERY = itertools.product(enumerate(SIZES), itertools.product([False, True], repeat=3))
+
+
+@pytest.mark.parametrize(
+    ("number", "size", "flags"), [(n, s, f) for (n, s), f in EVERY if (n + sum(f)) % 2]
+)
 def test_every_variant_computes_the_same(number, size, flags):
-    """Each size with all flags; the ablations take turns."""
+    """Each size with half of the flags, so that any two meet; the ablations take turns."""
     ablation = ABLATIONS[(number + sum(flags)) % 3]
     heads, width = size
     model = transformer(
@@ -43,7 +47,7 @@ def test_every_variant_computes_the_same(number, size, flags):
     assert difference(ours(mx.array(prompt)), apply(model, prompt)) <= TOLERANCE
 
 
-@pytest.mark.parametrize(("seed", "heads", "width"), [(0, None, None), (2, 8, 48), (5, 16, 64)])
+@pytest.mark.parametrize(("seed", "heads", "width"), [(2, 8, 48), (5, 16, 64)])
 def test_long_sequences_through_wider_models(seed, heads, width):
     random = np.random.default_rng(seed)
     flags = dict(zip(FLAGS, random.random(3) < 0.5, strict=True))
