@@ -183,14 +183,10 @@ def test_dropout_is_off_and_comes_back():
     [
         ([], [], "tokens: expected at least one"),
         ([[1, 2]], [0], "tokens: expected integers in one dimension"),
-        ([0.5], [0], "tokens: expected integers in one dimension"),
         ("text", [0], "tokens: expected integers in one dimension"),
-        ([1, 17], [0], "tokens: expected ids from 0 to 16, got 17"),
         ([1, -1], [0], "tokens: expected ids from 0 to 16, got -1"),
-        ([2**80], [0], "tokens: expected integers"),
         ([1, 2], [2], "left_out.*: expected positions from 0 to 1, got 2"),
         ([1, 2], [-1], "left_out.*: expected positions from 0 to 1, got -1"),
-        ([1, 2], [[0]], "left_out.*: expected integers in one dimension"),
         ([1, 2], 1, "left_out.*: expected integers in one dimension"),
     ],
 )

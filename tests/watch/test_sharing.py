@@ -88,9 +88,8 @@ def test_what_is_not_recorded_is_unknown():
     assert [code > 0 for code in left[-9:]] == [False] * 5 + [True] * 4
 
 
-@pytest.mark.parametrize("name", ["mamba2", "falcon_h1", "recurrent_gemma"])
-def test_other_models(name):
-    trace = recorded(recurrent_model(name), 7)
+def test_other_models():
+    trace = recorded(recurrent_model("falcon_h1"), 7)
     assert len(data_of(gl.watch.share(trace, ["x"] * 7))["layers"]) == trace.layers
 
 
@@ -145,11 +144,6 @@ def test_too_many_tokens_are_refused(monkeypatch):
     with pytest.raises(ValueError, match=r"use a start of 5 or more$"):
         gl.watch.share(trace, ["x"] * 9)
     assert len(data_of(gl.watch.share(trace, ["x"] * 9, start=5))["texts"]) == 4
-
-
-def test_python_and_the_script_agree_on_the_version():
-    script = (sharing.PARTS / "data.js").read_text()
-    assert f'check(data, "{sharing.FORMAT}", {sharing.VERSION});' in script
 
 
 @pytest.mark.skipif(NODE is None, reason="there is no node on this machine")
