@@ -9,7 +9,6 @@ from mlx_gateloop.experiments.variants import VARIANTS
 
 
 def results(name, models, curves, **others):
-    """Make the content of results.json."""
     counts = {"asked_by_span": [0, 50, 50], "right_by_span": [0, 50, 20]}
     preset = "paper" if name == "memory-horizon" else "small"
     experiment = asdict(PRESETS[name][preset])

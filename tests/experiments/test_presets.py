@@ -4,6 +4,7 @@ from dataclasses import replace
 from inspect import signature
 
 import pytest
+from helpers.errors import refusal
 
 from mlx_gateloop.data.recall import recall
 from mlx_gateloop.errors import InputError
@@ -58,19 +59,13 @@ def test_settings_go_where_they_belong():
     ("arguments", "words"),
     [
         ({"seeds": 0}, "seeds: expected 1 to 1000, got 0"),
-        ({"draws": 0}, "draws: expected 1 to 1000, got 0"),
         ({"trials": -1}, "tune: expected 0 to 1000, got -1"),
         ({"models": ["fixed", "fixe"]}, "models: unknown 'fixe'; choose data_controlled, fixed"),
-        ({"models": ["fixed", "fixed"]}, "fixed is given more than once"),
         ({"settings": {"seed": 3}}, "--set seed: use --seeds"),
         ({"settings": {"model.transition": "fixed"}}, "--set model.transition: use --models"),
-        ({"settings": {"data.length": 3}}, "use task.length"),
         ({"settings": {"task.lenght": 3}}, "unknown key task.lenght; allowed: length"),
         ({"settings": {"task.length": 2.5}}, "expected an integer from 1 to 1048576, got 2.5"),
-        ({"settings": {"task.length": True}}, "got True"),
         ({"settings": {"task.max_input": 2**31}}, "expected an integer from 0 to 1048576"),
-        ({"settings": {"task.resets": -1}}, "task.resets: expected an integer from 0"),
-        ({"settings": {"task.function": 3}}, "task.function: expected a name"),
         ({"settings": {"task.function": "sum"}}, "allowed: alternating_products, running_sum"),
     ],
 )
@@ -93,16 +88,13 @@ def test_a_saved_experiment_is_read_again(tmp_path):
     bar = PRESETS["memory-horizon"]["running_sum"].changed_by({"epochs": 2}, models=["fixed"])
     bar.save(tmp_path / "experiment.json")
     assert Experiment.load(tmp_path / "experiment.json") == bar
-    with pytest.raises(InputError, match="no such experiment"):
-        Experiment.load(tmp_path / "missing.json")
+    assert "no such experiment" in refusal(Experiment.load, tmp_path / "missing.json")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"name": "chess"}, "not an experiment"),
-        ({"trials": 10**9}, "tune: expected 0 to 1000"),
-        ({"models": ["nosuch"]}, "models: unknown 'nosuch'"),
         ({"settings": {"fixed": 3}}, "not an experiment"),
         ({"task": {"length": "x"}}, r"task\.length: expected an integer"),
         ({"other": 5}, "not an experiment"),
@@ -130,8 +122,7 @@ def test_data_that_changed_is_refused():
     )
     known = replace(bar, data=(bar.make_task().fingerprint, "other"))
     assert known.make_task()
-    with pytest.raises(InputError, match="no longer the data of the experiment"):
-        known.make_task(1)
+    assert "no longer the data of the experiment" in refusal(known.make_task, 1)
 
 
 def test_models_of_equal_parameters_have_another_inner_width():

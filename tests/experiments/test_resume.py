@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers.experiments import names, raw_results, results, tiny
+from helpers.errors import refusal
+from helpers.experiments import names, results, tiny
 from helpers.training import TINY_EXPERIMENT as TINY
 from helpers.training import press_ctrl_c, same_arrays
 
 from mlx_gateloop.data.task import SampleBatches
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.results import read_runs
 from mlx_gateloop.experiments.run import run_experiment
@@ -74,6 +74,7 @@ def test_ctrl_c_between_two_runs(tmp_path, monkeypatch):
     assert [r["model"] for r in results(tmp_path / "out")] == ["data_controlled"]
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_the_record_of_a_run_that_another_process_trains_stays(tmp_path):
     experiment = tiny(seeds=1, models=["fixed"])
     run_experiment(experiment, tmp_path)
@@ -96,20 +97,6 @@ def test_side_by_side_is_one_after_the_other(tmp_path, monkeypatch):
         same_arrays(tmp_path / "1" / last, tmp_path / "3" / last)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("without_pictures")
-def test_seeds_and_models_may_be_added_and_none_is_lost(tmp_path):
-    out = tmp_path / "out"
-    run_experiment(tiny(seeds=1, models=["fixed"]), out)
-    assert [(r["model"], r["seed"]) for r in results(out)] == [("fixed", 0)]
-    run_experiment(tiny(seeds=2), out, resume=True)
-    run_experiment(tiny(seeds=1, models=["fixed", "lru"]), out, resume=True)
-    saved = Experiment.load(out / "experiment.json")
-    assert (saved.seeds, set(saved.models)) == (2, {"data_controlled", "fixed", "lru"})
-    assert len(results(out)) == 5
-    assert raw_results(out)["experiment"]["seeds"] == 2
-
-
 @pytest.mark.usefixtures("without_pictures")
 def test_a_text_may_move_but_not_change(tmp_path):
     def text(name, last):
@@ -122,8 +109,7 @@ def test_a_text_may_move_but_not_change(tmp_path):
     run_experiment(text("one", b"a"), out)
     run_experiment(text("moved", b"a"), out, resume=True)
     changed = text("moved", b"b")
-    with pytest.raises(InputError, match="differs in its data; restore"):
-        run_experiment(changed, out, resume=True)
+    assert "differs in its data; restore" in refusal(run_experiment, changed, out, resume=True)
 
 
 @pytest.mark.usefixtures("without_pictures")
@@ -156,8 +142,7 @@ def test_a_directory_with_something_is_left_alone(tmp_path):
         run_experiment(tiny(), tmp_path / "missing", resume=True)
     assert names(tmp_path) == {"out"}
     (file := tmp_path / "file").touch()
-    with pytest.raises(InputError, match="file: a file; choose a new directory"):
-        run_experiment(tiny(), file)
+    assert "file: a file; choose a new directory" in refusal(run_experiment, tiny(), file)
 
 
 @pytest.mark.usefixtures("without_pictures")
@@ -175,20 +160,3 @@ def test_a_damaged_result_is_made_again(tmp_path):
     log.write_text(log.read_text() + "x\n")
     with pytest.raises(InputError, match=r"fixed-0/log\.jsonl: line \d+ is no JSON object"):
         run_experiment(tiny(seeds=1, steps=3), out, resume=True)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "not readable"),
-        ("[" * 100_000, "not readable"),
-        ("[]", "expected a JSON object"),
-        ("{}", "not an experiment"),
-    ],
-)
-def test_a_directory_of_something_else(tmp_path, text, words):
-    (tmp_path / "experiment.json").write_text(text)
-    with pytest.raises(InputError, match=words) as caught:
-        run_experiment(tiny(), tmp_path, resume=True)
-    assert "\n" not in str(caught.value)
-    assert names(tmp_path) == {"experiment.json"}

@@ -5,41 +5,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from helpers.errors import refusal
 from helpers.experiments import RUNNING_SUM, SHORT, raw_results, tuned
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.run import run_experiment
-from mlx_gateloop.experiments.tuning import best, chosen_in
+from mlx_gateloop.experiments.tuning import chosen_in
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
-
-
-@pytest.mark.slow
-def test_settings_chosen_by_another_experiment(tmp_path):
-    """Each model takes its own, from the trials or from an experiment that took them."""
-    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
-    run_experiment(tuned(), first)
-    chosen = chosen_in(first, "memory-horizon")
-    assert chosen == {model: best(tuned(), first, model) for model in tuned().models}
-    longer = RUNNING_SUM.changed_by(SHORT | {"steps": 6}, seeds=1, draws=1, tuned=chosen)
-    run_experiment(longer, second)
-    assert not (second / "trials").exists()
-    for model, values in chosen.items():
-        config = longer.config(longer.make_task(), model, 0)
-        rate = values["optimizer.learning_rate"]
-        assert config.optimizer.learning_rate == rate
-        assert (
-            f"  learning_rate: {rate}\n"
-            in (second / "runs" / f"{model}-0" / "config.yaml").read_text()
-        )
-    report = json.loads((second / "results.json").read_text())
-    assert report["experiment"]["settings"] == chosen
-    assert "another experiment's trials chose" in (second / "results.md").read_text()
-    assert chosen_in(second, "memory-horizon") == chosen
-    run_experiment(longer, second, resume=True)
-    run_experiment(tuned(trials=0), third)
-    with pytest.raises(InputError, match="an experiment without trials; give one made with --tune"):
-        chosen_in(third, "memory-horizon")
 
 
 def test_models_come_to_an_experiment_with_settings_of_another(tmp_path):
@@ -61,26 +34,25 @@ def test_models_come_to_an_experiment_with_settings_of_another(tmp_path):
             run_experiment(untuned, tmp_path, resume=True)
 
 
-@pytest.mark.parametrize("change", [{"finished": False}, {"diverged": True}, None])
-def test_a_model_whose_trials_are_missing_or_failed_has_no_settings(tmp_path, change):
+def test_only_settings_that_whole_trials_chose_are_taken(tmp_path):
     run_experiment(tuned(models=["fixed", "lru"]), tmp_path)
     tree = raw_results(tmp_path)
-    for trial in tree["trials"]["lru"]:
-        trial.update(change or {})
-    if change is None:
-        tree["trials"]["lru"].pop()
-    (tmp_path / "results.json").write_text(json.dumps(tree))
-    assert chosen_in(tmp_path, "memory-horizon").keys() == {"fixed"}
+    lru = tree["trials"]["lru"]
 
+    def chosen(**changes):
+        (tmp_path / "results.json").write_text(json.dumps(tree | changes))
+        return chosen_in(tmp_path, "memory-horizon")
 
-@pytest.mark.parametrize("settings", [{"model.transition": "lru"}, {"model.num_heads": -1}])
-def test_settings_that_no_tuning_chooses_are_refused(tmp_path, settings):
-    run_experiment(tuned(models=["fixed"]), tmp_path)
-    tree = raw_results(tmp_path)
-    tree["experiment"] |= {"trials": 0, "settings": {"fixed": settings}}
-    (tmp_path / "results.json").write_text(json.dumps(tree))
-    with pytest.raises(InputError, match="not an experiment; choose another directory"):
-        chosen_in(tmp_path, "memory-horizon")
+    assert chosen().keys() == {"fixed", "lru"}
+    failed = (
+        [trial | change for trial in lru] for change in ({"finished": False}, {"diverged": True})
+    )
+    for trials in (lru[:-1], *failed):
+        assert chosen(trials=tree["trials"] | {"lru": trials}).keys() == {"fixed"}
+    for settings in ({"model.transition": "lru"}, {"model.num_heads": -1}):
+        given = {"trials": 0, "settings": {"fixed": settings}}
+        line = refusal(chosen, experiment=tree["experiment"] | given)
+        assert "not an experiment; choose another directory" in line
 
 
 def test_the_published_records_have_settings():
