@@ -19,15 +19,12 @@ from mlx_gateloop.family.layers import (
     GatedRMSNorm,
     LanguageModel,
     ShortConvolution,
-    SwiGLU,
     convolved,
     gate_loop_update,
     linear,
-    model_mask,
 )
 from mlx_gateloop.model.arguments import STRICT, Count
 from mlx_gateloop.model.layers import Cache, Mask
-from mlx_gateloop.model.lm import advance
 from mlx_gateloop.ops.pointwise import silu
 
 RANK, DIVISOR = 16, 16  # of the gate's projection, and of its logarithm
@@ -130,48 +127,6 @@ class GatedLinearAttention(nn.Module):
         return x if groups == 1 else mx.repeat(x, groups, 2)
 
 
-class Block(nn.Module):
-    """x + attn(norm(x)), then x + mlp(norm(x))."""
-
-    def __init__(self, args: ModelArgs) -> None:
-        super().__init__()
-        self.attn_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
-        self.attn = GatedLinearAttention(args)
-        self.mlp_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
-        self.mlp = SwiGLU(args)
-
-    def __call__(self, x: mx.array, mask: Mask = None, cache: Cache = None) -> mx.array:
-        x = x + self.attn(self.attn_norm(x), mask, cache)
-        return x + self.mlp(self.mlp_norm(x))
-
-
-class GLAModel(nn.Module):
-    """The embedding, the blocks and the final norm."""
-
-    def __init__(self, args: ModelArgs) -> None:
-        super().__init__()
-        self.embeddings = nn.Embedding(args.vocab_size, args.hidden_size)
-        self.layers = [Block(args) for _ in range(args.num_hidden_layers)]
-        self.norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
-        self.recomputes_blocks = False  # training stores a block's input alone if it is set
-
-    def __call__(
-        self,
-        tokens: mx.array,
-        cache: list[Cache] | None = None,
-        starts: mx.array | None = None,
-    ) -> mx.array:
-        x = self.embeddings(tokens)
-        mask = model_mask(tokens, cache, starts)
-        for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
-            block = nn.utils.checkpoint(layer) if self.recomputes_blocks else layer
-            x = block(x, mask, layer_cache)
-        if cache is not None and mask is not None and starts is None:
-            advance(cache, tokens.shape[1])
-        y: mx.array = self.norm(x)
-        return y
-
-
 class Model(LanguageModel):
     """A GLA language model.
 
@@ -182,5 +137,4 @@ class Model(LanguageModel):
         (1, 3, 9)
     """
 
-    def __init__(self, args: ModelArgs) -> None:
-        super().__init__(args, GLAModel(args))
+    attention = GatedLinearAttention

@@ -6,8 +6,7 @@
 The bound grows from layer to layer. A channel is a head. (OpenNLPLab's own HGRN is complex.)
 """
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -21,17 +20,13 @@ from mlx_gateloop.family.layers import (
     GatedRMSNorm,
     LanguageModel,
     ShortConvolution,
-    SwiGLU,
     convolved,
     gate_loop_update,
     linear,
     log_gate,
-    lower_bounds,
-    model_mask,
 )
 from mlx_gateloop.model.arguments import STRICT, Count
 from mlx_gateloop.model.layers import Cache, Mask
-from mlx_gateloop.model.lm import advance
 from mlx_gateloop.ops.pointwise import silu
 
 
@@ -92,54 +87,6 @@ class HGRNAttention(nn.Module):
         return self.o_proj(self.g_norm(y, self.g_proj(x)))
 
 
-class Block(nn.Module):
-    """x + attn(norm(x)), then x + mlp(norm(x))."""
-
-    def __init__(self, args: Any, attention: Callable[[Any], nn.Module]) -> None:
-        super().__init__()
-        self.attn_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
-        self.attn = attention(args)
-        self.mlp_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
-        self.mlp = SwiGLU(args)
-
-    def __call__(
-        self, x: mx.array, mask: Mask, cache: Cache, lower_bound: mx.array | None
-    ) -> mx.array:
-        x = x + self.attn(self.attn_norm(x), mask, cache, lower_bound)
-        return x + self.mlp(self.mlp_norm(x))
-
-
-class HGRNModel(nn.Module):
-    """The embedding, the blocks and the final norm, also of HGRN2 with its attention."""
-
-    def __init__(self, args: Any, attention: Callable[[Any], nn.Module] = HGRNAttention) -> None:
-        super().__init__()
-        self.embeddings = nn.Embedding(args.vocab_size, args.hidden_size)
-        if args.use_lower_bound:
-            self.lower_bounds = mx.zeros((args.num_hidden_layers, args.hidden_size))
-        self.layers = [Block(args, attention) for _ in range(args.num_hidden_layers)]
-        self.norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
-        self.recomputes_blocks = False  # training stores a block's input alone if it is set
-
-    def __call__(
-        self,
-        tokens: mx.array,
-        cache: list[Cache] | None = None,
-        starts: mx.array | None = None,
-    ) -> mx.array:
-        x = self.embeddings(tokens)
-        mask = model_mask(tokens, cache, starts)
-        none = [None] * len(self.layers)
-        bounds = lower_bounds(self.lower_bounds) if "lower_bounds" in self else none
-        for layer, layer_cache, bound in zip(self.layers, cache or none, bounds, strict=True):
-            block = nn.utils.checkpoint(layer) if self.recomputes_blocks else layer
-            x = block(x, mask, layer_cache, bound)
-        if cache is not None and mask is not None and starts is None:
-            advance(cache, tokens.shape[1])
-        y: mx.array = self.norm(x)
-        return y
-
-
 class Model(LanguageModel):
     """A language model of HGRN.
 
@@ -149,5 +96,4 @@ class Model(LanguageModel):
         (1, 3, 9)
     """
 
-    def __init__(self, args: ModelArgs) -> None:
-        super().__init__(args, HGRNModel(args))
+    attention = HGRNAttention

@@ -14,7 +14,6 @@ from pydantic.dataclasses import dataclass
 
 from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.family.hgrn import HGRNModel
 from mlx_gateloop.family.layers import (
     STATE,
     FamilyArgs,
@@ -116,5 +115,4 @@ class Model(LanguageModel):
         (1, 3, 9)
     """
 
-    def __init__(self, args: ModelArgs) -> None:
-        super().__init__(args, HGRNModel(args, HGRN2Attention))
+    attention = HGRN2Attention

@@ -1,5 +1,6 @@
 """Parts that the models of flash-linear-attention share; parameters have its names and shapes."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from functools import reduce
 from itertools import accumulate
@@ -13,7 +14,7 @@ from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.model.arguments import STRICT, Count
 from mlx_gateloop.model.gates import projection
 from mlx_gateloop.model.layers import Cache, Mask, Starts, padding_and_starts
-from mlx_gateloop.model.lm import padding_mask
+from mlx_gateloop.model.lm import advance, padding_mask
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.pointwise import sigmoid, silu
 
@@ -162,19 +163,61 @@ def gate_loop_update(
     return gate_loop(q, k, v, a if starts is None else a.reset(starts), state, mask=mask)
 
 
-def model_mask(tokens: mx.array, cache: list[Cache] | None, starts: mx.array | None) -> Mask:
-    """Make the mask of a model's layers."""
-    if starts is not None:
-        return Starts(starts)
-    return None if cache is None else padding_mask(cache[0], tokens.shape[1])
+class Block(nn.Module):
+    """x + attn(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, args: Any, attention: Callable[[Any], nn.Module]) -> None:
+        super().__init__()
+        self.attn_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
+        self.attn = attention(args)
+        self.mlp_norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
+        self.mlp = SwiGLU(args)
+
+    def __call__(self, x: mx.array, *context: Any) -> mx.array:
+        x = x + self.attn(self.attn_norm(x), *context)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Body(nn.Module):
+    """The embedding, the blocks and the final norm."""
+
+    def __init__(self, args: Any, attention: Callable[[Any], nn.Module]) -> None:
+        super().__init__()
+        self.embeddings = nn.Embedding(args.vocab_size, args.hidden_size)
+        if getattr(args, "use_lower_bound", False):
+            self.lower_bounds = mx.zeros((args.num_hidden_layers, args.hidden_size))
+        self.layers = [Block(args, attention) for _ in range(args.num_hidden_layers)]
+        self.norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
+        self.recomputes_blocks = False  # training stores a block's input alone if it is set
+
+    def __call__(
+        self, tokens: mx.array, cache: list[Cache] | None, starts: mx.array | None
+    ) -> mx.array:
+        x = self.embeddings(tokens)
+        mask: Mask = None if starts is None else Starts(starts)
+        if cache is not None and starts is None:
+            mask = padding_mask(cache[0], tokens.shape[1])
+        none = [None] * len(self.layers)
+        bounds = lower_bounds(self.lower_bounds) if "lower_bounds" in self else none
+        for layer, layer_cache, bound in zip(self.layers, cache or none, bounds, strict=True):
+            block = nn.utils.checkpoint(layer) if self.recomputes_blocks else layer
+            context = (mask, layer_cache) if bound is None else (mask, layer_cache, bound)
+            x = block(x, *context)
+        if cache is not None and mask is not None and starts is None:
+            advance(cache, tokens.shape[1])
+        y: mx.array = self.norm(x)
+        return y
 
 
 class LanguageModel(nn.Module):
-    """A model with its head, and the methods that mlx-lm needs."""
+    """A model with its head, and the methods that mlx-lm needs; subclasses name the mixing."""
 
-    def __init__(self, args: FamilyArgs, model: Any) -> None:
+    attention: Callable[[Any], nn.Module]
+
+    def __init__(self, args: FamilyArgs) -> None:
         super().__init__()
-        self.args, self.model_type, self.model = args, args.model_type, model
+        self.args, self.model_type = args, args.model_type
+        self.model = Body(args, type(self).attention)
         if not args.tie_word_embeddings:
             self.lm_head = linear(args.hidden_size, args.vocab_size)
 

@@ -10,21 +10,10 @@ from mlx_gateloop.model.lm import ModelArgs
 MODEL_FILE = "gateloop.py"
 # The options that the standalone model does not have; their defaults are all it knows.
 PACKAGE_ONLY = (
-    "mixer",
-    "query",
-    "rope_theta",
-    "mixing_size",
-    "transition_per",
-    "ablation",
-    "input_gate",
-    "query_activation",
-    "value_activation",
-    "state_activation",
-    "sub_norm",
-    "activation",
-    "projection_bias",
-    "rms_norm_eps",
-)
+    "mixer", "query", "rope_theta", "mixing_size", "transition_per", "ablation", "input_gate",
+    "query_activation", "value_activation", "state_activation", "sub_norm", "activation",
+    "projection_bias", "rms_norm_eps",
+)  # fmt: skip
 NEEDS_PACKAGE = (
     'raise ImportError("this model needs its package: pip install mlx-gateloop, '
     'then gateloop mlx-lm generate --model DIR")\n'
@@ -44,9 +33,8 @@ def model_file(args: Any) -> str:
 
 def _family_file(model_type: str) -> str:
     """Join the modules of a family model, without their imports of this package and of pydantic."""
-    names = ["standalone", "layers", *(["hgrn"] if model_type == "hgrn2" else []), model_type]
     lines = []
-    for name in names:
+    for name in ("standalone", "layers", model_type):
         source = (files("mlx_gateloop.family") / f"{name}.py").read_text(encoding="utf-8")
         left_out: set[int] = set()
         for node in ast.walk(ast.parse(source)):
