@@ -36,7 +36,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    """Serve until interrupted."""
     from .server import security
 
     security.environment(arguments.allow_hub, arguments.share)

@@ -33,7 +33,6 @@ class OpenAI:
         self.failed_logins = FailedLogins()
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes of the endpoints."""
         return [
             Route("/v1/models", self.answer),
             Route("/v1/chat/completions", self.answer, methods=["POST"]),
@@ -95,7 +94,6 @@ class _Answer:
         self.head = {"id": f"cmpl-{run.id}", "created": int(time.time()), "model": run.model}
 
     def whole(self) -> dict[str, Any]:
-        """Return the finished answer."""
         text = self._text()
         part = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
         choice = {"index": 0, **part, "finish_reason": self._reason()}

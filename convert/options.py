@@ -14,7 +14,6 @@ TOLERANCE = 2e-5  # of the largest logit, float32
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments to a parser."""
     add = parser.add_argument
     add("source", metavar="SOURCE", help="a file of weights, a directory, or a hub id")
     add("out", metavar="OUT", type=Path, help="the model directory to write (--to: a file)")

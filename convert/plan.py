@@ -42,11 +42,9 @@ class Plan:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters."""
         return sum(math.prod(shape) for shape in self.checkpoint.shapes.values())
 
     def build(self) -> nn.Module:
-        """Build our module with random weights, in evaluation mode."""
         return self.source.build(self.args)
 
     def reference(self) -> Reference:
@@ -77,7 +75,6 @@ class Plan:
 
 
 def make_plan(checkpoint: Checkpoint, kind: str | None, settings: dict[str, object]) -> Plan:
-    """Detect the source of a checkpoint and check it."""
     source = detect(checkpoint.shapes, kind)
     if isinstance(source, Fla):
         source = Fla(checkpoint.config, checkpoint.shapes)

@@ -11,7 +11,7 @@ from mlx_gateloop.errors import InputError, one_line, shortened
 from mlx_gateloop.io.models import HUB_ID
 from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece, largest_id
 
-from .hub import download
+from .reading.find import download
 
 NAMES = ("tokenizer.json", "tokenizer.model")
 TOKENIZER_FILES = ["*.json", "*.model", "*.jinja", "*.txt"]

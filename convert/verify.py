@@ -57,7 +57,6 @@ def within(comparison: Comparison, tolerance: float) -> bool:
 
 
 def compare(name: str, ours: np.ndarray, source: np.ndarray) -> Comparison:
-    """Compare our array `[..., size]` with the source's."""
     difference = np.abs(ours.astype(np.float64) - source)
     scale = max(float(np.abs(source).max()), 1e-30)
     same = (ours.argmax(-1) == source.argmax(-1)).mean()
@@ -75,14 +74,12 @@ def random_inputs(args: LayerArgs, length: int) -> np.ndarray:
 
 
 def outputs(model: nn.Module, inputs: np.ndarray) -> np.ndarray:
-    """Our logits (a layer's output), float32."""
     y = model(mx.array(inputs))
     y = y[0] if isinstance(model, GateLoop) else y  # it returns its state too
     return np.array(y.astype(mx.float32))
 
 
 def one_by_one(model: Any, tokens: np.ndarray) -> np.ndarray:
-    """Our logits, float32, computed token by token."""
     from mlx_lm.models.cache import make_prompt_cache
 
     cache = make_prompt_cache(model)
@@ -91,7 +88,6 @@ def one_by_one(model: Any, tokens: np.ndarray) -> np.ndarray:
 
 
 def hidden_states(model: Any, tokens: np.ndarray) -> list[np.ndarray]:
-    """The output of each layer of our model, float32 `[batch, length, hidden]`."""
     states: list[mx.array] = []
     inner, layers = model.model, model.model.layers
     inner.layers = [Noting(layer, states) for layer in layers]
@@ -120,7 +116,6 @@ class Noting:
 def compare_at(
     length: int, name: str, model: nn.Module, args: LayerArgs, source: Reference
 ) -> Comparison:
-    """Compare the logits of both models on random inputs."""
     inputs = random_inputs(args, length)
     return compare(name, outputs(model, inputs), source.logits(inputs))
 

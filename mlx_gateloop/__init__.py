@@ -25,21 +25,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "GateLoop",
-    "Model",
-    "ModelArgs",
-    "State",
-    "Transition",
-    "gate_loop",
-    "linear_scan",
-    "load",
-    "load_layers",
-    "read_state",
-    "save",
-    "tune_state",
-    "watch",
-    "write_state",
-]
+    "GateLoop", "Model", "ModelArgs", "State", "Transition", "gate_loop", "linear_scan", "load",
+    "load_layers", "read_state", "save", "tune_state", "watch", "write_state",
+]  # fmt: skip
 
 _FROM = {"GateLoop": "model.layer", "Model": "model.lm", "ModelArgs": "model.lm"}
 _FROM |= {"load": "io.models", "load_layers": "io.layers", "save": "io.models"}

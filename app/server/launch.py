@@ -158,7 +158,6 @@ def _open(url: str) -> None:
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """Listen on the port, or on the first free one from 7860."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in PORTS if port is None else (port,):
         listener = socket.socket(family)

@@ -192,7 +192,6 @@ def _values(value: object) -> Iterator[object]:
 
 
 def _login(scope: Scope, body: bytes) -> tuple[str, str] | None:
-    """Return the address and the user name of a login."""
     if scope["path"].rstrip("/") != "/login":
         return None
     fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=16)

@@ -16,7 +16,6 @@ from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line, shortened, shown
 from mlx_gateloop.io.models import HUB_ID
 
-from ..hub import download
 from .containers import READERS, Tree, read
 from .stored import Stored
 
@@ -181,6 +180,19 @@ def _download(hub_id: str) -> Path:
         if any(file.suffix in READERS for file in directory.iterdir()):
             break
     return directory
+
+
+def download(hub_id: str, patterns: list[str]) -> Path:
+    """Fetch the files of a repository's newest snapshot; without network, take the cached one."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=patterns))
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        problem = f"not on disk, not from the hub ({one_line(error)})"
+        advice = "check the name and the network, or give a local directory"
+        raise InputError(f"{hub_id}: {problem}; {advice}") from None
 
 
 def unwrap(tree: Tree, ema: bool, file: Path) -> tuple[dict[str, Stored], list[str]]:

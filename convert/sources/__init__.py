@@ -15,16 +15,8 @@ from .paper import Paper
 from .rules import Rule
 
 __all__ = [
-    "LUCIDRAINS",
-    "SOURCES",
-    "Fla",
-    "Inference",
-    "Reference",
-    "Rule",
-    "Source",
-    "Tensor",
-    "detect",
-]
+    "LUCIDRAINS", "SOURCES", "Fla", "Inference", "Reference", "Rule", "Source", "Tensor", "detect",
+]  # fmt: skip
 
 LUCIDRAINS = Lucidrains()
 # Any: each source has arguments of its own type, ModelArgs or LayerArgs

@@ -99,7 +99,6 @@ class Source(ABC, Generic[Args]):
         raise self.error(f"setting {name} must be {' or '.join(choices)}, got {value!r}")
 
     def matrix(self, shapes: Shapes, name: str) -> tuple[int, int]:
-        """The shape of a matrix that the checkpoint must have."""
         shape = shapes.get(name)
         if shape is None:
             raise self.error(f"missing {name}")

@@ -64,11 +64,9 @@ class Fla(Source[Any]):
         self.config, self.shapes = config, shapes
 
     def recognises(self, shapes: Shapes) -> bool:
-        """Look for names that all of its models have."""
         return {"model.embeddings.weight", "model.layers.0.attn_norm.weight"} <= shapes.keys()
 
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[Any]:
-        """Read config.json."""
         self.check_settings(settings)
         if not self.config:
             raise self.error("config.json: expected beside the weights, found none")
@@ -86,7 +84,6 @@ class Fla(Source[Any]):
         return Inference(args, [f"config.json: {kind}, {sizes}, inner width {args.inner_size}"], [])
 
     def build(self, args: Any) -> nn.Module:
-        """Build the model of `mlx_gateloop.family`, or mlx-lm's llama."""
         if args.model_type != "transformer":
             model: nn.Module = import_module(f"mlx_gateloop.family.{args.model_type}").Model(args)
             return model.eval()
@@ -109,7 +106,6 @@ class Fla(Source[Any]):
         return model.eval()
 
     def table(self, args: Any) -> list[Rule]:
-        """Pair the names of any version; a tied head and rotary angles may be stored too."""
         rules = []
         names: dict[str, mx.array] = dict(tree_flatten(self.build(args).parameters()))
         for name in names:
@@ -130,7 +126,6 @@ class Fla(Source[Any]):
         return rules
 
     def reference(self, args: Any, settings: Settings, tensor: Tensor) -> Reference:
-        """Compute the model in float64."""
         weights: dict[str, np.ndarray] = {}
         for rule in self.table(args):
             arrays = rule.forward([tensor(key) for key in rule.source])

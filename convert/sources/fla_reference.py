@@ -15,13 +15,11 @@ class FlaReference:
         self.args, self.weight, self.xp = args, weight, xp
 
     def logits(self, tokens: np.ndarray) -> Array:
-        """Apply the model."""
         x = self._norm(self.hidden_states(tokens)[-1], "model.norm", self.args.norm_eps)
         head = "model.embeddings" if self.args.tie_word_embeddings else "lm_head"
         return self._linear(x, head)
 
     def hidden_states(self, tokens: np.ndarray) -> list[Array]:
-        """Return the output of each block."""
         x, states = self.weight("model.embeddings.weight")[tokens], []
         mix = getattr(self, f"_{self.args.model_type}")
         for layer in range(self.args.num_hidden_layers):
@@ -90,7 +88,6 @@ class FlaReference:
         return self._linear(y.reshape(*x.shape[:2], -1), f"{path}.o_proj")
 
     def _gate(self, f: Array, path: str) -> Array:
-        """Compute a in [lower bound, 1]."""
         layer = int(path.split(".")[2])
         if layer == 0 or not self.args.use_lower_bound:
             return self._sigmoid(f)
@@ -106,7 +103,6 @@ class FlaReference:
         return self.xp.stack(ys, 1)
 
     def _short(self, x: Array, path: str) -> Array:
-        """Apply the short convolution after a projection, if there is one."""
         if not self.args.use_short_conv:
             return x
         weight = self.weight(f"{path.removesuffix('_proj')}_conv1d.weight")

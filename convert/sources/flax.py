@@ -48,7 +48,6 @@ class Flax(Source[ModelArgs]):
     }
 
     def recognises(self, shapes: Shapes) -> bool:
-        """Look for the matrix of all gates."""
         return f"{PROJ.format(0)}.kernel" in shapes
 
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[ModelArgs]:
@@ -106,7 +105,6 @@ class Flax(Source[ModelArgs]):
             raise self.error("use_head=False is not supported: missing head.kernel")
 
     def table(self, args: ModelArgs) -> list[Rule]:
-        """Pair the names; kernels are transposed, and one matrix holds all gates."""
         rules = [same(EMBEDDING, "model.embed_tokens.weight")]
         for layer in range(args.num_hidden_layers):
             ours, channel = f"model.layers.{layer}", CHANNEL.format(layer)
@@ -121,7 +119,6 @@ class Flax(Source[ModelArgs]):
         return [*rules, *_dense("head", "lm_head")]
 
     def reference(self, args: ModelArgs, settings: Settings, tensor: Tensor) -> Reference:
-        """Build the package's own GatedLinearRNNLM."""
         try:
             from flax import linen
             from flax_gated_linear_rnn import GatedLinearRNNLM
@@ -153,7 +150,6 @@ class Flax(Source[ModelArgs]):
 
 
 def nested(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """A tree of parameters from arrays with dotted names."""
     tree: dict[str, Any] = {}
     for name, array in arrays.items():
         *path, last = name.split(".")
@@ -208,7 +204,6 @@ class FlaxReference:
         self._apply = jax.jit(apply)
 
     def logits(self, tokens: np.ndarray) -> np.ndarray:
-        """Apply the module."""
         return np.array(self._apply(tokens)[0])
 
     def hidden_states(self, tokens: np.ndarray) -> list[np.ndarray]:

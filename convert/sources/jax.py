@@ -32,14 +32,12 @@ class Jax(Source[ModelArgs]):
     settings: ClassVar = {}
 
     def recognises(self, shapes: Shapes) -> bool:
-        """Look for Flax's names of the first layer, or for numbers and the first shapes."""
         if f"{GATES.format(0)}.wa" in shapes:
             return True
         size = shapes.get("1", ())
         return shapes.get("2") == size and shapes.get("6") == (*size, 2 * sum(size))
 
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[ModelArgs]:
-        """Infer the arguments from the shapes."""
         self.check_settings(settings)
         named = _by_name(shapes)
         vocabulary, size = self.matrix(named, "embedding")
@@ -91,7 +89,6 @@ class Jax(Source[ModelArgs]):
         return rules
 
     def reference(self, args: ModelArgs, settings: Settings, tensor: Tensor) -> Reference:
-        """Compute the model in float64 NumPy, one token after the other."""
         name = _source_name(args)
         return JaxReference(
             args, lambda key: np.array(tensor(name(key)).astype(mx.float32), np.float64)
@@ -126,12 +123,10 @@ class JaxReference:
         self._args, self._weight = args, weight
 
     def logits(self, tokens: np.ndarray) -> Floats:
-        """Norm the last layer's output and compare it with the embedding."""
         x = self._norm("norm", self.hidden_states(tokens)[-1])
         return x @ self._weight("embedding").T
 
     def hidden_states(self, tokens: np.ndarray) -> list[Floats]:
-        """Return the output of each layer."""
         x, states = self._weight("embedding")[tokens], []
         for layer in range(self._args.num_hidden_layers):
             x = x + self._mix(GATES.format(layer), x)

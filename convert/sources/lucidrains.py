@@ -33,7 +33,6 @@ class Lucidrains(Source[ModelArgs]):
     }
 
     def recognises(self, shapes: Shapes) -> bool:
-        """Look for the embedding and the first layer, of either attention."""
         first = {QKV.format(0), FULL_ATTENTION.format(0)}
         return EMBEDDING in shapes and not first.isdisjoint(shapes)
 
@@ -71,7 +70,6 @@ class Lucidrains(Source[ModelArgs]):
         return Inference(args, inferred, assumed)
 
     def table(self, args: ModelArgs) -> list[Rule]:
-        """Pair the names; a Sequential of one module is stored as that module."""
         rules = [same(EMBEDDING, "model.embed_tokens.weight")]
         for layer in range(args.num_hidden_layers):
             rules += _layer(layer, args)
@@ -81,7 +79,6 @@ class Lucidrains(Source[ModelArgs]):
         return [*rules, same(head, "lm_head.weight")]
 
     def reference(self, args: ModelArgs, settings: Settings, tensor: Tensor) -> Reference:
-        """Build the package's own Transformer."""
         try:
             from gateloop_transformer import Transformer
         except ImportError as error:
@@ -165,21 +162,17 @@ class LucidrainsFull(Source[LayerArgs]):
     settings: ClassVar = {}
 
     def recognises(self, shapes: Shapes) -> bool:
-        """Look for the transition's projection."""
         return "to_a.0.weight" in shapes
 
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[LayerArgs]:
-        """Infer the arguments from the shapes."""
         size = self.matrix(shapes, "to_qkv.weight")[1]
         args = LayerArgs(hidden_size=size, norm="none", **_mixing_args(self, shapes))
         return Inference(args, [], [])
 
     def table(self, args: LayerArgs) -> list[Rule]:
-        """Pair the names."""
         return _mixing_rules("", "time_mixing", args)
 
     def reference(self, args: LayerArgs, settings: Settings, tensor: Tensor) -> Reference:
-        """Not needed: tests compare the layers with the package's."""
         raise NotImplementedError
 
 

@@ -18,11 +18,9 @@ class LucidrainsSimple(Source[LayerArgs]):
     settings: ClassVar = {"reverse": "only false: a reversed layer sees the future (false)"}
 
     def recognises(self, shapes: Shapes) -> bool:
-        """Look for the one matrix of all projections."""
         return QKVA in shapes
 
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[LayerArgs]:
-        """Infer the arguments; the names show which norms it has."""
         self.check_settings(settings)
         if self.flag(settings, "reverse"):
             raise self.error("reverse=True is not supported: such a layer sees the future")
@@ -48,7 +46,6 @@ class LucidrainsSimple(Source[LayerArgs]):
         return rules
 
     def reference(self, args: LayerArgs, settings: Settings, tensor: Tensor) -> Reference:
-        """Build the package's own layer."""
         try:
             from gateloop_transformer import SimpleGateLoopLayer
         except ImportError as error:

@@ -41,7 +41,6 @@ class Paper(Source[ModelArgs]):
     }
 
     def recognises(self, shapes: Shapes) -> bool:
-        """Look for the embedding, a query and a transition."""
         required = {EMBEDDING, "layers.0.q.weight"}
         return required <= shapes.keys() and _has(shapes, "layers.0.gamma")
 
@@ -80,7 +79,6 @@ class Paper(Source[ModelArgs]):
         return Inference(args, [f"{name}={getattr(args, name)}" for name in INFERRED], assumed)
 
     def table(self, args: ModelArgs) -> list[Rule]:
-        """Pair the names; every tensor is taken as it is."""
         rules = [same(EMBEDDING, "model.embed_tokens.weight")]
         for layer in range(args.num_hidden_layers):
             rules += _layer(f"layers.{layer}", f"model.layers.{layer}", args)
@@ -132,7 +130,6 @@ class PaperReference:
         self._weights = weights
 
     def logits(self, tokens: np.ndarray) -> Floats:
-        """Norm and project the last layer's output."""
         x = self.hidden_states(tokens)[-1]
         if self._args.final_norm:
             x = self._norm("norm", x)
@@ -141,7 +138,6 @@ class PaperReference:
         return self._linear("head", x)
 
     def hidden_states(self, tokens: np.ndarray) -> list[Floats]:
-        """Return the output of each layer."""
         x = self._weights[EMBEDDING][tokens]
         states = []
         for layer in range(self._args.num_hidden_layers):

@@ -28,7 +28,6 @@ class TorchReference:
         self._model, self._blocks = model, blocks
 
     def logits(self, tokens: np.ndarray) -> np.ndarray:
-        """Apply the module."""
         import torch
 
         with torch.no_grad():
@@ -36,7 +35,6 @@ class TorchReference:
         return result
 
     def hidden_states(self, tokens: np.ndarray) -> list[np.ndarray]:
-        """Return the output of each block."""
         states: list[np.ndarray] = []
         hooks = [
             block.register_forward_hook(lambda _module, _inputs, y: states.append(y.numpy()))

@@ -63,7 +63,6 @@ INTERLEAVE = Transform(
 
 
 def split(parts: int) -> Transform:
-    """Cut one array into equal parts along its first axis."""
     return Transform(
         lambda arrays: list(mx.split(arrays[0], parts)),
         lambda arrays: [mx.concatenate(list(arrays))],

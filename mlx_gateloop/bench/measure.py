@@ -83,7 +83,6 @@ def peak_bytes(run: Run) -> int:
 
 
 def total_bytes(tree: object) -> int:
-    """The bytes of all arrays in a tree, which may hold None."""
     leaves: list[tuple[str, object]] = tree_flatten(tree)  # type: ignore[assignment]
     return sum(getattr(leaf, "nbytes", 0) for _, leaf in leaves)
 

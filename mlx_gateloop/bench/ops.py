@@ -34,7 +34,6 @@ Candidates = dict[str, Candidate]
 
 
 def measure(report: Report) -> None:
-    """Time the scan, the operator, and the operator with heads."""
     quick = report.quick
     scan = (1, 256, 64) if quick else (1, 8192, 624)
     report.add(

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mlx_gateloop.bench.measure import BUDGET, CACHE_BYTES, FEWEST_TURNS, TURNS
-from mlx_gateloop.io.files import replacing
+from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.tables import markdown_table
 
 REPORTS = ("ops", "model", "train")
@@ -27,8 +27,7 @@ class Report:
         print(section + "\n", flush=True)
         self._sections.append(section)
         if self._file is not None:
-            with replacing(self._file) as partial:
-                partial.write_text("\n\n".join(self._sections) + "\n", encoding="utf-8")
+            write_text(self._file, "\n\n".join(self._sections) + "\n")
 
 
 def write_report(name: str, quick: bool = False, directory: Path | None = None) -> None:
@@ -58,5 +57,4 @@ def write_report(name: str, quick: bool = False, directory: Path | None = None) 
 
 
 def present(peer: str) -> bool:
-    """Return True if a peer is installed."""
     return find_spec(PEERS[peer]) is not None

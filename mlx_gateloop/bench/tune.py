@@ -14,7 +14,7 @@ from typing import TypeVar
 import mlx.core as mx
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io.files import replacing
+from mlx_gateloop.io.files import write_text
 from mlx_gateloop.ops.backends import BACKENDS
 from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Variant, run
@@ -145,8 +145,7 @@ def keep(device: str, tuning: Tuning) -> Path:
     except (OSError, ValueError):
         known = {}
     known = known if isinstance(known, dict) else {}
-    with replacing(path) as partial:
-        partial.write_text(json.dumps(known | {device: asdict(tuning)}, indent=2) + "\n")
+    write_text(path, json.dumps(known | {device: asdict(tuning)}, indent=2) + "\n")
     return path
 
 

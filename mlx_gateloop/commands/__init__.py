@@ -12,99 +12,84 @@ os.environ["MPLBACKEND"] = "agg"  # a notebook's own may be missing here, and fa
 class Command(NamedTuple):
     """A row of the table of commands; `add_arguments` of its module sets `run`, which gets them."""
 
-    module: str
     summary: str  # its purpose, in lower case
     example: str  # a line to type
     extra: str = ""  # needed whatever the arguments; `cli` checks it before the run
+    module: str = ""  # in the package; default: commands.NAME
 
 
 COMMANDS = {
     "train": Command(
-        "commands.train",
         "train a model on text",
         "gateloop train --config demo --data my.txt --out models/mine",
         "train",
     ),
     "eval": Command(
-        "commands.evaluate",
         "perplexity and bits per byte of a text",
         "gateloop eval --model models/mine --data held_out.txt",
+        module="commands.evaluate",
     ),
     "generate": Command(
-        "commands.generate",
         "stream a continuation or an answer",
         'gateloop generate --model models/mine --prompt "Once upon a time"',
     ),
     "read": Command(
-        "commands.read",
         "read a text of any length into a state that generate --state continues",
         "gateloop read book.txt --model demo --out book.state",
     ),
     "tune": Command(
-        "commands.tune",
         "adapt a model to a text: its weights, LoRA adapters, or the state from which it begins",
         "gateloop tune --model demo --data my.txt --state-only --out calm.state",
         "train",
     ),
     "state": Command(
-        "commands.state",
         "show state files of read or tune, and mix them",
         "gateloop state mix calm.state brief.state --factors 0.5 0.5 --out both.state",
     ),
     "watch": Command(
-        "commands.watch",
         "stream a continuation, and record what the recurrent layers of any model of mlx-lm keep",
         'gateloop watch --model models/mine --prompt "Once upon a time"',
         "train",
     ),
     "page": Command(
-        "commands.page",
         "make one HTML file that runs a model in any browser, and shows its memory",
         "gateloop page --model demo --out demo.html",
     ),
     "app": Command(
-        "app.__main__",
         "chat with a model in the browser, and watch what it remembers and forgets",
         "gateloop app --models models --model mine --port 7861",
         "app",
+        module="app.__main__",
     ),
     "convert": Command(
-        "convert.__main__",
         "turn GateLoop weights trained elsewhere into a model directory, and back",
         "gateloop convert weights.pt models/mine --tokenizer bytes",  # torch only for some formats
+        module="convert.__main__",
     ),
     "figures": Command(
-        "commands.figures",
         "the paper's pictures of any trained model",
         "gateloop figures --model models/mine --text my.txt --out figures",
         "train",
     ),
     "experiment": Command(
-        "commands.experiment",
         "compare models on a task: memory-horizon, recall, induction, text or ablations",
         "gateloop experiment memory-horizon --preset running_sum --out runs/sum",
         "train",
     ),
     "launch": Command(
-        "commands.launch",
         "run train or eval over several processes or machines",
         "gateloop launch -n 2 -- train --data my.txt --out models/mine",
         "train",
     ),
     "bench": Command(
-        "commands.bench",
-        "time our code beside its peers, in one run",
-        "gateloop bench ops --out results",
-        "train",
+        "time our code beside its peers, in one run", "gateloop bench ops --out results", "train"
     ),
     "doctor": Command(
-        "commands.doctor",
-        "what this machine runs on, what is missing, and how to get it",
-        "gateloop doctor",
+        "what this machine runs on, what is missing, and how to get it", "gateloop doctor"
     ),
     "mlx-lm": Command(
-        "commands.mlx_lm",
         "any mlx_lm command, with the model type registered",
         "gateloop mlx-lm convert --hf-path models/mine --mlx-path models/mine-4bit -q",
+        module="commands.mlx_lm",
     ),
 }

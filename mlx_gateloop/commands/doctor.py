@@ -94,7 +94,6 @@ def _extra(absent: list[str]) -> str:
 
 
 def _source() -> str:
-    """The source that pip installed this package from."""
     try:
         text = distribution("mlx-gateloop").read_text("direct_url.json")
     except PackageNotFoundError:

@@ -58,7 +58,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _add_comparison(command: argparse.ArgumentParser, name: str, presets: str) -> None:
-    """Add the arguments of an experiment that compares models."""
     add = command.add_argument
     if name == "text":
         help_text = "any text of 5 KB or more, or `python-source`: Python's standard library"
@@ -80,7 +79,6 @@ def _add_comparison(command: argparse.ArgumentParser, name: str, presets: str) -
 
 
 def _add_runs(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of every experiment."""
     add = command.add_argument
     text = "folder for results, figures and runs"
     add("--out", type=Path, required=True, metavar="DIR", help=text)

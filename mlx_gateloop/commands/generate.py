@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from mlx_gateloop.commands.parser import add_model
@@ -79,14 +80,7 @@ def check_texts(arguments: argparse.Namespace) -> None:
 def _sampling(arguments: argparse.Namespace) -> "Sampling":
     from mlx_gateloop.generate import Sampling
 
-    return Sampling(
-        arguments.temperature,
-        arguments.top_p,
-        arguments.top_k,
-        arguments.min_p,
-        arguments.repetition_penalty,
-        arguments.seed,
-    )
+    return Sampling(*(getattr(arguments, field.name) for field in fields(Sampling)))
 
 
 def print_generated(arguments: argparse.Namespace, model: Any, tokenizer: Any, **how: Any) -> None:

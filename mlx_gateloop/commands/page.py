@@ -15,10 +15,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _page(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.io.files import replacing
+    from mlx_gateloop.io.files import write_text
     from mlx_gateloop.watch.page import page
 
     text = page(arguments.model, title=arguments.title)
-    with replacing(arguments.out) as partial:
-        partial.write_text(text, "utf-8")
+    write_text(arguments.out, text)
     print(f"{arguments.out}: {len(text) / 1e6:.1f} MB; open it in a browser")

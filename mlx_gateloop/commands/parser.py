@@ -55,7 +55,8 @@ def make_parser(argv: list[str]) -> Parser:
         if name == called:
             parser.prog = command.prog  # in the error of an unknown option
             command.set_defaults(extra=entry.extra)
-            import_module(f"mlx_gateloop.{entry.module}").add_arguments(command)
+            module = entry.module or f"commands.{name}"
+            import_module(f"mlx_gateloop.{module}").add_arguments(command)
     return parser
 
 

@@ -69,7 +69,6 @@ def _read(arguments: argparse.Namespace) -> None:
 
 
 def _parts(text: str) -> list[Path | None]:
-    """The files to read, in order; None is standard input."""
     from mlx_gateloop.data.documents import text_files
 
     if text == "-" and sys.stdin is not None:

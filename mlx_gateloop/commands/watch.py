@@ -18,7 +18,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _watch(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.io.files import replacing
+    from mlx_gateloop.io.files import write_text
     from mlx_gateloop.io.models import load_any
     from mlx_gateloop.plots.figures import transitions
     from mlx_gateloop.tokenizer import token_texts
@@ -47,7 +47,6 @@ def _watch(arguments: argparse.Namespace) -> None:
     trace.save(arguments.out / "trace.npz", texts)
     transitions(trace, trace.resets().tolist(), arguments.out / "transitions.png")
     page = share(trace, texts, kinds, start=max(0, trace.tokens - SHOWN))
-    with replacing(arguments.out / "view.html") as partial:
-        partial.write_text(page, "utf-8")
+    write_text(arguments.out / "view.html", page)
     for name in ("trace.npz", "transitions.png", "view.html"):
         print(arguments.out / name)

@@ -5,16 +5,6 @@ from mlx_gateloop.data.documents import Document, num_bytes, texts
 from mlx_gateloop.data.packing import Batches, Stream, decoded_bytes, encode, in_order, pack
 
 __all__ = [
-    "Batches",
-    "Corpus",
-    "Document",
-    "Stream",
-    "decoded_bytes",
-    "encode",
-    "in_order",
-    "load_corpus",
-    "load_documents",
-    "num_bytes",
-    "pack",
-    "texts",
-]
+    "Batches", "Corpus", "Document", "Stream", "decoded_bytes", "encode", "in_order", "load_corpus",
+    "load_documents", "num_bytes", "pack", "texts",
+]  # fmt: skip

@@ -99,7 +99,6 @@ def text_files(path: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _read(path: Path) -> list[Document]:
-    """Read the documents of a file that are more than white space."""
     text = read_text(path)
     if path.suffix.lower() != ".jsonl":
         return [text] if text.strip() else []
@@ -109,7 +108,6 @@ def _read(path: Path) -> list[Document]:
 
 
 def _parse(line: str, where: str) -> Document:
-    """Parse a line of a `.jsonl` file."""
     try:
         record = json.loads(line)
         line.encode()
@@ -128,7 +126,6 @@ def _parse(line: str, where: str) -> Document:
 
 
 def _document(record: object) -> Document:
-    """Check the form of a decoded line."""
     if not isinstance(record, dict):
         raise TypeError
     if "text" in record:

@@ -95,7 +95,6 @@ def _alternating_products(lists: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def _running_sum(lists: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The sum of each prefix of a list."""
     return np.cumsum(lists, 1)
 
 

@@ -160,7 +160,6 @@ class Batches:
         return self.stream.windows(starts[:, None] + np.arange(self.length + 1))
 
     def _order(self, epoch: int) -> np.ndarray:
-        """The start of each window in the stream, in the epoch's order."""
         generator = np.random.default_rng((self.seed, epoch))
         offset = generator.integers(self._spare + 1)
         order = generator.permutation(self._windows)

@@ -50,7 +50,6 @@ class Task:
 
     @property
     def fingerprint(self) -> str:
-        """A fingerprint of all samples, the test samples too."""
         return _sha256(self.training, self.validation, self.test)
 
 

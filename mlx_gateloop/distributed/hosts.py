@@ -60,7 +60,6 @@ class Hostfile:
 
 
 def local_hosts(count: int) -> Hostfile:
-    """This machine, once for each rank."""
     return Hostfile([Host(LOCAL, (LOCAL,))] * count)
 
 

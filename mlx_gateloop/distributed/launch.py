@@ -127,7 +127,6 @@ class Attempt:
         return self._conclude()
 
     def _commands(self) -> Iterator[list[str]]:
-        """The command line of each rank on its machine."""
         settings, hostfile = self._settings, self._settings.hostfile
         count = sum(len(host.ips) for host in hostfile.hosts)
         port = settings.port or (free_ports(count) if hostfile.is_here else PORT)

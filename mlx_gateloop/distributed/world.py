@@ -49,7 +49,6 @@ class World:
         self.number, self.place = divmod(self.rank, sequence)
 
     def with_sequences_over(self, ranks: int) -> "World":
-        """Return a copy with sequence parallelism of this degree."""
         if self.size % ranks:
             raise InputError(
                 f"sequence_parallel: {ranks} ranks for a sequence do not divide the run's "

@@ -11,7 +11,7 @@ from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.results import Runs, read_runs
 from mlx_gateloop.experiments.run import check_new, run_experiment
 from mlx_gateloop.experiments.variants import title
-from mlx_gateloop.io.files import replacing
+from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.machine import facts
 from mlx_gateloop.io.tables import markdown_table
 
@@ -74,9 +74,8 @@ def run_ablations(
             run_experiment(experiment, out / name, begun, command, jobs)
     finally:
         if any(read_runs(out / name) for name in ABLATIONS):
-            with replacing(out / "ablations.md") as partial:
-                text = _report(out, experiments[OURS], shared, command)
-                partial.write_text(text, encoding="utf-8")
+            text = _report(out, experiments[OURS], shared, command)
+            write_text(out / "ablations.md", text)
 
 
 def _report(out: Path, experiment: Experiment, shared: Mapping[str, object], command: str) -> str:
@@ -111,7 +110,6 @@ def _report(out: Path, experiment: Experiment, shared: Mapping[str, object], com
 
 
 def _accuracies(results: Runs) -> dict[str, dict[int, float]]:
-    """Return the accuracies of each model's finished runs by seed."""
     models = PRESETS["memory-horizon"]["small"].models
     return {model: ACCURACY.by_seed(results.get(model, [])) for model in models}
 

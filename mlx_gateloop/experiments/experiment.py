@@ -18,7 +18,7 @@ from mlx_gateloop.errors import InputError, shortened, shown
 from mlx_gateloop.experiments.records import Chosen, Tunable
 from mlx_gateloop.experiments.sizes import equal_parameters
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
-from mlx_gateloop.io.files import replacing
+from mlx_gateloop.io.files import write_text
 from mlx_gateloop.model.lm import Model
 from mlx_gateloop.train import TrainConfig
 from mlx_gateloop.train.setup import num_parameters
@@ -65,7 +65,6 @@ class Experiment:
 
     @classmethod
     def load(cls, path: Path) -> "Experiment":
-        """Read an experiment that `save` wrote."""
         if not path.exists():
             raise InputError(f"{path}: no such experiment; choose another directory")
         return cls.read(read_json(path), path)
@@ -88,8 +87,7 @@ class Experiment:
         return experiment
 
     def save(self, path: Path) -> None:
-        with replacing(path) as partial:
-            partial.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(asdict(self), indent=2) + "\n")
 
     def changed_by(
         self,

@@ -21,7 +21,6 @@ class Measure:
     span: str = "required memory span in inputs"  # name of the spans that its answers have
 
     def of(self, result: Mapping[str, Any]) -> float:
-        """The value of a run's result."""
         return float(result[self.key]) / self.unit
 
     def leads(
@@ -71,7 +70,6 @@ def differences(first: Mapping[int, float], second: Mapping[int, float]) -> list
 
 
 def mean_difference(values: Sequence[float]) -> str:
-    """Format the mean with its interval."""
     return f"{np.mean(values):+.3f}{interval(values)}"
 
 

@@ -26,7 +26,6 @@ def line(model: str) -> Line:
 
 
 def transitions_png(model: str) -> str:
-    """The name of the picture of a model's transitions."""
     return f"transitions-{model}.png"
 
 

@@ -18,7 +18,7 @@ from mlx_gateloop.experiments.report_text import report_text
 from mlx_gateloop.experiments.results import Runs, counted, read_runs, runs_of
 from mlx_gateloop.experiments.tuning import best, read_trials
 from mlx_gateloop.experiments.variants import REFERENCE
-from mlx_gateloop.io.files import replacing
+from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.machine import facts
 from mlx_gateloop.io.models import load_model
 from mlx_gateloop.plots import figures
@@ -30,40 +30,30 @@ def write_report(out: Path, experiment: Experiment, tasks: Sequence[Task], comma
     """Compare the runs in `out/runs`, finished or not, in results.json, results.md and pictures."""
     every = read_runs(out)
     tree = _collect(out, experiment, tasks, every, command)
-    _write(out / "results.json", json.dumps(tree))
+    write_text(out / "results.json", json.dumps(tree) + "\n")
     if not every:
         return
     _draw(out, tree, tasks)
-    _write(out / "results.md", report_text(tree, out))
+    write_text(out / "results.md", report_text(tree, out) + "\n")
 
 
 def _collect(
     out: Path, experiment: Experiment, tasks: Sequence[Task], every: Runs, command: str
 ) -> dict[str, Any]:
-    """Collect what results.json holds."""
     runs = counted(every)
     seeds = sorted({r["seed"] for results in runs.values() for r in results}) or [0]
+    configs = {m: experiment.config(tasks[0], m, 0, best(experiment, out, m)) for m in runs}
+    shapes = {m: config.model_args(tasks[0].vocab_size) for m, config in configs.items()}
     return {
         "experiment": asdict(experiment),
         "environment": facts(command),
         "oracles": mean_scores([tasks[seed % len(tasks)] for seed in seeds]),
         "tokens_per_step": tokens_per_step(experiment.config(tasks[0], REFERENCE, 0)),
         "curves": read_curves(out, runs, measure_of(experiment.name)),
-        "models": {m: {"state_size": _state_size(experiment, out, tasks[0], m)} for m in runs},
+        "models": {model: {"state_size": args.state_size} for model, args in shapes.items()},
         "trials": {model: read_trials(experiment, out, model) for model in experiment.models},
         "runs": [result for results in every.values() for result in results],
     }
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as partial:
-        partial.write_text(f"{text}\n", encoding="utf-8")
-
-
-def _state_size(experiment: Experiment, out: Path, task: Task, model: str) -> int | None:
-    """The number of values that a model keeps in a layer; None if it grows."""
-    config = experiment.config(task, model, 0, best(experiment, out, model))
-    return config.model_args(task.vocab_size).state_size
 
 
 def _draw(out: Path, tree: Mapping[str, Any], tasks: Sequence[Task]) -> None:

@@ -120,6 +120,5 @@ def _by_span(runs: Runs) -> str:
 
 
 def _pictures(folder: Path) -> list[str]:
-    """Show the pictures that the folder has."""
     names = sorted(picture.stem for picture in folder.glob("*.png"))
     return ["## Figures", *(f"![{name}]({name}.png)" for name in names)] if names else []

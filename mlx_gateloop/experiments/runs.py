@@ -14,7 +14,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.records import Record, RunRecord, TrialRecord, read_record
 from mlx_gateloop.experiments.resets import mean_magnitudes
-from mlx_gateloop.io.files import locked, replacing
+from mlx_gateloop.io.files import locked, write_text
 from mlx_gateloop.io.machine import facts, now
 from mlx_gateloop.io.models import load_model
 from mlx_gateloop.train import TrainConfig, train
@@ -69,11 +69,9 @@ class Run:
 
     @property
     def record(self) -> Path:
-        """The file of the result."""
         return self.directory / "test.json"
 
     def task(self) -> Task:
-        """Draw the samples."""
         return self.experiment.make_task(self.draw)
 
     def config(self, task: Task) -> TrainConfig:
@@ -106,8 +104,8 @@ class Run:
         record |= {"finished": finished, "diverged": diverged}
         record["total_steps"] = config.total_steps(TaskSource(config, task).batches.per_epoch)
         record["made"] = {key: made[key] for key in MADE} | {"date": now()}
-        with locked(self.directory), replacing(self.record) as partial:
-            partial.write_text(f"{json.dumps(record | self._result(task))}\n", encoding="utf-8")
+        with locked(self.directory):
+            write_text(self.record, f"{json.dumps(record | self._result(task))}\n")
 
     def _progress(self) -> Progress:
         return read_newest(self.directory / LAST)[1]

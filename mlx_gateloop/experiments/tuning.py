@@ -77,10 +77,12 @@ def _points(count: int) -> Any:
 def _ranges(experiment: Experiment) -> dict[str, tuple[float, float]]:
     """The ranges of learning rate, ratio of the rates, and longest half-life."""
     rate = _preset_rate(experiment)
+    default = signature(TASKS[experiment.name]).parameters["length"].default
+    length: Any = experiment.task.get("length", default)
     return {
         "learning_rate": (rate / RATES, rate * RATES),
         "ratio": RATIOS,
-        "longest_half_life": (SHORTEST, max(float(_length(experiment)), 2 * SHORTEST)),
+        "longest_half_life": (SHORTEST, max(float(length), 2 * SHORTEST)),
     }
 
 
@@ -199,11 +201,6 @@ def _preset_rate(experiment: Experiment) -> float:
             f"optimizer.learning_rate: expected a number to tune around, got {shown(rate)}"
         )
     return rate
-
-
-def _length(experiment: Experiment) -> Any:
-    default = signature(TASKS[experiment.name]).parameters["length"].default
-    return experiment.task.get("length", default)
 
 
 def _short(value: float) -> float:

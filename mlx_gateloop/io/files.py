@@ -39,6 +39,12 @@ def replacing(path: str | os.PathLike[str], keep: Path | None = None) -> Iterato
         partial.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _STAGING = ".making-"  # the folder beside a target; no error names it
 

@@ -21,11 +21,12 @@ PACKAGES = ("mlx", "mlx-lm", "numpy", "jax", "torch", "gateloop-transformer")
 def facts(command: str) -> dict[str, str]:
     """The command, the date, the machine and the versions of a measurement."""
     packages = [f"{name} {number}" for name in PACKAGES if (number := _version(name))]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     device = mx.device_info().get("device_name", "") if mx.default_device().type == mx.gpu else ""
     return {
         "command": f"`{command}`",
         "date": now(),
-        "CPU": f"{_cpu()}, {cores()} core{'s' * (cores() > 1)}, {_memory_gib():.0f} GiB",
+        "CPU": f"{_cpu()}, {cores()} core{'s' * (cores() > 1)}, {memory:.0f} GiB",
         "system": f"{platform.platform()}, Python {platform.python_version()}",
         "MLX device": f"{mx.default_device()} {device}".strip(),
         "versions": ", ".join([f"mlx-gateloop {__version__}{_commit()}", *packages]),
@@ -93,10 +94,6 @@ def _cpu() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _memory_gib() -> float:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
 def _openblas(path: str) -> str:

@@ -85,16 +85,9 @@ class LayerArgs:
     num_heads: Count | None = None
     mixer: Literal["gate_loop", "softmax"] = "gate_loop"
     transition: Literal[
-        "data_controlled",
-        "fixed",
-        "linear_attention",
-        "retnet",
-        "lru",
-        "s4d_lin",
-        "s4d_inv",
-        "s5",
+        "data_controlled", "fixed", "linear_attention", "retnet", "lru", "s4d_lin", "s4d_inv", "s5",
         "none",
-    ] = "data_controlled"
+    ] = "data_controlled"  # fmt: skip
     dropout: float = Field(default=0.0, ge=0, lt=1)
     # Variants.
     gate: Literal["polar", "polar_abs", "real"] = "polar"

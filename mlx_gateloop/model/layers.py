@@ -196,9 +196,12 @@ class SoftmaxMixing(TimeMixing):
         log = () if self.args.transition == "none" else transition.logarithm()
         keys = mx.concatenate([key, *log], -1).swapaxes(1, 2)  # [B, L, H, K] -> [B, H, L, K]
         q, v = q.swapaxes(1, 2), v.swapaxes(1, 2)
-        if self.args.rope_theta is not None:
+        if (base := self.args.rope_theta) is not None:
             first = 0 if cache is None else cache.offset
-            q, keys = (_rotated(x, self.args.rope_theta, first) for x in (q, keys))
+            q, keys = (
+                mx.fast.rope(x, x.shape[-1], traditional=False, base=base, scale=1.0, offset=first)
+                for x in (q, keys)
+            )
         if cache is not None:
             keys, v = cache.update_and_fetch(keys, v)
             if not isinstance(keys, mx.array):
@@ -213,11 +216,6 @@ class SoftmaxMixing(TimeMixing):
 
     def _heads(self, x: mx.array) -> mx.array:
         return mx.unflatten(x, -1, (self.args.heads, -1))
-
-
-def _rotated(x: mx.array, base: float, first: int | mx.array) -> mx.array:
-    """Turn the pairs of channels of `[B, H, L, K]` by their positions, from `first` on."""
-    return mx.fast.rope(x, x.shape[-1], traditional=False, base=base, scale=1.0, offset=first)
 
 
 MIXING = {"gate_loop": TimeMixing, "softmax": SoftmaxMixing}

@@ -23,22 +23,10 @@ from mlx_gateloop.model.linear import Embedding, project
 
 # Keys that mlx-lm and transformers add to a config.json; they have no meaning here.
 FOREIGN_KEYS = {
-    "_name_or_path",
-    "architectures",
-    "auto_map",
-    "bos_token_id",
-    "dtype",
-    "eos_token_id",
-    "model_file",
-    "pad_token_id",
-    "quantization",
-    "quantization_config",
-    "quantize_activations",
-    "tokenizer_class",
-    "torch_dtype",
-    "transformers_version",
-    "use_cache",
-}
+    "_name_or_path", "architectures", "auto_map", "bos_token_id", "dtype", "eos_token_id",
+    "model_file", "pad_token_id", "quantization", "quantization_config", "quantize_activations",
+    "tokenizer_class", "torch_dtype", "transformers_version", "use_cache",
+}  # fmt: skip
 
 
 @raises_input_error

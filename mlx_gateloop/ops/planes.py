@@ -22,12 +22,10 @@ def join(x: Planes) -> mx.array:
 
 
 def unstack(x: mx.array) -> Planes:
-    """Return the parts of a state `[B, P, ...]`."""
     return tuple(x[:, i] for i in range(x.shape[1]))
 
 
 def stack(x: Planes) -> mx.array:
-    """Return the state `[B, P, ...]` of these parts."""
     return mx.stack(list(x), 1)
 
 

@@ -180,7 +180,6 @@ def _split(x: mx.array, axis: int) -> list[mx.array]:
 
 @mx.compile
 def step(a: Planes, x: Planes, h: Planes) -> Planes:
-    """Return a h + x."""
     return add(multiply(a, h), x)
 
 

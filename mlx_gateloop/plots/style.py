@@ -40,7 +40,6 @@ def line_style(number: int) -> dict[str, Any]:
 
 
 def range_style(number: int) -> dict[str, Any]:
-    """Colour of the range around a line."""
     return {"color": f"C{number % COLOURS}", "alpha": 0.15, "linewidth": 0}
 
 

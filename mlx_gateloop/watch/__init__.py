@@ -11,19 +11,6 @@ from mlx_gateloop.watch.storage import total_bytes
 from mlx_gateloop.watch.trace import Trace
 
 __all__ = [
-    "Counterfactual",
-    "Edit",
-    "Instrumented",
-    "Recording",
-    "Trace",
-    "channels",
-    "depends",
-    "edit",
-    "lens",
-    "page",
-    "recording",
-    "share",
-    "total_bytes",
-    "trace_of",
-    "without",
-]
+    "Counterfactual", "Edit", "Instrumented", "Recording", "Trace", "channels", "depends", "edit",
+    "lens", "page", "recording", "share", "total_bytes", "trace_of", "without",
+]  # fmt: skip

@@ -188,7 +188,6 @@ def _chunks(
 
 
 def _max_tokens(model: nn.Module) -> int:
-    """Return the maximum number of tokens of a forward pass."""
     return min(TOKENS, max(1, LOGITS // _outputs(model)))
 
 
@@ -199,7 +198,6 @@ def _outputs(model: nn.Module) -> int:
 
 
 def _surprises(logits: mx.array, following: np.ndarray) -> np.ndarray:
-    """Compute -log p of the next tokens; the result has the shape of `following`."""
     return np.array(cross_entropy(logits, mx.array(following)))
 
 
@@ -214,8 +212,6 @@ def _surprises_alone(model: nn.Module, ids: np.ndarray, at: np.ndarray) -> np.nd
 
 
 def _repeated(model: nn.Module, cache: list[Cache], rows: int) -> list[Cache]:
-    """Repeat the cache of one text for several texts."""
-
     def repeat(value: Any) -> Any:
         return mx.repeat(value, rows, 0) if isinstance(value, mx.array) else value
 

@@ -9,14 +9,13 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial, wraps
 from threading import Lock
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import mlx.core as mx
 import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError, one_line
@@ -25,19 +24,6 @@ from mlx_gateloop.watch.hooks import FUNCTIONS, METHODS, Call, Hook, gate_loop_c
 from mlx_gateloop.watch.recurrences import EditedRecurrence
 
 ATTENTION = {"attn", "self_attn", "attention"}
-
-
-class Listener(Protocol):
-    """Receives the calls of a model's layers, by path."""
-
-    def receive(self, name: str, call: Call) -> None:
-        """Receive one call of a layer's recurrence."""
-
-    def exclude(self, name: str, reason: str) -> None:
-        """Exclude a layer from now on."""
-
-    def forward_pass(self, tokens: mx.array | None = None) -> AbstractContextManager[None]:
-        """Enclose one forward pass over tokens `[1, length]`."""
 
 
 class Instrumented:
@@ -64,7 +50,7 @@ class Instrumented:
             raise InputError("model: already being recorded; end that recording first")
         self.recurrences = [_recurrences(type(module)) for module in modules.values()]
         self.names, self.unwatched = list(modules), _unwatched(model, modules)
-        self.recorder: Listener | None = None
+        self.recorder: Any = None  # it has the methods `receive`, `exclude` and `forward_pass`
         self.edited: dict[str, EditedRecurrence] = {}  # by layer, see `edit`
         self._undo = ExitStack()
         try:
@@ -76,7 +62,7 @@ class Instrumented:
             raise
 
     @contextmanager
-    def to(self, recorder: Listener) -> Iterator[None]:
+    def to(self, recorder: Any) -> Iterator[None]:
         """Send the reports of the block to a recorder."""
         before, self.recorder = self.recorder, recorder
         try:
@@ -85,7 +71,6 @@ class Instrumented:
             self.recorder = before
 
     def detach(self) -> None:
-        """Restore the model and mlx-lm's modules."""
         self._undo.close()
 
     def _instrument(self, layer: "Layer") -> None:
@@ -106,7 +91,6 @@ class Instrumented:
         self._override(module, methods)
 
     def _override(self, module: nn.Module, methods: dict[str, Any]) -> None:
-        """Override methods of one module by a subclass of its class."""
         cls = type(module)
         own = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_watched": True}
         subclass = type(cls.__name__, (cls,), own | methods)
@@ -186,8 +170,6 @@ def _reporting(module: ModuleType, name: str) -> Iterator[None]:
 
 
 def _tracked_call(layer: Layer, module_call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a layer's `__call__` to set the current layer."""
-
     @wraps(module_call)
     def call(*args: Any, **options: Any) -> Any:
         token = RUNNING.set(layer)
@@ -200,8 +182,6 @@ def _tracked_call(layer: Layer, module_call: Callable[..., Any]) -> Callable[...
 
 
 def _reporting_method(layer: Layer, method: Callable[..., Any], hook: Hook) -> Callable[..., Any]:
-    """Wrap a recurrence that is a method of its layer."""
-
     @wraps(method)
     def call(*args: Any, **options: Any) -> Any:
         return layer.run(method, hook, args, options)

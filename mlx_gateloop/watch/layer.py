@@ -59,12 +59,6 @@ class Layer:
         return copy
 
 
-def layer_of(name: str, report: Report) -> Layer:
-    """Make a layer for a report."""
-    scale = None if report.scale is None else _values(report.scale)
-    return Layer(name, report.kind, scale, report.erases)
-
-
 def columns_of(report: Report, window: int) -> Columns:
     """Evaluate a report; keep queries, keys and the like for the last `window` tokens."""
     form, second = report.transition.form, report.transition.second
@@ -72,18 +66,18 @@ def columns_of(report: Report, window: int) -> Columns:
     reads = {"query": report.query, "key": report.key, "gain": report.gain, "u": u, "w": w}
     reads["value"] = report.value
     start = max(report.transition.shape[1] - window, 0)
-    first = _values(report.transition.first)[0]
-    angle = np.zeros(1) if second is None else _values(second)[0]
+    first = values_of(report.transition.first)[0]
+    angle = np.zeros(1) if second is None else values_of(second)[0]
     rate, phase = rate_and_phase(form, first, angle)
     cut = {
-        name: _values(array[:, start:])[0]
+        name: values_of(array[:, start:])[0]
         for name, array in reads.items()
         if array is not None and window
     }
     return Columns(rate, None if second is None else phase, cut)
 
 
-def _values(array: mx.array) -> np.ndarray:
+def values_of(array: mx.array) -> np.ndarray:
     return np.array(array.astype(mx.float32))
 
 

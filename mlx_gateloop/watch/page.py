@@ -103,7 +103,6 @@ def _check(model: Any) -> None:
 
 
 def _tokenizer(directory: Path) -> dict[str, Any]:
-    """Read the parts of the tokenizer that the page needs."""
     tree = read_json(directory / "tokenizer.json")
     model = tree["model"]
     if model.get("type") != "BPE" or not model.get("byte_fallback") or tree["normalizer"]:

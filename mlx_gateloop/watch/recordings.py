@@ -13,7 +13,7 @@ from mlx_gateloop.errors import one_line
 from mlx_gateloop.watch.checks import checked_tokens
 from mlx_gateloop.watch.hooks import Call, report_of
 from mlx_gateloop.watch.instrument import Instrumented
-from mlx_gateloop.watch.layer import columns_of, layer_of
+from mlx_gateloop.watch.layer import Layer, columns_of, values_of
 from mlx_gateloop.watch.trace import Trace
 
 Calls = dict[str, list[Call]]  # calls of one forward pass by layer
@@ -155,12 +155,10 @@ class Recording:
                 self._passes.pop()
 
     def receive(self, name: str, call: Call) -> None:
-        """Receive one call of a layer's recurrence."""
         if self._open and name in self._names:
             self._pass.setdefault(name, []).append(call)
 
     def exclude(self, name: str, reason: str) -> None:
-        """Exclude a layer from now on."""
         with self._lock:
             if self._open and name in self._names:
                 self._names.remove(name)
@@ -199,7 +197,6 @@ class Recording:
                 self.catch_up(BEHIND)
 
     def close(self) -> None:
-        """End the recording."""
         with self._lock:
             if self._pass and not self._is_batch(self._pass):  # layers called without their model
                 self._check(self._pass, 0)
@@ -258,7 +255,8 @@ class Recording:
             try:
                 report = report_of(calls)
                 columns.append(columns_of(report, self._sizes[1]))
-                layers.append(layer_of(name, report))
+                scale = None if report.scale is None else values_of(report.scale)
+                layers.append(Layer(name, report.kind, scale, report.erases))
             except Exception as error:
                 reason = f"{type(error).__name__}: {one_line(error)}"
                 if name in self._trace.names:  # keep the part that all layers have

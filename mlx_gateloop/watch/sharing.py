@@ -272,6 +272,5 @@ def script_of(files: Sequence[str]) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return the policy source that allows this text."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"

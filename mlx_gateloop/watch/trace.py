@@ -141,21 +141,13 @@ class Trace(Storage):
         Returns:
             |a_{m+1}| ... |a_n|, float64 `[token + 1, channels]`, for m = 0 to n.
         """
-        left: np.ndarray = np.exp(-self._since(layer, token))
+        left: np.ndarray = np.exp(-_sums_from(self.rate(layer, 1, token + 1)))
         return left
 
-    def _since(self, layer: int, token: int) -> np.ndarray:
-        """Sum rates over m+1..n, from the end: differences of prefix sums would lose precision."""
-        values = self.rate(layer, 1, token + 1).astype(np.float64)
-        sums = values[::-1].cumsum(0)[::-1]
-        return np.concatenate([sums, np.zeros((1, values.shape[1]))])
-
     def _since_stored(self, layer: int, token: int) -> tuple[np.ndarray, np.ndarray]:
-        """Like `_since`, only for the last token m of each stored row; also return these tokens."""
+        """Sum rates over m+1..n for the last token m of each stored row; also return these."""
         rows, tokens = self._stored(layer, 1, token + 1)
-        since = rows[::-1].astype(np.float64).cumsum(0)[::-1]
-        since = np.concatenate([since, np.zeros((1, rows.shape[1]))])
-        return since, np.append(0, tokens.cumsum())
+        return _sums_from(rows), np.append(0, tokens.cumsum())
 
     def retention(self, token: int) -> np.ndarray:
         """Compute the share of each earlier token in the state at a token.
@@ -235,6 +227,12 @@ class Trace(Storage):
         # An open file, because savez appends .npz to names.
         with replacing(path) as partial, partial.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
+
+
+def _sums_from(rows: np.ndarray) -> np.ndarray:
+    """Sum the rows from each one to the last; differences of prefix sums would lose precision."""
+    sums = rows[::-1].astype(np.float64).cumsum(0)[::-1]
+    return np.concatenate([sums, np.zeros((1, rows.shape[1]))])
 
 
 def _between(shares: np.ndarray, known: np.ndarray) -> np.ndarray:
