@@ -1,11 +1,12 @@
 """Forward passes of a model, with its caches and an optional trace."""
 
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack
 
 import mlx.core as mx
 
 from mlx_gateloop.watch import Recording
+from mlx_gateloop.watch.editing import Editing
 
 from .caches import Caches
 from .models import LoadedModel
@@ -28,6 +29,7 @@ class Reader:
         if start.ids:
             self.caches.restore(start)
         self.recording: Recording | None = None
+        self.editing: Editing | None = None  # of what the model reads
         self._updated = time.perf_counter()
         if record:
             earlier = start.recorded()
@@ -42,7 +44,11 @@ class Reader:
     def read(self, tokens: mx.array) -> mx.array:
         """Return the unevaluated logits `[1, vocabulary]` after these tokens `[length]`."""
         instrumented, recording = self.loaded.instrumented, self.recording
-        with nullcontext() if recording is None else instrumented.to(recording):
+        with ExitStack() as applied:
+            if recording is not None:
+                applied.enter_context(instrumented.to(recording))
+            if self.editing is not None:
+                applied.enter_context(self.editing.applied())
             logits: mx.array = self.loaded.model(tokens.reshape(1, -1), cache=self.caches.all)
         return logits[:, -1].astype(mx.float32)
 

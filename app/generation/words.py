@@ -1,8 +1,9 @@
 """Words of a conversation: the tokens of each, and its position in its message."""
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from .prefix_cache import Message
 from .run import MessageSpan, Run, Token
@@ -134,3 +135,24 @@ def _is_mark(character: str) -> bool:
 def _ends(last: Word, blank: str) -> bool:
     """Return True if a sentence ends between a word and this whitespace after it."""
     return "\n" in blank or (bool(blank) and last.text[-1] in SENTENCE_ENDS)
+
+
+UNITS: dict[str, Callable[[Word], object]] = {
+    "words": lambda word: word.first,
+    "sentences": lambda word: word.sentence,
+    "messages": lambda word: word.message,
+}
+
+
+def tokens_of(words: Sequence[Word], unit: range) -> range:
+    """The tokens of some words, and those between them."""
+    return range(words[unit[0]].first, words[unit[-1]].stop)
+
+
+def units_of(words: Sequence[Word], key: Callable[[Word], object]) -> Iterator[range]:
+    """Group consecutive words; yield their numbers."""
+    begin = 0
+    for _, group in groupby(words, key):
+        length = sum(1 for _ in group)
+        yield range(begin, begin + length)
+        begin += length

@@ -47,7 +47,7 @@ def chat_tab(
                 more = gr.Button("Continue", size="sm", elem_id="chat-continue", scale=0)
             clear = gr.Button("New conversation", size="sm", elem_id="clear")
         with gr.Column(scale=6, min_width=320):
-            state_view(handlers.updates, "chat-view")
+            state_view(handlers.engine, handlers.updates, "chat-view")
             view = feed("chat-view")
     who = {"session": controls.session, "model": controls.model, "system": controls.system}
     inputs = {"history": history, **who, **controls.values}

@@ -9,8 +9,9 @@ import gradio as gr
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.watch import Trace
 
-from ..generation.counterfactual import Dependence, answer_without, ask_dependence
+from ..generation.counterfactual import CHANGES, answer_again
 from ..generation.engine import Engine
+from ..generation.probes import Probe, ask_dependence
 from ..generation.run import Run, public_line
 from ..generation.words import SHOWN
 from . import scripts
@@ -31,9 +32,16 @@ def chat_words(engine: Engine, updates: Updates) -> gr.HTML:
             return None
         return base64_of(strengths(trace, words[at].stop - 1, words[: at + 1]))
 
-    def start_answer(run: Run, _: Trace, first: int, stop: int) -> dict[str, object]:
+    def start_answer(
+        run: Run, trace: Trace, first: int, stop: int, change: int, layer: int, *channels: int
+    ) -> dict[str, object] | None:
+        """Answer without words, or with a change of a layer's channels; of all without any."""
+        if not 0 <= change <= len(CHANGES) or not 0 <= layer < trace.layers:
+            return None
         end_answer(run)
-        other = answer_without(engine, run, words_of(run)[max(first, 0) : max(stop, 0)])
+        chosen = words_of(run)[max(first, 0) : max(stop, 0)]
+        layers = [layer] if channels else range(trace.layers)
+        other = answer_again(engine, run, chosen, change, layers, channels or None)
         counterfactuals[run] = other
         return {"run": other.id}
 
@@ -44,7 +52,7 @@ def chat_words(engine: Engine, updates: Updates) -> gr.HTML:
 
     def start_dependence(
         run: Run, _: Trace, word: int
-    ) -> tuple[Run, Dependence, str, list[range]] | None:
+    ) -> tuple[Run, Probe, str, list[range]] | None:
         words = words_of(run)
         if not 0 <= word < len(words):
             return None
@@ -57,9 +65,10 @@ def chat_words(engine: Engine, updates: Updates) -> gr.HTML:
     async def strengths_when(request: object) -> str | None:
         return await ask(runs, request, 1, strengths_at, pool)
 
-    async def forget(request: object) -> dict[str, object] | None:
+    async def again(request: object) -> dict[str, object] | None:
+        numbers = max(4, len(request) - 1) if isinstance(request, list) else 4
         try:
-            return await ask(runs, request, 2, start_answer, pool)
+            return await ask(runs, request, numbers, start_answer, pool)
         except InputError as error:
             return {"error": public_line(str(error))}
 
@@ -82,7 +91,7 @@ def chat_words(engine: Engine, updates: Updates) -> gr.HTML:
     return gr.HTML(
         html_template=(scripts.STATIC / "chat_words.html").read_text(encoding="utf-8"),
         js_on_load=scripts.call("chat_words", "show", "element", "server"),
-        server_functions=[strengths_when, forget, counterfactual, undo, depends],
+        server_functions=[strengths_when, again, counterfactual, undo, depends],
         elem_id="chat-words",
     )
 
@@ -106,7 +115,7 @@ def _compared(run: Run, other: Run | None) -> dict[str, object] | None:
 
 
 async def _dependence(
-    job: Run, work: Dependence, name: str, units: list[range]
+    job: Run, work: Probe, name: str, units: list[range]
 ) -> dict[str, object] | None:
     await job.ended()
     if job.stopped:  # a request for another word replaced this one
@@ -114,5 +123,5 @@ async def _dependence(
     return {
         "unit": name,
         "units": [[unit.start, unit.stop] for unit in units],
-        "losses": [round(loss, 3) for loss in work.losses],
+        "losses": [round(loss, 3) for loss in work.result],
     }

@@ -98,7 +98,7 @@ def _completion(handlers: Handlers, controls: Controls) -> gr.Textbox:
                 elem_id="next-words",
             )
         with gr.Column(scale=6, min_width=320):
-            state_view(handlers.updates, "complete-view")
+            state_view(handlers.engine, handlers.updates, "complete-view")
             view = feed("complete-view")
     here.input(None, here, temperature, js="(v) => v", **PRIVATE)
     temperature.change(None, temperature, here, js="(v) => v", **PRIVATE)  # type: ignore[attr-defined]
@@ -124,7 +124,7 @@ def _side_by_side(handlers: Handlers, controls: Controls) -> None:
                     show_label=False, lines=5, interactive=False, elem_id=f"{side}-text"
                 )
                 state = gr.HTML(status(None), elem_id=f"{side}-status")
-                state_view(handlers.updates, f"{side}-view", linked="side by side")
+                state_view(handlers.engine, handlers.updates, f"{side}-view", linked="side by side")
                 outputs += [output, feed(f"{side}-view"), state]
     left, right = models
     inputs = {"session": controls.session, "left": left, "right": right, "as_chat": as_chat}

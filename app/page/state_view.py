@@ -12,11 +12,14 @@ import gradio as gr
 import numpy as np
 import numpy.typing as npt
 
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import replacing
 from mlx_gateloop.watch import Trace
 from mlx_gateloop.watch.sharing import HIGH, LOW
 
-from ..generation.run import Run
+from ..generation.engine import Engine
+from ..generation.probes import Probe, ask_channels, ask_lens
+from ..generation.run import Run, public_line
 from ..generation.worker_pool import WorkerPool
 from . import scripts, tour
 from .sharing import file_name, shared_page
@@ -27,7 +30,7 @@ MAX_ARRAYS = 128 * 2**20  # bytes of transitions in a file: the last tokens
 KEPT_ARRAYS = 4  # runs with files for download; the oldest is deleted first
 
 
-def state_view(updates: Updates, elem_id: str, linked: str = "") -> gr.HTML:
+def state_view(engine: Engine, updates: Updates, elem_id: str, linked: str = "") -> gr.HTML:
     """Make the view of a feed; views with the same `linked` name scroll together.
 
     A function and not a subclass, because Gradio writes a stub file for every subclass.
@@ -45,11 +48,31 @@ def state_view(updates: Updates, elem_id: str, linked: str = "") -> gr.HTML:
     async def share(request: object) -> dict[str, str] | None:
         return await ask(updates.runs, request, 1, _share, _slow())
 
+    def start_probe(
+        run: Run, trace: Trace, layer: int, token: int, kind: int
+    ) -> tuple[Run, Probe] | None:
+        if not 0 <= layer < trace.layers or not 0 <= token < len(run.pieces):
+            return None
+        if not token:
+            raise InputError("words: there is no word before this one")
+        return ask_channels(engine, run, layer, token) if kind else ask_lens(engine, run, token)
+
+    async def probe(request: object) -> dict[str, object] | None:
+        try:
+            started = await ask(updates.runs, request, 3, start_probe, _slow())
+            if started is None:
+                return None
+            job, work = started
+            await job.ended()
+            return {"result": work.result, "seconds": work.seconds}
+        except InputError as error:
+            return {"error": public_line(str(error))}
+
     return gr.HTML(
         html_template=(scripts.STATIC / "state_view.html").read_text(encoding="utf-8"),
         css_template=(scripts.STATIC / "state_view.css").read_text(encoding="utf-8"),
         js_on_load=scripts.call("state_view", "show", f"'{elem_id}'", "element", "props", "server"),
-        server_functions=[updates_since, row, arrays, share],
+        server_functions=[updates_since, row, arrays, share, probe],
         elem_id=elem_id,
         linked=linked,
         first=tour.picture(),

@@ -3,6 +3,7 @@
 An edit replaces the operator of a layer for the time of a block, so it is exact in all modes.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -168,20 +169,27 @@ def channels(model: nn.Module, tokens: Tokens, layer: int, *, since: int = 0) ->
         >>> channels(model, [1, 2, 3], 0).shape
         (8, 2)
     """
+    return deque(channel_losses(model, tokens, layer, since=since), maxlen=1).pop()
+
+
+def channel_losses(
+    model: nn.Module, tokens: Tokens, layer: int, *, since: int = 0
+) -> Iterator[np.ndarray]:
+    """Yield the first rows of `channels` after each forward pass; same arguments."""
     layers = _layers(model)
     _check("layer", [layer], len(layers))
     ids = checked_tokens(model, tokens)
     _check("since", [since], len(ids) - 1)
     read, following = mx.array(ids[None, :-1]), mx.array(ids[None, 1 + since :])
     whole = cross_entropy(model(read)[:, since:], following)
-    width, losses = layers[layer].args.width, []
+    width, losses = layers[layer].args.width, np.zeros((0, following.shape[1]), np.float32)
     for first in range(0, width, ROWS):
         empty = np.arange(first, min(first + ROWS, width))
         with _replaced(layers[layer], _Emptied(mx.arange(width) != mx.array(empty)[:, None])):
             logits = model(mx.repeat(read, len(empty), 0))[:, since:]
-        losses.append(cross_entropy(logits, mx.repeat(following, len(empty), 0)) - whole)
-        mx.eval(losses)
-    return np.array(mx.concatenate(losses))
+        lost = cross_entropy(logits, mx.repeat(following, len(empty), 0)) - whole
+        losses = np.concatenate([losses, np.array(lost)])
+        yield losses
 
 
 class _Emptied:

@@ -9,7 +9,7 @@ from mlx_gateloop.model.lm import Model
 from mlx_gateloop.watch.checks import Tokens, checked_tokens
 
 
-def lens(model: nn.Module, tokens: Tokens, top: int | None = None) -> np.ndarray:
+def lens(model: nn.Module, tokens: Tokens, top: int | None = None, *, since: int = 0) -> np.ndarray:
     """Apply the final norm and the head to the embedding and after each block.
 
         logits[l, n] = head(norm(x_l)),   x_l the residual stream after l blocks
@@ -18,10 +18,11 @@ def lens(model: nn.Module, tokens: Tokens, top: int | None = None) -> np.ndarray
         model: Ours, of text.
         tokens: Integers `[tokens]`, at least one.
         top: Return this number of the likeliest tokens in place of logits.
+        since: First token of the result.
 
     Returns:
-        Logits, float32 `[layers + 1, tokens, vocabulary]`, or with `top` token ids, int64
-        `[layers + 1, tokens, top]`, the likeliest first.
+        Logits, float32 `[layers + 1, tokens - since, vocabulary]`, or with `top` token ids, int64
+        `[layers + 1, tokens - since, top]`, the likeliest first.
 
     Raises:
         InputError: Another model, or tokens that do not exist.
@@ -39,7 +40,7 @@ def lens(model: nn.Module, tokens: Tokens, top: int | None = None) -> np.ndarray
     x = embedding(mx.array(checked_tokens(model, tokens)[None]))
     found = []
     for block in [*model.layers, None]:
-        logits = head(model.model.norm(x))[0].astype(mx.float32)
+        logits = head(model.model.norm(x[:, since:]))[0].astype(mx.float32)
         if top is not None:
             logits = mx.argsort(-logits, -1)[:, :top].astype(mx.int64)
         found.append(np.array(logits))

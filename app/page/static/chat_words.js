@@ -21,6 +21,13 @@ export class ChatWords {
     document.addEventListener("update", ({ detail: view }) => {
       if (view.element.closest("#chat-view")) this.#update(view);
     });
+    document.addEventListener("box", ({ target, detail: { first, stop, ...box } }) => {
+      if (!target.closest("#chat-view")) return;
+      const inside = this.words.map((word, n) => [this.words[n - 1]?.stop ?? 0, word.stop]);
+      const chosen = (n) => inside[n][0] < stop && inside[n][1] > first;
+      const found = [...inside.keys()].filter(chosen);
+      if (found.length) this.choose({ first: found[0], stop: found.at(-1) + 1, ...box });
+    });
     document.addEventListener("selected", ({ target, detail: token }) => {
       if (target.closest("#chat-view")) this.#follow(token);
     });
@@ -132,23 +139,23 @@ export class ChatWords {
 
   #show(choice) {
     const { words, answer } = this;
-    const name = quoted(textOf(words, choice));
+    const { channels, layer } = choice;
+    const places = channels ? ` in ${channels.length} channels of layer ${layer + 1}` : "";
+    const name = quoted(textOf(words, choice)) + places;
     const single = choice.stop - choice.first === 1;
     Object.assign(this, { choice, name, losses: null });
     this.find(".key").hidden = true;
     this.find("#words-bar").hidden = false;
     this.find(".chosen").textContent = name;
+    const late = words[choice.stop - 1].message >= answer;
     const grey = [
-      [
-        "#words-forget",
-        words[choice.stop - 1].message >= answer,
-        "To forget, choose words before the last answer.",
-      ],
+      ["#words-forget", late, "To forget or change them, choose words before the last answer."],
       ["#words-depends", !single, "To see what it depended on, choose one word."],
       ["#words-depends", single && choice.first === 0, "The first word depended on nothing."],
     ].filter(([, off]) => off);
     for (const id of ["#words-forget", "#words-depends"])
       this.find(id).disabled = grey.some(([of]) => of === id);
+    for (const button of this.element.querySelectorAll(".change")) button.disabled = late;
     const shading = `Shading: the strength of each word when ${name} was read.`;
     this.setStatus([shading, ...grey.map(([, , why]) => why)].join(" "));
     this.#showStrengths(choice.stop - 1);
@@ -206,9 +213,10 @@ export class ChatWords {
     return `Without ${before} before it, ${this.name} is ${likelihood(nats)}.`;
   }
 
-  /** Generate the answer again without the chosen words. */
-  async forget() {
-    const done = this.counterfactual.open(this.run, this.choice, this.name);
+  /** Generate the answer again without the chosen words, or with a change of the state there. */
+  async again(change) {
+    const choice = change ? this.choice : { ...this.choice, channels: [] };
+    const done = this.counterfactual.open(this.run, choice, this.name, change);
     this.paint();
     const error = await done;
     if (error) this.setStatus(error);

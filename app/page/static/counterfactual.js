@@ -4,7 +4,15 @@ const INTERVAL_MS = 120; // between requests
 export const NO_REPLY = "The server is busy, or no longer has this answer. Retry it.";
 const SAME = "The seed and settings are the same; the conversation is unchanged.";
 
-/** The last answer beside the one without some words, while that is generated. */
+/** Names of answers after the changes of counterfactual.py. */
+const NAMES = [
+  (name) => `Without ${name}`,
+  (name) => `With what it held wiped at ${name}`,
+  (name) => `With nothing lost at ${name}`,
+  (name) => `With ${name} amplified`,
+];
+
+/** The last answer beside one without some words, or after an edit, while that is generated. */
 export class Counterfactual {
   constructor(element, server) {
     Object.assign(this, { element, server });
@@ -25,17 +33,20 @@ export class Counterfactual {
     return this.element.querySelector(selector);
   }
 
-  async open(run, { first, stop }, name) {
-    const omitted = { first, stop };
+  /** Answer again without the chosen words, or with a change of their state. */
+  async open(run, { first, stop, layer = 0, channels = [] }, name, change = 0) {
+    const omitted = { first, stop: change ? first : stop };
     Object.assign(this, { run, omitted });
     this.element.hidden = true;
     await this.ended;
-    const started = await this.server.forget([run, first, stop]).catch(() => null);
+    const started = await this.server
+      .again([run, first, stop, change, layer, ...channels])
+      .catch(() => null);
     if (this.omitted !== omitted) return;
     if (!started || started.error) return this.#fail(started?.error ?? NO_REPLY);
     this.element.hidden = false;
     this.running = true;
-    this.find(".title").textContent = `Without ${name}`;
+    this.find(".title").textContent = NAMES[change](name);
     for (const side of [".original", ".without"]) this.#fill(side, [], "del");
     this.find(".note").textContent = "Generating the answer again …";
     this.element.scrollIntoView({ block: "nearest" });

@@ -31,7 +31,7 @@ export function gestures(elements, { pan, magnify, reset }) {
   };
   const listeners = {
     pointerdown(event) {
-      if (event.button) return;
+      if (event.button || event.shiftKey) return; // Shift draws a box
       if (!fingers.size) moved = 0;
       fingers.set(event.pointerId, { x: event.clientX, y: event.clientY });
     },

@@ -9,6 +9,7 @@ import { WordAxis } from "./word_axis.js";
 const POINTED = "#ffffff48";
 const SELECTED = "#fff";
 const RESET = "#ff4d4f";
+const [MORE, LESS, BAR] = ["#7df9ff", "#ffd43b", 64]; // colours of bars, and their longest width
 const NAMES = ["magnitude", "phase", "layers"];
 const LAYERS = 2; // index of the picture of all layers, after magnitude and phase of one layer
 
@@ -28,6 +29,9 @@ export class Heatmaps {
     /** The selected token and the one under the pointer. @type {{selected: number | null, pointed: number | null}} */
     this.marks = { selected: null, pointed: null };
     this.hint = "";
+    /** Values from -1 to 1 of a layer's channels. @type {{layer: number, values: number[]} | null} */
+    this.bars = null;
+    this.box = null; // what the user has drawn, see `between`
     /** The recordings that share one scale. */
     this.linked = () => [this.recording];
   }
@@ -112,6 +116,14 @@ export class Heatmaps {
     const inside = Math.min(places.length - 1, Math.max(0, row));
     const from = Math.floor(token / bin) * bin;
     return { of: NAMES[i], token, from, bin, row: inside, places: places[inside] };
+  }
+
+  /** The tokens, rows and channels between two cells. */
+  between(a, b) {
+    const [top, bottom] = [Math.min(a.row, b.row), Math.max(a.row, b.row) + 1];
+    const channels = this.pictures[0].places.slice(top, bottom).flat();
+    const [first, stop] = [Math.min(a.from, b.from), Math.max(a.from, b.from) + a.bin];
+    return { first, stop, top, bottom, channels, layer: this.layer };
   }
 
   /** The centre of a cell in window coordinates. */
@@ -247,6 +259,23 @@ export class Heatmaps {
           context.fillRect(place(token), 0, wide(token), 5);
     }
     this.#showMarks(context, place, wide, height);
+    const row = height / canvas.height;
+    if (i === 0 && this.bars?.layer === this.layer) this.#showBars(context, visible, row);
+    if (i || this.box?.layer !== this.layer) return;
+    const { first: start, stop, top, bottom } = this.box;
+    context.strokeStyle = SELECTED;
+    context.strokeRect(place(start), top * row, place(stop) - place(start), (bottom - top) * row);
+  }
+
+  /** Draw a bar at the right end of each row: its channels' value of the largest size. */
+  #showBars(context, right, row) {
+    this.pictures[0].places.forEach((channels, n) => {
+      const values = channels.map((channel) => this.bars.values[channel]);
+      const value = values.reduce((best, v) => (Math.abs(v) > Math.abs(best) ? v : best), 0);
+      context.fillStyle = value > 0 ? MORE : LESS;
+      const wide = BAR * Math.abs(value);
+      context.fillRect(right - wide, n * row, wide, Math.max(row, 1));
+    });
   }
 
   #showMarks(context, place, wide, height) {

@@ -75,8 +75,30 @@ class Cursor {
     canvas.addEventListener("pointermove", (event) => {
       this.#showTip(view.heatmaps.cell(event), [event.clientX, event.clientY]);
     });
-    canvas.addEventListener("click", (event) => this.#choose(view.heatmaps.cell(event)));
+    canvas.addEventListener("click", (event) => {
+      if (!event.shiftKey) this.#choose(view.heatmaps.cell(event));
+    });
+    if (this.index === 0) this.#drawBoxes();
     canvas.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  /** Choose the channels and tokens of a box that is drawn while Shift is held. */
+  #drawBoxes() {
+    const { canvas, view } = this;
+    const { heatmaps } = view;
+    let corner = null;
+    canvas.addEventListener("pointerdown", (event) => {
+      corner = event.shiftKey && !event.button ? heatmaps.cell(event) : null;
+      heatmaps.box = null;
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      if (corner) heatmaps.box = heatmaps.between(corner, heatmaps.cell(event));
+    });
+    canvas.addEventListener("pointerup", () => {
+      const detail = corner && heatmaps.box;
+      corner = null;
+      if (detail) canvas.dispatchEvent(new CustomEvent("box", { bubbles: true, detail }));
+    });
   }
 
   /** Show a tip about a cell. */

@@ -51,3 +51,20 @@ export function meanLine({ data, size }, from, end, bin) {
   }
   return points;
 }
+
+/** The correlation of each channel's half-life, on its scale, with a mark of 0 or 1 a token. */
+export function following({ data, size, length }, marks) {
+  const marked = marks.slice(0, length);
+  const mean = marked.reduce((sum, mark) => sum + mark, 0) / length;
+  return Array.from({ length: size / 2 }, (_, channel) => {
+    let [sum, squares, product] = [0, 0, 0];
+    marked.forEach((mark, token) => {
+      const code = 255 - data[token * size + channel];
+      sum += code;
+      squares += code ** 2;
+      product += code * (mark - mean);
+    });
+    const spread = (squares - sum ** 2 / length) * length * mean * (1 - mean);
+    return spread > 0 ? product / Math.sqrt(spread) : 0;
+  });
+}

@@ -3,6 +3,7 @@ import { Heatmaps } from "./heatmaps.js";
 import { Histogram } from "./histogram.js";
 import { listen } from "./listeners.js";
 import { Memory } from "./memory.js";
+import { Probes } from "./probes.js";
 import { Recording } from "./recording.js";
 import { download } from "./share.js";
 import { Tip } from "./tip.js";
@@ -21,6 +22,7 @@ export class StateView {
     this.histogram = new Histogram(this.find("histogram"), this.codes);
     this.memory = new Memory(this);
     this.heatmaps.marks = this.memory;
+    this.probes = new Probes(this);
     this.tip = new Tip(this.find("tip"));
     this.layer = 0;
     this.draws = 0;

@@ -38,7 +38,9 @@ export function listen(view) {
 
 function listenToButtons(view) {
   const on = (selector, listener) => view.find(selector).addEventListener("click", listener);
-  on("#words-forget", () => view.forget());
+  on("#words-forget", () => view.again(0));
+  for (const button of view.element.querySelectorAll(".change"))
+    button.addEventListener("click", () => view.again(Number(button.value)));
   on("#words-undo", () => view.remember());
   on("#words-depends", () => view.depends());
   on(".sentence", () => view.choose(whole(view.words, view.choice, "sentence")));

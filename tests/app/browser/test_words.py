@@ -191,6 +191,48 @@ def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(pag
     assert (page.messages(), page.messages("bot")) == (["What does `str.split` do?"], before)
 
 
+def test_a_box_of_the_heatmap_is_wiped_and_the_answer_written_again(page):
+    page.set_tokens(30)
+    page.set(SEED, 1)
+    page.choose("demo")
+    page.ask("What does `str.split` do?")
+    settled(page)
+    click_word(page, 0, "split")
+    result = page.tab.locator("#words-result")
+    for number, name in ((3, "amplified"), (2, "nothing lost"), (1, "held wiped")):
+        page.tab.locator(f"#words-bar .change[value='{number}']").click()
+        until(page, f"/{name}/.test(document.querySelector('#words-result .title').innerText)")
+        until(page, SHOWS_ANSWER)
+        assert painted(page, "forgotten") == {}  # it was read
+    assert "marked" in result.locator(".note").inner_text()
+    assert "split" not in result.locator(".without").inner_text()
+    page.tab.locator("#words-undo").click()
+    panel = page.tab.locator("#chat-view")
+    panel.locator(".lens summary").click()
+    until(page, "document.querySelectorAll('#chat-view .lens li').length === 4")
+    assert " s" in panel.locator(".appears").inner_text()
+    for value, line in (("part", "nats without channel"), ("same", "correlation")):
+        panel.locator("select.bars").select_option(value=value)
+        panel.locator(f".most:has-text('{line}')").wait_for()
+        assert page.view("heatmaps.bars.values.length") == 256
+    panel.locator("select.layer").select_option(index=2)
+    picture = page.tab.locator("#chat-view .magnitude")
+    picture.scroll_into_view_if_needed()
+    box = picture.bounding_box()
+    page.tab.keyboard.down("Shift")
+    page.tab.mouse.move(box["x"] + 2, box["y"] + 0.5)
+    page.tab.mouse.down()
+    page.tab.mouse.move(box["x"] + box["width"] / 8, box["y"] + 199.5, steps=3)
+    page.tab.mouse.up()
+    page.tab.keyboard.up("Shift")
+    until(page, f"{WORDS}.choice?.channels?.length === 200")
+    assert "in 200 channels of layer 3" in page.tab.locator("#words-bar .chosen").inner_text()
+    page.tab.locator("#words-bar .change[value='1']").click()
+    until(page, "/layer 3/.test(document.querySelector('#words-result .title').innerText)")
+    until(page, SHOWS_ANSWER)
+    assert result.locator(".original").inner_text() == page.messages("bot")[0]
+
+
 def test_hostile_words_are_shown_harmlessly(page):
     page.set_tokens(12)
     page.ask(HOSTILE)

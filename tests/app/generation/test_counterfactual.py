@@ -5,14 +5,15 @@ import numpy as np
 import pytest
 from helpers.errors import refusal
 from helpers.recurrent import save_recurrent_model
-from mlx_gateloop.app.generation import counterfactual
+from mlx_gateloop.app.generation import probes
 from mlx_gateloop.app.generation.counterfactual import (
+    CHANGES,
     CounterfactualRequest,
-    answer_without,
-    ask_dependence,
+    answer_again,
 )
 from mlx_gateloop.app.generation.engine import Engine
 from mlx_gateloop.app.generation.models import Models
+from mlx_gateloop.app.generation.probes import ask_channels, ask_dependence, ask_lens
 from mlx_gateloop.app.generation.sampler import Sampler
 from mlx_gateloop.app.generation.words import Words
 from mlx_gateloop.app.server.launch import EMBEDDED
@@ -64,7 +65,7 @@ def test_blanks_between_words_that_are_left_out_are_left_out(engine, finished):
     """Some blanks are tokens of their own; what a template writes between messages stays."""
     history = conversation("What is\n\n\nlen?", "A  function.", "And\n\n\nstr?")
     run = finished(engine.submit("demo", history, Sampling(0), 2))
-    finished(answer_without(engine, run, [word for word in words_of(run) if word.message < 3]))
+    finished(answer_again(engine, run, [word for word in words_of(run) if word.message < 3]))
     tokens = sorted(set(run.counterfactuals[0].left_out))
     assert "".join(run.pieces[token].text for token in tokens) == "".join(
         message["content"] for message in history
@@ -73,7 +74,7 @@ def test_blanks_between_words_that_are_left_out_are_left_out(engine, finished):
 
 def test_an_answer_without_words_is_the_one_of_a_cache_without_them(engine, finished, run):
     left_out = [word for word in words_of(run) if word.text == "split"][:1]
-    again = finished(answer_without(engine, run, left_out))
+    again = finished(answer_again(engine, run, left_out))
     places = [t for word in left_out for t in range(word.first, word.stop)]
     assert run.counterfactuals == [
         gl.watch.Counterfactual(places, [piece.text for piece in answer_of(again)])
@@ -94,6 +95,28 @@ def test_an_answer_without_words_is_the_one_of_a_cache_without_them(engine, fini
     assert "split" not in again.text
 
 
+@pytest.mark.parametrize(("change", "options"), [*enumerate(CHANGES.values(), 1)])
+def test_an_answer_after_an_edit_is_that_of_the_edited_model(engine, finished, change, options):
+    history = conversation(QUESTION)
+    run = finished(engine.submit("demo", history, Sampling(0), 12))
+    chosen = [word for word in words_of(run) if word.text == "split"][:1]
+    places, channels = list(range(chosen[0].first, chosen[0].stop)), list(range(0, 200, 3))
+    job = answer_again(engine, run, chosen, change, [0, 2], channels)
+    beside = engine.submit("demo", history, Sampling(0), 12)  # its steps take turns with the job's
+    again = finished(job)
+    assert finished(beside).text == run.text
+    model, _ = gl.load(EMBEDDED / "demo")
+    edits = [gl.watch.Edit(layer, channels, places, **options) for layer in (0, 2)]
+    ids = [piece.id for piece in run.pieces[: run.answer_begin]]
+    ids += [piece.id for piece in answer_of(again)]
+    with gl.watch.edit(model, *edits):
+        logits = model(mx.array([ids]))[0, run.answer_begin - 1 : -1]
+    likeliest = np.array(mx.softmax(logits, -1).max(-1))
+    found = [piece.candidates[0][1] for piece in answer_of(again)]
+    np.testing.assert_allclose(found, likeliest, rtol=1e-4)
+    assert not run.counterfactuals
+
+
 def test_losses_are_those_of_brute_force(engine, finished, run):
     words = words_of(run)
     target = next(n for n, word in enumerate(words) if word.text == "split" and word.message == 1)
@@ -110,12 +133,12 @@ def test_losses_are_those_of_brute_force(engine, finished, run):
         logs = np.array(logits - mx.logsumexp(logits, -1, keepdims=True))
         return -sum(logs[kept.index(n) - 1, ids[n]] for n in place)
 
-    for loss, word in zip(work.losses, words, strict=False):
+    for loss, word in zip(work.result, words, strict=False):
         left_out = range(word.first, word.stop)
         if place.start - 1 not in left_out:  # the library says what is meant there
             assert loss == pytest.approx(surprise(left_out) - surprise([]), abs=1e-4)
-    assert words[np.argmax(work.losses)].text == "split"
-    assert max(work.losses) > 5
+    assert words[np.argmax(work.result)].text == "split"
+    assert max(work.result) > 5
 
 
 def test_longer_texts_are_left_out_in_larger_parts(engine, finished, monkeypatch):
@@ -127,33 +150,54 @@ def test_longer_texts_are_left_out_in_larger_parts(engine, finished, monkeypatch
         finished(job)
         assert name == expected
         assert [n for unit in units for n in unit] == list(range(last))
-        assert len(work.losses) == len(units)
-        assert np.isfinite(work.losses).all()
+        assert len(work.result) == len(units)
+        assert np.isfinite(work.result).all()
         cost = sum(words[last].stop - words[unit[0]].first for unit in units)
-        monkeypatch.setattr(counterfactual, "MAX_READ", cost - 1)
+        monkeypatch.setattr(probes, "MAX_READ", cost - 1)
     line = refusal(ask_dependence, engine, run, words, last)
     assert line == "words: the text before this one is too long"
+
+
+def test_layers_and_channels_are_asked_about_a_token(engine, finished, run):
+    model, _ = gl.load(EMBEDDED / "demo")
+    token = next(
+        t for t, piece in enumerate(run.pieces) if t >= run.answer_begin and piece.text == "split"
+    )
+    ids = [piece.id for piece in run.pieces[: token + 1]]
+    job, work = ask_channels(engine, run, 1, token)
+    finished(job)
+    expected = gl.watch.channels(model, ids, 1)[:, -1]
+    np.testing.assert_allclose(work.result, expected, atol=1e-4)
+    job, work = ask_lens(engine, run, token)
+    finished(job)
+    guesses, appears = work.result
+    best = gl.watch.lens(model, ids[:-1], top=1)[:, -1, 0]
+    chances = mx.softmax(mx.array(gl.watch.lens(model, ids[:-1])[:, -1]), -1).max(-1)
+    np.testing.assert_allclose([chance for _, chance in guesses], chances, atol=1e-5)
+    assert best[appears:].tolist() == [ids[-1]] * (len(best) - appears)
+    assert guesses[-1][0] == "split"
+    assert work.seconds > 0
 
 
 def test_an_answer_given_again_twice_is_kept_once_and_a_stopped_one_not(
     engine, finished, until, run
 ):
     first, second = words_of(run)[:2]
-    job = answer_without(engine, run, [first])
+    job = answer_again(engine, run, [first])
     job.cancel()
     until(job)
     assert run.counterfactuals == []
     for left_out in (first, second, first):
-        finished(answer_without(engine, run, [left_out]))
+        finished(answer_again(engine, run, [left_out]))
     assert [each.left_out[0] for each in run.counterfactuals] == [first.first, second.first]
 
 
 def test_what_cannot_be_left_out_is_refused(engine, until, run, monkeypatch):
     words = words_of(run)
     for chosen in ([], words[-1:]):  # of the answer itself
-        assert "choose words before the last" in refusal(answer_without, engine, run, chosen)
+        assert "choose words before the last" in refusal(answer_again, engine, run, chosen)
     assert "no word before this one" in refusal(ask_dependence, engine, run, words, 0)
-    monkeypatch.setattr(counterfactual, "MAX_SECONDS", 0)
+    monkeypatch.setattr(probes, "MAX_SECONDS", 0)
     job, *_ = ask_dependence(engine, run, words, 3)
     until(job)
     assert job.error.startswith("words: this model needs more than 0 seconds")
@@ -164,7 +208,7 @@ def test_a_model_with_attention_is_refused_in_one_line(make_engine, make_chat, u
     engine = make_engine(tmp_path)
     run = make_chat(engine, "c", "falcon").say("one two three")
     words = words_of(run)
-    for job in (answer_without(engine, run, words[:1]), ask_dependence(engine, run, words, 2)[0]):
+    for job in (answer_again(engine, run, words[:1]), ask_dependence(engine, run, words, 2)[0]):
         until(job)
         assert job.error.startswith("model: layer 0 is not recurrent, so no step can be left out")
         assert "\n" not in job.error

@@ -14,7 +14,7 @@ from mlx_gateloop.app.generation.worker import Job
 from mlx_gateloop.app.page import chat_words
 from mlx_gateloop.app.page.updates import Updates
 
-NAMES = ("strengths_when", "forget", "counterfactual", "undo", "depends")
+NAMES = ("strengths_when", "again", "counterfactual", "undo", "depends")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_the_other_answer_is_compared_and_ends_with_undo(ask, run):
         return "".join(part for part, _ in answer[side])
 
     assert ask("counterfactual", run.id) is None
-    begun, answer = ask("forget", run.id, 0, 2), {"done": False}
+    begun, answer = ask("again", run.id, 0, 2, 0, 0), {"done": False}
     while not answer["done"]:
         answer = ask("counterfactual", run.id)
         assert answer["run"] == begun["run"]
@@ -55,7 +55,7 @@ def test_the_other_answer_is_compared_and_ends_with_undo(ask, run):
     assert text("after") == "".join(run.counterfactuals[0].answer).translate(SHOWN)
     assert ask("undo", run.id) == {}
     assert ask("counterfactual", run.id) is None
-    assert "before the last answer" in ask("forget", run.id, 0, 10**9)["error"]
+    assert "before the last answer" in ask("again", run.id, 0, 10**9, 0, 0)["error"]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_run_that_is_no_longer_kept_takes_no_memory(make_engine, make_chat, un
     def look():
         run = chat.say("One two.")
         assert asyncio.run(component.strengths_when([run.id, 0]))
-        assert asyncio.run(component.forget([run.id, 0, 1]))["run"]
+        assert asyncio.run(component.again([run.id, 0, 1, 0, 0]))["run"]
         until(engine.prepare("tiny"))
         return weakref.ref(run)
 

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from mlx_gateloop.app.generation.counterfactual import answer_without
+from mlx_gateloop.app.generation.counterfactual import answer_again
 from mlx_gateloop.app.generation.run import MessageSpan, Token
 from mlx_gateloop.app.generation.words import Words
 from mlx_gateloop.app.page import sharing
@@ -115,7 +115,7 @@ def test_an_answer_given_again_without_a_word_is_recorded_in_it(run, engine, fin
     run.model = "tiny"
     words = Words().update(run)
     left_out = next(word for word in words if word.text == "hello")
-    again = finished(answer_without(engine, run, [left_out]))
+    again = finished(answer_again(engine, run, [left_out]))
     data = data_of(shared(run)["page"])
     (forgotten,) = data["forgotten"]
     assert "".join(data["texts"][place] for place in forgotten["left_out"]) == "hello"

@@ -16,13 +16,19 @@ from mlx_gateloop.watch.trace import Trace
 
 from .conftest import LONG
 
-NUMBERS = {"updates_since": 3, "row": 2, "arrays": 0, "share": 1}  # of each function's request
+NUMBERS = {
+    "updates_since": 3,
+    "row": 2,
+    "arrays": 0,
+    "share": 1,
+    "probe": 3,
+}  # of each function's request
 
 
 @pytest.fixture
-def served(updates):
+def served(engine, updates):
     """The functions that the server offers to the page, by name."""
-    component = state_view.state_view(updates, "view")
+    component = state_view.state_view(engine, updates, "view")
     return {name: getattr(component, name) for name in NUMBERS}
 
 

@@ -1,6 +1,12 @@
 import assert from "node:assert";
 import { test } from "node:test";
-import { grouped, meanCode, meanLine, meanPhase } from "../../../../app/page/static/means.js";
+import {
+  following,
+  grouped,
+  meanCode,
+  meanLine,
+  meanPhase,
+} from "../../../../app/page/static/means.js";
 
 const records = (size, ...values) => ({
   size,
@@ -38,4 +44,12 @@ test("bins stay where they are while the picture scrolls and grows", () => {
   const all = meanLine(averages, 0, 40, 4);
   assert.deepEqual(meanLine(averages, 13, 40, 4), all.slice(3));
   assert.deepEqual(meanLine(averages, 0, 38, 4).slice(0, 9), all.slice(0, 9));
+});
+
+test("a channel that keeps longer at marked tokens follows the mark", () => {
+  // two channels and their phases: the first loses less at the marked tokens
+  const records4 = records(4, 200, 7, 0, 0, 100, 7, 0, 0, 200, 7, 0, 0, 100, 7, 0, 0);
+  assert.deepEqual(following(records4, [0, 1, 0, 1]), [1, 0]);
+  assert.deepEqual(following(records4, [1, 0, 1, 0]), [-1, 0]);
+  assert.deepEqual(following(records4, [1, 1, 1, 1]), [0, 0]);
 });
