@@ -27,7 +27,6 @@ from mlx_gateloop.tokenizer import byte_tokenizer
 
 
 def error_of(out, model):
-    """The largest difference of the logits of a written model and its source."""
     prompt = tokens(256, 40)
     with torch.no_grad():
         return difference(load(out)[0](mx.array(prompt)), model(torch.from_numpy(prompt)))

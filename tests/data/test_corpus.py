@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from helpers.errors import refusal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,11 +97,9 @@ def test_a_folder_may_have_the_parts_that_mlx_lm_names(tmp_path):
 
 def test_a_folder_without_text_and_impossible_fractions(tmp_path):
     (tmp_path / "image.png").write_bytes(b"x")
-    with pytest.raises(InputError, match=r"no \.txt, \.md, \.text, \.jsonl file in this folder"):
-        load_corpus(str(tmp_path))
+    assert "no .txt, .md, .text, .jsonl file in this folder" in refusal(load_corpus, str(tmp_path))
     for fraction in (0, 1, -1, 2):
-        with pytest.raises(InputError, match="validation_fraction"):
-            load_corpus(str(tmp_path), fraction)
+        assert "validation_fraction" in refusal(load_corpus, str(tmp_path), fraction)
 
 
 def test_pydoc_is_split_by_groups(monkeypatch):

@@ -1,11 +1,10 @@
 import numpy as np
-import pytest
+from helpers.errors import refusal
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_gateloop.data.recall import induction, recall, recalled
 from mlx_gateloop.data.task import UNASKED
-from mlx_gateloop.errors import InputError
 
 
 @given(st.lists(st.lists(st.integers(0, 4), min_size=12, max_size=12), max_size=3))
@@ -52,5 +51,4 @@ def test_induction_asks_what_followed_the_marker():
 
 def test_induction_needs_three_tokens():
     assert (induction(length=3, samples=2, held_out=1).training.span[:, -1] == 3).all()
-    with pytest.raises(InputError, match=r"task\.length must be at least 3, got 2"):
-        induction(length=2)
+    assert "task.length must be at least 3, got 2" in refusal(induction, length=2)

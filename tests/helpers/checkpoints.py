@@ -5,25 +5,13 @@ import json
 import pytest
 from mlx_gateloop.convert.__main__ import main
 
-from mlx_gateloop.errors import InputError
-
 SIZES = {"num_tokens": 262, "dim": 32, "depth": 2, "ff_mult": 2}  # as many tokens as `bytes` has
 torch = pytest.importorskip("torch", reason="PyTorch's files are written with torch")
 FILES = {"README.md", "config.json", "gateloop.py", "generation_config.json", "model.safetensors"}
 FILES |= {"tokenizer.json", "tokenizer_config.json"}
 
 
-def problem(call):
-    """The one line that a call says about wrong input."""
-    with pytest.raises(InputError) as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
-
-
 def state_of(module):
-    """A torch module's state dict as NumPy arrays."""
     return {name: tensor.numpy() for name, tensor in module.state_dict().items()}
 
 

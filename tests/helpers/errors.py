@@ -11,5 +11,5 @@ def refusal(call, *arguments, **options):
         call(*arguments, **options)
     line = str(error.value)
     assert "\n" not in line
-    assert len(line) < 400
+    assert len(line) < 1000
     return line

@@ -6,6 +6,7 @@ import resource
 import mlx.core as mx
 import mlx_lm  # noqa: F401  (its import is not counted as memory of the loader)
 import pytest
+from helpers.errors import refusal
 from helpers.hostile import FILES, save_hostile_model
 from helpers.models import save_tiny_model
 
@@ -19,11 +20,9 @@ from mlx_gateloop.io.checks import check
 def test_hostile_files_are_refused(tmp_path, kind):
     path = save_hostile_model(tmp_path / "model", kind)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(InputError) as error:
-        gl.load(path)
-    assert str(error.value).startswith(str(path))
-    assert "\n" not in str(error.value)
-    assert len(str(error.value).replace(str(path), "")) < 300
+    line = refusal(gl.load, path)
+    assert line.startswith(str(path))
+    assert len(line.replace(str(path), "")) < 300
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
 
 
@@ -31,8 +30,7 @@ def test_a_model_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch)
     path = save_tiny_model(tmp_path / "model")
     check(path)
     monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 5_000}.get)
-    with pytest.raises(InputError, match=r"takes 0\.0 GB, this machine has 0\.0 GB"):
-        check(path)
+    assert "takes 0.0 GB, this machine has 0.0 GB" in refusal(check, path)
     # Half the numbers fit, but not the float32 of them that a CPU needs.
     weights = mx.load(str(path / "model.safetensors"))
     half = {name: w.astype(mx.bfloat16) for name, w in weights.items()}
@@ -71,8 +69,7 @@ def test_a_tokenizer_that_panics_is_one_line(tmp_path, monkeypatch):
 
     path = save_tiny_model(tmp_path / "model")
     monkeypatch.setattr("mlx_lm.utils._load_tokenizer", panic)
-    with pytest.raises(InputError, match="cannot be loaded: called `Option::unwrap"):
-        gl.load(path)
+    assert "cannot be loaded: called `Option::unwrap" in refusal(gl.load, path)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,6 @@ def test_two_writers_do_not_mix(tmp_path):
 
 @pytest.fixture
 def target(tmp_path):
-    """A directory with an old file."""
     target = tmp_path / "out"
     target.mkdir()
     (target / "old").write_text("old")

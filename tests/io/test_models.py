@@ -9,6 +9,7 @@ from pathlib import Path
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from helpers.errors import refusal
 from helpers.models import chat_tokenizer, tiny_model
 from helpers.reference import as_numpy, error, needs_native
 from helpers.tokenizers import add_token
@@ -16,7 +17,6 @@ from mlx.utils import tree_flatten, tree_map
 from mlx_lm import load as load_with_mlx_lm
 from mlx_lm.utils import dequantize_model
 
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.models import OUR_CODE, load, load_any, load_model, load_weights, local, save
 from mlx_gateloop.model import standalone
 from mlx_gateloop.model.lm import Model, is_state_transition
@@ -45,13 +45,6 @@ def saved(tokenizer, tmp_path):
 
 def contents(directory):
     return {file.name: file.read_bytes() for file in directory.iterdir()}
-
-
-def message(source, load=load):
-    with pytest.raises(InputError) as error:
-        load(source)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 PROMPT = mx.array([[72, 101, 108, 108, 111]])
@@ -205,7 +198,7 @@ def test_a_full_disk_leaves_the_old_model(tokenizer, saved, monkeypatch, kind):
 
     before = contents(saved)
     monkeypatch.setattr(mx, "save_safetensors", full)
-    found = message(saved, lambda path: save(tiny(tokenizer), tokenizer, path))
+    found = refusal(save, tiny(tokenizer), tokenizer, saved)
     assert "No space left on device; free" in found
     assert contents(saved) == before
     assert [p.name for p in saved.parent.iterdir()] == ["model"]
@@ -213,14 +206,14 @@ def test_a_full_disk_leaves_the_old_model(tokenizer, saved, monkeypatch, kind):
 
 def test_a_file_in_the_way_is_named(tokenizer, tmp_path):
     (tmp_path / "taken").write_text("a file")
-    found = message(tmp_path / "taken", lambda path: save(tiny(tokenizer), tokenizer, path))
+    found = refusal(save, tiny(tokenizer), tokenizer, tmp_path / "taken")
     assert "taken: cannot be saved" in found
     assert (tmp_path / "taken").read_text() == "a file"
 
 
 def test_missing_directories_are_named():
     for name in ("nothing", "./nothing", "../nothing", "a/b/c"):  # none is a name of the hub
-        assert message(name) == f"{name}: no such model directory"
+        assert refusal(load, name) == f"{name}: no such model directory"
 
 
 @pytest.mark.parametrize("name", ["demo", "demo-fixed", "code"])
@@ -238,7 +231,7 @@ def test_what_is_no_directory_here_is_asked_from_the_hub(monkeypatch):
 
     monkeypatch.setattr("mlx_lm.utils.snapshot_download", offline)
     expected = "no such directory, and not loaded from the Hugging Face hub: cannot reach the hub"
-    assert message("someone/gateloop") == f"someone/gateloop: {expected} for someone/gateloop"
+    assert refusal(load, "someone/gateloop") == f"someone/gateloop: {expected} for someone/gateloop"
 
 
 def text(name, content):
@@ -263,15 +256,12 @@ def foreign(model):
 WITHOUT_TEXT = {  # which load_model notices too
     "no config": (lambda model: (model / "config.json").unlink(), "json: No such file"),
     "cut config": (text("config.json", "{"), "config.json: not readable JSON"),
-    "list": (text("config.json", "[]"), "expected a JSON object, got list"),
     "layers": (change("config.json", num_hidden_layers=10**9), "num_hidden_layers is 1000000000"),
-    "size": (change("config.json", hidden_size=2**31), "must be less than 2147483648, got 2147"),
     "gate": (change("config.json", gate="elliptic"), "gate must be 'polar', 'polar_abs' or 'real'"),
     "shape": (change("config.json", intermediate_size=32), "Expected shape (32, 64) but received"),
     "missing": (change("config.json", num_hidden_layers=2), "Missing"),
     "no weights": (lambda model: (model / "model.safetensors").unlink(), "No safetensors found"),
     "empty": (truncate(0), "cannot be loaded"),
-    "cut header": (truncate(20), "cannot be loaded"),
     "cut weights": (truncate(5000), "cannot be loaded"),
     "foreign weights": (foreign, "Received 1 parameters not in model: transformer.wte"),
 }
@@ -290,14 +280,14 @@ def test_a_damaged_directory_is_one_line(saved, kind):
     damage, words = (WITHOUT_TEXT | WITH_TEXT)[kind]
     damage(saved)
     for function in (load, load_model)[: 1 + (kind in WITHOUT_TEXT)]:
-        found = message(saved, function)
+        found = refusal(function, saved)
         assert words in found
         assert found.startswith(str(saved))
 
 
 def test_a_model_that_draws_ids_it_cannot_read_is_none_of_text(tokenizer, tmp_path):
     save(tiny(tokenizer, num_outputs=len(tokenizer) + 1), tokenizer, tmp_path)
-    assert message(tmp_path).endswith("draws tokens that it cannot read; not a model of text")
+    assert refusal(load, tmp_path).endswith("draws tokens that it cannot read; not a model of text")
 
 
 def test_a_model_of_something_else_than_text(tmp_path, tokenizer):

@@ -4,6 +4,7 @@ import json
 
 import mlx.core as mx
 import pytest
+from helpers.errors import refusal
 from helpers.models import GROWING, VARIANTS, close, tiny_model, tokens
 from mlx_lm.models.cache import load_prompt_cache, save_prompt_cache
 from mlx_lm.tuner.utils import linear_to_lora_layers
@@ -75,8 +76,7 @@ def test_the_state_of_anything_else_is_refused(tokenizer, tmp_path):
         gl.read_state(path, adapted, tokenizer)
     gl.write_state(path, has_read(adapted), adapted, tokenizer)
     adapted.layers[0].time_mixing.q_proj.lora_b += 1
-    with pytest.raises(InputError, match="written with another adapter"):
-        gl.read_state(path, adapted, tokenizer)
+    assert "written with another adapter" in refusal(gl.read_state, path, adapted, tokenizer)
 
 
 HOSTILE = {

@@ -37,7 +37,6 @@ def parts(seed=0, hidden_size=8):
 
 @pytest.fixture
 def path(tmp_path):
-    """A checkpoint."""
     path = tmp_path / "last.safetensors"
     save_checkpoint(path, *parts(), PROGRESS, RUN)
     return path

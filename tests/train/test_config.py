@@ -120,10 +120,8 @@ def test_what_is_wrong_is_named_in_one_line_with_the_file(written, text, words):
 @pytest.mark.parametrize("use", ["steps: *z", "model: *z", "model: {preset: *z}", "*z : 1", ""])
 def test_aliases_that_would_unfold_to_a_billion_items_are_one_line(written, use):
     lists = [f"{one}: &{one} [{', '.join([f'*{before}'] * 9)}]" for before, one in PAIRS]
-    with pytest.raises(InputError) as caught:
-        TrainConfig.load(written("\n".join(["a: &a [ha]", *lists, use])))
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 2000
+    line = refusal(TrainConfig.load, written("\n".join(["a: &a [ha]", *lists, use])))
+    assert len(line) < 2000
 
 
 def test_missing_and_binary_files(tmp_path):

@@ -46,8 +46,6 @@ def out(tmp_path):
 
 @pytest.fixture
 def run(text_file, out, without_pictures):
-    """Trains a tiny run in `out`."""
-
     def run(place=out, resume=False, **changes):
         return train(tiny_run(**changes), str(text_file), place, resume)
 
@@ -68,7 +66,6 @@ def fails(run):
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory, text_file):
-    """The undisturbed run."""
     out = tmp_path_factory.mktemp("straight") / "out"
     result = train(tiny_run(), str(text_file), out)
     assert (result.steps, result.skipped, result.stopped_early) == (12, 0, False)

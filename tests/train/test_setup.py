@@ -3,7 +3,7 @@
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
-from helpers.checkpoints import problem
+from helpers.errors import refusal
 from helpers.family import family_model
 from helpers.recurrent import save_recurrent_model
 from helpers.training import TINY, press_ctrl_c, same_arrays
@@ -96,7 +96,7 @@ def test_blocks_that_are_computed_again_give_the_same_step(start, text_file, nam
     ],
 )
 def test_what_a_run_from_weights_lacks_is_named(start, changes, message):
-    assert message in problem(lambda: start(**changes))
+    assert message in refusal(start, **changes)
 
 
 def test_a_directory_of_another_type_and_a_shape_beside_it_are_refused(
@@ -104,7 +104,7 @@ def test_a_directory_of_another_type_and_a_shape_beside_it_are_refused(
 ):
     save_recurrent_model(tmp_path / "llama", "llama")
     config = start(weights=str(tmp_path / "llama"), checkpoint_blocks=True)[1]
-    message = problem(lambda: make_model(config, 16))
+    message = refusal(make_model, config, 16)
     assert "checkpoint_blocks needs a model of 'gateloop' or 'gla'" in message
     words = ["train", "--weights", tmp_path / "start", "--set", "model.dropout=0.1", "--dry-run"]
     assert cli.main([*map(str, words), "--data", str(text_file)]) == 2

@@ -11,7 +11,8 @@ import zipfile
 import mlx.core as mx
 import numpy as np
 import pytest
-from helpers.checkpoints import problem, save_shards
+from helpers.checkpoints import save_shards
+from helpers.errors import refusal
 from helpers.flax_model import packed
 from mlx_gateloop.convert.reading.containers import READERS
 from mlx_gateloop.convert.reading.find import find
@@ -68,13 +69,13 @@ def test_a_directory_with_an_index_is_read_shard_by_shard(tmp_path):
     assert [checkpoint.position([name]) for name in TENSORS] == [0, 1, 0, 1]
 
     (tmp_path / "model-1.safetensors").unlink()
-    assert "'model-1.safetensors' beside it is missing" in problem(lambda: find(str(tmp_path)))
+    assert "'model-1.safetensors' beside it is missing" in refusal(find, str(tmp_path))
     index = tmp_path / "model.safetensors.index.json"
     shards = ("../up.safetensors", f"{'9' * 5000}.safetensors", "\0.safetensors")
     named = [json.dumps({"weight_map": {"a": shard}}) for shard in shards]
     for broken in ("[]", "{}", "nonsense", *named):
         index.write_text(broken)
-        message = problem(lambda: find(str(tmp_path)))
+        message = refusal(find, str(tmp_path))
         assert "model.safetensors.index.json: " in message
         assert len(message) < 1000
 
@@ -101,7 +102,7 @@ def test_a_pickle_that_would_run_code_does_not(tmp_path, write):
     evaluated = Hostile(eval, f"open({str(marker)!r}, 'w')")
     for value in (touch, [argparse.Namespace(c=evaluated)]):
         write({"a": torch.ones(1), "b": value}, path)
-        message = problem(lambda: find(str(path)))
+        message = refusal(find, str(path))
         assert "unsafe pickle" in message
         assert not marker.exists()
         if value is touch and write is not raw_pickle:  # which is refused before the name
@@ -118,7 +119,7 @@ def test_truncated_files_are_named(tmp_path, name):
     whole = path.read_bytes()
     for share in (0, 0.01, 0.5, 0.99):
         path.write_bytes(whole[: int(len(whole) * share)])
-        message = problem(lambda: values(find(str(path))))
+        message = refusal(lambda: values(find(str(path))))
         assert str(path) in message
         assert "fetch it again" in message
 
@@ -139,7 +140,7 @@ def test_a_zip_bomb_is_not_unpacked(tmp_path):
         archive.filelist += [member] * 10  # the central directory names the same bytes again
         archive._didModify = True
     for file in (path, bomb_path):
-        assert "zip bomb" in problem(lambda file=file: find(str(file)))
+        assert "zip bomb" in refusal(find, str(file))
 
 
 ENDLESS = {}
@@ -157,22 +158,22 @@ ENDLESS["model"] = ENDLESS
 )
 def test_what_is_no_state_dict_is_named(tmp_path, tree, expected):
     torch.save(tree, tmp_path / "w.pt")
-    assert expected in problem(lambda: find(str(tmp_path / "w.pt")))
+    assert expected in refusal(find, str(tmp_path / "w.pt"))
 
 
 def test_what_is_no_checkpoint_is_named(tmp_path, monkeypatch):
     (tmp_path / "notes.txt").write_text("hello")
-    message = problem(lambda: find(str(tmp_path / "notes.txt")))
+    message = refusal(find, str(tmp_path / "notes.txt"))
     assert all(suffix in message for suffix in READERS)
-    assert "no such file, directory" in problem(lambda: find(str(tmp_path / "none.pt")))
-    assert "no weights in there" in problem(lambda: find(str(tmp_path)))
+    assert "no such file, directory" in refusal(find, str(tmp_path / "none.pt"))
+    assert "no weights in there" in refusal(find, str(tmp_path))
     for name in ("one.pt", "two.pt"):
         torch.save(TENSORS, tmp_path / name)
-    assert "(one.pt, two.pt); give one" in problem(lambda: find(str(tmp_path)))
+    assert "(one.pt, two.pt); give one" in refusal(find, str(tmp_path))
     (tmp_path / "two.pt").unlink()
     assert values(find(str(tmp_path))) == VALUES
     monkeypatch.setitem(sys.modules, "torch", None)
-    message = problem(lambda: find(str(tmp_path)))
+    message = refusal(find, str(tmp_path))
     assert 'needs torch: not installed; run: pip install "mlx-gateloop[torch]"' in message
 
 
@@ -200,7 +201,7 @@ def test_flax_parameters_are_read(tmp_path):
     assert values(checkpoint) == {name: value for name, (_, value) in expected.items()}
     for broken in (data[: len(data) // 2], b"", b"\xc1", packed([1])):
         path.write_bytes(broken)
-        assert str(path) in problem(lambda: find(str(tmp_path)))
+        assert str(path) in refusal(find, str(tmp_path))
 
 
 def test_a_hub_id_without_network_is_one_line_or_the_cached_copy(tmp_path, monkeypatch):
@@ -209,7 +210,7 @@ def test_a_hub_id_without_network_is_one_line_or_the_cached_copy(tmp_path, monke
     # a closed port of this machine: nothing leaves it
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    message = problem(lambda: find("somebody/model"))
+    message = refusal(find, "somebody/model")
     assert message.startswith("somebody/model: not on disk, not from the hub")
     repository = tmp_path / "models--somebody--model"
     (snapshot := repository / "snapshots" / ("0" * 40)).mkdir(parents=True)

@@ -9,7 +9,8 @@ import types
 
 import numpy as np
 import pytest
-from helpers.checkpoints import problem, torch
+from helpers.checkpoints import torch
+from helpers.errors import refusal
 from mlx_gateloop.convert.reading.find import find
 from mlx_gateloop.convert.sources import SOURCES, detect
 
@@ -52,7 +53,7 @@ def test_a_compiled_part_has_its_name_without(tmp_path):
     tree = {"layers.0._orig_mod.w": torch.ones(1), "norm.gamma": torch.ones(1)}
     assert list(values(tree, tmp_path / "w.pt")) == ["layers.0.w", "norm.gamma"]
     tree["layers.0.w"] = torch.ones(1)
-    assert "one name without" in problem(lambda: values(tree, tmp_path / "w.pt"))
+    assert "one name without" in refusal(values, tree, tmp_path / "w.pt")
 
 
 EMA_PYTORCH = {"initted": torch.ones(1), "step": torch.ones(1)} | weights(2.0, "ema_model")
@@ -75,8 +76,8 @@ def test_averaged_weights_are_taken_when_asked_for(tmp_path, kind):
 
 def test_what_cannot_be_chosen_is_named(tmp_path):
     path = tmp_path / "w.pt"
-    assert "no averaged weights; leave" in problem(lambda: values(weights(), path, ema=True))
-    message = problem(lambda: values({"encoder": weights(), "decoder": weights()}, path))
+    assert "no averaged weights; leave" in refusal(values, weights(), path, ema=True)
+    message = refusal(values, {"encoder": weights(), "decoder": weights()}, path)
     assert "several sets of weights ('encoder', 'decoder'); save one alone" in message
 
 
@@ -85,7 +86,7 @@ def test_what_cannot_be_chosen_is_named(tmp_path):
 def test_a_part_of_a_larger_model_is_named(prefix, kind):
     for name in ("layers.0.0.fn.to_a.0.weight", "to_qkva.0.weight", "layers.0.gamma.weight"):
         shapes = {"criterion.weight": (1,), f"{prefix}.{name}": (2, 2)}
-        message = problem(lambda shapes=shapes: detect(shapes, kind))
+        message = refusal(detect, shapes, kind)
         assert f"under the prefix '{prefix}'" in message
 
 

@@ -1,7 +1,8 @@
 """The base of all sources: settings, names of tensors, and recognition of a source."""
 
 import pytest
-from helpers.checkpoints import problem, state_of, torch_model
+from helpers.checkpoints import state_of, torch_model
+from helpers.errors import refusal
 from helpers.flax_model import flax_model, flax_state
 from helpers.paper_model import paper_model
 from helpers.parity import shapes_of
@@ -30,7 +31,7 @@ STATES = {
 )  # fmt: skip
 def test_wrong_settings_are_named(kind, settings, expected):
     shapes = shapes_of(STATES[kind]())
-    message = problem(lambda: SOURCES[kind].infer(shapes, settings))
+    message = refusal(SOURCES[kind].infer, shapes, settings)
     assert message.startswith(f"{kind}: ")
     assert expected in message
 
@@ -39,8 +40,8 @@ def test_missing_matrices_are_named():
     shapes = shapes_of(STATES["lucidrains"]())
     name = "layers.0.0.fn.to_a.0.weight"
     without = {n: s for n, s in shapes.items() if n != name}
-    assert problem(lambda: LUCIDRAINS.infer(without, {})) == f"lucidrains: missing {name}"
-    message = problem(lambda: LUCIDRAINS.infer(shapes | {name: (3,)}, {}))
+    assert refusal(LUCIDRAINS.infer, without, {}) == f"lucidrains: missing {name}"
+    message = refusal(LUCIDRAINS.infer, shapes | {name: (3,)}, {})
     assert message == f"lucidrains: {name} must be a matrix, got shape (3,)"
 
 
@@ -50,11 +51,11 @@ def test_depth_counts_the_layers_and_believes_no_name():
     assert depth({}, "a.{}.w") == 0
     assert depth(dict.fromkeys(["a.0.w", f"a.{'9' * 5000}.w"], ()), "a.{}.w") == 1
     claimed = dict.fromkeys(["a.0.w", "a.99999999.w"], ())
-    assert problem(lambda: depth(claimed, "a.{}.w")).startswith("weights: missing a.1.w")
+    assert refusal(depth, claimed, "a.{}.w").startswith("weights: missing a.1.w")
 
 
 def test_sources_are_known_by_their_kind():
     assert detect({}, "paper") is SOURCES["paper"]
-    message = problem(lambda: detect({"wte.weight": (3, 4)}))
+    message = refusal(detect, {"wte.weight": (3, 4)})
     assert message.startswith("weights: names of no known source (lucidrains, ")
     assert "wte.weight" in message

@@ -6,7 +6,8 @@ import mlx.core as mx
 import mlx_lm
 import numpy as np
 import pytest
-from helpers.checkpoints import problem, refused, run, torch
+from helpers.checkpoints import refused, run, torch
+from helpers.errors import refusal
 from helpers.family import (
     COMMON,
     CONFIGS,
@@ -201,7 +202,7 @@ def test_what_the_transformer_has_and_llama_lacks(tmp_path):
     for options in ({"qkv_bias": True}, {"qk_norm": True}, {"window_size": 8}):
         change(tmp_path / "source", **{"qkv_bias": False, "qk_norm": False, **options})
         (key,) = options
-        output = problem(lambda: make_plan(find(str(tmp_path / "source")), None, {}))
+        output = refusal(make_plan, find(str(tmp_path / "source")), None, {})
         assert f"config.json: {key} must be" in output
 
 

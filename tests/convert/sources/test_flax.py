@@ -3,7 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from helpers.checkpoints import problem
+from helpers.errors import refusal
 from helpers.flax_model import VOCAB, flax_model, flax_state
 from helpers.parity import TOLERANCE, assert_same, converted, difference, shapes_of, tokens
 from mlx_gateloop.convert.sources import SOURCES
@@ -19,12 +19,13 @@ ACTIVATIONS = {"tanh": linen.tanh, "sigmoid": linen.sigmoid, "identity": lambda 
 @pytest.mark.parametrize(
     ("of_input", "of_hidden", "is_tied"),
     [
-        ("tanh", "tanh", True), ("tanh", "sigmoid", False), ("sigmoid", "tanh", False),
-        ("sigmoid", "sigmoid", True), ("identity", "identity", False),
+        ("tanh", "sigmoid", True),
+        ("sigmoid", "tanh", False),
         ("identity", "identity", True),
+        ("tanh", "tanh", False),
     ],
-)  # fmt: skip
-def test_every_pair_of_settings_computes_the_same(of_input, of_hidden, is_tied):
+)
+def test_every_setting_computes_the_same(of_input, of_hidden, is_tied):
     settings = {"input_activation": of_input, "hidden_activation": of_hidden}
     functions = {name: ACTIVATIONS[word] for name, word in settings.items()}
     state = flax_state(flax_model(use_tied_gates=is_tied, **functions))
@@ -33,9 +34,8 @@ def test_every_pair_of_settings_computes_the_same(of_input, of_hidden, is_tied):
     assert_same(ours, reference, 9, VOCAB)
 
 
-@pytest.mark.parametrize("is_tied", [True, False])
-def test_long_sequences_and_the_state_they_leave(is_tied):
-    model = flax_model(use_tied_gates=is_tied)
+def test_long_sequences_and_the_state_they_leave():
+    model = flax_model(use_tied_gates=True)
     state = flax_state(model)
     ours, _ = converted(state, "flax")
     cache, prompt = ours.make_cache(), tokens(VOCAB, 512)
@@ -64,7 +64,7 @@ def test_sizes_and_settings_reach_the_model():
 )
 def test_other_tensors_are_refused_by_name(name, shape, expected):
     shapes = shapes_of(flax_state(flax_model())) | {name: shape}
-    assert expected in problem(lambda: source.infer(shapes, {}))
+    assert expected in refusal(source.infer, shapes, {})
 
 
 def test_other_modes_are_refused_by_name():
@@ -72,4 +72,4 @@ def test_other_modes_are_refused_by_name():
         shapes = shapes_of(flax_state(flax_model(**mode)))
         ((name, value),) = mode.items()
         assert source.recognises(shapes)
-        assert f"{name}={value} is not supported" in problem(lambda s=shapes: source.infer(s, {}))
+        assert f"{name}={value} is not supported" in refusal(source.infer, shapes, {})

@@ -5,7 +5,8 @@ import itertools
 import mlx.core as mx
 import numpy as np
 import pytest
-from helpers.checkpoints import problem, state_of, torch, torch_model
+from helpers.checkpoints import state_of, torch, torch_model
+from helpers.errors import refusal
 from helpers.parity import TOLERANCE, assert_same, converted, difference, shapes_of, tokens
 from mlx_gateloop.convert.sources import LUCIDRAINS, detect
 
@@ -80,7 +81,7 @@ def test_full_attention_is_refused_by_name(options):
     model = transformer(use_gate_looped_attn=False, dim_head=8, heads=2, **options)
     shapes = shapes_of(state_of(model))
     assert detect(shapes) is LUCIDRAINS
-    message = problem(lambda: LUCIDRAINS.infer(shapes, {}))
+    message = refusal(LUCIDRAINS.infer, shapes, {})
     assert "use_gate_looped_attn=False is not supported" in message
 
 
