@@ -13,7 +13,7 @@ def outputs(result):
     return [np.asarray(x) for x in (result if isinstance(result, list | tuple) else [result])]
 
 
-def states(a: np.ndarray, x: np.ndarray) -> np.ndarray:
+def states(a, x):
     """h_n = a_n h_{n-1} + x_n in complex128."""
     h, result = np.zeros_like(x[:, 0], np.complex128), []
     for n in range(x.shape[1]):

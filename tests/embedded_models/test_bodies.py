@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.embedded_models.bodies import CONTEXT, body, functions
+from benchmarks.embedded_models.bodies import body, functions
 
 FILE = '''import os
 
@@ -47,14 +47,6 @@ def test_prompt_and_body_are_the_text_of_the_file(found):
     assert found["first"].body == '    """Do it."""\n    return a\n'
     assert found["size"].header == "    def size(self):\n\n"
     assert found["size"].before.endswith("    @property\n")
-
-
-def test_a_prompt_begins_with_a_line_and_has_a_limited_context():
-    text = "".join(f"x{number} = 1\n" for number in range(1000)) + "def f():\n    pass\n"
-    (function,) = functions(text)
-    assert CONTEXT - 20 < len(function.before) <= CONTEXT
-    assert function.before.startswith("x")
-    assert text.endswith(function.prompt + function.body)
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])

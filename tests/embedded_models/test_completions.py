@@ -8,7 +8,6 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from benchmarks.embedded_models import completions
 from benchmarks.embedded_models.kneser_ney import KneserNey
 from mlx_gateloop.data import Corpus, encode
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.tokenizer import byte_tokenizer
 
 CHATS = [[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]]
@@ -30,11 +29,6 @@ def writing(*texts):
         yield from text.removesuffix("...")
 
     return writer
-
-
-def test_the_same_functions_are_drawn_every_time_and_none_twice(drawn):
-    assert completions.chosen([FILE], 5) == drawn
-    assert len(set(completions.chosen([FILE], 100))) == 30
 
 
 def test_a_row_counts_what_is_accepted(drawn):
@@ -84,13 +78,3 @@ def test_the_report_has_every_model_the_ngram_and_the_first_bodies(monkeypatch):
     assert 0 < float(rows[4][1]) < float(rows[3][1])  # the demo has never seen such a text
     assert "2. " in bodies
     assert "3. " not in bodies
-
-
-def test_models_with_other_tokenizers_are_refused(monkeypatch):
-    tokenizers = {"a": TokenizerWrapper(byte_tokenizer()), "b": load_embedded("demo")[1]}
-    monkeypatch.setattr(
-        completions, "load", lambda path: (load_embedded("demo")[0], tokenizers[path])
-    )
-    monkeypatch.setattr(completions.library, "unread", lambda *_: pytest.fail("it has begun"))
-    with pytest.raises(InputError, match=r"^b: another tokenizer than a's; compare apart$"):
-        list(completions.report(["a", "b"]))

@@ -48,15 +48,6 @@ def test_the_beginning_of_each_text_comes_once(groups):
     assert sorted(texts) == sorted(text[: corpus.BEGINNING] for text in originals)
 
 
-def test_documentation_of_unseen_files_is_left_out():
-    unseen = '"""Do as a function with a name like this\n  ast.walk does."""\n'
-    long = "Do as a function with a name like this ast.walk does."
-    left = [pydocs.Entry("ast.walk", "(x)", long).chat, "Other text.\n"]
-    pydocs.groups().append(left)
-    assert long in str(corpus.documents())
-    assert long not in str(corpus.documents(unseen=[unseen]))
-
-
 def test_questions_are_divided_by_how_often_they_come(tmp_path):
     assert [asked for asked, _ in corpus.questions()] == list(map(question, FAMILIAR.values()))
     assert [asked for asked, _ in corpus.other_questions()] == list(map(question, ONCE))
