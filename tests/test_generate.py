@@ -3,6 +3,7 @@ from itertools import chain, repeat, zip_longest
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.errors import refusal
 from helpers.models import save_tiny_model, tiny_model
 from helpers.tokenizers import KINDS, begin_with
 from hypothesis import given
@@ -57,7 +58,7 @@ def test_a_draft_changes_no_greedy_text(model_and_tokenizer, share):
 
 
 def test_a_draft_changes_no_probability():
-    """The third token's frequencies in 800 draws against its exact distribution, by chi-square."""
+    """The third token's frequencies in 400 draws against its exact distribution, by chi-square."""
     model, draft = tiny_model(seed=1), tiny_model(seed=2)
     prompt, size = [3, 1, 4], 17
     pairs = [[*prompt, a, b] for a in range(size) for b in range(size)]
@@ -66,7 +67,7 @@ def test_a_draft_changes_no_probability():
     rows = mx.arange(len(pairs))
     expected = (chances[rows, 2, first] * chances[rows, 3, second]) @ chances[:, 4]
     draw, _ = sampler(Sampling(temperature=1.0, seed=5))
-    counts, draws = np.zeros(size), 800
+    counts, draws = np.zeros(size), 400
     for _ in range(draws):
         steps = speculative_generate_step(
             mx.array(prompt), model, draft, num_draft_tokens=3, max_tokens=3, sampler=draw
@@ -161,10 +162,8 @@ def test_impossible_sampling_is_named(name, value):
 
 
 def test_no_tokens_and_an_empty_stop_string_are_refused(model_and_tokenizer):
-    with pytest.raises(InputError, match="max_tokens"):
-        stream(*model_and_tokenizer, "a", Sampling(), max_tokens=0)
-    with pytest.raises(InputError, match="stop string"):
-        list(stream(*model_and_tokenizer, "a", Sampling(), stop=[""]))
+    assert "max_tokens" in refusal(stream, *model_and_tokenizer, "a", Sampling(), max_tokens=0)
+    assert "stop string" in refusal(list, stream(*model_and_tokenizer, "a", Sampling(), stop=[""]))
 
 
 def until_by_characters(text, stop):

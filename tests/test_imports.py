@@ -2,7 +2,6 @@
 
 import ast
 import sys
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,7 +45,7 @@ ONLY_IN = {"torch": {"convert", "bench"}, "gradio": {"app"}}  # bench times inst
 RELATIVE = {"app", "convert"}  # installed inside the package from folders beside it
 
 
-def name_of(file: Path) -> str:
+def name_of(file):
     parts = list(file.relative_to(ROOT).with_suffix("").parts)
     parts = parts if parts[0] == "mlx_gateloop" else ["mlx_gateloop", *parts]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -56,12 +55,12 @@ FOLDERS = ("mlx_gateloop", "app", "convert")
 FILES = {name_of(file): file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")}
 
 
-def package(name: str) -> str:
+def package(name):
     parts = f"{name}.".split(".")[1:]
     return ".".join(parts[:2]) if ".".join(parts[:2]) in LEAVES else parts[0]
 
 
-def imports(name: str) -> Iterator[str]:
+def imports(name):
     """The imports of a module: at its top, in functions, and for type checkers."""
     inside = name if FILES[name].name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(FILES[name].read_text())):
@@ -74,7 +73,7 @@ def imports(name: str) -> Iterator[str]:
             yield from members & FILES.keys() or {base}
 
 
-def is_allowed(name: str, target: str) -> bool:
+def is_allowed(name, target):
     inside, top = package(name), target.split(".")[0]
     if top in RELATIVE:  # relative imports work in both places
         return False

@@ -25,7 +25,7 @@ PREFIX = "mlx_gateloop/"
 MODULES = {"pyyaml": "yaml", "huggingface-hub": "huggingface_hub", "protobuf": "google.protobuf"}
 
 
-def listed() -> list[Requirement]:
+def listed():
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 

@@ -34,7 +34,7 @@ def tokenizer(request):
     return train_tokenizer([TEXT], 400) if request.param == "bpe" else byte_tokenizer()
 
 
-def ids_of(tokenizer, text: str) -> list[int]:
+def ids_of(tokenizer, text):
     return tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
 
 

@@ -36,50 +36,31 @@ def test_a_notebooks_backend_of_pictures_is_not_needed():
 
 BAD = [
     ("eval --model missing --data text.txt", "missing"),
-    (f"{EVAL} missing.txt", "missing.txt"),
     (f"{EVAL} text.txt --context 0", "--context"),
     (f"{EVAL} text.txt --context 8 --stride 9", "--stride: expected 1 to the context's 8 tokens"),
     (f"{EVAL} text.txt --split test", "no test part"),
     (f"{EVAL} pipe", "pipe: not a regular file"),
-    (f"{EVAL} /dev/zero", "/dev/zero: not a regular file"),
     (f"{EVAL} pipes", "no .txt, .md, .text, .jsonl file"),
-    (f"{EVAL} binary", "binary: not UTF-8 text (byte 0x80"),
-    (f"{EVAL} deep.jsonl", "deep.jsonl:1: expected"),
     (f"{EVAL} model", "model: no .txt"),
     (f"{EVAL} a\0b", "no such file or folder"),
-    (f"{GENERATE} --top-p 7", "top_p"),
     (f"{GENERATE} --system kind", "--system"),
-    (f"{GENERATE} --max-tokens 0", "max_tokens"),
     (f"{GENERATE} --max-tokens {'9' * 30}", "max_tokens: expected 1 to 1,0"),
     (f"{GENERATE} --seed {'9' * 30}", "seed: expected a number in"),
-    (f"{GENERATE} --temperature inf", "temperature: expected a number"),
     (f"{GENERATE} --prompt a\ud800", "--prompt: not UTF-8 text (at byte 1"),
     (f"{GENERATE} --stop \udcff", "--stop: not UTF-8 text (at byte 0"),
-    (f"{GENERATE} --system \ud800", "--system: not UTF-8 text"),
     (f"{GENERATE} --stop ", "a stop string must not be empty"),
-    ("generate --model text.txt", "text.txt"),
-    ("generate --model pipe", "pipe"),
-    ("generate --model a\0b", "no such model directory"),
     (f"generate --model {'m' * 300}", "m" * 300),
     (f"{FIGURES} model", "--text: give a text file"),
     (f"{FIGURES} missing", "--model missing: no such directory"),
-    (f"{FIGURES} missing --text text.txt", "missing"),
-    (f"{FIGURES} model --text missing.txt", "missing.txt"),
     (f"{FIGURES} model --text empty.txt", "holds no text"),
-    (f"{FIGURES} model --text pipe", "pipe: not a regular file"),
     (f"{FIGURES} model --text text.txt --length 0", "--length: expected at least 1, got 0"),
     ("bench --quick --out text.txt", "text.txt"),
     ("mlx-lm generate --model ./missing", "no such model directory"),
     ("mlx-lm frobnicate", "mlx-lm frobnicate: no such command"),
     ("train --steps 2 --epochs 1 --out x", "give one of them"),
     ("experiment memory-horizon --out x --preset large", "choose small, running_sum, paper"),
-    ("experiment memory-horizon --out x --seeds 0", "seeds: expected 1 to 1000, got 0"),
     ("experiment memory-horizon --out x --jobs 0", "--jobs 0: expected at least 1"),
-    ("experiment ablations --out x --jobs 0", "--jobs 0: expected at least 1"),
     ("experiment text --out x --text x --set task.file=y", "--set task.file: use --text"),
-    ("experiment memory-horizon --out x --models a,fixed", "models: unknown 'a'; choose"),
-    ("experiment memory-horizon --out x --set task.size=1", "unknown key task.size"),
-    ("experiment memory-horizon --out x --set optimizer.x=1", "unknown key optimizer.x"),
     ("experiment memory-horizon --out x --set steps=5", "warmup_steps (100) must be below"),
     ("experiment recall --out x --set steps=", "--set steps=: expected KEY=VALUE, such as"),
     ("experiment induction --out x --resume", "no experiment to resume"),
@@ -88,8 +69,6 @@ BAD = [
 
 @pytest.mark.parametrize(("words", "message"), BAD)
 def test_bad_input_is_one_line_and_nothing_is_written(model, work, capsys, words, message):
-    (work / "binary").write_bytes(bytes(range(256)))
-    (work / "deep.jsonl").write_text("[" * 200_000)
     (work / "pipes").mkdir()
     for pipe in ("pipe", "pipes/a.txt"):
         os.mkfifo(work / pipe)

@@ -18,8 +18,7 @@ from mlx_gateloop.ops.over_ranks import gate_loop_over_ranks
 from mlx_gateloop.train.evaluate import require_same
 
 
-def exchanges(world: World):
-    """One of each exchange."""
+def exchanges(world):
     value = {"rank": world.rank, "text": "ä" * world.rank}
     part = world.part(7)
     return {
@@ -33,7 +32,7 @@ def exchanges(world: World):
     }
 
 
-def messages(world: World):
+def messages(world):
     """Collect the other ranks' errors for another number, another model and another text."""
     models = [nn.Linear(2, 2, bias=False) for _ in range(2)]
     for model, value in zip(models, (world.rank, 0), strict=True):
@@ -55,7 +54,7 @@ def message(call):
         return str(error)
 
 
-def gradients(world: World):
+def gradients(world):
     """Sums of a tree whose parts fill several buffers, in both dtypes, and their distance."""
     from mlx_gateloop.train import exchange
 
@@ -83,7 +82,7 @@ def gradients(world: World):
     return distances
 
 
-def lost_beside(world: World):
+def lost_beside(world):
     """The message when the other rank dies while sums are exchanged beside computing."""
     from mlx_gateloop.train import exchange
 
@@ -98,7 +97,7 @@ def lost_beside(world: World):
         return str(error)
 
 
-def peak(world: World, config: str, data: str, length: str):
+def peak(world, config, data, length):
     """Peak memory of MLX's arrays in steps on one sequence of `length` tokens a group, in MB."""
     from mlx_gateloop.train import TrainConfig, dry_run
 
@@ -122,12 +121,12 @@ FORMS = {  # shapes of q and k, and of v; the words are looked for below
 }
 
 
-def sequences(world: World):
+def sequences(world):
     """Largest distance of y and the gradients of a divided sequence, relative to their size."""
     return {name: _distance(world, name, *shapes) for name, shapes in FORMS.items()}
 
 
-def _distance(world: World, kind, shape, shape_v):
+def _distance(world, kind, shape, shape_v):
     draw = np.random.default_rng(len(kind))
     gates = (*shape[:-1], 1) if "one transition" in kind else shape
     q, k, v, weights, phase = (
@@ -162,12 +161,11 @@ def _distance(world: World, kind, shape, shape_v):
     return float(max(gaps))
 
 
-def another_seed(world: World, *argv: str):
-    """Train with a seed of its own on each rank."""
+def another_seed(world, *argv):
     return run([*argv, "--seed", str(world.rank)], world)
 
 
-def stopped(world: World, stop_at: str, *argv: str):
+def stopped(world, stop_at, *argv):
     """Train until a step, at which the first rank is interrupted."""
     from mlx_gateloop.train.setup import Trainer
 

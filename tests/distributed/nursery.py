@@ -5,14 +5,13 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent))
 
 from helpers import nursery
 
 from mlx_gateloop.distributed.events import received
-from mlx_gateloop.distributed.hosts import Hostfile, free_ports, local_hosts
+from mlx_gateloop.distributed.hosts import free_ports, local_hosts
 
 PATIENCE = 120  # seconds; longer than any test takes on a busy machine
 
@@ -20,13 +19,11 @@ PATIENCE = 120  # seconds; longer than any test takes on a busy machine
 class Ranks(nursery.Nursery):
     """The test's end of it; the ranks print into files of a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         super().__init__(__file__)
         self._folder = folder
 
-    def start(
-        self, size: int, *words: Any, limit: float = PATIENCE, sequence: int = 1
-    ) -> list[int]:
+    def start(self, size, *words, limit=PATIENCE, sequence=1):
         """Start ranks, with a limit in seconds for their waits; returns their process ids.
 
         `words` are a `gateloop` command, or call a function of `distributed.jobs`, in which
@@ -36,28 +33,26 @@ class Ranks(nursery.Nursery):
         self._pids: list[int] = self.ask(size=size, limit=limit, sequence=sequence, **job)
         return self._pids
 
-    def wait(self) -> list[int]:
-        """Wait until all ranks have ended; returns their exit codes, negative for a signal."""
+    def wait(self):
         codes: list[int] = self.ask(wait_for=self._pids)
         return codes
 
-    def run(self, size: int, *words: Any, **options: Any) -> list[int]:
+    def run(self, size, *words, **options):
         self.start(size, *words, **options)
         return self.wait()
 
-    def said(self, rank: int) -> str:
+    def said(self, rank):
         """The last line of a rank, as it tells the launcher."""
         lines = (self._folder / f"{rank}.out").read_bytes().split(b"\n")
         return next((event["line"] for event in map(received, lines) if "code" in event), "")
 
-    def answers(self, size: int, job: str, *words: Any, **options: Any) -> list[Any]:
-        """The results of a function of `distributed.jobs`, of each rank."""
+    def answers(self, size, job, *words, **options):
         codes = self.run(size, job, *words, **options)
         assert codes == [0] * size, [self.said(rank) for rank in range(size)]
         return [json.loads(self.said(rank)) for rank in range(size)]
 
 
-def child(job: dict[str, Any], rank: int, hostfile: Hostfile, port: int) -> None:
+def child(job, rank, hostfile, port):
     from distributed import jobs
 
     import mlx_gateloop.distributed.rank as entry
@@ -74,14 +69,14 @@ def child(job: dict[str, Any], rank: int, hostfile: Hostfile, port: int) -> None
     settings |= {"terminal": False}
     if run := getattr(jobs, job["words"][0], None):
 
-        def call(words: list[str], world: Any) -> tuple[int, str]:
+        def call(words, world):
             return 0, json.dumps(run(world.with_sequences_over(job["sequence"]), *words[1:]))
 
         entry.run = call
     entry.main(settings, job["words"])
 
 
-def answer(job: dict[str, Any]) -> list[int]:
+def answer(job):
     if "wait_for" in job:
         return nursery.ended(job["wait_for"], PATIENCE)
     hostfile, port = local_hosts(job["size"]), free_ports(job["size"])

@@ -15,7 +15,7 @@ def test_shares_cover_the_processors(monkeypatch, places, expected):
     found = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5, 3, 6}, raising=False)
 
-    def pin(thread: int, share: list[int]) -> None:
+    def pin(thread, share):
         if thread == os.getpid():  # the main thread
             found.append(set(share))
 

@@ -31,7 +31,6 @@ def state_of(out):
 
 @pytest.fixture(scope="module")
 def alone(nursery, run, tmp_path_factory):
-    """The run of one process."""
     out = tmp_path_factory.mktemp("alone") / "out"
     assert nursery.run(1, *run, out) == [0]
     return out
@@ -56,7 +55,6 @@ def wait_for(condition):
 
 
 def wait_for_step(out, step):
-    """Wait until the run has logged a step."""
     wait_for(lambda: (out / "log.jsonl").exists() and len(log_of(out)) >= step)
 
 
