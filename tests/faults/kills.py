@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from safetensors import safe_open
 
@@ -39,16 +38,16 @@ class Kills:
     """
 
     def __init__(
-        self, commands: Commands, folder: Path, words: list[Any], resume: str, mark: str,
-        old: Path | None = None, seed: int = 0,
-    ) -> None:  # fmt: skip
+        self, commands, folder, words, resume, mark,
+        old = None, seed = 0,
+    ):  # fmt: skip
         self._commands, self._folder, self._words = commands, folder, words
         self._resume, self._mark, self._old = resume, mark, old
         self._random, self._said = random.Random(seed), folder / "said"
         self._straight = folder / "straight" / "out"
         self.kills = self.writing = 0
 
-    def run(self, kills: int) -> int:
+    def run(self, kills):
         """Run the command until it was killed so often; count the half-written files."""
         self._straight.parent.mkdir()
         began = time.monotonic()
@@ -70,12 +69,12 @@ class Kills:
             assert unfinished(out.parent) == []
         return self.writing
 
-    def _start(self, out: Path, **moment: Any) -> int:
+    def _start(self, out, **moment):
         words = [out if word == OUT else word for word in self._words]
         resume = [self._resume] if any(out.glob(self._mark)) else []
         return self._commands.run([*words, *resume], self._said, out.parent, **moment)
 
-    def _moment(self, kills: int) -> dict[str, Any]:
+    def _moment(self, kills):
         """A moment in the first half of the command: inside a write, before one, or any."""
         if self.kills >= kills:
             return {}
@@ -84,7 +83,7 @@ class Kills:
         most = (self._writes if kind == 0 else self._operations) // 2
         return {("stop_in", "stop_at")[kind]: self._random.randint(1, max(1, most))}
 
-    def _check(self, out: Path, saved: dict[Path, int]) -> None:
+    def _check(self, out, saved):
         """Check the files of a killed process; `saved` has the steps of all checkpoints."""
         if self._old:
             # A kill between two renames leaves the old output where the next run finds it.
@@ -105,12 +104,12 @@ class Kills:
             assert max(read_header(place)[0].step for place in places) >= step
 
 
-def unfinished(folder: Path) -> list[Path]:
+def unfinished(folder):
     """The files and folders that a command writes before they get their names."""
     return [path for path in folder.rglob("*") if path.name.startswith(".")]
 
 
-def is_same(one: Path, other: Path) -> bool:
+def is_same(one, other):
     """True if two directories hold the same bits but for times, dates and pictures."""
     names = {path.relative_to(one) for path in one.rglob("*") if path.is_file()}
     if names != {path.relative_to(other) for path in other.rglob("*") if path.is_file()}:
@@ -120,7 +119,7 @@ def is_same(one: Path, other: Path) -> bool:
     return all(content(one / name) == content(other / name) for name in compared)
 
 
-def content(path: Path, is_whole: bool = True) -> object:
+def content(path, is_whole=True):
     """Read a file; its format fails if it is damaged. The last line of a log may be half a one."""
     if path.suffix == ".safetensors":
         with safe_open(path, "numpy") as file:
@@ -133,21 +132,21 @@ def content(path: Path, is_whole: bool = True) -> object:
     return path.read_bytes()
 
 
-def training(commands: Commands, folder: Path, kills: int, seed: int = 0) -> int:
+def training(commands, folder, kills, seed=0):
     (folder / "run.yaml").write_text(json.dumps(tiny_run().to_dict()))
     (folder / "text.txt").write_text(TEXT[:6000])
     words = ["train", "--config", folder / "run.yaml", "--data", folder / "text.txt", "--out", OUT]
     return Kills(commands, folder, words, "--resume", "checkpoints/[!.]*", seed=seed).run(kills)
 
 
-def experiment(commands: Commands, folder: Path, kills: int, seed: int = 0) -> int:
+def experiment(commands, folder, kills, seed=0):
     settings = [w for key, value in TINY_EXPERIMENT.items() for w in ("--set", f"{key}={value}")]
     words = ["experiment", "memory-horizon", "--preset", "running_sum", "--seeds", 1]
     words += [*settings, "--out", OUT]
     return Kills(commands, folder, words, "--resume", "experiment.json", seed=seed).run(kills)
 
 
-def conversion(commands: Commands, folder: Path, kills: int, seed: int = 0) -> int:
+def conversion(commands, folder, kills, seed=0):
     """A conversion to where a model already is."""
     for name, number in (("source", 0), ("old", 1)):
         save_tiny_model(folder / name, seed=number, **VARIANTS["lucidrains"])
@@ -158,7 +157,7 @@ def conversion(commands: Commands, folder: Path, kills: int, seed: int = 0) -> i
     return Kills(commands, folder, words, "--force", "config.json", old, seed).run(kills)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=60, help="of each command")
     parser.add_argument("--seed", type=int, default=0)

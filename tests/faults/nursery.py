@@ -5,7 +5,6 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent))
 
@@ -17,10 +16,10 @@ EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"}
 class Commands(nursery.Nursery):
     """The test's end of it: one command at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(__file__)
 
-    def run(self, argv: list[Any], said: Path, watched: Path, **moment: float) -> int:
+    def run(self, argv, said, watched, **moment):
         """Run a `gateloop` command; returns its exit code, negative for a signal.
 
         Its output goes to the file `said`; operations on files are counted below `watched`. It is
@@ -35,27 +34,27 @@ class Commands(nursery.Nursery):
 class Stops:
     """Counts of the operations on files below a directory; at one of them the process dies."""
 
-    def __init__(self, watched: str, stop_at: int = 0, stop_in: int = 0) -> None:
+    def __init__(self, watched, stop_at=0, stop_in=0):
         self._watched, self._stop_at, self._stop_in = watched, stop_at, stop_in
         self.operations = self.writes = 0
 
-    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def audit(self, event, arguments):
         if event in EVENTS and self._is_below(arguments[0]):
             self.operations += 1
             if self.operations == self._stop_at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    def written(self, path: str) -> None:
+    def written(self, path):
         self.writes += self._is_below(path)
         if self.writes == self._stop_in:
             os.truncate(path, Path(path).stat().st_size // 2)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def _is_below(self, path: object) -> bool:
+    def _is_below(self, path):
         return isinstance(path, (str, os.PathLike)) and os.fspath(path).startswith(self._watched)
 
 
-def child(argv: list[str], said: str, stops: Stops) -> int:
+def child(argv, said, stops):
     import mlx.core as mx
 
     from mlx_gateloop.cli import main
@@ -66,11 +65,11 @@ def child(argv: list[str], said: str, stops: Stops) -> int:
     os.dup2(output, 2)
     write, save = mx.save_safetensors, loop.save_checkpoint
 
-    def write_safetensors(path: str, *arguments: Any) -> None:
+    def write_safetensors(path, *arguments):
         write(path, *arguments)
         stops.written(path)
 
-    def save_checkpoint(path: Path, model: Any, optimizer: Any, progress: Any, run: Any) -> None:
+    def save_checkpoint(path, model, optimizer, progress, run):
         save(path, model, optimizer, progress, run)
         print("saved", path, progress.step, file=sys.stderr, flush=True)
 
@@ -81,7 +80,7 @@ def child(argv: list[str], said: str, stops: Stops) -> int:
     return code
 
 
-def answer(job: dict[str, Any]) -> int:
+def answer(job):
     argv, said, watched = (job.pop(name) for name in ("argv", "said", "watched"))
     kill_after = job.pop("kill_after", 1e9)
     pid = nursery.fork(partial(child, argv, said, Stops(watched, **job)))

@@ -6,6 +6,7 @@ import shutil
 import pytest
 from helpers.checkpoints import contents
 from helpers.disk import fill
+from helpers.errors import refusal
 from helpers.models import VARIANTS, save_tiny_model
 from mlx_gateloop.app.conversations.folder import ConversationFolder
 from mlx_gateloop.app.generation.models import Models
@@ -66,8 +67,7 @@ def test_a_conversation_on_a_full_disk(conversations, small_disk):
     filling = fill(small_disk, 0)
     longer = [*CHAT, {"role": "user", "content": "more"}]
     for wanted, messages, known in (("second", CHAT, 0), (name, longer, version)):
-        with pytest.raises(InputError, match="No space left on device"):
-            keep(conversations, wanted, messages, known)
+        assert "No space left on device" in refusal(keep, conversations, wanted, messages, known)
         assert conversations.names() == ["first"]
         assert conversations.open("first")[1:] == ("old", CHAT, [BEFORE], version)  # as it was
     filling.unlink()
@@ -92,5 +92,4 @@ def test_a_flipped_bit_in_a_conversation_is_noticed(conversations):
     assert conversations.open("mine")[1:4] == ("old", CHAT, [BEFORE])
     for old, new in ((b"hello", b"jello"), (b"before", b"beware")):
         path.write_bytes(content.replace(old, new))
-        with pytest.raises(InputError, match="damaged: wrong checksum"):
-            conversations.open("mine")
+        assert "damaged: wrong checksum" in refusal(conversations.open, "mine")

@@ -23,7 +23,6 @@ class Text:
     header: str
 
     def shapes(self, arrays):
-        """The inputs whose shape the source asks for."""
         given = zip(self.inputs, arrays, strict=True)
         return {name for name, array in given if array.ndim and f"{name}_shape" in self.source}
 
@@ -38,18 +37,15 @@ class Call:
 
 
 def kind(value):
-    """The kind of a template argument."""
     return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "typename"
 
 
 def instance(call, types):
-    """The arguments of the template in C++."""
     values = [types[v] if kind(v) == "typename" else str(int(v)) for _, v in call.template]
     return f"<{', '.join(values)}>" if values else ""
 
 
 def parameters(call):
-    """The parameters of the template in C++."""
     names = ", ".join(f"{kind(value)} {name}" for name, value in call.template)
     return f"template <{names}>\n" if names else ""
 

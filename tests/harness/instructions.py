@@ -60,7 +60,6 @@ def counted_heads(case, tasks=()):
 
 
 def rows(case, plan):
-    """The rows of a variant in the table."""
     with watch() as launches:
         launch(OBSERVED["cuda"], case.values[0], WHOLE, plan)
     kernels = counted(case, plan)
@@ -70,7 +69,6 @@ def rows(case, plan):
 
 
 def row(key, tile, steps, found, moved=""):
-    """A row of the table."""
     barriers = sum(instruction.startswith("BAR") for instruction in tile)
     rest = barriers, found.registers, found.spilled_bytes, found.shared_bytes
     return *key, f"{len(tile) / steps:.1f}", moved, *rest

@@ -26,30 +26,22 @@ class KernelFault(RuntimeError):
 
 @dataclass(frozen=True)
 class Launch:
-    """A record of one launch.
-
-    Args:
-        name: Of the kernel.
-        read: Bytes read from each device array.
-        written: Bytes written to each device array.
-        unwritten: How many numbers of each output no thread wrote; 0 for inputs.
-        shared_bytes: Of a threadgroup's memory.
-    """
+    """A record of one launch."""
 
     name: str
-    read: dict[str, int]
+    read: dict[str, int]  # bytes of each device array
     written: dict[str, int]
-    unwritten: dict[str, int]
-    shared_bytes: int
+    unwritten: dict[str, int]  # numbers of each output that no thread wrote
+    shared_bytes: int  # of a threadgroup's memory
 
 
-_recording: list[list[Launch]] = []
+_recording = []
 
 
 @contextmanager
 def recorded():
     """The launches of a `with` block, in order."""
-    launches: list[Launch] = []
+    launches = []
     _recording.append(launches)
     try:
         yield launches
@@ -87,13 +79,7 @@ class _Launch(ctypes.Structure):
 
 
 class Kernel:
-    """A kernel that runs on the CPU; called as MLX's own are.
-
-    Args:
-        platform: "metal" or "cuda".
-        text: The kernel's text.
-        sanitized: Give it plain pointers, for the sanitizers to watch, and watch nothing else.
-    """
+    """A kernel that runs on the CPU; called as MLX's own are."""
 
     def __init__(self, platform, text, sanitized):
         self.platform, self.text, self.sanitized = platform, text, sanitized

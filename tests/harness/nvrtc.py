@@ -30,18 +30,13 @@ class Compiled:
 
 
 def absence():
-    """Return the reason in one line if nothing can be compiled, else None."""
     missing = [package for name, package in PACKAGES.items() if not _package(name)]
     return f"not installed: {', '.join(missing)}" if missing else None
 
 
 @cache
 def compiled(source, architecture):
-    """A composed CUDA source of one kernel, compiled for an architecture as "sm_90".
-
-    Raises:
-        RuntimeError: The compiler refuses.
-    """
+    """A composed CUDA source of one kernel, compiled for an architecture as "sm_90"."""
     nvrtc, program = _library(), ctypes.c_void_p()
     whole = (toolchain.HERE / "nvrtc.h").read_text() + source
     paths = [f"-I{_package(name)}/include" for name in PACKAGES]
@@ -86,7 +81,6 @@ def _library():
 
 
 def version():
-    """The compiler's version, as "12.9"."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     _library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     return f"{major.value}.{minor.value}"

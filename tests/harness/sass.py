@@ -24,7 +24,6 @@ class Instruction:
 
 
 def absence():
-    """Return the reason in one line if nothing can be counted, else None."""
     return None if _disassembler() else f"not installed: {PACKAGE}"
 
 

@@ -12,12 +12,10 @@ OPTIONS += ("-Wno-implicit-int-conversion", "-Wno-shorten-64-to-32", "-Wno-unuse
 
 
 def absence():
-    """Return the reason in one line if nothing can be checked, else None."""
     return toolchain.no_compiler() if find_spec("clang") else "libclang is not installed"
 
 
 def complaints(text):
-    """The errors and warnings of clang about a kernel as MLX composes it."""
     from clang.cindex import Diagnostic, Index
 
     text = toolchain.preprocess(text)

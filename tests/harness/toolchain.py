@@ -19,14 +19,12 @@ SANITIZE = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefi
 
 
 def absence():
-    """Return the reason in one line if kernels cannot be run on this CPU, else None."""
     if sys.platform != "linux":
         return "the harness switches fibers as Linux does"
     return no_compiler()
 
 
 def no_compiler():
-    """Return the reason in one line if no C++ compiler works, else None."""
     if compiler() is None:
         return f"no C++ compiler was found: {' or '.join(_compilers())}"
     return None if _works() else f"{compiler()} compiles nothing"
@@ -34,7 +32,6 @@ def no_compiler():
 
 @cache
 def compiler():
-    """The C++ compiler: $CXX, or g++, or clang++."""
     return next(filter(None, map(shutil.which, _compilers())), None)
 
 
@@ -49,11 +46,7 @@ def _works():
 
 
 def compile_cpp(arguments, text=None):
-    """Compile, and return what the compiler prints.
-
-    Raises:
-        RuntimeError: It refuses.
-    """
+    """Compile, and return what the compiler prints."""
     command = [str(compiler()), *arguments]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -63,32 +56,27 @@ def compile_cpp(arguments, text=None):
 
 @cache
 def preprocess(text):
-    """The text with its macros, and only those, expanded."""
     return _cached([*PREPROCESS, "-"], text, ".i").read_text()
 
 
 @cache
 def runtime(sanitized):
-    """The loaded runtime, whose symbols every kernel finds."""
     files = map(str, sorted(HERE.glob("*.cpp")))
     return ctypes.CDLL(_built("", sanitized, *files), mode=ctypes.RTLD_GLOBAL)
 
 
 @cache
 def kernel(source, sanitized=False):
-    """The function `kernel` of a translation unit, loaded."""
     runtime(sanitized)
     return ctypes.CDLL(_built(source, sanitized, "-nostdlib", "-x", "c++", "-")).kernel
 
 
 def _built(source, sanitized, *arguments):
-    """The library of a source."""
     flags = [*FLAGS, *(SANITIZE if sanitized else ()), *arguments, "-shared"]
     return str(_cached(flags, source, ".so"))
 
 
 def _cached(arguments, text, suffix):
-    """Compile a text once; safe beside other processes."""
     whole = "\0".join((str(compiler()), _runtime_text(), text, *arguments))
     whole = whole.replace(str(HERE), "")  # another checkout's are the same
     cached = _cache() / f"{hashlib.sha256(whole.encode()).hexdigest()[:24]}{suffix}"

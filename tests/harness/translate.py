@@ -16,15 +16,7 @@ DECLARATION = r"\b{}\s+([\w:]+(?:<[^;<>]*>)?)\s+(\w+[^;*()=]*);"
 
 
 def cpu_source(platform, text, call, observed, preprocess):
-    """A translation unit that defines `kernel`.
-
-    Args:
-        platform: "metal" or "cuda".
-        text: The kernel.
-        call: Its types.
-        observed: Whether its memory is, or left to plain pointers.
-        preprocess: Runs the compiler's preprocessor, behind whose macros declarations may hide.
-    """
+    """A translation unit that defines `kernel`."""
     types = METAL_TYPES if platform == "metal" else CUDA_TYPES
     formal, actual = [], []
 

@@ -35,11 +35,6 @@ def heads_plans(is_complex, segments):
     return dict.fromkeys(TASKS, HeadsPlan(segments, 2)) | {"backward": backward}
 
 
-def slow(case):
-    """The same case for `make test-all` only."""
-    return pytest.param(*case.values, id=case.id, marks=pytest.mark.slow)
-
-
 def composing(see):
     """A kernel that shows its call to `see`, and gives zeros."""
 
@@ -52,7 +47,6 @@ def composing(see):
 
 
 def launch(kernels, case, shape, plan=MANY):
-    """Calls the three kernels of a variant once."""
     variant, dtype, gate_dtype = case
     B, _, D = shape
     steps, gates = mx.zeros(shape, dtype), mx.zeros(shape, gate_dtype)
@@ -65,7 +59,6 @@ def launch(kernels, case, shape, plan=MANY):
 
 
 def launch_heads(kernels, case, segments=8):
-    """Calls each task of a variant with heads once, on zeros."""
     variant, *types = case
     for task, plan in heads_plans(variant.is_complex, segments).items():
         Trial(kernels, task, variant, plan, tuple(types))(plan.segments)
@@ -88,7 +81,6 @@ def cuda_texts(run, *arguments):
 
 
 def metal_texts(run, *arguments):
-    """The texts of the Metal kernels that `run` calls, from MLX itself."""
     found: list[str] = []
 
     def factory(**kernel):

@@ -30,13 +30,7 @@ EARLY_CANCEL = ("gradio_api/cancel", "gradio_api/reset")
 
 
 class Server:
-    """`python -m app` on a free port.
-
-    Args:
-        log: A file for its output.
-        arguments: Of the command.
-        prelude: Python code that the process runs first.
-    """
+    """`python -m app` on a free port."""
 
     def __init__(self, log, *arguments, prelude=""):
         self.log = log
@@ -71,7 +65,6 @@ class Server:
 
 @contextmanager
 def served(log, *arguments, prelude=""):
-    """Run the app within a block."""
     server = Server(log, *arguments, prelude=prelude)
     try:
         yield server
@@ -81,11 +74,7 @@ def served(log, *arguments, prelude=""):
 
 @contextmanager
 def chromium(*flags):
-    """Run a headless Chromium of the system within a block; yields Playwright's browser.
-
-    Args:
-        flags: Of the command, besides those that every use needs.
-    """
+    """Run a headless Chromium of the system within a block; yields Playwright's browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -95,13 +84,7 @@ def chromium(*flags):
 
 
 def new_context(browser, returning=True, **options):
-    """Open a window with cookies and a cache of its own.
-
-    Args:
-        browser: Playwright's.
-        returning: True for a visitor who has seen the tour, which would begin by itself.
-        options: Playwright's.
-    """
+    """Open a window with cookies and a cache of its own."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     context.set_default_timeout(PATIENCE_MS)
     if returning:
@@ -110,22 +93,15 @@ def new_context(browser, returning=True, **options):
 
 
 def view(name="chat"):
-    """The JavaScript object of a state view."""
     return f"document.querySelector('#{name}-view .gl').view"
 
 
 def has(tokens):
-    """JavaScript that is true once the chat's view has so many columns."""
     return f"{view()}.have >= {tokens}"
 
 
 class Page:
-    """A visitor's tab, and the problems in it.
-
-    Args:
-        context: Playwright's.
-        url: Of the app.
-    """
+    """A visitor's tab, and the problems in it."""
 
     def __init__(self, context, url):
         self.tab, self.url = context.new_page(), url
@@ -189,7 +165,6 @@ class Page:
         self.painted()
 
     def has_view(self, name="chat"):
-        """Wait until a state view is there."""
         self.tab.wait_for_function(f"document.querySelector('#{name}-view .gl')?.view")
 
     def view(self, what, name="chat"):
@@ -201,7 +176,6 @@ class Page:
         self.tab.evaluate(f"() => {frame}")
 
     def settings(self):
-        """Open or close them."""
         self.tab.evaluate("document.querySelector('#settings .toggle-button').click()")
 
     def set(self, field, value):
@@ -235,7 +209,6 @@ class Page:
         )
 
     def shows(self, messages):
-        """Wait until the chat shows this number of the visitor's messages."""
         users = "document.querySelectorAll('#chat [data-testid=user]').length"
         self.tab.wait_for_function(f"n => {users} === n", arg=messages)
 
@@ -263,7 +236,6 @@ class Page:
                     raise
 
     def begun(self, before, name="chat", timeout=PATIENCE_MS):
-        """Wait until another run than `before` is in the view."""
         run = f"{view(name)}.run"
         self.tab.wait_for_function(f"o => {run} && {run} !== o", arg=before, timeout=timeout)
 
@@ -291,7 +263,6 @@ def request(url, **options):
 
 
 def memory_mb(pid):
-    """Resident memory of a process."""
     status = Path(f"/proc/{pid}/status")
     if status.exists() and (found := re.search(r"VmRSS:\s+(\d+)", status.read_text())):
         return int(found[1]) / 1024

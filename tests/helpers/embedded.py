@@ -11,5 +11,4 @@ MODELS = Path(app.__file__).parent / "embedded_models"
 
 @cache
 def load_embedded(name):
-    """Load one with its tokenizer; nothing may change it."""
     return gl.load(MODELS / name)

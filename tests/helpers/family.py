@@ -56,7 +56,6 @@ def golden(name):
 
 
 def family_model(name, **options):
-    """Our model of a configuration."""
     config = CONFIGS[name] | options
     module = import_module(f"mlx_gateloop.family.{config['model_type']}")
     model = module.Model(module.ModelArgs.from_dict(config))

@@ -27,12 +27,7 @@ PLACE = """(word) => {
 
 
 class FirstMinute:
-    """A visitor who was never here, by mouse alone.
-
-    Args:
-        page: A tab of a new browser, in which the tour has begun.
-        look: Called with the place of every click before it, and often while the visitor waits.
-    """
+    """A visitor who was never here, by mouse alone."""
 
     def __init__(self, page, look=lambda *_: None):
         self.page, self.tab, self.look = page, page.tab, look
@@ -47,11 +42,7 @@ class FirstMinute:
         self._until(ANSWERED)
 
     def forget(self):
-        """Take a word of the question out of the state.
-
-        Returns:
-            What the page says of it; and what it marks in the answer as it was, and in the new one.
-        """
+        """Take a word of the question out of the state."""
         self._click_at(self.tab.evaluate(PLACE, WORD))
         self._until(CAN_FORGET)
         self._click(self.tab.locator("#words-forget"))

@@ -7,7 +7,6 @@ VOCAB = 13
 
 
 def flax_model(**options):
-    """A language model of the package."""
     package = pytest.importorskip("flax_gated_linear_rnn", reason="the source model's library")
     defaults = {
         "n_layer": 2, "d_model": 8, "d_channel_mixing": 20, "d_h": 12, "eps": 1e-5,

@@ -14,17 +14,7 @@ ROUNDING = {mx.float32: 1e-6, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8}
 
 
 def with_gates(case, form, dtype, shift=0, turn=1, closed=0, seed=1):
-    """The case with gates of that form, their arrays, and the gradients by these of one by a.
-
-    Args:
-        case: The case; a "cartesian" form keeps its transitions, the others draw new ones.
-        form: The form of the `Transition`.
-        dtype: The arrays' values are exactly representable in it.
-        shift: Added to the gates' normal values.
-        turn: The standard deviation of the phases, in radians.
-        closed: The share of the gates whose magnitude is 0 in float32.
-        seed: Of the new gates.
-    """
+    """The case with gates of that form, their arrays, and the gradients by these of one by a."""
     count = 2 if np.iscomplexobj(case.a) else 1
     rng = np.random.default_rng(seed)
 
@@ -64,17 +54,8 @@ def check(
 ):
     """Compare y, the last state and every gradient with the reference, to the dtype's rounding.
 
-    Args:
-        operator: Called as `gate_loop` is, without a mode and a backend.
-        case: The case, whose transitions are drawn anew.
-        form: The form of the `Transition`.
-        dtype: Of q, k and v.
-        gate_dtype: Of the gates.
-        cancels: True if all of a result may have cancelled: an error is then relative to the size
-            of a sum of as many products of size 1.
-        rounding: Largest relative error of y and the last state in float32.
-        by: Largest relative error of a gradient in float32.
-        options: As in `with_gates`.
+    If all of a result may have cancelled (`cancels`), an error is relative to the size of a sum of
+    as many products of size 1. `rounding` bounds y and the last state in float32, `by` gradients.
     """
     case, gates, by_gates = with_gates(case, form, gate_dtype, **options)
     inner = (..., 0) if case.max_headed else ...

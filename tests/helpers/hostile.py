@@ -71,14 +71,12 @@ KINDS = TEMPLATES | TOKENIZERS | FILES
 
 
 def save_hostile_model(path, kind):
-    """Save a model of one of the `KINDS` to a directory."""
     save_tiny_model(path, chat=True, hidden_size=16, intermediate_size=32)
     KINDS[kind](path)
     return path
 
 
 def save_hostile_models(folder):
-    """Save one model of every kind; returns their names."""
     names = [kind.replace(" ", "-") for kind in KINDS]
     for name, kind in zip(names, KINDS, strict=True):
         save_hostile_model(folder / name, kind)

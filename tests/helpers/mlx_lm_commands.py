@@ -44,7 +44,6 @@ def logits(path, **options):
 
 
 def quality(path, directory):
-    """The correlation of a changed model's logits with the original's."""
     ours, original = (logits(p).ravel() for p in (path, directory))
     return np.corrcoef(ours, original)[0, 1]
 

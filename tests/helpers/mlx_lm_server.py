@@ -66,14 +66,12 @@ class Server:
         return False
 
     def memory(self):
-        """Return the bytes of memory that the process has."""
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
         return int(pages) * 4096
 
 
 @contextmanager
 def serving(model, log, *options, mlx_lm=OURS):
-    """Run the server on a free port until the block ends; `mlx_lm` begins its command."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -94,7 +92,6 @@ def serving(model, log, *options, mlx_lm=OURS):
 
 
 def text_of(answer):
-    """Join the text of an answer, streamed or not, of either endpoint."""
     if answer.startswith(b"{"):
         parts = [json.loads(answer)]
     else:
@@ -151,7 +148,6 @@ class Clients:
         self.cached = 0  # answers, of those not streamed, whose prompt was in part in the cache
 
     def run(self, requests, clients):
-        """Send requests, so many at once, and note every answer that is not the right one."""
         jobs = [self._job() for _ in range(requests)]
         with ThreadPoolExecutor(clients) as pool:
             for kind, problem in pool.map(_done, jobs):

@@ -58,13 +58,11 @@ def tiny_model(seed=0, **options):
 
 
 def time_mixing(**options):
-    """A mixing layer; the options are arguments of LayerArgs."""
     mx.random.seed(0)
     return TimeMixing(LayerArgs(**{"hidden_size": SIZES["hidden_size"], **options}))
 
 
 def chat_tokenizer():
-    """A tokenizer of bytes with a chat template."""
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
@@ -77,7 +75,6 @@ def never_end(model, tokenizer):
 
 
 def save_tiny_model(path, seed=0, chat=False, **options):
-    """Save a tiny model of bytes, with its tokenizer, to a directory."""
     tokenizer = chat_tokenizer() if chat else byte_tokenizer()
     save(tiny_model(seed, **{"vocab_size": len(tokenizer), **options}), tokenizer, path)
     return path

@@ -73,7 +73,6 @@ class PaperModel(nn.Module):
 
 
 def paper_model(vocabulary, **options):
-    """A model with random weights, norms and biases included."""
     torch.manual_seed(0)
     model = PaperModel(vocabulary, 8, 20, 2, **options).eval()
     with torch.no_grad():

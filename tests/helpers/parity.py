@@ -10,7 +10,6 @@ TOLERANCE = 2e-5  # of the largest logit, float32
 
 
 def shapes_of(state):
-    """The shapes of a state dict of NumPy arrays."""
     return {name: array.shape for name, array in state.items()}
 
 

@@ -2,7 +2,6 @@
 
 
 def run_record(model, seed, **others):
-    """Make the record of a run with its result on test samples."""
     steps = {"steps": 5, "total_steps": 5, "seconds": 2.5, "finished": True}
     sizes = {"parameters": 1234, "intermediate_size": 32}
     steps["diverged"] = False
@@ -12,7 +11,6 @@ def run_record(model, seed, **others):
 
 
 def trial_record(model, **others):
-    """Make the record of a trial of settings."""
     steps = {"steps": 5, "total_steps": 5, "seconds": 2.5, "finished": True}
     chosen = {"settings": {"optimizer.learning_rate": 0.01}, "validation_loss": 1.0}
     return {"model": model, "seed": 1000, "draw": 1000} | steps | chosen | others

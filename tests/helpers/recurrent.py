@@ -152,11 +152,7 @@ class Call(NamedTuple):
 
 
 def spy(monkeypatch, model):
-    """Note what a model's recurrences are called with, in mlx-lm's own modules.
-
-    Returns:
-        A function that takes the number of recurrent layers, and returns the calls of each.
-    """
+    """Note what a model's recurrences are called with, in mlx-lm's own modules."""
     noted: list[Call] = []
 
     def note(owner, name):
@@ -220,5 +216,4 @@ def response(calls, token):
 
 
 def parts(model):
-    """Return the class and the attributes of every module by its path."""
     return {path: (type(module), dict(vars(module))) for path, module in model.named_modules()}

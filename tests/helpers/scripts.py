@@ -8,7 +8,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def load_script(path):
-    """Import a script of the repository, which may import those beside it."""
     file = ROOT / path
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec

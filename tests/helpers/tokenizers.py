@@ -56,7 +56,6 @@ def trained_pieces(lines, size=400, **options):
 
 
 def begin_with(token, path):
-    """Make a saved tokenizer begin every text with this token."""
     file = path / "tokenizer.json"
     made = Tokenizer.from_file(str(file))
     known = [(token, made.token_to_id(token))]
@@ -72,7 +71,6 @@ KINDS = {
 
 
 def add_token(token, path):
-    """Give a saved tokenizer one more token, after all others."""
     file = path / "tokenizer.json"
     made = Tokenizer.from_file(str(file))
     made.add_tokens([token])

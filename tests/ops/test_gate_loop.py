@@ -170,7 +170,6 @@ def test_any_chunking_with_the_state_carried_is_the_whole(
 @max_headed_and_heads
 @every_mode
 def test_transformations(mode, heads):
-    """mx.vmap, mx.compile, mx.checkpoint and mx.jvp see the same function."""
     if mode == "auto" and mx.default_device().type == mx.gpu:
         pytest.skip("MLX gives kernels on GPUs no vmap and no jvp")
     H, K, V = heads

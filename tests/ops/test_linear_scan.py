@@ -76,15 +76,6 @@ def test_states_and_gradients_are_the_loops(
         assert error(got, exact if got.dtype == mx.complex64 else exact.real) < tolerance
 
 
-@pytest.mark.parametrize("backend", ["mlx", pytest.param("cpu", marks=needs_native)])
-def test_half_precision(backend):
-    rng = np.random.default_rng(4)
-    a, x = (random(rng, (2, 40, 3), False, 0.5).astype(mx.bfloat16) for _ in range(2))
-    h = gl.linear_scan(a, x, backend=backend)
-    assert h.dtype == mx.bfloat16
-    assert error(h, loop(as_numpy(a), as_numpy(x), 0, False).real) < 2**-8
-
-
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 33, 100])
 def test_hillis_steele_and_both_routes_of_the_scan_agree(length, reverse):
@@ -106,7 +97,3 @@ def test_wide_steps_take_the_other_route_with_the_same_result(monkeypatch):
     monkeypatch.setattr(scan, "_scan_chunks", None)  # must not be reached
     with mx.stream(mx.cpu):
         assert error(gl.linear_scan(a, x, h0, backend="mlx"), as_numpy(two_levels)) < 1e-6
-
-
-def test_chunks_grow_with_the_root_of_the_length():
-    assert [scan.chunk_length(n) for n in (1, 64, 256, 1024, 65536)] == [4, 4, 8, 16, 32]

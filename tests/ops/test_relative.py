@@ -16,7 +16,6 @@ both = pytest.mark.parametrize(
 
 
 def case(parts, width, *, length=37, last=None, batch=2, heads=2, phases=3.0, resets=()):
-    """q, keys with logarithms of transitions, and v."""
     rng = np.random.default_rng(length + 10 * parts + width)
     shape = (batch, heads, length)
     q, k, v = (rng.normal(size=(*shape, n)) for n in (SIZE, SIZE, 5))

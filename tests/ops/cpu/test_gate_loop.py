@@ -243,7 +243,6 @@ def passed_through(x, dtype):
 
 
 def bits(x):
-    """The bits of a half type's numbers, those of every NaN alike."""
     return np.array(mx.where(mx.isnan(x), mx.array(float("nan"), x.dtype), x).view(mx.uint16))
 
 

@@ -148,7 +148,6 @@ def test_a_large_batch(platform):
 
 
 def rows(live, x):
-    """The mask of steps, for arrays of this shape."""
     return live.reshape(*live.shape, *[1] * (x.ndim - 2))
 
 

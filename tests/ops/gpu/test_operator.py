@@ -61,19 +61,16 @@ class Machine:
         return {segments for called, segments, _ in self.calls if called == name}
 
     def install(self, monkeypatch):
-        """Make it this machine's GPU."""
         monkeypatch.setattr(gpu, "kernels", lambda _: self.kernels)
         only(monkeypatch, "metal")
         return self
 
 
 def above(limit, name, error):
-    """Refuses a pass with more segments than a limit."""
     return lambda called, segments: error if called == name and segments > limit else None
 
 
 def only(monkeypatch, gpu=None):
-    """A machine with this GPU alone."""
     for name in ("metal", "cuda"):
         why = None if name == gpu else "no such GPU"
         entry = backends.BACKENDS[name]._replace(why_missing=lambda why=why: why)

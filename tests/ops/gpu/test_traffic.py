@@ -65,7 +65,6 @@ def test_a_sequence_in_parts_reads_the_gates_and_the_source_twice():
 
 
 def heads_arrays(variant, B, L, H, K, V):
-    """Ones in the arrays of a variant by name."""
     x = dict.fromkeys(("q", "k", "first", "second"), mx.ones((B, L, H, K)))
     x |= dict.fromkeys(("v", "dy"), mx.ones((B, L, H, V)))
     return x | dict.fromkeys(("h0", "dh1"), mx.ones((B, variant.planes, H, K, V)))
