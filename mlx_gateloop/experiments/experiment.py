@@ -20,6 +20,7 @@ from mlx_gateloop.experiments.sizes import equal_parameters
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.io.files import write_text
 from mlx_gateloop.model.lm import Model
+from mlx_gateloop.model.registered import module
 from mlx_gateloop.train import TrainConfig
 from mlx_gateloop.train.setup import num_parameters
 
@@ -197,6 +198,11 @@ class Experiment:
             variant = {f"model.{key}": value for key, value in VARIANTS[name].items()}
             chosen = dict(self.settings.get(name, {})) | dict(settings)
             values = BASE | self.train | variant | chosen | decided
+            if "model_type" in VARIANTS[name]:  # it has fewer fields, and as many outputs as ids
+                args = module(str(VARIANTS[name]["model_type"])).ModelArgs
+                known = {f"model.{field.name}" for field in fields(args)}
+                values = {k: v for k, v in values.items() if k in known or k[:6] != "model."}
+                values["model.vocab_size"] = max(task.vocab_size, task.num_outputs)
             return TrainConfig.load(None, values)
 
         config = load(model, settings or {})

@@ -20,7 +20,7 @@ from mlx_gateloop.experiments.tuning import best, read_trials
 from mlx_gateloop.experiments.variants import REFERENCE
 from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.machine import facts
-from mlx_gateloop.io.models import load_model
+from mlx_gateloop.io.models import load_weights
 from mlx_gateloop.plots import figures
 from mlx_gateloop.train.setup import tokens_per_step
 from mlx_gateloop.watch import trace_of
@@ -66,6 +66,6 @@ def _draw(out: Path, tree: Mapping[str, Any], tasks: Sequence[Task]) -> None:
             continue
         tokens = task.test.inputs[0]
         marks = np.flatnonzero(tokens == task.marker).tolist()
-        trace = trace_of(load_model(run), tokens)
+        trace = trace_of(load_weights(run), tokens)
         if trace.tokens:
             figures.transitions(trace, marks, out / transitions_png(model))

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import mlx.nn as nn
 import numpy as np
 
 from mlx_gateloop.data.task import Samples
 from mlx_gateloop.experiments.variants import title
 from mlx_gateloop.io.tables import markdown_table
-from mlx_gateloop.model.lm import Model
 from mlx_gateloop.watch import trace_of
 
 TRACED = 32  # samples whose transitions are averaged
@@ -16,7 +16,7 @@ TRACED = 32  # samples whose transitions are averaged
 FORGETS, KEEPS = 0.1, 0.8
 
 
-def mean_magnitudes(model: Model, test: Samples, marker: int) -> dict[str, object] | None:
+def mean_magnitudes(model: nn.Module, test: Samples, marker: int) -> dict[str, object] | None:
     """Return mean |a| of each layer and channel at the marker and elsewhere; None without any."""
     inputs = test.inputs[:TRACED]
     at = inputs == marker

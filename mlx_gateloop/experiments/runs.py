@@ -16,7 +16,7 @@ from mlx_gateloop.experiments.records import Record, RunRecord, TrialRecord, rea
 from mlx_gateloop.experiments.resets import mean_magnitudes
 from mlx_gateloop.io.files import locked, write_text
 from mlx_gateloop.io.machine import facts, now
-from mlx_gateloop.io.models import load_model
+from mlx_gateloop.io.models import load_weights
 from mlx_gateloop.train import TrainConfig, train
 from mlx_gateloop.train.checkpoint import Progress, read_newest
 from mlx_gateloop.train.interrupt import Interrupted
@@ -112,7 +112,7 @@ class Run:
 
     def _result(self, task: Task) -> dict[str, Any]:
         """Test the best weights of the run (by validation loss)."""
-        model, test, progress = load_model(self.directory), task.test, self._progress()
+        model, test, progress = load_weights(self.directory), task.test, self._progress()
         score = evaluate_task(model, test, batch_size=32)
         spans, marker = test.inputs.shape[1] + 1, task.marker  # the same for all draws
         return {

@@ -57,9 +57,9 @@ def settings(experiment: Experiment, model: str, number: int) -> dict[str, objec
         "optimizer.state_transition_learning_rate": _short(rate * ratio),
     }
     variant = VARIANTS[model]
-    if variant["transition"] in SPREAD and "longest_half_life" not in variant and point[2] >= 0:
+    if variant.get("transition") in SPREAD and "longest_half_life" not in variant and point[2] >= 0:
         found["model.longest_half_life"] = _short(longest)
-        if variant["transition"] in GATED:
+        if variant.get("transition") in GATED:
             found["model.input_scale"] = True
     if "num_heads" in variant:
         found["model.num_heads"] = COUNTS[int(heads * len(COUNTS))]
@@ -171,8 +171,8 @@ def report_trials(
 
 
 def _effective(model: str, settings: Mapping[Any, object]) -> dict[str, object]:
-    """Leave out the rate of transitions that have no parameters."""
-    learns = VARIANTS[model]["transition"] in SPREAD
+    """Leave out the rate of transitions that have no parameters of their own."""
+    learns = VARIANTS[model].get("transition") in SPREAD
     unused = set() if learns else {"optimizer.state_transition_learning_rate"}
     return {key: value for key, value in settings.items() if key not in unused}
 

@@ -5,7 +5,7 @@ HEADS = {"num_heads": 4, "output_projection": True}
 # What the published models have after or around their operator, as far as the layer has it.
 PUBLISHED = {"query": "constant", "input_gate": "none", "output_projection": True}
 RETNET = {"transition": "retnet", "sub_norm": "head", "output_gate": True}
-# The fields of `ModelArgs` that each changes; the rest is the same for all.
+# The fields of `ModelArgs` that each changes; the rest, where a model has it, is the same for all.
 VARIANTS: dict[str, dict[str, object]] = {
     "data_controlled": {"transition": "data_controlled"},
     "fixed": {"transition": "fixed"},
@@ -21,6 +21,8 @@ VARIANTS: dict[str, dict[str, object]] = {
     "s4d_lin_as_published": {"transition": "s4d_lin", **PUBLISHED},
     "s4d_inv_as_published": {"transition": "s4d_inv", **PUBLISHED},
     "s5_as_published": {"transition": "s5", **PUBLISHED},
+    "gla": {"model_type": "gla", "num_heads": 4},
+    "hgrn2": {"model_type": "hgrn2", "expand_ratio": None, "num_heads": 4},
     "softmax": {"mixer": "softmax", "transition": "none", **HEADS},
     "softmax_rotary": {"mixer": "softmax", "transition": "none", "rope_theta": 10000.0, **HEADS},
     "softmax_data_controlled": {"mixer": "softmax", "transition": "data_controlled", **HEADS},
@@ -36,6 +38,8 @@ TITLES = {
     "s4d_lin": "S4D-Lin",
     "s4d_inv": "S4D-Inv",
     "s5": "S5",
+    "gla": "GLA",
+    "hgrn2": "HGRN2",
     "softmax": "softmax without positions",
     "softmax_rotary": "softmax, rotary positions",
     "softmax_data_controlled": "softmax, data-controlled positions",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import reduce
 from itertools import accumulate
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -40,6 +40,18 @@ class FamilyArgs:
     tie_word_embeddings: bool = False
     attn: None = None  # attention layers between recurrent layers
     attnres_block_size: None = None  # attention over the outputs of earlier layers
+
+    # What training asks of the arguments of any model.
+    dropout: ClassVar[float] = 0.0
+    can_spread: ClassVar[bool] = False
+
+    @property
+    def mixer(self) -> str:
+        return self.model_type
+
+    @property
+    def outputs(self) -> int:
+        return self.vocab_size
 
     @property
     def inner_size(self) -> int:

@@ -25,7 +25,12 @@ class Registered(ModuleType):
         if name not in ("Model", "ModelArgs"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         register(self.model_type)
-        return getattr(import_module(MODELS[self.model_type]), name)
+        return getattr(module(self.model_type), name)
+
+
+def module(model_type: str) -> Any:
+    """Import the module with a type's `Model` and `ModelArgs`."""
+    return import_module(MODELS[model_type])
 
 
 def register(model_type: str) -> None:
@@ -39,5 +44,4 @@ def register(model_type: str) -> None:
 
 
 for model_type in MODELS:
-    module = Registered(model_type)
-    sys.modules[module.__name__] = module
+    sys.modules[f"mlx_lm.models.{model_type}"] = Registered(model_type)

@@ -19,8 +19,8 @@ from pydantic.dataclasses import dataclass
 
 from mlx_gateloop.configuration import among, first_problem, read_json, read_yaml
 from mlx_gateloop.errors import InputError, shortened, shown
-from mlx_gateloop.model.lm import PRESETS, ModelArgs
-from mlx_gateloop.model.registered import MODELS
+from mlx_gateloop.model.lm import PRESETS
+from mlx_gateloop.model.registered import MODELS, module
 
 _strict = ConfigDict(extra="forbid", allow_inf_nan=False)
 Count = Annotated[int, Field(strict=True, gt=0)]
@@ -111,8 +111,9 @@ class TrainConfig:
     """The configuration of a run; the same config, text and machine give the same weights.
 
     Args:
-        model: `preset` (a name of `lm.PRESETS`) and any field of `ModelArgs` over it;
-            `vocab_size` follows the tokenizer unless given.
+        model: `preset` (a name of `lm.PRESETS`) and any field of `ModelArgs` over it, or
+            `model_type` (gla, hgrn, hgrn2) and fields of its `ModelArgs`; `vocab_size` follows the
+            tokenizer unless given.
         tokenizer: See `TokenizerConfig`.
         data: See `DataConfig`.
         optimizer: See `OptimizerConfig`.
@@ -196,7 +197,8 @@ class TrainConfig:
             rate = 1e-3
         elif self.start == "spread":
             if not args.can_spread:
-                given = f"transition {args.transition!r}, gate {args.gate!r}, mixer {args.mixer!r}"
+                names = ("transition", "gate", "mixer")
+                given = ", ".join(f"{n} {getattr(args, n)!r}" for n in names if hasattr(args, n))
                 raise ValueError(
                     f"start: spread is for polar or real gates with biases, got {given}; "
                     "choose start: published"
@@ -223,7 +225,7 @@ class TrainConfig:
         name = "sequence_chunk" if self.sequence_chunk is not None else "carry_state"
         if self.sequence_chunk is not None or self.carry_state:
             model = self.model_args(vocab_size=1)
-            if model.dropout > 0 or model.mixer == "softmax" or self.sequence_parallel > 1:
+            if model.dropout > 0 or model.mixer != "gate_loop" or self.sequence_parallel > 1:
                 raise ValueError(
                     f"{name} needs model.dropout: 0, model.mixer: gate_loop and "
                     "sequence_parallel: 1"
@@ -253,21 +255,28 @@ class TrainConfig:
         except ValidationError as error:
             raise InputError(f"{source}: {first_problem(error, TrainConfig)}") from None
 
-    def model_args(self, vocab_size: int) -> ModelArgs:
+    def model_args(self, vocab_size: int) -> Any:
         """The model's arguments, with the tokenizer's number of entries."""
         options = dict(self.model)
+        model_type = options.pop("model_type", "gateloop")
+        if not isinstance(model_type, str) or model_type not in MODELS:
+            given = shown(model_type)
+            raise InputError(f"unknown model.model_type {given}{among(given, MODELS)}")
+        kind = module(model_type).ModelArgs
         preset = options.pop("preset", None)
+        if preset is not None and model_type != "gateloop":
+            raise InputError(f"model.preset: leave it out with model_type {model_type!r}")
         if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
             given = shown(preset)
             raise InputError(f"unknown model.preset {given}{among(given, PRESETS)}")
-        allowed = [field.name for field in fields(ModelArgs) if field.name != "model_type"]
+        allowed = [field.name for field in fields(kind) if field.name != "model_type"]
         for key in options:
             if key not in allowed:
                 key = shortened(str(key))
                 raise InputError(f"unknown key model.{key}{among(key, ['preset', *allowed])}")
         base = asdict(PRESETS[preset]) if preset else {}
         try:
-            args = ModelArgs(**{**base, "vocab_size": vocab_size, **options})
+            args = kind(**{**base, "vocab_size": vocab_size, **options})
         except InputError as error:
             raise InputError(str(error).replace("config: ", "model.", 1)) from None
         if args.vocab_size < vocab_size:

@@ -89,8 +89,8 @@ def share_sequences(world: World, model: Model) -> None:
     """Make the layers compute on this rank's part of each sequence, if ranks share them."""
     if world.sequence == 1:
         return
-    if model.args.mixer == "softmax":
-        raise InputError("sequence_parallel: a softmax model cannot share sequences; set it to 1")
+    if model.args.mixer != "gate_loop":
+        raise InputError(f"sequence_parallel: expected 1 with a {model.args.mixer} model")
     for layer in model.layers:
         operator = partial(gate_loop_over_ranks, world.gather_parts, world.place)
         layer.time_mixing.operator = operator

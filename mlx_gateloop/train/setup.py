@@ -16,6 +16,7 @@ from mlx_gateloop.family.layers import LanguageModel
 from mlx_gateloop.io.models import TYPES, load_weights
 from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.model.lm import Model, require_readable
+from mlx_gateloop.model.registered import module
 from mlx_gateloop.train import ranks
 from mlx_gateloop.train.chunks import States, zero_states
 from mlx_gateloop.train.config import TrainConfig
@@ -80,7 +81,8 @@ def make_model(config: TrainConfig, vocab_size: int) -> Any:
     mx.random.seed(config.seed)
     if config.weights is not None:
         return _load_model(config, Path(config.weights), vocab_size)
-    model = Model(config.model_args(vocab_size))
+    args = config.model_args(vocab_size)
+    model = module(args.model_type).Model(args)
     for layer in model.modules():
         if isinstance(layer, nn.Linear) and not isinstance(layer, StateTransitionLinear):
             layer.weight = config.initial_scale * layer.weight

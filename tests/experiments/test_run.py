@@ -102,6 +102,16 @@ def test_a_probe_without_resets(tmp_path):
     assert "Channels that reset" not in (tmp_path / "out" / "results.md").read_text()
 
 
+def test_models_of_the_family_are_trained_beside_ours(tmp_path):
+    models = ("data_controlled", "gla", "hgrn2")
+    plan = tiny("recall", "small", seeds=1, models=models, equal=True)
+    run_experiment(plan, tmp_path / "out")
+    assert names(tmp_path / "out") >= FILES
+    assert [result["model"] for result in results(tmp_path / "out")] == [*models]
+    ours, *others = (result["parameters"] for result in results(tmp_path / "out"))
+    assert others == pytest.approx([ours] * 2, rel=0.02)
+
+
 def test_models_of_a_text_are_compared_by_their_bits(tmp_path):
     text, out = tmp_path / "text.txt", tmp_path / "out"
     text.write_text("".join(f"{number}, " for number in range(1000)))

@@ -21,13 +21,14 @@ from mlx_gateloop.experiments.tuning import (
     trials,
 )
 from mlx_gateloop.experiments.variants import VARIANTS, title
-from mlx_gateloop.model.lm import Model, is_state_transition
+from mlx_gateloop.model.lm import is_state_transition
 from mlx_gateloop.train.loop import Diverged
+from mlx_gateloop.train.setup import make_model
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 
 
-WITHOUT_HALF_LIVES = ("linear_attention", "retnet", "none")
+WITHOUT_HALF_LIVES = ("linear_attention", "retnet", "none", None)
 
 
 def test_settings_are_the_same_for_all_models_but_for_what_a_model_lacks():
@@ -38,10 +39,11 @@ def test_settings_are_the_same_for_all_models_but_for_what_a_model_lacks():
         scaled = {model for model, s in found.items() if s.pop("model.input_scale", False)}
         assert len({str(values) for values in found.values()}) == 1
         for model, variant in VARIANTS.items():
-            has_none = variant["transition"] in WITHOUT_HALF_LIVES or model == "published_start"
+            transition = variant.get("transition")
+            has_none = transition in WITHOUT_HALF_LIVES or model == "published_start"
             assert longest[model] == (None if has_none else longest["fixed"])
             assert heads[model] == (heads["softmax"] if "num_heads" in variant else None)
-            spreads = variant["transition"] in ("data_controlled", "fixed")
+            spreads = transition in ("data_controlled", "fixed")
             assert (model in scaled) == (spreads and longest[model] is not None)
 
 
@@ -236,8 +238,8 @@ def test_the_rate_of_transitions_is_listed_where_they_have_parameters():
     rate = "optimizer.state_transition_learning_rate"
     for model in VARIANTS:
         trial = settings(RUNNING_SUM, model, 0)
-        args = RUNNING_SUM.config(task, model, 0, trial).model_args(6)
-        weights = tree_flatten(Model(args).trainable_parameters())
+        made = make_model(RUNNING_SUM.config(task, model, 0, trial), 6)
+        weights = tree_flatten(made.trainable_parameters())
         learned = any(is_state_transition(name) for name, _ in weights)
         chosen = replace(RUNNING_SUM, models=[model], settings={model: trial})
         (*_, table) = report_trials(chosen, {})

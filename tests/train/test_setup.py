@@ -2,6 +2,7 @@
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 import pytest
 from helpers.errors import refusal
 from helpers.family import family_model
@@ -61,6 +62,31 @@ def test_a_run_starts_from_the_weights_of_a_directory(start, text_file, tmp_path
     trained, _ = gl.load(tmp_path / "out")
     assert type(trained) is type(model)
     assert source.evaluate(trained, ALONE).loss_nats == pytest.approx(result.best_loss)
+
+
+@pytest.mark.parametrize("name", ["gla", "hgrn", "hgrn2"])
+def test_a_new_model_of_the_family_learns(text_file, tmp_path, without_pictures, name):
+    shape = {"model_type": name, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 32}
+    shape |= {"expand_ratio": 16} if name == "hgrn2" else {}
+    config = TrainConfig.load(None, TINY | {"model": shape, "steps": 30, "eval_every": 10})
+    result = train(config, str(text_file), tmp_path / "out")
+    trained, _ = gl.load(tmp_path / "out")
+    assert trained.args.model_type == name
+    assert result.best_loss < np.log(256) - 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "mamba"}, "unknown model.model_type 'mamba'"),
+        ({"model_type": ["gla"]}, "unknown model.model_type"),
+        ({"model_type": "gla", "preset": "demo"}, "model.preset: leave it out"),
+        ({"model_type": "gla", "gate": "real"}, "unknown key model.gate"),
+        ({"model_type": "hgrn2", "hidden_size": 7}, "model.expand_ratio: expected"),
+    ],
+)
+def test_an_unusable_shape_is_named(changes, message):
+    assert message in refusal(TrainConfig.load, None, TINY | {"model": changes})
 
 
 def test_a_run_from_weights_continues_bit_for_bit(start, text_file, tmp_path, monkeypatch):
