@@ -167,7 +167,7 @@ def test_resumed_on_other_numbers_of_ranks(nursery, run, alone, tmp_path):
 )
 def test_a_rank_that_dies_or_stops_ends_the_others(nursery, run, tmp_path, sign, reason):
     out = tmp_path / "out"
-    limit = 120 if sign == signal.SIGKILL else 3
+    limit = 120 if sign == signal.SIGKILL else 15  # a step of a busy machine is shorter
     pids = nursery.start(2, *run, out, "--set", "steps=100000", limit=limit)
     wait_for_step(out, 7)
     os.kill(pids[1], sign)
