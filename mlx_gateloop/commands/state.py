@@ -6,26 +6,22 @@ import argparse
 def add_arguments(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(required=True, metavar="ACTION")
     show = actions.add_parser("show", help="what a state file holds, layer by layer")
-    show.add_argument("state", metavar="STATE")
-    show.set_defaults(run=_show)
+    show.add_argument("states", metavar="STATE", nargs=1)
     mix = actions.add_parser("mix", help="a weighted sum of states of one model")
     mix.add_argument("states", metavar="STATE", nargs="+")
     text = "a factor for each state; by default their mean"
     mix.add_argument("--factors", metavar="X", nargs="+", type=float, help=text)
     mix.add_argument("--out", required=True, metavar="STATE", help="the new state file")
-    mix.set_defaults(run=_mix)
+    command.set_defaults(run=_run, out=None)
 
 
-def _show(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.io.mixing import describe
+def _run(arguments: argparse.Namespace) -> None:
+    from mlx_gateloop.io.mixing import describe, mix
     from mlx_gateloop.io.tables import name_value_lines
 
-    print(name_value_lines(describe(arguments.state)))
-
-
-def _mix(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.io.mixing import mix
-
-    factors = arguments.factors or [1 / len(arguments.states)] * len(arguments.states)
-    mix(arguments.states, factors, arguments.out)
+    states = arguments.states
+    if arguments.out is None:
+        print(name_value_lines(describe(states[0])))
+        return
+    mix(states, arguments.factors or [1 / len(states)] * len(states), arguments.out)
     print(f"saved {arguments.out}")

@@ -47,6 +47,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--out", type=Path, metavar="DIR", help="the new model directory")
     add("--resume", action="store_true", help="continue the run in DIR, bit for bit")
     text = "take a few steps, print the cost of the run on this machine, and write nothing"
+    text = "send the log to wandb or tensorboard, where installed; may be repeated"
+    add("--report-to", action="append", default=[], metavar="NAME", help=text)
+    text = "write DIR/page.html, which shows losses, half-lives and samples and refreshes"
+    add("--page", action="store_true", help=text)
     add("--dry-run", action="store_true", help=text)
     for flag, (key, type_, text) in FLAGS.items():
         metavar = {int: "N", float: "X", str: "NAME"}[type_]
@@ -84,7 +88,8 @@ def _train(arguments: argparse.Namespace) -> None:
         print(estimate(config, arguments.data, world))
         print("Nothing was written.")
         return
-    report(train(config, arguments.data, arguments.out, arguments.resume, world))
+    shown = arguments.report_to, arguments.page
+    report(train(config, arguments.data, arguments.out, arguments.resume, world, *shown))
 
 
 def report(result: "TrainResult") -> None:

@@ -2,11 +2,13 @@
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from mlx_gateloop.commands.parser import add_model, add_settings, settings
 from mlx_gateloop.errors import InputError
+
+COUNTS = {"length": (256, "tokens of a piece of text at most"), "batch_size": (8, "pieces a step")}
+COUNTS |= {"steps": (300, "optimizer steps at most")}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -14,35 +16,29 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     add("--data", required=True, metavar="PATH", help="texts, as for `gateloop train --data`")
     text = "the new directory of the model or its adapters; with --state-only the state file"
-    add("--out", required=True, type=Path, metavar="PATH", help=text)
+    add("--out", required=True, metavar="PATH", help=text)
     what = command.add_mutually_exclusive_group()
     text = "learn LoRA adapters of this rank, for mlx_lm's --adapter-path; by default all weights"
     what.add_argument("--lora", type=int, metavar="RANK", help=text)
     text = "learn one initial state a layer, for generate --state, and leave the weights alone"
     what.add_argument("--state-only", action="store_true", help=text)
-    add("--length", type=int, default=256, metavar="N", help="tokens of a piece of text at most")
-    add("--batch-size", type=int, default=8, metavar="N", help="pieces per step")
-    add("--steps", type=int, default=300, metavar="N", help="optimizer steps at most")
+    for name, (default, text) in COUNTS.items():
+        flag = f"--{name.replace('_', '-')}"
+        add(flag, type=int, default=default, metavar="N", help=text)
     add("--answers", action="store_true", help="learn the answers of conversations alone")
     add("--seed", type=int, default=0, metavar="N", help="seed of the order of the pieces")
-    text = "continue the run in PATH bit for bit; not with --state-only"
-    add("--resume", action="store_true", help=text)
+    add("--resume", action="store_true", help="continue the run in PATH; not with --state-only")
     add_settings(command, "a key of the training's configuration, not with --state-only")
     command.set_defaults(run=_tune)
 
 
 def _tune(arguments: argparse.Namespace) -> None:
-    for name in ("length", "batch_size", "steps"):
+    for name in COUNTS:
         if getattr(arguments, name) < 1:
             raise InputError(f"--{name.replace('_', '-')}: expected at least 1")
-    if not arguments.state_only:
-        return _tune_weights(arguments)
-    if arguments.resume or arguments.set:
+    if arguments.state_only and (arguments.resume or arguments.set):
         raise InputError("--state-only: takes no --resume and no --set; leave them out")
-    if arguments.out.exists():
-        raise InputError(f"{arguments.out}: exists; give another file")
-    _tune_state(arguments)
-    return None
+    (_tune_state if arguments.state_only else _tune_weights)(arguments)
 
 
 def _tune_weights(arguments: argparse.Namespace) -> None:
@@ -60,36 +56,32 @@ def _tune_weights(arguments: argparse.Namespace) -> None:
         "eval_every": max(1, arguments.steps // 10),
         "seed": arguments.seed,
     }
-    values |= settings(arguments.set, "optimizer.learning_rate=1e-4")
-    config = TrainConfig.load(None, values)
+    config = TrainConfig.load(None, values | settings(arguments.set, "dtype=bfloat16"))
     try:
-        result = train(config, arguments.data, arguments.out, arguments.resume)
+        report(train(config, arguments.data, arguments.out, arguments.resume))
     except (RuntimeError, ValueError) as error:
         if isinstance(error, InputError) or "vjp" not in str(error):
             raise
         reason = "its layers have no gradient on this device"
         raise InputError(f"{arguments.model}: cannot be tuned: {reason}") from error
-    report(result)
 
 
 def _tune_state(arguments: argparse.Namespace) -> None:
+    from pathlib import Path
+
     from mlx_gateloop import tune_state, write_state
     from mlx_gateloop.io.models import load_any
     from mlx_gateloop.train.setup import large_cache
 
+    out = arguments.out
+    if Path(out).exists():
+        raise InputError(f"{out}: exists; give another file")
     model, tokenizer = load_any(arguments.model)
-    names = ("length", "batch_size", "steps", "answers", "seed")
-    options = {name: getattr(arguments, name) for name in names}
+    options = {name: getattr(arguments, name) for name in (*COUNTS, "answers", "seed")}
     with large_cache():
         tuned = tune_state(
-            model,
-            tokenizer,
-            arguments.data,
-            report=lambda line: print(line, file=sys.stderr),
-            **options,
+            model, tokenizer, arguments.data, report=lambda t: print(t, file=sys.stderr), **options
         )
-    write_state(arguments.out, tuned.state, model, tokenizer, arguments.model)
-    print(
-        f"saved {arguments.out}: validation loss {tuned.loss_before:.4f} -> {tuned.loss:.4f} "
-        f"nats/token (rate {tuned.rate}, scale {tuned.scale})"
-    )
+    write_state(out, tuned.state, model, tokenizer, arguments.model)
+    losses = f"validation loss {tuned.loss_before:.4f} -> {tuned.loss:.4f} nats/token"
+    print(f"saved {out}: {losses} (rate {tuned.rate}, scale {tuned.scale})")

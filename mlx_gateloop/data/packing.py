@@ -17,17 +17,11 @@ _SLICE = 1 << 20  # characters encoded at once: encoding needs some hundred byte
 
 @dataclass(frozen=True)
 class Stream:
-    """Documents as one stream of tokens.
+    """Documents as one stream of tokens."""
 
-    Args:
-        tokens: `[N]` integers; they may lie on disk.
-        starts: Bool `[N]`: the first token of each document; None for one document.
-        asked: Bool `[N]`: tokens that count as targets; None for all.
-    """
-
-    tokens: np.ndarray
-    starts: np.ndarray | None = None
-    asked: np.ndarray | None = None
+    tokens: np.ndarray  # `[N]` integers, which may lie on disk
+    starts: np.ndarray | None = None  # bool `[N]`, the documents' first tokens; None for one
+    asked: np.ndarray | None = None  # bool `[N]`, tokens that count as targets; None for all
 
     @property
     def share(self) -> float:
@@ -35,11 +29,7 @@ class Stream:
         return 1.0 if self.asked is None else float(self.asked.mean())
 
     def windows(self, places: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return inputs, targets, and the inputs that begin a document if there are several.
-
-        `places` is `[B, L + 1]`, clipped to the stream. Tokens int32 `[B, L]`; a target that does
-        not count is -1.
-        """
+        """Return inputs, targets (-1: not asked), and the starts if any, at `[B, L + 1]` places."""
         tokens = self.tokens.take(places, mode="clip").astype(np.int32)
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         if self.asked is not None:

@@ -23,7 +23,8 @@ Count = int
 STRICT = None
 Cache: TypeAlias = Any
 Mask: TypeAlias = Any
-Starts: TypeAlias = Any
+Caches = list[Cache] | None
+Starts, Places = None, mx.array | None
 CHUNK = 16  # tokens in one parallel step: bounds its memory
 sigmoid, silu = mx.sigmoid, nn.silu
 

@@ -17,6 +17,8 @@ from mlx_gateloop.ops.relative import relative_attention
 # mlx-lm, which is untyped, makes caches, and masks other than arrays.
 Cache = Any
 Mask = Any
+Caches = list[Cache] | None
+Places = mx.array | None  # bool `[batch, length]`
 OperatorInputs = tuple[mx.array, mx.array, mx.array, Transition]
 # q, k, v and a of one forward pass, and the mask of padding
 Observe = Callable[[mx.array, mx.array, mx.array, Transition, mx.array | None], None]
@@ -28,19 +30,13 @@ ACTIVATE: dict[str, Callable[[mx.array], mx.array]] = {
 
 
 class Starts(NamedTuple):
-    """In place of a mask of padding: the first tokens of documents, bool `[batch, length]`.
-
-    The state before them is forgotten exactly, a = 0.
-    """
+    """In place of a mask of padding: the documents' first tokens, where a = 0."""
 
     places: mx.array
 
 
-def padding_and_starts(mask: Mask) -> tuple[mx.array | None, mx.array | None]:
-    """Return the mask of padding and the documents' first tokens; None if there are none.
-
-    Anything but an array or `Starts` (mlx-lm's AWQ passes "causal") means no padding.
-    """
+def padding_and_starts(mask: Mask) -> tuple[Places, Places]:
+    """Return the mask of padding and the documents' first tokens; None if there are none."""
     if isinstance(mask, tuple):  # `mx.checkpoint` makes it a plain one
         return None, mask[0]
     return (mask if isinstance(mask, mx.array) else None), None

@@ -14,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 
 from mlx_gateloop.errors import InputError, one_line, shortened, shown
 from mlx_gateloop.io.files import checksum, replacing
-from mlx_gateloop.train.chunks import States
 from mlx_gateloop.train.fused_update import Optimizer
 
 FORMAT = "mlx_gateloop training checkpoint 3"
@@ -37,19 +36,14 @@ class Progress:
 
 
 def save_checkpoint(
-    path: Path,
-    model: nn.Module,
-    optimizer: Optimizer,
-    progress: Progress,
-    run: dict[str, object],
-    carried: States | None = None,
+    path: Path, model: nn.Module, optimizer: Optimizer, progress: Progress, run: dict[str, object]
 ) -> None:
-    """Write weights, optimizer, random state, carried states and progress, atomically.
+    """Write weights, optimizer, random state and progress to `path`, atomically.
 
     The file before takes the name `previous(path)`; if writing fails, it is kept. `run` identifies
     the run (configuration, data).
     """
-    state = state_of(model, optimizer, carried)
+    state = state_of(model, optimizer)
     texts = json.dumps(asdict(progress)), json.dumps(run)
     arrays = ((name, np.asarray(state[name])) for name in sorted(state))
     metadata = {"format": FORMAT, "progress": texts[0], "run": texts[1]}
@@ -111,12 +105,10 @@ def read_header(path: Path) -> tuple[Progress, dict[str, object]]:
         raise InputError(f"{path}: damaged ({one_line(error)})") from None
 
 
-def restore(
-    path: Path, model: nn.Module, optimizer: Optimizer, carried: States | None = None
-) -> None:
-    """Load the arrays of a file that was checked; the carried states in place."""
+def restore(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
+    """Load the weights, optimizer state and random state of a file that was checked."""
     loaded = cast(dict[str, mx.array], mx.load(str(path)))
-    expected = {key: leaf.shape for key, leaf in state_of(model, optimizer, carried).items()}
+    expected = {key: leaf.shape for key, leaf in state_of(model, optimizer).items()}
     found = {key: leaf.shape for key, leaf in loaded.items()}
     for key in sorted(expected.keys() | found.keys()):
         if expected.get(key) != found.get(key):
@@ -124,15 +116,13 @@ def restore(
                 f"{path}: checkpoint of another architecture: {shortened(key)} has shape "
                 f"{shown(found.get(key))}, this model's has {expected.get(key)}"
             )
-    assign_state(loaded, model, optimizer, [] if carried is None else carried)
+    assign_state(loaded, model, optimizer)
 
 
-def assign_state(
-    state: dict[str, mx.array], model: nn.Module, optimizer: Optimizer, carried: States
-) -> None:
+def assign_state(state: dict[str, mx.array], model: nn.Module, optimizer: Optimizer) -> None:
     """Put arrays with the names of `state_of` in place."""
-    tree = tree_map_with_path(lambda path, _: state[path], _tree(model, optimizer, carried))
-    carried[:] = tree["carried"]
+    tree = tree_map_with_path(lambda path, _: state[path], _tree(model, optimizer))
+    optimizer.carried[:] = tree["carried"]
     model.update(tree["model"])
     optimizer.state = tree["optimizer"]
     high, low = tree["random"][0].tolist()
@@ -154,18 +144,12 @@ def require_same_run(saved: dict[str, Any], now: dict[str, Any], path: Path) -> 
             raise InputError(f"{path}: the run to resume differs in {key}: {values}")
 
 
-def state_of(
-    model: nn.Module, optimizer: Optimizer, carried: States | None = None
-) -> dict[str, mx.array]:
-    """The weights, optimizer state, random state and carried states of a run, by name."""
-    return dict(tree_flatten(_tree(model, optimizer, carried or [])))
+def state_of(model: nn.Module, optimizer: Optimizer) -> dict[str, mx.array]:
+    """The weights, optimizer state and random state of a run, by name."""
+    return dict(tree_flatten(_tree(model, optimizer)))
 
 
-def _tree(model: nn.Module, optimizer: Optimizer, carried: States) -> dict[str, Any]:
+def _tree(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     random = [mx.array(key) for key in cast(list[mx.array], mx.random.state)]
-    return {
-        "model": model.trainable_parameters(),
-        "optimizer": optimizer.state,
-        "random": random,
-        "carried": carried,
-    }
+    tree = {"model": model.trainable_parameters(), "optimizer": optimizer.state}
+    return tree | {"random": random, "carried": optimizer.carried}

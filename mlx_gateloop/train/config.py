@@ -71,16 +71,18 @@ class DataConfig:
 
 @dataclass(config=_strict)
 class OptimizerConfig:
-    """AdamW with the paper's groups (paper, appendix "WikiText103 hyperparameters").
+    """MLX's optimizer with the paper's groups (appendix "WikiText103 hyperparameters").
 
     Args:
+        name: "adamw", "lion", "adafactor", or "muon", which takes the matrices of blocks and leaves
+            the state transition, embeddings, head and vectors to AdamW.
         learning_rate: Peak rate of the cosine schedule; None is 1 / hidden_size, twice that with
-            `start: spread`, and 0.001 with `weights`.
+            `start: spread`, and 0.001 with `weights`; a tenth of these for Lion.
         state_transition_learning_rate: The same for the projections (or vectors) that make the
             state transition; None takes `learning_rate`, or a tenth of it with `start: spread`.
         betas: AdamW's two decay rates.
         weight_decay: Decoupled decay of matrices outside the state transition; None lets weights
-            average the updates of an epoch, at least of 100 steps.
+            average the updates of an epoch, at least of 100 steps, and is 0 for Muon.
         state_transition_weight_decay: The same for the state transition, its vectors too.
         warmup_steps: Length of the linear warm-up; None is a tenth of the steps.
         clip_norm: Largest global norm of a gradient.
@@ -89,6 +91,7 @@ class OptimizerConfig:
             halves the bytes, and rounds each sum to 8 bits.
     """
 
+    name: Literal["adamw", "lion", "adafactor", "muon"] = "adamw"
     learning_rate: PositiveFloat | None = None
     state_transition_learning_rate: PositiveFloat | None = None
     betas: tuple[float, float] = (0.9, 0.98)
@@ -121,6 +124,7 @@ class TrainConfig:
         epochs: Passes over the training text.
         log_every: Steps between records of log.jsonl.
         eval_every: Steps between validations (the last step always validates).
+        sample_tokens: Tokens of a text that is drawn at every validation; 0 draws none.
         checkpoint_every: Steps between checkpoints (the last step always saves).
         patience: Validations without improvement before the run stops; None never stops early.
         weights: A model directory to start from, of `gl.save` or `gateloop convert`: its shape,
@@ -153,6 +157,7 @@ class TrainConfig:
     epochs: PositiveFloat | None = None
     log_every: Count = 10
     eval_every: Count = 100
+    sample_tokens: NonNegativeInt = 40
     checkpoint_every: Count = 100
     patience: Count | None = None
     weights: str | None = None
@@ -206,7 +211,7 @@ class TrainConfig:
             longest = max(2.0, self.data.length / 10)
             self.model = {"longest_half_life": longest, "input_scale": True, **self.model}
             rate, transitions = 2 * rate, 0.1
-        rate = optimizer.learning_rate or rate
+        rate = optimizer.learning_rate or (rate / 10 if optimizer.name == "lion" else rate)
         transition_rate = optimizer.state_transition_learning_rate or rate * transitions
         self.optimizer = replace(
             optimizer, learning_rate=rate, state_transition_learning_rate=transition_rate

@@ -1,7 +1,7 @@
 """The data that a run learns from: batches, and a score on held-out data."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from mlx_gateloop.data import Batches
 from mlx_gateloop.data.packing import DocumentBatches
@@ -38,6 +38,9 @@ class Source(Protocol):
 
     def evaluate(self, model: Model, world: World) -> Score:
         """Score the model on the validation data; each rank reads a part."""
+
+    def glimpse(self, model: Model) -> dict[str, Any]:
+        """Return what the log of a validation has besides its score: a text, half-lives."""
 
     def save(self, model: Model, directory: Path) -> None:
         """Write a model directory."""

@@ -46,15 +46,11 @@ def evaluate(
 ) -> Evaluation:
     """Score every token of a stream but the first, once, or those that are asked.
 
-    At a document's first token the state is reset, unless the stream has no `starts`.
-
-    The protocol decides the context of a prediction:
+    The protocol decides the context of a prediction, which begins at a document's start:
 
     windows  side by side, each from an empty state (the default): 1 to `length` tokens
     sliding  overlapping windows, each from an empty state: at least `length` - `stride` + 1 tokens
     carried  one after another, each from the final state of the one before: all tokens before
-
-    Every batch has the same shape; padding is not counted.
 
     Args:
         model: Tokens `[B, L]` to logits `[B, L, V]`; dropout is off meanwhile.
@@ -64,13 +60,11 @@ def evaluate(
         batch_size: Windows per batch; 1 in the carried protocol.
         stride: For the sliding protocol: tokens that a window scores, 1 to `length`.
         carry: Use the carried protocol, without `stride`; `model` must take a cache.
-        world: The ranks, which read the batches in turns, or all of them if they share the
-            sequences; in the carried protocol one alone.
+        world: The ranks; in the carried protocol one alone.
         pieces: The pieces of the stream's documents, in place of windows.
 
     Raises:
-        InputError: Fewer than two tokens, so nothing to predict; a token beyond the embedding; or
-            a text that is carried and several ranks.
+        InputError: Nothing to predict, a token beyond the embedding, or ranks that carry a text.
     """
     count = len(stream.tokens) - 1
     if count < 1:

@@ -39,7 +39,7 @@ def split(joined: Named, like: Named) -> Named:
 
 
 class Optimizer:
-    """Groups of weights, each with an AdamW and a learning rate by step of the run.
+    """Groups of weights, each with an optimizer and a learning rate by step of the run.
 
     A group's own steps are its updates, as Adam's bias correction needs them; a step of the run
     that is skipped is none. `group_of` gives the number of a weight's group, by its path and value.
@@ -47,11 +47,14 @@ class Optimizer:
 
     def __init__(
         self,
-        groups: list[optim.AdamW],
+        groups: list[optim.Optimizer],
         schedules: list[Schedule],
         group_of: Callable[[str, mx.array], int],
+        joined: list[bool] | None = None,
     ) -> None:
         self.groups, self._schedules, self._group_of = groups, schedules, group_of
+        self._joined = joined or [True] * len(groups)
+        self.carried: list[list[mx.array]] = []  # the model's states before the next batch
 
     @property
     def state(self) -> list[Tree]:
@@ -81,13 +84,14 @@ class Optimizer:
 
     def join(self, tree: Tree) -> list[Named]:
         """Join the small arrays of each group in a tree of the weights' shapes."""
-        return [join(arrays) for arrays in self._divided(tree)]
+        pairs = zip(self._joined, self._divided(tree), strict=True)
+        return [join(arrays) if joins else arrays for joins, arrays in pairs]
 
     def split(self, joined: list[Named], like: Tree) -> Tree:
         """Undo `join` of a tree of these shapes."""
         leaves: Named = {}
-        for arrays, shapes in zip(joined, self._divided(like), strict=True):
-            leaves |= split(arrays, shapes)
+        for joins, arrays, shapes in zip(self._joined, joined, self._divided(like), strict=True):
+            leaves |= split(arrays, shapes) if joins else arrays
         return cast(Tree, tree_unflatten(list(leaves.items())))
 
     def _divided(self, tree: Tree) -> list[Named]:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
-from mlx_gateloop.errors import InputError, one_line
+from mlx_gateloop.errors import InputError, one_line, shortened
 from mlx_gateloop.io.files import flush
 from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train import ranks
@@ -24,6 +24,7 @@ from mlx_gateloop.train.data import Score, make_source
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.train.loss_scale import INITIAL, next_scale
 from mlx_gateloop.train.output import NoOutput, Output
+from mlx_gateloop.train.reporters import page, reporters
 from mlx_gateloop.train.setup import Trainer, large_cache, num_parameters
 from mlx_gateloop.train.step import lowered, number
 
@@ -53,6 +54,8 @@ def train(
     out: Path | str,
     resume: bool = False,
     world: World = ALONE,
+    report_to: Sequence[str] = (),
+    with_page: bool = False,
 ) -> TrainResult:
     """Train a model on a text or a task and save its best weights in a model directory.
 
@@ -67,6 +70,8 @@ def train(
         resume: Continue from the last checkpoint in `out`.
         world: The ranks that train it together, see `distributed.world`. The first one alone
             reads and writes `out`; `data` must be the same on all ranks.
+        report_to: Names of `reporters.NAMES` that get the log, too.
+        with_page: Write page.html, which shows the run while it lasts.
 
     Raises:
         InputError: Unusable data, configuration or directory, a full disk, or ranks that differ.
@@ -75,6 +80,9 @@ def train(
     with large_cache(), ExitStack() as held:
         try:
             output = Output(Path(out), resume, held) if world.is_first else NoOutput(Path(out))
+            if world.is_first:
+                output.reporters = reporters(report_to, Path(out), config.to_dict())
+                output.reporters += [page(output.log, Path(out) / "page.html")] * with_page
             return Run(config, data, output, resume, world).train()
         except OSError as error:  # checkpoints and models raise InputError
             advice = "what was saved is kept; give another --out or free space there"
@@ -105,7 +113,7 @@ class Run:
         if self.is_scaled and saved is None:
             progress.loss_scale = INITIAL
         if resume and world.is_first:
-            restore(checkpoint, self.model, self.optimizer, trainer.carried)
+            restore(checkpoint, self.model, self.optimizer)
         ranks.share_state(world, self.model, self.optimizer)
         if resume:
             output.rewind(checkpoint, progress.step)
@@ -237,19 +245,22 @@ class Run:
                     f"the validation loss is not finite at step {progress.step}; lower "
                     "optimizer.learning_rate, or use dtype float32"
                 )
+            seen = self.source.glimpse(self.model) if self.world.size == 1 else {}
             best = result.loss_nats < progress.best_loss
         if best:
             self._save_model()
         progress.stale = 0 if best else progress.stale + 1
         progress.best_loss = min(progress.best_loss, result.loss_nats)
         self.output.record(
-            step=progress.step, validation_loss=result.loss_nats, **result.others, best=best
+            step=progress.step, validation_loss=result.loss_nats, **result.others, best=best, **seen
         )
         others = "".join(f", {k.replace('_', ' ')} {v:.3f}" for k, v in result.others.items())
         bar.write(
             f"step {progress.step}: validation loss {result.loss_nats:.4f}{others}",
             file=sys.stderr,  # training must not end with a reader of standard output
         )
+        if "sample" in seen:
+            bar.write(f"    {shortened(seen['sample'])}", file=sys.stderr)
         return result
 
     def _save_model(self) -> None:
@@ -277,4 +288,4 @@ class Run:
         if self.world.is_first:
             output, state = self.output, (self.model, self.optimizer, self.progress)
             flush(output.log)  # a resumed run continues after these lines
-            save_checkpoint(output.checkpoint, *state, self.identity, self.trainer.carried)
+            save_checkpoint(output.checkpoint, *state, self.identity)

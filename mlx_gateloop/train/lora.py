@@ -5,12 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.io.files import replacing
-
-SCALE = 20.0  # mlx-lm's
 
 
 def add_lora(model: Any, rank: int) -> None:
@@ -23,20 +20,14 @@ def add_lora(model: Any, rank: int) -> None:
 
 def save_lora(model: Any, tokenizer: Any, rank: int, directory: Path) -> None:
     """Write the adapters with their configuration, and the tokenizer."""
-    directory.mkdir(parents=True, exist_ok=True)
     config = {"fine_tune_type": "lora", "num_layers": len(model.layers)}
     config |= {"lora_parameters": _parameters(rank)}
     with replacing(directory / "adapters.safetensors") as partial:
-        mx.save_safetensors(str(partial), adapters(model))
+        mx.save_safetensors(str(partial), dict(tree_flatten(model.trainable_parameters())))
     with replacing(directory / "adapter_config.json") as partial:
         partial.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     tokenizer.save_pretrained(directory)
 
 
-def adapters(model: nn.Module) -> dict[str, mx.array]:
-    """Return the trainable weights by name."""
-    return dict(tree_flatten(model.trainable_parameters()))
-
-
 def _parameters(rank: int) -> dict[str, Any]:
-    return {"rank": rank, "scale": SCALE, "dropout": 0.0}
+    return {"rank": rank, "scale": 20.0, "dropout": 0.0}  # mlx-lm's scale

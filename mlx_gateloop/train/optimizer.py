@@ -1,6 +1,7 @@
-"""AdamW in the paper's parameter groups, and its learning-rate schedule."""
+"""MLX's optimizers in the paper's parameter groups, and its learning-rate schedule."""
 
 from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import mlx.optimizers as optim
@@ -31,31 +32,58 @@ def decided(config: OptimizerConfig, steps_per_epoch: float) -> OptimizerConfig:
     if config.weight_decay is not None:
         return config
     assert config.learning_rate is not None
+    if config.name == "muon":  # MLX adds its decay to the gradient
+        return replace(config, weight_decay=0.0)
     timescale = max(LEAST_STEPS, steps_per_epoch)
     return replace(config, weight_decay=1 / (config.learning_rate * timescale))
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
-    """Make AdamW with three groups: state transition; other vectors; other matrices, which decay.
+    """Make three groups: state transition; other vectors; other matrices, which decay.
 
     Source: paper, appendix "WikiText103 hyperparameters": the projections that control the state
     transition have their own learning rate and no weight decay, which is the default.
     """
     warmup = steps // 10 if config.warmup_steps is None else config.warmup_steps
-
-    def adamw(weight_decay: float) -> optim.AdamW:
-        betas = list(config.betas)
-        return optim.AdamW(0.0, betas=betas, weight_decay=weight_decay, bias_correction=True)
+    is_muon = config.name == "muon"
 
     def group_of(path: str, weight: mx.array) -> int:
-        return 0 if is_state_transition(path) else 1 if weight.ndim < 2 else 2
+        if is_state_transition(path):
+            return 0
+        is_table = is_muon and not {"embed_tokens", "embeddings", "lm_head"}.isdisjoint(
+            path.split(".")
+        )
+        return 1 if weight.ndim < 2 or is_table else 2
 
     base, decay = config.learning_rate, config.weight_decay
     assert base is not None
     assert decay is not None
     peaks = [config.state_transition_learning_rate or base, base, base]
+    others = "adamw" if is_muon else config.name
     return Optimizer(
-        [adamw(config.state_transition_weight_decay), adamw(0.0), adamw(decay)],
+        [
+            _make(others, config, config.state_transition_weight_decay),
+            _make(others, config, 0.0),
+            _make(config.name, config, decay),
+        ],
         [cosine_with_warmup(peak, warmup, steps) for peak in peaks],
         group_of,
+        # Adafactor and Muon look at the rows and columns of each matrix.
+        [others != "adafactor", others != "adafactor", config.name in ("adamw", "lion")],
     )
+
+
+def _make(name: str, config: OptimizerConfig, decay: float) -> optim.Optimizer:
+    betas = list(config.betas)
+    if name == "muon":
+        return optim.Muon(0.0, weight_decay=decay)
+    if name == "lion":
+        return optim.Lion(0.0, betas=betas, weight_decay=decay)
+    if name == "adafactor":
+        how: dict[str, Any] = {
+            "relative_step": False,
+            "scale_parameter": False,
+            "warmup_init": False,
+        }
+        return optim.Adafactor(0.0, weight_decay=decay, **how)
+    return optim.AdamW(0.0, betas=betas, weight_decay=decay, bias_correction=True)

@@ -10,6 +10,7 @@ OUT/ is a model directory for every mlx_lm command, with the run's own files bes
     checkpoints/previous.safetensors                      the one before, if the last is damaged
     log.jsonl                                             one record per interval and validation
     curves.png                                            the log, drawn when the run ends
+    page.html                                             the log as a page, if asked for
 """
 
 import json
@@ -24,6 +25,7 @@ import yaml
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import flush, locked, replacing, sweep
 from mlx_gateloop.io.models import SAVING
+from mlx_gateloop.train.reporters import Reporter
 
 
 def has_checkpoint(directory: Path) -> bool:
@@ -45,6 +47,7 @@ class Output:
             held.enter_context(locked(directory))
 
     def _use(self, directory: Path) -> None:
+        self.reporters: list[Reporter] = []
         self.directory = directory
         self.checkpoint = directory / "checkpoints" / "last.safetensors"
         self.log = directory / "log.jsonl"
@@ -105,6 +108,8 @@ class Output:
         numbers = {k: v for k, v in values.items() if not isinstance(v, float) or isfinite(v)}
         with self.log.open("a") as file:
             file.write(json.dumps(dict.fromkeys(values) | numbers) + "\n")
+        for report in self.reporters:
+            report(values)
 
 
 class NoOutput(Output):

@@ -106,4 +106,4 @@ def share_state(world: World, model: nn.Module, optimizer: Optimizer) -> None:
         raw = raw if world.is_first else mx.zeros_like(raw)
         raw = world.sum(raw, "exchange of weights")
         shared[name] = raw.view(array.dtype).reshape(array.shape)
-    assign_state(shared, model, optimizer, [])
+    assign_state(shared, model, optimizer)

@@ -18,7 +18,7 @@ from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.model.lm import Model, require_readable
 from mlx_gateloop.model.registered import module
 from mlx_gateloop.train import ranks
-from mlx_gateloop.train.chunks import States, zero_states
+from mlx_gateloop.train.chunks import zero_states
 from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.data import Source
 from mlx_gateloop.train.lora import add_lora
@@ -44,18 +44,16 @@ class Trainer:
         self.optimizer.init(self.model.trainable_parameters())
         mx.eval(self.model.state, self.optimizer.state)
         ranks.share_sequences(world, self.model)
-        self.carried: States = []
         if config.carry_state:
             if world.size > 1:
                 raise InputError("carry_state: expected one rank; leave it out with several")
-            self.carried = zero_states(self.model, config.data.batch_size)
+            self.optimizer.carried = zero_states(self.model, config.data.batch_size)
         settings = StepSettings(
             targets=self._accumulate * source.batches.targets,
             clip_norm=config.optimizer.clip_norm,
             dtype=self.dtype,
             exchange_dtype=getattr(mx, config.optimizer.exchange_dtype),
-            chunk=config.sequence_chunk or (config.data.length if self.carried else None),
-            carried=self.carried,
+            chunk=config.sequence_chunk or (config.data.length if config.carry_state else None),
         )
         self._step = make_step(self.model, self.optimizer, settings, world)
 
@@ -70,8 +68,8 @@ class Trainer:
         for position in range(step * self._accumulate, (step + 1) * self._accumulate):
             epoch, index = divmod(position, batches.per_epoch)
             batch = batches.batch(epoch, index)
-            if index == 0 and self.carried:
-                self.carried[:] = zero_states(self.model, len(batch[0]))
+            if index == 0 and self.optimizer.carried:
+                self.optimizer.carried = zero_states(self.model, len(batch[0]))
             part = world.part(len(batch[0])), world.part_of_sequence(batch[0].shape[1])
             yield tuple(array[part] for array in batch)
 

@@ -1,7 +1,7 @@
 """One optimizer step: the gradients of its batches, their sum over the ranks, and the update."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -29,7 +29,6 @@ class StepSettings:
     dtype: mx.Dtype = mx.float32  # of the forward and backward pass
     exchange_dtype: mx.Dtype = mx.float32  # in which ranks exchange gradients
     chunk: int | None = None  # tokens of a sequence to compute at a time, see `train.chunks`
-    carried: States = field(default_factory=list)  # before the next batch; empty is zero
 
 
 def make_step(
@@ -40,7 +39,7 @@ def make_step(
     The gradient is that of the summed loss over the number of targets in a full step: every target
     of the data weighs the same, whichever batch or rank computes it. The compiled functions capture
     the arrays of model and optimizer, so both must be initialised before. A gradient whose norm is
-    not finite changes nothing but the learning rates. `settings.carried` is updated in place.
+    not finite changes nothing but the learning rates.
 
     Returns:
         `step(batches, position, scale) -> (loss, norm)`, with the step's position in the run, from
@@ -48,7 +47,7 @@ def make_step(
         mean in nats per target (negative targets are not counted; NaN if there are no others), the
         norm that of the gradient before clipping; if it is not finite, the update was skipped.
     """
-    gradients, carried = _make_gradients(model, settings), settings.carried
+    gradients = _make_gradients(model, settings)
     update = make_update(model, optimizer, settings.clip_norm)
 
     def step(batches: Iterable[Batch], position: int, scale: float) -> tuple[float, float]:
@@ -60,9 +59,9 @@ def make_step(
             with world.computing():
                 mx.eval(total, gradient, mx.random.state)  # one batch at a time
             arrays = [mx.array(inputs), mx.array(answers), factor, *map(mx.array, starts)]
-            part, new, after = gradients(carried, *arrays)
-            if carried and np.isfinite(number(part)):
-                carried[:] = after
+            part, new, after = gradients(optimizer.carried, *arrays)
+            if optimizer.carried and np.isfinite(number(part)):
+                optimizer.carried = after
             total = total + part
             asked += np.count_nonzero(answers >= 0)
             gradient = tree_map(mx.add, gradient, new) if gradient else new

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -64,6 +65,9 @@ class TaskSource:
 
     def evaluate(self, model: Model, world: World) -> TaskScore:
         return evaluate_task(model, self._task.validation, self._batch_size, world)
+
+    def glimpse(self, _: Model) -> dict[str, Any]:
+        return {}
 
     def save(self, model: Model, directory: Path) -> None:
         io.save(model, None, directory)

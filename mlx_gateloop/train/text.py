@@ -24,6 +24,7 @@ from mlx_gateloop.tokenizer import (
 from mlx_gateloop.train.config import TokenizerConfig, TrainConfig
 from mlx_gateloop.train.evaluate import Evaluation, evaluate
 from mlx_gateloop.train.lora import save_lora
+from mlx_gateloop.train.samples import first_prompt, half_lives, sample
 
 MAX_IDS = 1 << 22  # of a tokenizer; large ones have 2^18
 
@@ -32,28 +33,25 @@ class TextSource:
     """A corpus as the source of a run, see `train.data`."""
 
     def __init__(self, config: TrainConfig, data: str, saved: Path | None) -> None:
-        self._shape = config.data.length, config.data.batch_size
         corpus = load_corpus(data, config.data.validation_fraction)
         tokenizer = _make_tokenizer(config.tokenizer, corpus.train, saved)
         if tokenizer.eos_token_id is None:
             raise InputError("this tokenizer has no end-of-text token (eos_token); use another one")
         if config.weights is None:
             _set_chat_template(tokenizer, [*corpus.train, *corpus.validation])
-        answers, self._carries = config.data.loss_on == "answers", config.carry_state
-        training, validation = (
-            pack(part, tokenizer, answers) for part in (corpus.train, corpus.validation)
-        )
+        self._config, answers = config, config.data.loss_on == "answers"
+        streams = [pack(part, tokenizer, answers) for part in (corpus.train, corpus.validation)]
         if not config.data.reset_at_documents:
-            training, validation = (replace(x, starts=None) for x in (training, validation))
-        length, batch_size = self._shape
+            streams = [replace(stream, starts=None) for stream in streams]
+        training, validation = streams
+        shape = config.data.batch_size, config.data.length, config.seed
         self.batches: Batches | DocumentBatches
-        self._pieces = None
         if config.data.packed:
-            self.batches = Batches(training, batch_size, length, config.seed, self._carries)
+            self.batches = Batches(training, *shape, config.carry_state)
+            self._pieces = None
         else:
-            self.batches = DocumentBatches(training, batch_size, length, config.seed)
-            self._pieces = DocumentBatches(validation, batch_size, length, config.seed)
-        self._lora_rank = config.lora_rank
+            self.batches, self._pieces = (DocumentBatches(stream, *shape) for stream in streams)
+        self._prompt = first_prompt(corpus.validation)
         if len(validation.tokens) < 2:
             raise InputError(
                 "the validation text has fewer than two tokens; raise data.validation_fraction "
@@ -78,16 +76,25 @@ class TextSource:
         self.summary = f"{len(training.tokens):,} tokens of training text"
 
     def evaluate(self, model: Model, world: World) -> Evaluation:
-        sizes = self._validation_bytes, *self._shape
-        return evaluate(
-            model, self._validation, *sizes, carry=self._carries, world=world, pieces=self._pieces
-        )
+        data, carry = self._config.data, self._config.carry_state
+        sizes = self._validation_bytes, data.length, data.batch_size, None
+        return evaluate(model, self._validation, *sizes, carry, world, self._pieces)
+
+    def glimpse(self, model: Any) -> dict[str, Any]:
+        if not (count := self._config.sample_tokens):
+            return {}
+        was_training = model.training
+        model.eval()
+        text = sample(model, self._tokenizer, self._prompt, count)
+        seen = {"sample": text, "half_lives": half_lives(model, self._validation.tokens)}
+        model.train(was_training)
+        return seen
 
     def save(self, model: Model, directory: Path) -> None:
-        if self._lora_rank is None:
+        if (rank := self._config.lora_rank) is None:
             io.save(model, self._tokenizer, directory)
         else:
-            save_lora(model, self._tokenizer, self._lora_rank, directory)
+            save_lora(model, self._tokenizer, rank, directory)
 
 
 def _make_tokenizer(config: TokenizerConfig, documents: list[Document], saved: Path | None) -> Any:

@@ -32,30 +32,22 @@ def test_a_mix_is_the_weighted_sum_and_generates(made, tmp_path):
     for a, b, c in layers:
         assert mx.allclose(c[0], 0.25 * a[0] - 2 * b[0], atol=1e-6)
     assert (mixed.tokens, mixed.logits, mixed.last) == (0, None, [])
-    mix([paths[0]], [1.0], out)
-    same = gl.read_state(out, model, tokenizer)
-    assert all(mx.array_equal(a[0], c[0]) for a, c in zip(first.cache, same.cache, strict=True))
-
-
-def test_what_a_file_holds(made):
-    lines = describe(str(made[0] / "a.state"))
+    lines = describe(paths[0])
     assert lines["tokens read"] == "2"
     assert len([name for name in lines if name.startswith("layer")]) == 2
 
 
 @pytest.mark.parametrize(
     ("names", "factors", "message"),
-    [("ac", [1, 1], "of another model"), ("ab", [1], "expected 2"), ("ax", [1, 1], "no such")],
+    [
+        ("ac", [1, 1], "of another model"),
+        ("ab", [1], "expected 2"),
+        ("ax", [1, 1], "no such"),
+        ("bad", [1, 1, 1], "not a state of"),
+    ],
 )
 def test_what_cannot_be_mixed(made, tmp_path, names, factors, message):
-    with pytest.raises(InputError, match=message) as caught:
+    (made[0] / "d.state").write_bytes(b"no state")
+    with pytest.raises(InputError, match=message):
         mix([str(made[0] / f"{name}.state") for name in names], factors, tmp_path / "out")
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_damaged_file_is_one_line(tmp_path):
-    path = tmp_path / "bad.state"
-    path.write_bytes(b"no state")
-    with pytest.raises(InputError, match="not a state of"):
-        describe(str(path))

@@ -16,6 +16,43 @@ from mlx_gateloop.train.optimizer import cosine_with_warmup, decided, make_optim
 TRANSITIONS = ["data_controlled", "fixed", "linear_attention", "lru", "s4d_lin", "s5"]
 
 
+MLX = {
+    "adamw": lambda decay: optim.AdamW(0.1, [0.9, 0.98], weight_decay=decay, bias_correction=True),
+    "lion": lambda decay: optim.Lion(0.1, [0.9, 0.98], weight_decay=decay),
+    "adafactor": lambda decay: optim.Adafactor(
+        0.1, relative_step=False, scale_parameter=False, weight_decay=decay
+    ),
+    "muon": lambda decay: optim.Muon(0.1, weight_decay=decay),
+}
+
+
+@pytest.mark.parametrize("name", MLX)
+def test_each_group_makes_the_steps_of_mlx(name):
+    """The state transition has its own rate; Muon takes the matrices of blocks alone."""
+    model, plain = tiny_model(), tiny_model()
+    config = OptimizerConfig(name=name, learning_rate=0.1, weight_decay=0.05, warmup_steps=0)
+    optimizer = make_optimizer(config, steps=10**9)
+    optimizer.init(model.trainable_parameters())
+    update, theirs = make_update(model, optimizer, 1e9), {}
+    for step in range(3):
+        keys = iter(mx.random.split(mx.random.key(step), 99))
+        draw = lambda leaf, keys=keys: mx.random.normal(leaf.shape, key=next(keys))  # noqa: E731
+        gradients = tree_map(draw, model.trainable_parameters())
+        update(gradients, mx.array(0, mx.uint64), mx.array(1.0))
+        weights = dict(tree_flatten(plain.parameters()))
+        for path, gradient in tree_flatten(gradients):
+            is_matrix = gradient.ndim == 2 and not {"gamma_proj", "theta_proj"} & {*path.split(".")}
+            is_table = "embed" in path or "lm_head" in path
+            kind = "adamw" if name == "muon" and (is_table or not is_matrix) else name
+            decay = 0.05 if is_matrix and not (name == "muon" and is_table) else 0.0
+            one = theirs.setdefault(path, MLX[kind](decay))
+            weights[path] = one.apply_gradients({"w": gradient}, {"w": weights[path]})["w"]
+        plain.load_weights(list(weights.items()))
+    for path, weight in tree_flatten(model.parameters()):
+        expected = dict(tree_flatten(plain.parameters()))[path]
+        np.testing.assert_allclose(weight, expected, atol=2e-5, err_msg=path)
+
+
 def rates(schedule, steps):
     return [schedule(mx.array(step, mx.uint64)).item() for step in steps]
 

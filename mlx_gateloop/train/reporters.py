@@ -1,0 +1,101 @@
+"""Where a run reports its log besides log.jsonl: wandb, tensorboard, and a page that refreshes."""
+
+import html
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from mlx_gateloop.configuration import read_json_lines
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.io.files import replacing
+
+Record = dict[str, Any]  # a line of log.jsonl
+Reporter = Callable[[Record], None]
+Points = list[tuple[float, float]]
+PACKAGES = {"wandb": "wandb", "tensorboard": "tensorboardX"}
+WIDTH, HEIGHT = 640, 220
+COLORS = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#bf3989")
+PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+<meta http-equiv="refresh" content="10"><meta name="viewport" content="width=device-width">
+<style>:root{{color-scheme:light dark}}body{{font:15px system-ui;max-width:42em;margin:2em auto}}
+svg{{width:100%}}pre{{white-space:pre-wrap}}</style><h1>{title}</h1>{body}</html>
+"""
+
+
+def reporters(names: Sequence[str], out: Path, config: dict[str, object]) -> list[Reporter]:
+    """Make the reporters of these names, see `PACKAGES`."""
+    made = []
+    for name in names:
+        if name not in PACKAGES:
+            raise InputError(f"--report-to {name}: unknown; give {' or '.join(PACKAGES)}")
+        try:
+            made.append(_wandb(out, config) if name == "wandb" else _tensorboard(out))
+        except ImportError:
+            advice = f"pip install {PACKAGES[name]}"
+            raise InputError(f"--report-to {name}: not installed; {advice}") from None
+    return made
+
+
+def _wandb(out: Path, config: dict[str, object]) -> Reporter:
+    from mlx_lm.tuner.callbacks import WandBCallback
+
+    log = WandBCallback("gateloop", str(out), config).on_train_loss_report
+    return lambda record: log({"iteration": record["step"]} | _numbers(record))
+
+
+def _tensorboard(out: Path) -> Reporter:
+    writer = import_module("tensorboardX").SummaryWriter(str(out / "tensorboard"))
+
+    def report(record: Record) -> None:
+        for name, value in _numbers(record).items():
+            writer.add_scalar(name, value, record["step"])
+        writer.flush()
+
+    return report
+
+
+def _numbers(record: Record) -> dict[str, float]:
+    kept = {name: value for name, value in record.items() if name != "step"}
+    return {n: v for n, v in kept.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+
+
+def page(log: Path, out: Path) -> Reporter:
+    """Make a reporter that writes page.html: losses, half-lives and samples, drawn from the log."""
+
+    def report(_: Record) -> None:
+        records = read_json_lines(log)
+        losses = {"training": "loss", "validation": "validation_loss"}
+        series = {name: _series(records, key) for name, key in losses.items()}
+        body = f"<h2>Loss (nats per token)</h2>{_chart(series)}"
+        lives = [(r["step"], r["half_lives"]) for r in records if r.get("half_lives")]
+        layers = range(len(lives[0][1]) if lives else 0)
+        series = {f"layer {n}": [(step, values[n]) for step, values in lives] for n in layers}
+        body += f"<h2>Median half-life (tokens)</h2>{_chart(series)}"
+        for step, text in reversed([(r["step"], r["sample"]) for r in records if "sample" in r]):
+            body += f"<h3>Step {step}</h3><pre>{html.escape(text)}</pre>"
+        with replacing(out) as partial:
+            title = html.escape(out.absolute().parent.name)
+            partial.write_text(PAGE.format(title=title, body=body), encoding="utf-8")
+
+    return report
+
+
+def _series(records: list[Record], key: str) -> Points:
+    return [(r["step"], r[key]) for r in records if r.get(key) is not None]
+
+
+def _chart(series: dict[str, Points]) -> str:
+    """Draw lines over steps as SVG, with the range of both axes in words."""
+    points = [point for line in series.values() for point in line]
+    if not points:
+        return "<p>Nothing yet.</p>"
+    last, values = max(x for x, _ in points), [y for _, y in points]
+    low, high = min(values), max(values)
+    across, up, parts, words = WIDTH / last, HEIGHT / ((high - low) or 1), "", []
+    for (name, line), color in zip(series.items(), COLORS * len(series), strict=False):
+        at = " ".join(f"{across * x:.1f},{up * (high - y):.1f}" for x, y in line)
+        parts += f'<polyline fill="none" stroke="{color}" stroke-width="2" points="{at}"/>'
+        words.append(f'<span style="color:{color}">{name}</span>')
+    box = f'<svg viewBox="-4 -4 {WIDTH + 8} {HEIGHT + 8}" role="img">{parts}</svg>'
+    return f"{box}<p>{', '.join(words)}: {low:.3g} to {high:.3g}, {last:,} steps</p>"

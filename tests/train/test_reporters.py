@@ -1,0 +1,51 @@
+"""Reporters of a run's log, and its page."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+from helpers.training import tiny_run
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.train import train
+from mlx_gateloop.train.reporters import reporters
+
+
+@pytest.fixture
+def logged(monkeypatch):
+    """Stand-ins of wandb and tensorboardX, and what they were given: (name, value, step)."""
+    got = []
+    wandb = SimpleNamespace(
+        init=lambda **_: None,
+        log=lambda info, step: got.extend((name, value, step) for name, value in info.items()),
+    )
+    monkeypatch.setattr("mlx_lm.tuner.callbacks.wandb", wandb)
+    writer = SimpleNamespace(add_scalar=lambda *values: got.append(values), flush=lambda: None)
+    module = SimpleNamespace(SummaryWriter=lambda _: writer)
+    monkeypatch.setitem(sys.modules, "tensorboardX", module)
+    return got
+
+
+def test_a_run_reports_its_log_and_writes_a_page(text_file, tmp_path, logged, without_pictures):
+    config = tiny_run(steps=4, eval_every=2, log_every=2)
+    names = ["wandb", "tensorboard"]
+    result = train(config, str(text_file), tmp_path / "a <b>", report_to=names, with_page=True)
+    for got in logged:
+        assert isinstance(got[1], int | float)
+    losses = [(value, step) for name, value, step in logged if name == "validation_loss"]
+    assert [step for _, step in losses] == [2, 2, 4, 4]
+    assert min(value for value, _ in losses) == result.best_loss
+    page = (tmp_path / "a <b>" / "page.html").read_text()
+    assert "<h1>a &lt;b&gt;</h1>" in page
+    assert page.count("<pre>") == 2, "a sample for each validation"
+    assert page.count("<polyline") == 4, "two losses, and the half-lives of two layers"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("mail", "unknown; give wandb or"), ("wandb", "not installed; pip")]
+)
+def test_what_cannot_report_is_one_line(tmp_path, monkeypatch, name, message):
+    monkeypatch.setattr("mlx_lm.tuner.callbacks.wandb", None)
+    with pytest.raises(InputError, match=message) as caught:
+        reporters([name], tmp_path, {})
+    assert "\n" not in str(caught.value)
