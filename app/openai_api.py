@@ -145,7 +145,6 @@ class _Answer:
 
 
 def _messages(messages: object) -> list[dict[str, Any]]:
-    """Join the text parts of messages; the engine checks the rest."""
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
         raise InputError("messages: expected a list of messages, each with role and content")
     roles = {"developer": "system"}

@@ -94,7 +94,6 @@ class Card:
         return self.source if self.is_from_hub else Path(self.source).name
 
     def summary(self) -> str:
-        """The facts, a line each."""
         plan, inference = self.plan, self.plan.inference
         chosen = [f"{key}={value}, set" for key, value in plan.settings.items()]
         facts = {

@@ -11,11 +11,11 @@ from mlx_gateloop.io.files import staged
 from mlx_gateloop.model.arguments import LayerArgs
 
 from .card import Card
+from .options import read_settings
 from .output import check_target, write
 from .plan import Plan, first, make_plan
 from .precision import cast, quantize
 from .reading.find import find
-from .settings import read_settings
 from .tokenizer import load_tokenizer
 from .verify import compare_at, verify
 

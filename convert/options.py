@@ -1,15 +1,18 @@
-"""The options of the command."""
+"""The options of the command, and settings: what a checkpoint does not say about itself."""
 
 import argparse
 from pathlib import Path
 
-from mlx_gateloop.commands.parser import add_settings
+from mlx_gateloop.commands.parser import add_settings, as_number
+from mlx_gateloop.commands.parser import settings as parse_settings
+from mlx_gateloop.configuration import read_yaml
 
 from .sources import SOURCES
 
 FLOATS = ("float32", "float16", "bfloat16")
 BITS = (2, 3, 4, 5, 6, 8)  # mx.quantize's
 GROUP_SIZES = (32, 64, 128)
+SETTINGS_FILE = "convert.yaml"
 TOLERANCE = 2e-5  # of the largest logit, float32
 
 
@@ -50,3 +53,18 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     add("--verify", action="store_true", help=text + "they differ")
     text = "largest difference that passes, relative to the largest logit (2e-5)"
     add("--tolerance", type=float, default=TOLERANCE, metavar="X", help=text)
+
+
+def read_settings(
+    file: Path | None, weights: Path, overrides: list[str]
+) -> tuple[dict[str, object], Path | None]:
+    """Read a file of settings, or the one beside the weights, and `KEY=VALUE` overrides."""
+    if file is None:
+        beside = [weights.with_suffix(".yaml"), weights.with_name(SETTINGS_FILE)]
+        file = next((path for path in beside if path.is_file()), None)
+    tree = {} if file is None else read_yaml(file)
+    settings = {key: as_number(value) for key, value in tree.items()}
+    tokenizer = settings.get("tokenizer")
+    if file and isinstance(tokenizer, str) and (file.parent / tokenizer).exists():
+        settings["tokenizer"] = str(file.parent / tokenizer)
+    return settings | parse_settings(overrides, "norm_eps=1e-6"), file

@@ -1,7 +1,6 @@
 """Bridge from MLX's Linux wheel, which comes with the reference BLAS, to NumPy's OpenBLAS.
 
-libmlx looks up its `cblas_*gemm` once, when it is loaded, in the global scope first. So importing
-the package connects the bridge, and `mlx.core` must be imported after it.
+libmlx looks up its `cblas_*gemm` when it is loaded, so `mlx.core` must be imported after this.
 """
 
 import os

@@ -14,11 +14,7 @@ OTHER_FILES = 64  # open files besides connections; 18 were counted
 
 
 class Connection(H11Protocol):
-    """A connection of uvicorn with a timeout for slow clients.
-
-    At the limit, a new connection replaces the one that has waited longest for the rest of a
-    request, or else for its client to read.
-    """
+    """A connection of uvicorn with a timeout for slow clients; a new one may replace a slow one."""
 
     _waiting: ClassVar[dict["Connection", asyncio.TimerHandle]] = {}  # oldest first
 

@@ -56,7 +56,6 @@ class Isolated:
         self._busy = False
 
     def call(self, method: str, *arguments: object) -> Steps[Any]:
-        """Call a method of `ChatTokenizer`, and return its result."""
         while self._busy:  # another run is calling
             yield
         self._busy = True

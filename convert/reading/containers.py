@@ -1,7 +1,4 @@
-"""Files of weights, without running their code: safetensors, PyTorch, msgpack, Equinox.
-
-A reader returns nested mappings with tensors as `Stored`, whose values are read when needed.
-"""
+"""Files of weights, read as mappings of `Stored` tensors without running the files' code."""
 
 import math
 import pickle
@@ -26,7 +23,6 @@ Tree = Mapping[str, Any]  # of trees and `Stored`; files may hold anything else 
 
 
 def read(path: Path) -> Tree:
-    """Read a file of weights with a suffix of `READERS`."""
     try:
         return READERS[path.suffix](path)
     except OSError as error:
@@ -94,7 +90,6 @@ class _Skipped:
 
 
 def import_torch(path: Path) -> Any:
-    """Import torch for a file in its format."""
     try:
         import torch
     except ImportError:

@@ -106,7 +106,6 @@ class Checkpoint:
         return max(self.files.index(self._file_of[name]) for name in names)
 
     def hashes(self) -> dict[str, str]:
-        """The SHA-256 of each file, by name."""
         return {file.name: _sha256(file) for file in self.files}
 
     def _tensors(self, file: Path) -> dict[str, Stored]:

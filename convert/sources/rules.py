@@ -32,11 +32,9 @@ class Rule:
     transform: Transform  # from the source's arrays to ours, in the order of the names
 
     def forward(self, arrays: Arrays) -> list[mx.array]:
-        """Our arrays from the source's."""
         return self.transform.forward(arrays)
 
     def backward(self, arrays: Arrays) -> list[mx.array]:
-        """The source's arrays from ours."""
         return self.transform.backward(arrays)
 
 
@@ -84,7 +82,6 @@ def negate(which: int) -> Transform:
 
 
 def same(source: str, ours: str) -> Rule:
-    """A tensor that is the same on both sides."""
     return Rule((source,), (ours,), IDENTITY)
 
 

@@ -53,10 +53,7 @@ def mlx_candidate(
 
 
 def median_times(runs: Mapping[str, Run]) -> dict[str, float]:
-    """Measure the seconds of each run; they take turns, so that a slow moment affects all.
-
-    Each runs once untimed first: it is compiled, and does not pay for freeing another's memory.
-    """
+    """Measure the seconds of each run; they take turns, each once untimed before."""
     samples: dict[str, list[float]] = {name: [] for name in runs}
     used = dict.fromkeys(runs, 0.0)
     for turn in range(TURNS):

@@ -88,5 +88,4 @@ def _torch_forward(model: Any, tokens: np.ndarray) -> Run:
 
 
 def _speed(tokens: int, seconds: float, ours: float) -> str:
-    """Format tokens per second, with the time over ours."""
     return f"{tokens / seconds:,.0f} ({ratio(seconds, ours)})"

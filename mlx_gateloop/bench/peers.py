@@ -1,7 +1,4 @@
-"""The scan and the operator in jax and torch: NumPy arrays in, runs out.
-
-Gradients of complex numbers differ in convention (jax's is the conjugate of torch's), not in work.
-"""
+"""The scan and the operator in jax and torch: NumPy arrays in, runs out."""
 
 from typing import Any
 

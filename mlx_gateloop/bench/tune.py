@@ -116,7 +116,6 @@ def _best(timed: Callable[[Choice], float], choices: Iterable[Choice], usual: Ch
 
 
 def tune_this_gpu() -> str:
-    """Measure this machine's GPU, store the tuning and describe it."""
     reasons = {name: BACKENDS[name].why_missing() for name in ("metal", "cuda")}
     platform = next((name for name, reason in reasons.items() if reason is None), None)
     if platform is None:

@@ -7,7 +7,7 @@ from mlx_gateloop.errors import InputError
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    from mlx_gateloop.bench import REPORTS
+    from mlx_gateloop.bench.report import REPORTS
 
     add = command.add_argument
     text = "ops: the scan and the operator; model: prefill and decode; train: a training step"
@@ -21,7 +21,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    from mlx_gateloop.bench import tune_this_gpu, write_report
+    from mlx_gateloop.bench.report import write_report
+    from mlx_gateloop.bench.tune import tune_this_gpu
 
     if arguments.tune:
         if arguments.what != "ops":

@@ -144,10 +144,9 @@ def with_our_class(load_model: Any, load_config: Any) -> Any:
 
 
 def add_awq_recipe(awq: Any) -> None:
-    """Add our recipe to mlx-lm's table: scale norms with all projections that read their output.
+    """Add our recipe to mlx-lm's table: norms are scaled with all projections of their output.
 
-    State-transition projections are scaled too, but never clipped, as they are not quantized. No
-    scale passes through GELU.
+    State-transition projections are never clipped, as they are not quantized. No scale passes GELU.
     """
 
     def scale_with_norm(*projections: str) -> Any:

@@ -137,7 +137,6 @@ class Batches:
 
     @property
     def targets(self) -> float:
-        """The mean number of targets in a batch."""
         return self.batch_size * self.length * self.stream.share
 
     def batch(self, epoch: int, index: int) -> tuple[np.ndarray, ...]:
@@ -183,7 +182,6 @@ class DocumentBatches:
 
     @property
     def targets(self) -> float:
-        """The mean number of targets in a batch."""
         sizes = np.minimum(self._pieces[:, 1] - self._pieces[:, 0] - 1, self.length)
         return self.batch_size * float(sizes.mean()) * self._stream.share
 

@@ -45,11 +45,7 @@ class Entry:
 
 @cache
 def groups() -> list[list[Document]]:
-    """Return the language reference and the library reference, in groups of related documents.
-
-    A group holds one topic or module: its text and conversations repeat each other, so a split must
-    not separate them. The order depends on the Python version alone.
-    """
+    """Return the language reference and the library reference, in groups that repeat each other."""
     from pydoc_data.topics import topics
 
     modules: dict[str, list[Entry]] = {}

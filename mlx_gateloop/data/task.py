@@ -63,7 +63,6 @@ class SampleBatches:
 
     @property
     def targets(self) -> float:
-        """The mean number of targets in a full batch."""
         count = len(self.samples)
         return min(self.batch_size, count) * int(self.samples.asked.sum()) / count
 

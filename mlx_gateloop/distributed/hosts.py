@@ -36,7 +36,6 @@ class Hostfile:
 
     @property
     def is_here(self) -> bool:
-        """True if all ranks are on this machine."""
         return all(host.ssh == LOCAL for host in self.hosts)
 
     def addresses(self, port: int) -> list[list[str]]:
@@ -64,7 +63,6 @@ def local_hosts(count: int) -> Hostfile:
 
 
 def read_hostfile(path: Path) -> Hostfile:
-    """Read a hostfile of mlx.launch."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         content = content if isinstance(content, dict) else {"hosts": content}

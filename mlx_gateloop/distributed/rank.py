@@ -9,8 +9,11 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
@@ -72,7 +75,6 @@ def _join(settings: dict[str, Any], expired: Any) -> Any:
     """Connect to the other ranks; MLX may wait for ever here, and the launcher ends that."""
     import mlx.core as mx
 
-    from mlx_gateloop.distributed.limit import TimeLimit
     from mlx_gateloop.distributed.world import World
 
     if len(settings["hosts"]) == 1:
@@ -91,8 +93,30 @@ def _join(settings: dict[str, Any], expired: Any) -> Any:
     return World(group, settings["hosts"], limit, overlaps=overlaps)
 
 
+class TimeLimit:
+    """A limit of seconds for each block; a thread calls `expired` with the name of a late one."""
+
+    def __init__(self, seconds: float, expired: Callable[[str], object]) -> None:
+        self._seconds, self._expired = seconds, expired
+        self._deadline, self._name = inf, ""
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        self._name, self._deadline = name, time.monotonic() + self._seconds
+        try:
+            yield
+        finally:
+            self._deadline = inf
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(min(0.5, self._seconds / 4))
+            if time.monotonic() > self._deadline:
+                self._expired(self._name)
+
+
 def _pin_cpus(hosts: list[str], rank: int) -> None:
-    """Divide a machine's processors among its ranks."""
     here = [other for other, host in enumerate(hosts) if host == hosts[rank]]
     if len(here) > 1:
         pin_cpus(here.index(rank), len(here))

@@ -66,7 +66,6 @@ class World:
         return _share(self.number, self.groups, count)
 
     def part_of_sequence(self, length: int) -> slice:
-        """The steps of this rank in a sequence."""
         return _share(self.place, self.sequence, length)
 
     def gather_parts(self, array: mx.array) -> mx.array:

@@ -33,13 +33,11 @@ def find_curve(tree: Mapping[str, Any], run: Mapping[str, Any]) -> Curve:
 
 
 def write_curve(points: Curve, log: Path, measure: Measure) -> None:
-    """Write a log that `curve` reads."""
     lines = [json.dumps({"step": step, measure.logged: y * measure.unit}) for step, y in points]
     log.write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 def curve(log: Path, measure: Measure) -> Curve:
-    """Read the curve of a run from its log."""
     records, key = read_json_lines(log) if log.exists() else [], measure.logged
     points = []
     for record in records:

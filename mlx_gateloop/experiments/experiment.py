@@ -16,7 +16,6 @@ from mlx_gateloop.data.recall import induction, recall
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError, shortened, shown
 from mlx_gateloop.experiments.records import Chosen, Tunable
-from mlx_gateloop.experiments.sizes import equal_parameters
 from mlx_gateloop.experiments.variants import REFERENCE, VARIANTS
 from mlx_gateloop.io.files import write_text
 from mlx_gateloop.model.lm import Model
@@ -45,11 +44,7 @@ DECIDED = {
 
 @dataclass(frozen=True)
 class Experiment:
-    """Models to compare, each trained with several seeds, all else equal.
-
-    Seed n trains and is tested on draw n % draws. With fewer draws than seeds, runs share data, and
-    intervals are too narrow.
-    """
+    """Models to compare, each trained with several seeds; seed n has draw n % draws of the data."""
 
     name: str  # a key of `TASKS`
     preset: str  # name of the preset it started from
@@ -168,7 +163,6 @@ class Experiment:
         return task
 
     def check_task(self) -> None:
-        """Check the names and the values of the task's arguments."""
         parameters = signature(TASKS[self.name]).parameters
         for key, value in self.task.items():
             if key not in parameters:
@@ -229,3 +223,18 @@ def _check_models(models: Sequence[str]) -> None:
             raise InputError(f"models: unknown {shown(name)}; choose {', '.join(VARIANTS)}")
         if models.count(name) > 1:
             raise InputError(f"models: {name} is given more than once")
+
+
+def equal_parameters(args: Any, goal: int) -> Any:
+    """Choose the width of channel mixing that brings a model closest to a number of parameters."""
+    make = module(args.model_type).Model
+
+    def with_width(width: int) -> Any:
+        return replace(args, intermediate_size=width)
+
+    # The count is linear in the width. The models are never evaluated, so they take no memory.
+    least, next_to_least = (num_parameters(make(with_width(width))) for width in (1, 2))
+    wider = round((goal - least) / (next_to_least - least))
+    if wider < 0:
+        raise InputError(f"{least:,} parameters or more, the reference has {goal:,}")
+    return with_width(1 + wider)

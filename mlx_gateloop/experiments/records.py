@@ -125,7 +125,6 @@ def read_record(path: Path, kind: type[Record]) -> dict[str, Any] | None:
 
 
 def read_results(out: Path) -> dict[str, Any]:
-    """Read the results.json of an experiment."""
     file = out / "results.json"
     if not file.exists():
         raise InputError(f"{file}: no such file; give an experiment's folder, or --resume it first")

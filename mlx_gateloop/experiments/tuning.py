@@ -1,8 +1,4 @@
-"""Tuning: each model tries the same settings, and its best validation loss decides.
-
-The settings are the points of a scrambled Sobol set. The trials of all models have equal numbers
-of steps, and train on a draw of the data of their own.
-"""
+"""Tuning: each model tries the same Sobol set of settings, and its best validation loss decides."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache

@@ -55,7 +55,6 @@ class FamilyArgs:
 
     @property
     def inner_size(self) -> int:
-        """Inner width of SwiGLU."""
         if self.intermediate_size is not None:
             return self.intermediate_size
         width = self.hidden_size * (self.hidden_ratio or 4) * 2 // 3

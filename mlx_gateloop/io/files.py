@@ -96,11 +96,7 @@ def _delete_left(target: Path) -> None:
 
 
 def _replace(target: Path, new: Path, old: Path) -> None:
-    """Rename a finished directory or file to its name.
-
-    A process that is killed between the two renames leaves the old directory at `old`, and
-    `_delete_left` puts it back.
-    """
+    """Rename a finished directory or file; the old one waits at `old`, see `_delete_left`."""
     if not target.is_dir():
         new.replace(target)
         return
@@ -139,7 +135,6 @@ def flush(path: Path) -> None:
 
 
 def flush_tree(directory: Path) -> None:
-    """`flush` a directory and all that is in it."""
     for path in (*directory.rglob("*"), directory):
         flush(path)
 

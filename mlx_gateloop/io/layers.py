@@ -67,7 +67,6 @@ def make_layer(args: LayerArgs) -> GateLoop:
 
 
 def save_layers(layers: Mapping[str, tuple[LayerArgs, nn.Module]], directory: Path) -> None:
-    """Write layers by their names to a new directory."""
     directory.mkdir()
     weights = {
         _joined(name, key): array

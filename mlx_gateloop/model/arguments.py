@@ -145,7 +145,6 @@ class LayerArgs:
 
     @property
     def transitions(self) -> int:
-        """The number of transitions per token."""
         return self.width if self.transition_per == "channel" else self.heads
 
     @property
@@ -195,5 +194,4 @@ class LayerArgs:
             raise self.invalid("input_gate", "another with polar_abs or an ablation")
 
     def invalid(self, name: str, expected: str) -> InputError:
-        """Make the error of a field with a wrong value."""
         return InputError(f"{name} must be {expected}, got {getattr(self, name)!r}")

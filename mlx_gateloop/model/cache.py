@@ -39,7 +39,6 @@ class Inputs(NamedTuple):
         return sum(part.nbytes for part in parts if part is not None)
 
     def first(self, tokens: int) -> "Inputs":
-        """Return those of the first tokens."""
         a = self.transition
         return Inputs(
             self.key[:, :tokens],

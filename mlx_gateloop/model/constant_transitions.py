@@ -146,11 +146,7 @@ def s4d_inv(states: int) -> np.ndarray:
 
 @cache
 def hippo(states: int) -> np.ndarray:
-    """Compute the frequencies of HiPPO-N (size 2 states), the normal part of HiPPO-LegS, ascending.
-
-    HiPPO-N = -1/2 + skew with skew_nk = -sqrt(2n + 1) sqrt(2k + 1) / 2 for n > k. Its eigenvalues
-    are conjugate pairs; S5 keeps one of each.
-    """
+    """Compute the frequencies of HiPPO-N, the normal part of HiPPO-LegS; S5 keeps half of them."""
     root = np.sqrt(2 * np.arange(2 * states) + 1)
     lower = np.tril(np.outer(root, root) / 2, -1)
     return np.linalg.eigvalsh(1j * (lower.T - lower))[states:]

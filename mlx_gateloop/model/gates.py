@@ -19,10 +19,7 @@ DATA_DEPENDENT = {"gamma": 0.5, "theta": 0.2}
 
 
 class StateTransitionLinear(nn.Linear):
-    """A Linear that stays float32: its error is raised to the power of the length.
-
-    Every quantizer of mlx-lm looks for `to_quantized`; some take no predicate.
-    """
+    """A Linear that stays float32 when others are quantized: errors grow with the length."""
 
     @property
     def to_quantized(self) -> Any:
@@ -59,7 +56,6 @@ class Gates(nn.Module):
         self.args = args
 
     def add_transition(self) -> None:
-        """Add the weights of the transition."""
         args = self.args
         if args.transition not in GATED:
             self.constant = CONSTANT[args.transition](args)
@@ -140,10 +136,7 @@ class Gates(nn.Module):
 
 
 def input_scale(gamma: mx.array) -> mx.array:
-    """Compute sqrt(1 - |a|^2) of |a| = sigmoid(gamma), without cancellation.
-
-    The gradient by gamma, -|a|^2 / (1 + |a|) times the scale, is bounded where |a| nears 1.
-    """
+    """Compute sqrt(1 - |a|^2) of |a| = sigmoid(gamma), without cancellation near |a| = 1."""
     return mx.exp(0.5 * (nn.log_sigmoid(-gamma) + mx.log1p(mx.sigmoid(gamma))))
 
 

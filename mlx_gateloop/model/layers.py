@@ -252,10 +252,7 @@ class ChannelMixing(nn.Module):
 
 
 class Block(nn.Module):
-    """One model layer: x + time_mixing(norm(x)), then x + channel_mixing(norm(x)).
-
-    With norm_position "post": norm(x + time_mixing(x)), then norm(x + channel_mixing(x)).
-    """
+    """x + time_mixing(norm(x)), then x + channel_mixing(norm(x)); "post" norms each sum instead."""
 
     def __init__(self, args: LayerArgs) -> None:
         super().__init__()

@@ -48,11 +48,7 @@ def lookup_tokens(
     logits_processors: Sequence[Processor],
     prompt_cache: list[Any],
 ) -> Iterator[int]:
-    """Yield the tokens after a prompt; arguments as in mlx-lm's `generate_step`.
-
-    While nothing repeats it runs ahead by one token, as mlx-lm does. A guess is read only if its
-    first token is the one that came.
-    """
+    """Yield the tokens after a prompt; arguments as in `generate_step`, and as far ahead."""
     text = Ngrams()
     for read_before in prompt:
         text.add(read_before)

@@ -74,7 +74,6 @@ def _chunk(length: int) -> int:
 
 
 def _groups(x: Planes, planes: int) -> list[slice]:
-    """Split the steps into groups of chunks."""
     B, L, H, K = x[1].shape
     V, chunk = x[2].shape[-1], _chunk(L)
     floats = B * H * planes * max(chunk * (K + V), K * V)

@@ -147,7 +147,6 @@ def doubled(a: Planes, x: Planes, reach: int, reverse: bool) -> Pair:
 
 
 def stepwise_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
-    """Scan one step after another along axis 1."""
     return _run(_steps(a, x, reverse, axis=1), h0, reverse, axis=1)
 
 

@@ -139,10 +139,7 @@ def accuracy_over_span(
 
 
 def transitions(trace: Trace, marks: Sequence[int], png_path: Path) -> None:
-    """Draw the transitions of one sequence: a row per layer, channels downwards, then averages.
-
-    Averages are the mean of |a|, and the direction of the mean of exp(i arg a).
-    """
+    """Draw the transitions of one sequence: a row per layer, channels downwards, then averages."""
     layers = trace.layers
     figure = new_figure(11, 1.5 * layers + 3)
     grid = figure.subplots(layers + 1, 2, sharex=True, squeeze=False)

@@ -38,11 +38,7 @@ class Progress:
 def save_checkpoint(
     path: Path, model: nn.Module, optimizer: Optimizer, progress: Progress, run: dict[str, object]
 ) -> None:
-    """Write weights, optimizer, random state and progress to `path`, atomically.
-
-    The file before takes the name `previous(path)`; if writing fails, it is kept. `run` identifies
-    the run (configuration, data).
-    """
+    """Write all state atomically; the file before becomes `previous(path)`. `run` names a run."""
     state = state_of(model, optimizer)
     texts = json.dumps(asdict(progress)), json.dumps(run)
     arrays = ((name, np.asarray(state[name])) for name in sorted(state))
@@ -63,10 +59,7 @@ def previous(path: Path) -> Path:
 
 
 def read_newest(path: Path) -> tuple[Path, Progress, dict[str, object]]:
-    """Find the last checkpoint, or the one before if that is damaged.
-
-    Returns its path, its progress, and the identity of the run.
-    """
+    """Find the last checkpoint, or the one before if that is damaged; return its header too."""
     try:
         return path, *read_header(path)
     except InputError as error:

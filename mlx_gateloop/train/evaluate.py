@@ -29,7 +29,6 @@ class Evaluation:
 
     @property
     def others(self) -> dict[str, float]:
-        """The other scores, by name."""
         return {"perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
 
 
@@ -101,7 +100,6 @@ def evaluate(
 
 
 def require_same(world: World, model: nn.Module, tokens: np.ndarray) -> None:
-    """Require the same model and the same text on all ranks."""
     if world.size == 1:
         return
     leaves: list[tuple[str, mx.array]] = list(dict(tree_flatten(model.parameters())).items())
@@ -110,11 +108,10 @@ def require_same(world: World, model: nn.Module, tokens: np.ndarray) -> None:
 
 
 def whole_windows(tokens: np.ndarray, length: int) -> np.ndarray:
-    """The part of a stream's tokens that fills windows, without its final end-of-text token.
+    """The tokens that fill windows, without the final end of text; a short stream is kept.
 
     Source: LMDataset with drop_last in Hyena's repository (safari,
-    src/dataloaders/datasets/lm_dataset.py); its stream has no end of text. A stream shorter than
-    one window is kept.
+    src/dataloaders/datasets/lm_dataset.py); its stream has no end of text.
     """
     count = len(tokens) - 2
     return tokens[: (count // length * length or count) + 1]

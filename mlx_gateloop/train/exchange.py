@@ -18,10 +18,9 @@ SHARED_BYTES_PER_RANK = 384 << 10
 
 
 def start_sum(world: World, gradient: Tree, dtype: mx.Dtype) -> Callable[[], Tree]:
-    """Start to sum the ranks' float32 gradients, sent in `dtype`; return a function that waits.
+    """Start to sum the ranks' gradients, sent in `dtype`; return a function that waits.
 
-    On a GPU the exchange begins with the backward pass, from its first gradients on. A CPU has the
-    exchange after it, as both need the same processors.
+    On a GPU the exchange begins with the backward pass. A CPU needs its processors for that first.
     """
     if world.size == 1:
         return lambda: gradient

@@ -105,10 +105,7 @@ class Optimizer:
 def make_update(
     model: nn.Module, optimizer: Optimizer, clip_norm: float
 ) -> Callable[[Tree, mx.array, mx.array], mx.array]:
-    """Build the update by a scaled gradient; it returns the norm.
-
-    A gradient with a norm that is not finite changes only the learning rates.
-    """
+    """Build the update by a scaled gradient; a norm that is not finite changes the rates alone."""
     state = [model.state, optimizer.state]
 
     @partial(mx.compile, inputs=state, outputs=state)

@@ -12,10 +12,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interrupt_flag() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and SIGTERM set; pressing again cannot interrupt a save.
-
-    Only the main thread receives signals; in other threads the event is never set.
-    """
+    """Yield an event that Ctrl-C and SIGTERM set in the main thread; again they do nothing."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -123,7 +123,6 @@ class Run:
                 self._save_checkpoint()
 
     def train(self) -> TrainResult:
-        """Take the remaining steps."""
         progress, config, last = self.progress, self.config, None
         mx.reset_peak_memory()
         print(self._summary(), file=sys.stderr)

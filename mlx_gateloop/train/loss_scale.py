@@ -1,8 +1,5 @@
 """Dynamic loss scaling: float16 gradients as large as float16 permits.
 
-A loss times S has gradients times S: fewer are too small for float16. A gradient that overflows
-is skipped and lowers S; many finite gradients in a row raise S.
-
 Source of the method: Micikevicius et al., Mixed Precision Training (arXiv 1710.03740), section 3.2.
 Source of the constants: the defaults of torch.amp.GradScaler, and DeepSpeed's `min_loss_scale`.
 """

@@ -2,9 +2,7 @@
 
 OUT/ is a model directory for every mlx_lm command, with the run's own files beside the model:
 
-    config.json, model.safetensors, tokenizer.json, ...   best weights so far (by validation loss)
-                                                          in the configured dtype; the initial ones
-                                                          until the first validation
+    config.json, model.safetensors, tokenizer.json, ...   best weights so far, or the initial ones
     config.yaml                                           the resolved training configuration
     checkpoints/last.safetensors                          the complete state at the last checkpoint
     checkpoints/previous.safetensors                      the one before, if the last is damaged
@@ -23,13 +21,12 @@ from pathlib import Path
 import yaml
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.io.files import flush, locked, replacing, sweep
+from mlx_gateloop.io.files import flush, locked, sweep, write_text
 from mlx_gateloop.io.models import SAVING
 from mlx_gateloop.train.reporters import Reporter
 
 
 def has_checkpoint(directory: Path) -> bool:
-    """True if a run in this directory can be resumed."""
     return any((directory / "checkpoints").glob("[!.]*"))
 
 
@@ -66,18 +63,14 @@ class Output:
 
     @contextmanager
     def start(self, config: dict[str, object]) -> Iterator[None]:
-        """Create the directory with the resolved configuration and what the `with` block saves.
-
-        If the block fails, the directory is deleted; a run that was killed here may start again.
-        """
+        """Create the directory and what the `with` block saves; if it fails, nothing is left."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._held.enter_context(locked(self.directory))
         self._require_new()  # another process may have come first
         try:
             self.starting.touch()
             self.checkpoint.parent.mkdir(exist_ok=True)
-            with replacing(self.config) as partial:
-                partial.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+            write_text(self.config, yaml.safe_dump(config, sort_keys=False))
             self.log.write_text("")
             yield
             self._sweep()
@@ -100,8 +93,7 @@ class Output:
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         lines = text.splitlines()
         kept = [line for line in lines if _is_upto(step, line)]
-        with replacing(self.log) as partial:
-            partial.write_text("".join(f"{line}\n" for line in kept))
+        write_text(self.log, "".join(f"{line}\n" for line in kept))
 
     def record(self, **values: object) -> None:
         """Append a record to the log; inf and nan, which JSON lacks, become null."""

@@ -25,10 +25,7 @@ TOKENIZER = ("*token*.json", "*.jinja")  # the files that `tokenizer.save_pretra
 
 
 def seed_step(world: World, seed: int, step: int) -> None:
-    """Draw each rank's dropout as a function of the run's seed, the step and the rank.
-
-    A process on its own keeps its random state, which its checkpoints hold.
-    """
+    """Draw dropout as a function of the run's seed, the step and the rank, if there are several."""
     if world.size > 1:
         sequence = np.random.SeedSequence((seed, step, world.rank))
         mx.random.seed(int(sequence.generate_state(1, np.uint64)[0]))
@@ -64,7 +61,6 @@ def files_of_first(world: World, directory: Path, *patterns: str) -> Iterator[Pa
 
 
 def assert_same_run(world: World, identity: dict[str, object]) -> None:
-    """Require the same configuration and data on all ranks."""
     world.assert_equal(dict(tree_flatten(identity)))
 
 

@@ -114,17 +114,13 @@ def tokens_per_step(config: TrainConfig) -> int:
 
 
 def num_parameters(model: nn.Module) -> int:
-    """The number of trainable parameters."""
     weights: dict[str, mx.array] = dict(tree_flatten(model.trainable_parameters()))
     return sum(weight.size for weight in weights.values())
 
 
 @contextmanager
 def large_cache() -> Iterator[None]:
-    """Let MLX cache more freed buffers on a CPU: a quarter of the memory, at most 4 GB.
-
-    With its default of 32 MB a gradient takes three times as long.
-    """
+    """Let MLX cache at most 4 GB on a CPU; with 32 MB gradients take three times as long."""
     if mx.default_device() != mx.Device(mx.cpu):
         yield
         return

@@ -27,7 +27,6 @@ class TaskScore:
 
     @property
     def others(self) -> dict[str, float]:
-        """The other scores, by name."""
         return {"accuracy": self.accuracy}
 
 

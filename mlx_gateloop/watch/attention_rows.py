@@ -55,12 +55,7 @@ def state_norms(rate: np.ndarray, reads: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def shares_from(rate: np.ndarray, reads: dict[str, np.ndarray], start: int) -> Iterator[np.ndarray]:
-    """Yield the shares of the norms of `state_norms` at each token from `start`.
-
-        w_m / sqrt(w_0^2 + ... + w_n^2) for m = start to n; n = start, start + 1, ...
-
-    Each step updates the previous norms, where `state_norms` would start from scratch.
-    """
+    """Yield w_m / sqrt(w_0^2 + ... + w_n^2) of `state_norms`, m = start to n, for n from start."""
     left = _written(rate, reads).astype(np.float32) ** 2
     decay = np.broadcast_to(np.exp(-2 * rate.astype(np.float32)), left.shape)
     left, decay = (values.reshape(len(values), -1) for values in (left, decay))

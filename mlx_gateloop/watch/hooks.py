@@ -1,8 +1,7 @@
 """Hooks for the recurrences in mlx-lm's models: they report transitions, queries and keys.
 
-A hook gets the arguments of a call by name, after the call. It computes the decays with the
-model's own functions, for many tokens at once; during generation, a call only stores its arguments.
-mlx-lm's models bind their recurrences by name; the tables below list the known names.
+A hook gets the arguments of a call by name, after the call, and computes the decays with the
+model's own functions for many tokens at once. The tables below list the known names.
 """
 
 from collections.abc import Callable

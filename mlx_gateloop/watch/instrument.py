@@ -1,8 +1,7 @@
 """Instrumentation of a model: its layers report to one recording at a time.
 
-Our own layers have a callback, `TimeMixing.observe`. mlx-lm's layers call a recurrence by name and
-offer no callback. Instrumentation binds that name in mlx-lm's module to a `Reporting` wrapper, and
-gives each recurrent layer a subclass that sets the current layer. Other models report nothing.
+Our layers have a callback, `TimeMixing.observe`. mlx-lm's call a recurrence by name: that name is
+bound to a `Reporting` wrapper, and each layer gets a subclass that sets the current layer.
 """
 
 import inspect

@@ -46,7 +46,6 @@ def accuracies(folder: Path) -> str:
 
 
 def lab_page(folder: Path, title: str) -> str:
-    """Make one HTML file of the lab."""
     data = {"format": FORMAT, "version": VERSION, **lab_data(folder)}
     body = part("lab.html").replace("${tested}", accuracies(folder))
     return filled(data, title, SCRIPTS, body, ("page.css", "lab.css"))

@@ -51,7 +51,6 @@ class Layer:
         return [store for store in (self.rate, self.phase, *self.reads.values()) if store]
 
     def first(self, tokens: int) -> "Layer":
-        """Copy the storage of the first tokens."""
         copy = replace(self)
         copy.rate = self.rate.first(tokens)
         copy.phase = self.phase and self.phase.first(tokens)

@@ -119,7 +119,6 @@ class Window:
         return self._values.nbytes
 
     def first(self, tokens: int) -> "Window":
-        """Copy the values of the first tokens."""
         copy = Window(self.size, self._values.shape[1:])
         copy.tokens = tokens
         copy._filled = max(self._filled - (self.tokens - tokens), 0)

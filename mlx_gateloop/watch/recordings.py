@@ -130,10 +130,7 @@ class Recording:
 
     @property
     def unwatched(self) -> dict[str, str]:
-        """Lines "not watched: ..." by path, for modules that are not in the trace.
-
-        Modules that a batch has called have a line, too: only the batch is missing.
-        """
+        """Lines "not watched: ..." by path, for modules or batches that are not in the trace."""
         return {path: f"not watched: {reason}" for path, reason in self._reasons.items()}
 
     @property
@@ -244,7 +241,6 @@ class Recording:
                 del calls[name]
 
     def _take(self, passes: int) -> None:
-        """Append the oldest passes to the trace."""
         self._waiting = 0
         taken = [self._passes.popleft() for _ in range(passes)]
         columns, layers = [], []

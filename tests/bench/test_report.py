@@ -3,8 +3,9 @@
 import mlx.core as mx
 import pytest
 
-from mlx_gateloop.bench import measure, ops, report, write_report
+from mlx_gateloop.bench import measure, ops, report
 from mlx_gateloop.bench.measure import Candidate, mlx_candidate, peak_bytes
+from mlx_gateloop.bench.report import write_report
 from mlx_gateloop.cli import main
 
 

@@ -19,7 +19,7 @@ from helpers.checkpoints import (
 from helpers.paper_model import PaperModel
 from helpers.parity import difference, tokens
 from mlx_gateloop.convert import plan
-from mlx_gateloop.convert.settings import read_settings
+from mlx_gateloop.convert.options import read_settings
 from tqdm import tqdm
 
 from mlx_gateloop import load

@@ -12,7 +12,7 @@ import pytest
 from distributed.nursery import PATIENCE
 from helpers.training import TEXT
 
-from mlx_gateloop.distributed.limit import TimeLimit
+from mlx_gateloop.distributed.rank import TimeLimit
 from mlx_gateloop.train.checkpoint import read_header
 
 

@@ -33,7 +33,6 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Steps of a segment."""
         return min(STEPS, TILE // self.segments)
 
 

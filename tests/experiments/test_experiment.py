@@ -4,7 +4,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.experiments.sizes import equal_parameters
+from mlx_gateloop.experiments.experiment import equal_parameters
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.train.setup import num_parameters
 
