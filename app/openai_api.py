@@ -64,9 +64,7 @@ class OpenAI:
         most = body.get("max_completion_tokens") or body.get("max_tokens") or limit
         stops = body.get("stop") or []
         stops = tuple(stops if isinstance(stops, list) else [stops])
-        if len(stops) > 4 or not all(
-            isinstance(stop, str) and 0 < len(stop) < 65 for stop in stops
-        ):
+        if len(stops) > 4 or not all(isinstance(s, str) and 0 < len(s) < 65 for s in stops):
             raise InputError("stop: expected at most 4 strings of 1 to 64 characters")
         run = self.engine.submit(
             model,

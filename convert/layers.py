@@ -60,9 +60,7 @@ def convert_layers(options: Namespace) -> None:
     checkpoint = find(options.source, options.ema)
     check_target(options.out, checkpoint.files, options.force)
     plans = find_layers(checkpoint)
-    table = [
-        (name, kind, plan.args.hidden_size, plan.args.heads) for name, (kind, plan) in plans.items()
-    ]
+    table = [(n, kind, plan.args.hidden_size, plan.args.heads) for n, (kind, plan) in plans.items()]
     for name, kind, width, heads in table:
         print(f"{name or 'the layer'}: {kind}, width {width}, {heads} heads")
     for note in checkpoint.notes:

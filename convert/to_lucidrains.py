@@ -65,9 +65,7 @@ def _read_args(checkpoint: Checkpoint) -> ModelArgs:
     expected = {name: tuple(array.shape) for name, array in ours.items()}
     names = sorted(expected.keys() | shapes.keys())
     if wrong := [name for name in names if expected.get(name) != shapes.get(name)]:
-        raise InputError(
-            f"{checkpoint.origin}: its weights do not fit its config.json: {first(wrong)}"
-        )
+        raise InputError(f"{checkpoint.origin}: weights do not fit its config.json: {first(wrong)}")
     return args
 
 

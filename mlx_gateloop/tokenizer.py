@@ -139,9 +139,7 @@ def _convert(serialized: bytes, name: str) -> "PreTrainedTokenizerFast":
     # Pieces hold real spaces here, so that U+2581 can represent itself (as three bytes).
     pieces = [piece.piece.replace(_SPACE, " ") for piece in proto.pieces]
     ids = {piece: index for index, piece in enumerate(pieces)}
-    scores = {
-        pieces[i]: piece.score for i, piece in enumerate(proto.pieces) if piece.type == _NORMAL
-    }
+    scores = {pieces[i]: p.score for i, p in enumerate(proto.pieces) if p.type == _NORMAL}
     model = BPE(ids, _merges(scores, ids), unk_token=trainer.unk_piece, byte_fallback=True)
     tokenizer = Tokenizer(model)
     tokenizer.add_tokens(
@@ -247,6 +245,14 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     stream = TextStream(tokenizer)
     texts = [stream.add(token) for token in ids]
     return [*texts[:-1], texts[-1] + stream.end()] if texts else []
+
+
+def plain_ids(tokenizer: Any, text: str) -> list[int]:
+    """Encode a text without the tokens around it; what looks like a special token stays text."""
+    ids: list[int] = tokenizer.encode(
+        text, add_special_tokens=False, split_special_tokens=True, verbose=False
+    )
+    return ids
 
 
 def start_ids(tokenizer: Any) -> list[int]:

@@ -95,9 +95,7 @@ class Flax(Source[ModelArgs]):
                 "recurrence is not linear; convert the associative checkpoint it was tuned from"
             )
         if "wpe.embedding" in shapes or settings.get("positional_encoding_mode", "none") != "none":
-            raise self.error(
-                "positional_encoding_mode must be none: a GateLoop model adds no positions"
-            )
+            raise self.error("positional_encoding_mode must be none: GateLoop adds no positions")
         self.choice(settings, "gate_activation", "sigmoid")
         if "input_function.kernel" in shapes:
             raise self.error("use_word_embedding=False is not supported: it reads no tokens")
@@ -174,9 +172,7 @@ def _gates(source: str, ours: str, is_tied: bool) -> list[Rule]:
     cut = split(len(names))
     if is_tied:
         cut = cut.then(negate(TIED.index("gamma_proj")))
-    weights, biases = (
-        tuple(f"{ours}.{name}.{kind}" for name in names) for kind in ("weight", "bias")
-    )
+    weights, biases = (tuple(f"{ours}.{n}.{kind}" for n in names) for kind in ("weight", "bias"))
     return [
         Rule((f"{source}.kernel",), weights, TRANSPOSE.then(cut)),
         Rule((f"{source}.bias",), biases, cut),

@@ -160,9 +160,7 @@ def _samples(
 
 def _read_prompt() -> bytes:
     if sys.stdin is None:
-        raise InputError(
-            "--prompt -: standard input is closed; give the text there, or as --prompt"
-        )
+        raise InputError("--prompt -: standard input is closed; give the text as --prompt")
     return sys.stdin.buffer.read()
 
 

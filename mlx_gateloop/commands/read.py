@@ -87,7 +87,7 @@ def read_tokens(
     Blocks end after a line if they can, so that the tokens are those of the whole text. Between
     two files come the tokens that the tokenizer has for the end and the start of a text.
     """
-    from mlx_gateloop.tokenizer import start_ids
+    from mlx_gateloop.tokenizer import plain_ids, start_ids
 
     read, between = 0, start_ids(tokenizer)
     for path in parts:
@@ -99,13 +99,7 @@ def read_tokens(
                     continue
                 if read - size < skipped:
                     raise InputError(f"--resume: the state's {skipped:,} bytes end in a line")
-                yield (
-                    ids
-                    + tokenizer.encode(
-                        text, add_special_tokens=False, split_special_tokens=True, verbose=False
-                    ),
-                    read,
-                )
+                yield ids + plain_ids(tokenizer, text), read
                 ids = []
         between = [t for t in (tokenizer.eos_token_id,) if t is not None] + start_ids(tokenizer)
     if read < skipped:

@@ -55,9 +55,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     for flag, (key, type_, text) in FLAGS.items():
         metavar = {int: "N", float: "X", str: "NAME"}[type_]
         add(flag, dest=key, type=type_, metavar=metavar, help=text, default=argparse.SUPPRESS)
-    add_settings(
-        command, "any other key of the configuration, such as model.dropout=0.1; may be repeated"
-    )
+    add_settings(command, "another key of the configuration, such as model.dropout=0.1; repeatable")
     command.set_defaults(run=_train)
 
 

@@ -36,9 +36,7 @@ def load_corpus(source: str, validation_fraction: float = 0.1) -> Corpus:
         validation_fraction: Share of the documents, between 0 and 1.
     """
     if not 0 < validation_fraction < 1:
-        raise InputError(
-            f"validation_fraction: expected between 0 and 1, got {validation_fraction}"
-        )
+        raise InputError(f"validation_fraction: expected from 0 to 1, got {validation_fraction}")
     if source == "pydoc":
         groups = pydocs.groups()
         held_out = _held_out(len(groups), validation_fraction)

@@ -10,7 +10,7 @@ import numpy as np
 from mlx_gateloop.data.chats import answer_places, chat_ids
 from mlx_gateloop.data.documents import Document
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.tokenizer import largest_id, start_ids
+from mlx_gateloop.tokenizer import largest_id, plain_ids, start_ids
 
 _SLICE = 1 << 20  # characters encoded at once: encoding needs some hundred bytes per token
 
@@ -67,11 +67,7 @@ def pack(documents: Sequence[Document], tokenizer: Any, answers: bool = False) -
         else:
             stream.extend(start_ids(tokenizer))
             for text in _slices(document):
-                stream.extend(
-                    tokenizer.encode(
-                        text, add_special_tokens=False, split_special_tokens=True, verbose=False
-                    )
-                )
+                stream.extend(plain_ids(tokenizer, text))
         stream.extend(end)
     dtype = np.uint16 if largest_id(tokenizer) < 1 << 16 else np.int32
     tokens = np.array(stream, dtype)

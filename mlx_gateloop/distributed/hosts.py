@@ -123,6 +123,4 @@ def require_free(address: str, port: int) -> None:
             probe.listen()
         except OSError as error:
             reason = error.strerror or one_line(error)
-            raise InputError(
-                f"{address} port {port}: {reason}; give another --port or address"
-            ) from None
+            raise InputError(f"{address} port {port}: {reason}; give another --port") from None

@@ -103,9 +103,7 @@ class Experiment:
         _check_models(models)
         if tuned is not None:
             if trials:
-                raise InputError(
-                    "tune: another experiment's settings need no trials; leave one out"
-                )
+                raise InputError("tune: another experiment's settings need no trials; leave it out")
             if missing := [name for name in models if name not in tuned]:
                 lacks = f"the other experiment has not chosen settings of {missing[0]}"
                 raise InputError(f"models: {lacks}; leave it out, or --resume the other one")

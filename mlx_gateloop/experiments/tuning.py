@@ -1,6 +1,6 @@
 """Tuning: each model tries the same Sobol set of settings, and its best validation loss decides."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from inspect import signature
 from pathlib import Path
@@ -123,9 +123,7 @@ def _has_loss(record: Mapping[str, Any]) -> bool:
     return record["validation_loss"] is not None and not record.get("diverged")
 
 
-def report_trials(
-    experiment: Experiment, made: Mapping[str, Sequence[dict[str, Any]]]
-) -> list[str]:
+def report_trials(experiment: Experiment, made: Mapping[str, list[dict[str, Any]]]) -> list[str]:
     """Report the trials of each model, and the settings that were chosen."""
     if experiment.settings:
         rows = [

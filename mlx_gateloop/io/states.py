@@ -122,9 +122,7 @@ def read_hashed(path: str | os.PathLike[str], model: nn.Module, hashed: dict[str
         state.source = int(facts.get("source", 0))
         if "logits" in facts:
             state.logits = mx.array(np.frombuffer(base64.b64decode(facts["logits"]), "<f4"))
-        other = next(
-            (n for n, value in facts.get("hashes", {}).items() if value != hashed[n]), None
-        )
+        other = next((n for n, v in facts.get("hashes", {}).items() if v != hashed[n]), None)
         fits = [*classes] == [type(layer).__name__ for layer in cache]
         fits = fits and all(map(_fits, saved, (layer.state for layer in cache)))
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:

@@ -181,9 +181,7 @@ class LayerArgs:
         turns_pairs = self.transition == "retnet" or self.rope_theta is not None
         if turns_pairs and (self.width // self.heads) % 2:
             whose = "rope_theta" if self.rope_theta is not None else "'retnet'"
-            raise self.invalid(
-                "num_heads", f"fewer, with an even number of channels each for {whose}"
-            )
+            raise self.invalid("num_heads", f"fewer, with even numbers of channels for {whose}")
         if self.transition not in GATED:
             for name, value in UNGATED.items():
                 if getattr(self, name) != value:

@@ -1,6 +1,5 @@
 """The GateLoop operator: arguments are checked here, once, and the mode is chosen here."""
 
-from functools import partial
 from typing import get_args
 
 import mlx.core as mx
@@ -70,10 +69,19 @@ def gate_loop(
         >>> y.shape, h.shape
         ((1, 100, 8), (1, 2, 8))
     """
-    a = a if isinstance(a, Transition) else Transition.of(a)
-    check_gate_loop(q, k, v, a, h0, mask)
+    gates = a if isinstance(a, Transition) else Transition.of(a)
+    check_gate_loop(q, k, v, gates, h0, mask)
     check_choice("mode", mode, MODES)
-    return run_on(backend, partial(_gate_loop, q, k, v, a, h0, mask, reverse, mode))
+    if h0 is not None:
+        h0 = _with_parts(h0.astype(mx.float32), 1 + gates.is_complex)
+
+    def run(chosen: Backend) -> Result:
+        if mode not in ("auto", "scan") or q.size == 0 or v.size == 0:
+            return plain.gate_loop(q, k, v, gates, h0, mask, reverse, mode)
+        y, last = chosen.operator(q, k, v, gates, h0, mask, reverse)
+        return y.astype(v.dtype), last
+
+    return run_on(backend, run)
 
 
 def linear_scan(
@@ -107,7 +115,19 @@ def linear_scan(
         array([[1, 1.5, 1.75, 1.875]], dtype=float32)
     """
     check_linear_scan(a, x, h0)
-    return run_on(backend, partial(_linear_scan, a, x, h0, reverse))
+    gates, inputs = pl.split(a), pl.split(x)
+    start = () if h0 is None else pl.split(h0)
+    count = max(map(len, (gates, inputs, start)))
+
+    def run(chosen: Backend) -> mx.array:
+        if x.size == 0:
+            return x if count == 1 else x.astype(mx.complex64)
+        # With real a the state is as wide as the inputs: a complex h0 needs complex inputs.
+        wide = pl.widen(inputs, count) if len(gates) == 1 else inputs
+        h = pl.join(chosen.scan(gates, wide, pl.widen(start, count) if start else (), reverse))
+        return h if count == 2 else h.astype(x.dtype)
+
+    return run_on(backend, run)
 
 
 def gate_loop_softmax(q: mx.array, k: mx.array, v: mx.array, a: mx.array | Transition) -> mx.array:
@@ -140,39 +160,6 @@ def gate_loop_softmax(q: mx.array, k: mx.array, v: mx.array, a: mx.array | Trans
     q, k, v = (x.astype(mx.float32) for x in (q, k, v))
     y = softmax_attention(*plain.as_heads(q, k, v, a.planes()))
     return y.reshape(shape).astype(dtype)
-
-
-def _gate_loop(
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    a: Transition,
-    h0: mx.array | None,
-    mask: mx.array | None,
-    reverse: bool,
-    mode: Mode,
-    backend: Backend,
-) -> Result:
-    if h0 is not None:
-        h0 = _with_parts(h0.astype(mx.float32), 1 + a.is_complex)
-    if mode not in ("auto", "scan") or q.size == 0 or v.size == 0:
-        return plain.gate_loop(q, k, v, a, h0, mask, reverse, mode)
-    y, last = backend.operator(q, k, v, a, h0, mask, reverse)
-    return y.astype(v.dtype), last
-
-
-def _linear_scan(
-    a: mx.array, x: mx.array, h0: mx.array | None, reverse: bool, backend: Backend
-) -> mx.array:
-    gates, inputs = pl.split(a), pl.split(x)
-    start = () if h0 is None else pl.split(h0)
-    count = max(map(len, (gates, inputs, start)))
-    if x.size == 0:
-        return x if count == 1 else x.astype(mx.complex64)
-    if len(gates) == 1:  # the state is as wide as the inputs: a complex h0 needs complex inputs
-        inputs = pl.widen(inputs, count)
-    h = pl.join(backend.scan(gates, inputs, pl.widen(start, count) if start else (), reverse))
-    return h if count == 2 else h.astype(x.dtype)
 
 
 def _with_parts(h0: mx.array, count: int) -> mx.array:

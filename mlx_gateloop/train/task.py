@@ -52,7 +52,7 @@ def evaluate_task(
 
 
 class TaskSource:
-    """A task as the source of a run, see `train.data`: accuracy beside the loss, no tokenizer."""
+    """A task as the source of a run, see `Source`: accuracy beside the loss, no tokenizer."""
 
     def __init__(self, config: TrainConfig, task: Task) -> None:
         if config.sequence_parallel > 1:

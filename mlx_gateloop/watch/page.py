@@ -136,9 +136,7 @@ def coded_weights(model: Model, directory: Path) -> str:
         if hasattr(module, "weight") and module.weight.ndim == 2:
             exact = isinstance(module, StateTransitionLinear)
             weights |= _matrix(name, weights, quantization.get(name, quantization), exact)
-    weights = {
-        name: w if w.dtype == mx.uint32 else w.astype(mx.float32) for name, w in weights.items()
-    }
+    weights = {n: w if w.dtype == mx.uint32 else w.astype(mx.float32) for n, w in weights.items()}
     with TemporaryDirectory() as folder:
         file = Path(folder) / "weights.safetensors"
         mx.save_safetensors(str(file), weights)

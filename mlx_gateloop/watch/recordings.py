@@ -107,9 +107,7 @@ class Recording:
         self._trace = Trace([], max_bytes, window) if trace is None else trace
         self._names = [n for n in instrumented.names if trace is None or n in trace.names]
         self._sizes, self._reasons = (max_bytes, window), dict(instrumented.unwatched)
-        self._reasons |= dict.fromkeys(
-            set(instrumented.names) - set(self._names), "excluded earlier"
-        )
+        self._reasons |= dict.fromkeys({*instrumented.names} - {*self._names}, "excluded earlier")
         self._pass: Calls = {}
         self._passes: deque[tuple[mx.array, Calls]] = deque()
         self._tokens: list[np.ndarray] = []
