@@ -42,6 +42,7 @@ ROWS = {
 @pytest.mark.parametrize(("what", "rows"), ROWS.items())
 def test_a_quick_report(what, rows, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(report, "find_spec", lambda name: None)
+    monkeypatch.setattr(measure, "TURNS", 1)
     out = tmp_path / "new" / "results"
     assert main(["bench", what, "--quick", "--out", str(out)]) == 0
     printed = capsys.readouterr().out

@@ -32,7 +32,6 @@ def surroundings(home, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def directory(tmp_path_factory):
-    """A tiny model with every kind of projection."""
     return saved(tmp_path_factory.mktemp("models") / "tiny", output_gate=True)
 
 

@@ -35,7 +35,6 @@ def demo(tmp_path_factory):
 
 
 def answer(directory, prompt=PROMPT, adapter=None):
-    """Our own greedy answer in a chat."""
     model, tokenizer = gl.load(directory)
     if adapter:
         from mlx_lm.utils import load_adapters
@@ -68,7 +67,6 @@ class Interpreter:
         return re.sub(r"\x1b\[[\d;]*\w", "", done.stdout)  # without colours
 
     def generates(self, directory, *options):
-        """The answer of `mlx_lm generate`."""
         words = ["--model", directory, "--prompt", PROMPT, "--max-tokens", COUNT, TRUST]
         return self.out("generate", *words, *options).split("=" * 10)[1].strip("\n")
 
@@ -79,7 +77,7 @@ def bare(tmp_path_factory):
     packages = [path for path in sys.path if Path(path).name == "site-packages"]
     folder = tmp_path_factory.mktemp("bare")
     python = Interpreter(folder, sys.executable, "-S", PYTHONPATH=os.pathsep.join(packages))
-    assert python.run("-c", "import mlx_lm; import mlx_gateloop.io").returncode != 0
+    assert "No module named 'mlx_gateloop" in python.run("-c", "import mlx_gateloop.io").stderr
     return python
 
 
@@ -92,7 +90,7 @@ def fresh(tmp_path_factory):
     packages = ["mlx-lm", "mlx[cpu]" if sys.platform == "linux" else "mlx"]
     done = python.run("-m", "pip", "install", "-q", "--disable-pip-version-check", *packages)
     assert done.returncode == 0, done.stderr
-    assert "No module named 'mlx_gateloop'" in python.run("-c", "import mlx_gateloop").stderr
+    assert "No module named 'mlx_gateloop" in python.run("-c", "import mlx_gateloop.io").stderr
     return python
 
 
@@ -100,9 +98,8 @@ def test_generate_gives_our_answer(demo, bare):
     assert bare.generates(demo) == answer(demo)
 
 
-@pytest.mark.parametrize("name", ["gla_grouped", "hgrn2", "hgrn"])
-def test_models_of_the_family_generate_too(name, bare, tmp_path):
-    save_family_model(tmp_path, name)
+def test_a_model_of_the_family_generates_too(bare, tmp_path):
+    save_family_model(tmp_path, "gla_grouped")
     assert bare.generates(tmp_path) == answer(tmp_path)
 
 
