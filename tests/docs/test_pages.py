@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from urllib.request import Request, urlopen
 
 import mlx.core as mx
@@ -31,11 +30,11 @@ PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
 
-def name_of(page: Path) -> str:
+def name_of(page):
     return str(page.relative_to(ROOT))
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text("utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in headings}
@@ -82,7 +81,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
             exec(code.replace(*INSTEAD.get(name_of(page), ("", ""))), names)
 
 
-def commands() -> list[str]:
+def commands():
     """Every call of `gateloop` in the pages, in code blocks and (with --out) in tables."""
     found = set()
     records = ROOT / "benchmarks" / "results"  # they keep the commands that made them
@@ -134,7 +133,7 @@ PROGRAMS |= {"OMP_NUM_THREADS=1 python ": "", "python ": ""}
 TEXT = "".join(f"ROMEO: Once {n} plus {n} was {n + n}, and so on.\n" for n in range(900))
 
 
-def lines_to_run(page: Path) -> list[str]:
+def lines_to_run(page):
     """The commands of a page's blocks, in order, each with what is added to it."""
     found = []
     for kind, block in COMMANDS.findall(re.sub(r"\\\n\s*", "", page.read_text("utf-8"))):
@@ -146,7 +145,7 @@ def lines_to_run(page: Path) -> list[str]:
     return found
 
 
-def run_line(line: str, folder: Path) -> None:
+def run_line(line, folder):
     """Run a line; a server is interrupted when it listens, a chat gets a message."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -180,7 +179,7 @@ def run_line(line: str, folder: Path) -> None:
     assert "Traceback" not in output, line + output
 
 
-def run_page(page: Path, folder: Path, models: Path | None) -> Path:
+def run_page(page, folder, models):
     """Run a page's commands beside the texts and weights that its reader has.
 
     Without a training of its own, it takes the `models` that README's commands made.

@@ -20,7 +20,7 @@ HERE = Path("build/fuzz")
 HANG = 120  # seconds for one input; then Python prints where it is, and ends
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
     parser.add_argument("targets", nargs="*")
@@ -34,7 +34,7 @@ def main() -> int:
     return max(subprocess.run([*command, name]).returncode != 0 for name in names)
 
 
-def fuzz(name: str, seconds: int) -> int:
+def fuzz(name, seconds):
     """Try changed files of a target; returns 1 if one failed."""
     from .attempts import Attempts
     from .targets import TARGETS

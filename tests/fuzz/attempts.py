@@ -1,7 +1,6 @@
 """A reader of files, and what is asserted of it for each changed file."""
 
 import os
-import random
 import resource
 import tempfile
 import warnings
@@ -28,13 +27,9 @@ class Target:
 
 
 class Attempts:
-    """A target and a folder of its good files, for many changed ones.
+    """A target and a folder of its good files, for many changed ones."""
 
-    Raises:
-        AssertionError: A file was left behind, too much memory taken, or an error was no line.
-    """
-
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target):
         self.target = target
         self._place = tempfile.TemporaryDirectory(prefix="fuzz-")
         self.folder = Path(self._place.name)
@@ -44,7 +39,7 @@ class Attempts:
         self._files = self._listed()
         self(self.seeds[0])  # what is imported now is no reader's memory
 
-    def __call__(self, data: bytes) -> None:
+    def __call__(self, data):
         self.path.write_bytes(data)
         before, here = _memory(), Path.cwd()
         os.chdir(self.folder)  # a pickle that runs code writes here
@@ -63,18 +58,17 @@ class Attempts:
         assert _memory() - before < ROOM + 2 * len(data), f"took {_memory() - before:,} bytes"
         assert self._listed() == self._files, "left a file behind"
 
-    def changed(self, chance: random.Random) -> bytes:
-        """Change one of the target's own files."""
+    def changed(self, chance):
         return mutate(chance.choice(self.seeds), self.target.codec, chance)
 
-    def close(self) -> None:
+    def close(self):
         if self.target.close is not None:
             self.target.close(self.folder)
         self._place.cleanup()
 
-    def _listed(self) -> set[Path]:
+    def _listed(self):
         return set(self.folder.rglob("*"))
 
 
-def _memory() -> int:
+def _memory():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -8,27 +8,27 @@ import msgpack
 from google.protobuf.json_format import MessageToDict, ParseDict
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece
 
-from .mutate import Codec, Tree
+from .mutate import Codec
 
 JSON: Codec = (json.loads, lambda tree: json.dumps(tree).encode(errors="surrogatepass"))
 
 
-def _read_safetensors(data: bytes) -> Tree:
+def _read_safetensors(data):
     size = int.from_bytes(data[:8], "little")
     return [json.loads(data[8 : 8 + size]), data[8 + size :]]
 
 
-def _write_safetensors(tree: Tree) -> bytes:
+def _write_safetensors(tree):
     header = json.dumps(tree[0]).encode()
     return len(header).to_bytes(8, "little") + header + tree[1]
 
 
-def _read_zip(data: bytes) -> Tree:
+def _read_zip(data):
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def _write_zip(tree: Tree) -> bytes:
+def _write_zip(tree):
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, member in tree.items():
@@ -36,15 +36,15 @@ def _write_zip(tree: Tree) -> bytes:
     return file.getvalue()
 
 
-def _read_msgpack(data: bytes) -> Tree:
-    def extension(code: int, content: bytes) -> Tree:
+def _read_msgpack(data):
+    def extension(code, content):
         return {"extension": code, "content": msgpack.unpackb(content, raw=True)}
 
     return msgpack.unpackb(data, ext_hook=extension, strict_map_key=False)
 
 
-def _write_msgpack(tree: Tree) -> bytes:
-    def pack(tree: Tree) -> Tree:
+def _write_msgpack(tree):
+    def pack(tree):
         if not isinstance(tree, dict):
             return tree
         if tree.keys() == {"extension", "content"}:

@@ -1,7 +1,6 @@
 """Changes of bytes and of trees, drawn from a random generator."""
 
 import json
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,7 @@ VALUES: list[Tree] = [
 ]  # fmt: skip
 
 
-def change_bytes(data: bytes, chance: random.Random) -> bytes:
+def change_bytes(data, chance):
     """Flip, overwrite, cut out, repeat, insert or cut off bytes at a random place."""
     start = chance.randint(0, len(data))
     stop = min(len(data), start + chance.choice((1, 2, 8, 64)))
@@ -44,7 +43,7 @@ def change_bytes(data: bytes, chance: random.Random) -> bytes:
     return data[:start] + data[other : other + 64] + data[stop:]
 
 
-def change_tree(tree: Tree, chance: random.Random) -> Tree:
+def change_tree(tree, chance):
     """Return a copy in which one node is replaced, removed, repeated or renamed."""
     if isinstance(tree, (dict, list)) and tree and chance.random() < 0.9:
         return _change_inside(tree, chance)
@@ -57,7 +56,7 @@ def change_tree(tree: Tree, chance: random.Random) -> Tree:
     return chance.choice(VALUES)
 
 
-def _change_inside(tree: Tree, chance: random.Random) -> Tree:
+def _change_inside(tree, chance):
     copy = dict(tree) if isinstance(tree, dict) else list(tree)
     key = chance.choice(list(copy)) if isinstance(copy, dict) else chance.randrange(len(copy))
     kind = chance.randrange(12)
@@ -74,7 +73,7 @@ def _change_inside(tree: Tree, chance: random.Random) -> Tree:
     return copy
 
 
-def mutate(data: bytes, codec: Codec | None, chance: random.Random) -> bytes:
+def mutate(data, codec, chance):
     """Change the bytes of a file, or what they mean where `codec` reads and writes it."""
     for _ in range(chance.choice((1, 1, 2, 4))):
         if codec is None or chance.random() < 0.4:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import shutil
 import traceback
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -24,7 +23,7 @@ OURS = ("/app/", "/mlx_gateloop/")  # Gradio's own refusals have no frame in the
 class Page:
     """A page on an engine with a tiny model, in a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         save_tiny_model(folder / "tiny", chat=True, hidden_size=16, intermediate_size=32)
         self.engine = Engine(Models([folder]))
         saved = ConversationFolder(folder / "saved", self.engine.models, self.engine.prefix_cache)
@@ -35,7 +34,7 @@ class Page:
             for function in getattr(block, "server_fns", None) or []
         ]
 
-    def requests(self) -> list[bytes]:
+    def requests(self):
         """A good request of each event, and of each function that the view's script calls."""
         found: list[Any] = []
         for index, event in self.page.fns.items():
@@ -46,12 +45,8 @@ class Page:
         found += [[-1 - i, ["id", 0, 0, 0], None] for i in range(len(self.functions))]
         return [json.dumps(request).encode() for request in found]
 
-    def read(self, path: Path) -> None:
-        """Do what a request says: a number (below 0 of a server function), values, event data.
-
-        Raises:
-            InputError: It was refused, by our code in one line or by Gradio.
-        """
+    def read(self, path):
+        """Do what a request says: a number (below 0 of a server function), values, event data."""
         try:
             index, data, event = json.loads(path.read_bytes())
             known = index < len(self.page.fns) and -1 - index < len(self.functions)
@@ -71,7 +66,7 @@ class Page:
         finally:
             shutil.rmtree(path.with_name("saved"), ignore_errors=True)
 
-    async def _ask(self, index: int, data: Any, event: Any) -> None:
+    async def _ask(self, index, data, event):
         if index < 0:
             await self.functions[-1 - index](data)
             return
@@ -85,5 +80,5 @@ class Page:
             )  # fmt: skip
             iterator, going = update["iterator"], update["is_generating"]
 
-    def close(self) -> None:
+    def close(self):
         self.engine.close()

@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -34,11 +33,9 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.presets import PRESETS
 from mlx_gateloop.experiments.tuning import chosen_in
 from mlx_gateloop.io import models
-from mlx_gateloop.model.lm import Model
 from mlx_gateloop.tokenizer import byte_tokenizer, from_sentencepiece
 from mlx_gateloop.train import TrainConfig, checkpoint
 from mlx_gateloop.train.config import OptimizerConfig
-from mlx_gateloop.train.fused_update import Optimizer
 from mlx_gateloop.train.optimizer import make_optimizer
 
 from . import codecs
@@ -48,18 +45,18 @@ from .page import Page
 # --- configurations and models
 
 
-def _configuration(folder: Path) -> None:
+def _configuration(folder):
     configuration = TrainConfig(steps=5).to_dict()
     configuration["model"] = {"preset": "demo", "hidden_size": 24, "dropout": 0.1}
     (folder / "run.yaml").write_text(json.dumps(configuration))  # JSON is YAML
 
 
-def _model(folder: Path) -> None:
+def _model(folder):
     save_tiny_model(folder, chat=True)
     (folder / "special_tokens_map.json").write_text('{"eos_token": "</s>"}')
 
 
-def _load(path: Path) -> None:
+def _load(path):
     tokenizer = models.load(path.parent)[1]
     tokenizer.decode(tokenizer.encode("one text"))
 
@@ -67,25 +64,25 @@ def _load(path: Path) -> None:
 # --- texts
 
 
-def _text(folder: Path) -> None:
+def _text(folder):
     (folder / "text.txt").write_text("é\u2028 and more\n" * 9)
 
 
-def _jsonl(folder: Path) -> None:
+def _jsonl(folder):
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     pair = {"prompt": "c", "completion": "d", "tools": [{"name": "e"}]}
     lines: list[object] = [{"text": "one"}, {"messages": turns}, {"text": "another"}, pair]
     (folder / "text.jsonl").write_text("\n".join(map(json.dumps, lines)))
 
 
-def _read_corpus(path: Path) -> None:
+def _read_corpus(path):
     corpus = load_corpus(str(path))
     tokenizer = byte_tokenizer()
     for part in (corpus.train, corpus.validation):
         encode([text[:1000] for text in part if isinstance(text, str)], tokenizer)
 
 
-def _parquet(folder: Path) -> None:
+def _parquet(folder):
     import pyarrow
     from pyarrow import parquet
 
@@ -97,12 +94,12 @@ def _parquet(folder: Path) -> None:
 # --- tokenizers
 
 
-def _sentencepiece(folder: Path) -> None:
+def _sentencepiece(folder):
     pieces = trained_pieces(["one text", "and another text"] * 3, 275)
     (folder / "pieces.model").write_bytes(pieces)
 
 
-def _read_pieces(path: Path) -> None:
+def _read_pieces(path):
     tokenizer = from_sentencepiece(path)
     tokenizer.decode(tokenizer.encode("one text"))
 
@@ -114,8 +111,7 @@ LUCIDRAINS = VARIANTS["lucidrains"]
 FLAX = VARIANTS["gated rnn"] | {"num_outputs": len(byte_tokenizer())}
 
 
-def _weights(kind: str, **options: object) -> dict[str, np.ndarray]:
-    """A tiny model's weights under the names of a source."""
+def _weights(kind, **options):
     model = tiny_model(vocab_size=len(byte_tokenizer()), **options)
     ours = dict(tree_flatten(model.parameters()))
     found: dict[str, np.ndarray] = {}
@@ -125,24 +121,24 @@ def _weights(kind: str, **options: object) -> dict[str, np.ndarray]:
     return found
 
 
-def _safetensors(folder: Path) -> None:
+def _safetensors(folder):
     save_file(_weights("paper"), folder / "weights.safetensors")
 
 
 class _Runs:
     """Unpickled, it would write a file."""
 
-    def __reduce__(self) -> tuple[object, tuple[str]]:
+    def __reduce__(self):
         return os.system, ("touch ran",)
 
 
-def _pickled(value: object) -> bytes:
+def _pickled(value):
     file = io.BytesIO()
     torch.save(value, file)
     return file.getvalue()
 
 
-def _torch(folder: Path) -> list[bytes]:
+def _torch(folder):
     weights = _weights("lucidrains", **LUCIDRAINS)
     state = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
     torch.save({"model": state, "step": 3}, folder / "weights.pt")
@@ -151,27 +147,27 @@ def _torch(folder: Path) -> list[bytes]:
     return [_pickled({"a": _Runs()}), _pickled(cycle), pickle.dumps({"a": _Runs()})]
 
 
-def _legacy(folder: Path) -> list[bytes]:
+def _legacy(folder):
     more, path = _torch(folder), folder / "weights.pt"
     torch.save(torch.load(path), path, _use_new_zipfile_serialization=False)
     return more
 
 
-def _msgpack(folder: Path) -> None:
+def _msgpack(folder):
     (folder / "weights.msgpack").write_bytes(packed({"params": nested(_weights("flax", **FLAX))}))
 
 
-def _index(folder: Path) -> None:
+def _index(folder):
     weights = {name: torch.from_numpy(array) for name, array in _weights("paper").items()}
     save_shards(folder, weights, [i % 2 for i in range(len(weights))])
 
 
-def _settings(folder: Path) -> None:
+def _settings(folder):
     _torch(folder)
     (folder / "convert.yaml").write_text('{"ablate_complex": true, "tokenizer": "bytes"}')
 
 
-def _convert(path: Path, *flags: str) -> None:
+def _convert(path, *flags):
     """Convert as the command does; an error is one line on stderr."""
     source = path.with_name("weights.pt") if path.suffix == ".yaml" else path
     out = path.parent / "out"
@@ -185,14 +181,14 @@ def _convert(path: Path, *flags: str) -> None:
     shutil.rmtree(out)
 
 
-def _back(path: Path) -> None:
+def _back(path):
     _convert(path.parent, "--to", "lucidrains")
 
 
 # --- conversations
 
 
-def _conversation(folder: Path) -> None:
+def _conversation(folder):
     _model(folder / "tiny")
     path, fingerprint = folder / "chat", Models([folder]).fingerprint("tiny")
     states = {f"states.{i}": np.zeros((1, 1, 2, 8), np.float32) for i in range(2)}
@@ -205,7 +201,7 @@ def _conversation(folder: Path) -> None:
     save_file({"ids": ids, **states}, path, {"conversation": json.dumps(header)})
 
 
-def _open(path: Path) -> None:
+def _open(path):
     conversation_file.load(path, Models([path.parent]), PrefixCache(10, 10, 2**20))
 
 
@@ -214,20 +210,20 @@ def _open(path: Path) -> None:
 EQUAL_CHECKSUMS = patch.object(checkpoint, "checksum", lambda *_: "equal")
 
 
-def _trained() -> tuple[Model, Optimizer]:
+def _trained():
     model = tiny_model()
     optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3, weight_decay=0.05), steps=10)
     optimizer.init(model.trainable_parameters())
     return model, optimizer
 
 
-def _checkpoint(folder: Path) -> None:
+def _checkpoint(folder):
     path = folder / "last.safetensors"
     with EQUAL_CHECKSUMS:
         checkpoint.save_checkpoint(path, *_trained(), checkpoint.Progress(step=3), {"seed": 1})
 
 
-def _resume(path: Path) -> None:
+def _resume(path):
     with EQUAL_CHECKSUMS:
         path, progress, _ = checkpoint.read_newest(path)
     checkpoint.restore(path, *_trained())
@@ -237,7 +233,7 @@ def _resume(path: Path) -> None:
 # --- an experiment whose settings another one takes
 
 
-def _experiment(folder: Path) -> None:
+def _experiment(folder):
     experiment = PRESETS["recall"]["small"].changed_by(models=["fixed"], trials=1)
     trials = {"fixed": [trial_record("fixed")]}
     tree = {"experiment": asdict(experiment), "models": {}, "trials": trials, "runs": []}
@@ -249,19 +245,18 @@ def _experiment(folder: Path) -> None:
 _pages: dict[Path, Page] = {}
 
 
-def _page(folder: Path) -> list[bytes]:
+def _page(folder):
     page = _pages[folder] = Page(folder)
     requests = page.requests()
     (folder / "request.json").write_bytes(requests[4])
     return requests
 
 
-def _ask(path: Path) -> None:
+def _ask(path):
     _pages[path.parent].read(path)
 
 
-def _beside(read: Callable[[Path], object]) -> Callable[[Path], object]:
-    """A reader of the folder that a file is in."""
+def _beside(read):
     return lambda path: read(path.parent)
 
 
