@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from mlx_gateloop.model.state import State
 
 MAX_TOKENS = 10**9  # of an answer; they take weeks
+MAX_BACK = 64  # draws that can be taken back
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,19 @@ class Sampling:
                 raise InputError(f"{name}: expected a number {expected}, got {getattr(self, name)}")
 
 
-def sampler(
-    sampling: Sampling,
-) -> tuple[Callable[[mx.array], mx.array], list[Callable[[mx.array, mx.array], mx.array]]]:
-    """Make a function from log probabilities `[B, V]` to tokens `[B]`, and mlx-lm's processors."""
-    from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
+class Draw:
+    """Draws a token for each row of log probabilities, with one random number for each."""
 
-    seeds = random.Random(sampling.seed)
+    def __init__(self, sampling: Sampling) -> None:
+        self._sampling, self._random = sampling, random.Random(sampling.seed)
+        self._used: deque[int] = deque(maxlen=MAX_BACK)
+        self._again: list[int] = []
 
-    def draw(logs: mx.array) -> mx.array:
+    def __call__(self, logs: mx.array) -> mx.array:
+        """Draw tokens `[N]` from log probabilities `[N, vocabulary]`."""
+        from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
+
+        sampling = self._sampling
         if sampling.temperature == 0:
             return mx.argmax(logs, axis=-1)
         if sampling.top_p < 1:
@@ -71,11 +77,28 @@ def sampler(
         if 0 < sampling.top_k < logs.shape[-1]:
             logs = apply_top_k(logs, sampling.top_k)
         # mlx-lm's own sampler draws from the global state, which other streams use too.
-        key = mx.random.key(seeds.getrandbits(64))
-        return mx.random.categorical(logs / sampling.temperature, key=key)
+        rows = [
+            mx.random.categorical(row, key=mx.random.key(self._number()))
+            for row in mx.split(logs / sampling.temperature, len(logs))
+        ]
+        return rows[0] if len(rows) == 1 else mx.concatenate(rows)
+
+    def back(self, tokens: int) -> None:
+        """Take back the last draws; the next ones use their random numbers."""
+        for _ in range(min(tokens, len(self._used))):
+            self._again.append(self._used.pop())
+
+    def _number(self) -> int:
+        self._used.append(self._again.pop() if self._again else self._random.getrandbits(64))
+        return self._used[-1]
+
+
+def sampler(sampling: Sampling) -> tuple[Draw, list[Callable[[mx.array, mx.array], mx.array]]]:
+    """Make what draws tokens, and mlx-lm's functions of recent tokens and logits before it."""
+    from mlx_lm.sample_utils import make_logits_processors
 
     penalty = None if sampling.repetition_penalty == 1 else sampling.repetition_penalty
-    return draw, make_logits_processors(repetition_penalty=penalty)
+    return Draw(sampling), make_logits_processors(repetition_penalty=penalty)
 
 
 @dataclass

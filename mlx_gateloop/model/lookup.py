@@ -6,7 +6,7 @@ says how many places one pass may serve. So the text is as without guesses, toke
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -14,11 +14,20 @@ from mlx_lm.models.cache import trim_prompt_cache
 
 from mlx_gateloop.model.cache import MAX_GUESS
 
-Sampler = Callable[[mx.array], mx.array]  # log probabilities `[N, V]` to tokens `[N]`
 Processor = Callable[[mx.array, mx.array], mx.array]  # recent tokens and logits to logits
 SIZES = 4, 2  # of the n-grams, longest first
 CONTEXT = 64  # last tokens for the functions of recent ones, which look at 20
 STEP = 2048  # tokens of the prompt read at once
+
+
+class Sampler(Protocol):
+    """Draws tokens; see `generate.Draw`."""
+
+    def __call__(self, logs: mx.array) -> mx.array:
+        """Draw tokens `[N]` from log probabilities `[N, V]`."""
+
+    def back(self, tokens: int) -> None:
+        """Take back the last draws."""
 
 
 class Ngrams:
@@ -39,6 +48,18 @@ class Ngrams:
         return self.tokens[found : found + MAX_GUESS] if found else []
 
 
+def processed(
+    processors: Sequence[Processor], recent: mx.array, tokens: mx.array, logits: mx.array
+) -> mx.array:
+    """Apply functions of recent tokens to the logits `[N, V]` after each of some tokens `[N]`."""
+    for process in processors:
+        read = mx.concatenate([recent, tokens])
+        ends = range(len(recent) + 1, len(read) + 1)
+        rows = zip(mx.split(logits, len(tokens)), ends, strict=True)
+        logits = mx.concatenate([process(read[:end], row) for row, end in rows])
+    return logits
+
+
 def lookup_tokens(
     prompt: Sequence[int],
     model: nn.Module,
@@ -56,11 +77,8 @@ def lookup_tokens(
     def read(tokens: mx.array) -> mx.array:
         """Read tokens that follow the text, and draw the one after each."""
         logits = model(tokens[None], cache=prompt_cache)[0]
-        for process in logits_processors:
-            recent = mx.concatenate([mx.array(text.tokens[-CONTEXT:], mx.uint32), tokens])
-            ends = range(len(recent) - len(tokens) + 1, len(recent) + 1)
-            rows = zip(mx.split(logits, len(tokens)), ends, strict=True)
-            logits = mx.concatenate([process(recent[:end], row) for row, end in rows])
+        recent = mx.array(text.tokens[-CONTEXT:], mx.uint32)
+        logits = processed(logits_processors, recent, tokens, logits)
         drawn = sampler(logits - mx.logsumexp(logits, -1, keepdims=True))
         mx.async_eval(drawn)
         return drawn
@@ -86,6 +104,7 @@ def lookup_tokens(
             pairs = zip(guess[1:], drawn, strict=False)
             count = 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             trim_prompt_cache(prompt_cache, len(guess) - count)
+            sampler.back(len(guess) - count)
             longest = min(MAX_GUESS, 2 * count)
             for token in guess[:count]:
                 found = text.add(token)
