@@ -31,11 +31,13 @@ def measure(report: Report) -> None:
     prompt = mx.array(tokens)
     prefills: dict[str, Run] = {n: mlx_run(_prefill, m, prompt) for n, m in models.items()}
     decodes = {n: partial(_decode, m, prompt[:, :16], decoded) for n, m in models.items()}
+    four = mx.repeat(prompt[:, :16], 4, 0)
+    batches = {n: partial(_decode, m, four, decoded) for n, m in models.items()}
     if all(map(present, PEERS)):
         models[TORCH] = torch_model(WIDTH, 4, 2)
         prefills[TORCH] = _torch_forward(models[TORCH], tokens)
     prefill = median_times(prefills)
-    decode = median_times(decodes)
+    decode, batch = median_times(decodes), median_times(batches)
 
     ours = next(iter(models))
     rows = []
@@ -45,19 +47,22 @@ def measure(report: Report) -> None:
         if name in decode:
             _, state = _prefill(model, prompt)
             row.append(_speed(decoded, decode[name], decode[ours]))
+            turns = 4 * decode[name] / batch[name]
+            row.append(f"{4 * decoded / batch[name]:,.0f} ({turns:.1f} times)")
             row += [megabytes(peak_bytes(prefills[name])), f"{total_bytes(state) / 2**10:,.0f}"]
         else:
-            row += ["-"] * 3
+            row += ["-"] * 4
         rows.append(row)
     report.add(
         f"## Prefill of {length:,} tokens and decode, batch 1, float32\n\nVocabulary "
         f"{VOCABULARY:,}. Random weights: speed does not depend on them. Decode takes the "
-        f"likeliest token, {decoded} times. Peak is of the prefill. State is what the cache holds "
-        "after it; GateLoop's, mamba's and mamba2's never grows, recurrent_gemma's does up to its "
-        "attention window. torch has no cache here: its forward pass is timed."
+        f"likeliest token, {decoded} times; then for four texts in a batch, beside four in turns. "
+        "Peak is of the prefill. State is what the cache holds after it; GateLoop's, mamba's and "
+        "mamba2's never grows, recurrent_gemma's does up to its attention window. torch has no "
+        "cache here: its forward pass is timed."
     )
-    header = ["", "parameters", "layers", "prefill tokens/s", "decode tokens/s", "peak MB"]
-    report.add(markdown_table([*header, "state KB"], rows))
+    header = ["", "parameters", "layers", "prefill tokens/s", "decode tokens/s", "four at once"]
+    report.add(markdown_table([*header, "peak MB", "state KB"], rows))
 
 
 def _prefill(model: nn.Module, prompt: mx.array) -> tuple[mx.array, list[Any]]:
