@@ -4,7 +4,8 @@ A snapshot copies the constant-size entries of recurrent layers. Attention's key
 with the tokens: each snapshot adds a part for the tokens since the last one and shares the rest.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,9 +85,9 @@ class Caches:
         for index, leaf in enumerate(self._growing):
             for place, array in ((2 * index, leaf.keys), (2 * index + 1, leaf.values)):
                 known = sum(part.shape[LENGTH] for part in self._parts[place])
-                new = _to_numpy(array[:, :, known : leaf.offset])
+                new = to_numpy(array[:, :, known : leaf.offset])
                 self._parts[place] = (*self._parts[place], new)
-        return tuple(map(_to_numpy, self.entries)), tuple(self._parts)
+        return tuple(map(to_numpy, self.entries)), tuple(self._parts)
 
     def restore(self, prefix: PrefixState) -> None:
         """Restore the state of a prefix; `Layout.fits` must hold."""
@@ -97,10 +98,31 @@ class Caches:
         ):
             leaf.update_and_fetch(*(_to_mlx(np.concatenate(p, LENGTH)) for p in (keys, values)))
 
+    @property
+    def can_join(self) -> bool:
+        """True if all caches have a constant size, and have been used."""
+        used = all(entry is not None for entry in self.entries)
+        return used and not self._growing and not self._others
+
     def _set_entries(self, entries: list[mx.array | None]) -> None:
         rest = iter(entries)
         for leaf in self._constant:
             leaf.cache = [next(rest) for _ in leaf.cache]
+
+
+@contextmanager
+def joined(caches: Sequence[Caches]) -> Iterator[list[Cache]]:
+    """Join the caches of several sequences for one forward pass, and divide them after it."""
+    from mlx_lm.models.cache import ArraysCache
+
+    layers: list[Cache] = [ArraysCache(len(layer.cache)) for layer in caches[0].all]
+    for layer, parts in zip(layers, zip(*(each.all for each in caches), strict=True), strict=True):
+        each_entry = zip(*(part.cache for part in parts), strict=True)
+        layer.cache = [mx.concatenate([*entry]) for entry in each_entry]
+    yield layers
+    divided = [mx.split(entry, len(caches)) for layer in layers for entry in layer.cache]
+    for index, each in enumerate(caches):
+        each._set_entries([parts[index] for parts in divided])
 
 
 @dataclass(frozen=True)
@@ -144,7 +166,7 @@ def _form(array: mx.array | np.ndarray) -> Form:
     return tuple(array.shape), "uint16" if dtype == "bfloat16" else dtype
 
 
-def _to_numpy(array: mx.array | None) -> np.ndarray:
+def to_numpy(array: mx.array | None) -> np.ndarray:
     """Copy an array to NumPy; bfloat16 becomes uint16 with the same bits."""
     if array is None:
         return NONE

@@ -42,6 +42,11 @@ class ChatTokenizer:
         self._answers: dict[str, TextStream] = {}
         self._texts: dict[int, str] = {}
 
+    def get_vocab(self) -> dict[str, int]:
+        """Return all tokens, whose hash is in state files."""
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab()
+        return vocabulary
+
     def special_ids(self) -> tuple[int | None, list[int], list[int]]:
         """Return the tokens for an empty text, for the end of an answer, and all special tokens."""
         return self._tokenizer.eos_token_id, self.stops, self._special_ids

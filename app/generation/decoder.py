@@ -10,17 +10,22 @@ import numpy as np
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
+from mlx_gateloop.model.cache import MAX_GUESS
+from mlx_gateloop.model.lookup import Ngrams
 from mlx_gateloop.tokenizer import CONTEXT
 
+from .batch import Step, read_together
 from .models import LoadedModel
 from .prefix_cache import START, Message, PrefixCache, PrefixState
 from .reader import Reader
 from .run import Limits, MessageSpan, Run, Steps, Token
-from .sampler import Sample, Sampler
+from .sampler import Ranked, Sample, Sampler, ranked
+from .state_files import StateFile
 from .words import message_span, token_begins
 
 NOT_TRIMMABLE = "state not cached (attention cache cannot be trimmed): the next turn reads more"
 TOO_LARGE = "state not cached (too large): the next turn reads more"
+NO_LOOKUP = "no lookup: this model's state cannot go back"
 MAX_STOP = 64  # tokens in which a stop string is found
 CHUNK = 128  # tokens of a prefill step; a run can stop, and other runs advance, between steps
 async_eval: Callable[..., None] = mx.async_eval  # MLX declares no types for it
@@ -39,6 +44,8 @@ class Request:
     record: bool
     conversation: str | None
     stop: tuple[str, ...] = ()  # the answer ends after any of these
+    lookup: bool = False  # earlier text proposes tokens, see `model.lookup`
+    state: StateFile | None = None  # the text continues what it has read
 
     def steps(
         self, run: Run, loaded: LoadedModel, prefix_cache: PrefixCache, limits: Limits
@@ -64,6 +71,8 @@ class Decoder:
         self.ids: list[int] = []
         self.answer: list[int] = []
         self.given = 0  # first tokens of the answer, of an earlier run
+        self.before = 0  # tokens that a state file has read
+        self.text_so_far, self.guess, self.longest = Ngrams(), list[int](), MAX_GUESS
 
     def steps(self) -> Steps[None]:
         """Generate; yield after every step and while the tokenizer works."""
@@ -80,14 +89,16 @@ class Decoder:
         if not self.given:
             self._cache_state(self._messages(), self.text, self.ids, unread=1)
         self.written = len(self.text + self._answer_given())  # characters, including the answer
-        sample = self._sample(mx.array(fresh[-1:]))
+        sample = yield from self._sample(mx.array(fresh[-1:]))
         while not self.run.stopped and not self._is_full():
-            following = yield from self._append_token(sample)
-            if following is None:
+            checkpoint = self.reader.caches.checkpoint()
+            # Start the next step before waiting for this token.
+            following = yield from self._sample(sample.token)
+            if not (yield from self._append(sample)):
+                self.reader.undo(checkpoint)
                 self.run.reason = "end"
                 break
-            sample = following
-            yield
+            sample = yield from self._look_up(following)
         else:
             mx.eval(self.reader.caches.arrays)  # include the last token of the answer
             yield from self._set_following(sample)
@@ -104,7 +115,7 @@ class Decoder:
         self._check(fresh)
         reader = Reader(self.loaded, start, run, self.request.record, self.limits)
         run.stats.waiting_seconds = self.started - run.submitted
-        run.stats.prompt_tokens = len(self.ids) + self.given
+        run.stats.prompt_tokens = max(self.before - len(start.ids), 0) + len(self.ids) + self.given
         run.stats.prompt_tokens_read = len(fresh)
         run.max_tokens = self.given + self.request.max_tokens
         texts = yield from call("pieces", fresh)
@@ -116,9 +127,14 @@ class Decoder:
             for i, (text, id) in enumerate(zip(texts, fresh, strict=True))
         ]
         run.earlier = tuple(self.ids[: len(self.ids) + self.given - len(run.pieces)])
-        outputs = self.loaded.layout.outputs
-        self.sampler = Sampler(self.request.sampling, outputs, [*self.ids, *self.answer])
+        ids = [*self.ids, *self.answer]
+        self.sampler = Sampler(self.request.sampling, ids[:-1])
         self.sampler.skip(self.given)
+        if self.request.lookup and not reader.can_trim:
+            run.stats.note = NO_LOOKUP
+        elif self.request.lookup:
+            for id in ids:
+                self.text_so_far.add(id)
         return fresh, reader
 
     def _tokens(self) -> Steps[PrefixState]:
@@ -142,15 +158,20 @@ class Decoder:
                 MessageSpan("assistant", len(self.text)),
             )
         is_lost = self.request.record and self.loaded.instrumented.names and not start.recorded()
-        return START if is_lost and len(self.ids) <= self.limits.reread_tokens else start
+        is_short = len(self.ids) <= self.limits.reread_tokens and self.request.state is None
+        return START if is_lost and is_short else start
 
     def _prompt(self) -> Steps[tuple[str, list[int] | None, PrefixState]]:
         """Return the text, the longest cached prefix, and positions of later typed special tokens.
 
         None instead of the positions means that all special tokens are typed.
         """
-        if isinstance(self.request.prompt, str):
-            return self.request.prompt, None, START
+        prompt, state = self.request.prompt, self.request.state
+        if isinstance(prompt, str) and state is not None:
+            start, self.before = yield from state.start(self.loaded)
+            return prompt, [*range(len(prompt))], start
+        if isinstance(prompt, str):
+            return prompt, None, START
         text, typed = yield from self.loaded.tokenizer.call("render", self._messages())
         found = self._states(self._messages(), text)
         start = next(filter(self.loaded.fits, reversed(found)), START)
@@ -192,23 +213,30 @@ class Decoder:
                 "use another model"
             )
 
-    def _sample(self, token: mx.array) -> Sample:
-        """Start to compute the token after this one `[1]`."""
-        sample = self.sampler(self.reader.read(token))
+    def _sample(self, token: mx.array) -> Steps[Sample]:
+        """Start to compute the token after this one `[1]`, together with other runs."""
+        waiting, step = self.loaded.waiting, Step(self.reader, token)
+        waiting.append(step)
+        yield
+        if step.after is None:
+            together = [*waiting]
+            waiting.clear()
+            read_together(together)
+        return self._sampled(step.after, token)
+
+    def _sampled(self, after: Ranked | None, read: mx.array) -> Sample:
+        assert after is not None
+        sample = self.sampler(after, read)
         async_eval(sample, self.reader.caches.arrays)
         return sample
 
-    def _append_token(self, sample: Sample) -> Steps[Sample | None]:
-        """Append a token to the answer; return the next one, or None after the last."""
-        checkpoint = self.reader.caches.checkpoint()
-        # Start the next step before waiting for this token.
-        following = self._sample(sample.token)
+    def _append(self, sample: Sample) -> Steps[bool]:
+        """Append a token to the answer, unless it ends it."""
         token = int(np.array(sample.token)[0])
         self.reader.update_trace_if_due()
         self._measure()
         if token in self.stops:
-            self.reader.undo(checkpoint)
-            return None
+            return False
         ids, chances = sample.candidates()
         before = [*self.ids[-CONTEXT:], *self.answer[-CONTEXT:]][-CONTEXT:]
         write = self.run.id, before, token, ids
@@ -219,7 +247,36 @@ class Decoder:
         special = token in self.special
         self.run.pieces.append(Token(text, token, "answer", candidates, special, self.written))
         self.written += len(text)
-        return following
+        if self.text_so_far.tokens:
+            self.guess = self.text_so_far.add(token)
+        return True
+
+    def _look_up(self, sample: Sample) -> Steps[Sample]:
+        """Read what followed the same tokens before, and append as much as is sampled.
+
+        Returns the sample of the next token. The recording keeps the tokens that are appended.
+        """
+        while len(self.guess) > 1 and not self._is_full() and not self.run.stopped:
+            token = int(np.array(sample.token)[0])
+            if token != self.guess[0] or token in self.stops:
+                break
+            left = self.request.max_tokens - self.run.stats.tokens
+            guess = self.guess[: min(self.longest, left)]
+            read = mx.array(guess, mx.uint32)
+            after = self._sampled(ranked(self.reader.read(read)), read)
+            count = 0
+            while count < len(guess) and guess[count] == token and token not in self.stops:
+                yield from self._append(sample)
+                sample, count = after.row(count), count + 1
+                token = int(np.array(sample.token)[0])
+                if self._is_full():
+                    break
+            for each in (self.reader.trim, self.sampler.back):
+                each(len(guess) - count)
+            self.longest = min(MAX_GUESS, 2 * count)
+            self.run.stats.guessed += count - 1
+            yield
+        return sample
 
     def _set_following(self, sample: Sample) -> Steps[None]:
         ids, chances = sample.candidates()

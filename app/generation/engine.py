@@ -16,6 +16,7 @@ from .decoder import Request
 from .models import Models
 from .prefix_cache import Message, PrefixCache, as_messages
 from .run import Limits, RecordedRuns, Run
+from .state_files import StateFile
 from .worker import SHUT_DOWN, STUCK, Job, Work, Worker
 from .worker_pool import WorkerPool
 
@@ -25,7 +26,7 @@ WATCH_SECONDS = 1.0  # between two checks of the worker
 
 
 class Engine:
-    """Runs up to `limits.active` generations, one step of each in turn; others wait in order.
+    """Runs up to `limits.active` generations, the next tokens in one pass; others wait in order.
 
     The worker does all MLX work. A watchdog replaces it if it has died or is stuck in a step.
     """
@@ -55,8 +56,10 @@ class Engine:
         record: bool = True,
         conversation: str | None = None,
         stop: tuple[str, ...] = (),
+        lookup: bool = False,
+        state: StateFile | None = None,
     ) -> Run:
-        """Queue an answer to messages, or the continuation of a text; `stop` strings end it.
+        """Queue an answer to messages, or the continuation of a text; see `Request`.
 
         It reuses the cached states of `conversation`, a secret id, and adds its own. Invalid
         values, unknown models and a full queue raise `InputError`.
@@ -65,7 +68,8 @@ class Engine:
         self._check(prompt, max_tokens)
         if sampling.seed is None:  # the run stores it, so that the answer can be repeated
             sampling = replace(sampling, seed=secrets.randbits(63))
-        request = Request(prompt, sampling, max_tokens, record, conversation, stop)
+        options = (record, conversation, stop, lookup, state)
+        request = Request(prompt, sampling, max_tokens, *options)
         return self.enqueue(model, request, record)
 
     async def fetch(self, model: str) -> None:

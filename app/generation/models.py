@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import mlx.nn as nn
 
@@ -12,6 +13,7 @@ from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.io.checks import check
 from mlx_gateloop.io.models import HUB_ID, LOADED, load_weights
 from mlx_gateloop.model.lm import Model, ModelArgs
+from mlx_gateloop.model.registered import MODELS
 from mlx_gateloop.watch import Instrumented
 
 from ..server.isolation import Bounds, InProcess, Isolated
@@ -56,6 +58,13 @@ class LoadedModel:
     layout: Layout  # of its caches
     tokenizer: InProcess | Isolated  # isolated unless the model is trusted
     fingerprint: str  # SHA-256 of the files that determine its output
+    waiting: list[Any] = field(default_factory=list)  # steps of runs, see `batch`
+    hashes: dict[str, str] = field(default_factory=dict)  # see `state_files`
+
+    @property
+    def is_ours(self) -> bool:
+        """True for the types of this package, whose batches compute what single runs do."""
+        return getattr(self.model, "model_type", None) in MODELS
 
     @property
     def vocabulary(self) -> int:
@@ -65,7 +74,7 @@ class LoadedModel:
 
     def fits(self, prefix: PrefixState) -> bool:
         """Return True if the model can continue from this state."""
-        return self.layout.fits(prefix) and max(prefix.ids) < self.vocabulary
+        return self.layout.fits(prefix) and max(prefix.ids, default=0) < self.vocabulary
 
 
 class Models:
@@ -97,6 +106,11 @@ class Models:
     def names(self) -> list[str]:
         """Return the names of the models in the order of the folders."""
         return list(dict.fromkeys(name for name, _ in self._listed()))
+
+    def state_files(self) -> dict[str, Path]:
+        """Return the state files in the folders, by name."""
+        found = [path for root in self.roots for path in sorted(root.glob("*.state"))]
+        return {path.name: path for path in found if is_inside(path, self.roots)}
 
     def info(self, name: str) -> ModelInfo:
         """Read the sizes of a model; fetch a model of the hub first."""

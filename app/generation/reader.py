@@ -4,6 +4,7 @@ import time
 from contextlib import ExitStack
 
 import mlx.core as mx
+from mlx_lm.models.cache import can_trim_prompt_cache, trim_prompt_cache
 
 from mlx_gateloop.watch import Recording
 from mlx_gateloop.watch.editing import Editing
@@ -26,7 +27,7 @@ class Reader:
         self, loaded: LoadedModel, start: PrefixState, run: Run, record: bool, limits: Limits
     ) -> None:
         self.loaded, self.run, self.caches = loaded, run, Caches(loaded.model)
-        if start.ids:
+        if start.ids or start.states:
             self.caches.restore(start)
         self.recording: Recording | None = None
         self.editing: Editing | None = None  # of what the model reads
@@ -41,8 +42,13 @@ class Reader:
                 loaded.instrumented, limits.trace_bytes // 2, limits.input_tokens, run.trace
             )
 
+    @property
+    def can_join(self) -> bool:
+        """True if the next token may be read in a batch."""
+        return self.loaded.is_ours and self.caches.can_join
+
     def read(self, tokens: mx.array) -> mx.array:
-        """Return the unevaluated logits `[1, vocabulary]` after these tokens `[length]`."""
+        """Return the unevaluated logits `[length, vocabulary]` after these tokens `[length]`."""
         instrumented, recording = self.loaded.instrumented, self.recording
         with ExitStack() as applied:
             if recording is not None:
@@ -50,7 +56,7 @@ class Reader:
             if self.editing is not None:
                 applied.enter_context(self.editing.applied())
             logits: mx.array = self.loaded.model(tokens.reshape(1, -1), cache=self.caches.all)
-        return logits[:, -1].astype(mx.float32)
+        return logits[0].astype(mx.float32)
 
     def update_trace(self, behind: int = 0) -> None:
         """Append all but the newest `behind` forward passes to the trace."""
@@ -69,3 +75,15 @@ class Reader:
         self.caches.rollback(checkpoint)
         if self.recording is not None:
             self.recording.drop()
+
+    @property
+    def can_trim(self) -> bool:
+        """True if `trim` may be used."""
+        return bool(can_trim_prompt_cache(self.caches.all))
+
+    def trim(self, tokens: int) -> None:
+        """Undo the last tokens of the last forward pass."""
+        if tokens:
+            trim_prompt_cache(self.caches.all, tokens)
+            if self.recording is not None:
+                self.recording.drop(tokens)

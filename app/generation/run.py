@@ -74,6 +74,7 @@ class Stats:
     prompt_tokens: int = 0  # in the conversation before the answer
     prompt_tokens_read: int = 0  # by this run; the cached state covers the rest
     tokens: int = 0  # generated
+    guessed: int = 0  # of these, proposed by earlier text
     waiting_seconds: float = 0.0  # in the queue and while the model loads
     first_token_seconds: float = 0.0  # from the start of reading
     prefill_tokens_per_second: float = 0.0

@@ -6,46 +6,72 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_gateloop.generate import Sampling, sampler
+from mlx_gateloop.model.lookup import processed
 
 CANDIDATES = 8
-RECENT = 20  # tokens of the repetition penalty: mlx-lm's default
+RECENT = 64  # tokens for the repetition penalty, which looks at 20, and those that are taken back
+
+
+class Ranked(NamedTuple):
+    """Log probabilities `[N, vocabulary]`; the likeliest tokens and theirs `[N, CANDIDATES]`."""
+
+    logs: mx.array
+    likeliest: mx.array
+    log_probabilities: mx.array
+
+    def rows(self) -> "list[Ranked]":
+        """Split into rows."""
+        parts = [mx.split(each, len(self.logs)) for each in self]
+        return [Ranked(*row) for row in zip(*parts, strict=True)]
+
+
+def ranked(logits: mx.array) -> Ranked:
+    """Rank the tokens by their logits `[N, vocabulary]`, without evaluating anything."""
+    logs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    count = min(CANDIDATES, logs.shape[-1])
+    top = mx.argpartition(-logs, count - 1, axis=-1)[:, :count]
+    return Ranked(logs, top, mx.take_along_axis(logs, top, axis=-1))
 
 
 class Sample(NamedTuple):
-    """A sampled token `[1]` and the likeliest ones `[1, CANDIDATES]` with log probabilities."""
+    """Sampled tokens `[N]` and the likeliest ones `[N, CANDIDATES]` with log probabilities."""
 
     token: mx.array
     likeliest: mx.array
     log_probabilities: mx.array
 
     def candidates(self) -> tuple[list[int], list[float]]:
-        """Return the likeliest tokens, best first, and their probabilities."""
+        """Return the likeliest tokens of the first row, best first, and their probabilities."""
         ids, logs = np.array(self.likeliest)[0], np.array(self.log_probabilities)[0]
         best = np.argsort(-logs, kind="stable")
         return ids[best].tolist(), np.exp(logs[best]).tolist()
 
+    def row(self, index: int) -> "Sample":
+        return Sample(*(each[index : index + 1] for each in self))
+
 
 class Sampler:
-    """Samples tokens after `ids` from a vocabulary of this size; reports the likeliest ones."""
+    """Samples tokens after `ids`; reports the likeliest ones."""
 
-    def __init__(self, sampling: Sampling, vocabulary: int, ids: list[int]) -> None:
-        self._sample, self._processors = sampler(sampling)
-        self._recent = mx.array(ids[-RECENT:])
-        self._candidates = min(CANDIDATES, vocabulary)
+    def __init__(self, sampling: Sampling, ids: list[int]) -> None:
+        self._draw, self._processors = sampler(sampling)
+        self._recent = mx.array(ids[-RECENT:], mx.uint32)
 
-    def __call__(self, logits: mx.array) -> Sample:
-        """Sample a token from logits `[1, vocabulary]` without evaluating anything."""
-        logs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        top = mx.argpartition(-logs, self._candidates - 1, axis=-1)[:, : self._candidates]
-        likeliest = mx.take_along_axis(logs, top, axis=-1)
-        for process in self._processors:
-            logs = process(self._recent, logs)
+    def __call__(self, after: Ranked, read: mx.array) -> Sample:
+        """Sample a token after each of the tokens `[N]` that were read, without evaluating it."""
+        logs = after.logs
+        if self._processors:
+            logs = processed(self._processors, self._recent, read, logs)
             logs = logs - mx.logsumexp(logs, axis=-1, keepdims=True)
-        token = self._sample(logs)
-        self._recent = mx.concatenate([self._recent, token])[-RECENT:]
-        return Sample(token, top, likeliest)
+            self._recent = mx.concatenate([self._recent, read])[-RECENT:]
+        return Sample(self._draw(logs), after.likeliest, after.log_probabilities)
+
+    def back(self, tokens: int) -> None:
+        """Take back the last tokens, as if they had not been read."""
+        self._draw.back(tokens)
+        self._recent = self._recent[: len(self._recent) - tokens]
 
     def skip(self, tokens: int) -> None:
         """Use up the random numbers of tokens that an earlier run has sampled."""
         for _ in range(tokens):
-            self._sample(mx.zeros((1, 1)))
+            self._draw(mx.zeros((1, 1)))

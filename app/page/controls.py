@@ -58,6 +58,12 @@ def settings(limits: Limits, session: gr.State, model: gr.Dropdown) -> Controls:
         "max_tokens": gr.Slider(1, most, 256, step=1, label="Max tokens", elem_id="max-tokens"),
         "stop": gr.Textbox(label="Stop text (answers end after it)", elem_id="stop-text"),
         "seed": gr.Number(-1, precision=0, label="Seed (-1: random)", elem_id="seed"),
+        "lookup": gr.Checkbox(
+            False,
+            label="Lookup decoding",
+            info="Earlier text proposes the next tokens; the answer is the same",
+            elem_id="lookup",
+        ),
         "record": gr.Checkbox(
             True, label="Live view", info="Answers are faster without it", elem_id="live"
         ),

@@ -15,6 +15,7 @@ from ..conversations.folder import ConversationFolder
 from ..generation.engine import Engine
 from ..generation.prefix_cache import as_messages
 from ..generation.run import Run
+from ..generation.state_files import given_file
 from ..server import request_values
 from .invented import offers
 from .keeper import Keeper, with_system
@@ -24,6 +25,7 @@ from .status import describe_model, status
 from .updates import Updates, common_prefix, stream_updates, view_state
 
 LEAVING_SECONDS = 5
+NOT_SAMPLING = ("max_tokens", "record", "stop", "lookup", "state")
 NO_VIEW: dict[str, object] = {
     "hint": "The view starts with the next answer: send a message, or retry the last one."
 }
@@ -111,10 +113,11 @@ class Handlers:
             yield update
 
     async def complete(
-        self, text: str, session: str, model: str, **values: object
+        self, text: str, session: str, model: str, file: object = None, **values: object
     ) -> AsyncIterator[tuple[object, ...]]:
-        """Continue a text: yield the whole text, the view and the status."""
-        if not text.strip():
+        """Continue a text, after a state `file` if given: yield it, the view and the status."""
+        values["state"] = file
+        if not (text if file else text.strip()):
             raise user_error("Type the beginning of a text first.")
         async for ((run, view),) in self._stream((session, "complete"), [(model, text)], values):
             yield text + run.text, view, status(run)
@@ -231,7 +234,7 @@ class Handlers:
         self, model: str, prompt: str | History, where: tuple[str, str], values: dict[str, object]
     ) -> Run:
         session, tab = where
-        sampling = {k: v for k, v in values.items() if k not in ("max_tokens", "record", "stop")}
+        sampling = {k: v for k, v in values.items() if k not in NOT_SAMPLING}
         stop = request_values.check_type("stop", values.get("stop", ""), str)
         run = self.engine.submit(
             model,
@@ -241,6 +244,8 @@ class Handlers:
             bool(values["record"]),
             session if tab == "chat" else None,
             (stop,) if stop else (),
+            bool(values["lookup"]),
+            given_file(values.get("state"), self.engine.models),
         )
         asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         run.prompt = [m["content"] for m in asked if m["role"] == "user"][-1]

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -103,16 +104,27 @@ def read_state(path: str | os.PathLike[str], model: nn.Module, tokenizer: Any) -
     return read_hashed(path, model, hashes(model, tokenizer))
 
 
-def read_hashed(path: str | os.PathLike[str], model: nn.Module, hashed: dict[str, str]) -> State:
-    """Read a state as `read_state` does, with hashes that were computed before."""
-    if not Path(path).is_file():
-        raise InputError(f"{path}: no such state file; gateloop read writes one")
+def read_hashed(
+    file: str | os.PathLike[str] | BytesIO,
+    model: nn.Module,
+    hashed: dict[str, str],
+    name: str | None = None,
+) -> State:
+    """Read a state as `read_state` does, with hashes that were computed before.
+
+    A file in memory has a `name` for errors.
+    """
+    path = name or file
+    if not isinstance(file, BytesIO):
+        file = os.fspath(file)
+        if not Path(file).is_file():
+            raise InputError(f"{path}: no such state file; gateloop read writes one")
     cache = model.make_cache()
     model(mx.zeros((1, 1), mx.int32), cache=cache)
     try:
         arrays: Any
         flat: Any
-        arrays, flat = mx.load(os.fspath(path), format="safetensors", return_metadata=True)
+        arrays, flat = mx.load(file, format="safetensors", return_metadata=True)
         metadata, classes, scalars = tree_unflatten(list(flat.items()))
         for name, kind in scalars[1:]:
             arrays[name] = arrays[name].item() if kind == "scalar" else None

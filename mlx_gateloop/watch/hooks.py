@@ -171,6 +171,22 @@ class Call:
     def arrays(self) -> list[mx.array]:
         return [value for value in self.given.values() if isinstance(value, mx.array)]
 
+    def rows(self) -> list["Call"]:
+        """Split the call of a batch into those of its sequences."""
+        parts = {n: mx.split(x, self.sequences) for n, x in self._inputs()}
+        return [self._with({n: p[i] for n, p in parts.items()}) for i in range(self.sequences)]
+
+    def first(self, tokens: int) -> "Call":
+        """Return the call for the first tokens `[1, tokens, ...]`."""
+        return self._with({n: x[:, :tokens] for n, x in self._inputs()})
+
+    def _inputs(self) -> list[tuple[str, mx.array]]:
+        given = [(name, self.given.get(name)) for name in self.hook.inputs]
+        return [(name, x) for name, x in given if isinstance(x, mx.array)]
+
+    def _with(self, inputs: Arguments) -> "Call":
+        return Call(self.hook, self.given | inputs, self.names, self.module)
+
 
 def gate_loop_call(
     layer: Any,

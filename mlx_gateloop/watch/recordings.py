@@ -143,11 +143,16 @@ class Recording:
             self._take(max(len(self._passes) - behind, 0))
             return self._trace
 
-    def drop(self) -> None:
-        """Drop the newest forward pass, which must not be in the trace yet."""
+    def drop(self, tokens: int = 0) -> None:
+        """Drop the newest forward pass, or its last tokens; it must not be in the trace yet."""
         with self._lock:
-            if self._passes:  # none without a recurrence
-                self._passes.pop()
+            if not self._passes:  # none without a recurrence
+                return
+            read, calls = self._passes.pop()
+            if tokens:
+                kept = read.shape[1] - tokens
+                calls = {name: [call.first(kept) for call in each] for name, each in calls.items()}
+                self._passes.append((read[:, :kept], calls))
 
     def receive(self, name: str, call: Call) -> None:
         if self._open and name in self._names:

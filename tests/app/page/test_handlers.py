@@ -16,7 +16,8 @@ from mlx_gateloop.errors import InputError
 
 gr = pytest.importorskip("gradio")
 SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-VALUES = {**SAMPLING, "max_tokens": 24, "seed": 1, "record": True}  # those of the page's controls
+# those of the page's controls
+VALUES = {**SAMPLING, "max_tokens": 24, "seed": 1, "record": True, "lookup": False}
 LONG = VALUES | {"max_tokens": 1024}
 ENDLESS = "x" * 40
 

@@ -1,0 +1,81 @@
+"""State files of `gateloop read`, from which a text can continue."""
+
+import base64
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.io import states
+
+from .caches import to_numpy
+from .models import LoadedModel, Models
+from .prefix_cache import PrefixCache, PrefixState
+from .run import Limits, Run, Steps
+
+MAX_BYTES = 180_000  # of a file that a page sends; a request has at most 256 kB
+
+
+@dataclass(frozen=True)
+class StateFile:
+    """A state file, on this machine or in memory."""
+
+    name: str
+    content: Path | bytes
+
+    def start(self, loaded: LoadedModel) -> Steps[tuple[PrefixState, int]]:
+        """Return the state to continue from, with the last tokens before it, and their number.
+
+        Raises:
+            InputError: Damaged, or written with another model.
+        """
+        if not loaded.is_ours:
+            raise InputError(f"{self.name}: states of this type of model cannot be continued here")
+        if not loaded.hashes:
+            vocabulary = yield from loaded.tokenizer.call("get_vocab")
+            tokenizer = SimpleNamespace(get_vocab=lambda: vocabulary)
+            loaded.hashes.update(states.hashes(loaded.model, tokenizer))
+        file = io.BytesIO(self.content) if isinstance(self.content, bytes) else self.content
+        state = states.read_hashed(file, loaded.model, loaded.hashes, self.name)
+        entries = [entry for layer in state.cache for entry in getattr(layer, "cache", [None])]
+        start = PrefixState((), "", tuple(state.last), 0, tuple(map(to_numpy, entries)))
+        if not loaded.fits(start):
+            raise InputError(f"{self.name}: its caches grow with the text; not continued here")
+        return start, state.tokens
+
+
+@dataclass(eq=False)
+class StateCheck:
+    """Work that reads a state file, and says how many tokens it has read."""
+
+    file: StateFile
+    tokens: int = field(default=0, init=False)
+
+    def steps(
+        self, run: Run, loaded: LoadedModel, prefix_cache: PrefixCache, limits: Limits
+    ) -> Steps[None]:
+        """Read the file."""
+        _, self.tokens = yield from self.file.start(loaded)
+
+
+def given_file(given: object, models: Models) -> StateFile | None:
+    """Find the state file that a page names or sends as [name, size, base64].
+
+    Raises:
+        InputError: No such file, or one that is too large.
+    """
+    if not given:
+        return None
+    if isinstance(given, str) and given in (known := models.state_files()):
+        return StateFile(given, known[given])
+    if not isinstance(given, list) or [*map(type, given)] != [str, int, str]:
+        raise InputError("state: there is no such state file; choose another")
+    name, size, content = Path(given[0]).name[:80], given[1], given[2]
+    if size > MAX_BYTES or len(content) > 2 * MAX_BYTES:
+        advice = "put the file into the models folder and choose it in the list"
+        raise InputError(f"{name}: more than {MAX_BYTES:,} bytes; {advice}")
+    try:
+        return StateFile(name, base64.b64decode(content, validate=True))
+    except ValueError:
+        raise InputError(f"{name}: not a state of gateloop read") from None

@@ -1,0 +1,49 @@
+"""State files of `gateloop read`: a list, a place to drop one, and a line about it."""
+
+import html
+from typing import Any
+
+import gradio as gr
+
+from mlx_gateloop.errors import InputError
+
+from ..generation.run import public_line
+from ..generation.state_files import StateCheck, given_file
+from . import scripts
+from .events import PRIVATE, QUICK
+from .handlers import Handlers
+
+DROP = (
+    "<label tabindex='0'>Drop a .state file of gateloop read here, or choose one"
+    "<input type='file' accept='.state' hidden></label>"
+)
+
+
+def state_picker(handlers: Handlers, model: gr.Dropdown) -> gr.JSON:
+    """Make the controls; return the component of the state to continue, None without one."""
+    state, models = gr.JSON(visible=False), handlers.engine.models
+    with gr.Accordion("Continue a state", open=False, elem_id="state-picker"):
+        names = list(models.state_files())
+        chosen = gr.Dropdown([("None", ""), *names], value="", label="State", visible=bool(names))
+        attach = scripts.call("state_drop", "attach", "element", "props")
+        dropped = gr.HTML(html_template=DROP, js_on_load=attach, elem_id="state-drop")
+        line = gr.HTML("", elem_id="state-line")
+
+    async def check(given: object, name: str) -> tuple[Any, str]:
+        try:
+            if (file := given_file(given, models)) is None:
+                return None, ""
+            work = StateCheck(file)
+            await handlers.engine.enqueue(name, work).ended()
+        except InputError as error:
+            return None, _line(public_line(str(error)))
+        return given, _line(f"{file.name}: the text continues after {work.tokens:,} tokens")
+
+    for event, source in ((chosen.input, chosen), (dropped.change, dropped)):
+        event(check, [source, model], [state, line], **QUICK)
+    model.change(lambda: (None, "", ""), None, [state, chosen, line], **PRIVATE)
+    return state
+
+
+def _line(text: str) -> str:
+    return f'<p role="status">{html.escape(text)}</p>'

@@ -1,0 +1,23 @@
+const LARGEST = 180_000; // bytes of a file that is sent
+
+/** Send a file that is dropped or chosen in `element` as [name, size, base64]. */
+export function attach(element, props) {
+  const send = async (file) => {
+    if (!file) return;
+    const bytes = file.size > LARGEST ? [] : new Uint8Array(await file.arrayBuffer());
+    const text = Array.from(bytes, (byte) => String.fromCharCode(byte)).join("");
+    props.value = [file.name, file.size, btoa(text)];
+  };
+  element.addEventListener("dragover", (event) => event.preventDefault());
+  element.addEventListener("drop", (event) => {
+    event.preventDefault();
+    send(event.dataTransfer.files[0]);
+  });
+  element.addEventListener("change", ({ target }) => {
+    send(target.files?.[0]);
+    target.value = ""; // the same file may be chosen again
+  });
+  element.addEventListener("keydown", ({ key }) => {
+    if (key === "Enter") element.querySelector("input").click();
+  });
+}

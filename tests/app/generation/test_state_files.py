@@ -1,0 +1,94 @@
+"""Texts that continue the state files of `gateloop read`."""
+
+import base64
+
+import pytest
+from helpers.errors import refusal
+from helpers.models import save_tiny_model
+from mlx_gateloop.app.generation.state_files import StateCheck, given_file
+from mlx_gateloop.app.server.isolation import Bounds
+
+import mlx_gateloop as gl
+from mlx_gateloop.generate import Sampling, stream
+
+GREEDY = Sampling(temperature=0)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two models, and a state of each."""
+    for seed, name in enumerate(("one", "two")):
+        model, tokenizer = gl.load(save_tiny_model(tmp_path / name, seed))
+        state = gl.State(model.make_cache())
+        state.read(model, tokenizer.encode("a book " * 40))
+        gl.write_state(tmp_path / f"{name}.state", state, model, tokenizer)
+    return tmp_path
+
+
+def dropped(path, size=None):
+    data = path.read_bytes()
+    return [path.name, size or len(data), base64.b64encode(data).decode()]
+
+
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_a_text_continues_a_state(folder, make_engine, finished, is_dropped):
+    bounds = Bounds() if is_dropped else None  # a tokenizer in another process, and in this one
+    engine = make_engine(folder, bounds)
+    given = dropped(folder / "one.state") if is_dropped else "one.state"
+    file = given_file(given, engine.models)
+    check = StateCheck(file)
+    finished(engine.enqueue("one", check))
+    assert check.tokens == 280
+    model, tokenizer = gl.load(folder / "one")
+    for _ in range(2):  # the file is read again
+        state = gl.read_state(folder / "one.state", model, tokenizer)
+        expected = "".join(stream(model, tokenizer, "naïve", GREEDY, max_tokens=20, state=state))
+        run = finished(engine.submit("one", "naïve", GREEDY, 20, state=file))
+        assert run.text == expected
+        assert run.stats.prompt_tokens == 280 + run.stats.prompt_tokens_read == 286
+        assert run.trace.tokens == len(run.pieces) == 26
+
+
+def test_what_is_not_a_state_of_the_model_is_refused_in_one_line(folder, make_engine, until):
+    engine = make_engine(folder)
+    whole = (folder / "one.state").read_bytes()
+    for name, content in {
+        "cut": whole[:-100],
+        "empty": b"",
+        "hostile": b"\xff" * 8 + b"{}" * 50,
+        "huge": (2**62).to_bytes(8, "little") + whole,
+        "text": b"no state" * 50,
+    }.items():
+        (folder / f"{name}.state").write_bytes(content)
+    for path in folder.glob("*.state"):
+        for given in (path.name, dropped(path, 1)):
+            if path.stem == "one":
+                continue
+            run = engine.enqueue("one", StateCheck(given_file(given, engine.models)))
+            until(run)
+            assert run.error.startswith(f"{path.stem}.state: ")
+            assert "\n" not in run.error
+            assert str(folder) not in run.error
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("three.state", "state: there is no such state file; choose another"),
+        ("../one.state", "state: there is no such"),
+        ({"name": "x"}, "state: there is no such"),
+        (["x.state", 1, None], "state: there is no such"),
+        (["x.state", 180_001, ""], "x.state: more than 180,000 bytes; put the file into"),
+        (["/a/x.state", 1, "x" * 400_000], "x.state: more than 180,000 bytes"),
+        (["x.state", 1, "§"], "x.state: not a state of gateloop read"),
+    ],
+)
+def test_what_a_page_sends_is_checked(folder, make_engine, given, message):
+    assert message in refusal(given_file, given, make_engine(folder).models)
+
+
+def test_a_link_out_of_the_folder_is_no_state_file(folder, make_engine, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "x.state"
+    outside.write_bytes((folder / "one.state").read_bytes())
+    (folder / "linked.state").symlink_to(outside)
+    assert [*make_engine(folder).models.state_files()] == ["one.state", "two.state"]
