@@ -46,7 +46,6 @@ def engine(make_engine):
 
 
 def wait(condition):
-    """Wait until the condition holds."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end
@@ -55,8 +54,6 @@ def wait(condition):
 
 @pytest.fixture
 def until():
-    """Waits until a run is done, or has more pieces than a number."""
-
     def until(run, pieces=None):
         wait(lambda: run.done or (pieces is not None and len(run.pieces) > pieces))
 
@@ -65,8 +62,6 @@ def until():
 
 @pytest.fixture
 def finished(until):
-    """Waits for a run to end well."""
-
     def finished(run):
         until(run)
         assert run.error is None
@@ -104,7 +99,6 @@ class Chat:
 
 @pytest.fixture
 def make_chat(finished):
-    """Chats on an engine, by conversation and model."""
     return lambda engine, *names: Chat(engine, finished, *names)
 
 

@@ -51,11 +51,8 @@ def test_text_figures_and_transitions(ask, engine, finished):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seed": "abc"}, "seed: expected a number, got 'abc'"),
         ({"temperature": 10**400}, f"temperature: expected a number, got 1{'0' * 56}..."),
-        ({"temperature": -1}, "temperature: expected a number at least 0, got -1"),
         ({"max_tokens": 1.5}, "max_tokens: expected an integer, got 1.5"),
-        ({"max_tokens": "x" * 99}, f"max_tokens: expected a number, got '{'x' * 56}..."),
         ({"max_tokens": 0}, "max_tokens: expected 1 to 1024, got 0"),
         ({"prompt": ["x"]}, "prompt: expected a string, got ['x']"),
         ({"chat": "yes"}, "chat: expected true or false, got 'yes'"),

@@ -91,17 +91,14 @@ def test_nothing_of_a_stop_string_is_sent(ask):
     [
         (CHAT, [], "request: expected an object"),
         (CHAT, {}, "messages: expected a list of messages"),
-        (CHAT, {"messages": ["x"]}, "messages: expected a list of messages"),
         (CHAT, GREEDY | {"messages": [{"role": "tool", "content": "x"}]}, "number 1: expected"),
         (
             CHAT,
             GREEDY | {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             "content: expected a string",
         ),
-        (CHAT, GREEDY | {"model": "other"}, "model: there is no 'other'"),
         (CHAT, GREEDY | {"model": 3}, "model: expected a string"),
         (CHAT, GREEDY | {"n": 2}, "n is 1"),
-        (CHAT, GREEDY | {"temperature": "hot"}, "temperature: expected a number"),
         (CHAT, GREEDY | {"stop": ["a"] * 5}, "stop: expected at most 4"),
         (CHAT, GREEDY | {"stop": ["a", 2]}, "stop: expected at most 4"),
         (TEXT, {"prompt": ["a", "b"]}, "prompt: expected one text"),

@@ -61,25 +61,6 @@ def test_stop_keeps_the_text_and_a_new_conversation_during_a_run_nothing(page):
 
 
 @pytest.mark.slow
-def test_stop_ends_only_what_runs_in_its_own_tab(page, new_page):
-    beside, stranger = new_page(context=page.tab.context), new_page()
-    for visitor, tokens in ((page, 1024), (beside, 300), (stranger, 300)):
-        visitor.set_tokens(tokens)
-    page.choose("slow")
-    stranger.go_to("Completion", "complete")
-    beside.ask("beside")
-    stranger.ask("stranger", "complete")
-    page.ask("stopped")
-    # at once, though another tab is in front
-    page.tab.locator("#chat-stop").dispatch_event("click")
-    assert page.finished() < 1024
-    assert beside.finished() > 300
-    assert stranger.finished("complete") > 300
-    for visitor, text in ((page, "stopped"), (beside, "beside")):
-        assert text in "".join(piece["text"] for piece in visitor.view("pieces"))
-
-
-@pytest.mark.slow
 def test_many_tabs_of_one_browser_chat_stop_and_see_the_view(new_page):
     tabs = [new_page()]
     while len(tabs) < TABS:
@@ -122,20 +103,6 @@ def test_a_saved_conversation_goes_on(page):
     page.shows(0)
     page.open_saved("kept for later")  # with what was added
     page.shows(2)
-
-
-@pytest.mark.slow
-def test_a_saved_conversation_goes_on_in_another_session(page, new_page):
-    page.answer("from one to the other")
-    page.name("given away")
-    other = new_page()
-    other.set_tokens(8)
-    other.open_saved("given away")
-    other.shows(1)
-    assert other.messages("bot") == page.messages("bot")
-    other.answer("and now")
-    now, whole = other.read()
-    assert now == whole > page.tokens
 
 
 def test_retry_and_undo_go_back(page):

@@ -14,16 +14,6 @@ HOSTILE = [
 ]
 
 
-def test_hostile_text_is_only_shown(page):
-    text = "".join(HOSTILE)
-    page.answer(text)
-    assert page.tab.locator("#chat [data-testid=user]").inner_text().strip() == text
-    assert page.tab.locator("#chat img, #chat script, #chat-view script").count() == 0
-    assert text in page.tab.locator("#chat-view .text").evaluate("e => e.textContent")
-    page.tab.locator("#chat-view .text span").nth(30).click()
-    page.tab.wait_for_function(f"{view()}.row?.retention.length === 31")
-
-
 def test_a_mark_of_direction_turns_nothing_that_follows(page):
     page.set_tokens(8)
     page.answer("ab\u202ecdefgh")

@@ -4,7 +4,6 @@ import base64
 from io import BytesIO
 
 import numpy as np
-import pytest
 from helpers.browser import QUESTIONS, has
 from PIL import Image
 
@@ -134,24 +133,6 @@ def test_the_files_have_what_the_view_shows(answered, arrays, download):
         assert (pixels[top : top + canvas.height][opaque] == drawn[opaque][:, :3]).all()
         top += canvas.height
     assert pixels.shape[0] == top
-
-
-@pytest.mark.slow
-def test_switching_layers_while_it_runs_loses_no_column_and_no_mark(page, arrays):
-    page.set_tokens(600)
-    page.ask("back and forth")
-    page.tab.wait_for_function(has(61))
-    seen = []
-    for layer in (2, 0, 1, 3):
-        seen.append(page.tab.evaluate(SWITCH, layer))
-        page.tab.wait_for_function(has(61))
-    tokens = page.finished()
-    assert page.view("layer") == 3
-    assert page.tab.evaluate(COLUMNS, 0) == [tokens, tokens, page.channels]
-    held = arrays(page)["magnitude"]
-    assert page.tab.evaluate(MARKED) == resets(held)
-    begun = [resets(held[:, :count]) for count in range(1, tokens + 1)]
-    assert all(marks == [] or marks in begun for marks in seen)  # of the tokens that there were
 
 
 def test_the_text_is_complete_when_a_run_ends_within_a_character(page, arrays):

@@ -244,7 +244,7 @@ def test_hostile_words_are_shown_harmlessly(page):
     assert name.startswith("“<img src=x onerror=")
     assert "\u202e" not in name
     forget(page)
-    assert page.tab.locator("#chat-words img, #chat img").count() == 0
+    assert page.tab.locator("#chat-words img, #chat img, #chat-view img").count() == 0
     text = "".join(page.messages("bot").pop().split())
     shown = page.tab.locator("#words-result .original").evaluate("element => element.textContent")
     assert len(shown) >= len(text)  # control characters as codes

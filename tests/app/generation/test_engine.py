@@ -6,7 +6,6 @@ import time
 import weakref
 
 import mlx.core as mx
-import numpy as np
 import pytest
 from helpers.errors import refusal
 from helpers.interpreter import python
@@ -138,17 +137,6 @@ def test_old_runs_go_and_memory_stays_flat(make_engine, finished):
     assert gone() is None
 
 
-def test_a_trace_has_all_tokens_in_the_memory_that_there_is(make_engine, finished):
-    engine = make_engine(trace_bytes=2 * 60 * 512)
-    run = finished(ask(engine, ENDLESS, max_tokens=300))
-    assert run.trace.tokens == len(run.pieces) == 300 + len(ENDLESS)
-    assert 0 < run.trace.nbytes <= 60 * 512
-    whole = finished(ask(make_engine(), ENDLESS, max_tokens=300)).trace
-    for since in (332, 0):  # the last are whole, and the sum of all is exact
-        rates = [-np.log(trace.magnitude(1, since)).sum(0) for trace in (run.trace, whole)]
-        assert rates[0] == pytest.approx(rates[1], rel=1e-4)
-
-
 def test_another_model_frees_the_old_one_unless_a_run_needs_it(engine, finished):
     names, models, alive = [], [], []
 
@@ -212,10 +200,7 @@ while len(run.pieces) <= 50:
         *[({"max_tokens": n}, f"max_tokens: expected 1 to 1024, got {n}") for n in (0, 1025, 1.5)],
         ({"prompt": "x" * 16_001}, "text: 16,001 characters, at most 16,000 are allowed"),
         ({"prompt": "a\ud83d"}, "text: contains a lone surrogate"),
-        ({"prompt": []}, "messages: expected a list of messages"),
-        ({"prompt": ["x"]}, "messages: number 1: expected a role"),
         ({"prompt": [{"role": "tool", "content": ""}]}, "messages: number 1: expected a role"),
-        ({"prompt": [{"role": "user", "content": None}]}, "messages: number 1: expected a role"),
         ({"prompt": [{"role": "system", "content": ""}]}, "the last one must be"),
         ({"prompt": HELLO * 401}, "messages: at most 400; start a new conversation"),
     ],

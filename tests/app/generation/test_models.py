@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from helpers.errors import refusal
 from helpers.family import save_family_model
-from helpers.hostile import FILES, save_hostile_model
+from helpers.hostile import save_hostile_model
 from helpers.steps import result
 from mlx_gateloop.app.generation.models import Models
 
@@ -19,7 +19,6 @@ from mlx_gateloop.tokenizer import byte_tokenizer
 
 @pytest.fixture
 def folder(tmp_path, models_folder):
-    """A folder with one model in it, and one model outside."""
     shutil.copytree(models_folder / "tiny", tmp_path / "models" / "tiny")
     shutil.copytree(models_folder / "tiny", tmp_path / "outside")
     return tmp_path / "models"
@@ -190,7 +189,7 @@ def test_no_network_is_one_line(folder, monkeypatch):
     assert line == "owner/name: cannot be downloaded from the hub: no network"
 
 
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", ["many layers", "fifo", "long weights"])
 def test_hostile_files_are_refused_before_they_are_read(tmp_path, kind):
     save_hostile_model(tmp_path / "bad", kind)
     models = Models([tmp_path])

@@ -64,7 +64,6 @@ def until(condition):
 
 
 def received(connection, end=b"\0"):
-    """All that comes until this end, or until the server closes the connection."""
     content = b""
     with suppress(ConnectionResetError):
         while not content.endswith(end) and (part := connection.recv(2**20)):

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from helpers.errors import refusal
 from helpers.hostile import SLOW_TEXT, TEMPLATES, TOKENIZERS, save_hostile_model
 from helpers.models import save_tiny_model
 from helpers.steps import result
@@ -81,8 +82,7 @@ def test_an_ended_process_is_started_again(tmp_path):
     assert result(tokenizer.call("encode", "abc", None)) == [97, 98, 99]
     os.kill(tokenizer._child.process.pid, 9)
     tokenizer._child.process.join()
-    with pytest.raises(InputError, match="its tokenizer was stopped"):
-        result(tokenizer.call("encode", "abc", None))
+    assert "its tokenizer was stopped" in refusal(result, tokenizer.call("encode", "abc", None))
     assert result(tokenizer.call("encode", "abc", None)) == [97, 98, 99]
 
 
