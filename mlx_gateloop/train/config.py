@@ -28,19 +28,11 @@ Count = Annotated[int, Field(strict=True, gt=0)]
 
 @dataclass(config=_strict)
 class TokenizerConfig:
-    """The tokenizer of a run.
-
-    Args:
-        kind: "sentencepiece" trains one on the training text, "bytes" is one token per byte,
-            "pretrained" reads `path`.
-        vocab_size: Entries of a trained tokenizer; the other kinds have their own size.
-        path: For "pretrained": a directory or hub name for transformers, or a sentencepiece
-            `.model` file.
-    """
+    """The tokenizer of a run: trained on its text, one token per byte, or read from `path`."""
 
     kind: Literal["sentencepiece", "bytes", "pretrained"] = "sentencepiece"
-    vocab_size: Count = 4096
-    path: str | None = None
+    vocab_size: Count = 4096  # of a trained one
+    path: str | None = None  # a directory or hub name, or a sentencepiece `.model` file
 
     @model_validator(mode="after")
     def _path_belongs_to_pretrained(self) -> "TokenizerConfig":
@@ -51,55 +43,38 @@ class TokenizerConfig:
 
 @dataclass(config=_strict)
 class DataConfig:
-    """The batches of a text: `batch_size` windows of `length` tokens, on all ranks together.
-
-    Args:
-        validation_fraction: Share of the text that is held out.
-        loss_on: Tokens that are learned: "all", or the "answers" of conversations.
-        reset_at_documents: Forget the state at each document's first token, a = 0.
-        packed: Windows of documents one after another; else each row begins a document or a piece
-            of one, as models of mlx-lm need it.
-    """
+    """The batches of a text: `batch_size` windows of `length` tokens, on all ranks together."""
 
     length: Count = 256
     batch_size: Count = 8
-    validation_fraction: float = Field(default=0.1, gt=0, lt=1)
-    loss_on: Literal["all", "answers"] = "all"
-    reset_at_documents: bool = True
-    packed: bool = True
+    validation_fraction: float = Field(default=0.1, gt=0, lt=1)  # of the text, held out
+    loss_on: Literal["all", "answers"] = "all"  # tokens, or the answers of conversations
+    reset_at_documents: bool = True  # forget the state at each document's first token, a = 0
+    packed: bool = True  # False: a row begins a document or a piece, as mlx-lm's models need it
 
 
 @dataclass(config=_strict)
 class OptimizerConfig:
     """MLX's optimizer with the paper's groups (appendix "WikiText103 hyperparameters").
 
-    Args:
-        name: "adamw", "lion", "adafactor", or "muon", which takes the matrices of blocks and leaves
-            the state transition, embeddings, head and vectors to AdamW.
-        learning_rate: Peak rate of the cosine schedule; None is 1 / hidden_size, twice that with
-            `start: spread`, and 0.001 with `weights`; a tenth of these for Lion.
-        state_transition_learning_rate: The same for the projections (or vectors) that make the
-            state transition; None takes `learning_rate`, or a tenth of it with `start: spread`.
-        betas: AdamW's two decay rates.
-        weight_decay: Decoupled decay of matrices outside the state transition; None lets weights
-            average the updates of an epoch, at least of 100 steps, and is 0 for Muon.
-        state_transition_weight_decay: The same for the state transition, its vectors too.
-        warmup_steps: Length of the linear warm-up; None is a tenth of the steps.
-        clip_norm: Largest global norm of a gradient.
-        accumulate: Batches per step; all targets have the same weight.
-        exchange_dtype: Dtype in which the ranks of `gateloop launch` exchange gradients; bfloat16
-            halves the bytes, and rounds each sum to 8 bits.
+    Muon takes the matrices of blocks, AdamW then the state transition (its projections or vectors),
+    embeddings, head and vectors. A rate of None is 1 / hidden_size, twice that with
+    `start: spread`, 0.001 with `weights`; a tenth of these for Lion.
     """
 
     name: Literal["adamw", "lion", "adafactor", "muon"] = "adamw"
-    learning_rate: PositiveFloat | None = None
+    learning_rate: PositiveFloat | None = None  # peak of the cosine
+    # None takes `learning_rate`, or a tenth of it with `start: spread`.
     state_transition_learning_rate: PositiveFloat | None = None
-    betas: tuple[float, float] = (0.9, 0.98)
+    betas: tuple[float, float] = (0.9, 0.98)  # AdamW's and Lion's
+    # Of matrices outside the state transition, decoupled; None lets weights average the updates of
+    # an epoch, at least of 100 steps, and is 0 for Muon.
     weight_decay: NonNegativeFloat | None = None
     state_transition_weight_decay: NonNegativeFloat = 0.0
-    warmup_steps: NonNegativeInt | None = None
-    clip_norm: PositiveFloat = 1.0
-    accumulate: Count = 1
+    warmup_steps: NonNegativeInt | None = None  # linear; None is a tenth of the steps
+    clip_norm: PositiveFloat = 1.0  # largest global norm of a gradient
+    accumulate: Count = 1  # batches per step; all targets have the same weight
+    # Of the gradients that ranks exchange; bfloat16 halves the bytes, and rounds sums to 8 bits.
     exchange_dtype: Literal["float32", "bfloat16"] = "float32"
 
     @model_validator(mode="after")
@@ -111,65 +86,43 @@ class OptimizerConfig:
 
 @dataclass(config=_strict)
 class TrainConfig:
-    """The configuration of a run; the same config, text and machine give the same weights.
+    """The configuration of a run; the same config, text and machine give the same weights."""
 
-    Args:
-        model: `preset` (a name of `lm.PRESETS`) and any field of `ModelArgs` over it, or
-            `model_type` (gla, hgrn, hgrn2) and fields of its `ModelArgs`; `vocab_size` follows the
-            tokenizer unless given.
-        tokenizer: See `TokenizerConfig`.
-        data: See `DataConfig`.
-        optimizer: See `OptimizerConfig`.
-        steps: Optimizer steps of the whole run; exactly one of `steps` and `epochs`.
-        epochs: Passes over the training text.
-        log_every: Steps between records of log.jsonl.
-        eval_every: Steps between validations (the last step always validates).
-        sample_tokens: Tokens of a text that is drawn at every validation; 0 draws none.
-        checkpoint_every: Steps between checkpoints (the last step always saves).
-        patience: Validations without improvement before the run stops; None never stops early.
-        weights: A model directory to start from, of `gl.save` or `gateloop convert`: its shape,
-            weights and tokenizer in place of `model` and `tokenizer`. A recurrent model of mlx-lm
-            may be tuned, too.
-        lora_rank: Learn LoRA adapters of this rank; the weights stay as they are.
-        seed: Seed of the initial weights, the order of the data and dropout.
-        initial_scale: Factor on the initial weights of the linear layers, whose variance is
-            1 / inputs; 3 ** -0.5 gives the variance of PyTorch's. State transitions keep theirs.
-        start: Initial state transitions. "spread": half-lives and phases spread evenly in
-            their logarithm, half-lives to a tenth of `data.length`, and a scaled input
-            (`model.longest_half_life` and `model.input_scale`), learned at a tenth of the rate;
-            these three may be set one by one. "published": the paper's.
-        dtype: Dtype of the forward and backward pass and of the saved weights. The optimizer
-            always works on float32 weights, as bfloat16 would round small updates away.
-        checkpoint_blocks: Recompute each block in the backward pass instead of storing it.
-        sequence_parallel: Ranks of `gateloop launch` that share each sequence, a part of its length
-            each; their number must be a multiple of it.
-        sequence_chunk: Tokens of a sequence in memory at a time; the backward pass computes each
-            part again from the state before it. None is the whole sequence.
-        carry_state: Each window begins with the state after the one before it in the text, as a
-            constant. With `sequence_chunk` the gradient passes through the chunks of a window.
-    """
-
+    # `preset` (a name of `lm.PRESETS`) and any field of `ModelArgs` over it, or `model_type` (gla,
+    # hgrn, hgrn2) and fields of its `ModelArgs`; the tokenizer gives `vocab_size`, unless given.
     model: dict[str, Any] = Field(default_factory=lambda: {"preset": "demo"})
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)
     data: DataConfig = Field(default_factory=DataConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
-    steps: Count | None = None
-    epochs: PositiveFloat | None = None
-    log_every: Count = 10
-    eval_every: Count = 100
-    sample_tokens: NonNegativeInt = 40
-    checkpoint_every: Count = 100
-    patience: Count | None = None
+    steps: Count | None = None  # of the whole run; exactly one of `steps` and `epochs`
+    epochs: PositiveFloat | None = None  # passes over the training text
+    log_every: Count = 10  # steps between records of log.jsonl
+    eval_every: Count = 100  # steps between validations; the last step always validates
+    sample_tokens: NonNegativeInt = 40  # of a text that each validation draws
+    checkpoint_every: Count = 100  # steps; the last step always saves
+    patience: Count | None = None  # validations without improvement before the run stops
+    # A model directory to start from, of `gl.save`, `gateloop convert` or mlx-lm: its shape,
+    # weights and tokenizer in place of `model` and `tokenizer`.
     weights: str | None = None
-    lora_rank: Count | None = None
-    seed: int = Field(default=0, ge=0, lt=2**32)
+    lora_rank: Count | None = None  # of adapters to learn, with the weights as they are
+    seed: int = Field(default=0, ge=0, lt=2**32)  # of weights, order of the data and dropout
+    # Factor on the initial weights of linear layers, whose variance is 1 / inputs; 3 ** -0.5 gives
+    # the variance of PyTorch's. State transitions keep theirs.
     initial_scale: PositiveFloat = 1.0
+    # Initial state transitions: the paper's, or half-lives (to a tenth of `data.length`) and phases
+    # spread evenly in their logarithm and a scaled input (`model.longest_half_life` and
+    # `model.input_scale`), learned at a tenth of the rate; these three may be set one by one.
     start: Literal["spread", "published"] = "published"
+    # Of the forward and backward pass and the saved weights; the optimizer's are always float32, as
+    # bfloat16 would round small updates away.
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    checkpoint_blocks: bool = False
+    checkpoint_blocks: bool = False  # recompute each block in the backward pass, store only inputs
+    # Ranks of `gateloop launch` that share each sequence; their number must be a multiple of it.
     sequence_parallel: Count = 1
+    # Tokens of a sequence in memory at a time; the backward pass computes each part again from the
+    # state before it. None is the whole sequence.
     sequence_chunk: Count | None = None
-    carry_state: bool = False
+    carry_state: bool = False  # a window begins with the state after the one before, as a constant
 
     @model_validator(mode="after")
     def _resolve_weights(self) -> "TrainConfig":

@@ -123,7 +123,7 @@ def test_ranks_that_differ_refuse_to_start(nursery, run, tmp_path):
         ("sequence_parallel=3", "sequence_parallel: 3 ranks for a sequence do not divide"),
         (
             "model.mixer=softmax sequence_parallel=2",
-            "sequence_parallel: a softmax model cannot share sequences",
+            "sequence_parallel: expected 1 with a softmax model",
         ),
     ],
 )

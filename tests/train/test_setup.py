@@ -7,15 +7,14 @@ import pytest
 from helpers.errors import refusal
 from helpers.family import family_model
 from helpers.recurrent import save_recurrent_model
-from helpers.training import TINY, press_ctrl_c, same_arrays
+from helpers.training import TINY
 
 import mlx_gateloop as gl
 from mlx_gateloop import cli
-from mlx_gateloop.data import Batches
 from mlx_gateloop.distributed.world import ALONE
 from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.tokenizer import byte_tokenizer
-from mlx_gateloop.train import Interrupted, TrainConfig, train
+from mlx_gateloop.train import TrainConfig, train
 from mlx_gateloop.train.data import make_source
 from mlx_gateloop.train.setup import Trainer, make_model
 
@@ -87,17 +86,6 @@ def test_a_new_model_of_the_family_learns(text_file, tmp_path, without_pictures,
 )
 def test_an_unusable_shape_is_named(changes, message):
     assert message in refusal(TrainConfig.load, None, TINY | {"model": changes})
-
-
-def test_a_run_from_weights_continues_bit_for_bit(start, text_file, tmp_path, monkeypatch):
-    config = start()[1]
-    train(config, str(text_file), tmp_path / "straight")
-    press_ctrl_c(monkeypatch, Batches, 3)
-    with pytest.raises(Interrupted):
-        train(config, str(text_file), tmp_path / "out")
-    again = TrainConfig.load(tmp_path / "out" / "config.yaml")
-    train(again, str(text_file), tmp_path / "out", resume=True)
-    same_arrays(*(tmp_path / n / "model.safetensors" for n in ("straight", "out")))
 
 
 @pytest.mark.parametrize("name", ["gla", "hgrn2"])
