@@ -15,12 +15,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--model", metavar="NAME", help="name of the first model, in a models folder")
+    add("--model", metavar="NAME", help="name of the model to show first")
     text = "a folder of more model directories; may be given several times"
     add("--models", type=Path, action="append", default=[], metavar="DIR", help=text)
-    text = "where conversations are saved (default: ~/.gateloop/conversations; with --auth nowhere)"
+    text = "folder of saved conversations (default: ~/.gateloop/conversations; none with --auth)"
     add("--conversations", type=Path, metavar="DIR", help=text)
-    add("--allow-hub", action="store_true", help="load models by Hugging Face hub id, too")
+    add("--allow-hub", action="store_true", help="also load models from the Hugging Face hub")
     add("--host", default="127.0.0.1", metavar="H", help="the address to listen on")
     text = "the port to listen on (default: the first free one from 7860)"
     add("--port", type=_port, metavar="P", help=text)
@@ -30,7 +30,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "the app's path behind a reverse proxy, such as /gateloop"
     add("--root-path", type=_root_path, default="", metavar="PATH", help=text)
     add("--auth", metavar="USER:PASSWORD", help="require a login; @FILE reads it from a file")
-    add("--mcp", action="store_true", help="serve the Model Context Protocol, too")
+    add("--mcp", action="store_true", help="also serve the Model Context Protocol")
     add("--open", action="store_true", help="open the browser")
     command.set_defaults(run=serve)
 

@@ -1,4 +1,4 @@
-"""The options of the command, and settings: what a checkpoint does not say about itself."""
+"""Options and settings of the command; settings hold what the weights do not show."""
 
 import argparse
 from pathlib import Path
@@ -10,10 +10,10 @@ from mlx_gateloop.configuration import read_yaml
 from .sources import SOURCES
 
 FLOATS = ("float32", "float16", "bfloat16")
-BITS = (2, 3, 4, 5, 6, 8)  # mx.quantize's
+BITS = (2, 3, 4, 5, 6, 8)  # as in mx.quantize
 GROUP_SIZES = (32, 64, 128)
 SETTINGS_FILE = "convert.yaml"
-TOLERANCE = 2e-5  # of the largest logit, float32
+TOLERANCE = 2e-5  # relative to the largest logit, in float32
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -23,20 +23,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "write the GateLoop layers inside a checkpoint of any model, for gl.load_layers"
     add("--layers", action="store_true", help=text)
     add("--force", action="store_true", help="replace a model at OUT")
-    add("--dry-run", action="store_true", help="say what would be done; write nothing")
+    add("--dry-run", action="store_true", help="print what would be done; write nothing")
     _add_source(parser.add_argument_group("the source"))
     _add_output(parser.add_argument_group("the output"))
 
 
 def _add_source(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--from", dest="kind", choices=SOURCES, help="its format; default: detected by its keys")
+    add("--from", dest="kind", choices=SOURCES, help="its format; default: detected from its keys")
     text = "convert the other way: SOURCE is a model directory, OUT a PyTorch state dict "
     add("--to", choices=("lucidrains",), help=text + "(.pt, .pth, .ckpt, .bin or .safetensors)")
     add("--ema", action="store_true", help="take the averaged copy of the weights")
-    text = "YAML with what the weights do not say; default: convert.yaml, or the weights' name "
+    text = "YAML with what the weights do not show; default: convert.yaml, or the weights' name "
     add("--settings", type=Path, metavar="FILE", help=text + "with .yaml, beside them")
-    add_settings(group, "a setting; overrides the file's; may be repeated")
+    add_settings(group, "a setting, which overrides the file; may be repeated")
     text = "a sentencepiece .model, a tokenizer.json, a directory, `bytes`, or a hub id; "
     add("--tokenizer", metavar="NAME", help=text + "default: the one beside the weights")
 
@@ -45,9 +45,9 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     text = "cast the weights; default: as stored. State transitions are always float32"
     add("--dtype", choices=FLOATS, help=text)
-    text = "quantize all layers but the state transitions and those of indivisible width"
+    text = "quantize all layers but the state transitions and those of an indivisible width"
     add("-q", "--quantize", action="store_true", help=text)
-    add("--q-bits", type=int, choices=BITS, help="bits a weight (4)")
+    add("--q-bits", type=int, choices=BITS, help="bits per weight (4)")
     add("--q-group-size", type=int, choices=GROUP_SIZES, help="weights that share a scale (64)")
     text = "run the source's own model and ours on random tokens and compare; exit code 1 if "
     add("--verify", action="store_true", help=text + "they differ")

@@ -25,7 +25,7 @@ COMMANDS = {
         "train",
     ),
     "eval": Command(
-        "perplexity and bits per byte of a text",
+        "measure perplexity and bits per byte of a text",
         "gateloop eval --model models/mine --data held_out.txt",
         module="commands.evaluate",
     ),
@@ -38,16 +38,16 @@ COMMANDS = {
         "gateloop read book.txt --model demo --out book.state",
     ),
     "tune": Command(
-        "adapt a model to a text: its weights, LoRA adapters, or the state from which it begins",
+        "adapt a model to a text: its weights, LoRA adapters, or its initial state",
         "gateloop tune --model demo --data my.txt --state-only --out calm.state",
         "train",
     ),
     "state": Command(
-        "show state files of read or tune, and mix them",
+        "show or mix the state files of read and tune",
         "gateloop state mix calm.state brief.state --factors 0.5 0.5 --out both.state",
     ),
     "watch": Command(
-        "stream a continuation, and record what the recurrent layers of any model of mlx-lm keep",
+        "stream a continuation, and record the decays of any recurrent model of mlx-lm",
         'gateloop watch --model models/mine --prompt "Once upon a time"',
         "train",
     ),
@@ -62,12 +62,12 @@ COMMANDS = {
         module="app.__main__",
     ),
     "convert": Command(
-        "turn GateLoop weights trained elsewhere into a model directory, and back",
+        "convert GateLoop weights trained elsewhere into a model directory, or back",
         "gateloop convert weights.pt models/mine --tokenizer bytes",  # torch only for some formats
         module="convert.__main__",
     ),
     "figures": Command(
-        "the paper's pictures of any trained model",
+        "draw the paper's figures for a trained model",
         "gateloop figures --model models/mine --text my.txt --out figures",
         "train",
     ),
@@ -82,13 +82,13 @@ COMMANDS = {
         "train",
     ),
     "bench": Command(
-        "time our code beside its peers, in one run", "gateloop bench ops --out results", "train"
+        "time our code and other packages in one run", "gateloop bench ops --out results", "train"
     ),
     "doctor": Command(
-        "what this machine runs on, what is missing, and how to get it", "gateloop doctor"
+        "list this machine's backends, what is missing, and how to get it", "gateloop doctor"
     ),
     "mlx-lm": Command(
-        "any mlx_lm command, with the model type registered",
+        "run any mlx_lm command with our model types",
         "gateloop mlx-lm convert --hf-path models/mine --mlx-path models/mine-4bit -q",
         module="commands.mlx_lm",
     ),

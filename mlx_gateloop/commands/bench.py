@@ -13,9 +13,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "ops: the scan and the operator; model: prefill and decode; train: a training step"
     add("what", choices=REPORTS, nargs="?", default="ops", help=text)
     add("--quick", action="store_true", help="small sizes only: seconds instead of minutes")
-    add("--out", type=Path, metavar="DIR", help="folder for the Markdown")
-    text = "ops on a GPU: first measure how its kernels best divide their work, in under two "
-    text += "minutes, and keep that for this GPU and this MLX"
+    add("--out", type=Path, metavar="DIR", help="folder for the reports")
+    text = "ops on a GPU: first find the best launch configuration of the kernels, in under two "
+    text += "minutes, and store it for this GPU and MLX version"
     add("--tune", action="store_true", help=text)
     command.set_defaults(run=_bench)
 

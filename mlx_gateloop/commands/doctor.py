@@ -53,7 +53,7 @@ def print_what_is_missing() -> None:
     """Print one line if this machine could be faster; `make` does so after installing."""
     if _fixes():
         reason = why_missing() or blas_in_use()
-        print(f"note: slower than it could be: {reason}; see .venv/bin/gateloop doctor")
+        print(f"note: this machine could be faster: {reason}; see .venv/bin/gateloop doctor")
 
 
 def _fixes() -> list[str]:
@@ -78,10 +78,10 @@ def _fixes() -> list[str]:
 
 
 def _tuning() -> list[tuple[str, str]]:
-    """Describe how the kernels divide their work, where there is a GPU."""
+    """Describe the kernels' launch configuration, if there is a GPU."""
     if all(BACKENDS[name].why_missing() for name in GPUS):
         return []
-    tuning = stored(device()) or "none that can be used; gateloop bench ops --tune measures"
+    tuning = stored(device()) or "none usable; run gateloop bench ops --tune"
     return [("tuning", str(tuning))]
 
 

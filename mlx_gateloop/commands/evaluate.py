@@ -16,7 +16,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     text = "a text or a folder, as for `gateloop train --data`"
     add("--data", required=True, metavar="PATH", help=text)
-    text = "all of it, or one part, split as in the model's training"
+    text = "the whole text, or one part, split as in the model's training"
     add("--split", choices=("all", "train", "validation", "test"), default="all", help=text)
     text = "tokens per window; default: as in the model's training, or 256"
     add("--context", type=int, metavar="N", help=text)
@@ -24,8 +24,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "sliding protocol: windows start every N tokens and score their last N, so that each "
     text += "prediction has nearly the full context; by default they do not overlap"
     protocol.add_argument("--stride", type=int, metavar="N", help=text)
-    text = "carried protocol: the state is carried from window to window, so that the context "
-    text += "is all of the text before; by default every window starts from an empty state"
+    text = "carried protocol: each window starts from the last one's state, so that the context "
+    text += "is all of the text before it; by default every window starts from an empty state"
     protocol.add_argument("--carry", action="store_true", help=text)
     text = "leave out an incomplete last window, like the systems that the paper compares with "
     add("--whole-windows", action="store_true", help=text + "on WikiText-103")
@@ -84,7 +84,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     if stream.starts is not None:
         lines["resets"] = "at each document's first token"
     if stream.asked is not None:
-        lines["scored"] = "answers alone"
+        lines["scored"] = "only answers"
     print(name_value_lines(lines))
 
 
@@ -102,7 +102,7 @@ def _documents(arguments: argparse.Namespace, validation_fraction: float) -> "li
 
 def _protocol(context: int, stride: int | None, carry: bool) -> str:
     if carry:
-        return "carried: the state is carried through the whole text"
+        return "carried: each window starts from the state of the one before"
     if stride is None:
         return f"windows of {context:,} tokens side by side, each from an empty state"
     return f"sliding: windows of {context:,} tokens from an empty state, each scores {stride:,}"

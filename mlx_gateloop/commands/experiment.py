@@ -33,7 +33,7 @@ NAMES = {
     "induction": Name("the induction head task", "--out runs/induction", "small (minutes)"),
     "text": Name("the next byte of a text", "--text my.txt --out runs/text", "small (minutes)"),
     "ablations": Name(
-        "what the paper leaves open: Memory Horizon with one change at a time",
+        "choices that the paper leaves open: Memory Horizon with one change at a time",
         "--out runs/ablations",
     ),
 }
@@ -63,16 +63,16 @@ def _add_comparison(command: argparse.ArgumentParser, name: str, presets: str) -
         help_text = "any text of 5 KB or more, or `python-source`: Python's standard library"
         add("--text", required=True, metavar="FILE", help=help_text)
     add("--preset", default="small", metavar="NAME", help=presets)
-    add("--draws", type=int, metavar="N", help="draws of the data; seed n takes draw n modulo N")
-    text = "first try N settings for each model, the same for all, and take the one with the "
+    add("--draws", type=int, metavar="N", help="number of data draws; seed n uses draw n modulo N")
+    text = "first try the same N settings for each model, and use the one with the "
     text += "lowest validation loss; default: 0, the preset's settings"
     add("--tune", type=int, default=0, metavar="N", help=text)
-    text = "take the settings that --tune chose for each model in the experiment in DIR, by its "
-    text += "results.json, for more steps or another size"
+    text = "use the settings that --tune chose for each model in the experiment in DIR (its "
+    text += "results.json), for more steps or another size"
     add("--settings-of", type=Path, metavar="DIR", help=text)
-    text = f"models to compare, of {', '.join(VARIANTS)}; default: data_controlled,fixed"
+    text = f"models to compare, from {', '.join(VARIANTS)}; default: data_controlled,fixed"
     add("--models", metavar="NAME,NAME", help=text)
-    text = "choose each model's width of channel mixing so that it has as many parameters as "
+    text = "choose each model's channel-mixing width so that it has as many parameters as "
     text += "data_controlled, or give all the same width; default: the preset's"
     add("--equal-parameters", action=argparse.BooleanOptionalAction, help=text)
     command.set_defaults(run=_compare, name=name)
@@ -85,12 +85,12 @@ def _add_runs(command: argparse.ArgumentParser) -> None:
     text = "continue the experiment in DIR, bit for bit if --jobs is 1 both times or above 1 "
     add("--resume", action="store_true", help=text + "both times; more seeds are added")
     add("--seeds", type=int, metavar="N", help="train each model N times; default: the preset's")
-    text = "train N models side by side, each in a process with one thread of the BLAS and, on "
+    text = "train N models in parallel, each in a process with one BLAS thread and, on "
     text += "Linux, its share of the processors"
     add("--jobs", type=int, default=1, metavar="N", help=text)
     add_settings(
         command,
-        "another setting: of the task, such as task.length=128, or of the training, such as "
+        "any other setting of the task, such as task.length=128, or of the training, such as "
         "steps=500; may be repeated",
     )
 

@@ -26,7 +26,7 @@ def check(extra: str) -> None:
 def advice(module: str) -> str | None:
     """One line that says how to get a missing module; None if no extra brings it."""
     if module in ("mlx_gateloop.app", "mlx_gateloop.convert"):
-        return f"{module}: a source tree must be installed first; run: pip install -e ."
+        return f"{module}: the source tree is not installed; run: pip install -e ."
     for extra, names in _declared().items():
         if module.split(".")[0].replace("_", "-") in names:
             return f"{module}: not installed; {_install(extra)}"

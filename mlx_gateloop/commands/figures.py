@@ -17,7 +17,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     text = "the text that the model reads; for a run of an experiment, a test sample is used"
     add("--text", type=Path, metavar="FILE", help=text)
-    add("--length", type=int, metavar="N", default=256, help="tokens of the text that are read")
+    add("--length", type=int, metavar="N", default=256, help="tokens of the text to read")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the PNG files")
     command.set_defaults(run=_figures)
 
@@ -71,7 +71,7 @@ def _of_text(model_name: str, path: Path, length: int) -> Iterator[Drawing]:
     if trace.layers:
         yield "transitions", partial(figures.transitions, trace, trace.resets().tolist())
     else:
-        print(f"transitions: nothing to see: {recorder.reason}", file=sys.stderr)
+        print(f"transitions: nothing recorded: {recorder.reason}", file=sys.stderr)
 
 
 def _of_experiment(directory: Path) -> Iterator[Drawing]:

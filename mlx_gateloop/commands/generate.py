@@ -16,33 +16,33 @@ MAX_SAMPLES = 1024
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_generation(command)
-    text = "a smaller model of the same tokenizer that proposes tokens; the text stays the same"
+    text = "a smaller model with the same tokenizer that proposes tokens; the text stays the same"
     command.add_argument("--draft-model", metavar="MODEL", help=text)
-    text = "what followed the same words before proposes tokens; the text stays the same"
+    text = "propose the tokens that followed the same tokens before; the text stays the same"
     command.add_argument("--lookup", action="store_true", help=text)
-    text = "continue what `gateloop read` has read into this file"
+    text = "continue from this state file, which `gateloop read` wrote"
     command.add_argument("--state", metavar="FILE", help=text)
-    text = "this many texts in one batch, with a line of --- between them"
+    text = "generate N texts in one batch, separated by lines of ---"
     command.add_argument("--samples", type=int, metavar="N", help=text)
     command.set_defaults(run=_generate)
 
 
 def add_generation(command: argparse.ArgumentParser) -> None:
-    """Add the model, the prompt and how its continuation is drawn."""
+    """Add the model, the prompt and the sampling options."""
     add = command.add_argument
     add_model(command)
     text = "a question if the model has a chat template, else text to continue; `-` reads it "
     add("--prompt", default="", help=text + "from standard input")
-    add("--raw", action="store_true", help="continue the prompt as it is, without chat template")
+    add("--raw", action="store_true", help="continue the prompt without the chat template")
     add("--system", help="a system message before the question")
-    add("--max-tokens", type=int, default=256, help="tokens at most")
+    add("--max-tokens", type=int, default=256, help="maximum number of tokens")
     add("--temperature", type=float, default=0.8, help="0 takes the likeliest token")
-    add("--top-p", type=float, default=1.0, help="nucleus of this probability; 1 is off")
-    add("--top-k", type=int, default=0, help="this many likeliest tokens; 0 is off")
-    add("--min-p", type=float, default=0.0, help="share of the likeliest token's probability")
-    add("--repetition-penalty", type=float, default=1.0, help="1 is off")
-    add("--seed", type=int, help="for the same text every time")
-    text = "end before this text; may be repeated, and the first to be complete ends it"
+    add("--top-p", type=float, default=1.0, help="sample within this total probability; 1 is off")
+    add("--top-k", type=int, default=0, help="sample from the K likeliest tokens; 0 is off")
+    add("--min-p", type=float, default=0.0, help="drop tokens below this share of the top one")
+    add("--repetition-penalty", type=float, default=1.0, help="lowers repeated tokens; 1 is off")
+    add("--seed", type=int, help="makes the text repeatable")
+    text = "end the output before TEXT; may be repeated, the first match counts"
     add("--stop", action="append", default=[], metavar="TEXT", help=text)
 
 
@@ -115,7 +115,7 @@ def print_generated(arguments: argparse.Namespace, model: Any, tokenizer: Any, *
     print()
     generated = f"{speed.tokens} tokens, {speed.tokens_per_second:,.0f} tokens/s"
     if is_empty:
-        generated = "no text, the model ended it at once"
+        generated = "no text, because the model ended at once"
     print(
         f"prompt: {speed.prompt_tokens} tokens, {speed.prompt_tokens_per_second:,.0f} tokens/s; "
         f"generated: {generated}",

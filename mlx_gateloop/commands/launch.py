@@ -14,19 +14,19 @@ OVER_RANKS = ("train", "eval")
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("-n", type=int, metavar="N", help="ranks on this machine, which divide its processors")
+    add("-n", type=int, metavar="N", help="ranks on this machine, which share its processors")
     text = 'the machines: [{"ssh": "desk1", "ips": ["10.0.0.1"]}, ...], as for mlx.launch'
     add("--hostfile", type=Path, metavar="FILE", help=text)
-    text = "MLX's backend; default: that of the hostfile, or ring, the only one tried"
+    text = "MLX's backend; default: that of the hostfile, or ring, the only one tested"
     add("--backend", choices=BACKENDS, help=text)
-    add("--port", type=int, metavar="P", help="the first rank's port; others take the next ones")
-    text = "the interpreter on the machines; default: this one's path"
+    add("--port", type=int, metavar="P", help="the first rank's port; others use the next ones")
+    text = "path of Python on the machines; default: this process's path"
     add("--python", default=sys.executable, metavar="FILE", help=text)
-    text = "the longest wait for other ranks; one of them may be saving"
+    text = "time limit for an exchange with other ranks, one of which may be saving"
     add("--limit", type=float, default=120.0, metavar="SECONDS", help=text)
-    text = "time in which all ranks must have connected"
+    text = "time limit for all ranks to connect"
     add("--start-limit", type=float, default=30.0, metavar="SECONDS", help=text)
-    text = "continue up to N times from the last checkpoint after a rank was lost"
+    text = "restart up to N times from the last checkpoint after losing a rank"
     add("--restarts", type=int, default=0, metavar="N", help=text)
     add("command", nargs=argparse.REMAINDER, help="-- and a command: " + " or ".join(OVER_RANKS))
     command.set_defaults(run=_launch)
@@ -36,7 +36,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     from mlx_gateloop.distributed.launch import Settings, launch
 
     if (arguments.n is None) == (arguments.hostfile is None):
-        raise InputError("launch: give one of -n N and --hostfile FILE")
+        raise InputError("launch: give either -n N or --hostfile FILE")
     least = {"n": 1, "restarts": 0, "limit": 1, "start_limit": 1, "port": 1}
     for name, value in least.items():
         given = getattr(arguments, name)

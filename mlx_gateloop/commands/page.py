@@ -9,7 +9,7 @@ from mlx_gateloop.commands.parser import add_model
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add_model(command)
-    add("--out", type=Path, required=True, metavar="FILE", help="the HTML file")
+    add("--out", type=Path, required=True, metavar="FILE", help="the HTML file to write")
     add("--title", metavar="TEXT", help="heading of the page")
     command.set_defaults(run=_page)
 

@@ -1,4 +1,4 @@
-"""`gateloop read`: text of any length into a state."""
+"""`gateloop read`: read text of any length into a state file."""
 
 import argparse
 import sys
@@ -11,17 +11,17 @@ from mlx_gateloop.commands.parser import add_model
 from mlx_gateloop.errors import InputError
 
 BLOCK = 1 << 14  # bytes encoded at once
-LINE = 1 << 20  # bytes of a line that is cut
+LINE = 1 << 20  # bytes after which a line is cut
 TOKENS = 2048  # read in one pass
 SECONDS = 60.0  # between two saves
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("text", metavar="FILE|-|FOLDER", help="UTF-8 text; `-` is standard input")
+    add("text", metavar="FILE|-|FOLDER", help="UTF-8 text; `-` reads standard input")
     add_model(command)
     add("--out", required=True, metavar="STATE", help="the state file, for generate --state")
-    add("--resume", action="store_true", help="continue a state file where its reading ended")
+    add("--resume", action="store_true", help="continue reading where the state file ends")
     command.set_defaults(run=_read)
 
 

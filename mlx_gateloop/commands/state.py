@@ -5,11 +5,11 @@ import argparse
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(required=True, metavar="ACTION")
-    show = actions.add_parser("show", help="what a state file holds, layer by layer")
+    show = actions.add_parser("show", help="describe a state file, layer by layer")
     show.add_argument("states", metavar="STATE", nargs=1)
-    mix = actions.add_parser("mix", help="a weighted sum of states of one model")
+    mix = actions.add_parser("mix", help="write a weighted sum of several states of one model")
     mix.add_argument("states", metavar="STATE", nargs="+")
-    text = "a factor for each state; by default their mean"
+    text = "one factor for each state; default: their mean"
     mix.add_argument("--factors", metavar="X", nargs="+", type=float, help=text)
     mix.add_argument("--out", required=True, metavar="STATE", help="the new state file")
     command.set_defaults(run=_run, out=None)

@@ -20,7 +20,7 @@ FLAGS: dict[str, tuple[str, Any, str]] = {
     "--weights": (
         "weights",
         str,
-        "a model directory to start from, with its tokenizer, in place of the model's shape",
+        "a model directory to start from, with its tokenizer; it decides the model's shape",
     ),
     "--dtype": ("dtype", str, "float32, bfloat16 or float16"),
     "--seed": ("seed", int, "seed of weights, data order and dropout"),
@@ -36,7 +36,7 @@ def configurations() -> list[str]:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    text = f"a configuration of the package ({', '.join(configurations())}) or a YAML file; "
+    text = f"a packaged configuration ({', '.join(configurations())}) or a YAML file; "
     text += "default: the demo preset, or the run's own with --resume"
     add("--config", metavar="NAME", help=text)
     text = "a text file, a folder, a .jsonl file, a folder with WikiText-103, or one of `pydoc` "
@@ -46,16 +46,16 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--data", default="pydoc", metavar="PATH", help=text + "the Hugging Face hub)")
     add("--out", type=Path, metavar="DIR", help="the new model directory")
     add("--resume", action="store_true", help="continue the run in DIR, bit for bit")
-    text = "take a few steps, print the cost of the run on this machine, and write nothing"
-    text = "send the log to wandb or tensorboard, where installed; may be repeated"
+    text = "send the log to wandb or tensorboard, if installed; may be repeated"
     add("--report-to", action="append", default=[], metavar="NAME", help=text)
-    text = "write DIR/page.html, which shows losses, half-lives and samples and refreshes"
+    text = "write DIR/page.html, which shows losses, half-lives and samples, and refreshes itself"
     add("--page", action="store_true", help=text)
+    text = "take a few steps, print the cost of the run on this machine, and write nothing"
     add("--dry-run", action="store_true", help=text)
     for flag, (key, type_, text) in FLAGS.items():
         metavar = {int: "N", float: "X", str: "NAME"}[type_]
         add(flag, dest=key, type=type_, metavar=metavar, help=text, default=argparse.SUPPRESS)
-    add_settings(command, "another key of the configuration, such as model.dropout=0.1; repeatable")
+    add_settings(command, "any key of the configuration, such as model.dropout=0.1; repeatable")
     command.set_defaults(run=_train)
 
 
@@ -68,7 +68,7 @@ def _train(arguments: argparse.Namespace) -> None:
     keys = {key for key, _, _ in FLAGS.values()}
     overrides = {key: value for key, value in vars(arguments).items() if key in keys}
     if {"steps", "epochs"} <= overrides.keys():
-        raise InputError("--steps and --epochs: give one of them")
+        raise InputError("--steps and --epochs: give only one of them")
     overrides |= settings(arguments.set, "model.dropout=0.1")
     if "weights" in overrides and (given := [k for k in overrides if k.startswith(OWN_SHAPE)]):
         raise InputError(f"--weights: the directory decides {given[0]}; leave it out")
@@ -94,7 +94,7 @@ def report(result: "TrainResult") -> None:
     """Print where a run is and how good it is."""
     print(f"saved {result.out} after {result.steps} steps", end="")
     if result.skipped:
-        print(f", {result.skipped} of them skipped: gradient not finite", end="")
+        print(f" ({result.skipped} skipped: gradient not finite)", end="")
     print(f", validation loss {result.best_loss:.4f} nats/token")
 
 

@@ -7,28 +7,28 @@ from typing import Any
 from mlx_gateloop.commands.parser import add_model, add_settings, settings
 from mlx_gateloop.errors import InputError
 
-COUNTS = {"length": (256, "tokens of a piece of text at most"), "batch_size": (8, "pieces a step")}
-COUNTS |= {"steps": (300, "optimizer steps at most")}
+COUNTS = {"length": (256, "maximum tokens per piece of text"), "batch_size": (8, "pieces per step")}
+COUNTS |= {"steps": (300, "maximum optimizer steps")}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add_model(command)
     add("--data", required=True, metavar="PATH", help="texts, as for `gateloop train --data`")
-    text = "the new directory of the model or its adapters; with --state-only the state file"
+    text = "the new directory for the model or the adapters; with --state-only the state file"
     add("--out", required=True, metavar="PATH", help=text)
     what = command.add_mutually_exclusive_group()
-    text = "learn LoRA adapters of this rank, for mlx_lm's --adapter-path; by default all weights"
+    text = "learn LoRA adapters of this rank, for mlx_lm's --adapter-path; default: all weights"
     what.add_argument("--lora", type=int, metavar="RANK", help=text)
-    text = "learn one initial state a layer, for generate --state, and leave the weights alone"
+    text = "learn only each layer's initial state, for generate --state"
     what.add_argument("--state-only", action="store_true", help=text)
     for name, (default, text) in COUNTS.items():
         flag = f"--{name.replace('_', '-')}"
         add(flag, type=int, default=default, metavar="N", help=text)
-    add("--answers", action="store_true", help="learn the answers of conversations alone")
-    add("--seed", type=int, default=0, metavar="N", help="seed of the order of the pieces")
-    add("--resume", action="store_true", help="continue the run in PATH; not with --state-only")
-    add_settings(command, "a key of the training's configuration, not with --state-only")
+    add("--answers", action="store_true", help="learn only the answers in conversations")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the data order")
+    add("--resume", action="store_true", help="continue the run in PATH; not for --state-only")
+    add_settings(command, "a key of the training configuration; not for --state-only")
     command.set_defaults(run=_tune)
 
 
@@ -37,7 +37,7 @@ def _tune(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) < 1:
             raise InputError(f"--{name.replace('_', '-')}: expected at least 1")
     if arguments.state_only and (arguments.resume or arguments.set):
-        raise InputError("--state-only: takes no --resume and no --set; leave them out")
+        raise InputError("--state-only: does not take --resume or --set; leave them out")
     (_tune_state if arguments.state_only else _tune_weights)(arguments)
 
 

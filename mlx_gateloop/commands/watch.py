@@ -13,7 +13,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_generation(command)
     add = command.add_argument
     add("--out", type=Path, default=Path("watched"), metavar="DIR", help="folder for the files")
-    add("--memory", type=int, default=256, metavar="MB", help="of the recording, at most")
+    add("--memory", type=int, default=256, metavar="MB", help="maximum size of the recording")
     command.set_defaults(run=_watch)
 
 
@@ -34,7 +34,7 @@ def _watch(arguments: argparse.Namespace) -> None:
         print_generated(arguments, model, tokenizer)
     trace, unwatched = recorder.trace, recorder.unwatched
     if not trace.layers:
-        print(f"nothing to see, no files are written: {recorder.reason}", file=sys.stderr)
+        print(f"nothing recorded, no files written: {recorder.reason}", file=sys.stderr)
         return
     for reason, number in Counter(unwatched.values()).items():
         first = next(path for path in unwatched if unwatched[path] == reason)

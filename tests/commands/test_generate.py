@@ -34,7 +34,7 @@ def test_an_answer_that_ends_at_once_says_so(model, capsys):
     assert main(["generate", "--model", str(model), "--prompt", "1"]) == 0
     shown = capsys.readouterr()
     assert shown.out == "\n"
-    assert shown.err.endswith("generated: no text, the model ended it at once\n")
+    assert shown.err.endswith("generated: no text, because the model ended at once\n")
 
 
 ODD = ["--top-k " + "9" * 30, "--temperature 1e-320", "--temperature 1e300", "--top-p 1e-300"]

@@ -57,7 +57,7 @@ BAD = [
     ("bench --quick --out text.txt", "text.txt"),
     ("mlx-lm generate --model ./missing", "no such model directory"),
     ("mlx-lm frobnicate", "mlx-lm frobnicate: no such command"),
-    ("train --steps 2 --epochs 1 --out x", "give one of them"),
+    ("train --steps 2 --epochs 1 --out x", "give only one of them"),
     ("experiment memory-horizon --out x --preset large", "choose small, running_sum, paper"),
     ("experiment memory-horizon --out x --jobs 0", "--jobs 0: expected at least 1"),
     ("experiment text --out x --text x --set task.file=y", "--set task.file: use --text"),

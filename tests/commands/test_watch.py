@@ -101,9 +101,9 @@ def test_a_model_that_is_not_recurrent_streams(tmp_path, monkeypatch, capsys):
     save_tiny_model(tmp_path / "model", mixer="softmax", transition="none", num_heads=2)
     assert main(["watch", "--model", "model", "--max-tokens", "3", "--out", "x"]) == 0
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "prompt:" not in line]
-    assert line.startswith("nothing to see, no files are written: not watched: attention without")
+    assert line.startswith("nothing recorded, no files written: not watched: attention without")
     assert not (tmp_path / "x").exists()
     (tmp_path / "text.txt").write_text("some text")
     assert main(["figures", "--model", "model", "--text", "text.txt", "--out", "x"]) == 0
-    assert capsys.readouterr().err.startswith("transitions: nothing to see: not watched: attention")
+    assert capsys.readouterr().err.startswith("transitions: nothing recorded: not watched")
     assert not (tmp_path / "x" / "transitions.png").exists()

@@ -173,7 +173,7 @@ TRAIN = "-- train --out out"
     ("words", "message"),
     [
         ("-n 2", "launch: expected -- and one of the commands train, eval"),
-        (TRAIN, "launch: give one of -n N and --hostfile FILE"),
+        (TRAIN, "launch: give either -n N or --hostfile FILE"),
         (f"-n 0 {TRAIN}", "-n: expected 1 to 65535, got 0"),
         (f"-n 2 --port 70000 {TRAIN}", "--port: expected 1 to 65535, got 70000"),
         (f"--hostfile none.json {TRAIN}", "none.json: No such file or directory"),
