@@ -20,7 +20,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--draft-model", metavar="MODEL", help=text)
     text = "propose the tokens that followed the same tokens before; the text stays the same"
     command.add_argument("--lookup", action="store_true", help=text)
-    text = "continue from this state file, which `gateloop read` wrote"
+    text = "continue from a state file of `gateloop read`, `tune` or `state mix`"
     command.add_argument("--state", metavar="FILE", help=text)
     text = "generate N texts in one batch, separated by lines of ---"
     command.add_argument("--samples", type=int, metavar="N", help=text)
@@ -32,16 +32,17 @@ def add_generation(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add_model(command)
     text = "a question if the model has a chat template, else text to continue; `-` reads it "
-    add("--prompt", default="", help=text + "from standard input")
+    add("--prompt", default="", metavar="TEXT", help=text + "from standard input")
     add("--raw", action="store_true", help="continue the prompt without the chat template")
-    add("--system", help="a system message before the question")
-    add("--max-tokens", type=int, default=256, help="maximum number of tokens")
-    add("--temperature", type=float, default=0.8, help="0 takes the likeliest token")
+    add("--system", metavar="TEXT", help="a system message before the question")
+    add("--max-tokens", type=int, default=256, metavar="N", help="maximum number of tokens")
+    add("--temperature", type=float, default=0.8, metavar="X", help="0 takes the likeliest token")
     add("--top-p", type=float, default=1.0, help="sample within this total probability; 1 is off")
-    add("--top-k", type=int, default=0, help="sample from the K likeliest tokens; 0 is off")
+    add("--top-k", type=int, default=0, help="sample from this many likeliest tokens; 0 is off")
     add("--min-p", type=float, default=0.0, help="drop tokens below this share of the top one")
-    add("--repetition-penalty", type=float, default=1.0, help="lowers repeated tokens; 1 is off")
-    add("--seed", type=int, help="makes the text repeatable")
+    text = "makes repeated tokens less likely; 1 is off"
+    add("--repetition-penalty", type=float, default=1.0, metavar="X", help=text)
+    add("--seed", type=int, metavar="N", help="makes the text repeatable")
     text = "end the output before TEXT; may be repeated, the first match counts"
     add("--stop", action="append", default=[], metavar="TEXT", help=text)
 

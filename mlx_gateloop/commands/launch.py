@@ -20,7 +20,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "MLX's backend; default: that of the hostfile, or ring, the only one tested"
     add("--backend", choices=BACKENDS, help=text)
     add("--port", type=int, metavar="P", help="the first rank's port; others use the next ones")
-    text = "path of Python on the machines; default: this process's path"
+    text = "path of Python on the machines"
     add("--python", default=sys.executable, metavar="FILE", help=text)
     text = "time limit for an exchange with other ranks, one of which may be saving"
     add("--limit", type=float, default=120.0, metavar="SECONDS", help=text)
