@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mlx_gateloop.io.tables import markdown_table
 
-SHAPES = {  # of q and v
+SHAPES = {  # the shapes of q and v
     "max-headed": [(1, 4096, 624)] * 2,
     "heads of 64 x 128": [(1, 2048, 4, 64), (1, 2048, 4, 128)],
     "heads of 256 x 512": [(1, 2048, 4, 256), (1, 2048, 4, 512)],

@@ -40,7 +40,7 @@ NAMES = (
 )  # fmt: skip
 TEXTS, PLACES, NEAR, ANSWER = 20, 10, 5, 40
 FIRST = 12  # tokens before the first place
-BEST = 0.05  # of the channels
+BEST = 0.05  # share of the channels
 TEXT = {
     "model": {"hidden_size": 128, "num_hidden_layers": 3, "intermediate_size": 256},
     "model.longest_half_life": 60.0,

@@ -29,10 +29,10 @@ from mlx_gateloop.io.tables import markdown_table
 SIZES = (1 << 10, 1 << 18, 1 << 22, 62_000_000)  # float32
 TURNS = 9
 GRADIENT = 2 * 124e6  # bytes, of 124M parameters in bfloat16
-STEPS = 1 << 19  # of a simulated run
+STEPS = 1 << 19  # in a simulated run
 FAILURE = 10 * 86400  # mean seconds between two failures of a machine: assumed
 COMPUTE = 1.0  # seconds of a step on one rank, whatever the number of ranks
-FORWARD = 1 / 3  # of them
+FORWARD = 1 / 3  # the forward pass's share of them
 LINKS = {  # nominal bandwidths with 10% off, and common latencies: assumed, not measured
     "Ethernet, 1 Gb/s": Link(2e-4, 0.9 * 1e9 / 8),
     "Ethernet, 10 Gb/s": Link(1e-4, 0.9 * 10e9 / 8),

@@ -76,7 +76,7 @@ class Visitor:
         try:
             self.counts[action.__name__] += action() is not False
             self._look_for_stuck()
-        except Error as error:  # of Playwright: what it waited for did not come
+        except Error as error:  # Playwright's: what it waited for did not come
             self.problems.append(f"{action.__name__}: {str(error).splitlines()[0]}")
 
     def ask(self) -> None:

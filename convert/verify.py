@@ -12,7 +12,7 @@ from mlx_gateloop.model.layer import GateLoop
 
 from .sources import Reference
 
-LENGTHS = (1, 2, 3, 17, 64, 256, 512)  # of the sequences
+LENGTHS = (1, 2, 3, 17, 64, 256, 512)  # sequence lengths, in tokens
 ONE_BY_ONE = 64  # at this length also token by token, as text is generated
 
 

@@ -51,7 +51,7 @@ def of_answer(name: str) -> str:
     texts = token_texts(tokenizer, prompt + answered)
     forgotten = []
     for words in FORGOTTEN[name]:
-        left_out = [texts.index(word) for word in words]  # of the question
+        left_out = [texts.index(word) for word in words]  # their first occurrence, in the question
         cache = gl.watch.without(model, prompt[:-1], left_out)
         other = answer(model, tokenizer, cache, prompt[-1:])
         forgotten.append(gl.watch.Counterfactual(left_out, token_texts(tokenizer, other)))

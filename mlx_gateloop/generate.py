@@ -17,7 +17,7 @@ from mlx_gateloop.tokenizer import TextStream, start_ids
 if TYPE_CHECKING:
     from mlx_gateloop.model.state import State
 
-MAX_TOKENS = 10**9  # of an answer; they take weeks
+MAX_TOKENS = 10**9  # per answer; they take weeks
 MAX_BACK = 64  # draws that can be taken back
 
 

@@ -39,7 +39,7 @@ class Header(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     format: str = Field(pattern="^gateloop-conversation-1$")
     model: str
-    fingerprint: str  # of the model
+    fingerprint: str  # the model's
     # roles and texts of the whole chat
     messages: list[tuple[_Role, str]] = Field(min_length=1, max_length=MAX_MESSAGES)
     text: str  # the rendered messages up to the last state

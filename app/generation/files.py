@@ -10,7 +10,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.registered import MODELS
 
 SUMS = "SHA256SUMS"
-CODE_KEYS = ("model_file", "auto_map")  # of config.json and tokenizer_config.json
+CODE_KEYS = ("model_file", "auto_map")  # in config.json and tokenizer_config.json
 
 
 def is_inside(path: Path, roots: Sequence[Path]) -> bool:

@@ -55,7 +55,7 @@ class LoadedModel:
 
     model: nn.Module
     instrumented: Instrumented  # the same model, for recordings
-    layout: Layout  # of its caches
+    layout: Layout  # the layout of its caches
     tokenizer: InProcess | Isolated  # isolated unless the model is trusted
     fingerprint: str  # SHA-256 of the files that determine its output
     waiting: list[Any] = field(default_factory=list)  # steps of runs, see `batch`

@@ -30,7 +30,7 @@ class Reader:
         if start.ids or start.states:
             self.caches.restore(start)
         self.recording: Recording | None = None
-        self.editing: Editing | None = None  # of what the model reads
+        self.editing: Editing | None = None  # the edits of the state during reading
         self._updated = time.perf_counter()
         if record:
             earlier = start.recorded()

@@ -16,7 +16,7 @@ from mlx_gateloop.watch import Counterfactual, Trace, total_bytes
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]  # other runs advance at each yield
-FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\"]+/)+")  # of an absolute path
+FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\"]+/)+")  # the folders in an absolute path
 POLL_SECONDS = 0.005
 MAX_CHARACTERS = 300  # in an error
 
@@ -25,8 +25,8 @@ MAX_CHARACTERS = 300  # in an error
 class Limits:
     """Limits for pages and programs."""
 
-    characters: int = 16_000  # of one message, and of a completion's text
-    messages: int = 400  # of one conversation
+    characters: int = 16_000  # in one message or one completion's text
+    messages: int = 400  # in one conversation
     conversation_characters: int = 400_000
     input_tokens: int = 8_192  # new tokens of one prompt
     reread_tokens: int = 2_048  # longest conversation to read again if its trace is lost
@@ -74,7 +74,7 @@ class Stats:
     prompt_tokens: int = 0  # in the conversation before the answer
     prompt_tokens_read: int = 0  # by this run; the cached state covers the rest
     tokens: int = 0  # generated
-    guessed: int = 0  # of these, proposed by earlier text
+    guessed: int = 0  # those that earlier text proposed
     waiting_seconds: float = 0.0  # in the queue and while the model loads
     first_token_seconds: float = 0.0  # from the start of reading
     prefill_tokens_per_second: float = 0.0

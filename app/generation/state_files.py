@@ -14,7 +14,7 @@ from .models import LoadedModel, Models
 from .prefix_cache import PrefixCache, PrefixState
 from .run import Limits, Run, Steps
 
-MAX_BYTES = 180_000  # of a file that a page sends; a request has at most 256 kB
+MAX_BYTES = 180_000  # in a file that a page sends; a request has at most 256 kB
 
 
 @dataclass(frozen=True)

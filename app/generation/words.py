@@ -37,8 +37,8 @@ class Words:
         self._next = 0  # next piece
         self._partial: int | None = None  # first piece of an incomplete character
         self._span = 0  # index of the message
-        self._number = 0  # of the message, not counting the system prompt
-        self._characters = self._units = 0  # of the message so far
+        self._number = 0  # the message's number, without the system prompt
+        self._characters = self._units = 0  # length of the message so far
         self._blank = ""  # whitespace after the last word
 
     def update(self, run: Run) -> list[Word]:

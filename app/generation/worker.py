@@ -64,7 +64,7 @@ class Worker:
         self._queue = queue
         self._loaded: dict[str, LoadedModel] = {}
         self._active: list[Job] = []
-        self._deadline = float("inf")  # of the current step
+        self._deadline = float("inf")  # when the current step must end
         self._abandoned = False
         self._thread = threading.Thread(target=self._serve, name="engine", daemon=True)
         self._thread.start()

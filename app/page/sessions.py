@@ -18,8 +18,8 @@ class Chat:
     branches: list[History] = field(default_factory=lambda: [[]])
     at: int = 0  # the branch that is shown
     run: "weakref.ref[Run] | None" = None  # that answers its last message
-    name: str = ""  # of its file, once it is saved
-    version: int = 0  # of the file
+    name: str = ""  # its file's name, once saved
+    version: int = 0  # the file's version
     problem: str = ""  # why it could not be saved
 
     def shown(self) -> tuple[History, Run | None]:

@@ -11,7 +11,7 @@ from ..generation.run import MessageSpan, Run, Token
 
 KINDS: dict[str, Kind] = {"system": "system", "assistant": "answer"}  # others: prompt
 TITLE_CHARACTERS = 80
-NAME_CHARACTERS = 48  # of a file name
+NAME_CHARACTERS = 48  # in a file name
 
 
 def shared_page(run: Run, trace: Trace, with_system: bool, name: str) -> dict[str, str] | None:

@@ -23,9 +23,9 @@ from . import library
 from .arguments import errors_in_one_line, paths
 from .structure import FEATURES, structure
 
-TOKENS = 1500  # of a file
+TOKENS = 1500  # read per file
 BEST = 2  # channels of each feature and quantity
-SEED = 0  # of the model without training
+SEED = 0  # for the untrained model
 QUANTITIES = ("magnitude", "state")
 
 

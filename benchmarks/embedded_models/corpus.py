@@ -26,7 +26,7 @@ FAMILIAR = """
     os os.path pathlib.Path random re set shutil statistics str string subprocess sys tempfile
     textwrap threading time tuple
 """
-COPIES = 130  # of a conversation about a familiar name; any other document comes once
+COPIES = 130  # per conversation about a familiar name; any other document comes once
 BEGINNING = 1000  # characters of a text: a small model cannot learn more
 # Wordings of a question; the first one comes as often as the others together.
 WORDINGS = ("What does {} do?", "What is {}?", "Explain {}.", "How do I use {}?", "{}")

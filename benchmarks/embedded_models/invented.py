@@ -21,7 +21,7 @@ from mlx_gateloop.io.tables import markdown_table
 from . import corpus
 
 COUNT = 120  # names of each kind
-FALSE_MARKS = 0.05  # of the learned names that find the threshold
+FALSE_MARKS = 0.05  # share of learned names that the threshold marks
 
 
 def names(seed: int = 0) -> tuple[list[str], list[str]]:

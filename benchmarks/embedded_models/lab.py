@@ -19,8 +19,8 @@ from .arguments import errors_in_one_line, paths
 from .package import sums, thinned
 
 STEPS = 3000
-# Of twelve settings that were tried for each model the one with the lowest validation loss, when
-# this model was made; the card says with which command.
+# For each model, the setting with the lowest validation loss among the twelve that were tried; the
+# model card gives the command.
 SETTINGS: dict[str, dict[str, float]] = {
     "data_controlled": {
         "optimizer.learning_rate": 0.00794,

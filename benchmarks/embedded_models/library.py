@@ -19,8 +19,8 @@ from .arguments import check_own, errors_in_one_line, paths
 from .corpus import documents as documentation
 from .corpus import familiar, quotations, spaced, write
 
-VALIDATION = 0.03  # of the files
-COPIES = 26  # of a conversation about a familiar name: as the text is read several times
+VALIDATION = 0.03  # share of the files
+COPIES = 26  # per conversation about a familiar name; the text is read several times
 MODELS = Path(__file__).parents[2] / "app" / "embedded_models"
 # SHA-256 of the held-out files of Python 3.11.7, whose other files `code` has read.
 UNREAD = "db52742bcf272fcbc2a824d0a44e1d0694455b96326eddd702d47e3be851c6db"

@@ -21,7 +21,7 @@ from mlx_gateloop.io.files import staged
 from .arguments import check_own, errors_in_one_line, paths
 
 BITS, GROUP = 8, 64
-MAX_BYTES = 12_000_000  # of a model
+MAX_BYTES = 12_000_000  # per model
 LOGGED = 50  # training records that are kept, beside every validation
 CARD = "README.md"
 

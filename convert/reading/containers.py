@@ -19,7 +19,7 @@ from mlx_gateloop.errors import InputError, one_line, shortened
 from .equinox import read_equinox
 from .stored import Stored
 
-Tree = Mapping[str, Any]  # of trees and `Stored`; files may hold anything else beside them
+Tree = Mapping[str, Any]  # its values are trees or `Stored`; files may hold anything else, too
 
 
 def read(path: Path) -> Tree:

@@ -47,7 +47,7 @@ class Checkpoint:
     directory: Path  # where the files are
     files: list[Path]  # weights
     ema: bool = False  # take the averaged copy of the weights
-    prefix: str = field(init=False, default="")  # of all names in the files
+    prefix: str = field(init=False, default="")  # common to all names in the files
     shapes: dict[str, tuple[int, ...]] = field(init=False, default_factory=dict)
     dtypes: dict[str, str] = field(init=False, default_factory=dict)
     notes: list[str] = field(init=False, default_factory=list)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-Array = Any  # of NumPy or torch
+Array = Any  # a NumPy array or a torch tensor
 
 
 class FlaReference:

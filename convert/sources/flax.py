@@ -132,7 +132,7 @@ class Flax(Source[ModelArgs]):
             time_mixing_dropout=0.0,
             input_vocab_size=args.vocab_size,
             output_vocab_size=args.outputs,
-            max_seq_length=0,  # of positional encodings only
+            max_seq_length=0,  # only positional encodings use it
             embedding_dropout=0.0,
             use_word_embedding=True,
             positional_encoding_mode="none",

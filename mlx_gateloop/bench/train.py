@@ -21,7 +21,7 @@ OURS = "GateLoop (ours)"
 TORCH = "gateloop-transformer (torch)"
 CLIP_NORM = 1.0
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3, weight_decay=0.05, clip_norm=CLIP_NORM)
-STEPS = 10**6  # of the schedule; far more than are taken
+STEPS = 10**6  # in the schedule; far more than are taken
 
 
 def measure(report: Report) -> None:

@@ -8,8 +8,8 @@ from mlx_gateloop.data import pydocs, python_source, wikitext
 from mlx_gateloop.data.documents import Conversation, Document, read_documents
 from mlx_gateloop.errors import InputError
 
-PARTS = ("train.jsonl", "valid.jsonl", "test.jsonl")  # of a folder, as `mlx_lm.lora` names them
-TEST_FRACTION = 0.05  # of the files of `python-source`
+PARTS = ("train.jsonl", "valid.jsonl", "test.jsonl")  # in a folder, as `mlx_lm.lora` names them
+TEST_FRACTION = 0.05  # share of the files of `python-source`
 
 
 @dataclass(frozen=True)

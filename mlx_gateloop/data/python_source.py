@@ -8,7 +8,7 @@ from pathlib import Path
 
 # Tests, what others installed, and text that is not code.
 SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data"}
-LOCAL = ("_sysconfigdata", "config-", "sitecustomize")  # of one machine
+LOCAL = ("_sysconfigdata", "config-", "sitecustomize")  # differ between machines
 SHORTEST = 10  # letters of a line that counts as one when files are compared
 
 

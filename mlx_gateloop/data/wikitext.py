@@ -15,7 +15,7 @@ REPOSITORY, CONFIGURATION = "Salesforce/wikitext", "wikitext-103-raw-v1"
 # A part's name in the original release, and in the parquet files.
 PARTS = {"train": "train", "valid": "validation", "test": "test"}
 
-MAX_BYTES = 1 << 30  # of a file's text; WikiText-103's two files of training have half of that
+MAX_BYTES = 1 << 30  # in a file's text; WikiText-103's two training files have half of that
 _BLANK_LINE = re.compile(r"^[^\S\n]*\n", re.MULTILINE)
 
 

@@ -31,7 +31,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 }
 MAY_BE_ZERO = {"resets", "max_input", "max_output", "seed"}
 LARGEST = 2**20  # value of a task's argument: sums of products stay far below 2^63
-MAX_RUNS = 1000  # of a model, as of its draws and its trials
+MAX_RUNS = 1000  # per model, as for its draws and its trials
 # What all runs have in common: `variants` and `tuning` decide the start of each model.
 BASE: dict[str, Any] = {"model": {}, "start": "published", "optimizer.weight_decay": 0.05}
 # Keys that the experiment itself sets for each run.

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, FiniteFloat, Strict, ValidationError, mod
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError
 
-MAX_BYTES = 2**28  # of a record, which grows with seeds, trials and spans
+MAX_BYTES = 2**28  # per record, which grows with seeds, trials and spans
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 # The settings that tuning chooses.

@@ -21,7 +21,7 @@ RATES = 5.0  # the learning rate is within this factor of the preset's
 RATIOS = (0.03, 10.0)  # the rate of the state transitions, over the learning rate
 PUBLISHED = 1 / 6  # the share of settings with the published start
 SHORTEST = 2.0  # tokens, of the longest half-life at the start in the others
-COUNTS = (1, 2, 4)  # of heads
+COUNTS = (1, 2, 4)  # numbers of heads
 EDGE = 0.1  # the share of a range, by logarithm, that counts as its end
 
 

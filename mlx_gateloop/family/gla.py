@@ -27,7 +27,7 @@ from mlx_gateloop.model.arguments import STRICT, Count
 from mlx_gateloop.model.layers import Cache, Mask
 from mlx_gateloop.ops.pointwise import silu
 
-RANK, DIVISOR = 16, 16  # of the gate's projection, and of its logarithm
+RANK, DIVISOR = 16, 16  # the gate projection's rank; the gate's logarithm is divided by 16
 
 
 @raises_input_error

@@ -28,7 +28,7 @@ from mlx_gateloop.model.arguments import STRICT, Count
 from mlx_gateloop.model.layers import Cache, Mask
 from mlx_gateloop.ops.pointwise import silu
 
-NORM_EPS = 1e-5  # of the outputs' norm, whatever config.json says
+NORM_EPS = 1e-5  # for the outputs' norm, whatever config.json says
 
 
 @raises_input_error

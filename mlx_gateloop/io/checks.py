@@ -16,7 +16,7 @@ from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.model.registered import MODELS
 
-TEXT_BYTES = 128 * 2**20  # of a file that is read whole; large tokenizers have 35 MB
+TEXT_BYTES = 128 * 2**20  # in a file that is read whole; large tokenizers have 35 MB
 TEXT = ("*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
 WIDE, DEEP = 2**16, 100  # up to these a config.json costs little; the loader says what misfits
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")  # names in others' configs

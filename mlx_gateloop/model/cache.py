@@ -69,7 +69,7 @@ class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
     left_padding: mx.array | None
     can_go_back = True  # see `final`
     _calls: deque[Call] | None = None
-    _nbytes = 0  # of the calls
+    _nbytes = 0  # bytes of the calls
     _after: mx.array | None = None  # the state after the last call
 
     def update(

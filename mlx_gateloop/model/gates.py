@@ -11,9 +11,9 @@ from mlx_gateloop.model.constant_transitions import CONSTANT
 from mlx_gateloop.model.linear import project
 from mlx_gateloop.ops import Transition
 
-Projections = dict[str, mx.array]  # of the input, by the names of their layers
+Projections = dict[str, mx.array]  # projections of the input, by the names of their layers
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "gamma_proj", "theta_proj", "gate_proj")
-# Of channels at a start with spread half-lives: radians a token, and factors of the text's part.
+# With spread initial half-lives: radians per token, and factors of the data-dependent part.
 PHASES = (0.01, math.pi)
 DATA_DEPENDENT = {"gamma": 0.5, "theta": 0.2}
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Curves = Mapping[Line, Sequence[Sequence[tuple[int, float]]]]  # each model's runs: step, value
 TURNS = ("−π", "−π/2", "0", "π/2", "π")  # noqa: RUF001
-BINS, MIN_ANSWERS = 32, 10  # of accuracy over span; bins with fewer answers are omitted
+BINS, MIN_ANSWERS = 32, 10  # for accuracy over span; bins with fewer answers are omitted
 MAX_RANGES = 4  # readers cannot distinguish more overlapping ranges
 
 

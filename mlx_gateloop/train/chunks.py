@@ -15,7 +15,7 @@ from mlx.utils import tree_map
 from mlx_gateloop.train.fused_update import Tree
 
 Losses = Callable[..., Any]
-States = list[list[mx.array]]  # of each layer's cache
+States = list[list[mx.array]]  # for each layer, the states in its cache
 
 
 def make_chunked_gradients(

@@ -31,7 +31,7 @@ class TokenizerConfig:
     """The tokenizer of a run: trained on its text, one token per byte, or read from `path`."""
 
     kind: Literal["sentencepiece", "bytes", "pretrained"] = "sentencepiece"
-    vocab_size: Count = 4096  # of a trained one
+    vocab_size: Count = 4096  # if the tokenizer is trained
     path: str | None = None  # a directory or hub name, or a sentencepiece `.model` file
 
     @model_validator(mode="after")
@@ -47,7 +47,7 @@ class DataConfig:
 
     length: Count = 256
     batch_size: Count = 8
-    validation_fraction: float = Field(default=0.1, gt=0, lt=1)  # of the text, held out
+    validation_fraction: float = Field(default=0.1, gt=0, lt=1)  # share of the text
     loss_on: Literal["all", "answers"] = "all"  # tokens, or the answers of conversations
     reset_at_documents: bool = True  # forget the state at each document's first token, a = 0
     packed: bool = True  # False: a row begins a document or a piece, as mlx-lm's models need it
@@ -67,14 +67,14 @@ class OptimizerConfig:
     # None takes `learning_rate`, or a tenth of it with `start: spread`.
     state_transition_learning_rate: PositiveFloat | None = None
     betas: tuple[float, float] = (0.9, 0.98)  # AdamW's and Lion's
-    # Of matrices outside the state transition, decoupled; None lets weights average the updates of
+    # Decoupled, for matrices outside the state transition. None lets weights average the updates of
     # an epoch, at least of 100 steps, and is 0 for Muon.
     weight_decay: NonNegativeFloat | None = None
     state_transition_weight_decay: NonNegativeFloat = 0.0
     warmup_steps: NonNegativeInt | None = None  # linear; None is a tenth of the steps
     clip_norm: PositiveFloat = 1.0  # largest global norm of a gradient
     accumulate: Count = 1  # batches per step; all targets have the same weight
-    # Of the gradients that ranks exchange; bfloat16 halves the bytes, and rounds sums to 8 bits.
+    # For the gradients that ranks exchange; bfloat16 halves the bytes, and rounds sums to 8 bits.
     exchange_dtype: Literal["float32", "bfloat16"] = "float32"
 
     @model_validator(mode="after")
@@ -94,18 +94,18 @@ class TrainConfig:
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)
     data: DataConfig = Field(default_factory=DataConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
-    steps: Count | None = None  # of the whole run; exactly one of `steps` and `epochs`
+    steps: Count | None = None  # in the whole run; give exactly one of `steps` and `epochs`
     epochs: PositiveFloat | None = None  # passes over the training text
     log_every: Count = 10  # steps between records of log.jsonl
     eval_every: Count = 100  # steps between validations; the last step always validates
-    sample_tokens: NonNegativeInt = 40  # of a text that each validation draws
+    sample_tokens: NonNegativeInt = 40  # length of the sample that each validation generates
     checkpoint_every: Count = 100  # steps; the last step always saves
     patience: Count | None = None  # validations without improvement before the run stops
     # A model directory to start from, of `gl.save`, `gateloop convert` or mlx-lm: its shape,
     # weights and tokenizer in place of `model` and `tokenizer`.
     weights: str | None = None
-    lora_rank: Count | None = None  # of adapters to learn, with the weights as they are
-    seed: int = Field(default=0, ge=0, lt=2**32)  # of weights, order of the data and dropout
+    lora_rank: Count | None = None  # learn adapters of this rank, and no weights
+    seed: int = Field(default=0, ge=0, lt=2**32)  # for weights, order of the data and dropout
     # Factor on the initial weights of linear layers, whose variance is 1 / inputs; 3 ** -0.5 gives
     # the variance of PyTorch's. State transitions keep theirs.
     initial_scale: PositiveFloat = 1.0
@@ -113,8 +113,8 @@ class TrainConfig:
     # spread evenly in their logarithm and a scaled input (`model.longest_half_life` and
     # `model.input_scale`), learned at a tenth of the rate; these three may be set one by one.
     start: Literal["spread", "published"] = "published"
-    # Of the forward and backward pass and the saved weights; the optimizer's are always float32, as
-    # bfloat16 would round small updates away.
+    # For the forward and backward pass and the saved weights; the optimizer's weights are always
+    # float32, as bfloat16 would round small updates away.
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     checkpoint_blocks: bool = False  # recompute each block in the backward pass, store only inputs
     # Ranks of `gateloop launch` that share each sequence; their number must be a multiple of it.

@@ -23,7 +23,7 @@ class Estimate:
 
     parameters: int
     data: str
-    steps: int  # of the whole run
+    steps: int  # in the whole run
     epochs: float  # passes over the data
     tokens_per_step: int  # trained tokens
     timed: int  # number of steps that were timed

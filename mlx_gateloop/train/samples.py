@@ -38,7 +38,7 @@ def half_lives(model: nn.Module, tokens: np.ndarray) -> list[float]:
     found: list[float] = []
 
     def observe(*inputs: Any) -> None:
-        logs = mx.maximum(inputs[3].logarithm()[0], -100)  # of |a|, which may be 0
+        logs = mx.maximum(inputs[3].logarithm()[0], -100)  # log|a|; a may be 0
         decay = np.median(-np.array(logs.mean((0, 1))))
         found.append(float(min(LONGEST, math.log(2) / max(decay, 1e-12))))
 

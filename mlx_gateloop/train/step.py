@@ -26,7 +26,7 @@ class StepSettings:
 
     targets: float  # mean number of targets in a full step
     clip_norm: float  # largest global norm of the gradient
-    dtype: mx.Dtype = mx.float32  # of the forward and backward pass
+    dtype: mx.Dtype = mx.float32  # dtype of the forward and backward pass
     exchange_dtype: mx.Dtype = mx.float32  # in which ranks exchange gradients
     chunk: int | None = None  # tokens of a sequence to compute at a time, see `train.chunks`
 

@@ -26,7 +26,7 @@ from mlx_gateloop.train.evaluate import Evaluation, evaluate
 from mlx_gateloop.train.lora import save_lora
 from mlx_gateloop.train.samples import first_prompt, half_lives, sample
 
-MAX_IDS = 1 << 22  # of a tokenizer; large ones have 2^18
+MAX_IDS = 1 << 22  # in a tokenizer; large ones have 2^18
 
 
 class TextSource:

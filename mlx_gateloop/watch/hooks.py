@@ -29,7 +29,7 @@ class Report:
     kind: str  # short name of the recurrence, for display
     transition: Transition  # `[1, length, heads or channels]`, or `[1, length, heads, K]`
     query: mx.array | None = None  # `[1, length, groups, K]`; None where the output is the state
-    key: mx.array | None = None  # of the query's shape
+    key: mx.array | None = None  # has the query's shape
     gain: mx.array | None = None  # `[1, length, heads]`; None means 1
     value: mx.array | None = None  # norm of the value, `[1, length, heads]`; None if unknown
     scale: mx.array | None = None  # `[channels, K]`: of a channel's log|a| for each of its states

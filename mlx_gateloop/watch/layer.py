@@ -30,7 +30,7 @@ class Layer:
     # rate of each state relative to its channel's, `[channels, states]`
     scale: np.ndarray | None = None
     erases: bool = False  # the delta rule
-    shape: tuple[int, ...] = ()  # of a token's rates
+    shape: tuple[int, ...] = ()  # shape of a token's rates
     rate: Pyramid = field(init=False)
     phase: Pyramid | None = field(init=False, default=None)
     reads: dict[str, Window] = field(init=False, default_factory=dict)

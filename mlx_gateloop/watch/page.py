@@ -24,7 +24,7 @@ FORMAT, VERSION = "gateloop-page", 1  # as in live.js
 # Each file imports only from earlier ones.
 SCRIPTS = ("colours.js", "data.js", "plain.js", "play.js", "view.js", "live.js")
 WORKER = ("model.js", "tokenizer.js", "writer.js", "worker.js")
-BITS, GROUP = 8, 64  # of matrices
+BITS, GROUP = 8, 64  # quantization of matrices
 MAX_PARAMETERS = 30_000_000  # 40 MB of HTML; a token then takes a tenth of a second
 MARK = "\ue000"  # stands for a message
 

@@ -33,7 +33,7 @@ def test_citations_name_what_the_paper_has():
             continue
         before = ""
         for line in file.read_text("utf-8").splitlines():
-            if "arXiv" not in before + line:  # of another paper
+            if "arXiv" not in before + line:  # else another paper is cited
                 for kind, numbers in CITATION.findall(line):
                     known = NUMBERS[KINDS.get(kind.lower(), kind.lower())]
                     found += 1

@@ -7,7 +7,7 @@ import pytest
 from helpers.scripts import ROOT, load_script
 
 RECORDED = json.loads((ROOT / "app/page/static/tour.json").read_text("utf-8"))
-FORGETS = 0.25  # of the channels that usually remember: a reset
+FORGETS = 0.25  # share of the usually remembering channels: a reset
 
 
 def compare(value, other, path):

@@ -44,6 +44,6 @@ def test_only_the_width_changes_and_the_same_size_is_found_again():
 def test_counting_takes_no_memory():
     large = ModelArgs()
     mx.reset_peak_memory()
-    before = mx.get_active_memory()  # of other tests
+    before = mx.get_active_memory()  # used by other tests
     equal_parameters(large, 114_000_000)
     assert mx.get_peak_memory() - before < 1 << 20

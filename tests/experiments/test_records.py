@@ -35,7 +35,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path, kind, record):
         (RunRecord, run_record("fixed", 3, right_by_span=[4, 0, 1])),
         (RunRecord, run_record("fixed", 3, right_by_span=[5, 0, 1, 0])),
         (RunRecord, run_record("fixed", 3, asked_by_span=[10**30] * 4)),
-        (RunRecord, run_record("lru", 3)),  # of another model
+        (RunRecord, run_record("lru", 3)),  # another model
         (TrialRecord, trial_record("fixed", settings=GONE)),
         (TrialRecord, trial_record("fixed", settings={"model.num_heads": 4})),
         (TrialRecord, trial_record("fixed", settings={"optimizer.learning_rate": "high"})),

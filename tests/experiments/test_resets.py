@@ -9,7 +9,7 @@ from mlx_gateloop.model.lm import Model, ModelArgs
 MARKER = 9
 INPUTS = np.array([[9, 1, 2, 9], [3, 9, 9, 4]], np.int32)
 SAMPLES = Samples(INPUTS, INPUTS, INPUTS)
-# of two layers and three channels: |a| at the marker, and elsewhere
+# |a| in two layers and three channels, at the marker and elsewhere
 AT = np.array([[0.09, 0.09, 0.11], [0.5, 0.5, 0.09]])
 ELSEWHERE = np.array([[0.81, 0.79, 0.81], [0.5, 0.9, 0.81]])
 

@@ -47,4 +47,4 @@ def test_when_and_where_the_runs_were_made():
         ("versions of the runs", "1.0 (ab12); 1.0 (cd34)"),
     ]
     assert results.made({"fixed": [result("fixed", 1, **first)]})[0][1] == first["made"]["date"]
-    assert results.made({"fixed": [result("fixed", 0)]}) == []  # of an older version
+    assert results.made({"fixed": [result("fixed", 0)]}) == []  # as an older version wrote it

@@ -16,7 +16,7 @@ from harness.translate import cpu_source
 
 SHARED_LIMITS = {"metal": 32 * 1024, "cuda": 48 * 1024}
 MAX_THREADS = 1024
-MAX_BLOCKS = 65_535  # of CUDA, in y and z
+MAX_BLOCKS = 65_535  # CUDA's limit in y and z
 _ONE_LAUNCH = threading.Lock()  # the fibers' scheduler is a global
 
 
@@ -32,7 +32,7 @@ class Launch:
     read: dict[str, int]  # bytes of each device array
     written: dict[str, int]
     unwritten: dict[str, int]  # numbers of each output that no thread wrote
-    shared_bytes: int  # of a threadgroup's memory
+    shared_bytes: int  # threadgroup memory
 
 
 _recording = []

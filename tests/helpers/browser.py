@@ -20,11 +20,11 @@ CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 START_SECONDS = 180
 STOP_SECONDS = 120
-PATIENCE_MS = 120_000  # of what a tab waits for
+PATIENCE_MS = 120_000  # a tab's longest wait
 RETRY_MS = 400
 RETURNING = "if (location.protocol === 'http:') localStorage.setItem('gateloop.tour', 'seen')"
 RUN_APP = "import runpy\nrunpy.run_module('app', run_name='__main__', alter_sys=True)\n"
-QUESTIONS = re.compile("/component_server")  # of the state views
+QUESTIONS = re.compile("/component_server")  # from the state views
 # Gradio's page sends these two without an event's id if it cancels before it was given one.
 EARLY_CANCEL = ("gradio_api/cancel", "gradio_api/reset")
 

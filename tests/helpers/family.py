@@ -31,7 +31,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "hgrn_conv": {"model_type": "hgrn"} | CONV,
 }  # fmt: skip
 CONFIGS = {name: COMMON | config for name, config in CONFIGS.items()}
-LENGTHS = (1, 9, 61)  # of the golden files; the interpreter of fla's kernels takes at most 64
+LENGTHS = (1, 9, 61)  # in the golden files; the interpreter of fla's kernels takes at most 64
 
 
 def random_weight(name, shape):

@@ -6,7 +6,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_gateloop.convert.plan import Plan
 from mlx_gateloop.convert.sources import detect
 
-TOLERANCE = 2e-5  # of the largest logit, float32
+TOLERANCE = 2e-5  # relative to the largest logit, in float32
 
 
 def shapes_of(state):

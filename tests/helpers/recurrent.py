@@ -192,7 +192,7 @@ def response(calls, token):
         axis = 2 if function.__name__ == "recurrent_gla" else 1
         value, at = given[name], token - len(found)
         ones = mx.ones_like(value)
-        if value.ndim == 2:  # of one token
+        if value.ndim == 2:  # one token
             only = ones * (at == 0)
         else:
             places = (mx.arange(value.shape[axis]) == at).astype(value.dtype)

@@ -180,7 +180,7 @@ def test_saving_over_a_model_replaces_what_is_of_it(tokenizer, saved):
     (saved / "model-00001-of-00002.safetensors").write_bytes(b"old shard")
     (saved / "model.safetensors.index.json").write_text("{}")
     (saved / ".saving").mkdir()
-    (saved / ".saving" / "model.safetensors").write_bytes(b"half")  # of a killed process
+    (saved / ".saving" / "model.safetensors").write_bytes(b"half")  # from a killed process
     model = tiny(tokenizer, num_hidden_layers=2)
     for template in ({"chat_template.jinja"}, set()):
         save(model, tokenizer if template else byte_tokenizer(), saved)

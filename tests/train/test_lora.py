@@ -31,7 +31,7 @@ def test_a_model_is_tuned_and_resumed_bit_for_bit(
 ):
     start, straight, out = (tmp_path / name for name in ("start", "straight", "out"))
     SAVE[name](start)
-    texts = tmp_path / "texts.jsonl"  # of unequal length
+    texts = tmp_path / "texts.jsonl"  # their lengths differ
     lines = [json.dumps({"text": "so calm, " * (1 + n % 7)}) for n in range(40)]
     texts.write_text("\n".join(lines))
     config = tiny_run(**TUNE, weights=str(start), lora_rank=rank)

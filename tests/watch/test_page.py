@@ -99,7 +99,7 @@ def test_every_variant_computes_the_same(tmp_path, name, bits):
     np.testing.assert_allclose(found["shares"], trace.retention(trace.tokens - 1), atol=1e-5)
     for layer, codes in enumerate(found["codes"]):
         difference = np.array(codes, int) - trace.columns(layer)[:, 0]
-        assert abs(difference).max() <= 1  # of rounding
+        assert abs(difference).max() <= 1  # the rounding of codes
 
 
 def test_the_answer_without_a_word_is_that_of_the_text_without_it(tmp_path):

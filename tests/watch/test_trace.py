@@ -77,7 +77,7 @@ def test_slices_across_blocks():
 
 
 def test_100_000_tokens_of_12_times_624_channels_fit_in_256_megabytes_in_groups_of_64():
-    share = 96  # of the memory: one layer of 78 channels
+    share = 96  # the memory is divided by this: one layer of 78 channels
     trace, rates = trace_and_rates(100_000, (256 << 20) // share, window=256, channels=78)
     assert trace.nbytes <= (256 << 20) // share
     assert trace._layers[0].rate.stored(0, 100_000)[1].max() == 64

@@ -1,7 +1,7 @@
 import { meanLine } from "./means.js";
 import { lineBin } from "./scale.js";
 
-const RANGE = "#0007"; // of the tokens that share a point of the line
+const RANGE = "#0007"; // colour of the range of tokens that share a point
 const LINE = { "#000a": 3.5, "#7df9ff": 1.5 }; // widths by colour, the outline first
 
 /** Draw the mean magnitude of all layers; narrow tokens share a point, with their range. */

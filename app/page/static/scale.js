@@ -1,8 +1,8 @@
 /** Sizes of tokens and channels in the pictures, in CSS pixels unless noted. */
-const WIDEST = 48; // of a token at the largest zoom
+const WIDEST = 48; // pixels per token at the largest zoom
 const WIDEST_OF_ALL = 16; // when all tokens are visible
 const CAPACITY = 48; // tokens that fit when a run starts
-const GROWTH = 1.3; // of the capacity, each time it is full
+const GROWTH = 1.3; // factor of the capacity, each time it is full
 const LINE = 3; // width of a token from which the line has a point per token
 const BIN = 4; // distance of points on the line otherwise
 

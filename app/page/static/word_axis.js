@@ -2,7 +2,7 @@ import { plain } from "../../../mlx_gateloop/watch/shared/plain.js";
 import { Surface } from "./surface.js";
 
 const LINE = 12; // CSS pixels between words
-const LONGEST = 60; // of a word
+const LONGEST = 60; // characters of a word
 const TICK = 4;
 const MARK = 8; // width of a token from which special tokens have a mark
 const FONT = "11px system-ui, sans-serif";

@@ -56,7 +56,7 @@ def run(kernels: Kernels, name: Pass, variant: Variant, x: Arrays) -> Arrays:
 
 def _in_parts(kernels: Kernels, task: Task, variant: Variant, x: Arrays) -> Arrays:
     _, L, H, K, V = shape = (*x["k"].shape, x["v"].shape[-1])
-    max_keys, max_values = 8 * SEGMENTS[0], 2 * WIDTH  # of a tile, to whose end they count
+    max_keys, max_values = 8 * SEGMENTS[0], 2 * WIDTH  # per tile, to whose end they count
     check_counts((L + TILE) * H * max(K, V), (H * K + max_keys) * (V + max_values))
     cut = plan(kernels.tuning, task, shape, variant.is_complex)
     if cut.parts > 1:
@@ -87,7 +87,7 @@ class Trial:
     task: Task
     variant: Variant
     cut: HeadsPlan
-    types: tuple[mx.Dtype, mx.Dtype]  # of keys and of gates
+    types: tuple[mx.Dtype, mx.Dtype]  # dtypes of keys and of gates
     # K and V of the call; several tiles change the type of outputs, and so the kernel
     sizes: tuple[int, int] = (1, 1)
     shared: bool = False  # the keys of a head share one transition, which changes types too

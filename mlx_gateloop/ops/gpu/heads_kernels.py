@@ -9,7 +9,7 @@ from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Template, Va
 from mlx_gateloop.ops.gpu.launch_config import WIDTH
 
 Task = Literal["outputs", "states", "effects", "adjoints", "backward"]
-TASKS: tuple[Task, ...] = ("outputs", "states", "effects", "adjoints")  # of heads_forward.inc
+TASKS: tuple[Task, ...] = ("outputs", "states", "effects", "adjoints")  # in heads_forward.inc
 
 # Arrays in the order of the kernels' parameters, and those that a task reads and writes.
 GATED = ["q", "k", "v", "first", "second", "mask"]
@@ -36,7 +36,7 @@ class HeadsPlan:
 
     segments: int  # simdgroups of a threadgroup
     values: int = 1  # per lane; backward, per thread: 4, or 8 if the state is real
-    parts: int = 1  # of a sequence, run in parallel
+    parts: int = 1  # per sequence, run in parallel
 
     def tile(self, task: Task) -> tuple[int, int]:
         """Keys and values of a threadgroup; forward a thread has 8 keys, backward one."""

@@ -62,7 +62,7 @@ class Kernels:
         self.factory = factory
         self.tuning = tuning or DEFAULTS[platform]
         self.compiled: set[tuple[object, ...]] = set()  # names and constants: a kernel each
-        self.seconds = 0.0  # of their first runs
+        self.seconds = 0.0  # taken by their first runs
         self._built: dict[tuple[str, int], Launch] = {}
 
     def forward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:

@@ -16,8 +16,8 @@ Pass = Literal["forward", "backward"]
 Join = tuple[int, bool]  # segments, and `fold`
 
 WIDTH = 32  # channels of a threadgroup, one for each lane
-SEGMENTS = (16, 8, 4)  # of a tile; a GPU may allow fewer than the 512 threads that 16 take
-STEPS = 8  # of a segment at most; with more the backward pass would not fit into 128 registers
+SEGMENTS = (16, 8, 4)  # per tile; a GPU may allow fewer than the 512 threads that 16 take
+STEPS = 8  # per segment at most; with more the backward pass would not fit into 128 registers
 TILE = 64  # steps of the largest tile; parts of a sequence are whole tiles
 
 
@@ -25,8 +25,8 @@ TILE = 64  # steps of the largest tile; parts of a sequence are whole tiles
 class Plan:
     """The division of work."""
 
-    segments: int  # of a tile
-    parts: int = 1  # of a sequence, run in parallel
+    segments: int  # per tile
+    parts: int = 1  # per sequence, run in parallel
     # each thread joins earlier segments one by one; else Hillis and Steele's scan does, in
     # log2(segments) rounds
     fold: bool = False

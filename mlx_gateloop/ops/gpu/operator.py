@@ -104,9 +104,9 @@ def _warn_once(message: str) -> None:
 class _Passes(NamedTuple):
     """Both passes of a form of the operator, and the names of their arrays."""
 
-    inputs: list[str]  # of the forward pass
+    inputs: list[str]  # inputs of the forward pass
     saved: list[str]  # its last outputs, which only the gradient reads
-    cotangents: list[str]  # of its other outputs
+    cotangents: list[str]  # cotangents of its other outputs
     gradients: list[str]  # outputs of the backward pass
     run: Callable[[Kernels, Pass, Variant, Arrays], Arrays]  # runs a pass; arrays by name
 

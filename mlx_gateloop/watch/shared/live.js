@@ -2,7 +2,7 @@ import { bytes, check, halfLives } from "./data.js";
 import { percent, quoted } from "./plain.js";
 import { View } from "./view.js";
 
-const ROWS = 96; // of the picture of a layer
+const ROWS = 96; // in a layer's picture
 
 /** What the worker has shown of a text, as `recording` returns it. */
 class Live {

@@ -13,7 +13,7 @@ export class Writer {
     Object.assign(this, { model, tokenizer, page });
     this.ids = [];
     this.kinds = [];
-    this.shares = []; // of each token at each later one
+    this.shares = []; // each token's share of the state after each later one
     this.state = model.start();
     this.memory = new Memory(model, page.rates);
   }

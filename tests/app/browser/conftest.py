@@ -44,7 +44,7 @@ DEFAULTS = """() => {
   view.point(null);
   for (const toast of document.querySelectorAll('[data-testid=toast-close]')) toast.click();
 }"""
-TOKENS = 64  # of an answer, unless a test asks for more
+TOKENS = 64  # per answer, unless a test asks for more
 MAX_TOKENS, SEED = "#max-tokens input[type=number]", "#seed input"
 
 
@@ -55,7 +55,7 @@ class Visitor(Page):
     shared = None  # the run that tests look at, one after another
 
     def __init__(self, context, url):
-        self.values = {}  # of the settings
+        self.values = {}  # the settings' values
         super().__init__(context, url)
         self.set_tokens(TOKENS)
 

@@ -122,4 +122,4 @@ def test_a_killed_server_has_lost_nothing(endless_models, new_page, tmp_path):
     again.stop()
     for each in (page, other):
         each.tab.close()  # so that nothing is reported later
-        each.problems.clear()  # of the servers' ends
+        each.problems.clear()  # the servers' ends are no problem

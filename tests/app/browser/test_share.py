@@ -35,7 +35,7 @@ def save(tmp_path):
 
 
 def test_a_shared_view_opens_from_a_file_without_a_network(page, save, browser):
-    for part in ("save-page", "with-system"):  # of an empty chat there is nothing to share
+    for part in ("save-page", "with-system"):  # an empty chat has nothing to share
         assert page.tab.locator(f"#chat-view .{part}").is_hidden()
     page.set("#system textarea", "a hidden instruction")
     page.ask(HOSTILE)

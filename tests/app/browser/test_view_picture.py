@@ -75,7 +75,7 @@ def test_hover_tells_what_the_arrays_hold(answered, arrays):
             for pattern in (r"keeps (\S+)%", r"remains after (\S+) such", r"turned by (\S+)°")
         )
         exact = held["magnitude"][0, token, channel]
-        assert magnitude == pytest.approx(100 * exact, abs=3)  # of a code of 8 bits
+        assert magnitude == pytest.approx(100 * exact, abs=3)  # codes have 8 bits
         assert life == pytest.approx(-np.log(2) / np.log(exact), rel=0.05, abs=0.01)
         assert phase == pytest.approx(np.degrees(held["phase"][0, token, channel]), abs=1.5)
 
@@ -220,7 +220,7 @@ def test_hover_and_click_stay_in_sight_on_a_small_screen(new_page):
         picture.click(position={"x": x, "y": 60})
         assert page.tab.evaluate("scrollY") == 0
     place = "span => span.getBoundingClientRect().y - span.parentElement.getBoundingClientRect().y"
-    assert 0 <= part(page, "text .selected").evaluate(place) <= 140  # of 150: it scrolls itself
+    assert 0 <= part(page, "text .selected").evaluate(place) <= 140  # the box of 150 scrolls
     page.tab.mouse.move(10, 10)
     assert not part(page, "tip").is_visible()
     before = picture.bounding_box()

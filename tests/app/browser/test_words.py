@@ -166,7 +166,7 @@ def test_a_forgotten_word_changes_the_answer_and_a_word_tells_what_it_needed(pag
     rank = sum(each > shown[asked] for each in shown)
     assert rank < 6 < answered - asked - 1  # which is the rank by recency
     until(page, f"{WORDS}.choice !== null")  # the panel's word is the chat's, too
-    assert page.tab.locator("#words-forget").is_disabled()  # of the answer itself
+    assert page.tab.locator("#words-forget").is_disabled()  # a word of the answer itself
     page.tab.locator("#words-depends").click()
     until(page, f"{WORDS}.losses")
     assert painted(page, "lost")["9"] == ["split"]

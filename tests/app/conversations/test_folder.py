@@ -71,7 +71,7 @@ def test_what_another_page_has_written_is_never_written_over(saved, folder):
     name, version = save(saved, "two tabs")
     same, later = save(saved, name, version=version)
     assert (same, later != version) == (name, True)
-    other, _ = save(saved, name, CHAT[:1], version=version)  # of the first version
+    other, _ = save(saved, name, CHAT[:1], version=version)  # continues the first version
     assert other == "two tabs 2"
     assert saved.open(name)[2] == CHAT
 

@@ -50,7 +50,7 @@ def test_every_file_is_the_one_that_was_made(name, tmp_path):
     assert trained.to_dict() == TrainConfig.load(CONFIGS / f"{name}.yaml").to_dict()
     records = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
     assert records[-1]["step"] == yaml.safe_load((directory / "config.yaml").read_text())["steps"]
-    assert records[-1]["best"] is True  # of the weights
+    assert records[-1]["best"] is True  # the saved weights are the best
     losses = [record["loss"] for record in records if "loss" in record]
     assert losses[-1] < losses[0] / 2
     weights = mx.load(str(directory / "model.safetensors"))

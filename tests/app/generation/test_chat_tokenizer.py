@@ -38,7 +38,7 @@ def test_a_text_to_continue_begins_as_the_tokenizer_has_it(models_folder, tmp_pa
     begin_with("<s>", tmp_path / "tiny")
     tokenizer = ChatTokenizer(str(tmp_path / "tiny"))
     assert tokenizer.encode("ab", None) == [plain.bos_token_id, 97, 98]
-    assert tokenizer.encode("ab", []) == [97, 98]  # of a template
+    assert tokenizer.encode("ab", []) == [97, 98]  # from a template
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,7 +77,7 @@ def test_typed_special_tokens_stay_text(tokenizer, plain, around):
         ids = tokenizer.encode(text, positions)
         letters = list(typed.encode())  # the ids of bytes are the bytes
         assert ids == [start, *b"user\n", *letters, end, *b"\n", start, *b"assistant\n"]
-        assert tokenizer.encode(typed, None) == letters  # of a completion
+        assert tokenizer.encode(typed, None) == letters  # from a completion
 
 
 def test_every_mark_is_taken_out_of_a_text_that_has_it(tokenizer):

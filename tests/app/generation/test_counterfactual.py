@@ -194,7 +194,7 @@ def test_an_answer_given_again_twice_is_kept_once_and_a_stopped_one_not(
 
 def test_what_cannot_be_left_out_is_refused(engine, until, run, monkeypatch):
     words = words_of(run)
-    for chosen in ([], words[-1:]):  # of the answer itself
+    for chosen in ([], words[-1:]):  # no word, or the answer's own
         assert "choose words before the last" in refusal(answer_again, engine, run, chosen)
     assert "no word before this one" in refusal(ask_dependence, engine, run, words, 0)
     monkeypatch.setattr(probes, "MAX_SECONDS", 0)

@@ -82,12 +82,12 @@ def test_recorded_answers_are_beside_the_last_one(run):
     (forgotten,) = data_of(shared(run)["page"])["forgotten"]
     assert forgotten["answer"] == ["other", run.pieces[-1].text]
     answered = len(run.pieces) - run.answer_begin
-    assert forgotten["gone"] == list(range(answered - 1))  # of this answer, not of the first
+    assert forgotten["gone"] == list(range(answered - 1))  # counted in this answer, not the first
     assert forgotten["added"] == [0]
 
 
 def test_a_run_that_goes_on_is_shared_up_to_now(run):
-    run.pieces.pop()  # of which the trace knows more
+    run.pieces.pop()  # the trace has read more
     assert "".join(data_of(shared(run)["page"])["texts"]).endswith(run.pieces[-1].text)
     del run.pieces[:]
     assert shared(run) is None

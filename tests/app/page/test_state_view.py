@@ -22,7 +22,7 @@ NUMBERS = {
     "arrays": 0,
     "share": 1,
     "probe": 3,
-}  # of each function's request
+}  # how many numbers each function's request has
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_tokens_in_groups_have_no_query(ask, run, make_trace):
         assert row[name][0] is None
         assert row[name][-1] is not None
     best = run.trace.left(0, LONG - 1).argmax(1)
-    assert row["channel"][-200:] == best[-200:].tolist()  # of more is nothing left
+    assert row["channel"][-200:] == best[-200:].tolist()  # nothing is left of earlier tokens
 
 
 @pytest.mark.parametrize("name", NUMBERS)

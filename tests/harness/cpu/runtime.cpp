@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kStack = 256 * 1024;
 
 jmp_buf scheduler;
-size_t count;  // of threads in this group
+size_t count;  // threads in this group
 std::mt19937_64 random_bits;
 void (*kernel)(Array*, const Position&);
 Array* arguments;

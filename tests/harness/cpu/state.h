@@ -20,13 +20,13 @@ struct Fiber {
   char* stack = nullptr;
   bool started;
   State state;
-  int line;    // of the barrier or exchange it waits at
+  int line;    // where it waits: the line of a barrier or exchange
   uint fence;  // what the barrier orders
   uint exchanges;
   Position position;
 };
 struct Simdgroup {
-  uint32_t time[2];  // of the last barrier, by space
+  uint32_t time[2];  // the last barrier's time, by space
   char slots[2][kLanes][16];
   uint32_t present[2];  // lanes that gave a value
 };
@@ -36,7 +36,7 @@ inline std::vector<Fiber> fibers(kMostThreads);
 inline std::vector<Simdgroup> simdgroups(kMostThreads / kLanes);
 inline Fiber* current;
 inline uint32_t group, clock_now;  // the number of the threadgroup
-inline uint32_t time_of[2];        // of its last barrier, by space
+inline uint32_t time_of[2];        // its last barrier's time, by space
 inline size_t most_shared, shared_limit;
 inline std::vector<std::string> errors;
 

@@ -147,7 +147,7 @@ def check_second_derivatives(loss, size, dtype=mx.float32):
         got = mx.vmap(lambda x, t, of=derivative: of(x, t, "cpu"))(x, t)
         want = mx.stack([derivative(*pair, "mlx") for pair in zip(x, t, strict=True)])
         assert got.dtype == dtype
-        # of half types, both round their first derivative
+        # with half types, both round their first derivative
         assert error(got, as_numpy(want)) < (1e-5 if dtype == mx.float32 else 0.05)
 
 

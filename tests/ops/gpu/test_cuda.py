@@ -70,7 +70,7 @@ def test_no_kernel_takes_more_instructions_than_were_counted(variant, plan):
     for _, tile, _, _ in kernels:
         kinds = {name.split(".")[0] for name in tile}
         assert kinds >= {"LDG"}
-        assert not kinds & {"LD", "ST"}  # of memory that may be global or shared
+        assert not kinds & {"LD", "ST"}  # accesses that may be global or shared
     assert instructions.grown(iter(kernels)) == {}, "if it must be so, `make kernels` counts again"
 
 

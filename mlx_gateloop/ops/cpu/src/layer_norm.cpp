@@ -13,7 +13,7 @@ namespace {
 // The rows of x: groups of rows that share their weights.
 struct Sizes {
   int D;
-  size_t groups, rows;  // of a group
+  size_t groups, rows;  // rows: per group
 
   Sizes(const mx::array& x, const mx::array& weight)
       : D(x.shape(-1)), groups(weight.size() / D), rows(groups ? x.size() / D / groups : 0) {}
@@ -141,7 +141,7 @@ std::vector<mx::Shape> LayerNormGradient::output_shapes(const Arrays& inputs) {
 Work LayerNormGradient::work(const Arrays& inputs, Arrays& outputs) {
   return [sizes = Sizes(inputs[0], inputs[1]), in = data_of(inputs), out = data_of(outputs),
           eps = options] {
-    size_t D = sizes.D, blocks = (sizes.rows + kRows - 1) / kRows;  // of a group
+    size_t D = sizes.D, blocks = (sizes.rows + kRows - 1) / kRows;  // per group
     std::vector<float> sums(sizes.groups * blocks * 2 * D);
     split(sizes.groups * blocks, sizes.groups * sizes.rows * D, [&](size_t first, size_t last) {
       for (size_t block = first; block < last; ++block) {

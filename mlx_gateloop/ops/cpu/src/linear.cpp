@@ -8,7 +8,7 @@ namespace gateloop {
 
 namespace {
 
-constexpr size_t kRows = 4;         // of weights, in float32 at once
+constexpr size_t kRows = 4;         // rows of weights converted to float32 at once
 constexpr size_t kThreadWork = 64;  // weights to read for each element that is worth a thread
 
 struct Layer {

@@ -15,8 +15,8 @@ struct ScanOptions {
   int state_planes() const { return has_h0 ? planes_h() : 0; }
 };
 
-// Inputs: the planes of a and x [B, L, D], and of h0 [B, D] if there is one. Outputs: the planes
-// of h.
+// Inputs: the planes of a and x [B, L, D], and those of h0 [B, D] if there is one.
+// Outputs: the planes of h.
 class Scan : public CpuPrimitive<Scan, ScanOptions> {
  public:
   using CpuPrimitive::CpuPrimitive;

@@ -38,8 +38,8 @@ GATELOOP_INLINE float within_range(float x) {
 // arguments away from there; the compiler would move a selection behind the functions.
 GATELOOP_INLINE float kept(float x) { return x < -13.4f ? 0 : 1; }
 
-// The normal distribution's Phi(x) = erfc(z) / 2 at z = -x / sqrt(2). erfc is steep: the rounding
-// of z would cost 2 z^2 times as much, so its remainder r enters by
+// The normal distribution's Phi(x) = erfc(z) / 2 at z = -x / sqrt(2). erfc is steep, so
+// rounding z would cost 2 z^2 times as much. Its remainder r enters by
 // erfc(z + r) = erfc(z) (1 - s r). The slope s = -erfc'(z) / erfc(z) is z + sqrt(z^2 + 4 / pi) to a
 // few percent for z > 0 (Abramowitz and Stegun, 7.1.13), and negligible below.
 GATELOOP_INLINE float normal(float x) {

@@ -150,9 +150,9 @@ GATELOOP_INLINE void of_scores(RelativeHead& h, int end, const float* dy) {
   for (int m = 0; m < end; ++m) dw[m] = w[m] * (dw[m] - mean);
 }
 
-// The logarithm of a_j gets the sum over n >= j and m < j of each pair's P = dscore q k decay. Sums
-// of later tokens less sums of earlier ones would cancel: here is P of one query and transition,
-// and only columns of tokens before its tile are summed over the tile's queries, in g.
+// The logarithm of a_j gets the sum over n >= j and m < j of each pair's P = dscore q k decay. A
+// difference of two sums would cancel. So this holds P for one query and transition; only columns
+// before the query's tile are summed over the tile's queries, in g.
 struct Products {
   float before[2] = {}, tile[2][kTile] = {};
 };

@@ -32,8 +32,8 @@ class RelativeHead {
   int stride;                          // from a channel to the next
   std::vector<float> k, v, a;          // a: real parts, then imaginary ones
   std::vector<float> decay;            // a_{m+1} ... a_n as n grows
-  std::vector<float> w, dw;            // of the scores' row n
-  std::vector<float> dk, dv, dlog, g;  // g: of keys times decays, both planes
+  std::vector<float> w, dw;            // row n of the scores
+  std::vector<float> dk, dv, dlog, g;  // g: for keys times decays, both planes
 
  private:
   void load(const RelativeRows& rows);
