@@ -5,17 +5,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.lm import require_readable
+from mlx_gateloop.model.state import State
 from mlx_gateloop.tokenizer import TextStream, start_ids
-
-if TYPE_CHECKING:
-    from mlx_gateloop.model.state import State
 
 MAX_TOKENS = 10**9  # per answer; they take weeks
 MAX_BACK = 64  # draws that can be taken back
@@ -122,7 +120,7 @@ def stream(
     speed: Speed | None = None,
     draft: nn.Module | None = None,
     lookup: bool = False,
-    state: "State | None" = None,
+    state: State | None = None,
 ) -> Iterator[str]:
     """Yield the pieces of a continuation as they come.
 
@@ -249,7 +247,7 @@ def _overlap(text: str, stop: str) -> int:
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
-def log_probabilities(state: "State") -> mx.array:
+def log_probabilities(state: State) -> mx.array:
     """Return those of the next token, `[1, V]`."""
     if state.logits is None:
         raise InputError("prompt: empty, and the state has no next token; give a word")

@@ -2,7 +2,8 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -107,9 +108,13 @@ class Source(ABC, Generic[Args]):
         return shape[0], shape[1]
 
 
-def missing_package(error: ImportError, packages: str) -> InputError:
-    """Make the error of a verification that lacks a package."""
-    return InputError(f"--verify: needs {error.name}; `pip install {packages}`")
+@contextmanager
+def needing(packages: str) -> Iterator[None]:
+    """Say how to get the packages that a verification imports in the block."""
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(f"--verify: needs {error.name}; `pip install {packages}`") from None
 
 
 def depth(shapes: Shapes, pattern: str) -> int:

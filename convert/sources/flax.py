@@ -14,7 +14,7 @@ import numpy as np
 from mlx_gateloop.model.arguments import Activation
 from mlx_gateloop.model.lm import ModelArgs
 
-from .base import Inference, Reference, Settings, Shapes, Source, Tensor, depth, missing_package
+from .base import Inference, Reference, Settings, Shapes, Source, Tensor, depth, needing
 from .rules import TRANSPOSE, Rule, negate, same, split
 
 ASSUMED: dict[str, Any] = {
@@ -117,11 +117,9 @@ class Flax(Source[ModelArgs]):
         return [*rules, *_dense("head", "lm_head")]
 
     def reference(self, args: ModelArgs, settings: Settings, tensor: Tensor) -> Reference:
-        try:
+        with needing("flax flax-gated-linear-rnn"):
             from flax import linen
             from flax_gated_linear_rnn import GatedLinearRNNLM
-        except ImportError as error:
-            raise missing_package(error, "flax flax-gated-linear-rnn") from None
         activations = {"tanh": linen.tanh, "sigmoid": linen.sigmoid, "identity": lambda x: x}
         model = GatedLinearRNNLM(
             n_layer=args.num_hidden_layers,

@@ -8,7 +8,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.lm import ModelArgs
 
-from .base import Inference, Reference, Settings, Shapes, Source, Tensor, depth, missing_package
+from .base import Inference, Reference, Settings, Shapes, Source, Tensor, depth, needing
 from .pytorch import TorchReference, load_weights
 from .rules import INTERLEAVE, Rule, linear, same, split
 
@@ -79,10 +79,8 @@ class Lucidrains(Source[ModelArgs]):
         return [*rules, same(head, "lm_head.weight")]
 
     def reference(self, args: ModelArgs, settings: Settings, tensor: Tensor) -> Reference:
-        try:
+        with needing("torch gateloop-transformer"):
             from gateloop_transformer import Transformer
-        except ImportError as error:
-            raise missing_package(error, "torch gateloop-transformer") from None
         if problem := self.mismatch(args):
             raise InputError(f"--verify: {problem}")
         model = Transformer(

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from mlx_gateloop.model.arguments import LayerArgs
 
-from .base import Inference, Reference, Settings, Shapes, Source, Tensor, missing_package
+from .base import Inference, Reference, Settings, Shapes, Source, Tensor, needing
 from .pytorch import TorchReference, load_weights
 from .rules import Rule, linear, same, split
 
@@ -46,10 +46,8 @@ class LucidrainsSimple(Source[LayerArgs]):
         return rules
 
     def reference(self, args: LayerArgs, settings: Settings, tensor: Tensor) -> Reference:
-        try:
+        with needing("torch gateloop-transformer"):
             from gateloop_transformer import SimpleGateLoopLayer
-        except ImportError as error:
-            raise missing_package(error, "torch gateloop-transformer") from None
         layer = SimpleGateLoopLayer(
             args.hidden_size, prenorm=args.norm == "rms", post_ln=args.sub_norm
         )

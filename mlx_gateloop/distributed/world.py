@@ -19,27 +19,15 @@ class PeerLost(RuntimeError):
 
 
 class World:
-    """The ranks of a run: processes that each compute a part and exchange sums.
-
-    All ranks must call the same methods in the same order. A single process is a world of one
-    rank, which exchanges nothing.
-
-    Args:
-        group: MLX's group; None is a single process.
-        hosts: The machine of each rank.
-        limit: Context of each exchange, which ends the process if the exchange takes too long.
-        sequence: Ranks that share the sequences of a batch, each a part of their length. Ranks
-            one after another do; the groups of them share the batch.
-        overlaps: True if sums may be exchanged while the ranks compute, as those on GPUs do.
-    """
+    """The ranks of a run, or one process, which exchanges nothing; all call the same methods."""
 
     def __init__(
         self,
         group: mx.distributed.Group | None = None,
-        hosts: Sequence[str] = ("this machine",),
-        limit: Limit = lambda _: nullcontext(),
-        sequence: int = 1,
-        overlaps: bool = False,
+        hosts: Sequence[str] = ("this machine",),  # of each rank
+        limit: Limit = lambda _: nullcontext(),  # of each exchange; it may end the process
+        sequence: int = 1,  # ranks, one after another, that share the sequences of a batch
+        overlaps: bool = False,  # sums may be exchanged while the ranks compute, as on GPUs
     ) -> None:
         self._group, self._limit, self.hosts = group, limit, hosts
         self.rank = 0 if group is None else group.rank()

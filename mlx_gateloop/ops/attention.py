@@ -11,14 +11,12 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.planes import Planes, add, multiply
+from mlx_gateloop.ops.planes import Outputs, Planes, add, multiply
 from mlx_gateloop.ops.scan import linear_recurrence
 from mlx_gateloop.ops.transition import log_magnitude
 
 
-def attention(
-    q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes
-) -> tuple[mx.array, Planes]:
+def attention(q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes) -> Outputs:
     """Compute all outputs and the last state in O(L^2); arguments as in `recurrent`."""
     # Column 0 is the state before the first step.
     a = tuple(mx.broadcast_to(plane, k.shape) for plane in a)

@@ -21,8 +21,8 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_gateloop.ops.blocks import Blocks, all_blocks, gradients, of_gates, scores, sum_of
-from mlx_gateloop.ops.planes import Planes, conjugate
-from mlx_gateloop.ops.scan import step
+from mlx_gateloop.ops.planes import Outputs, Planes, conjugate
+from mlx_gateloop.ops.scan import Pair, step
 
 CHUNK = 64  # steps; the carried states take L / CHUNK of the memory that all states would
 # Floats in a group's keys and values, or in its states. On a CPU its arrays stay in the caches;
@@ -30,9 +30,7 @@ CHUNK = 64  # steps; the carried states take L / CHUNK of the memory that all st
 GROUP, GROUP_ON_GPU = 1 << 19, 1 << 22
 
 
-def chunked_gate_loop(
-    q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes
-) -> tuple[mx.array, Planes]:
+def chunked_gate_loop(q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes) -> Outputs:
     """Compute y `[B, L, H, V]` and the last state, with a gradient of our own; see `gate_loop`."""
     y, *states = _differentiable(len(a))(q, k, v, *a, *h0)
     return y, tuple(states[: len(a)])
@@ -82,9 +80,7 @@ def _groups(x: Planes, planes: int) -> list[slice]:
     return [slice(start, min(start + steps, L)) for start in range(0, L, steps)]
 
 
-def _part(
-    x: Planes, a: Planes, group: slice, done: Planes | list[mx.array]
-) -> tuple[Planes, Planes]:
+def _part(x: Planes, a: Planes, group: slice, done: Planes | list[mx.array]) -> Pair:
     """Cut a group's chunks out of inputs and transitions, to be computed after `done`."""
     chunk = _chunk(x[0].shape[1])
     x = tuple(_chunks(plane[:, group], chunk, 0) for plane in x)
@@ -127,9 +123,7 @@ def _forward(x: Planes, a: Planes, h: Planes) -> tuple[mx.array, Planes, Planes]
     return sum_of([scores(q, k, levels) @ mx.where(finite, v, 0), after, *y]), starts, h
 
 
-def _backward(
-    x: Planes, a: Planes, starts: Planes, dstarts: Planes, D: Planes
-) -> tuple[Planes, Planes]:
+def _backward(x: Planes, a: Planes, starts: Planes, dstarts: Planes, D: Planes) -> Pair:
     """Compute the gradients of q, k, v and a of a group, and of the state before it.
 
     `x` has chunks of q, k, v and of y's gradient, `starts` the states before each chunk. `dstarts`
@@ -152,7 +146,7 @@ def _backward(
     return (dq, dk, sum_of([scores(q, k, levels).swapaxes(-1, -2) @ dy, *dv]), *da), D
 
 
-def _carry(totals: Planes, added: Planes, h: Planes, reverse: bool) -> tuple[Planes, Planes]:
+def _carry(totals: Planes, added: Planes, h: Planes, reverse: bool) -> Pair:
     """Return the states before each chunk, in the order of the scan, and that after the last."""
     before: list[Planes] = []
     for chunk in range(added[0].shape[1])[:: -1 if reverse else 1]:

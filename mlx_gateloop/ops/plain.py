@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from mlx_gateloop.ops.attention import attention
 from mlx_gateloop.ops.chunked import chunked_gate_loop
-from mlx_gateloop.ops.planes import Planes, stack, unstack
+from mlx_gateloop.ops.planes import Outputs, Planes, stack, unstack
 from mlx_gateloop.ops.recurrent import recurrent
 from mlx_gateloop.ops.scan import linear_recurrence
 from mlx_gateloop.ops.transition import Transition
@@ -43,7 +43,7 @@ def gate_loop(
 
 def _run(
     q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes, reverse: bool, mode: Mode
-) -> tuple[mx.array, Planes]:
+) -> Outputs:
     """Run a mode on float32 arrays; returns y and the last state."""
     if q.size == 0 or v.size == 0:
         return mx.zeros_like(v), h0

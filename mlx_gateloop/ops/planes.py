@@ -7,6 +7,7 @@ arithmetic: on the CPU it is about thirty times slower, and several of its gradi
 import mlx.core as mx
 
 Planes = tuple[mx.array, ...]
+Outputs = tuple[mx.array, Planes]  # y, and the last state
 
 
 def split(x: mx.array) -> Planes:

@@ -7,11 +7,11 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_gateloop.ops.chunked import chunked_gate_loop
-from mlx_gateloop.ops.planes import Planes, add, multiply
+from mlx_gateloop.ops.planes import Outputs, Planes, add, multiply
 
 
 @mx.compile
-def step(q: mx.array, k: mx.array, v: mx.array, a: Planes, h: Planes) -> tuple[mx.array, Planes]:
+def step(q: mx.array, k: mx.array, v: mx.array, a: Planes, h: Planes) -> Outputs:
     """Take one step, h_n = a_n h_{n-1} + k_n^T v_n and y_n = Re(q_n h_n) (paper, eq. 7 and 8).
 
     All float32: q, k `[B, H, K]`, v `[B, H, V]`; parts of a `[B, H, K or 1]` and h `[B, H, K, V]`.
@@ -21,9 +21,7 @@ def step(q: mx.array, k: mx.array, v: mx.array, a: Planes, h: Planes) -> tuple[m
     return (q[..., None] * h[0]).sum(-2), h
 
 
-def recurrent(
-    q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes
-) -> tuple[mx.array, Planes]:
+def recurrent(q: mx.array, k: mx.array, v: mx.array, a: Planes, h0: Planes) -> Outputs:
     """Loop over `step` on arrays `[B, L, H, ...]`; returns y and the last state."""
     y, *h = _loop_with_scan_gradient(len(a))(q, k, v, *a, *h0)
     return y, tuple(h)
@@ -31,7 +29,7 @@ def recurrent(
 
 @cache
 def _loop_with_scan_gradient(planes: int) -> Callable[..., Any]:
-    def flat(form: Callable[..., tuple[mx.array, Planes]], arrays: tuple[mx.array, ...]) -> Planes:
+    def flat(form: Callable[..., Outputs], arrays: Planes) -> Planes:
         q, k, v, *rest = arrays
         y, h = form(q, k, v, tuple(rest[:planes]), tuple(rest[planes:]))
         return y, *h
@@ -52,7 +50,7 @@ def _loop_with_scan_gradient(planes: int) -> Callable[..., Any]:
     return loop
 
 
-def _loop(q: mx.array, k: mx.array, v: mx.array, a: Planes, h: Planes) -> tuple[mx.array, Planes]:
+def _loop(q: mx.array, k: mx.array, v: mx.array, a: Planes, h: Planes) -> Outputs:
     y = []
     for n in range(q.shape[1]):
         y_n, h = step(q[:, n], k[:, n], v[:, n], tuple(plane[:, n] for plane in a), h)

@@ -38,22 +38,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Tuning:
-    """Measured settings of one device.
+    """Measured settings of one device; two threadgroups a core are plenty."""
 
-    Args:
-        cores: Processors; MLX does not report their number. Twice as many threadgroups are plenty.
-        few: Segments and fold by `kind` if each threadgroup has a core for itself; by default 16
-            and False.
-        many: The same for more threadgroups; by default 8 and False. Two such threadgroups share
-            a core, which one of 16 segments fills with its threads, registers or memory.
-        shortest_part: Steps. In shorter parts the second read of gates and inputs costs more than
-            parallel work saves.
-    """
-
-    cores: int
+    cores: int  # MLX does not report their number
+    # by `kind`: if each threadgroup has a core for itself, by default (16, False); and for more,
+    # (8, False), as one of 16 segments fills a core with its threads, registers or memory
     few: Mapping[str, Join] = field(default_factory=dict)
     many: Mapping[str, Join] = field(default_factory=dict)
-    shortest_part: int = 512
+    shortest_part: int = 512  # steps; in fewer the second read costs more than parallel work saves
 
     def __str__(self) -> str:
         def shown(join: Join) -> str:
