@@ -7,7 +7,7 @@ from mlx_gateloop import _blas
 
 
 def pin_cpus(place: int, places: int) -> None:
-    """Pin this process to its share of the processors (Linux), 0 to places - 1, as its threads."""
+    """Pin this process and its threads to one of `places` shares of the processors (Linux)."""
     if hasattr(os, "sched_setaffinity"):
         every = sorted(os.sched_getaffinity(0))
         share = every[place * len(every) // places : (place + 1) * len(every) // places]

@@ -159,7 +159,7 @@ def check_new(out: Path) -> None:
 
 
 def _compared(experiment: Experiment, models: Container[str]) -> dict[str, object]:
-    """The values by dotted key that a resumed experiment must share; a text may move."""
+    """The values by dotted key that a resumed experiment must share; its text may move."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(experiment)))
     values["task"].pop("file", None)
     settings = values["settings"]

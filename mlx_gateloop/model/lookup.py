@@ -69,7 +69,7 @@ def lookup_tokens(
     logits_processors: Sequence[Processor],
     prompt_cache: list[Any],
 ) -> Iterator[int]:
-    """Yield the tokens after a prompt; arguments as in `generate_step`, and as far ahead."""
+    """Yield the tokens after a prompt; arguments as in mlx-lm's `generate_step`."""
     text = Ngrams()
     for read_before in prompt:
         text.add(read_before)

@@ -38,7 +38,7 @@ class Progress:
 def save_checkpoint(
     path: Path, model: nn.Module, optimizer: Optimizer, progress: Progress, run: dict[str, object]
 ) -> None:
-    """Write all state atomically; the file before becomes `previous(path)`. `run` names a run."""
+    """Write all state atomically; the file before becomes `previous(path)`. `run` identifies it."""
     state = state_of(model, optimizer)
     texts = json.dumps(asdict(progress)), json.dumps(run)
     arrays = ((name, np.asarray(state[name])) for name in sorted(state))
