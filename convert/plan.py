@@ -52,7 +52,7 @@ class Plan:
         return self.source.reference(self.args, self.settings, self.checkpoint.tensor)
 
     def load(self) -> tuple[nn.Module, list[str]]:
-        """Read the weights into our model by shards; return it and the names with NaN or infinity."""
+        """Read the weights into our model by shards; return it and names with NaN or infinity."""
         checkpoint, model = self.checkpoint, self.build()
         not_finite = []
         # disable=None: a bar on terminals only

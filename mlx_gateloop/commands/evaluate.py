@@ -4,7 +4,7 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mlx_gateloop.commands.parser import add_model
+from mlx_gateloop.commands.parser import add_model, positive
 from mlx_gateloop.errors import InputError
 
 if TYPE_CHECKING:  # slow to import
@@ -19,7 +19,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "the whole text, or one part, split as in the model's training"
     add("--split", choices=("all", "train", "validation", "test"), default="all", help=text)
     text = "tokens per window; default: as in the model's training, or 256"
-    add("--context", type=int, metavar="N", help=text)
+    add("--context", type=positive, metavar="N", help=text)
     protocol = command.add_mutually_exclusive_group()
     text = "sliding protocol: windows start every N tokens and score their last N, so that each "
     text += "prediction has nearly the full context; by default they do not overlap"
@@ -29,7 +29,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     protocol.add_argument("--carry", action="store_true", help=text)
     text = "leave out an incomplete last window, like the systems that the paper compares with "
     add("--whole-windows", action="store_true", help=text + "on WikiText-103")
-    add("--batch-size", type=int, metavar="N", default=8, help="windows per batch")
+    add("--batch-size", type=positive, metavar="N", default=8, help="windows per batch")
     command.set_defaults(run=_evaluate)
 
 
@@ -50,9 +50,6 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     config = TrainConfig.load(path if path.exists() else None)
     context = config.data.length if arguments.context is None else arguments.context
     stride = arguments.stride
-    for name, value in (("context", context), ("batch-size", arguments.batch_size)):
-        if value < 1:
-            raise InputError(f"--{name}: expected at least 1, got {value}")
     if stride is not None and not 1 <= stride <= context:
         raise InputError(f"--stride: expected 1 to the context's {context} tokens, got {stride}")
     if arguments.carry and getattr(model.args, "mixer", None) == "softmax":

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
-from mlx_gateloop.commands.parser import Formatter, add_settings, settings
+from mlx_gateloop.commands.parser import Formatter, add_settings, positive, settings
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.variants import VARIANTS
 
@@ -87,7 +87,7 @@ def _add_runs(command: argparse.ArgumentParser) -> None:
     add("--seeds", type=int, metavar="N", help="train each model N times; default: the preset's")
     text = "train N models in parallel, each in a process with one BLAS thread and, on "
     text += "Linux, its share of the processors"
-    add("--jobs", type=int, default=1, metavar="N", help=text)
+    add("--jobs", type=positive, default=1, metavar="N", help=text)
     add_settings(
         command,
         "any other setting of the task, such as task.length=128, or of the training, such as "
@@ -119,9 +119,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         trials=arguments.tune,
         tuned=None if other is None else chosen_in(other, arguments.name),
     )
-    run_experiment(
-        experiment, arguments.out, arguments.resume, _command(arguments), _jobs(arguments)
-    )
+    run_experiment(experiment, arguments.out, arguments.resume, _command(arguments), arguments.jobs)
     print((arguments.out / "results.md").read_text(encoding="utf-8"))
 
 
@@ -132,7 +130,7 @@ def _ablations(arguments: argparse.Namespace) -> None:
         arguments.out,
         settings(arguments.set, "task.length=128"),
         arguments.seeds,
-        _jobs(arguments),
+        arguments.jobs,
         arguments.resume,
         _command(arguments),
     )
@@ -141,10 +139,3 @@ def _ablations(arguments: argparse.Namespace) -> None:
 
 def _command(arguments: argparse.Namespace) -> str:
     return shlex.join(["gateloop", *arguments.argv])
-
-
-def _jobs(arguments: argparse.Namespace) -> int:
-    if arguments.jobs < 1:
-        raise InputError(f"--jobs {arguments.jobs}: expected at least 1")
-    jobs: int = arguments.jobs
-    return jobs

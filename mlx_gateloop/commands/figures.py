@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from mlx_gateloop.commands.parser import add_model
+from mlx_gateloop.commands.parser import add_model, positive
 from mlx_gateloop.errors import InputError
 
 Drawing = tuple[str, Callable[[Path], None]]  # a name, and a function that draws to a path
@@ -17,7 +17,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     text = "the text that the model reads; for a run of an experiment, a test sample is used"
     add("--text", type=Path, metavar="FILE", help=text)
-    add("--length", type=int, metavar="N", default=256, help="tokens of the text to read")
+    add("--length", type=positive, metavar="N", default=256, help="tokens of the text to read")
     add("--out", type=Path, required=True, metavar="DIR", help="folder for the PNG files")
     command.set_defaults(run=_figures)
 
@@ -26,8 +26,6 @@ def _figures(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.io.models import local
     from mlx_gateloop.plots import figures
 
-    if arguments.length < 1:
-        raise InputError(f"--length: expected at least 1, got {arguments.length}")
     directory = local(arguments.model)
     drawings: list[Drawing] = []
     if (directory / "test.json").exists():

@@ -65,6 +65,14 @@ def add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", required=True, metavar="DIR", help=text)
 
 
+def positive(text: str) -> int:
+    """Parse an argument that is a whole number of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
+    return number
+
+
 def add_settings(command: argparse._ActionsContainer, text: str) -> None:
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
 

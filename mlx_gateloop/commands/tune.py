@@ -4,11 +4,8 @@ import argparse
 import sys
 from typing import Any
 
-from mlx_gateloop.commands.parser import add_model, add_settings, settings
+from mlx_gateloop.commands.parser import add_model, add_settings, positive, settings
 from mlx_gateloop.errors import InputError
-
-COUNTS = {"length": (256, "maximum tokens per piece of text"), "batch_size": (8, "pieces per step")}
-COUNTS |= {"steps": (300, "maximum optimizer steps")}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -22,9 +19,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     what.add_argument("--lora", type=int, metavar="RANK", help=text)
     text = "learn only each layer's initial state, for generate --state"
     what.add_argument("--state-only", action="store_true", help=text)
-    for name, (default, text) in COUNTS.items():
-        flag = f"--{name.replace('_', '-')}"
-        add(flag, type=int, default=default, metavar="N", help=text)
+    text = "maximum tokens per piece of text"
+    add("--length", type=positive, default=256, metavar="N", help=text)
+    add("--batch-size", type=positive, default=8, metavar="N", help="pieces per step")
+    add("--steps", type=positive, default=300, metavar="N", help="maximum optimizer steps")
     add("--answers", action="store_true", help="learn only the answers in conversations")
     add("--seed", type=int, default=0, metavar="N", help="seed of the data order")
     add("--resume", action="store_true", help="continue the run in PATH; not for --state-only")
@@ -33,9 +31,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _tune(arguments: argparse.Namespace) -> None:
-    for name in COUNTS:
-        if getattr(arguments, name) < 1:
-            raise InputError(f"--{name.replace('_', '-')}: expected at least 1")
     if arguments.state_only and (arguments.resume or arguments.set):
         raise InputError("--state-only: does not take --resume or --set; leave them out")
     (_tune_state if arguments.state_only else _tune_weights)(arguments)
@@ -77,7 +72,8 @@ def _tune_state(arguments: argparse.Namespace) -> None:
     if Path(out).exists():
         raise InputError(f"{out}: exists; give another file")
     model, tokenizer = load_any(arguments.model)
-    options = {name: getattr(arguments, name) for name in (*COUNTS, "answers", "seed")}
+    names = ("length", "batch_size", "steps", "answers", "seed")
+    options = {name: getattr(arguments, name) for name in names}
     with large_cache():
         tuned = tune_state(
             model, tokenizer, arguments.data, report=lambda t: print(t, file=sys.stderr), **options

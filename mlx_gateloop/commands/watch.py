@@ -6,14 +6,14 @@ from collections import Counter
 from pathlib import Path
 
 from mlx_gateloop.commands.generate import add_generation, check_texts, print_generated
-from mlx_gateloop.errors import InputError
+from mlx_gateloop.commands.parser import positive
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_generation(command)
     add = command.add_argument
     add("--out", type=Path, default=Path("watched"), metavar="DIR", help="folder for the files")
-    add("--memory", type=int, default=256, metavar="MB", help="maximum size of the recording")
+    add("--memory", type=positive, default=256, metavar="MB", help="maximum size of the recording")
     command.set_defaults(run=_watch)
 
 
@@ -26,8 +26,6 @@ def _watch(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.watch.sharing import Kind
     from mlx_gateloop.watch.trace import SHOWN
 
-    if arguments.memory < 1:
-        raise InputError(f"--memory: expected at least 1, got {arguments.memory}")
     check_texts(arguments)
     model, tokenizer = load_any(arguments.model)
     with recording(model, max_bytes=arguments.memory << 20, window=SHOWN) as recorder:

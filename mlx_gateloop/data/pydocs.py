@@ -45,7 +45,7 @@ class Entry:
 
 @cache
 def groups() -> list[list[Document]]:
-    """Return the language and the library reference, in groups of documents that repeat each other."""
+    """Return the language and library reference, in groups of texts that repeat each other."""
     from pydoc_data.topics import topics
 
     modules: dict[str, list[Entry]] = {}

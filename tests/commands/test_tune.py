@@ -47,7 +47,6 @@ def test_adapters_are_learned(work, capsys):
         (["--state-only"], "short.txt", "fewer than two tokens"),
         (["--state-only", "--answers"], "style.txt", "a text has none"),
         (["--state-only", "--resume"], "style.txt", "leave them out"),
-        (["--steps", "0"], "style.txt", "expected at least 1"),
     ],
 )
 def test_bad_input_is_one_line(work, capsys, options, data, message):
