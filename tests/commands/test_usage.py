@@ -36,7 +36,6 @@ def test_a_notebooks_backend_of_pictures_is_not_needed():
 
 BAD = [
     ("eval --model missing --data text.txt", "missing"),
-    (f"{EVAL} text.txt --context 0", "--context"),
     (f"{EVAL} text.txt --context 8 --stride 9", "--stride: expected 1 to the context's 8 tokens"),
     (f"{EVAL} text.txt --split test", "no test part"),
     (f"{EVAL} pipe", "pipe: not a regular file"),
@@ -140,7 +139,7 @@ def test_a_fault_of_the_environment_is_one_line(monkeypatch, capsys, error, advi
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("mlx_gateloop.bench.write_report", fail)
+    monkeypatch.setattr("mlx_gateloop.bench.report.write_report", fail)
     assert main(["bench", "ops"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert advice in line
