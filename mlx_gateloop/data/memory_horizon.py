@@ -15,27 +15,15 @@ from mlx_gateloop.errors import InputError
 def memory_horizon(
     length: int = 1024,
     resets: int = 3,
-    max_input: int = 4,
-    max_output: int = 50,
-    function: str = "alternating_products",
-    at_resets: str = "zero",
+    max_input: int = 4,  # inputs are uniform in 0 to this; the reset is the next token
+    max_output: int = 50,  # answers are 0 to this
+    function: str = "alternating_products",  # a name of `FUNCTIONS`
+    at_resets: str = "zero",  # the answer there, or "unasked"
     samples: int = 2000,
-    held_out: int = 200,
+    held_out: int = 200,  # validation sequences, and the same number of test sequences
     seed: int = 0,
 ) -> Task:
-    """Draw the task; the defaults are the paper's parameters (appendix A, table 2).
-
-    Args:
-        length: Tokens per sequence.
-        resets: Resets per sequence.
-        max_input: Inputs are uniform in 0 to max_input; the reset is the next token.
-        max_output: Answers are 0 to max_output.
-        function: A name of `FUNCTIONS`.
-        at_resets: "zero", the answer, or "unasked".
-        samples: Training sequences.
-        held_out: Validation sequences, and the same number of test sequences.
-        seed: Seed of the data.
-    """
+    """Draw the task; the defaults are the paper's parameters (appendix A, table 2)."""
     if not 0 <= resets <= length:
         raise InputError(f"task.resets must lie in 0 to task.length {length}, got {resets}")
     if function not in FUNCTIONS:

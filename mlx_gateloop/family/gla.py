@@ -35,15 +35,6 @@ RANK, DIVISOR = 16, 16  # the gate projection's rank; the gate's logarithm is di
 class ModelArgs(FamilyArgs):
     """The shape of a model; the defaults are those of the published 1.3B model.
 
-    Args:
-        num_heads: Heads of the recurrence.
-        num_kv_heads: Heads of keys, values and gates, each for a group of queries; None: as many.
-        expand_k: Width of the queries over hidden_size.
-        expand_v: Width of the outputs over hidden_size.
-        feature_map: Applied to queries and keys.
-        use_output_gate: The output is multiplied by silu(Linear(x)).
-        clamp_min: Least log a.
-
     Examples:
         >>> ModelArgs(hidden_size=64, num_heads=2).head_sizes
         (16, 32)
@@ -51,12 +42,12 @@ class ModelArgs(FamilyArgs):
 
     model_type: Literal["gla"] = "gla"
     num_heads: Count = 4
-    num_kv_heads: Count | None = None
-    expand_k: float = 0.5
-    expand_v: float = 1.0
-    feature_map: None = None
-    use_output_gate: bool = True
-    clamp_min: float | None = None
+    num_kv_heads: Count | None = None  # of keys, values and gates, for a group of queries each
+    expand_k: float = 0.5  # width of the queries over hidden_size
+    expand_v: float = 1.0  # width of the outputs over hidden_size
+    feature_map: None = None  # of queries and keys
+    use_output_gate: bool = True  # multiply the output by silu(Linear(x))
+    clamp_min: float | None = None  # least log a
 
     def __post_init__(self) -> None:
         for name in ("expand_k", "expand_v"):

@@ -35,18 +35,14 @@ from mlx_gateloop.ops.pointwise import silu
 class ModelArgs(FamilyArgs):
     """The shape of a model; the defaults are those of flash-linear-attention.
 
-    Args:
-        expand_ratio: Channels of the recurrence over hidden_size.
-        use_lower_bound: The gates have lower bounds, which are learned.
-
     Examples:
         >>> ModelArgs(hidden_size=64).inner_size
         256
     """
 
     model_type: Literal["hgrn"] = "hgrn"
-    expand_ratio: Count = 1
-    use_lower_bound: bool = True
+    expand_ratio: Count = 1  # channels of the recurrence over hidden_size
+    use_lower_bound: bool = True  # which is learned
 
     def __post_init__(self) -> None:
         if self.use_lower_bound and self.expand_ratio != 1:

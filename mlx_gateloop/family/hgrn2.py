@@ -36,20 +36,15 @@ NORM_EPS = 1e-5  # for the outputs' norm, whatever config.json says
 class ModelArgs(FamilyArgs):
     """The shape of a model; the defaults are those of the published 1.3B model.
 
-    Args:
-        expand_ratio: Channels of a head's keys; None: hidden_size over num_heads.
-        num_heads: Heads of the recurrence; None: hidden_size over expand_ratio.
-        use_lower_bound: The gates have lower bounds, which are learned.
-
     Examples:
         >>> ModelArgs(hidden_size=64, expand_ratio=16).heads
         4
     """
 
     model_type: Literal["hgrn2"] = "hgrn2"
-    expand_ratio: Count | None = 128
-    num_heads: Count | None = None
-    use_lower_bound: bool = True
+    expand_ratio: Count | None = 128  # channels of a head's keys; None: hidden_size / num_heads
+    num_heads: Count | None = None  # None: hidden_size / expand_ratio
+    use_lower_bound: bool = True  # which is learned
 
     def __post_init__(self) -> None:
         if self.expand_ratio is None and self.num_heads is None:

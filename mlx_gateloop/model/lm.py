@@ -2,7 +2,7 @@
 
     tokens -> embedding -> N x (time mixing + skip, channel mixing + skip) -> norm -> head
 
-mlx-lm knows this module as `mlx_lm.models.gateloop`.
+It is `mlx_lm.models.gateloop` for mlx-lm.
 """
 
 import warnings

@@ -1,8 +1,7 @@
 """Our model types as mlx-lm looks them up: modules that stand for `mlx_lm.models.gateloop` etc.
 
-This module is imported with the package and therefore imports nothing itself. At the first use of a
-name a module imports its model, and registers the type with transformers, which reads config.json
-to load the tokenizer and would otherwise warn of an unknown type.
+It is imported with the package, and imports a model at the first use of a name. That registers the
+type with transformers, which would otherwise warn of it.
 """
 
 import sys

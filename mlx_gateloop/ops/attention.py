@@ -1,8 +1,7 @@
 """Surrogate attention: the recurrence as one masked matrix product over all pairs of steps.
 
-The paper (section 3.3) writes the decay between steps m and n as pi_n / pi_m, a quotient of
-cumulative products that underflows. Here it is exp of a sum of logarithms over m+1..n alone, which
-stays exact for short spans whatever came before them; resets are masked.
+The paper's decay pi_n / pi_m (section 3.3) underflows. Here it is exp of a sum of logarithms over
+m+1..n alone, which stays exact for short spans; resets are masked.
 """
 
 from collections.abc import Callable

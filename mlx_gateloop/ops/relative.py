@@ -24,12 +24,9 @@ def relative_attention(
 ) -> mx.array:
     """Compute y_n = sum_m softmax_m(Re(q_n k_m a_{m+1} ... a_n)) v_m over m <= n.
 
-    Args:
-        q: Queries of the last N of T tokens, `[B, H, N, K]`.
-        keys: Keys, then log |a|, then arg a, `[B, H, T, K + parts A]`; A is K or 1.
-        v: Values, `[B, H, T, V]`.
-        parts: 0 if a = 1, 1 if it is real and positive, else 2.
-        mask: Bool, broadcast to `[B, H, N, T]`; None is causal.
+    q `[B, H, N, K]` is of the last N of T tokens; `keys` `[B, H, T, K + parts A]` are keys, log |a|
+    and arg a, A = K or 1; `parts` is 0 if a = 1, 1 if it is positive, else 2; v `[B, H, T, V]`. The
+    mask is broadcast to `[B, H, N, T]`; None is causal.
     """
     if mask is not None:
         heads = mask.shape[-3] if mask.ndim > 2 else 1

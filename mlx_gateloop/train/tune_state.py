@@ -26,7 +26,7 @@ MAX_BATCHES, VALIDATIONS = 32, 20  # batches per validation, validations per run
 
 @dataclass(frozen=True)
 class TunedState:
-    """A learned initial state, for `gl.write_state` and generation, and how it was found."""
+    """A learned initial state, and how it was found."""
 
     state: State
     loss: float  # on validation with the state, nats per target

@@ -1,8 +1,7 @@
 """Exact predictions without some of the tokens, by running the model on the others.
 
-Leaving a token out means that its step is the identity in every layer: no write and no decay.
-Recurrent layers without positions mix tokens only through their states. Therefore the result equals
-a run on the text without the token.
+A step that is left out is the identity: no write, no decay. Recurrent layers without positions mix
+tokens only through their states, so the result equals a run on the text without the token.
 """
 
 from collections import deque
