@@ -1,19 +1,23 @@
-"""Pictures of the app for the documentation: `python docs/screenshots.py`.
+"""Pictures of the app: `python docs/screenshots.py` or, for review in build/screens, `... screens`.
 
 It needs Playwright (`pip install playwright`) and a Chromium; the answers are the embedded model's.
 """
 
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 from playwright.sync_api import Browser
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from helpers.browser import ROOT, Page, chromium, new_context, served
+from helpers.first_minute import FirstMinute
 from mlx_gateloop.app.page.examples import TEXT_EXAMPLES
 
 OUT = ROOT / "docs" / "images"
+SCREENS = ROOT / "build" / "screens"
+SIZES = [(1366, 650), (1280, 800), (390, 844)]
 WIDE = {"width": 1440, "height": 1000}
 PROMPT = "What does `str.split` do?"
 SEED = 1
@@ -36,9 +40,22 @@ def click_token(page: Page, view: str, share: float) -> None:
     page.tab.wait_for_function(f"document.querySelector('#{view}-view .gl').view.row")
 
 
-def take(page: Page, name: str) -> None:
+def take(page: Page, name: str, folder: Path = OUT) -> None:
     page.tab.wait_for_timeout(500)  # until Gradio's own animations end
-    page.tab.screenshot(path=OUT / f"{name}.png", full_page=True)
+    page.tab.screenshot(path=folder / f"{name}.png", full_page=folder == OUT)
+
+
+def screens(browser: Browser, url: str) -> None:
+    """Take what a window shows first, after an answer, and without a word of the question."""
+    for (width, height), scheme in product(SIZES, ("light", "dark")):
+        size, name = {"width": width, "height": height}, f"{width}-{scheme}"
+        page = open_page(browser, url, viewport=size, color_scheme=scheme)
+        visitor = FirstMinute(page)
+        take(page, f"{name}-1-first", SCREENS)
+        visitor.ask()
+        take(page, f"{name}-2-answer", SCREENS)
+        visitor.forget()
+        take(page, f"{name}-3-forgotten", SCREENS)
 
 
 def tour(browser: Browser, url: str) -> None:
@@ -81,12 +98,12 @@ def pictures(browser: Browser, url: str) -> None:
 
 
 def main() -> None:
-    OUT.mkdir(parents=True, exist_ok=True)
+    SCREENS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         log, saved = Path(folder) / "log", Path(folder) / "saved"
         with served(log, "--conversations", saved) as server, chromium() as browser:
-            tour(browser, server.url)
-            pictures(browser, server.url)
+            for make in [screens] if sys.argv[1:] == ["screens"] else [tour, pictures]:
+                make(browser, server.url)
 
 
 if __name__ == "__main__":

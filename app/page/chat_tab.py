@@ -38,14 +38,14 @@ def chat_tab(
             )
             chat_words(handlers.engine, handlers.updates)
             box = prompt_box("chat", "Your message", handlers, controls)
-            with gr.Row(elem_id="chat-end"):
-                state = gr.HTML(status(None), elem_id="chat-status")
+            with gr.Row():
+                clear = gr.Button("New conversation", size="sm", elem_id="clear", scale=0)
+                more = gr.Button("Continue", size="sm", elem_id="chat-continue", scale=0)
                 older, newer = (
                     gr.Button(f"{name} version", size="sm", elem_classes="turn", scale=0)
                     for name in ("Older", "Newer")
                 )
-                more = gr.Button("Continue", size="sm", elem_id="chat-continue", scale=0)
-            clear = gr.Button("New conversation", size="sm", elem_id="clear")
+            state = gr.HTML(status(None), elem_id="chat-status")
         with gr.Column(scale=6, min_width=320):
             state_view(handlers.engine, handlers.updates, "chat-view")
             view = feed("chat-view")

@@ -36,9 +36,13 @@ export function showTab(tabs) {
   });
 }
 
-/** Switch between light and dark, and store the choice. */
+/** Switch between light and dark at once, without transitions, and store the choice. */
 export function toggleDark() {
-  const dark = document.body.classList.toggle("dark");
+  const { body } = document;
+  body.classList.add("switching");
+  const dark = body.classList.toggle("dark");
+  body.getBoundingClientRect(); // applies the colours
+  body.classList.remove("switching");
   localStorage.setItem(THEME, dark ? "dark" : "light");
 }
 
