@@ -25,6 +25,7 @@ RETRY_MS = 400
 RETURNING = "if (location.protocol === 'http:') localStorage.setItem('gateloop.tour', 'seen')"
 RUN_APP = "import runpy\nrunpy.run_module('app', run_name='__main__', alter_sys=True)\n"
 QUESTIONS = re.compile("/component_server")  # from the state views
+MOVING = "document.getAnimations().filter(({ playState }) => playState === 'running')"
 # Gradio's page sends these two without an event's id if it cancels before it was given one.
 EARLY_CANCEL = ("gradio_api/cancel", "gradio_api/reset")
 
@@ -174,6 +175,10 @@ class Page:
         """Wait until all that has come is painted: drawing takes the next frame."""
         frame = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
         self.tab.evaluate(f"() => {frame}")
+
+    def still(self):
+        """Wait until nothing moves and no colour changes."""
+        self.tab.wait_for_function(f"{MOVING}.length === 0")
 
     def settings(self):
         self.tab.evaluate("document.querySelector('#settings .toggle-button').click()")

@@ -1,12 +1,11 @@
 """The page by keyboard alone, and what a screen reader is told: axe-core finds nothing serious."""
 
 import pytest
-from helpers.browser import ROOT
+from helpers.browser import MOVING, ROOT
 
 from .test_answers import COPIED
 
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
-MOVING = "document.getAnimations().filter(({ playState }) => playState === 'running')"
 FOCUSED = "document.activeElement"
 SERIOUS = """async () => {
   // Gradio's list of examples holds buttons, not items.
@@ -102,7 +101,7 @@ def test_axe_finds_nothing_serious(page, place):
     page.tab.evaluate(AXE.read_text("utf-8"))
     found = []
     page.tab.mouse.move(0, 0)
-    page.tab.wait_for_function(f"{MOVING}.length === 0")
+    page.still()
     for dark in ("true", "false"):
         found += page.tab.evaluate(SERIOUS)
         page.tab.evaluate("document.querySelector('#dark').click()")
