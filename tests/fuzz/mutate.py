@@ -1,11 +1,9 @@
 """Changes of bytes and of trees, drawn from a random generator."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 Tree = Any  # dicts and lists of values; a text that is itself JSON is a tree too
-Codec = tuple[Callable[[bytes], Tree], Callable[[Tree], bytes]]
 
 BYTES = [
     b"\0", b"\xff" * 8, b"\x7f" * 4, b"\xc3", b"\xed\xa0\x80", b"\r", b"\n\n", b'"', b"{", b"]",

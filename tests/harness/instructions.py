@@ -1,6 +1,5 @@
 """Counts what the CUDA kernels cost: `make kernels` keeps the table in benchmarks/results/."""
 
-from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 
@@ -11,9 +10,6 @@ from harness import recorded as watch
 from harness.platforms import OBSERVED
 from harness.variants import HEADS, VARIANTS, cuda_texts, heads_plans, launch, launch_heads
 from mlx_gateloop.ops.gpu.launch_config import Plan
-
-Key = tuple[str, str, str, str, str]  # kernel, variant, S, R, join
-Counted = Iterator[tuple[Key, list[str], int, nvrtc.Compiled]]
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "kernels.md"
 ARCHITECTURE = "sm_90"

@@ -8,7 +8,6 @@ from helpers.reference import as_numpy, error, forward, gradients, inputs, to_pl
 
 from mlx_gateloop.ops.transition import Transition
 
-Arrays = list[np.ndarray]
 # A value's own rounding, half a step at most; a half type takes it from float32's.
 ROUNDING = {mx.float32: 1e-6, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8}
 

@@ -133,7 +133,6 @@ class Single:
 
 
 KINDS = {"exact": 50, "seeded": 10, "random": 8, "long": 2, "cancelled": 20, "malformed": 10}
-Outcome = tuple[str, str]  # the kind of a request, and what was wrong with its answer
 
 
 class Clients:

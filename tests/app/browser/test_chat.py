@@ -81,31 +81,6 @@ def test_many_tabs_of_one_browser_chat_stop_and_see_the_view(new_page):
     assert len({tab.view("run") for tab in tabs}) == TABS
 
 
-def test_a_saved_conversation_goes_on(page):
-    page.answer("remember me")
-    page.name("kept for later")
-    answer = page.messages("bot")
-    page.tab.locator("#clear").click()
-    page.shows(0)
-    page.open_saved("kept for later")
-    page.shows(1)
-    assert page.messages("bot") == answer
-    assert page.view("run") is None
-    hint = "starts with the next answer"
-    assert hint in page.view("heatmaps.hint")
-    for place in ("#chat-view .note", "#chat-words .status"):
-        assert hint in page.tab.locator(place).inner_text()
-    page.set_tokens(8)
-    page.answer("and now")
-    assert page.messages() == ["remember me", "and now"]
-    now, whole = page.read()
-    assert now == whole > page.tokens  # all is in the view
-    page.tab.locator("#clear").click()
-    page.shows(0)
-    page.open_saved("kept for later")  # with what was added
-    page.shows(2)
-
-
 def test_retry_and_undo_go_back(page):
     tokens, run = page.answer("one"), page.view("run")
     page.answer("two < three")
@@ -144,19 +119,6 @@ def test_an_edited_message_is_sent_and_shown_as_it_was_typed(page):
         page.finished()
         assert page.messages() == [SPECIAL + added]  # what came later is gone
         assert SPECIAL + added in "".join(piece["text"] for piece in page.view("pieces"))
-
-
-def test_a_second_message_reads_only_itself_and_another_model_all(page):
-    page.answer("for both " * 20)
-    page.answer("b")
-    now, whole = page.read()
-    assert now < 60
-    assert whole > 200
-    choose(page, "b", "fixed transitions")
-    page.answer("go on")
-    now, whole = page.read()
-    assert now == whole > 200
-    assert page.messages() == [("for both " * 20), "b", "go on"]
 
 
 def test_a_refusal_hides_nothing_and_says_why(page):

@@ -103,6 +103,8 @@ def test_a_hybrid_is_recorded_undone_edited_saved_and_opened(seeded, endless_mod
     page.open_saved("a hybrid")
     page.shows(2)
     assert page.messages("bot") == output
+    for place in ("#chat-view .note", "#chat-words .status"):
+        assert "starts with the next answer" in page.tab.locator(place).inner_text()
     page.answer("go on")
     now, whole = page.read()
     assert now == whole > 60  # its trace is recorded again

@@ -260,25 +260,6 @@ def test_a_page_that_is_loaded_again_gets_its_chat(handlers):
     assert not handlers.engine.prefix_cache.prefixes(me, *key)
 
 
-def test_a_page_that_is_loaded_again_shows_what_the_one_before_has_left(handlers):
-    me = new_session()
-
-    async def scene():
-        updates = chat(handlers, ENDLESS, me, max_tokens=1024)
-        async for _, history, *_ in updates:
-            if len(history) > 1:
-                break
-        again = asyncio.create_task(handlers.resume(me, new_session()))
-        await asyncio.sleep(0)
-        await updates.aclose()  # Gradio sees that the page is gone
-        return await again
-
-    _, _, messages, _, view, figures = asyncio.run(scene())
-    run = handlers.engine.recorded.get(view["run"])
-    assert messages[-1]["content"] == run.text
-    assert "stopped" in figures
-
-
 def test_the_last_update_of_an_answer_shows_the_new_conversation(handlers):
     me = new_session()
 

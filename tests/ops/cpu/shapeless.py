@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from mlx_gateloop.ops.cpu import extension
 
 native = extension()
-# Sizes by the letters in a shape: B, L, D or H, K and V, and N for an axis of mx.vmap.
-Sizes = dict[str, int]
+# Letters in a shape: B, L, D or H, K and V, and N for an axis of mx.vmap.
 Function = Callable[..., list[mx.array]]
 
 
