@@ -45,7 +45,7 @@ class Reader:
     @property
     def can_join(self) -> bool:
         """True if the next token may be read in a batch."""
-        return self.loaded.is_ours and self.caches.can_join
+        return self.loaded.is_ours and self.editing is None and self.caches.can_join
 
     def read(self, tokens: mx.array) -> mx.array:
         """Return the unevaluated logits `[length, vocabulary]` after these tokens `[length]`."""

@@ -15,7 +15,7 @@ from mlx_lm.models.cache import trim_prompt_cache
 from mlx_gateloop.model.cache import MAX_GUESS
 
 Processor = Callable[[mx.array, mx.array], mx.array]  # recent tokens and logits to logits
-SIZES = 4, 2  # n in the n-grams, longest first
+SIZES = 4, 3  # n in the n-grams, longest first
 CONTEXT = 64  # last tokens for the functions of recent ones, which look at 20
 STEP = 2048  # tokens of the prompt read at once
 
