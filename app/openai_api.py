@@ -130,9 +130,8 @@ class _Answer:
         found = [place for stop in self.stops if (place := text.find(stop)) >= 0]
         if found:
             return text[: min(found)]
-        return (
-            text if self.run.done else text[: len(text) + 1 - max(map(len, self.stops), default=1)]
-        )
+        held = 0 if self.run.done else max(map(len, self.stops), default=1) - 1
+        return text[: len(text) - held]
 
     def _reason(self) -> str:
         return "length" if self.run.reason == "limit" else "stop"

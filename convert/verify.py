@@ -57,12 +57,10 @@ def within(comparison: Comparison, tolerance: float) -> bool:
 
 
 def compare(name: str, ours: np.ndarray, source: np.ndarray) -> Comparison:
-    difference = np.abs(ours.astype(np.float64) - source)
+    error = np.abs(ours.astype(np.float64) - source)
     scale = max(float(np.abs(source).max()), 1e-30)
     same = (ours.argmax(-1) == source.argmax(-1)).mean()
-    return Comparison(
-        name, float(difference.max()) / scale, float(difference.mean()) / scale, float(same)
-    )
+    return Comparison(name, float(error.max()) / scale, float(error.mean()) / scale, float(same))
 
 
 def random_inputs(args: LayerArgs, length: int) -> np.ndarray:

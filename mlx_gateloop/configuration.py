@@ -104,9 +104,8 @@ def first_problem(error: ValidationError, cls: type) -> str:
         return f"unknown key {key}{among(shortened(str(name)), _fields(cls, section))}"
     if problem["type"] == "value_error":  # from a check of our own, which names the field
         return problem["msg"].removeprefix("Value error, ")
-    return (
-        f"{key} {problem['msg'].replace('Input should', 'must', 1)}, got {shown(problem['input'])}"
-    )
+    expected = problem["msg"].replace("Input should", "must", 1)
+    return f"{key} {expected}, got {shown(problem['input'])}"
 
 
 def among(word: str, allowed: Iterable[str]) -> str:

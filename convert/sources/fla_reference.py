@@ -68,11 +68,10 @@ class FlaReference:
 
     def _transformer(self, x: Array, path: str) -> Array:
         args, xp = self.args, self.xp
+        heads = {"q": args.num_heads, "k": args.kv_heads, "v": args.kv_heads}
         q, k, v = (
-            self._split(self._linear(x, f"{path}.{name}_proj"), heads, args.num_heads)
-            for name, heads in zip(
-                "qkv", (args.num_heads, args.kv_heads, args.kv_heads), strict=True
-            )
+            self._split(self._linear(x, f"{path}.{name}_proj"), groups, args.num_heads)
+            for name, groups in heads.items()
         )
         length, size = x.shape[1], q.shape[-1]
         angle = np.outer(np.arange(length), args.rope_theta ** (-2 * np.arange(size // 2) / size))

@@ -8,16 +8,14 @@ from typing import Any
 from mlx_gateloop.configuration import read_json_lines
 from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.experiments.measure import Measure
-from mlx_gateloop.experiments.results import counted, runs_of
+from mlx_gateloop.experiments.results import Runs, counted, runs_of
 
 LOG = "log.jsonl"
 Curve = list[tuple[int, float]]  # the steps of a run's validations, and their figures
 Curves = Mapping[str, Sequence[Curve]]  # by model
 
 
-def read_curves(
-    out: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]], measure: Measure
-) -> Curves:
+def read_curves(out: Path, runs: Runs, measure: Measure) -> Curves:
     """Read the curve of each model's runs in the experiment's directory."""
     return {
         model: [curve(out / "runs" / f"{model}-{r['seed']}" / LOG, measure) for r in results]

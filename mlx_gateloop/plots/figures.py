@@ -123,9 +123,7 @@ def accuracy_over_span(
     for line, runs in counts.items():
         length = len(runs[0][0])
         edges = np.unique(np.append(0, np.geomspace(1, length, BINS).astype(int)))[:-1]
-        asked, right = (
-            np.array([np.add.reduceat(run[which], edges) for run in runs]) for which in (0, 1)
-        )
+        asked, right = (np.array([np.add.reduceat(r[i], edges) for r in runs]) for i in (0, 1))
         known = (asked >= MIN_ANSWERS).all(0)
         centres = (edges + (np.append(edges[1:], length) - 1))[known] / 2
         accuracy = right[:, known] / asked[:, known]

@@ -34,18 +34,14 @@ class StepSettings:
 def make_step(
     model: nn.Module, optimizer: Optimizer, settings: StepSettings, world: World = ALONE
 ) -> Step:
-    """Build the step: the gradient of some batches, clipped to a global norm, and the update.
+    """Build `step(batches, position, scale) -> (loss, norm)`, an optimizer step of a run.
 
-    The gradient is that of the summed loss over the number of targets in a full step: every target
-    of the data weighs the same, whichever batch or rank computes it. The compiled functions capture
-    the arrays of model and optimizer, so both must be initialised before. A gradient whose norm is
-    not finite changes nothing but the learning rates.
-
-    Returns:
-        `step(batches, position, scale) -> (loss, norm)`, with the step's position in the run, from
-        0, and a factor for the loss in its backward pass, see `train.loss_scale`. The loss is the
-        mean in nats per target (negative targets are not counted; NaN if there are no others), the
-        norm that of the gradient before clipping; if it is not finite, the update was skipped.
+    The gradient is that of the summed loss over the number of targets in a full step, clipped to a
+    global norm: every target weighs the same, whichever batch or rank computes it. If its norm is
+    not finite, only the learning rates change. The compiled functions capture the arrays of model
+    and optimizer, so both must be initialised before. `settings.carried` is updated in place. The
+    loss is the mean in nats per target, negative ones not counted; `scale` multiplies it in its
+    backward pass.
     """
     gradients = _make_gradients(model, settings)
     update = make_update(model, optimizer, settings.clip_norm)
