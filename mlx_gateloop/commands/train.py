@@ -40,10 +40,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text += "default: the demo preset, or the run's own with --resume"
     add("--config", metavar="NAME", help=text)
     text = "a text file, a folder, a .jsonl file, a folder with WikiText-103, or one of `pydoc` "
-    text += (
-        "(Python's documentation), `python-source` (its standard library) and `wikitext-103` (from "
-    )
-    add("--data", default="pydoc", metavar="PATH", help=text + "the Hugging Face hub)")
+    text += "(Python's documentation), `python-source` (its standard library) and `wikitext-103` "
+    add("--data", default="pydoc", metavar="PATH", help=text + "(from the Hugging Face hub)")
     add("--out", type=Path, metavar="DIR", help="the new model directory")
     add("--resume", action="store_true", help="continue the run in DIR, bit for bit")
     text = "send the log to wandb or tensorboard, if installed; may be repeated"

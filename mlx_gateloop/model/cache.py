@@ -118,10 +118,8 @@ class ArraysCache(cache.ArraysCache):  # type: ignore[misc]
             key, value, transition, mask = inputs
             _, state = gate_loop(key, key, value, transition, state, mask=mask)
             calls.append(call._replace(tokens=kept, inputs=inputs))
-            lengths, left_padding = (
-                None if p is None else mx.maximum(p - kept, 0) for p in padding
-            )
-            padding = lengths, left_padding
+            lengths, left = (None if p is None else mx.maximum(p - kept, 0) for p in padding)
+            padding = lengths, left
         self.lengths, self.left_padding = padding
         self._calls, self._nbytes = calls, sum(call.nbytes for call in calls)
         self[0] = self._after = state

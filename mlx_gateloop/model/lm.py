@@ -219,9 +219,8 @@ class Model(nn.Module):
         """Convert weights for this model: float32 state transitions, no head if it is tied."""
         if self.args.tie_word_embeddings:
             weights = {k: w for k, w in weights.items() if not k.startswith("lm_head.")}
-        return {
-            k: w.astype(mx.float32) if is_state_transition(k) else w for k, w in weights.items()
-        }
+        exact = {k: w.astype(mx.float32) for k, w in weights.items() if is_state_transition(k)}
+        return weights | exact
 
     @property
     def cast_predicate(self) -> Callable[[str], bool]:
