@@ -127,7 +127,7 @@ class _Answer:
     def _text(self) -> str:
         """Return the text so far, without a stop string or what may become one."""
         text = self.run.text
-        found = [place for stop in self.stops if (place := text.find(stop)) >= 0]
+        found = [position for stop in self.stops if (position := text.find(stop)) >= 0]
         if found:
             return text[: min(found)]
         held = 0 if self.run.done else max(map(len, self.stops), default=1) - 1

@@ -3,7 +3,7 @@
 python benchmarks/reading.py TEXT --model demo --tokens 1000000
 
 "steps" is the largest relative difference between a state after PROBE further tokens in one pass
-and the same tokens one by one in the operator's recurrent form, from the state at that place.
+and the same tokens one by one in the operator's recurrent form, from the state at that position.
 Speeds are by the process's time, as other work may share the cores; by the clock beside them.
 """
 

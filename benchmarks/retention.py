@@ -3,8 +3,8 @@
 `python benchmarks/retention.py [OUT]` trains two small models (some minutes), takes the two that
 come with the app, and writes OUT/retention.md (default: benchmarks/results).
 
-A case is a place n in a text. There each measure ranks the tokens before n, and so do two effects,
-both exact: the Kullback-Leibler divergence of the next prediction without the token from the one
+A case is a position n in a text. There each measure ranks the tokens before n. So do two exact
+effects: the Kullback-Leibler divergence of the next prediction without the token from the one
 with it, and the sum of |loss| of all predictions that follow in the text. Spearman's correlation of
 both rankings is averaged over the cases; its interval is a bootstrap over texts.
 """
@@ -39,7 +39,7 @@ NAMES = (
     "time.sleep",
 )  # fmt: skip
 TEXTS, PLACES, NEAR, ANSWER = 20, 10, 5, 40
-FIRST = 12  # tokens before the first place
+FIRST = 12  # tokens before the first position
 BEST = 0.05  # share of the channels
 TEXT = {
     "model": {"hidden_size": 128, "num_hidden_layers": 3, "intermediate_size": 256},
@@ -104,13 +104,13 @@ def measured(trace: Trace, token: int) -> dict[str, np.ndarray]:
 
 def effects(model: Any, ids: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
     """Compute what leaving token m out changes at n, `[m, n]`: exact."""
-    places, following = len(ids) - 1, np.zeros((len(ids), len(ids) - 1))
+    positions, following = len(ids) - 1, np.zeros((len(ids), len(ids) - 1))
     divergence = np.zeros_like(following)
     whole = _logs(model(mx.array(ids[None, :-1])))[0]
     groups = [np.array([m]) for m in range(len(ids))]
     for rows, at, logits in filter(None, predictions(model, ids, groups)):
         for row, here, logs in zip(rows, at, _logs(logits), strict=True):
-            read = (here > row) & (here < places)
+            read = (here > row) & (here < positions)
             now, then = logs[read], whole[here[read]]
             divergence[row, here[read]] = (np.exp(then) * (then - now)).sum(1)
             chosen = np.arange(len(now)), targets[here[read]]
@@ -136,7 +136,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def correlations(model: Any, ids: np.ndarray, targets: np.ndarray) -> dict[Any, np.ndarray]:
-    """Correlate every measure with every effect at some places of a text, near and far."""
+    """Correlate every measure with every effect at some positions of a text, near and far."""
     with gl.watch.recording(model, window=len(ids)) as recorder:
         mx.eval(model(mx.array(ids[None])))
     true, found = effects(model, ids, targets), {}
@@ -231,11 +231,11 @@ def main(out: Path) -> None:
 INTRODUCTION = f"""\
 # Measures of what is left of a token
 
-Written by `python benchmarks/retention.py`: {{cases}} places in {{texts}} texts of four models. At
-each place a measure ranks the earlier tokens by what is left of them, and is compared with the
+Written by `python benchmarks/retention.py`: {{cases}} positions in {{texts}} texts of four models.
+At each position a measure ranks the earlier tokens by what is left of them. It is compared with the
 exact effect of leaving each of them out: on the next prediction (Kullback-Leibler divergence) and
 on all predictions that follow in the text (sum of \\|loss\\|). Mean of Spearman's correlation, with
-95% intervals of a bootstrap over texts; also for tokens more than {NEAR} before the place alone.
+95% intervals of a bootstrap over texts; also for tokens more than {NEAR} before the position alone.
 
 Bold: `Trace.retention`, as [forgetting](../../docs/forgetting.md)
 defines them."""

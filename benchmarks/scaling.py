@@ -103,8 +103,8 @@ def overheads() -> None:
 def on_ranks(ranks: int, part: str) -> Any:
     """Run a part of this script on ranks that share the machine; returns what the first prints."""
     first = free_ports(ranks)
-    with tempfile.TemporaryDirectory() as place:
-        hosts = Path(place) / "hosts.json"
+    with tempfile.TemporaryDirectory() as folder:
+        hosts = Path(folder) / "hosts.json"
         hosts.write_text(json.dumps([[f"127.0.0.1:{first + i}"] for i in range(ranks)]))
         variables = os.environ | {"MLX_HOSTFILE": str(hosts), "OPENBLAS_NUM_THREADS": "1"}
         words = [sys.executable, __file__, "--rank", part]

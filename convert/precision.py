@@ -15,7 +15,7 @@ def cast(model: nn.Module, dtype: str) -> list[str]:
     weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
     overflown = []
     for name in list(weights):
-        weight = weights.pop(name)  # one at a time: there is room for one model
+        weight = weights.pop(name)  # one at a time: memory holds one model
         if not is_state_transition(name):
             narrow = weight.astype(getattr(mx, dtype))
             if mx.any(mx.isinf(narrow) & ~mx.isinf(weight)):

@@ -44,11 +44,11 @@ class Film:
         self.frames: list[Image.Image] = []
         self.lasts: list[int] = []
 
-    def __call__(self, *place: float) -> None:
-        """Take a picture; before a click, with a ring at its place."""
-        self.take(READ_MS if place else FRAME_MS)
-        if place:
-            ring = self.tab.evaluate_handle(RING, list(place))
+    def __call__(self, *point: float) -> None:
+        """Take a picture; before a click, with a ring at `point`."""
+        self.take(READ_MS if point else FRAME_MS)
+        if point:
+            ring = self.tab.evaluate_handle(RING, list(point))
             self.take(700)
             ring.evaluate("(e) => e.remove()")
 

@@ -33,10 +33,10 @@ def kinds_of(texts: list[str], prompt: int) -> list[Any]:
     """Distinguish words from the chat template's tokens; `<|im_start|>user` has its own line."""
     kinds: list[Any] = ["prompt"] * prompt + ["answer"] * (len(texts) - prompt)
     header = False
-    for place, text in enumerate(texts[:prompt]):
+    for index, text in enumerate(texts[:prompt]):
         header = header or text.startswith("<|")
         if header:
-            kinds[place] = "special"
+            kinds[index] = "special"
         header = header and "\n" not in text
     return kinds
 

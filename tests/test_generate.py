@@ -45,7 +45,7 @@ def test_greedy_text_is_the_likeliest_next_token_each_time(model_and_tokenizer):
 
 @pytest.mark.parametrize("share", [1.0, 0.7, 0.0])
 def test_a_draft_changes_no_greedy_text(model_and_tokenizer, share):
-    """Drafts that are right always, often and by chance, at several places of the prompt."""
+    """Drafts that are right always, often and by chance, at several positions of the prompt."""
     model, tokenizer = model_and_tokenizer
     draft = tiny_model(seed=8, vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32)
     mixed = tree_map(

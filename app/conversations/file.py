@@ -196,9 +196,9 @@ def _prefix_states(stem: str, header: Header, arrays: dict[str, np.ndarray]) -> 
         if not good:
             raise InputError(f"{stem}: damaged: {problem}")
 
-    told = [header.messages, *header.branches]
-    characters = len(header.text) + sum(len(text) for pairs in told for _, text in pairs)
-    check(characters <= MAX_CHARACTERS * len(told), f"more than {MAX_CHARACTERS} characters")
+    versions = [header.messages, *header.branches]
+    characters = len(header.text) + sum(len(text) for pairs in versions for _, text in pairs)
+    check(characters <= MAX_CHARACTERS * len(versions), f"more than {MAX_CHARACTERS} characters")
     messages = tuple(header.messages)
     ids = arrays.pop("ids", np.zeros(0))
     check(ids.dtype == np.int64 and ids.ndim == 1 and bool((ids >= 0).all()), "token ids")

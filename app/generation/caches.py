@@ -83,10 +83,10 @@ class Caches:
         if not all(leaf.is_trimmable() for leaf in self._growing):
             return None
         for index, leaf in enumerate(self._growing):
-            for place, array in ((2 * index, leaf.keys), (2 * index + 1, leaf.values)):
-                known = sum(part.shape[LENGTH] for part in self._parts[place])
+            for number, array in ((2 * index, leaf.keys), (2 * index + 1, leaf.values)):
+                known = sum(part.shape[LENGTH] for part in self._parts[number])
                 new = to_numpy(array[:, :, known : leaf.offset])
-                self._parts[place] = (*self._parts[place], new)
+                self._parts[number] = (*self._parts[number], new)
         return tuple(map(to_numpy, self.entries)), tuple(self._parts)
 
     def restore(self, prefix: PrefixState) -> None:

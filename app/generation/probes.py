@@ -73,7 +73,7 @@ def ask_dependence(
 
 
 def ask_lens(engine: Engine, run: Run, token: int) -> tuple[Run, Probe]:
-    """Compute what the embedding and each block expect in a token's place.
+    """Compute what the embedding and each block expect instead of a token.
 
     The result has the likeliest texts with their probabilities, and from which block on the
     likeliest one is the token itself, or None.

@@ -88,7 +88,7 @@ def prompt_box(
     lines: int = 1,
     send: str = "Send",
 ) -> gr.Textbox:
-    """Make the box of a tab with Send, in whose place is Stop while the tab's model writes."""
+    """Make a tab's box with Send, which Stop replaces while the tab's model writes."""
     with gr.Row(elem_classes="prompt-row"):
         box = gr.Textbox(
             elem_id=f"{name}-box",

@@ -1,4 +1,4 @@
-"""State files of `gateloop read`: a list, a place to drop one, and a line about it."""
+"""State files of `gateloop read`: a list, an upload by drag and drop, and a line about it."""
 
 import html
 from typing import Any

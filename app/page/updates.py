@@ -107,7 +107,7 @@ class Updates:
             "start": start,
             "words": [[w.message, w.begin, w.text, w.sentence, w.stop] for w in words[start:stop]],
             "strengths": base64_of(strengths(trace, until - 1, words[:stop])),
-            "answer": sum(place.role != "system" for place in run.message_spans) - 1,
+            "answer": sum(span.role != "system" for span in run.message_spans) - 1,
         }
 
 

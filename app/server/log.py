@@ -13,10 +13,10 @@ class FirstOfEach(logging.Filter):
         self._seen: set[object] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        place = record.exc_info[2] if record.exc_info else None
-        while place is not None and place.tb_next is not None:
-            place = place.tb_next
-        where = place and (place.tb_frame.f_code.co_filename, place.tb_lineno)
+        frame = record.exc_info[2] if record.exc_info else None
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        where = frame and (frame.tb_frame.f_code.co_filename, frame.tb_lineno)
         error = record.name, record.getMessage().partition("\n")[0], where
         is_new = error not in self._seen and len(self._seen) < MAX_ERRORS
         if is_new:

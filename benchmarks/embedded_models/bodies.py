@@ -30,7 +30,7 @@ class Function:
         return self.before + self.header
 
     def ends(self, written: str) -> int | None:
-        """Return the place where a body ends: the first line that is not indented deeper."""
+        """Return the line where a body ends: the first line that is not indented deeper."""
         line = re.search(rf"^[ \t]{{0,{self.indent}}}\S", written, re.MULTILINE)
         return line.start() if line else None
 

@@ -95,8 +95,8 @@ def best(chosen_by: np.ndarray, elsewhere: np.ndarray) -> Iterator[Found]:
     for f, feature in enumerate(FEATURES):
         for q, quantity in enumerate(QUANTITIES):
             order = np.argsort(-np.abs(chosen_by[f, q]), axis=None, kind="stable")[:BEST]
-            for place in order:
-                layer, channel = np.unravel_index(place, chosen_by[f, q].shape)
+            for index in order:
+                layer, channel = np.unravel_index(index, chosen_by[f, q].shape)
                 at = f, q, layer, channel
                 correlation = float(chosen_by[at]), float(elsewhere[at])
                 yield Found(feature, quantity, int(layer), int(channel), *correlation)

@@ -1,4 +1,4 @@
-"""GLA, HGRN2, HGRN and the transformer of flash-linear-attention, told apart by config.json."""
+"""GLA, HGRN2, HGRN and the transformer of flash-linear-attention; config.json names which."""
 
 from importlib import import_module
 from typing import Any, ClassVar, Literal

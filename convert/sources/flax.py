@@ -149,10 +149,10 @@ def nested(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name, array in arrays.items():
         *path, last = name.split(".")
-        place = tree
+        node = tree
         for part in path:
-            place = place.setdefault(part, {})
-        place[last] = array
+            node = node.setdefault(part, {})
+        node[last] = array
     return tree
 
 

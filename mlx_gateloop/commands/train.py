@@ -76,8 +76,8 @@ def _train(arguments: argparse.Namespace) -> None:
     if arguments.resume and arguments.dry_run:
         raise InputError("--dry-run: estimates new runs only; leave out --resume")
     if path is None and arguments.resume:
-        with files_of_first(world, arguments.out, "config.yaml") as place:
-            config = TrainConfig.load(place / "config.yaml", overrides)
+        with files_of_first(world, arguments.out, "config.yaml") as folder:
+            config = TrainConfig.load(folder / "config.yaml", overrides)
     else:
         config = TrainConfig.load(path, overrides)
     if arguments.dry_run:

@@ -27,15 +27,15 @@ def chat_ids(
     return ids
 
 
-def answer_places(
+def answer_positions(
     messages: Sequence[Message], ids: list[int], tokenizer: Any, tools: list[Any] | None = None
 ) -> list[int]:
-    """Return the places of the assistant's tokens among the `ids` of a conversation.
+    """Return the positions of the assistant's tokens among the `ids` of a conversation.
 
     An answer begins after what the template writes before one, and ends with its message, the
     token that ends a turn included.
     """
-    places: list[int] = []
+    positions: list[int] = []
     for number, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
@@ -48,8 +48,8 @@ def answer_places(
         if end < len(whole) - 1 or begin >= end:  # a tokenizer may merge one token with the next
             reason = "this chat template changes an answer when messages follow"
             raise InputError(f"data.loss_on: answers, but {reason}; give single turns")
-        places += range(begin, end)
-    return places
+        positions += range(begin, end)
+    return positions
 
 
 def _common(part: list[int], ids: list[int]) -> int:

@@ -59,11 +59,11 @@ def answers(
     by_size = np.argsort(-sizes, kind="stable")
     rank = np.empty_like(by_size)
     rank[by_size] = np.arange(len(by_size))
-    place = rank[rows], span[~is_reset] - 1
+    index = rank[rows], span[~is_reset] - 1
     lists = np.zeros((len(sizes), sizes.max(initial=0)), np.int64)
-    lists[place] = inputs[~is_reset]
+    lists[index] = inputs[~is_reset]
     targets = np.zeros(inputs.shape, np.int32)
-    targets[~is_reset] = FUNCTIONS[function](lists, sizes[by_size])[place] % modulus
+    targets[~is_reset] = FUNCTIONS[function](lists, sizes[by_size])[index] % modulus
     return targets, span.astype(np.int32)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mlx_gateloop.data.chats import answer_places, chat_ids
+from mlx_gateloop.data.chats import answer_positions, chat_ids
 from mlx_gateloop.data.documents import Document
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.tokenizer import largest_id, plain_ids, start_ids
@@ -28,15 +28,15 @@ class Stream:
         """The share of tokens that count as targets."""
         return 1.0 if self.asked is None else float(self.asked.mean())
 
-    def windows(self, places: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return inputs, targets (-1: not asked), and the starts if any, at `[B, L + 1]` places."""
-        tokens = self.tokens.take(places, mode="clip").astype(np.int32)
+    def windows(self, positions: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return inputs, targets (-1: not asked), and any starts, at `[B, L + 1]` positions."""
+        tokens = self.tokens.take(positions, mode="clip").astype(np.int32)
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         if self.asked is not None:
-            targets = np.where(self.asked.take(places[:, 1:], mode="clip"), targets, -1)
+            targets = np.where(self.asked.take(positions[:, 1:], mode="clip"), targets, -1)
         if self.starts is None:
             return inputs, targets
-        return inputs, targets, self.starts.take(places[:, :-1], mode="clip")
+        return inputs, targets, self.starts.take(positions[:, :-1], mode="clip")
 
 
 def encode(documents: Sequence[Document], tokenizer: Any) -> np.ndarray:
@@ -59,8 +59,8 @@ def pack(documents: Sequence[Document], tokenizer: Any, answers: bool = False) -
             tools = getattr(document, "tools", None)
             ids = chat_ids(document, tokenizer, tools)
             if answers:
-                places = answer_places(document, ids, tokenizer, tools)
-                asked += [len(stream) + place for place in places]
+                positions = answer_positions(document, ids, tokenizer, tools)
+                asked += [len(stream) + position for position in positions]
             stream.extend(ids)
         elif answers:
             raise InputError("data.loss_on: answers, but a text has none; give prompts or messages")
@@ -78,9 +78,9 @@ def pack(documents: Sequence[Document], tokenizer: Any, answers: bool = False) -
     )
 
 
-def _marked(count: int, places: list[int]) -> np.ndarray:
+def _marked(count: int, positions: list[int]) -> np.ndarray:
     mask = np.zeros(count + 1, bool)  # an empty document at the end has no token
-    mask[places] = True
+    mask[positions] = True
     return mask[:-1]
 
 
@@ -166,7 +166,7 @@ class DocumentBatches:
         first = [0] if stream.starts is None else np.flatnonzero(stream.starts).tolist()
         spans = zip(first, [*first[1:], count], strict=True)
         self._pieces = np.array(
-            [(place, end) for start, end in spans for place in range(start, end - 1, length)]
+            [(position, end) for start, end in spans for position in range(start, end - 1, length)]
         ).reshape(-1, 2)
         if not len(self._pieces):
             raise InputError("the text has fewer than two tokens; give a longer one")
@@ -194,10 +194,10 @@ class DocumentBatches:
             yield self._rows(np.arange(first, min(first + self.batch_size, len(self._pieces))))
 
     def _rows(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
-        places, ends = self._pieces[numbers].T[..., None]
-        places = places + np.arange(self.length + 1)
-        inputs, targets, *_ = self._stream.windows(places)
-        return inputs, np.where(places[:, 1:] < ends, targets, -1)
+        positions, ends = self._pieces[numbers].T[..., None]
+        positions = positions + np.arange(self.length + 1)
+        inputs, targets, *_ = self._stream.windows(positions)
+        return inputs, np.where(positions[:, 1:] < ends, targets, -1)
 
 
 def in_order(
@@ -215,6 +215,6 @@ def in_order(
     for first in range(0, windows, batch_size):
         starts = stride * np.arange(first, first + batch_size)[:, None]
         inputs, targets, *begin = stream.windows(starts + np.arange(length + 1))
-        place = np.arange(length)
-        is_new = (starts == 0) | (place >= length - stride)
-        yield inputs, np.where(is_new & (starts + place < count), targets, -1), *begin
+        position = np.arange(length)
+        is_new = (starts == 0) | (position >= length - stride)
+        yield inputs, np.where(is_new & (starts + position < count), targets, -1), *begin

@@ -203,8 +203,8 @@ class Attempt:
         if wrong:
             lines = [rank.line for rank in wrong]
             for rank in {rank.line: rank for rank in reversed(wrong)}.values():
-                place = f"{rank.name}: " if lines.count(rank.line) == 1 else ""
-                _say(f"error: {place}{rank.line.removeprefix('error: ')}")
+                prefix = f"{rank.name}: " if lines.count(rank.line) == 1 else ""
+                _say(f"error: {prefix}{rank.line.removeprefix('error: ')}")
             return 2
         if not failed and not silent:
             _say(ranks[0].line)

@@ -34,7 +34,7 @@ class World:
         self.size = 1 if group is None else group.size()
         self._overlaps = overlaps and sequence == 1  # those passes exchange states themselves
         self.sequence, self.groups = sequence, self.size // sequence
-        self.number, self.place = divmod(self.rank, sequence)
+        self.number, self.position = divmod(self.rank, sequence)
 
     def with_sequences_over(self, ranks: int) -> "World":
         if self.size % ranks:
@@ -54,7 +54,7 @@ class World:
         return _share(self.number, self.groups, count)
 
     def part_of_sequence(self, length: int) -> slice:
-        return _share(self.place, self.sequence, length)
+        return _share(self.position, self.sequence, length)
 
     def gather_parts(self, array: mx.array) -> mx.array:
         """Gather `[...]` to `[sequence, ...]` within a graph, see `ops.over_ranks`."""

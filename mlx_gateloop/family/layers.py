@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.model.arguments import STRICT, Count
 from mlx_gateloop.model.gates import projection
-from mlx_gateloop.model.layers import Cache, Caches, Mask, Places, Starts, padding_and_starts
+from mlx_gateloop.model.layers import Cache, Caches, Marks, Mask, Starts, padding_and_starts
 from mlx_gateloop.model.lm import advance, padding_mask
 from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.pointwise import sigmoid, silu
@@ -201,7 +201,7 @@ class Body(nn.Module):
         self.norm = nn.RMSNorm(args.hidden_size, args.norm_eps)
         self.recomputes_blocks = False  # training stores a block's input alone if it is set
 
-    def __call__(self, tokens: mx.array, cache: Caches, starts: Places) -> mx.array:
+    def __call__(self, tokens: mx.array, cache: Caches, starts: Marks) -> mx.array:
         x = self.embeddings(tokens)
         mask: Mask = None if starts is None else Starts(starts)
         if cache is not None and starts is None:
@@ -230,7 +230,7 @@ class LanguageModel(nn.Module):
         if not args.tie_word_embeddings:
             self.lm_head = linear(args.hidden_size, args.vocab_size)
 
-    def __call__(self, tokens: mx.array, cache: Caches = None, starts: Places = None) -> mx.array:
+    def __call__(self, tokens: mx.array, cache: Caches = None, starts: Marks = None) -> mx.array:
         """Compute the logits `[batch, length, vocab_size]` of the next tokens, as in `lm.Model`."""
         tied = self.args.tie_word_embeddings
         head = self.model.embeddings.as_linear if tied else self.lm_head

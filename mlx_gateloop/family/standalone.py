@@ -24,7 +24,7 @@ STRICT = None
 Cache: TypeAlias = Any
 Mask: TypeAlias = Any
 Caches = list[Cache] | None
-Starts, Places = None, mx.array | None
+Starts, Marks = None, mx.array | None
 CHUNK = 16  # tokens in one parallel step: bounds its memory
 sigmoid, silu = mx.sigmoid, nn.silu
 

@@ -20,7 +20,7 @@ from mlx_gateloop.errors import InputError, one_line
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], keep: Path | None = None) -> Iterator[Path]:
-    """Yield a path beside `path`, with its suffix; after the block it takes `path`'s place.
+    """Yield a path beside `path`, with its suffix; after the block it replaces `path`.
 
     If the block raises, what was at `path` stays and what was written is deleted. A killed process
     leaves a partial file; `sweep` deletes it. `keep` is a name for the replaced file.
@@ -62,11 +62,11 @@ def staged(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         _delete_left(target)
         prefix = f"{_STAGING}{target.name}-"
-        with TemporaryDirectory(prefix=prefix, dir=target.parent) as place, locked(Path(place)):
-            new = Path(place) / target.name
+        with TemporaryDirectory(prefix=prefix, dir=target.parent) as folder, locked(Path(folder)):
+            new = Path(folder) / target.name
             yield new
             flush_tree(new)
-            _replace(target, new, Path(place) / "before")
+            _replace(target, new, Path(folder) / "before")
             flush(target.parent)
     except (OSError, RuntimeError) as error:  # MLX reports a failed write as RuntimeError
         reason = one_line(error).replace(str(new), str(target))
@@ -84,15 +84,15 @@ def staged(target: Path) -> Iterator[Path]:
 
 def _delete_left(target: Path) -> None:
     """Delete the folders of killed processes, after putting the target back if it is there."""
-    for place in target.parent.iterdir():
+    for folder in target.parent.iterdir():
         # The random end has no hyphen: "model" does not take the folders of "model-b".
-        if place.name.rpartition("-")[0] == f"{_STAGING}{target.name}":
-            with suppress(InputError, OSError), locked(place) as held:  # in use, or another user's
+        if folder.name.rpartition("-")[0] == f"{_STAGING}{target.name}":
+            with suppress(InputError, OSError), locked(folder) as held:  # in use, or another user's
                 if not held:
                     continue  # it may be in use
-                if (place / "before").exists() and not target.exists():
-                    (place / "before").rename(target)
-                shutil.rmtree(place)
+                if (folder / "before").exists() and not target.exists():
+                    (folder / "before").rename(target)
+                shutil.rmtree(folder)
 
 
 def _replace(target: Path, new: Path, old: Path) -> None:

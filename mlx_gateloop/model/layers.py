@@ -18,7 +18,7 @@ from mlx_gateloop.ops.relative import relative_attention
 Cache = Any
 Mask = Any
 Caches = list[Cache] | None
-Places = mx.array | None  # bool `[batch, length]`
+Marks = mx.array | None  # bool `[batch, length]`
 OperatorInputs = tuple[mx.array, mx.array, mx.array, Transition]
 # q, k, v and a of one forward pass, and the mask of padding
 Observe = Callable[[mx.array, mx.array, mx.array, Transition, mx.array | None], None]
@@ -32,10 +32,10 @@ ACTIVATE: dict[str, Callable[[mx.array], mx.array]] = {
 class Starts(NamedTuple):
     """In place of a mask of padding: the documents' first tokens, where a = 0."""
 
-    places: mx.array
+    marks: mx.array
 
 
-def padding_and_starts(mask: Mask) -> tuple[Places, Places]:
+def padding_and_starts(mask: Mask) -> tuple[Marks, Marks]:
     """Return the mask of padding and the documents' first tokens; None if there are none."""
     if isinstance(mask, tuple):  # `mx.checkpoint` makes it a plain one
         return None, mask[0]

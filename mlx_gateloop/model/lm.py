@@ -18,7 +18,7 @@ from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import STRICT, Count, LayerArgs
 from mlx_gateloop.model.gates import projection
-from mlx_gateloop.model.layers import Block, Cache, Caches, Mask, Places, Starts, make_norm
+from mlx_gateloop.model.layers import Block, Cache, Caches, Marks, Mask, Starts, make_norm
 from mlx_gateloop.model.linear import Embedding, project
 
 # Keys that mlx-lm and transformers add to a config.json; they have no meaning here.
@@ -109,7 +109,7 @@ class GateLoopModel(nn.Module):
         self.norm = make_norm(args) if args.final_norm else nn.Identity()
         self.recomputes_blocks = False  # training stores a block's input alone if it is set
 
-    def __call__(self, tokens: mx.array, cache: Caches = None, starts: Places = None) -> mx.array:
+    def __call__(self, tokens: mx.array, cache: Caches = None, starts: Marks = None) -> mx.array:
         x = self.dropout(self.embed_tokens(tokens))
         mask = None if cache is None else _mask(cache[0], tokens.shape[1])
         mask = mask if starts is None else Starts(starts)
@@ -185,7 +185,7 @@ class Model(nn.Module):
             bias = args.bias if args.head_bias is None else args.head_bias
             self.lm_head = projection(nn.Linear, args.hidden_size, args.outputs, bias)
 
-    def __call__(self, tokens: mx.array, cache: Caches = None, starts: Places = None) -> mx.array:
+    def __call__(self, tokens: mx.array, cache: Caches = None, starts: Marks = None) -> mx.array:
         """Compute the logits of the next token.
 
         Args:

@@ -1,7 +1,7 @@
 """Lookup decoding: what followed the last tokens earlier in the text is what may follow now.
 
-The model reads such a guess in one pass. What it draws at each place is the text; the guess only
-says how many places one pass may serve. So the text is as without guesses, token by token.
+The model reads such a guess in one pass. What it draws at each position is the text; the guess only
+says how many positions one pass may serve. So the text is as without guesses, token by token.
 """
 
 from collections.abc import Callable, Iterator, Sequence

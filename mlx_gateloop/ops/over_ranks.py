@@ -28,7 +28,7 @@ Gather = Callable[[mx.array], mx.array]
 
 def gate_loop_over_ranks(
     gather: Gather,
-    place: int,
+    position: int,
     q: mx.array,
     k: mx.array,
     v: mx.array,
@@ -41,7 +41,7 @@ def gate_loop_over_ranks(
 ) -> Result:
     """Compute `gate_loop` over a sequence that is divided among ranks; all ranks call it.
 
-    `gather` makes `[ranks, ...]` of an array `[...]` on each rank; `place` is this rank's part.
+    `gather` makes `[ranks, ...]` of an array `[...]` on each rank; `position` is this rank's.
     Parts may differ in length. The sequence begins from zero. Returns y of this part and the state
     after it.
     """
@@ -55,11 +55,11 @@ def gate_loop_over_ranks(
     product = gate_loop(
         mx.zeros_like(q), *nothing, a, start, mask=mask, reverse=reverse, backend=backend
     )[1]
-    before = _exchange(gather, place, reverse)(product, state)[0]
+    before = _exchange(gather, position, reverse)(product, state)[0]
     return gate_loop(q, k, v, a, before, mask=mask, reverse=reverse, backend=backend)
 
 
-def _exchange(gather: Gather, place: int, reverse: bool) -> Callable[..., Any]:
+def _exchange(gather: Gather, position: int, reverse: bool) -> Callable[..., Any]:
     """Build the function from this part's A and S to the state before it, and all ranks' A.
 
     The graph must be the same on all ranks: MLX leaves out an exchange whose result is not used,
@@ -67,10 +67,10 @@ def _exchange(gather: Gather, place: int, reverse: bool) -> Callable[..., Any]:
     """
 
     def is_before(part: int) -> mx.array:
-        return mx.array(part > place if reverse else part < place)
+        return mx.array(part > position if reverse else part < position)
 
     def is_after(part: int) -> mx.array:
-        return mx.array(part < place if reverse else part > place)
+        return mx.array(part < position if reverse else part > position)
 
     @mx.custom_function
     def exchange(product: mx.array, state: mx.array) -> list[mx.array]:

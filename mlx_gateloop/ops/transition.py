@@ -70,10 +70,10 @@ class Transition:
     def reset(self, starts: mx.array) -> "Transition":
         """Return the transition with an exact a = 0 where `starts`, bool `[B, L]`, is True."""
         is_cartesian, second = self.form == "cartesian", self.second
-        place = starts.reshape(*starts.shape, *[1] * (len(self.shape) - 2))
-        first = mx.where(place, 0 if is_cartesian else -mx.inf, self.first)
+        is_start = starts.reshape(*starts.shape, *[1] * (len(self.shape) - 2))
+        first = mx.where(is_start, 0 if is_cartesian else -mx.inf, self.first)
         if second is not None and is_cartesian:
-            second = mx.where(place, 0, second)
+            second = mx.where(is_start, 0, second)
         return Transition(self.form, first, second)
 
     @property

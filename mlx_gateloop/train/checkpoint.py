@@ -54,7 +54,7 @@ def save_checkpoint(
 
 
 def previous(path: Path) -> Path:
-    """The place of the checkpoint before the one at `path`."""
+    """The path of the checkpoint before the one at `path`."""
     return path.with_name("previous.safetensors")
 
 

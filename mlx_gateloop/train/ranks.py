@@ -54,10 +54,10 @@ def files_of_first(world: World, directory: Path, *patterns: str) -> Iterator[Pa
         yield directory
         return
     files = world.broadcast(read, "files of the run")
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory() as folder:
         for name, text in files.items():
-            (Path(place) / Path(name).name).write_text(text, encoding="utf-8")
-        yield Path(place)
+            (Path(folder) / Path(name).name).write_text(text, encoding="utf-8")
+        yield Path(folder)
 
 
 def assert_same_run(world: World, identity: dict[str, object]) -> None:
@@ -88,7 +88,7 @@ def share_sequences(world: World, model: Model) -> None:
     if model.args.mixer != "gate_loop":
         raise InputError(f"sequence_parallel: expected 1 with a {model.args.mixer} model")
     for layer in model.layers:
-        operator = partial(gate_loop_over_ranks, world.gather_parts, world.place)
+        operator = partial(gate_loop_over_ranks, world.gather_parts, world.position)
         layer.time_mixing.operator = operator
 
 

@@ -20,7 +20,7 @@ from mlx_gateloop.ops import Transition, gate_loop
 from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.watch.checks import Tokens, checked_tokens
 from mlx_gateloop.watch.instrument import Instrumented
-from mlx_gateloop.watch.recurrences import EDITABLE, EditedRecurrence, places
+from mlx_gateloop.watch.recurrences import EDITABLE, EditedRecurrence, positions_in
 
 ROWS = 16  # texts in a batch
 
@@ -227,7 +227,7 @@ class _Edited:
         for _, each in self.edits:
             k, a = self._applied(each, k, a, start)
         held = [each for _, each in self.edits if each.value is not None]
-        ends = {t + 1 for each in held for t in places(each, start, stop)} | {stop}
+        ends = {t + 1 for each in held for t in positions_in(each, start, stop)} | {stop}
         outputs = []
         for first, end in pairwise([start, *sorted(ends)]):
             part = slice(first - start, end - start)
@@ -238,14 +238,14 @@ class _Edited:
             y, state = gate_loop(read, written, value, transition, state, mask=here, **options)
             outputs.append(y)
             for each in held:
-                if end - 1 in places(each, start, stop):
+                if end - 1 in positions_in(each, start, stop):
                     state = self._with_value(each, state)
         assert state is not None
         return mx.concatenate(outputs, 1), state
 
     def _applied(self, each: Edit, k: mx.array, a: Transition, start: int) -> Any:
         read, chosen = np.zeros(k.shape[1], bool), np.zeros(self.width, bool)
-        read[[t - start for t in places(each, start, start + k.shape[1])]] = True
+        read[[t - start for t in positions_in(each, start, start + k.shape[1])]] = True
         chosen[slice(None) if each.channels is None else list(each.channels)] = True
         here = mx.array(read[:, None] & chosen).reshape(1, *k.shape[1:])
         if each.keep is not None:

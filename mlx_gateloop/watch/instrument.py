@@ -85,8 +85,8 @@ class Instrumented:
         }
         if called := set(_called(cls)):
             methods["__call__"] = _tracked_call(layer, cls.__call__)
-        for place in called:
-            self._undo.enter_context(_reporting(*place))
+        for function in called:
+            self._undo.enter_context(_reporting(*function))
         self._override(module, methods)
 
     def _override(self, module: nn.Module, methods: dict[str, Any]) -> None:

@@ -124,12 +124,12 @@ class EditedRecurrence:
         self.position = stop = start + count
         shape = editable.decays(given)
         edits = [(each, _chosen(name, each, shape)) for name, each in self.edits]
-        touched = {t for each, _ in edits for t in places(each, start, stop)}
+        touched = {t for each, _ in edits for t in positions_in(each, start, stop)}
         outputs, state = [], given[editable.state]
         for begin, end in pairwise(sorted({start, stop, *touched, *(t + 1 for t in touched)})):
             part = _part(given, hook, editable, slice(begin - start, end - start), count)
             part[editable.state] = state
-            here = [(e, at) for e, at in edits if begin in places(e, start, stop)]
+            here = [(e, at) for e, at in edits if begin in positions_in(e, start, stop)]
             for each, at in here:
                 if each.keep is not None:
                     part |= editable.keep(part, at, each.keep)
@@ -143,7 +143,7 @@ class EditedRecurrence:
         return mx.concatenate(outputs, hook.axis), state
 
 
-def places(each: Any, start: int, stop: int) -> Sequence[int]:
+def positions_in(each: Any, start: int, stop: int) -> Sequence[int]:
     """Return the positions of an edit from `start` to `stop`."""
     if each.tokens is None:
         return range(start, stop)

@@ -85,7 +85,7 @@ def test_quantized_with_float32_gates(tmp_path, out, capsys):
     weights = mx.load(str(out / "model.safetensors"))
     assert any("q_proj.scales" in name for name in weights)
     assert {w.dtype for n, w in weights.items() if "gamma" in n or "theta" in n} == {mx.float32}
-    # the proof is that of the mapping; what quantizing cost is told beside it
+    # --verify checks the mapping; a further line reports the loss by quantizing
     card = (out / "README.md").read_text()
     for words in ("within the tolerance", "as written", "8 bits in groups of 32"):
         assert words in card

@@ -24,7 +24,7 @@ def peak():  # getrusage would count the process that started this one
 out, *flags = sys.argv[1:]
 for source in ("small", "large"):
     with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # the peak starts anew
+        file.write("5")  # resets the peak
     before = resident()
     source = str(Path(out).with_name(source))
     assert main([source, f"{out}/{Path(source).name}", "--tokenizer", "bytes", *flags]) == 0

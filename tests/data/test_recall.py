@@ -45,8 +45,8 @@ def test_induction_asks_what_followed_the_marker():
     for row, answer, span in zip(inputs, targets[:, -1], task.training.span[:, -1], strict=True):
         first, last = np.flatnonzero(row == 4)
         assert (last, answer, span) == (8, row[first + 1], 9 - first)
-    places = np.bincount(np.argmax(inputs == 4, 1), minlength=9) / 3000
-    np.testing.assert_allclose(places, [1 / 7] * 7 + [0, 0], atol=0.03)
+    shares = np.bincount(np.argmax(inputs == 4, 1), minlength=9) / 3000
+    np.testing.assert_allclose(shares, [1 / 7] * 7 + [0, 0], atol=0.03)
 
 
 def test_induction_needs_three_tokens():

@@ -17,9 +17,9 @@ def nursery(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """The words of a command that trains for a second or two."""
-    place = tmp_path_factory.mktemp("run")
+    folder = tmp_path_factory.mktemp("run")
     sizes = {"model__dropout": 0.0, "data__batch_size": 6, "optimizer__learning_rate": 1e-3}
     config = tiny_run(**sizes, steps=20, log_every=1, eval_every=10, checkpoint_every=5)
-    (place / "run.yaml").write_text(json.dumps(config.to_dict()))
-    (place / "text.txt").write_text(TEXT[:8000])
-    return ["train", "--config", place / "run.yaml", "--data", place / "text.txt", "--out"]
+    (folder / "run.yaml").write_text(json.dumps(config.to_dict()))
+    (folder / "text.txt").write_text(TEXT[:8000])
+    return ["train", "--config", folder / "run.yaml", "--data", folder / "text.txt", "--out"]

@@ -147,7 +147,7 @@ def _distance(world, kind, shape, shape_v):
         return (y * weights[:, part]).sum(), y
 
     part = world.part_of_sequence(shape[1])
-    ours = partial(loss, partial(gate_loop_over_ranks, world.gather_parts, world.place), part)
+    ours = partial(loss, partial(gate_loop_over_ranks, world.gather_parts, world.position), part)
     results = []
     for function in (ours, partial(loss, gate_loop, slice(None))):
         numbers = list(range(len(arrays)))

@@ -9,9 +9,9 @@ from mlx_gateloop.distributed.processors import pin_cpus
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux pins threads")
 @pytest.mark.parametrize(
-    ("places", "expected"), [(1, [{3, 5, 6}]), (2, [{3}, {5, 6}]), (5, [{3}, {3}, {6}, {5}, {6}])]
+    ("count", "expected"), [(1, [{3, 5, 6}]), (2, [{3}, {5, 6}]), (5, [{3}, {3}, {6}, {5}, {6}])]
 )
-def test_shares_cover_the_processors(monkeypatch, places, expected):
+def test_shares_cover_the_processors(monkeypatch, count, expected):
     found = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5, 3, 6}, raising=False)
 
@@ -21,8 +21,8 @@ def test_shares_cover_the_processors(monkeypatch, places, expected):
 
     monkeypatch.setattr(os, "sched_setaffinity", pin, raising=False)
     monkeypatch.setattr(_blas, "library", "")  # its threads stay as they are
-    for place in range(places):
-        pin_cpus(place, places)
+    for index in range(count):
+        pin_cpus(index, count)
     assert found == expected
     monkeypatch.delattr(os, "sched_setaffinity")  # as on macOS
     pin_cpus(1, 2)

@@ -62,12 +62,12 @@ def test_the_table_compares_each_change_with_ours_by_seed(tmp_path, capsys):
     assert list(table)[-2:] == [ABLATIONS[name][0] for name in SOME]
     assert table[ABLATIONS[OURS][0]][1] == table[ABLATIONS[OURS][0]][3] == "-"
     cells = table[ABLATIONS["post-norm"][0]]
-    for place, model in ((1, "data_controlled"), (3, "fixed")):
+    for column, model in ((1, "data_controlled"), (3, "fixed")):
         changes = [
             accuracy(out, "post-norm", model, seed) - accuracy(out, OURS, model, seed)
             for seed in (0, 1)
         ]
-        assert cells[place] == f"{sum(changes) / 2:+.3f}{interval(changes)}"
+        assert cells[column] == f"{sum(changes) / 2:+.3f}{interval(changes)}"
     lead = [
         accuracy(out, "post-norm", "data_controlled", seed)
         - accuracy(out, "post-norm", "fixed", seed)

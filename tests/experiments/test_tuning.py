@@ -54,10 +54,10 @@ def test_settings_cover_their_ranges_evenly():
     ratio = np.array([s["optimizer.state_transition_learning_rate"] for s in found]) / rate
     longest = np.array([s.get("model.longest_half_life", 0) for s in found])
     low, high = 0.01 / RATES, 0.01 * RATES  # the preset's is 0.01
-    places = [np.log(rate / low) / np.log(high / low), np.log(ratio / 0.03) / np.log(10 / 0.03)]
-    for place in places:
-        assert np.bincount((8 * place).astype(int)).tolist() == [4] * 8
-    cells = (4 * places[0]).astype(int) * 4 + (4 * places[1]).astype(int)
+    shares = [np.log(rate / low) / np.log(high / low), np.log(ratio / 0.03) / np.log(10 / 0.03)]
+    for share in shares:
+        assert np.bincount((8 * share).astype(int)).tolist() == [4] * 8
+    cells = (4 * shares[0]).astype(int) * 4 + (4 * shares[1]).astype(int)
     assert np.bincount(cells, minlength=16).tolist() == [2] * 16
     assert (longest == 0).sum() == pytest.approx(32 * PUBLISHED, abs=1)
     assert 2 <= longest[longest > 0].min() < 3

@@ -20,7 +20,7 @@ VALUES: list[Tree] = [
 
 
 def change_bytes(data, chance):
-    """Flip, overwrite, cut out, repeat, insert or cut off bytes at a random place."""
+    """Flip, overwrite, cut out, repeat, insert or cut off bytes at a random offset."""
     start = chance.randint(0, len(data))
     stop = min(len(data), start + chance.choice((1, 2, 8, 64)))
     middle = data[start:stop]

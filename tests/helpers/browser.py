@@ -123,7 +123,7 @@ class Page:
         self.tab.wait_for_selector("#settings .toggle-button", state="attached")
 
     def reload(self):
-        """Open it anew, as a visitor who was never here."""
+        """Open it again, as a new visitor."""
         self._forget()
         self.reopen()
 
@@ -138,7 +138,7 @@ class Page:
         self.tab.evaluate("() => { sessionStorage.clear(); localStorage.clear(); }")
 
     def reopen(self):
-        """Open it anew; Gradio reports its own broken connections meanwhile, which do not count."""
+        """Open it again; broken connections that Gradio reports meanwhile do not count."""
         before = list(self.problems)
         self.open()
         self.problems = before

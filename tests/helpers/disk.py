@@ -1,4 +1,4 @@
-"""A small disk, and one without room."""
+"""A small disk, and a full one."""
 
 import contextlib
 import os
@@ -11,14 +11,14 @@ import pytest
 @pytest.fixture
 def small_disk(tmp_path):
     """A directory with a file system of 1 MB of its own."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)]
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
     if sys.platform != "linux" or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("only root can mount")
-    yield place
+    yield folder
     # MLX's threads close a file a moment after its arrays are there, until then it is busy
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def fill(disk, free):

@@ -195,8 +195,8 @@ def response(calls, token):
         if value.ndim == 2:  # one token
             only = ones * (at == 0)
         else:
-            places = (mx.arange(value.shape[axis]) == at).astype(value.dtype)
-            only = ones * places.reshape(-1, *[1] * (value.ndim - 1 - axis))
+            at_token = (mx.arange(value.shape[axis]) == at).astype(value.dtype)
+            only = ones * at_token.reshape(-1, *[1] * (value.ndim - 1 - axis))
         given = given | {name: only}
         if found:
             given |= {next(n for n in ("state", "h0", "h") if n in given): state}

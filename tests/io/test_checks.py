@@ -35,8 +35,8 @@ def test_a_model_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch)
     weights = mx.load(str(path / "model.safetensors"))
     half = {name: w.astype(mx.bfloat16) for name, w in weights.items()}
     mx.save_safetensors(str(path / "model.safetensors"), half)
-    room = (path / "model.safetensors").stat().st_size
-    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": room + 2000}.get)
+    size = (path / "model.safetensors").stat().st_size
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": size + 2000}.get)
     with mx.stream(mx.cpu), pytest.raises(InputError, match="this machine has"):
         check(path)
 

@@ -68,11 +68,11 @@ def test_what_is_saved_is_loaded(tokenizer, tmp_path, options):
     _, metadata = mx.load(str(directory / "model.safetensors"), return_metadata=True)
     assert metadata == {"format": "mlx"}
     before = contents(directory)
-    for place in (tmp_path / "again", directory):  # mlx-lm's wrapper of a tokenizer now
-        save(loaded, loaded_tokenizer, place)  # the second time over the file that was read
-        assert contents(place).keys() == before.keys()
-        assert contents(place)["config.json"] == before["config.json"]
-        assert mx.array_equal(load(place)[0](PROMPT), model(PROMPT))
+    for target in (tmp_path / "again", directory):  # mlx-lm's wrapper of a tokenizer now
+        save(loaded, loaded_tokenizer, target)  # the second time over the file that was read
+        assert contents(target).keys() == before.keys()
+        assert contents(target)["config.json"] == before["config.json"]
+        assert mx.array_equal(load(target)[0](PROMPT), model(PROMPT))
 
 
 def test_the_model_in_one_file_is_copied_where_it_has_all_options(tokenizer, tmp_path):

@@ -41,7 +41,7 @@ def check(model):
     documents = [tokens(length, batch=2, seed=length) for length in LENGTHS]
     packed = mx.concatenate(documents, 1)
     begins = [sum(LENGTHS[:n]) for n in range(len(LENGTHS))]
-    starts = mx.array([[place in begins for place in range(sum(LENGTHS))]] * 2)
+    starts = mx.array([[position in begins for position in range(sum(LENGTHS))]] * 2)
 
     def loss(parameters, inputs, *more):
         model.update(parameters)

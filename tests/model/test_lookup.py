@@ -61,13 +61,13 @@ def test_a_guess_followed_the_longest_known_ngram(tokens):
     text = Ngrams()
     for end, token in enumerate(tokens, 1):
         guess, known = text.add(token), tokens[:end]
-        places = []
+        starts = []
         for size in SIZES:
             last = tuple(known[-size:])
-            places = [
+            starts = [
                 n for n in range(end - 1, 0, -1) if tuple(known[max(0, n - size) : n]) == last
             ]
-            if places:
+            if starts:
                 break
-        assert guess == (known[places[0] :][: len(guess)] if places else [])
-        assert bool(guess) == bool(places)
+        assert guess == (known[starts[0] :][: len(guess)] if starts else [])
+        assert bool(guess) == bool(starts)

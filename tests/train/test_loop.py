@@ -44,8 +44,8 @@ def out(tmp_path):
 
 @pytest.fixture
 def run(text_file, out, without_pictures):
-    def run(place=out, resume=False, **changes):
-        return train(tiny_run(**changes), str(text_file), place, resume)
+    def run(target=out, resume=False, **changes):
+        return train(tiny_run(**changes), str(text_file), target, resume)
 
     return run
 

@@ -57,9 +57,9 @@ def test_depends_of_other_models_is_reading_the_others(name):
     model = tiny_model(**GROWING[name]) if is_ours else recurrent_model(name)
     text = ids()
 
-    def read(places):  # log probabilities of the tokens after these places
-        logits = model(mx.array(text[None, places]))
-        return log_probabilities(logits[:, :-1], text[places][1:])
+    def read(positions):  # log probabilities of the tokens after these positions
+        logits = model(mx.array(text[None, positions]))
+        return log_probabilities(logits[:, :-1], text[positions][1:])
 
     losses, whole = gl.watch.depends(model, text), read(np.arange(LENGTH))
     expected = np.zeros(losses.shape)
@@ -118,8 +118,8 @@ def test_attention_beside_a_recurrence_is_refused(name):
 @settings(max_examples=15, deadline=None)
 def test_laws(seed, length, data):
     model, text = tiny_model(), ids(length, seed)
-    places = st.sets(st.integers(0, length - 1))
-    left_out = sorted(data.draw(places))
+    positions = st.sets(st.integers(0, length - 1))
+    left_out = sorted(data.draw(positions))
     # Leaving tokens out is reading a text without them.
     rest = np.delete(text, left_out)
     cache, plain = gl.watch.without(model, text, left_out), model.make_cache()

@@ -106,10 +106,10 @@ def test_the_answer_without_a_word_is_that_of_the_text_without_it(tmp_path):
     directory = save_tiny_model(tmp_path / "model", chat=True)
     file = save_page(directory, tmp_path)
     (whole,) = written(file, [{"prompt": "one two", "maxTokens": 0}])
-    places = [place for place, kind in enumerate(whole["kinds"]) if kind == "prompt"][:4]
-    (found,) = written(file, [{"prompt": "one two", "left_out": places, "maxTokens": 0}])
+    positions = [position for position, kind in enumerate(whole["kinds"]) if kind == "prompt"][:4]
+    (found,) = written(file, [{"prompt": "one two", "left_out": positions, "maxTokens": 0}])
     model = with_weights_of(file, load_weights(directory))
-    cache = gl.watch.without(model, whole["ids"][:-1], places)
+    cache = gl.watch.without(model, whole["ids"][:-1], positions)
     logits = model(mx.array([whole["ids"][-1:]]), cache)[0, -1]
     np.testing.assert_allclose(found["logits"], logits, atol=1e-4, rtol=1e-4)
 

@@ -232,7 +232,7 @@ def test_two_answers_have_their_longest_common_part_unmarked(before, after):
     page = gl.watch.share(trace, ["?", *before], kinds, forgotten=[other])
     (marks,) = data_of(page)["forgotten"]
     rests = [
-        [text for place, text in enumerate(texts) if place not in marks[name]]
+        [text for index, text in enumerate(texts) if index not in marks[name]]
         for texts, name in ((before, "gone"), (after, "added"))
     ]
     assert rests[0] == rests[1]

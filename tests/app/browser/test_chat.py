@@ -20,7 +20,7 @@ def choose(page, model, about):
 
 
 def test_stop_keeps_the_text_and_a_new_conversation_during_a_run_nothing(page):
-    def places():
+    def positions():
         return page.tab.evaluate(
             "['#chat-box', '#clear'].map(id => scrollY +"  # a click may scroll to its button
             "document.querySelector(id).getClientRects()[0].bottom"
@@ -30,11 +30,11 @@ def test_stop_keeps_the_text_and_a_new_conversation_during_a_run_nothing(page):
 
     page.set_tokens(1024)
     page.still()  # the settings take width from the head until they are closed
-    empty = places()
+    empty = positions()
     page.choose("slow")
     page.ask("a long one")
     page.tab.wait_for_function(has(21))
-    writing = places()
+    writing = positions()
     box = page.tab.locator("#chat-box textarea")
     box.press_sequentially("next")
     assert not page.view("done")
@@ -43,7 +43,7 @@ def test_stop_keeps_the_text_and_a_new_conversation_during_a_run_nothing(page):
     assert "stopped" in page.tab.locator("#chat-status").inner_text()
     assert page.messages("bot")[0]
     assert box.input_value() == "next"
-    assert places()[0] == pytest.approx(writing[0], abs=2)  # figures have come below it
+    assert positions()[0] == pytest.approx(writing[0], abs=2)  # figures have come below it
     page.ask("another long one")
     page.tab.wait_for_function(has(21))
     page.tab.locator("#clear").click()
@@ -53,7 +53,7 @@ def test_stop_keeps_the_text_and_a_new_conversation_during_a_run_nothing(page):
     assert page.view("run") is None
     assert page.view("pieces") == []
     assert page.tab.locator("#chat-status").inner_text().strip() == "ready"
-    assert places() == pytest.approx(empty, abs=2)  # no line of figures is left
+    assert positions() == pytest.approx(empty, abs=2)  # no line of figures is left
     page.set_tokens(8)
     page.answer("from the start")
     assert page.messages() == ["from the start"]

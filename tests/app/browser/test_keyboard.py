@@ -1,4 +1,4 @@
-"""The page by keyboard alone, and what a screen reader is told: axe-core finds nothing serious."""
+"""The page by keyboard alone, and by screen reader: axe-core finds nothing serious."""
 
 import pytest
 from helpers.browser import MOVING, ROOT
@@ -86,18 +86,18 @@ def test_an_edit_is_sent_by_enter_and_left_by_escape(page):
         assert page.tab.evaluate(f"!!{FOCUSED}.closest('#chat-box')")
 
 
-@pytest.mark.parametrize("place", ["first", "answer", "settings", "Completion", "Memory lab"])
-def test_axe_finds_nothing_serious(page, place):
+@pytest.mark.parametrize("state", ["first", "answer", "settings", "Completion", "Memory lab"])
+def test_axe_finds_nothing_serious(page, state):
     if not AXE.exists():
         pytest.skip("axe-core is not installed: make node_modules/installed")
-    if place == "answer":
+    if state == "answer":
         page.set_tokens(8)
         page.answer("hello")
-    elif place == "settings":
+    elif state == "settings":
         page.settings()
         page.list()
-    elif place != "first":
-        page.tab.get_by_role("tab", name=place).click()
+    elif state != "first":
+        page.tab.get_by_role("tab", name=state).click()
     page.tab.evaluate(AXE.read_text("utf-8"))
     found = []
     page.tab.mouse.move(0, 0)
@@ -107,7 +107,7 @@ def test_axe_finds_nothing_serious(page, place):
         page.tab.evaluate("document.querySelector('#dark').click()")
         page.tab.wait_for_function(f"document.body.matches('.dark') === {dark}")  # Gradio is slow
         assert page.tab.evaluate(f"{MOVING}.length") == 0
-    if place == "settings":
+    if state == "settings":
         page.settings()
         page.list()
     assert found == []

@@ -158,7 +158,7 @@ def test_a_link_s_preview_names_the_project(server):
 
 
 def test_tab_reaches_what_is_in_sight_and_buttons_have_names(page):
-    assert not page.tab.locator("#chat-stop").is_visible()  # in the place of Send while it writes
+    assert not page.tab.locator("#chat-stop").is_visible()  # replaces Send while the model writes
     for name in ("Settings", "Light or dark", "Send"):
         button = page.tab.get_by_role("button", name=name, exact=True)
         assert button.count() == 1, name

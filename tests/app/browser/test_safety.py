@@ -21,8 +21,8 @@ def test_a_mark_of_direction_turns_nothing_that_follows(page):
     turned = texts.index("\u202e")
     assert texts[turned + 1 : turned + 7] == list("cdefgh")
     spans = page.tab.locator("#chat-view .text span")
-    places = [spans.nth(turned + i).bounding_box()["x"] for i in range(1, 7)]
-    assert places == sorted(places)
+    xs = [spans.nth(turned + i).bounding_box()["x"] for i in range(1, 7)]
+    assert xs == sorted(xs)
     for index in (turned, turned + 1):
         spans.nth(index).dispatch_event("click")
         page.tab.wait_for_function(f"{view()}.row?.retention.length === {index + 1}")

@@ -125,8 +125,8 @@ def test_it_fits_a_phone_and_moves_only_where_motion_is_wanted(tab, tour):
         go_to(tour, step)
         titles.add(title(tour))
         assert f"{step} of {STEPS}" in tour.inner_text()
-        wide, room = tour.evaluate("(e) => [e.scrollWidth, e.clientWidth]")
-        assert wide <= room <= 360
+        wide, seen = tour.evaluate("(e) => [e.scrollWidth, e.clientWidth]")
+        assert wide <= seen <= 360
         box = tour.get_by_role("button", name=re.compile("Next|Start")).bounding_box()
         assert 0 < box["y"] < box["y"] + box["height"] <= 640
     assert len(titles) == STEPS

@@ -29,7 +29,7 @@ ZOOM = """([view, zoom]) => {
   slider.dispatchEvent(new Event('input'));
 }"""
 SCROLL = "left => { document.querySelector('#chat-view .scroll').scrollLeft = left }"
-# What the canvas shows at a place, and what the picture has there.
+# What the canvas shows at a point, and what the picture has there.
 COLOURS = """([x, y, token, row]) => {
   const gl = document.querySelector('#chat-view .gl'), canvas = gl.querySelector('.magnitude');
   const pixel = (of, x, y) => [...of.getContext('2d').getImageData(x, y, 1, 1).data];
@@ -172,7 +172,7 @@ def test_the_wheel_zooms_with_ctrl_about_the_pointer_and_drags_pan(answered):
 
 
 def at(page, x):
-    """The token at a place of the picture, with its fraction."""
+    """The token at a point of the picture, with its fraction."""
     shown = page.view(SHOWN)
     return shown["first"] + x / shown["width"]
 
@@ -219,8 +219,8 @@ def test_hover_and_click_stay_in_sight_on_a_small_screen(new_page):
         inside(part(page, "tip").bounding_box(), 1280, 720)
         picture.click(position={"x": x, "y": 60})
         assert page.tab.evaluate("scrollY") == 0
-    place = "span => span.getBoundingClientRect().y - span.parentElement.getBoundingClientRect().y"
-    assert 0 <= part(page, "text .selected").evaluate(place) <= 140  # the box of 150 scrolls
+    offset = "span => span.getBoundingClientRect().y - span.parentElement.getBoundingClientRect().y"
+    assert 0 <= part(page, "text .selected").evaluate(offset) <= 140  # the box of 150 scrolls
     page.tab.mouse.move(10, 10)
     assert not part(page, "tip").is_visible()
     before = picture.bounding_box()
@@ -278,8 +278,8 @@ def test_two_fingers_zoom_about_the_point_between_them(phone):
     token = at(phone, 150)
     touch = phone.tab.context.new_cdp_session(phone.tab)
 
-    def fingers(kind, *places):
-        points = [{"x": box["x"] + x, "y": box["y"] + 40, "id": i} for i, x in enumerate(places)]
+    def fingers(kind, *xs):
+        points = [{"x": box["x"] + x, "y": box["y"] + 40, "id": i} for i, x in enumerate(xs)]
         touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
 
     fingers("touchStart", 130)

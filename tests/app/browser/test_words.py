@@ -80,7 +80,7 @@ def test_words_fade_while_they_stream(page):
     page.tab.locator("#chat-stop").click()
     settled(page)
     shown = [*page.messages(), *page.messages("bot")]
-    for number, message in enumerate(shown):  # every word is in its place, and none is left out
+    for number, message in enumerate(shown):  # every word is there, in order
         words = page.tab.evaluate(
             f"number => {{ const {{ words, text }} = {WORDS};"
             "const mine = words.filter(w => w.message === number && text.shows(w));"

@@ -122,7 +122,7 @@ def test_files_and_bytes_are_limited(make_saved, folder):
     save(few, "a")
     _, version = save(few, "b")
     assert "2 conversations are saved; delete some" in refusal(save, few, "c")
-    save(few, "b", version=version)  # its own place
+    save(few, "b", version=version)  # replaces itself
     size = (folder / "a.safetensors").stat().st_size
     small, none = make_saved(max_bytes=3 * size), make_saved(max_bytes=size)
     save(small, "c")

@@ -75,14 +75,14 @@ def test_blanks_between_words_that_are_left_out_are_left_out(engine, finished):
 def test_an_answer_without_words_is_the_one_of_a_cache_without_them(engine, finished, run):
     left_out = [word for word in words_of(run) if word.text == "split"][:1]
     again = finished(answer_again(engine, run, left_out))
-    places = [t for word in left_out for t in range(word.first, word.stop)]
+    positions = [t for word in left_out for t in range(word.first, word.stop)]
     assert run.counterfactuals == [
-        gl.watch.Counterfactual(places, [piece.text for piece in answer_of(again)])
+        gl.watch.Counterfactual(positions, [piece.text for piece in answer_of(again)])
     ]
     model, _ = gl.load(EMBEDDED / "demo")
     ids = [piece.id for piece in run.pieces[: run.answer_begin]]
-    cache = gl.watch.without(model, ids[:-1], places)
-    rest = [id for place, id in enumerate(ids) if place not in places]
+    cache = gl.watch.without(model, ids[:-1], positions)
+    rest = [id for position, id in enumerate(ids) if position not in positions]
     draw, token, expected = Sampler(run.sampling, rest[:-1]), ids[-1], []
     for piece in answer_of(again):
         logits = model(mx.array([[token]]), cache)[:, -1]
@@ -100,13 +100,13 @@ def test_an_answer_after_an_edit_is_that_of_the_edited_model(engine, finished, c
     history = conversation(QUESTION)
     run = finished(engine.submit("demo", history, Sampling(0), 12))
     chosen = [word for word in words_of(run) if word.text == "split"][:1]
-    places, channels = list(range(chosen[0].first, chosen[0].stop)), list(range(0, 200, 3))
+    positions, channels = list(range(chosen[0].first, chosen[0].stop)), list(range(0, 200, 3))
     job = answer_again(engine, run, chosen, change, [0, 2], channels)
     beside = engine.submit("demo", history, Sampling(0), 12)  # its steps take turns with the job's
     again = finished(job)
     assert finished(beside).text == run.text
     model, _ = gl.load(EMBEDDED / "demo")
-    edits = [gl.watch.Edit(layer, channels, places, **options) for layer in (0, 2)]
+    edits = [gl.watch.Edit(layer, channels, positions, **options) for layer in (0, 2)]
     ids = [piece.id for piece in run.pieces[: run.answer_begin]]
     ids += [piece.id for piece in answer_of(again)]
     with gl.watch.edit(model, *edits):
@@ -125,17 +125,17 @@ def test_losses_are_those_of_brute_force(engine, finished, run):
     assert (name, units) == ("words", [range(n, n + 1) for n in range(target)])
     model, _ = gl.load(EMBEDDED / "demo")
     ids = [*run.earlier, *(piece.id for piece in run.pieces)]
-    place = range(words[target].first, words[target].stop)
+    positions = range(words[target].first, words[target].stop)
 
     def surprise(left_out):
-        kept = [n for n in range(place.stop) if n not in left_out]
+        kept = [n for n in range(positions.stop) if n not in left_out]
         logits = model(mx.array([[ids[n] for n in kept]]))[0]
         logs = np.array(logits - mx.logsumexp(logits, -1, keepdims=True))
-        return -sum(logs[kept.index(n) - 1, ids[n]] for n in place)
+        return -sum(logs[kept.index(n) - 1, ids[n]] for n in positions)
 
     for loss, word in zip(work.result, words, strict=False):
         left_out = range(word.first, word.stop)
-        if place.start - 1 not in left_out:  # the library says what is meant there
+        if positions.start - 1 not in left_out:  # the library says what is meant there
             assert loss == pytest.approx(surprise(left_out) - surprise([]), abs=1e-4)
     assert words[np.argmax(work.result)].text == "split"
     assert max(work.result) > 5

@@ -1,4 +1,4 @@
-"""Workers that die or get stuck: those who wait are told, and the next ones are served."""
+"""Workers that die or get stuck: waiting runs get an error, and the next ones are served."""
 
 import threading
 import time

@@ -118,5 +118,5 @@ def test_an_answer_given_again_without_a_word_is_recorded_in_it(run, engine, fin
     again = finished(answer_again(engine, run, [left_out]))
     data = data_of(shared(run)["page"])
     (forgotten,) = data["forgotten"]
-    assert "".join(data["texts"][place] for place in forgotten["left_out"]) == "hello"
+    assert "".join(data["texts"][index] for index in forgotten["left_out"]) == "hello"
     assert "".join(forgotten["answer"]) == again.text

@@ -73,8 +73,8 @@ def test_whatever_a_page_sends_is_no_traceback(served, run, name):
         if request != good:
             assert asyncio.run(served[name](request)) is None
     if name == "updates_since":  # a page may be ahead of the server, or behind
-        for place in (-(10**30), -1, LONG, 10**30):
-            answer = asyncio.run(served[name]([run.id, 0, place, place]))
+        for index in (-(10**30), -1, LONG, 10**30):
+            answer = asyncio.run(served[name]([run.id, 0, index, index]))
             assert len(answer["pieces"]) in (0, MAX_COLUMNS)
     if name == "row":
         assert asyncio.run(served[name]([run.id, 0, LONG])) is None
@@ -100,7 +100,7 @@ def test_rows_and_files_are_made_one_at_a_time_beside_the_loop(served, run, monk
         for _ in range(20):
             await asyncio.sleep(0.01)  # the loop goes on
         assert len(calls) == len(working) == 1
-        assert await served["arrays"]([run.id]) is None  # there is no place in the line
+        assert await served["arrays"]([run.id]) is None  # the queue is full
         assert await served["updates_since"]([run.id, 0, 0, 0])  # but the view goes on
         go_on.set()
         answers = await asyncio.gather(*many)

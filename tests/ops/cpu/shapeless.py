@@ -90,16 +90,16 @@ OTHERS.append(Call("cross_entropy", loss, ("BLD", "tBL"), ("BL",)))
 def derivative(call, transform):
     """mx.vjp or mx.jvp by the float inputs: of the inputs, then cotangents or tangents."""
     count = len(call.inputs)
-    places = [i for i, shape in enumerate(call.inputs) if shape[0] not in "mt"]
+    indices = [i for i, shape in enumerate(call.inputs) if shape[0] not in "mt"]
 
     def function(*arrays):
         def of_floats(*floats):
-            changed = dict(zip(places, floats, strict=True))
+            changed = dict(zip(indices, floats, strict=True))
             return call.function(*(changed.get(i, x) for i, x in enumerate(arrays[:count])))
 
-        return transform(of_floats, [arrays[i] for i in places], list(arrays[count:]))[1]
+        return transform(of_floats, [arrays[i] for i in indices], list(arrays[count:]))[1]
 
-    floats = tuple(call.inputs[i] for i in places)
+    floats = tuple(call.inputs[i] for i in indices)
     more, outputs = (call.outputs, floats) if transform is mx.vjp else (floats, call.outputs)
     return Call(f"{transform.__name__} of {call.name}", function, call.inputs + more, outputs)
 
@@ -154,15 +154,15 @@ def check(call, order, at, captured):
     print(call.name, *at, bin(captured), flush=True)  # if the process ends, this case ended it
     first, second = ([array(shape, sizes) for shape in call.inputs] for sizes in at)
     mx.eval(first, second)
-    places = [i for i in range(len(first)) if not captured >> i & 1]
+    indices = [i for i in range(len(first)) if not captured >> i & 1]
 
     def function(*passed):
-        given = dict(zip(places, passed, strict=True))
+        given = dict(zip(indices, passed, strict=True))
         return list(call.function(*(given.get(i, x) for i, x in enumerate(first))))
 
-    if not places:
+    if not indices:
         return
-    passed, others = ([xs[i] for i in places] for xs in (first, second))
+    passed, others = ([xs[i] for i in indices] for xs in (first, second))
     compiled = mx.compile(function, shapeless=True)
     assert result(function, passed) is not None, "the case itself is wrong"
     if result(compiled, passed) is None or (got := result(compiled, others)) is None:

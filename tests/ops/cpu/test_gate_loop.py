@@ -209,9 +209,9 @@ def test_a_wrong_call_raises_before_it_reads():
         native.linear_scan([x], [mx.zeros((1, 4, 3))], [])
     with pytest.raises(ValueError, match=r"targets \[...\]"):
         native.cross_entropy(x[0], mx.zeros((3,), mx.int64))
-    for place, name in enumerate(["q and k", "q and k", "v is", "a is", "both planes", "h0 is"]):
+    for index, name in enumerate(["q and k", "q and k", "v is", "a is", "both planes", "h0 is"]):
         arrays = [y, y, y, y, y, mx.zeros((1, 2, 2, 3, 3))]
-        arrays[place] = mx.zeros((1, 3, 2, 3))
+        arrays[index] = mx.zeros((1, 3, 2, 3))
         with pytest.raises(ValueError, match=name):
             native.gate_loop_heads(*arrays, None, form=0, reverse=False)
     mask = mx.zeros((1, 3), mx.bool_)

@@ -1,4 +1,4 @@
-"""The extension is optional: whatever keeps it away is told, and the operator works."""
+"""The extension is optional: if it is missing, the reason is reported, and the operator works."""
 
 import subprocess
 import sys

@@ -46,14 +46,14 @@ struct Sink {
   void clear(size_t offset, size_t n) const {
     std::memset(static_cast<char*>(data) + offset * size_of(type), 0, n * size_of(type));
   }
-  // The place of the numbers from `offset` on; `buffer`, to be written later, unless float32.
+  // The address of the numbers from `offset` on; `buffer`, to be written later, unless float32.
   GATELOOP_INLINE float* row(size_t offset, float* buffer) const {
     return type == Type::float32 ? static_cast<float*>(data) + offset : buffer;
   }
   GATELOOP_INLINE void write(size_t offset, int n, const float* row) const {
     if (type == Type::float32) {
-      float* place = static_cast<float*>(data) + offset;
-      if (row != place) std::memcpy(place, row, n * sizeof(float));
+      float* found = static_cast<float*>(data) + offset;
+      if (row != found) std::memcpy(found, row, n * sizeof(float));
     } else {
       narrow(type, n, row, static_cast<uint16_t*>(data) + offset);
     }
