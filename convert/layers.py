@@ -56,7 +56,7 @@ def convert_layers(options: Namespace) -> None:
     names = ("kind", "to", "dtype", "quantize", "verify", "tokenizer", "settings", "set")
     if given := [name for name in names if getattr(options, name)]:
         flag = {"kind": "from"}.get(given[0], given[0])
-        raise InputError(f"--layers: takes no --{flag}; leave it out")
+        raise InputError(f"--layers: cannot be combined with --{flag}; leave it out")
     checkpoint = find(options.source, options.ema)
     check_target(options.out, checkpoint.files, options.force)
     plans = find_layers(checkpoint)

@@ -30,7 +30,7 @@ def to_lucidrains(options: Namespace) -> None:
     """Write a model directory's weights as a state dict; .safetensors needs no torch."""
     for name in ONE_WAY:
         if getattr(options, name):
-            raise InputError(f"--to: goes without --{'from' if name == 'kind' else name}")
+            raise InputError(f"--to: does not take --{'from' if name == 'kind' else name}")
     if options.out.suffix not in SUFFIXES:
         raise InputError(f"{options.out}: expected a file name in {', '.join(SUFFIXES)}")
     checkpoint = find(options.source)
@@ -55,7 +55,7 @@ def _read_args(checkpoint: Checkpoint) -> ModelArgs:
     if not isinstance(config, dict) or config.get("model_type") != "gateloop":
         raise InputError(f"{file}: not a gateloop model's; give a model directory of ours")
     if "quantization" in config:
-        raise InputError(f"{file}: quantized weights cannot be converted; give the model as it was")
+        raise InputError(f"{file}: quantized weights cannot be converted; give unquantized ones")
     args = ModelArgs.from_dict(config)
     shapes = checkpoint.shapes
     if args.num_hidden_layers > len(shapes):  # before a model of any size is built

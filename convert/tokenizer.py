@@ -31,7 +31,7 @@ def load_tokenizer(name: str | None, directory: Path, vocab_size: int) -> tuple[
     tokenizer, origin = _load(name, vocab_size)
     if (largest := largest_id(tokenizer)) >= vocab_size:
         raise InputError(
-            f"--tokenizer {name}: has ids up to {largest}, the model {vocab_size} entries; "
+            f"--tokenizer {name}: has ids up to {largest}, the model has {vocab_size} entries; "
             "give the one that the model was trained with"
         )
     return tokenizer, origin

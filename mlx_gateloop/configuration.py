@@ -28,7 +28,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if tree is not None and not isinstance(tree, dict):
         raise InputError(f"{path}: expected `key: value` lines, got {type(tree).__name__}")
     if odd := [key for key in tree or {} if not isinstance(key, str)]:
-        raise InputError(f"{path}: the key {shown(odd[0])} is no word; put it in quotes")
+        raise InputError(f"{path}: the key {shown(odd[0])} is not a string; put it in quotes")
     return tree or {}
 
 
@@ -75,7 +75,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict):
-            raise InputError(f"{path}: line {number} is no JSON object; remove it")
+            raise InputError(f"{path}: line {number} is not a JSON object; remove it")
         records.append(record)
     return records
 

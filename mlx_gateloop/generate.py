@@ -196,7 +196,7 @@ def timed(tokens: Iterator[int], prompt_tokens: int, speed: Speed) -> Iterator[i
 def check_draft(model: nn.Module, tokenizer: Any, draft: nn.Module, its_tokenizer: Any) -> None:
     """Reject a draft with other tokens, and models with caches that cannot be trimmed."""
     if tokenizer.get_vocab() != its_tokenizer.get_vocab():
-        raise InputError("--draft-model: has other tokens than --model; give one of its tokenizer")
+        raise InputError("--draft-model: has not the tokens of --model; use one tokenizer")
     for flag, one in (("--model", model), ("--draft-model", draft)):
         check_can_go_back(flag, one)
 
@@ -207,7 +207,7 @@ def check_can_go_back(flag: str, model: nn.Module) -> None:
 
     if not can_trim_prompt_cache(make_prompt_cache(model)):
         kind = getattr(model, "model_type", type(model).__name__)
-        raise InputError(f"{flag}: a state of {kind} cannot go back; generate without drafts")
+        raise InputError(f"{flag}: a state of {kind} cannot be rewound; generate without drafts")
 
 
 def check_max_tokens(max_tokens: int) -> None:

@@ -60,8 +60,8 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "PreTrainedTokeniz
     least = len(_SPECIAL) + 256
     if vocab_size <= least:
         raise InputError(
-            f"tokenizer.vocab_size: {vocab_size} leaves nothing to learn beside {least} bytes and "
-            "special tokens; choose more, or the tokenizer kind bytes"
+            f"tokenizer.vocab_size: {vocab_size} leaves nothing to learn besides {least} bytes and "
+            "special tokens; choose a larger one, or the tokenizer kind bytes"
         )
     # Every common character gets an entry; keep at least as many entries for learned pieces.
     sentences = _without_rare(sentences, max_characters=max(1, (vocab_size - least) // 2))

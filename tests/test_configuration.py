@@ -17,4 +17,4 @@ def test_lines_are_objects_and_a_last_one_without_its_end_is_left_out(tmp_path):
 def test_a_line_of_something_else_is_named(tmp_path, line):
     file = tmp_path / "log.jsonl"
     file.write_text(f'{{"a": 1}}\n{line}\n', errors="surrogateescape")
-    assert "log.jsonl: line 2 is no JSON object; remove it" in refusal(read_json_lines, file)
+    assert "log.jsonl: line 2 is not a JSON object; remove it" in refusal(read_json_lines, file)

@@ -81,7 +81,7 @@ def test_a_draft_changes_no_probability():
 def test_a_draft_of_other_tokens_is_refused(model_and_tokenizer, tmp_path):
     model, tokenizer = model_and_tokenizer
     other, others = gl.load("demo")
-    with pytest.raises(InputError, match="--draft-model: has other tokens than --model"):
+    with pytest.raises(InputError, match="--draft-model: has not the tokens of --model"):
         check_draft(model, tokenizer, other, others)
 
 

@@ -209,7 +209,7 @@ class Decoder:
             raise InputError("prompt: empty, and the model has no first token; type a word")
         if max(fresh) >= vocabulary:
             raise InputError(
-                f"model: its tokenizer uses id {max(fresh)}, the model has only {vocabulary}; "
+                f"model: its tokenizer uses id {max(fresh)}, but the model has only {vocabulary}; "
                 "use another model"
             )
 

@@ -41,7 +41,7 @@ def _read_safetensors(path: Path) -> Tree:
         file: Any = safe_open(path, framework="numpy")  # without types
         names = file.keys()
     except SafetensorError as error:
-        advice = "it is truncated or no safetensors file; fetch it again"
+        advice = "it is truncated or not a safetensors file; get it again"
         raise InputError(f"{path}: {one_line(error)}; {advice}") from None
 
     # MLX reads an array when it is evaluated; safetensors' own reader has no bfloat16. Arrays are
@@ -118,7 +118,7 @@ def _read_torch(path: Path) -> Tree:
     except pickle.UnpicklingError as error:
         raise InputError(f"{path}: {_why_rejected(str(error))}") from None
     except Exception as error:  # a damaged pickle can raise anything
-        advice = "it is truncated, damaged or no PyTorch file; fetch it again"
+        advice = "it is truncated, damaged or not a PyTorch file; get it again"
         raise InputError(f"{path}: cannot be read ({one_line(error)}); {advice}") from None
     if not isinstance(tree, Mapping):
         raise InputError(f"{path}: holds a {type(tree).__name__}, not a state dict")
@@ -135,13 +135,13 @@ def _check_archive(path: Path) -> bool:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
     except (zipfile.BadZipFile, ValueError) as error:
-        raise InputError(f"{path}: {one_line(error)}; it is truncated, fetch it again") from None
+        raise InputError(f"{path}: {one_line(error)}; it is truncated; get it again") from None
     # torch.save never compresses, so that files can be mapped
     compressed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
     size = sum(member.file_size for member in members)
     if compressed or size > path.stat().st_size:
         raise InputError(
-            f"{path}: a zip bomb or no PyTorch file: its archive would unpack to {size:,} bytes; "
+            f"{path}: a zip bomb or no PyTorch file: it would unpack to {size:,} bytes; "
             "save the weights again with torch.save"
         )
     return True
@@ -189,7 +189,7 @@ def _stored_torch(tensor: Any, name: str) -> Stored:
         return Stored(tuple(tensor.shape), f"{tensor.layout} {dtype}".removeprefix("torch."), _none)
     # A view with stride 0 can claim terabytes.
     if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-        raise InputError(f"{name}: its shape {tuple(tensor.shape)} is larger than its data")
+        raise InputError(f"{name}: its shape {tuple(tensor.shape)} exceeds its data")
 
     def load() -> mx.array:
         if tensor.dtype == torch.bfloat16:
@@ -230,7 +230,7 @@ def _read_msgpack(path: Path) -> Tree:
     except OSError:
         raise
     except Exception as error:  # msgpack's own, or any that a damaged array raises
-        advice = "it is truncated, damaged or no msgpack file; fetch it again"
+        advice = "it is truncated, damaged or not a msgpack file; get it again"
         raise InputError(f"{path}: {one_line(error)}; {advice}") from None
     if not isinstance(tree, dict):
         raise InputError(f"{path}: holds a {type(tree).__name__}, not parameters")

@@ -44,5 +44,5 @@ def _values(
 
 
 def _damaged(path: Path, reason: str) -> InputError:
-    advice = "it is truncated, damaged or no file of Equinox; fetch it again"
+    advice = "it is truncated, damaged or not an Equinox file; get it again"
     return InputError(f"{path}: {reason}; {advice}")

@@ -146,7 +146,7 @@ def _files_in(directory: Path) -> list[Path]:
     if len(found) == 1:
         return found
     names = ", ".join(file.name for file in found[:10])
-    problem = f"several files of weights ({names}); give one" if found else "no weights in there"
+    problem = f"several files of weights ({names}); give one" if found else "no weights there"
     raise InputError(f"{directory}: {problem}; expected {', '.join(READERS)}")
 
 
@@ -165,9 +165,9 @@ def _shards(index: Path) -> list[Path]:
     beside = set(index.parent.iterdir())  # a name may be too long to ask for
     for shard in shards:
         if shard.parent != index.parent or shard.suffix not in READERS:
-            raise InputError(f"{index}: {shown(shard.name)} is no file of weights beside it")
+            raise InputError(f"{index}: {shown(shard.name)} is not a file of weights beside it")
         if shard not in beside:
-            raise InputError(f"{index}: {shown(shard.name)} beside it is missing; fetch it again")
+            raise InputError(f"{index}: {shown(shard.name)} is missing beside it; get it again")
     return shards
 
 

@@ -44,5 +44,5 @@ def detect(shapes: Shapes, kind: str | None = None) -> Source[Any]:
         raise InputError("weights: already a model directory of ours; --to converts it to PyTorch")
     names = ", ".join(ascii(name)[1:-1][:120] for name in sorted(shapes)[:10])
     raise InputError(
-        f"weights: names of no known source ({', '.join(SOURCES)}): {names}; name it with --from"
+        f"weights: no known source ({', '.join(SOURCES)}): has the names {names}; give --from"
     )

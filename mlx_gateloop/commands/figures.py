@@ -61,7 +61,7 @@ def _of_text(model_name: str, path: Path, length: int) -> Iterator[Drawing]:
     text = read_text(path)
     model, tokenizer = load_any(model_name)
     if not text:
-        raise InputError(f"{path}: holds no text; give a file with some")
+        raise InputError(f"{path}: contains no text; give a file with text")
     tokens = prompt_ids(model, tokenizer, text[: 64 * length])[:length]
     with recording(model, window=0) as recorder:
         model(mx.array([tokens]), make_prompt_cache(model))

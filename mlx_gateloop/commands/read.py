@@ -63,7 +63,7 @@ def _read(arguments: argparse.Namespace) -> None:
             if state.tokens > before:
                 states.write_hashed(out, state, hashed, arguments.model)
     if state.logits is None:
-        raise InputError(f"{arguments.text}: holds no text; give a file or folder with some")
+        raise InputError(f"{arguments.text}: contains no text; give a file or folder with text")
     rate = (state.tokens - before) / (time.monotonic() - start)
     print(f"{out}: {state.tokens:,} tokens read, {rate:,.0f} tokens/s", file=sys.stderr)
 

@@ -14,7 +14,7 @@ def chat_ids(
     """Return the tokens of messages, after the tools that they may call."""
     if tokenizer.chat_template is None:
         raise InputError(
-            "the text has conversations and this tokenizer no chat template; "
+            "the text has conversations and this tokenizer has no chat template; "
             "give plain text or another tokenizer"
         )
     try:

@@ -30,12 +30,12 @@ NAMED = "`pydoc`, `python-source` or `wikitext-103`"  # corpora, for messages
 def read_documents(source: str) -> list[Document]:
     """Read a text file, a `.jsonl` file, or every such file of a folder and its subfolders."""
     if not source:
-        raise InputError(f"the data has an empty name; give a path, {NAMED}")
+        raise InputError(f"the name of the data is empty; give a path, {NAMED}")
     files, others = text_files(Path(source))
     read = [_read(file) for file in files]
     documents = [document for of_file in read for document in of_file]
     if not documents:
-        raise InputError(f"{source}: it holds no text; give a file or folder with some")
+        raise InputError(f"{source}: contains no text; give a file or folder with text")
     left_out = Counter(file.suffix or file.name for file in others)
     left_out += Counter({"empty": read.count([])})
     if left_out:

@@ -72,7 +72,7 @@ def _rows(path: Path) -> str:
         # A dictionary stays one, so that a small file cannot repeat a line until memory is full.
         rows = parquet.read_table(path, columns=["text"], read_dictionary=["text"])["text"]
         if not pyarrow.types.is_dictionary(rows.type):
-            raise InputError(f"{path}: its column 'text' holds {rows.type}; give one of strings")
+            raise InputError(f"{path}: its column 'text' holds {rows.type}; expected strings")
         lengths = (
             compute.take(compute.binary_length(chunk.dictionary), chunk.indices)
             for chunk in rows.chunks

@@ -111,7 +111,7 @@ def free_ports(count: int) -> int:
             return first
         except OSError:
             continue
-    raise InputError(f"no {count} free ports in a row between 20000 and 60000; give a --port")
+    raise InputError(f"no {count} consecutive free ports between 20000 and 60000; give a --port")
 
 
 def require_free(address: str, port: int) -> None:

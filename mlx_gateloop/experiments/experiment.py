@@ -154,10 +154,10 @@ class Experiment:
             raise InputError(f"the task's samples do not fit in memory; {advice}") from None
         for part in ("training", "validation", "test"):
             if not getattr(task, part).asked.any():
-                raise InputError(f"the task's {part} samples ask nothing; change task.*")
+                raise InputError(f"the task's {part} samples have no targets; change task.*")
         if draw < len(self.data) and self.data[draw] != task.fingerprint:
             file = self.task.get("file", "the task")
-            raise InputError(f"{file}: no longer the data of the experiment; restore it")
+            raise InputError(f"{file}: differs from the experiment's data; restore it")
         return task
 
     def check_task(self) -> None:

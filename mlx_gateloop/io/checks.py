@@ -86,7 +86,7 @@ def _check_memory(directory: Path, nbytes: int) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if nbytes > memory:
         size, available = f"{nbytes / 2**30:,.1f} GB", f"{memory / 2**30:,.1f} GB"
-        raise InputError(f"{directory}: takes {size}, this machine has {available}")
+        raise InputError(f"{directory}: needs {size} of memory, this machine has {available}")
 
 
 def _shapes(path: Path) -> list[list[int]]:

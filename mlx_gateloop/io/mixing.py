@@ -16,12 +16,12 @@ from mlx_gateloop.io.states import EXPECTED
 def mix(paths: Sequence[str], factors: Sequence[float], out: str) -> None:
     """Write the sum of states of one model, each times its factor; it has no next token."""
     if len(paths) != len(factors):
-        raise InputError(f"--factors: expected {len(paths)}, one a state, got {len(factors)}")
+        raise InputError(f"--factors: expected {len(paths)}, one per state, got {len(factors)}")
     (first, metadata, facts), *_ = files = [_read(path) for path in paths]
     for path, (arrays, _, others) in zip(paths, files, strict=True):
         shapes = [{n: (x.shape, x.dtype) for n, x in each.items()} for each in (arrays, first)]
         if others["hashes"] != facts["hashes"] or shapes[0] != shapes[1]:
-            raise InputError(f"{path}: of another model than {paths[0]}; mix states of one model")
+            raise InputError(f"{path}: from another model than {paths[0]}; mix states of one model")
     mixed, pairs = {}, [*zip(factors, files, strict=True)]
     for name, array in first.items():
         parts = [factor * file[0][name].astype(mx.float32) for factor, file in pairs]

@@ -70,13 +70,13 @@ def load(path_or_hub_id: str | os.PathLike[str]) -> tuple[Any, Any]:
     directory = model_directory(source)
     if not _check(directory):
         config = f"{directory}/config.json"
-        raise InputError(f"{config}: model_type must be {TYPES}; give a model of gl.save")
+        raise InputError(f"{config}: model_type must be {TYPES}; give a saved model")
     model, tokenizer = _load(directory, source)
     model = _usable(model, source)
     with _refusing(source, "cannot be loaded"):
         require_readable(model, largest_id(tokenizer))
     if isinstance(model, Model) and model.args.outputs > model.args.vocab_size:
-        raise InputError(f"{source}: draws tokens that it cannot read; not a model of text")
+        raise InputError(f"{source}: predicts tokens that it cannot read; not a language model")
     return model, tokenizer
 
 

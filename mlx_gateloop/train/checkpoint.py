@@ -85,7 +85,7 @@ def read_header(path: Path) -> tuple[Progress, dict[str, object]]:
             texts, names = (metadata["progress"], metadata["run"]), sorted(file.keys())
             found = checksum(((name, file.get_tensor(name)) for name in names), *texts)
             if found != metadata["sha256"]:
-                raise InputError(f"{path}: damaged (its checksum is another)")
+                raise InputError(f"{path}: damaged (wrong checksum)")
         return Progress(**json.loads(texts[0])), json.loads(texts[1])
     except InputError:
         raise

@@ -73,7 +73,7 @@ def tune_state(
         >>> model, tokenizer = gl.load("demo")
         >>> gl.tune_state(model, tokenizer, "")
         Traceback (most recent call last):
-        mlx_gateloop.errors.InputError: the data has an empty name; give a path, `pydoc`, \
+        mlx_gateloop.errors.InputError: the name of the data is empty; give a path, `pydoc`, \
 `python-source` or `wikitext-103`
     """
     tuner = _Tuner(model, tokenizer, data, length, batch_size, answers, seed)
@@ -168,7 +168,7 @@ class _Tuner:
                 _, gradient = mean_loss(states, *map(mx.array, batch))
                 mx.eval(gradient)
             except (RuntimeError, ValueError) as error:
-                reason = f"this model has no gradient by its state ({one_line(error)})"
+                reason = f"this model has no gradient with respect to its state ({one_line(error)})"
                 raise InputError(f"--state-only: {reason}; use another one") from error
             states = optimizer.apply_gradients({"states": gradient}, {"states": states})["states"]
             mx.eval(states)

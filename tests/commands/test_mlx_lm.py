@@ -84,7 +84,7 @@ def test_a_draft_needs_models_that_can_go_back(target, draft, model, capsys):
     save_recurrent_model(model.parent / "mamba", "mamba")
     argv = ["mlx-lm", "generate", "--prompt", "a", "--model", target, "--draft-model", draft]
     flag = "--model" if target == "mamba" else "--draft-model"
-    assert f"{flag}: a state of mamba cannot go back" in fails(capsys, *argv)
+    assert f"{flag}: a state of mamba cannot be rewound" in fails(capsys, *argv)
 
 
 def test_a_chat_needs_a_template(model, capsys, monkeypatch):

@@ -51,7 +51,7 @@ BAD = [
     (f"generate --model {'m' * 300}", "m" * 300),
     (f"{FIGURES} model", "--text: give a text file"),
     (f"{FIGURES} missing", "--model missing: no such directory"),
-    (f"{FIGURES} model --text empty.txt", "holds no text"),
+    (f"{FIGURES} model --text empty.txt", "contains no text"),
     ("bench --quick --out text.txt", "text.txt"),
     ("mlx-lm generate --model ./missing", "no such model directory"),
     ("mlx-lm frobnicate", "mlx-lm frobnicate: no such command"),

@@ -162,8 +162,8 @@ def test_bad_input_is_one_line(network, tmp_path, capsys):
     assert "1 surplus: extra" in said(more)
     wrong = {**state, "full.to_gates.0.weight": torch.zeros(5, DIM)}
     assert "to_gates.0.weight: expected the shape (12, 12), got (5, 12)" in said(wrong)
-    assert "--layers: takes no --verify" in said(state, "--verify")
-    assert "--layers: takes no --from" in said(state, "--from", "lucidrains")
+    assert "--layers: cannot be combined with --verify" in said(state, "--verify")
+    assert "--layers: cannot be combined with --from" in said(state, "--from", "lucidrains")
 
 
 def test_other_directories_are_no_layers(tmp_path, network):

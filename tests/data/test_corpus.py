@@ -61,7 +61,7 @@ def test_both_parts_have_documents(tmp_path_factory, count, fraction):
 
 BAD = [
     ("missing.txt", None, "no such file or folder"),
-    ("empty.txt", b" \n\n", "holds no text"),
+    ("empty.txt", b" \n\n", "contains no text"),
     ("latin.txt", "déjà".encode("latin-1"), r"not UTF-8 text \(byte 0xE9 at offset 1\)"),
     ("a.jsonl", b'{"text": "x"}\n{"text"', r"a.jsonl:2: not JSON"),
     ("a.jsonl", b'{"txt": "x"}\n', r"a.jsonl:1: expected"),
@@ -71,7 +71,7 @@ BAD = [
     ("a.jsonl", b'{"completion": "an answer"}\n', r"a.jsonl:1: expected.*prompt"),
     ("a.jsonl", b'{"prompt": "a", "completion": "b", "tools": "c"}\n', r"a.jsonl:1: expected"),
     ("a.jsonl", b'{"prompt": "\\ud800", "completion": "b"}\n', r"a.jsonl:1: half of"),
-    ("a.jsonl", b"\n\n", "holds no text"),
+    ("a.jsonl", b"\n\n", "contains no text"),
 ]
 
 

@@ -67,7 +67,7 @@ def test_broken_and_missing_parts(tmp_path):
 def test_a_column_that_cannot_be_text(tmp_path):
     repeated = pyarrow.DictionaryArray.from_arrays(np.zeros(2_000_000, np.int32), ["x" * 1_000])
     columns = {
-        "'text' holds int64; give one of strings": pyarrow.array([1, 2]),
+        "'text' holds int64; expected strings": pyarrow.array([1, 2]),
         "2,000,000,000 bytes of text; WikiText has less": repeated,  # in a small file
     }
     for message, column in columns.items():

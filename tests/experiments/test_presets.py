@@ -122,7 +122,7 @@ def test_data_that_changed_is_refused():
     )
     known = replace(bar, data=(bar.make_task().fingerprint, "other"))
     assert known.make_task()
-    assert "no longer the data of the experiment" in refusal(known.make_task, 1)
+    assert "differs from the experiment's data" in refusal(known.make_task, 1)
 
 
 def test_models_of_equal_parameters_have_another_inner_width():

@@ -158,5 +158,5 @@ def test_a_damaged_result_is_made_again(tmp_path):
         assert results(out) == before
     log = out / "runs" / "fixed-0" / "log.jsonl"
     log.write_text(log.read_text() + "x\n")
-    with pytest.raises(InputError, match=r"fixed-0/log\.jsonl: line \d+ is no JSON object"):
+    with pytest.raises(InputError, match=r"fixed-0/log\.jsonl: line \d+ is not a JSON object"):
         run_experiment(tiny(seeds=1, steps=3), out, resume=True)

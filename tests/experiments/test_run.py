@@ -157,7 +157,7 @@ def test_the_bar(tmp_path, model, low, high):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"task.at_resets": "unasked", "task.resets": 12}, "task's training samples ask nothing"),
+        ({"task.at_resets": "unasked", "task.resets": 12}, "training samples have no targets"),
         ({"steps": 5, "epochs": 2}, "--set steps and --set epochs: give one of them"),
     ],
 )

@@ -40,7 +40,7 @@ def test_a_mix_is_the_weighted_sum_and_generates(made, tmp_path):
 @pytest.mark.parametrize(
     ("names", "factors", "message"),
     [
-        ("ac", [1, 1], "of another model"),
+        ("ac", [1, 1], "from another model"),
         ("ab", [1], "expected 2"),
         ("ax", [1, 1], "no such"),
         ("bad", [1, 1, 1], "not a state of"),

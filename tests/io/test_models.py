@@ -287,7 +287,7 @@ def test_a_damaged_directory_is_one_line(saved, kind):
 
 def test_a_model_that_draws_ids_it_cannot_read_is_none_of_text(tokenizer, tmp_path):
     save(tiny(tokenizer, num_outputs=len(tokenizer) + 1), tokenizer, tmp_path)
-    assert refusal(load, tmp_path).endswith("draws tokens that it cannot read; not a model of text")
+    assert refusal(load, tmp_path).endswith("cannot read; not a language model")
 
 
 def test_a_model_of_something_else_than_text(tmp_path, tokenizer):

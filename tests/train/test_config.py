@@ -103,7 +103,7 @@ def test_transitions_that_cannot_be_spread_are_refused(model):
         ("[" * 1000, "not readable YAML: nested too deeply"),
         (f"seed: {'9' * 5000}", "not readable YAML: Exceeds the limit"),
         ("seed: !!python/name:os.system", "line 1: could not determine a constructor"),
-        ("1: 2", "the key 1 is no word"),
+        ("1: 2", "the key 1 is not a string"),
         ('"\\reval_every": 1', "unknown key eval_every "),
     ],
     ids=lambda value: value[:30],

@@ -121,7 +121,7 @@ def test_truncated_files_are_named(tmp_path, name):
         path.write_bytes(whole[: int(len(whole) * share)])
         message = refusal(lambda: values(find(str(path))))
         assert str(path) in message
-        assert "fetch it again" in message
+        assert "get it again" in message
 
 
 def test_a_zip_bomb_is_not_unpacked(tmp_path):
@@ -166,7 +166,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path, monkeypatch):
     message = refusal(find, str(tmp_path / "notes.txt"))
     assert all(suffix in message for suffix in READERS)
     assert "no such file, directory" in refusal(find, str(tmp_path / "none.pt"))
-    assert "no weights in there" in refusal(find, str(tmp_path))
+    assert "no weights there" in refusal(find, str(tmp_path))
     for name in ("one.pt", "two.pt"):
         torch.save(TENSORS, tmp_path / name)
     assert "(one.pt, two.pt); give one" in refusal(find, str(tmp_path))

@@ -57,5 +57,5 @@ def test_depth_counts_the_layers_and_believes_no_name():
 def test_sources_are_known_by_their_kind():
     assert detect({}, "paper") is SOURCES["paper"]
     message = refusal(detect, {"wte.weight": (3, 4)})
-    assert message.startswith("weights: names of no known source (lucidrains, ")
+    assert message.startswith("weights: no known source (lucidrains, ")
     assert "wte.weight" in message

@@ -71,7 +71,7 @@ def test_damaged_files_are_one_line(tmp_path, capsys):
     for content, message in [
         (buffer.getvalue()[:-3], "array 0 is not whole"),
         (b"no arrays", "no file of Equinox"),
-        (buffer.getvalue(), "names of no known source"),
+        (buffer.getvalue(), "no known source"),
     ]:
         path.write_bytes(content)
         assert message in refused(capsys, path, tmp_path / "out")
