@@ -4,7 +4,7 @@ import { meanCode, meanPhase } from "./means.js";
 import { named } from "./words.js";
 
 /** Lines about the tokens and channels, or the layer, of a cell; none outside the recording. */
-export function describe(recording, layer, codes, { of, token, from, bin, places }) {
+export function describe(recording, layer, codes, { of, token, from, bin, indices }) {
   const { averages, layers, pieces } = recording;
   const column = recording.columns[layer];
   const { channels, real } = layers[layer];
@@ -13,10 +13,10 @@ export function describe(recording, layer, codes, { of, token, from, bin, places
   const to = Math.min(from + bin, records.length);
   const word = named(pieces[token], token) + (bin > 1 ? ` (mean of ${from} to ${to - 1})` : "");
   if (of === "layers") {
-    const mean = meanCode(averages, from, to, places) / 255;
-    return [word, `layer ${layers[places[0]].label} keeps ${percent(mean)}`];
+    const mean = meanCode(averages, from, to, indices) / 255;
+    return [word, `layer ${layers[indices[0]].label} keeps ${percent(mean)}`];
   }
-  const rows = places.map((place) => place % channels);
+  const rows = indices.map((index) => index % channels);
   const code = meanCode(column, from, to, rows);
   const life = codes.halfLife(code);
   const digits = life < 10 ? 2 : life < 100 ? 1 : 0;

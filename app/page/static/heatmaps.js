@@ -89,8 +89,8 @@ export class Heatmaps {
       this.pictures.some((picture, i) => picture.row !== rows[i])
     )
       this.pictures = rows.map((row, i) => {
-        const places = [this.order, this.order.map((at) => channels + at), [...layers.keys()]];
-        return new Picture(grouped(places[i], row), row, bin);
+        const indices = [this.order, this.order.map((at) => channels + at), [...layers.keys()]];
+        return new Picture(grouped(indices[i], row), row, bin);
       });
     const [magnitude, phase, means] = this.pictures;
     const column = columns[this.layer];
@@ -104,24 +104,24 @@ export class Heatmaps {
   cell(event) {
     const i = Math.max(0, this.canvases.indexOf(event.currentTarget));
     const box = event.currentTarget.getBoundingClientRect();
-    const { places } = this.pictures[i];
-    const row = Math.floor(((event.clientY - box.top) / box.height) * places.length);
+    const { indices } = this.pictures[i];
+    const row = Math.floor(((event.clientY - box.top) / box.height) * indices.length);
     const { width, first } = this.#scale();
     return this.cellAt(i, Math.floor(first + (event.clientX - box.left) / width), row);
   }
 
   /** A cell: its tokens, its row, and the channels or layers of that row. */
   cellAt(i, token, row) {
-    const { bin, places } = this.pictures[i];
-    const inside = Math.min(places.length - 1, Math.max(0, row));
+    const { bin, indices } = this.pictures[i];
+    const inside = Math.min(indices.length - 1, Math.max(0, row));
     const from = Math.floor(token / bin) * bin;
-    return { of: NAMES[i], token, from, bin, row: inside, places: places[inside] };
+    return { of: NAMES[i], token, from, bin, row: inside, indices: indices[inside] };
   }
 
   /** The tokens, rows and channels between two cells. */
   between(a, b) {
     const [top, bottom] = [Math.min(a.row, b.row), Math.max(a.row, b.row) + 1];
-    const channels = this.pictures[0].places.slice(top, bottom).flat();
+    const channels = this.pictures[0].indices.slice(top, bottom).flat();
     const [first, stop] = [Math.min(a.from, b.from), Math.max(a.from, b.from) + a.bin];
     return { first, stop, top, bottom, channels, layer: this.layer };
   }
@@ -130,7 +130,7 @@ export class Heatmaps {
   middle(i, token, row) {
     const { left, top, height } = this.canvases[i].getBoundingClientRect();
     const { width, first } = this.#scale();
-    const share = (row + 0.5) / this.pictures[i].places.length;
+    const share = (row + 0.5) / this.pictures[i].indices.length;
     return [left + (token + 0.5 - first) * width, top + share * height];
   }
 
@@ -269,7 +269,7 @@ export class Heatmaps {
 
   /** Draw a bar at the right end of each row: its channels' value of the largest size. */
   #showBars(context, right, row) {
-    this.pictures[0].places.forEach((channels, n) => {
+    this.pictures[0].indices.forEach((channels, n) => {
       const values = channels.map((channel) => this.bars.values[channel]);
       const value = values.reduce((best, v) => (Math.abs(v) > Math.abs(best) ? v : best), 0);
       context.fillStyle = value > 0 ? MORE : LESS;

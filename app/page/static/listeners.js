@@ -109,9 +109,9 @@ class Cursor {
     view.tip.show(describe(view.recording, view.layer, view.codes, cell), ...position);
   }
 
-  #choose({ token, places }) {
+  #choose({ token, indices }) {
     const { view } = this;
-    if (this.index === LAYERS && places[0] !== view.layer) view.change(places[0]);
+    if (this.index === LAYERS && indices[0] !== view.layer) view.change(indices[0]);
     view.select(token);
   }
 

@@ -13,21 +13,21 @@ export const grouped = (items, size) =>
  * The mean code of some rows over the tokens from `from` to `to`. As codes of magnitudes are
  * logarithmic, this is the geometric mean of the half-lives.
  */
-export function meanCode({ data, size }, from, to, places) {
-  if (to - from === 1 && places.length === 1) return data[from * size + places[0]];
+export function meanCode({ data, size }, from, to, indices) {
+  if (to - from === 1 && indices.length === 1) return data[from * size + indices[0]];
   let sum = 0;
   for (let token = from; token < to; token++)
-    for (const place of places) sum += data[token * size + place];
-  return Math.round(sum / ((to - from) * places.length));
+    for (const index of indices) sum += data[token * size + index];
+  return Math.round(sum / ((to - from) * indices.length));
 }
 
 /** The circular mean of phases: the direction of the sum of their unit vectors. */
-export function meanPhase({ data, size }, from, to, places) {
-  if (to - from === 1 && places.length === 1) return data[from * size + places[0]];
+export function meanPhase({ data, size }, from, to, indices) {
+  if (to - from === 1 && indices.length === 1) return data[from * size + indices[0]];
   let [x, y] = [0, 0];
   for (let token = from; token < to; token++)
-    for (const place of places) {
-      const code = data[token * size + place];
+    for (const index of indices) {
+      const code = data[token * size + index];
       x += COS[code];
       y += SIN[code];
     }

@@ -1,8 +1,8 @@
 /** A picture with one pixel per cell, some rows at some tokens; paints each cell once. */
 export class Picture {
-  constructor(places, row, bin) {
-    Object.assign(this, { places, row, bin });
-    this.canvas = Picture.#canvas(512, places.length);
+  constructor(indices, row, bin) {
+    Object.assign(this, { indices, row, bin });
+    this.canvas = Picture.#canvas(512, indices.length);
     this.tokens = 0;
   }
 
@@ -12,7 +12,7 @@ export class Picture {
 
   /** Paint the cells of the tokens up to `end` that are not painted yet. */
   paint(end, colour) {
-    const { places, bin } = this;
+    const { indices, bin } = this;
     const { width, height } = this.canvas;
     if (end <= this.tokens) return;
     const start = Math.floor(this.tokens / bin); // its last cell may be incomplete
@@ -28,7 +28,7 @@ export class Picture {
     for (let row = 0; row < height; row++)
       for (let i = 0; i < count; i++) {
         const from = (start + i) * bin;
-        pixels[row * count + i] = colour(from, Math.min(from + bin, end), places[row]);
+        pixels[row * count + i] = colour(from, Math.min(from + bin, end), indices[row]);
       }
     this.canvas.getContext("2d").putImageData(image, start, 0);
     this.tokens = end;

@@ -5,7 +5,7 @@ const [LENS, CHANNELS] = [0, 1]; // kinds of questions, as in state_view.py
 const FEATURES = { brackets: /[()[\]{}]/, quotes: /["'`]/, digits: /\d/ };
 const LOST = "The server is busy, or no longer has this answer.";
 
-/** What each layer expects in the chosen token's place, and bars at the channels. */
+/** What each layer expects instead of the chosen token, and bars at the channels. */
 export class Probes {
   constructor(view) {
     this.view = view;

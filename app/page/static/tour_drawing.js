@@ -43,10 +43,10 @@ export function word({ texts, kinds }, token) {
 }
 
 /** Rotated words below columns. */
-export function axis(recorded, tokens, place, y, marked) {
+export function axis(recorded, tokens, xOf, y, marked) {
   return tokens.map((token) => {
     const name = token === marked ? "word marked" : "word";
-    const at = place(token);
+    const at = xOf(token);
     const turn = `rotate(-60 ${at} ${y})`;
     return text(at, y, name, word(recorded, token), { transform: turn, "text-anchor": "end" });
   });

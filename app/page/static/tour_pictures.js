@@ -9,7 +9,7 @@ export function curves(recorded, width) {
   const { sizes, read, written } = recorded;
   const end = read + AFTER;
   const [height, top] = [210, 8];
-  const place = (token) => EDGE + ((width - EDGE - 16) * (token - written)) / (end - written);
+  const xOf = (token) => EDGE + ((width - EDGE - 16) * (token - written)) / (end - written);
   const level = (share) => top + (height - top) * (1 - share);
   const names = ["kept", "after", "wrote"];
   const tokens = Array.from({ length: end - written + 1 }, (_, i) => written + i);
@@ -17,14 +17,14 @@ export function curves(recorded, width) {
   const paths = sizes.map((each, i) => {
     const kept = shares(each, written, each.length - 1);
     halves.push(kept.findIndex((share) => share < 0.5));
-    const points = tokens.map((token, n) => `${place(token)},${level(kept[n])}`).join(" ");
+    const points = tokens.map((token, n) => `${xOf(token)},${level(kept[n])}`).join(" ");
     return shape("polyline", { points, class: `curve ${names[i]}` });
   });
   const scale = [0, 0.5, 1].flatMap((share) => [
     line(EDGE, level(share), width - 16, level(share), share === 0.5 ? "half" : "thin"),
     text(EDGE - 6, level(share) + 4, "scale", `${100 * share}%`, { "text-anchor": "end" }),
   ]);
-  const labels = axis(recorded, tokens, (token) => place(token) + 3, height + 14, written);
+  const labels = axis(recorded, tokens, (token) => xOf(token) + 3, height + 14, written);
   const about = "What remains of the word split in three channels";
   const svg = drawing(width, height + LABELS, about, ...scale, ...paths, ...labels);
   const keys = ["a short memory", "a longer one", "a long memory"].map((name, i) =>
@@ -41,13 +41,13 @@ function columns(recorded, width, { tokens, values, height, name, label, marked,
   const each = (width - EDGE) / tokens.length;
   const bars = values.map((value, i) => {
     const [y, base] = [level(Math.max(value, 0)), level(Math.min(value, 0))];
-    const place = { x: EDGE + i * each + 1, width: Math.max(each - 2, 1) };
-    const bar = shape("rect", { ...place, y, height: base - y, class: name(tokens[i]) });
+    const area = { x: EDGE + i * each + 1, width: Math.max(each - 2, 1) };
+    const bar = shape("rect", { ...area, y, height: base - y, class: name(tokens[i]) });
     bar.append(shape("title", {}, `${word(recorded, tokens[i])} ${decimals(value)}`));
     return bar;
   });
-  const place = (token) => EDGE + (tokens.indexOf(token) + 0.5) * each + 4;
-  const labels = axis(recorded, tokens, place, height + 14, marked);
+  const xOf = (token) => EDGE + (tokens.indexOf(token) + 0.5) * each + 4;
+  const labels = axis(recorded, tokens, xOf, height + 14, marked);
   const base = line(EDGE, level(0), width, level(0), "thin");
   return drawing(width, height + LABELS, label, base, ...bars, ...extra(level), ...labels);
 }

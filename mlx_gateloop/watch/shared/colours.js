@@ -11,8 +11,8 @@ export function gradient(stops) {
     .split(" ")
     .map((hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)));
   return (share) => {
-    const place = Math.min(1, Math.max(0, share)) * (rgb.length - 1);
-    const low = Math.min(Math.floor(place), rgb.length - 2);
-    return rgb[low].map((from, i) => from + (rgb[low + 1][i] - from) * (place - low));
+    const position = Math.min(1, Math.max(0, share)) * (rgb.length - 1);
+    const low = Math.min(Math.floor(position), rgb.length - 2);
+    return rgb[low].map((from, i) => from + (rgb[low + 1][i] - from) * (position - low));
   };
 }

@@ -50,7 +50,7 @@ test("strengths are relative to the strongest", () => {
   );
 });
 
-test("a place is told with its sum, the answers and what is held from before the reset", () => {
+test("a summary has the sum, the answers and what is held from before the reset", () => {
   const rows = Array.from({ length: 20 }, (_, n) => Array(n + 1).fill(1));
   const faded = rows.map((row) => [...row]);
   [rows[5][0], faded[5][0]] = [0.04, 0.01];
@@ -63,7 +63,7 @@ test("a place is told with its sum, the answers and what is held from before the
     left: [rows, faded],
   };
   const cells = [3, 5, 4, 4, 0, 2];
-  const tell = (place) => summary(solved, cells, place, PROPS, MODELS);
+  const tell = (cell) => summary(solved, cells, cell, PROPS, MODELS);
   assert.equal(
     tell(0),
     "Position 1, 1 since the start: 3, modulo 5 that is 3. Data-controlled: 3, right; Fixed: 3, right.",

@@ -14,7 +14,7 @@ const recording = {
   averages: records(2, 255, 51),
   pieces: [{ text: "a" }],
 };
-const cell = { of: "magnitude", token: 0, from: 0, bin: 1, places: [1] };
+const cell = { of: "magnitude", token: 0, from: 0, bin: 1, indices: [1] };
 
 test("a channel is described with its turn, if it has one", () => {
   const [word, kept, life, turn] = describe(recording, 0, codes, cell);
@@ -22,7 +22,7 @@ test("a channel is described with its turn, if it has one", () => {
   assert.match(kept, /^channel 1: keeps \d+\.\d\d%$/);
   assert.match(life, /^half remains after \S+ such tokens$/);
   assert.equal(turn, "turned by 180°");
-  const real = describe(recording, 1, codes, { ...cell, places: [0] });
+  const real = describe(recording, 1, codes, { ...cell, indices: [0] });
   assert.equal(real.length, 3);
   assert.match(real[1], /^channel 0: /);
 });

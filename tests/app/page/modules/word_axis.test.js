@@ -9,7 +9,7 @@ test("where columns are wide every token with a word has it", () => {
   assert.deepEqual(written(words, 12), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
 });
 
-test("names come before signs, and signs are between them where there is room", () => {
+test("names come before signs, and signs are between them where they fit", () => {
   assert.deepEqual(written(words, 6), [1, 4, 6, 8]);
   assert.deepEqual(written(["(", "(", "a", "(", "(", "b"], 6), [0, 2, 5]);
 });

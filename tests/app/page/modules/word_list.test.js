@@ -12,7 +12,7 @@ const words = [
   [1, 0, "four", 2, 9],
 ].map(word);
 
-test("a place chooses the word around it, and a part all that it touches", () => {
+test("a position chooses the word around it, and a part all that it touches", () => {
   assert.deepEqual(chosen(words, 0, 5, 5), { first: 1, stop: 2 });
   assert.deepEqual(chosen(words, 0, 6, 10), { first: 1, stop: 4 });
   assert.deepEqual(chosen(words, 1, 0, 99), { first: 4, stop: 5 });
