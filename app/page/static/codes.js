@@ -47,9 +47,4 @@ export class Codes {
   halfLife(code) {
     return Math.LN2 / this.decay(code);
   }
-
-  /** The code of a half-life, not rounded. */
-  ofHalfLife(tokens) {
-    return ((Math.log(Math.LN2 / tokens) - this.low) / this.range) * 255;
-  }
 }

@@ -1,5 +1,4 @@
 import { MEAN_COLOURS, PHASE_COLOURS } from "./codes.js";
-import { drawMeanLine } from "./mean_line.js";
 import { grouped, meanCode, meanPhase } from "./means.js";
 import { Picture } from "./picture.js";
 import { perToken, sharing, zoomOf } from "./scale.js";
@@ -11,7 +10,6 @@ const SELECTED = "#fff";
 const RESET = "#ff4d4f";
 const [MORE, LESS, BAR] = ["#7df9ff", "#ffd43b", 64]; // colours of bars, and their longest width
 const NAMES = ["magnitude", "phase", "layers"];
-const LAYERS = 2; // index of the picture of all layers, after magnitude and phase of one layer
 
 /**
  * Heatmaps of magnitude, phase and layer means: rows by tokens, scaled to their canvases. With more
@@ -213,13 +211,12 @@ export class Heatmaps {
     const since = Math.max(0, Math.floor((from - first) * width * ratio) / ratio); // whole pixels
     contexts.forEach((context, i) => {
       const surface = this.surfaces[i];
-      const left = i === LAYERS ? 0 : since; // the mean line is drawn as a whole
       context.save();
       context.beginPath();
-      context.rect(left, 0, Math.max(0, surface.width - left), surface.height);
+      context.rect(since, 0, Math.max(0, surface.width - since), surface.height);
       context.clip();
       context.clearRect(0, 0, surface.width, surface.height);
-      if (end > first) this.#showPicture(context, i, left);
+      if (end > first) this.#showPicture(context, i, since);
       else if (i === 0) this.#showHint(context, surface);
       context.restore();
     });
@@ -247,11 +244,6 @@ export class Heatmaps {
     context.imageSmoothingEnabled = false; // keeps neighbours apart
     const source = [first / bin, 0, visible / each / bin, canvas.height];
     context.drawImage(canvas, ...source, 0, 0, visible, height);
-    if (i === LAYERS) {
-      const last = Math.min(tokens, first + visible / each);
-      const place = (at) => (at - first) * each;
-      drawMeanLine(context, this.recording.averages, { place, first, last, each, height });
-    }
     if (i === 0) {
       context.fillStyle = RESET;
       for (const token of this.recording.resets)

@@ -34,24 +34,6 @@ export function meanPhase({ data, size }, from, to, indices) {
   return Math.round((Math.atan2(y, x) / (2 * Math.PI) + 0.5) * 255);
 }
 
-/** Points of a line: the means of `bin` tokens each, with their minimum and maximum. */
-export function meanLine({ data, size }, from, end, bin) {
-  const points = [];
-  for (let start = Math.floor(from / bin) * bin; start < end; start += bin) {
-    const stop = Math.min(start + bin, end);
-    let [low, sum, high] = [255, 0, 0];
-    for (let token = start; token < stop; token++) {
-      let mean = 0;
-      for (let i = 0; i < size; i++) mean += data[token * size + i] / size;
-      sum += mean;
-      low = Math.min(low, mean);
-      high = Math.max(high, mean);
-    }
-    points.push({ at: (start + stop) / 2, mean: sum / (stop - start), low, high });
-  }
-  return points;
-}
-
 /** The correlation of each channel's half-life, on its scale, with a mark of 0 or 1 a token. */
 export function following({ data, size, length }, marks) {
   const marked = marks.slice(0, length);

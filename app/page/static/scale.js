@@ -3,8 +3,6 @@ const WIDEST = 48; // pixels per token at the largest zoom
 const WIDEST_OF_ALL = 16; // when all tokens are visible
 const CAPACITY = 48; // tokens that fit when a run starts
 const GROWTH = 1.3; // factor of the capacity, each time it is full
-const LINE = 3; // width of a token from which the line has a point per token
-const BIN = 4; // distance of points on the line otherwise
 
 /** The largest value of the zoom; 0 shows all tokens. */
 export const MAX_ZOOM = 8;
@@ -30,6 +28,3 @@ export function zoomOf({ each, ...shown }) {
 
 /** The number of neighbours that share a pixel. */
 export const sharing = (pixels) => Math.max(1, Math.ceil(1 / pixels - 1e-9));
-
-/** The number of tokens that share a point of a line. */
-export const lineBin = (width) => (width >= LINE ? 1 : Math.ceil(BIN / width));

@@ -1,6 +1,5 @@
 import { Codes, css, MEAN_COLOURS, PHASE_COLOURS } from "./codes.js";
 import { Heatmaps } from "./heatmaps.js";
-import { Histogram } from "./histogram.js";
 import { listen } from "./listeners.js";
 import { Memory } from "./memory.js";
 import { Probes } from "./probes.js";
@@ -19,7 +18,6 @@ export class StateView {
     Object.assign(this, { element, props, server });
     this.codes = new Codes(props.low, props.high);
     this.heatmaps = new Heatmaps(element, this.codes);
-    this.histogram = new Histogram(this.find("histogram"), this.codes);
     this.memory = new Memory(this);
     this.heatmaps.marks = this.memory;
     this.probes = new Probes(this);
@@ -172,7 +170,6 @@ export class StateView {
     this.frame = undefined;
     heatmaps.update();
     this.memory.update();
-    this.histogram.draw(recording, layer);
     this.find("count").textContent = recording.pieces.length
       ? `${count} tokens${after}${grouped ? `, the first ${grouped.toLocaleString("en")} in groups` : ""}`
       : "";
@@ -188,7 +185,6 @@ export class StateView {
   /** Read sizes and colours; call this only when they change. */
   measure() {
     this.heatmaps.measure();
-    this.histogram.measure();
     this.schedule();
   }
 

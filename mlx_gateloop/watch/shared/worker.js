@@ -15,7 +15,7 @@ const pause = () =>
 
 /** Run a generator; show the text from time to time. Returns its value, or undefined if stopped. */
 async function run(steps, show) {
-  let shown = performance.now();
+  let shown = 0;
   for (;;) {
     const { value, done } = steps.next();
     if (done) return value;
@@ -33,6 +33,9 @@ const begin = () => new Writer(...parts);
 const CALLS = {
   load({ weights, config, tokenizer, page }) {
     parts = [new Model(config, tensors(weights)), new Tokenizer(tokenizer), page];
+    text = begin();
+    for (const _ of text.say("The first steps are compiled, so they are slow.")); // not the user's
+    for (const _ of text.write({ maxTokens: 8 }));
     text = begin();
   },
   clear() {

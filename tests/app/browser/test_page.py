@@ -39,13 +39,10 @@ IN_SIGHT_ONCE_CLOSED = """async () => {
   const visible = (e) => e.checkVisibility({ visibilityProperty: true });
   return [...settings.querySelectorAll('*')].filter(visible).map((e) => e.outerHTML);
 }"""
-# The histogram's axis is drawn, in the ink of the theme when it was.
+# The axis is drawn in the ink of the theme when it was.
 INK_IS_THE_TEXT_S = """() => {
-  const gl = document.querySelector('#chat-view .gl'), canvas = gl.querySelector('.histogram');
-  const ratio = devicePixelRatio, at = [1, (canvas.clientHeight - 16) * ratio];
-  const [r, g, b] = canvas.getContext('2d').getImageData(...at, 1, 1).data;
-  const text = getComputedStyle(gl).color.match(/\\d+/g).map(Number);
-  return [r, g, b].every((value, i) => Math.abs(value - text[i]) < 8);
+  const gl = document.querySelector('#chat-view .gl');
+  return gl.view.heatmaps.axis.ink === getComputedStyle(gl).color;
 }"""
 READ = [
     *(f"#chat [data-testid={who}] .chatbot" for who in ("user", "bot")),

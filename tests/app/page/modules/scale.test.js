@@ -1,6 +1,6 @@
 import assert from "node:assert";
 import { test } from "node:test";
-import { lineBin, MAX_ZOOM, perToken, sharing, zoomOf } from "../../../../app/page/static/scale.js";
+import { MAX_ZOOM, perToken, sharing, zoomOf } from "../../../../app/page/static/scale.js";
 
 const zooms = Array.from({ length: MAX_ZOOM + 1 }, (_, zoom) => zoom);
 
@@ -41,9 +41,4 @@ test("a growing run is scaled in steps", () => {
 
 test("a pixel is shared by as few neighbours as it takes", () => {
   assert.deepEqual([2, 1, 0.99, 0.5, 0.4, 1 / 3].map(sharing), [1, 1, 2, 2, 3, 3]);
-});
-
-test("a line has a point every few pixels", () => {
-  assert.deepEqual([16, 3].map(lineBin), [1, 1]);
-  for (const width of [2.9, 1, 0.1]) assert.ok(lineBin(width) * width >= 4);
 });
