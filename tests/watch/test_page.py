@@ -205,6 +205,10 @@ def test_in_a_browser(tmp_path):
         other = tab.evaluate("gateloop.generate('x', {maxTokens: 9, temperature: 1, seed: 4})")
         assert first == again != other
         assert tab.evaluate("document.documentElement.scrollWidth") == 390
+        tab.set_viewport_size({"width": 780, "height": 844})
+        tab.evaluate("document.documentElement.style.zoom = 2")
+        root = "document.documentElement"
+        assert tab.evaluate(f"{root}.scrollWidth <= {root}.clientWidth")
         tab.click(".new")
         tab.wait_for_selector(".stop:disabled")
         assert tab.inner_text(".words") == ""

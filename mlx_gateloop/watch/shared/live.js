@@ -31,11 +31,7 @@ function asRows(columns) {
   );
   const order = sums.map((_, i) => i).sort((a, b) => sums[a] - sums[b] || a - b);
   const rows = Math.min(ROWS, channels);
-  const least = Math.floor(channels / rows);
-  const starts = Array.from(
-    { length: rows + 1 },
-    (_, i) => i * least + Math.min(i, channels % rows),
-  );
+  const starts = Array.from({ length: rows + 1 }, (_, i) => Math.round((i * channels) / rows));
   const codes = new Uint8Array(columns.length * rows);
   columns.forEach((column, token) => {
     for (let row = 0; row < rows; row++) {
@@ -59,10 +55,9 @@ export function differing(before, after) {
   const [gone, added] = [[], []];
   let [i, j] = [0, 0];
   while (i < before.length || j < after.length) {
-    if (i < before.length && j < after.length && before[i] === after[j]) [i, j] = [i + 1, j + 1];
-    else if (j === after.length || (i < before.length && common[i + 1][j] >= common[i][j + 1]))
-      gone.push(i++);
-    else added.push(j++);
+    if (before[i] === after[j]) [i, j] = [i + 1, j + 1];
+    else if (i === before.length || common[i][j + 1] > common[i + 1][j]) added.push(j++);
+    else gone.push(i++);
   }
   return { gone, added };
 }
@@ -71,10 +66,12 @@ export function differing(before, after) {
 export function wordAround(token, { texts, kinds }) {
   const begins = (m) =>
     m === 0 || kinds[m] !== kinds[m - 1] || /^\s/.test(texts[m]) || /\s$/.test(texts[m - 1]);
-  let [first, stop] = [token, token + 1];
-  while (!begins(first)) first--;
-  while (stop < texts.length && !begins(stop)) stop++;
-  return Array.from({ length: stop - first }, (_, i) => first + i);
+  const all = [...texts.keys()];
+  const first = all.findLast((m) => m <= token && begins(m));
+  return all.slice(
+    first,
+    all.find((m) => m > token && begins(m)),
+  );
 }
 
 /** Calls to the worker, answered in order. */

@@ -5,30 +5,25 @@ export function tensors(bytes) {
   const length = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
   const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length)));
   const read = (name) => {
-    const { dtype, shape, data_offsets } = header[name];
+    const { dtype, data_offsets } = header[name];
     const [start, end] = data_offsets.map((offset) => 8 + length + offset);
     const part = bytes.slice(start, end).buffer;
-    if (dtype === "U32") return { data: new Uint8Array(part), shape };
-    return {
-      data: dtype === "F16" ? halves(new Uint16Array(part)) : new Float32Array(part),
-      shape,
-    };
+    return dtype === "U32" ? new Uint8Array(part) : new Float32Array(part);
   };
   const found = {};
   for (const name of Object.keys(header)) {
     const base = name.replace(/weight$/, "");
     if (/\.(scales|biases)$/.test(name) || name === "__metadata__") continue;
-    const { data } = read(name);
     const quantized = base !== name && `${base}scales` in header;
-    found[name] = quantized
-      ? dequantized(data, read(`${base}scales`).data, read(`${base}biases`).data)
-      : data;
+    const groups = quantized ? [`${base}scales`, `${base}biases`] : [];
+    found[name] = dequantized(...[name, ...groups].map(read));
   }
   return found;
 }
 
-/** Numbers of 8 bits, with a scale and an offset for each group. */
+/** Numbers of 8 bits, with a scale and an offset for each group; floats stay as they are. */
 function dequantized(codes, scales, biases) {
+  if (!scales) return codes;
   const group = codes.length / scales.length;
   const floats = new Float32Array(codes.length);
   for (let i = 0; i < codes.length; i++) {
@@ -46,8 +41,7 @@ function linear(weight, bias, input) {
   for (let next = 0; next < y.length; next += 4) {
     const row = Math.max(0, Math.min(next, y.length - 4)); // the last four may overlap
     let [a, b, c, d] = [0, 0, 0, 0];
-    const [first, second, third] = [row * inputs, (row + 1) * inputs, (row + 2) * inputs];
-    const fourth = third + inputs;
+    const [first, second, third, fourth] = [0, 1, 2, 3].map((more) => (row + more) * inputs);
     for (let i = 0; i < inputs; i++) {
       a += weight[first + i] * x[i];
       b += weight[second + i] * x[i];
@@ -88,13 +82,7 @@ export class Model {
     return Array.from({ length: this.config.num_hidden_layers }, layer);
   }
 
-  /**
-   * Read a token.
-   * @param {number} token
-   * @param {{re: Float64Array, im: Float64Array}[]} state Changed to the one after the token.
-   * @param {Memory} [memory] Receives what each layer keeps, and the stream between the blocks.
-   * @returns {Float32Array} The stream after the last block, for `logits`.
-   */
+  /** Read a token: change the state, tell a `Memory`, and return the stream after all blocks. */
   step(token, state, memory) {
     const { config, weights, width } = this;
     let x = weights["model.embed_tokens.weight"].slice(token * width, (token + 1) * width);

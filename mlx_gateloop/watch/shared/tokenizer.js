@@ -49,7 +49,7 @@ export class Tokenizer {
     const texts = ids.map(() => "");
     let bytes = [];
     const flush = (at) => {
-      if (bytes.length) texts[at] += decoded(bytes);
+      if (bytes.length) texts[at] += utf8(bytes) ?? "\ufffd".repeat(bytes.length);
       bytes = [];
     };
     ids.forEach((id, at) => {
@@ -61,25 +61,19 @@ export class Tokenizer {
         return;
       }
       bytes.push(parseInt(byte[1], 16));
-      if (complete(bytes)) flush(at);
+      if (utf8(bytes)) flush(at);
     });
     flush(ids.length - 1);
     return texts;
   }
 }
 
-const complete = (bytes) => {
+/** The text of bytes; null unless they are UTF-8. */
+function utf8(bytes) {
   try {
-    return Boolean(
-      new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(new Uint8Array(bytes)),
-    );
+    const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+    return decoder.decode(new Uint8Array(bytes));
   } catch {
-    return false;
+    return null;
   }
-};
-
-/** The text of bytes; each byte counts as unknown if they are not UTF-8. */
-const decoded = (bytes) =>
-  complete(bytes)
-    ? new TextDecoder("utf-8", { ignoreBOM: true }).decode(new Uint8Array(bytes))
-    : "\ufffd".repeat(bytes.length);
+}

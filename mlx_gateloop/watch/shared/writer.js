@@ -4,11 +4,7 @@ export const MAX_TOKENS = 1000; // a text's; the strengths take a time that grow
 
 /** A text that a model reads and continues. */
 export class Writer {
-  /**
-   * @param {object} page `chat`: null, or the chat template's parts before the first message,
-   *   between an answer and the next message, and after a message. `stops`: tokens that end an
-   *   answer. `rates`: see `Memory`.
-   */
+  /** The chat template's parts, or null, are before a text, after an answer and after a message. */
   constructor(model, tokenizer, page) {
     Object.assign(this, { model, tokenizer, page });
     this.ids = [];
