@@ -27,7 +27,10 @@ def minute(tab: object) -> tuple[str, str]:
     page.locator(".words [data-kind=prompt]", has_text=WORD).click()
     page.locator(f".wipe:enabled:has-text('{WORD}')").click()
     page.locator(".wipe:enabled").wait_for()
-    return page.locator(".original").inner_text(), page.locator(".without").inner_text()
+    original, without = (
+        page.locator(f".{side}").text_content() for side in ("original", "without")
+    )
+    return original, without
 
 
 def main() -> None:
