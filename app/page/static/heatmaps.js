@@ -161,6 +161,7 @@ export class Heatmaps {
 
   /** Draw after a change of the zoom; the token at `x` stays there, by default the middle one. */
   zoomed(x = this.surfaces[0].width / 2) {
+    if (!this.shown) return; // an empty view has no size
     const token = this.shown.first + x / this.shown.width;
     const { width } = this.#scale();
     this.scroll.scrollLeft = token * width - x;
