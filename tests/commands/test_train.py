@@ -121,7 +121,7 @@ def test_a_tokenizer_with_a_huge_id_is_refused(work, capsys):
     [
         ("--data", "short.txt", "token"),
         ("--data", "d" * 300, "File name too long"),
-        ("--data", "", "empty name"),
+        ("--data", "", "name of the data is empty"),
         ("--config", "missing.yaml", "--config missing.yaml: no such file"),
         ("--config", "nothing", "give a YAML file or one of 125m, bytes, code, "),
         ("--set", "nonsense", "expected KEY=VALUE"),

@@ -69,7 +69,7 @@ def test_a_directory_with_an_index_is_read_shard_by_shard(tmp_path):
     assert [checkpoint.position([name]) for name in TENSORS] == [0, 1, 0, 1]
 
     (tmp_path / "model-1.safetensors").unlink()
-    assert "'model-1.safetensors' beside it is missing" in refusal(find, str(tmp_path))
+    assert "'model-1.safetensors' is missing beside it" in refusal(find, str(tmp_path))
     index = tmp_path / "model.safetensors.index.json"
     shards = ("../up.safetensors", f"{'9' * 5000}.safetensors", "\0.safetensors")
     named = [json.dumps({"weight_map": {"a": shard}}) for shard in shards]
@@ -150,7 +150,7 @@ ENDLESS["model"] = ENDLESS
 @pytest.mark.parametrize(
     ("tree", "expected"),
     [
-        ({"a": torch.ones(1).expand(10**12)}, "larger than its data"),
+        ({"a": torch.ones(1).expand(10**12)}, "exceeds its data"),
         (ENDLESS, "holds no tensors"),
         ([1], "holds a list, not a state dict"),
     ],
