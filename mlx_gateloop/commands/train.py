@@ -1,6 +1,7 @@
 """`gateloop train`."""
 
 import argparse
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from mlx_gateloop.errors import InputError
 if TYPE_CHECKING:  # slow to import
     from mlx_gateloop.train.loop import TrainResult
 
+BEGAN = time.monotonic()  # imports take seconds of --minutes
 CONFIGS = Path(__file__).parents[1] / "configs"
 FLAGS: dict[str, tuple[str, Any, str]] = {
     "--steps": ("steps", int, "optimizer steps"),
@@ -48,6 +50,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--report-to", action="append", default=[], metavar="NAME", help=text)
     text = "write DIR/page.html, which shows losses, half-lives and samples, and refreshes itself"
     add("--page", action="store_true", help=text)
+    text = "choose the model, the steps and the schedule for this time; no --config, no --resume"
+    add("--minutes", type=float, metavar="N", help=text)
     text = "take a few steps, print the cost of the run on this machine, and write nothing"
     add("--dry-run", action="store_true", help=text)
     for flag, (key, type_, text) in FLAGS.items():
@@ -60,6 +64,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def _train(arguments: argparse.Namespace) -> None:
     from mlx_gateloop.distributed.world import ALONE
     from mlx_gateloop.train import TrainConfig, estimate, train
+    from mlx_gateloop.train.minutes import choose
     from mlx_gateloop.train.ranks import files_of_first
 
     world = arguments.world or ALONE
@@ -75,7 +80,12 @@ def _train(arguments: argparse.Namespace) -> None:
         raise InputError("--out: give a directory, or --dry-run")
     if arguments.resume and arguments.dry_run:
         raise InputError("--dry-run: estimates new runs only; leave out --resume")
-    if path is None and arguments.resume:
+    pace = None
+    if arguments.minutes is not None:
+        if path is not None or arguments.resume or arguments.dry_run or world.size > 1:
+            raise InputError("--minutes: chooses alone; leave out --config, --resume, --dry-run")
+        config, pace = choose(arguments.data, arguments.minutes, overrides, BEGAN)
+    elif path is None and arguments.resume:
         with files_of_first(world, arguments.out, "config.yaml") as folder:
             config = TrainConfig.load(folder / "config.yaml", overrides)
     else:
@@ -84,7 +94,7 @@ def _train(arguments: argparse.Namespace) -> None:
         print(estimate(config, arguments.data, world))
         print("Nothing was written.")
         return
-    shown = arguments.report_to, arguments.page
+    shown = arguments.report_to, arguments.page, pace
     report(train(config, arguments.data, arguments.out, arguments.resume, world, *shown))
 
 

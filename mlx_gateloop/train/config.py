@@ -72,6 +72,8 @@ class OptimizerConfig:
     weight_decay: NonNegativeFloat | None = None
     state_transition_weight_decay: NonNegativeFloat = 0.0
     warmup_steps: NonNegativeInt | None = None  # linear; None is a tenth of the steps
+    # Steps and factors of the rates there, linear between, in place of warm-up and cosine.
+    knots: list[tuple[NonNegativeInt, NonNegativeFloat]] | None = None
     clip_norm: PositiveFloat = 1.0  # largest global norm of a gradient
     accumulate: Count = 1  # batches per step; all targets have the same weight
     # For the gradients that ranks exchange; bfloat16 halves the bytes, and rounds sums to 8 bits.
@@ -260,6 +262,8 @@ class TrainConfig:
         """The resolved configuration as plain YAML values; `load` reads it back equal."""
         tree = asdict(self)
         tree["optimizer"]["betas"] = list(self.optimizer.betas)
+        if self.optimizer.knots is not None:
+            tree["optimizer"]["knots"] = [list(knot) for knot in self.optimizer.knots]
         return tree
 
 

@@ -52,7 +52,7 @@ class Optimizer:
         group_of: Callable[[str, mx.array], int],
         joined: list[bool] | None = None,
     ) -> None:
-        self.groups, self._schedules, self._group_of = groups, schedules, group_of
+        self.groups, self.schedules, self._group_of = groups, schedules, group_of
         self._joined = joined or [True] * len(groups)
         self.carried: list[list[mx.array]] = []  # the model's states before the next batch
 
@@ -74,7 +74,7 @@ class Optimizer:
 
     def schedule(self, step: mx.array) -> None:
         """Set the learning rates of a step of the run, counted from 0."""
-        for group, rate in zip(self.groups, self._schedules, strict=True):
+        for group, rate in zip(self.groups, self.schedules, strict=True):
             group.learning_rate = rate(step)
 
     def updated(self, gradients: list[Named], weights: list[Named]) -> list[Named]:
@@ -109,12 +109,11 @@ def make_update(
     state = [model.state, optimizer.state]
 
     @partial(mx.compile, inputs=state, outputs=state)
-    def update(gradient: Tree, position: mx.array, scale: mx.array) -> mx.array:
+    def compiled(gradient: Tree, scale: mx.array) -> mx.array:
         norm: mx.array
         parameters = model.trainable_parameters()
         joined = tree_map(lambda leaf: leaf / scale, optimizer.join(gradient))
         clipped, norm = optim.clip_grad_norm(joined, clip_norm)
-        optimizer.schedule(position)
         weights = optimizer.join(parameters)
         before = [weights, tree_map(lambda leaf: leaf, optimizer.state)]
         after = [optimizer.updated(clipped, weights), optimizer.state]
@@ -122,5 +121,9 @@ def make_update(
         model.update(optimizer.split(weights, parameters))
         optimizer.state = moments
         return norm
+
+    def update(gradient: Tree, position: mx.array, scale: mx.array) -> mx.array:
+        optimizer.schedule(position)  # not compiled: a run may plan it anew
+        return compiled(gradient, scale)
 
     return update

@@ -10,12 +10,13 @@ from typing import Any, NoReturn
 
 import mlx.core as mx
 import numpy as np
+import yaml
 from tqdm import tqdm
 
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.distributed.world import ALONE, World
 from mlx_gateloop.errors import InputError, one_line, shortened
-from mlx_gateloop.io.files import flush
+from mlx_gateloop.io.files import flush, write_text
 from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train import ranks
 from mlx_gateloop.train.checkpoint import Progress, require_same_run, restore, save_checkpoint
@@ -23,6 +24,8 @@ from mlx_gateloop.train.config import TrainConfig
 from mlx_gateloop.train.data import Score, make_source
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.train.loss_scale import INITIAL, next_scale
+from mlx_gateloop.train.minutes import Pace
+from mlx_gateloop.train.optimizer import schedules
 from mlx_gateloop.train.output import NoOutput, Output
 from mlx_gateloop.train.reporters import page, reporters
 from mlx_gateloop.train.setup import Trainer, large_cache, num_parameters
@@ -56,22 +59,21 @@ def train(
     world: World = ALONE,
     report_to: Sequence[str] = (),
     with_page: bool = False,
+    pace: Pace | None = None,
 ) -> TrainResult:
     """Train a model on a text or a task and save its best weights in a model directory.
 
-    The same configuration, data and machine give the same weights, interrupted and resumed or
-    not. Ctrl-C finishes the step, saves, and raises `Interrupted` if there are steps left.
+    The same configuration, data and machine give the same weights, interrupted and resumed or not.
 
     Args:
         config: The run; a resumed one must equal the first.
-        data: A source for `data.load_corpus` (file, folder, `.jsonl` or a corpus name), or a
-            task, whose model directory has no tokenizer.
+        data: A source for `data.load_corpus`, or a task, whose model directory has no tokenizer.
         out: The run's directory, see `train.output`; new or empty unless resumed.
         resume: Continue from the last checkpoint in `out`.
-        world: The ranks that train it together, see `distributed.world`. The first one alone
-            reads and writes `out`; `data` must be the same on all ranks.
-        report_to: Names of `reporters.NAMES` that get the log, too.
+        world: The ranks, with the same `data`; the first one alone reads and writes `out`.
+        report_to: Names of `reporters.PACKAGES` that get the log, too.
         with_page: Write page.html, which shows the run while it lasts.
+        pace: Plans the schedule while the run lasts, see `train.minutes`.
 
     Raises:
         InputError: Unusable data, configuration or directory, a full disk, or ranks that differ.
@@ -83,7 +85,7 @@ def train(
             if world.is_first:
                 output.reporters = reporters(report_to, Path(out), config.to_dict())
                 output.reporters += [page(output.log, Path(out) / "page.html")] * with_page
-            return Run(config, data, output, resume, world).train()
+            return Run(config, data, output, resume, world).train(pace)
         except OSError as error:  # checkpoints and models raise InputError
             advice = "what was saved is kept; give another --out or free space there"
             raise InputError(f"{out}: {error.strerror or error}; {advice}") from error
@@ -122,14 +124,21 @@ class Run:
                 self._save_model()
                 self._save_checkpoint()
 
-    def train(self) -> TrainResult:
+    def train(self, pace: Pace | None = None) -> TrainResult:
         progress, config, last = self.progress, self.config, None
+        if pace is not None:
+            self._plan(pace)
         mx.reset_peak_memory()
-        print(self._summary(), file=sys.stderr)
+        size, each = num_parameters(self.model), self.trainer.tokens_per_step
+        steps = f"{self.trainer.steps:,} steps of {each:,} tokens"
+        print(f"{size:,} parameters; {self.source.summary}; {steps}", file=sys.stderr)
         bar = tqdm(total=self.trainer.steps, initial=progress.step, unit="step", disable=None)
         with interrupt_flag() as stop, bar:
             while not self._finished():
                 self._step(bar)
+                if pace is not None and pace.is_due(progress.step):
+                    self._plan(pace)
+                    bar.total = self.trainer.steps
                 if self._is_due(config.eval_every):
                     last = self._validate(bar)
                 stopping = self.world.any(stop.is_set(), "signal to stop")
@@ -164,6 +173,14 @@ class Run:
         if self._is_due(self.config.log_every):
             self._log(norm, rate, memory)
 
+    def _plan(self, pace: Pace) -> None:
+        self.config = config = pace.plan(self.config, self.progress.step)
+        self.trainer.steps = config.total_steps(0)
+        self.optimizer.schedules = schedules(config.optimizer, self.trainer.steps)
+        self.identity["config"] = config.to_dict()
+        self._save_checkpoint()
+        write_text(self.output.config, yaml.safe_dump(config.to_dict(), sort_keys=False))
+
     def _interrupt(self) -> NoReturn:
         """End the session after its checkpoint, with a trained model if there is no best one."""
         if self.progress.best_loss == float("inf"):
@@ -172,12 +189,6 @@ class Run:
         raise Interrupted(
             f"interrupted at step {self.progress.step} of {self.trainer.steps}, saved in "
             f"{self.output.directory}; continue with --resume"
-        )
-
-    def _summary(self) -> str:
-        return (
-            f"{num_parameters(self.model):,} parameters; {self.source.summary}; "
-            f"{self.trainer.steps:,} steps of {self.trainer.tokens_per_step:,} tokens"
         )
 
     def _finished(self) -> bool:
@@ -254,10 +265,8 @@ class Run:
             step=progress.step, validation_loss=result.loss_nats, **result.others, best=best, **seen
         )
         others = "".join(f", {k.replace('_', ' ')} {v:.3f}" for k, v in result.others.items())
-        bar.write(
-            f"step {progress.step}: validation loss {result.loss_nats:.4f}{others}",
-            file=sys.stderr,  # training must not end with a reader of standard output
-        )
+        line = f"step {progress.step}: validation loss {result.loss_nats:.4f}{others}"
+        bar.write(line, file=sys.stderr)  # training must not end with a reader of standard output
         if "sample" in seen:
             bar.write(f"    {shortened(seen['sample'])}", file=sys.stderr)
         return result

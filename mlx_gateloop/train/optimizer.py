@@ -1,5 +1,6 @@
 """MLX's optimizers in the paper's parameter groups, and its learning-rate schedule."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,33 @@ def cosine_with_warmup(peak: float, warmup: int, steps: int) -> Schedule:
     return optim.join_schedules([warm, decay], [warmup])
 
 
+def piecewise(peak: float, knots: Sequence[tuple[int, float]]) -> Schedule:
+    """Learning rate by step: peak times the factor in the step's middle, linear between knots."""
+    places, factors = mx.array([float(k[0]) for k in knots]), mx.array([k[1] for k in knots])
+
+    def rate(step: mx.array) -> mx.array:
+        place = step.astype(mx.float32) + 0.5
+        after = mx.clip((places <= place).sum(), 1, len(knots) - 1)
+        share = (place - places[after - 1]) / (places[after] - places[after - 1])
+        y: mx.array = factors[after - 1] + mx.minimum(share, 1) * (
+            factors[after] - factors[after - 1]
+        )
+        return peak * y
+
+    return rate
+
+
+def schedules(config: OptimizerConfig, steps: int) -> list[Schedule]:
+    """Make the schedule of each group."""
+    base, warmup = config.learning_rate, config.warmup_steps
+    assert base is not None
+    peaks = [config.state_transition_learning_rate or base, base, base]
+    if config.knots:
+        return [piecewise(peak, config.knots) for peak in peaks]
+    warmup = steps // 10 if warmup is None else warmup
+    return [cosine_with_warmup(peak, warmup, steps) for peak in peaks]
+
+
 def decided(config: OptimizerConfig, steps_per_epoch: float) -> OptimizerConfig:
     """Replace a weight decay of None by 1 / (rate T): weights average the updates of T steps.
 
@@ -44,7 +72,6 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
     Source: paper, appendix "WikiText103 hyperparameters": the projections that control the state
     transition have their own learning rate and no weight decay, which is the default.
     """
-    warmup = steps // 10 if config.warmup_steps is None else config.warmup_steps
     is_muon = config.name == "muon"
 
     def group_of(path: str, weight: mx.array) -> int:
@@ -55,10 +82,8 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
         )
         return 1 if weight.ndim < 2 or is_table else 2
 
-    base, decay = config.learning_rate, config.weight_decay
-    assert base is not None
+    decay = config.weight_decay
     assert decay is not None
-    peaks = [config.state_transition_learning_rate or base, base, base]
     others = "adamw" if is_muon else config.name
     return Optimizer(
         [
@@ -66,7 +91,7 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> Optimizer:
             _make(others, config, 0.0),
             _make(config.name, config, decay),
         ],
-        [cosine_with_warmup(peak, warmup, steps) for peak in peaks],
+        schedules(config, steps),
         group_of,
         # Adafactor and Muon look at the rows and columns of each matrix.
         [others != "adafactor", others != "adafactor", config.name in ("adamw", "lion")],

@@ -18,8 +18,8 @@ from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.train.chunks import States, zero_states
 from mlx_gateloop.train.step import number
 
-RATES = (0.01, 0.03, 0.1)  # Adam's, in units of the layer's own states
-SCALES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)  # factors of the state that was learned
+RATES = (0.03, 0.1, 0.3)  # Adam's, in units of the layer's own states
+SCALES = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # factors of the state that was learned
 TRIAL = 5  # a rate is tried for a fifth of the steps
 MAX_BATCHES, VALIDATIONS = 32, 20  # batches per validation, validations per run
 

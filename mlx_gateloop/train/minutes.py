@@ -1,0 +1,141 @@
+"""A run that fits the time there is: its sizes, and a schedule that follows the clock."""
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mlx_gateloop.distributed.world import ALONE
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.train.config import TrainConfig
+from mlx_gateloop.train.data import Source, make_source
+from mlx_gateloop.train.setup import Trainer, large_cache, num_parameters
+
+SHAPES = ((64, 2), (96, 2), (128, 3), (192, 3), (256, 4), (320, 5), (384, 6), (512, 8), (768, 12))
+PIECES = 20  # of a run; each is planned from the speed of the one before
+WARM_UP = 0.05  # share of the time
+RESERVE = 0.03  # share of the time for the last validation and files
+SHORTEST = 0.1  # minutes
+HELD_OUT = 400_000  # bytes of text at most
+REPEATED = 15.4  # R*, passes after which a text teaches little more
+
+
+class Pace:
+    """The plan of a run that ends after some seconds, whatever else the machine does.
+
+    The rate follows the share of the time that has passed: up, then half a cosine down to 0. It is
+    linear by steps between knots, which the configuration stores, so that they repeat the run.
+    """
+
+    def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._end = now, now() + seconds * (1 - RESERVE)
+        self._knots: list[tuple[int, float]] = [(0, 0.0)]
+
+    def start(self, seconds_per_step: float, reserve: float = 0.0) -> None:
+        """Begin with the first step; the speed and the seconds after the last one are guesses."""
+        self._start = self._then = self._now()
+        self._each, self._length = seconds_per_step, max(1.0, self._end - reserve - self._start)
+
+    def is_due(self, step: int) -> bool:
+        """Tell if a piece has ended, or takes twice its time."""
+        is_late = self._now() - self._then > 2 * self._length / PIECES
+        return step == self._knots[-1][0] or is_late
+
+    def plan(self, config: TrainConfig, step: int) -> TrainConfig:
+        """Return the configuration with the piece of the schedule that begins at `step`."""
+        now, knots = self._now(), self._knots
+        if step:
+            (first, before), (last, after) = knots[-2:]
+            self._each = (now - self._then) / (step - first)
+            knots[-1] = step, before + (after - before) * (step - first) / (last - first)
+        passed, self._then = (now - self._start) / self._length, now
+        target = min(1.0, passed + 1 / PIECES)
+        count = round((target - passed) * self._length / self._each)
+        if target < 1 or knots[-1][1] > 0:  # the rate always falls to 0
+            knots.append((step + max(1, count, step // 50), _factor(target)))
+        rest = max(0, round((1 - target) * self._length / self._each))
+        total = knots[-1][0] + rest
+        ahead = [*knots, *([(total, 0.0)] if rest else [])]
+        return replace(config, steps=total, optimizer=replace(config.optimizer, knots=ahead))
+
+
+def _factor(passed: float) -> float:
+    if passed < WARM_UP:
+        return passed / WARM_UP
+    return (
+        0.0 if passed >= 1 else 0.5 + 0.5 * math.cos(math.pi * (passed - WARM_UP) / (1 - WARM_UP))
+    )
+
+
+def predicted_loss(parameters: float, tokens: float, unique: float) -> float:
+    """Compute what a run leaves to learn: 406.4 / N^0.34 + 410.7 / D^0.28, nats.
+
+    Source: Hoffmann et al., arXiv 2203.15556, equation 10; of a text that is read several times
+    D is U + U R* (1 - exp(-(passes - 1) / R*)), Muennighoff et al., arXiv 2305.16264.
+    """
+    passes = max(0.0, tokens / unique - 1)
+    useful = min(tokens, unique) + unique * REPEATED * (1 - math.exp(-passes / REPEATED))
+    return float(406.4 * parameters**-0.34 + 410.7 * max(useful, 1.0) ** -0.28)
+
+
+def choose(
+    data: str, minutes: float, overrides: dict[str, Any], began: float
+) -> tuple[TrainConfig, Pace]:
+    """Choose a configuration for a text and a time since `began`; say in five lines what and why.
+
+    Raises:
+        InputError: Too little time or text.
+    """
+    if not SHORTEST <= minutes < 1e5:
+        raise InputError(f"--minutes: expected at least {SHORTEST}, got {minutes:g}")
+    pace = Pace(60 * minutes - (time.monotonic() - began))
+    size = max(1, Path(data).stat().st_size) if Path(data).is_file() else 1
+    held_out = min(0.1, HELD_OUT / size)  # each validation takes its time
+    base = {"tokenizer.vocab_size": 1024, "data.validation_fraction": held_out, "steps": 10}
+    base |= overrides
+    config = _shaped(base, *SHAPES[0])
+    source, tried = make_source(config, data), []
+    unique = source.batches.per_epoch * source.batches.targets
+    with large_cache():
+        for shape in SHAPES:
+            config = _shaped(base, *shape)
+            seconds, parameters, reserve = _measured(config, source)
+            steps = 60 * minutes * (1 - RESERVE) / seconds
+            tokens = steps * source.batches.targets
+            tried.append((predicted_loss(parameters, tokens, unique), shape, seconds, tokens))
+            if min(tried)[1] != shape or seconds * PIECES > 6 * minutes:
+                break
+    _, shape, seconds, tokens = min(tried)
+    steps = max(1, round(60 * minutes / seconds))
+    config = replace(_shaped(base, *shape), steps=steps, eval_every=max(1, steps // 8))
+    pace.start(seconds, 2 * reserve)
+    for line in (
+        f"text: {source.summary}, {config.tokenizer.vocab_size} pieces at most",
+        f"machine: {tokens / 60 / minutes:,.0f} tokens/s with the model below",
+        f"model: width {shape[0]}, {shape[1]} blocks, the best of {len(tried)} by a law of scaling",
+        f"steps: about {steps:,}, {tokens / unique:.1f} passes over the text",
+        f"time: {minutes:g} min; the rate falls with the clock, and config.yaml keeps it",
+    ):
+        print(line, file=sys.stderr)
+    return config, pace
+
+
+def _shaped(base: dict[str, Any], width: int, blocks: int) -> TrainConfig:
+    shape = {"hidden_size": width, "num_hidden_layers": blocks, "intermediate_size": 3 * width}
+    return TrainConfig.load(None, base | {"model": {"tie_word_embeddings": True} | shape})
+
+
+def _measured(config: TrainConfig, source: Source) -> tuple[float, int, float]:
+    """The seconds of a step after the first, the model's parameters, a validation's seconds."""
+    trainer = Trainer(config, source)
+    trainer.step(0)
+    began = time.perf_counter()
+    for step in (1, 2):
+        trainer.step(step)
+    ended = time.perf_counter()
+    source.evaluate(trainer.model, ALONE)
+    validation = time.perf_counter() - ended
+    return (ended - began) / 2, num_parameters(trainer.model), validation

@@ -1,0 +1,82 @@
+"""Runs that fit a time, on clocks that do not depend on this machine."""
+
+from itertools import accumulate, count
+from time import monotonic
+
+import mlx.core as mx
+import pytest
+from helpers.training import same_arrays, tiny_run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlx_gateloop import cli
+from mlx_gateloop.errors import InputError
+from mlx_gateloop.train import TrainConfig, minutes, train
+from mlx_gateloop.train.minutes import PIECES, Pace, choose, predicted_loss
+from mlx_gateloop.train.optimizer import piecewise
+
+
+@given(
+    first=st.floats(0.02, 50),
+    changes=st.lists(st.floats(0.6, 1.6), min_size=200, max_size=200),
+    guess=st.floats(0.3, 3),
+)
+def test_a_run_ends_in_time_whatever_else_the_machine_does(first, changes, guess):
+    """At least 200 steps; their speed changes from piece to piece."""
+    seconds, clock = 10_000.0, [0.0]
+    pace = Pace(seconds, lambda: clock[0])
+    pace.start(first * guess)
+    speeds = iter(accumulate(changes, lambda x, y: min(max(x * y, 0.02), 50), initial=first))
+    config, step, each = pace.plan(tiny_run(), 0), 0, next(speeds)
+    while step < config.steps:
+        step += 1
+        clock[0] += each
+        if pace.is_due(step):
+            config, each = pace.plan(config, step), next(speeds)
+    assert abs(clock[0] - seconds) <= 0.1 * seconds
+    places, factors = zip(*config.optimizer.knots, strict=True)
+    assert list(places) == sorted(set(places))
+    assert (factors[0], factors[-1]) == (0.0, pytest.approx(0, abs=0.01))
+    assert max(factors) <= 1
+
+
+def test_rates_are_linear_between_knots():
+    rate = piecewise(2.0, [(0, 0.0), (4, 1.0), (8, 0.0)])
+    found = [rate(mx.array(step, mx.uint64)).item() for step in (0, 3, 4, 7)]
+    assert found == pytest.approx([0.25, 1.75, 1.75, 0.25])
+
+
+def test_the_configuration_of_such_a_run_repeats_it(text_file, tmp_path, without_pictures):
+    ticks = count()
+    pace = Pace(600.0, lambda: 30.0 * next(ticks))  # of which each piece takes some
+    pace.start(20.0)
+    result = train(tiny_run(), str(text_file), tmp_path / "one", pace=pace)
+    config = TrainConfig.load(tmp_path / "one" / "config.yaml")
+    assert config.steps == result.steps > PIECES / 4
+    train(config, str(text_file), tmp_path / "two")
+    for name in ("model.safetensors", "checkpoints/last.safetensors"):
+        same_arrays(tmp_path / "one" / name, tmp_path / "two" / name)
+    train(config, str(text_file), tmp_path / "one", resume=True)
+
+
+def test_the_model_grows_with_the_speed_and_the_text(text_file, monkeypatch):
+    def width(speed, time, text=str(text_file)):
+        size = lambda config: config.model["hidden_size"] ** 2  # noqa: E731
+        monkeypatch.setattr(minutes, "_measured", lambda c, _: (size(c) / speed, 30 * size(c), 0.1))
+        return choose(text, time, {"tokenizer.kind": "bytes"}, monotonic())[0].model["hidden_size"]
+
+    slow, fast, long = width(1e4, 1), width(1e6, 1), width(1e4, 100)
+    assert slow < fast
+    assert slow < long
+    assert predicted_loss(1e6, 1e7, 1e7) < predicted_loss(1e6, 1e7, 1e6), "repeated text is worse"
+
+
+def test_too_little_is_one_line(text_file, tmp_path, capsys):
+    with pytest.raises(InputError, match=r"--minutes: expected at least 0.1, got 0$"):
+        choose(str(text_file), 0, {}, 0)
+    (tmp_path / "short.txt").write_text("too short " * 30)
+    with pytest.raises(InputError, match="give more text"):
+        choose(str(tmp_path / "short.txt"), 1, {}, monotonic())
+    words = ["train", "--data", str(text_file), "--minutes", "1", "--config", "demo"]
+    assert cli.main([*words, "--out", str(tmp_path / "out")]) == 2
+    assert "--minutes: chooses alone" in capsys.readouterr().err
