@@ -23,7 +23,7 @@ export const PHASE_COLOURS = palette(TWILIGHT);
 export const css = (colour) =>
   `rgb(${colour & 255},${(colour >> 8) & 255},${(colour >> 16) & 255})`;
 
-/** A phase in degrees. @type {(code: number) => number} */
+/** A phase in degrees. */
 export const degrees = (code) => (code / 255) * 360 - 180;
 
 /** Codes of magnitudes: 0 to 255 are linear in log(-log|a|), from `low` to `high`. */

@@ -1,8 +1,4 @@
-/**
- * The losses of a word's log probability, in nats, without parts of the text before it.
- * @typedef {{unit: string, units: [number, number][], losses: number[]}} Losses A unit is a range
- *     of words, its end excluded.
- */
+/** Losses of a word's log probability, in nats, without units of the text: `[first, stop]` words. */
 
 /** The unit with the largest loss, if any loss is positive. */
 export function strongest({ units, losses }) {

@@ -28,8 +28,3 @@ test("codes are half-lives, on a scale of logarithms", () => {
   assert.ok(Math.abs(halfLife(0) / (Math.LN2 / 1e-6) - 1) < 1e-9);
   assert.ok(Math.abs(halfLife(255) / (Math.LN2 / 16) - 1) < 1e-9);
 });
-
-test("a page of another version is refused in a line", () => {
-  assert.throws(() => recording({ ...data, version: 2 }), /^Error: This page has format 2; .*1\.$/);
-  assert.throws(() => recording({ ...data, format: "other" }), /^Error: This page/);
-});
