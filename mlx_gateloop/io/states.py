@@ -14,6 +14,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from mlx_gateloop.errors import InputError, one_line
 from mlx_gateloop.io.files import checksum, staged
+from mlx_gateloop.model.lm import readable_ids
 from mlx_gateloop.model.state import State
 
 EXPECTED = "a state of gateloop read or gl.write_state"
@@ -120,14 +121,14 @@ def read_hashed(
         if not Path(file).is_file():
             raise InputError(f"{path}: no such state file; gateloop read writes one")
     cache = model.make_cache()
-    model(mx.zeros((1, 1), mx.int32), cache=cache)
+    outputs = model(mx.zeros((1, 1), mx.int32), cache=cache).shape[-1]
     try:
         arrays: Any
         flat: Any
         arrays, flat = mx.load(file, format="safetensors", return_metadata=True)
         metadata, classes, scalars = tree_unflatten(list(flat.items()))
-        for name, kind in scalars[1:]:
-            arrays[name] = arrays[name].item() if kind == "scalar" else None
+        for entry, kind in scalars[1:]:
+            arrays[entry] = arrays[entry].item() if kind == "scalar" else None
         saved = tree_unflatten(list(arrays.items()))
         facts = json.loads(metadata.get("gateloop", "{}"))
         state = State(cache, int(facts.get("tokens", 0)), None, [*map(int, facts.get("last", []))])
@@ -135,6 +136,13 @@ def read_hashed(
         if "logits" in facts:
             state.logits = mx.array(np.frombuffer(base64.b64decode(facts["logits"]), "<f4"))
         other = next((n for n, v in facts.get("hashes", {}).items() if v != hashed[n]), None)
+        values = [x for x in [*arrays.values(), state.logits] if isinstance(x, mx.array)]
+        is_whole = state.logits is None or state.logits.size == outputs
+        in_range = min([state.tokens, state.source, *state.last]) >= 0
+        if not (is_whole and in_range and max(state.last, default=0) < (readable_ids(model) or 1)):
+            raise ValueError("its tokens or logits are out of range")
+        if not all(mx.isfinite(x).all() for x in values):
+            raise ValueError("its numbers are not finite")
         fits = [*classes] == [type(layer).__name__ for layer in cache]
         fits = fits and all(map(_fits, saved, (layer.state for layer in cache)))
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:

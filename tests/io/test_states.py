@@ -1,6 +1,7 @@
 """Files of states: the same text goes on from them, and nothing else's is taken."""
 
 import json
+import re
 
 import mlx.core as mx
 import pytest
@@ -86,6 +87,9 @@ HOSTILE = {
     "a header beyond the file": lambda data: (2**62).to_bytes(8, "little") + data[8:],
     "another class": lambda data: data.replace(b"ArraysCache", b"RotatingKVC"),
     "numbers that are words": lambda data: data.replace(b'\\"tokens\\": 20', b'\\"tokens\\": []'),
+    "tokens below zero": lambda data: data.replace(b'\\"last\\": [', b'\\"last\\":[-'),
+    "fewer logits": lambda data: re.sub(rb'(logits.": .").{16}', rb"\1" + 16 * b"!", data),
+    "no numbers": lambda data: data[:-4] + b"\xff\xff\xff\x7f",
     "another shape": lambda data: data.replace(b'"shape":[1,2,8]', b'"shape":[2,1,8]'),
 }
 
