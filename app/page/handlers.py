@@ -27,7 +27,7 @@ from .updates import Updates, common_prefix, stream_updates, view_state
 LEAVING_SECONDS = 5
 NOT_SAMPLING = ("max_tokens", "record", "stop", "lookup", "state")
 NO_VIEW: dict[str, object] = {
-    "hint": "The view starts with the next answer: send a message, or retry the last one."
+    "hint": "The view starts with the next answer: send a message, or retry the last answer."
 }
 
 
@@ -167,7 +167,7 @@ class Handlers:
 
     def status(self, session: str, run: Run | None) -> str:
         chat = self.sessions.chat(session)
-        return status(run, chat.at, len(chat.branches))
+        return status(run, chat.at, len(chat.branches), chat.problem)
 
     def _outputs(
         self, session: str, messages: History, run: Run | None, earlier: Run | None = None

@@ -34,9 +34,9 @@ class Keeper:
         name, whole = chat.name or title(messages), with_system(system, messages)
         try:
             saved = folder.keep(name, chat.version, session, model, whole, branches)
-            renamed = bool(chat.version) and saved[0] != name
+            taken = f"Another tab changed {name}. This conversation is now {saved[0]}."
+            chat.problem = taken if chat.version and saved[0] != name else ""
             chat.name, chat.version = saved
-            chat.problem = f"Another tab changed {name}: this one is {saved[0]}." if renamed else ""
         except InputError as error:
             chat.problem = public_line(str(error))
 

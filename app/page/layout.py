@@ -32,7 +32,7 @@ def build(handlers: Handlers) -> gr.Blocks:
         session = gr.State(time_to_live=6 * 3600, delete_callback=handlers.forget)
         session.value = new_session  # a value in the constructor would arrive after the page
         with gr.Row(elem_id="head"):
-            if handlers.keeper.folder is not None:
+            if (folder := handlers.keeper.folder) is not None:
                 _button("Conversations", "list-button", TOGGLE.format("#conversations"))
             gr.HTML(
                 "<h1>GateLoop</h1><p>A chat that shows what the model remembers and forgets</p>",
@@ -43,9 +43,9 @@ def build(handlers: Handlers) -> gr.Blocks:
             _button("Settings", "settings-button", TOGGLE.format("#settings"))
             _button("Light or dark", "dark", DARK)
         side = None
-        if handlers.keeper.folder is not None:
+        if folder is not None:
             with gr.Sidebar(label="Conversations", open=False, elem_id="conversations", width=270):
-                side = SideList(handlers)
+                side = SideList(handlers, folder)
         with gr.Sidebar("Settings", open=False, position="right", elem_id="settings", width=300):
             controls = settings(handlers.engine.limits, session, model)
         with gr.Tabs(selected=_first_tab(handlers), elem_id="tabs"):
@@ -95,7 +95,7 @@ def _completion(handlers: Handlers, controls: Controls) -> gr.Textbox:
             gr.Examples(texts, box, label="Try", example_labels=list(TEXT_EXAMPLES))
             here = gr.Slider(0, 2, 0.7, step=0.05, label="Temperature", elem_id="temperature-here")
             gr.HTML(
-                html_template="<h3>Likeliest next words, at this temperature</h3><ol></ol>",
+                html_template="<h3>Likeliest next words at this temperature</h3><ol></ol>",
                 js_on_load=scripts.call("next_words", "attach", "element"),
                 elem_id="next-words",
             )

@@ -2,12 +2,14 @@
 
 import html
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gradio as gr
 
 from mlx_gateloop.errors import InputError
 
+from ..conversations.folder import ConversationFolder
 from . import scripts
 from .events import PRIVATE, QUICK
 from .handlers import NO_VIEW, Handlers, new_session
@@ -17,16 +19,14 @@ from .sessions import Chat, History
 
 SAVE = f"(file) => {{ {scripts.call('share', 'saveText', '...file')} }}"
 PICK = f"(_, s) => {scripts.call('share', 'pickText')}.then((file) => [file, s])"
-
-
 Opened = tuple[str, str, str, History]  # session, model, system prompt, messages
 
 
 class SideList:
     """The list, and the title of the conversation that is shown."""
 
-    def __init__(self, handlers: Handlers) -> None:
-        self._handlers, self._keeper = handlers, handlers.keeper
+    def __init__(self, handlers: Handlers, folder: ConversationFolder) -> None:
+        self._handlers, self._keeper, self._folder = handlers, handlers.keeper, folder
         self.search = gr.Textbox(label="Search conversations", elem_id="search")
         self._list = gr.Dataset(
             components=[gr.Textbox(visible=False)],
@@ -60,7 +60,7 @@ class SideList:
         """
         session, shown = who[0], [kept, *who, *outputs]
         side = [self._list, self._title, self._note]
-        self._side, self._session = side, session
+        self._side, self._session, self._status = side, session, outputs[-1]
         opened = self._list.click(self.open, [self._list, session], [*shown, self._note], **QUICK)
         renamed = [self._title.submit, self._title.blur]
         changed = gr.on(renamed, self._rename, [self._title, session], self._note, **QUICK)
@@ -71,7 +71,8 @@ class SideList:
             self._restore, [self._deleted, session], [*shown, self._note], **QUICK
         )
         for kind, button in self._exports.items():
-            exported = button.click(self._export(kind), session, [self._file, self._note], **QUICK)
+            export = partial(self._export, kind=kind)
+            exported = button.click(export, session, [self._file, self._note], **QUICK)
             exported.then(None, self._file, js=SAVE, **PRIVATE)
         taken = self._import.click(
             self._take, [self._file, session], [*shown, self._note], js=PICK, **QUICK
@@ -81,21 +82,20 @@ class SideList:
         return [opened, removed, restored, taken]
 
     def refresh_on(self, event: Callable[..., Any]) -> None:
-        """Show the list, the title and problems of saving at a Gradio event."""
-        event(self._refresh, [self.search, self._session], self._side, **QUICK)
+        """Show the list, the title and a problem of saving at a Gradio event."""
+        shown = [*self._side[:2], self._status]
+        event(self._refresh, [self.search, self._session], shown, **QUICK)
 
     def _refresh(self, search: str, session: str) -> tuple[Any, ...]:
-        chat, folder = self._keeper.sessions.chat(session), self._keeper.folder
-        names = folder.names(search) if folder else []
-        found = gr.Dataset(samples=[[name] for name in names])
-        return found, chat.name, note(chat.problem) if chat.problem else gr.skip()
+        chat = self._keeper.sessions.chat(session)
+        found = gr.Dataset(samples=[[name] for name in self._folder.names(search)])
+        state = self._handlers.status(session, chat.shown()[1]) if chat.problem else gr.skip()
+        return found, chat.name, state
 
     async def open(self, chosen: list[str], session: str) -> tuple[Any, ...]:
         return self._shown(lambda: self._keeper.open(chosen[0]), session)
 
-    def _shown(
-        self, open: Callable[[], tuple[str, str, str, History]], old: str
-    ) -> tuple[Any, ...]:
+    def _shown(self, open: Callable[[], Opened], old: str) -> tuple[Any, ...]:
         """Return what shows a conversation instead of the session's, or why it cannot be opened."""
         try:
             session, model, system, messages = open()
@@ -103,15 +103,8 @@ class SideList:
             return *[gr.skip()] * 8, note(str(error))
         self._handlers.cancel(old)
         state = self._handlers.status(session, None)
-        shown = (messages, escape_history(messages), NO_VIEW, state)
-        return (
-            session,
-            session,
-            model,
-            system,
-            *shown,
-            note(self._keeper.sessions.chat(session).problem),
-        )
+        shown = messages, escape_history(messages), NO_VIEW, state
+        return session, session, model, system, *shown, ""
 
     def _rename(self, title: str, session: str) -> str:
         try:
@@ -121,11 +114,11 @@ class SideList:
         return ""
 
     async def _remove(self, session: str) -> tuple[Any, ...]:
-        name, folder = self._keeper.sessions.chat(session).name, self._keeper.folder
+        name = self._keeper.sessions.chat(session).name
         try:
-            if folder is None or not name:
+            if not name:
                 raise InputError("This conversation is not saved yet.")
-            folder.delete(name)
+            self._folder.delete(name)
         except InputError as error:
             return *[gr.skip()] * 7, note(str(error))
         emptied = await self._handlers.clear(session)
@@ -133,15 +126,10 @@ class SideList:
         return name, *emptied, found, title, note(f"Deleted: {name}.", "undoable")
 
     def _restore(self, name: str, session: str) -> tuple[Any, ...]:
-        folder = self._keeper.folder
-        assert folder is not None
-        return self._shown(lambda: self._keeper.open(folder.restore(name)), session)
+        return self._shown(lambda: self._keeper.open(self._folder.restore(name)), session)
 
-    def _export(self, kind: str) -> Callable[[str], tuple[Any, str]]:
-        def export(session: str) -> tuple[Any, str]:
-            return list(self._keeper.export(session, kind)), ""
-
-        return export
+    def _export(self, session: str, kind: str) -> tuple[Any, str]:
+        return list(self._keeper.export(session, kind)), ""
 
     def _take(self, file: object, session: str) -> tuple[Any, ...]:
         def take() -> Opened:

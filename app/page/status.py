@@ -21,14 +21,16 @@ def error_status(message: str) -> str:
     return f'<div class="stats"><p>{message}</p></div>'
 
 
-def status(run: Run | None, at: int = 0, branches: int = 1) -> str:
-    """Format a run's statistics as HTML; nothing in it comes from a model or a user.
+def status(run: Run | None, at: int = 0, branches: int = 1, problem: str = "") -> str:
+    """Format a run's statistics as HTML.
 
-    Branch number `at` of several is shown.
+    Branch number `at` of several is shown; `problem` says why the chat is not saved.
     """
-    version = f"<span class='version'>version {at + 1} of {branches}</span>" * (branches > 1)
+    end = f"<span class='version'>version {at + 1} of {branches}</span>" * (branches > 1)
+    if problem:
+        end += f"<p>{html.escape(problem)}</p>"
     if run is None:
-        return f'<div class="stats"><span>ready</span>{version}</div>'
+        return f'<div class="stats"><span>ready</span>{end}</div>'
     stats = run.stats
     waited, prefill = stats.waiting_seconds, stats.prefill_tokens_per_second
     read = f"{stats.prompt_tokens_read:,} of {stats.prompt_tokens:,} tokens"
@@ -52,7 +54,7 @@ def status(run: Run | None, at: int = 0, branches: int = 1) -> str:
     if run.done:
         state = "" if run.error or run.reason == "end" or not run.text else " cut"
         chips.append(f"<span>{_end(run)}</span>")
-    return f'<div class="stats{state}">{"".join(chips)}{version}</div>'
+    return f'<div class="stats{state}">{"".join(chips)}{end}</div>'
 
 
 def _end(run: Run) -> str:

@@ -294,6 +294,7 @@ def test_undo_shows_the_view_of_what_is_left(handlers):
 def test_the_figures_of_a_run():
     run, line = Run("tiny", lambda _: None), '<div class="stats{}"><span>{}</span></div>'
     assert status(None) == line.format("", "ready")
+    assert "<p>&lt;b&gt;: no space</p>" in status(None, problem="<b>: no space")
     assert status(run) == line.format(" running", "waiting for the model")
     run.stats.waiting_seconds = 2.34
     assert status(run) == line.format(" running", "waited <b>2.3 s</b>")

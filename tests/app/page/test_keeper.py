@@ -44,10 +44,8 @@ def test_two_tabs_of_a_conversation_lose_nothing(keeper):
     keep(keeper, "s", [*TOLD, {"role": "user", "content": "here"}])
     there = [*messages, {"role": "user", "content": "there"}]
     chat = keep(keeper, other, there)
-    assert (chat.name, chat.problem) == (
-        "What is a 2",
-        "Another tab changed What is a: this one is What is a 2.",
-    )
+    assert chat.name == "What is a 2"
+    assert "What is a 2" in chat.problem
     assert [keeper.open(name)[3][-1]["content"] for name in ("What is a", "What is a 2")] == [
         "here",
         "there",
