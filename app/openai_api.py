@@ -92,10 +92,8 @@ class _Answer:
         self.head = {"id": f"cmpl-{run.id}", "created": int(time.time()), "model": run.model}
 
     def whole(self) -> dict[str, Any]:
-        text = self._text()
-        part = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
-        choice = {"index": 0, **part, "finish_reason": self._reason()}
-        return {**self.head, "object": self.kind, "choices": [choice], "usage": self._usage()}
+        answer = self._object("message", self._text(), self._reason())
+        return answer | {"object": self.kind, "usage": self._usage()}
 
     async def events(self, usage: bool) -> AsyncIterator[str]:
         """Yield server-sent events; closing the generator cancels the run."""
@@ -105,24 +103,25 @@ class _Answer:
                 done = run.done  # read first: the last event has all of the text
                 text = self._text()
                 if text[sent:] or (done and not run.error):
-                    yield self._event(text[sent:], self._reason() if done else None)
+                    reason = self._reason() if done else None
+                    yield _data(self._object("delta", text[sent:], reason))
                 sent = len(text)
                 await asyncio.sleep(0 if done else POLL_SECONDS)
             if run.error:
                 yield _data({"error": {"message": run.error, "type": "server_error"}})
                 return
             if usage:
-                kind = f"{self.kind}.chunk" if self.chat else self.kind
-                yield _data({**self.head, "object": kind, "choices": [], "usage": self._usage()})
+                last = self._object("delta", "", None)
+                yield _data(last | {"choices": [], "usage": self._usage()})
             yield "data: [DONE]\n\n"
         finally:
             run.cancel()
 
-    def _event(self, text: str, reason: str | None) -> str:
-        part = {"delta": {"role": "assistant", "content": text}} if self.chat else {"text": text}
+    def _object(self, name: str, text: str, reason: str | None) -> dict[str, Any]:
+        part = {name: {"role": "assistant", "content": text}} if self.chat else {"text": text}
         choice = {"index": 0, **part, "finish_reason": reason}
         kind = f"{self.kind}.chunk" if self.chat else self.kind
-        return _data({**self.head, "object": kind, "choices": [choice]})
+        return {**self.head, "object": kind, "choices": [choice]}
 
     def _text(self) -> str:
         """Return the text so far, without a stop string or what may become one."""
