@@ -33,7 +33,7 @@ def chat_tab(
                 allow_tags=False,
                 buttons=[],  # they would copy HTML; the answers have their own
                 feedback_options=None,
-                placeholder="Ask something. Nothing leaves this machine.",
+                placeholder="Ask a question. Nothing leaves this machine.",
                 examples=[{"text": example} for example in CHAT_EXAMPLES],
             )
             chat_words(handlers.engine, handlers.updates)
@@ -42,7 +42,7 @@ def chat_tab(
                 clear = gr.Button("New conversation", size="sm", elem_id="clear", scale=0)
                 more = gr.Button("Continue", size="sm", elem_id="chat-continue", scale=0)
                 older, newer = (
-                    gr.Button(f"{name} version", size="sm", elem_classes="turn", scale=0)
+                    gr.Button(f"{name} version", size="sm", elem_classes="version-button", scale=0)
                     for name in ("Older", "Newer")
                 )
             state = gr.HTML(status(None), elem_id="chat-status")

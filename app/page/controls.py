@@ -56,7 +56,7 @@ def settings(limits: Limits, session: gr.State, model: gr.Dropdown) -> Controls:
         "min_p": gr.Slider(0, 1, 0.05, step=0.01, label="Min-p"),
         "repetition_penalty": gr.Slider(1, 2, 1, step=0.01, label="Repetition penalty"),
         "max_tokens": gr.Slider(1, most, 256, step=1, label="Max tokens", elem_id="max-tokens"),
-        "stop": gr.Textbox(label="Stop text (answers end after it)", elem_id="stop-text"),
+        "stop": gr.Textbox(label="Stop text (an answer ends after it)", elem_id="stop-text"),
         "seed": gr.Number(-1, precision=0, label="Seed (-1: random)", elem_id="seed"),
         "lookup": gr.Checkbox(
             False,

@@ -149,8 +149,8 @@ export class ChatWords {
     this.find(".chosen").textContent = name;
     const late = words[choice.stop - 1].message >= answer;
     const grey = [
-      ["#words-forget", late, "To forget or change them, choose words before the last answer."],
-      ["#words-depends", !single, "To see what it depended on, choose one word."],
+      ["#words-forget", late, "Only words before the last answer can be forgotten or changed."],
+      ["#words-depends", !single, "For what it depended on, choose one word."],
       ["#words-depends", single && choice.first === 0, "The first word depended on nothing."],
     ].filter(([, off]) => off);
     for (const id of ["#words-forget", "#words-depends"])

@@ -1,7 +1,7 @@
 import { plain } from "../../../mlx_gateloop/watch/shared/plain.js";
 
 const INTERVAL_MS = 120; // between requests
-export const NO_REPLY = "The server is busy, or no longer has this answer. Retry it.";
+export const NO_REPLY = "The server is busy, or no longer has this answer. Retry the answer.";
 const SAME = "The seed and settings are the same; the conversation is unchanged.";
 
 /** Names of answers after the changes of counterfactual.py. */
@@ -60,7 +60,7 @@ export class Counterfactual {
       if (!answer || answer.error) return this.#fail(answer?.error ?? NO_REPLY);
       if (answer.run !== other) {
         this.run = null; // the other page's answer continues
-        return this.#fail("Another page has forgotten other words.");
+        return this.#fail("Another page repeats this answer without other words.");
       }
       this.#fill(".original", answer.before, "del");
       this.#fill(".without", answer.after, "ins");

@@ -10,7 +10,7 @@ export const STEPS = [
     title: "Forget a word, and see",
     text: ({ nats }) =>
       "The model has read a question. Take the word “split” out of its memory, and let it answer again. " +
-      `In its place “split” is now ${Number(Math.exp(nats).toPrecision(2)).toLocaleString("en")} times less probable. ` +
+      `In the same position, “split” is then ${Number(Math.exp(nats).toPrecision(2)).toLocaleString("en")} times less probable. ` +
       "This is exact, not an estimate. In the chat it takes two clicks: a word, and “Forget this”.",
     draw: answers,
   },
@@ -27,8 +27,8 @@ export const STEPS = [
     title: "Reset: forgetting at once",
     text: () =>
       "The model chooses other factors at every word, so it can also forget in one step. Where a quarter " +
-      "of the channels that usually remember lose more than half, we speak of a reset. Here that is " +
-      "where turns of the chat begin and end. No one programmed this.",
+      "of the channels that usually remember lose more than half, the page marks a reset. Here, resets " +
+      "are where turns of the chat begin and end. The model learned this.",
     draw: forgetful,
   },
   {
@@ -36,9 +36,9 @@ export const STEPS = [
     text: ({ lab: { models, many } }) => {
       const [chosen, fixed] = models.map(({ right, far }) => [right, far].map(percent));
       return (
-        "Many models of this kind have the same factors at every word. Two of them add up numbers, modulo 5, " +
-        "and start again at each R. The one that chooses its factors empties its state there. The other can’t, so " +
-        `all that it holds must fade: ${fixed[0]} of its answers are right, against ${chosen[0]}, and ` +
+        "Many models of this kind have the same factors at every word. These two models add up numbers, modulo 5, " +
+        "and start again at each R. The one that chooses its factors empties its state there. The other has fixed " +
+        `factors, so all that it holds must fade: ${fixed[0]} of its answers are right, against ${chosen[0]}, and ` +
         `${fixed[1]} against ${chosen[1]} where more than ${many} numbers count. Try it in the Memory lab.`
       );
     },
