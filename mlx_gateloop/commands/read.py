@@ -97,8 +97,11 @@ def read_tokens(
                 read += size
                 if read <= skipped:
                     continue
-                if read - size < skipped:
-                    raise InputError(f"--resume: the state's {skipped:,} bytes end in a line")
+                if (known := skipped - (read - size)) > 0:  # the file has grown
+                    data = text.encode()
+                    if data[known - 1 : known] != b"\n":
+                        raise InputError(f"--resume: the state's {skipped:,} bytes end in a line")
+                    text = data[known:].decode()
                 yield ids + plain_ids(tokenizer, text), read
                 ids = []
         between = [t for t in (tokenizer.eos_token_id,) if t is not None] + start_ids(tokenizer)

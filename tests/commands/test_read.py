@@ -87,6 +87,22 @@ def test_an_interrupted_reading_is_resumed(model, work, capsys, monkeypatch, aft
     )
 
 
+def test_a_text_that_has_grown_is_read_on(model, work, capsys):
+    (work / "book.txt").write_text("one\ntwo\n")
+    assert reads("book.txt") == 0
+    (work / "book.txt").write_text("one\ntwo\nthree\nend")
+    assert reads("book.txt", "--resume") == 0
+    (work / "whole.txt").write_text("one\ntwo\nthree\nend")
+    resumed = state()
+    (work / "book.state").unlink()
+    assert reads("whole.txt") == 0
+    close(resumed.logits, state().logits)
+    (work / "whole.txt").write_text("one\ntwo\nthree\nending")
+    capsys.readouterr()
+    command = ["read", "whole.txt", "--model", "model", "--out", "book.state", "--resume"]
+    assert "17 bytes end in a line" in fails(capsys, *command)
+
+
 def test_what_is_no_text_ends_with_what_was_read(model, work, capsys):
     (work / "book.txt").write_bytes(BOOK.encode() + b"\xff\xfe")
     argv = ["read", "book.txt", "--model", "model", "--out", "book.state"]
