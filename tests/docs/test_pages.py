@@ -124,6 +124,7 @@ ADDED = {
     "--models data_controlled": " --models data_controlled",
     "--tune 12": " --tune 1",
     "mlx-lm lora ": " --iters 2",
+    "gateloop tune ": " --steps 2 --length 16",
     "generate ": " --max-tokens 4",
     "mlx-lm server ": " --port {port}",
     "gateloop app ": " --port {port}",
@@ -189,7 +190,7 @@ def run_page(page, folder, models):
     lines = lines_to_run(page)
     (folder / "folder").mkdir(parents=True)
     (folder / "trained").mkdir()
-    for name in ("my.txt", "held_out.txt", "tinyshakespeare.txt"):
+    for name in ("my.txt", "calm.txt", "held_out.txt", "tinyshakespeare.txt"):
         (folder / name).write_text(TEXT)
     for name in ("train", "valid"):
         rows = "".join(json.dumps({"text": row}) + "\n" for row in TEXT.splitlines()[:8])
