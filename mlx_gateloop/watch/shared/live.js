@@ -163,11 +163,11 @@ class Page {
     this.#guess();
   }
 
-  /** Name the word at the view's place on the button that wipes it. */
+  /** Name the word at the chosen token on the button that wipes it. */
   #name() {
     const { live, view } = this;
-    const fits = live.kinds[view.place] === "prompt";
-    this.word = fits ? wordAround(view.place, live) : [];
+    const fits = live.kinds[view.token] === "prompt";
+    this.word = fits ? wordAround(view.token, live) : [];
     const name = this.word
       .map((token) => live.texts[token])
       .join("")
@@ -178,9 +178,9 @@ class Page {
       : "Forget a word of yours: click it";
   }
 
-  /** Show the next token that each block would predict at the view's place. */
+  /** Show the next token that each block would predict at the chosen token. */
   async #guess() {
-    const [at, element] = [this.view.place, this.find("guesses")];
+    const [at, element] = [this.view.token, this.find("guesses")];
     element.hidden = this.busy || !(at >= 0); // there is no text yet
     if (element.hidden) return;
     const guesses = await this.writing.call("guesses", { at });
@@ -188,7 +188,7 @@ class Page {
       const name = block ? `block ${block}` : "embedding";
       return `${name} ${quoted(text)} ${percent(probability)}`;
     });
-    if (at === this.view.place) element.textContent = `Next, by the ${named.join(", ")}.`;
+    if (at === this.view.token) element.textContent = `Next, by the ${named.join(", ")}.`;
   }
 
   async #say(text) {

@@ -61,7 +61,7 @@ export class View {
       layers.replaceChildren(...names);
       layers.selectedIndex = slowest(recorded.layers);
     }
-    this.find("place").max = this.last;
+    this.find("slider").max = this.last;
     this.showLayer();
     this.goTo(this.last);
   }
@@ -79,8 +79,8 @@ export class View {
   }
 
   #listen() {
-    const { columns, words, layer, place, play } = Object.fromEntries(
-      ["columns", "words", "layer", "place", "play"].map((name) => [name, this.find(name)]),
+    const { columns, words, layer, slider, play } = Object.fromEntries(
+      ["columns", "words", "layer", "slider", "play"].map((name) => [name, this.find(name)]),
     );
     const of = (event) => event.target.dataset?.token;
     words.addEventListener("pointerover", (event) => of(event) && this.point(+of(event)));
@@ -90,8 +90,8 @@ export class View {
     columns.addEventListener("click", (event) => this.goTo(this.#cell(event)[0]));
     columns.addEventListener("pointerleave", () => this.point());
     layer.addEventListener("change", () => this.showLayer());
-    place.addEventListener("input", () => this.goTo(place.valueAsNumber));
-    playing(play, place, (token) => this.goTo(token));
+    slider.addEventListener("input", () => this.goTo(slider.valueAsNumber));
+    playing(play, slider, (token) => this.goTo(token));
   }
 
   /** The token and the row under the pointer. @param {PointerEvent} event */
@@ -119,8 +119,8 @@ export class View {
 
   /** Show the memory after this token. @param {number} token */
   goTo(token) {
-    this.place = token;
-    this.find("place").value = token;
+    this.token = token;
+    this.find("slider").value = token;
     this.words.forEach((span, m) => {
       const strength = this.recorded.strength(m, token);
       span.classList.toggle("later", m > token);
@@ -157,14 +157,14 @@ export class View {
 
   #where() {
     if (this.last < 0) return "";
-    return `The memory after ${quoted(this.recorded.texts[this.place])}, token ${this.place}.`;
+    return `The memory after ${quoted(this.recorded.texts[this.token])}, token ${this.token}.`;
   }
 
   #describe(token, row) {
-    const strength = this.recorded.strength(token, this.place);
+    const strength = this.recorded.strength(token, this.token);
     const name = `${quoted(this.recorded.texts[token])}, token ${token}`;
     const left = strong(strength === undefined ? null : strength ** 2);
-    const line = token > this.place ? `${name}, comes later.` : `${name}: ${left}.`;
+    const line = token > this.token ? `${name}, comes later.` : `${name}: ${left}.`;
     if (row === undefined) return line;
     const { rows, codes } = this.layer;
     const half = inTokens(this.recorded.halfLife(codes[token * rows + row]));
