@@ -1,9 +1,11 @@
 """Changes of bytes and of trees, drawn from a random generator."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 Tree = Any  # dicts and lists of values; a text that is itself JSON is a tree too
+Codec = tuple[Callable[[bytes], Tree], Callable[[Tree], bytes]]
 
 BYTES = [
     b"\0", b"\xff" * 8, b"\x7f" * 4, b"\xc3", b"\xed\xa0\x80", b"\r", b"\n\n", b'"', b"{", b"]",
@@ -20,7 +22,7 @@ VALUES: list[Tree] = [
 
 
 def change_bytes(data, chance):
-    """Flip, overwrite, cut out, repeat, insert or cut off bytes at a random offset."""
+    """Flip, overwrite, cut out, repeat, insert or cut off bytes at a random place."""
     start = chance.randint(0, len(data))
     stop = min(len(data), start + chance.choice((1, 2, 8, 64)))
     middle = data[start:stop]
