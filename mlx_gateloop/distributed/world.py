@@ -24,8 +24,8 @@ class World:
     def __init__(
         self,
         group: mx.distributed.Group | None = None,
-        hosts: Sequence[str] = ("this machine",),  # of each rank
-        limit: Limit = lambda _: nullcontext(),  # of each exchange; it may end the process
+        hosts: Sequence[str] = ("this machine",),  # the host of each rank
+        limit: Limit = lambda _: nullcontext(),  # limits each exchange; it may end the process
         sequence: int = 1,  # ranks, one after another, that share the sequences of a batch
         overlaps: bool = False,  # sums may be exchanged while the ranks compute, as on GPUs
     ) -> None:

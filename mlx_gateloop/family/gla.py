@@ -42,10 +42,10 @@ class ModelArgs(FamilyArgs):
 
     model_type: Literal["gla"] = "gla"
     num_heads: Count = 4
-    num_kv_heads: Count | None = None  # of keys, values and gates, for a group of queries each
+    num_kv_heads: Count | None = None  # heads of keys, values and gates; queries share them
     expand_k: float = 0.5  # width of the queries over hidden_size
     expand_v: float = 1.0  # width of the outputs over hidden_size
-    feature_map: None = None  # of queries and keys
+    feature_map: None = None  # for queries and keys; only None is supported
     use_output_gate: bool = True  # multiply the output by silu(Linear(x))
     clamp_min: float | None = None  # least log a
 

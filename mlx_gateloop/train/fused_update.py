@@ -123,7 +123,7 @@ def make_update(
         return norm
 
     def update(gradient: Tree, position: mx.array, scale: mx.array) -> mx.array:
-        optimizer.schedule(position)  # not compiled: a run may plan it anew
+        optimizer.schedule(position)  # not compiled: a run may change its plan
         return compiled(gradient, scale)
 
     return update

@@ -15,7 +15,7 @@ from mlx_gateloop.train.data import Source, make_source
 from mlx_gateloop.train.setup import Trainer, large_cache, num_parameters
 
 SHAPES = ((64, 2), (96, 2), (128, 3), (192, 3), (256, 4), (320, 5), (384, 6), (512, 8), (768, 12))
-PIECES = 20  # of a run; each is planned from the speed of the one before
+PIECES = 20  # per run; each is planned from the speed of the one before
 WARM_UP = 0.05  # share of the time
 RESERVE = 0.03  # share of the time for the last validation and files
 SHORTEST = 0.1  # minutes

@@ -48,7 +48,7 @@ def test_rates_are_linear_between_knots():
 
 def test_the_configuration_of_such_a_run_repeats_it(text_file, tmp_path, without_pictures):
     ticks = count()
-    pace = Pace(600.0, lambda: 30.0 * next(ticks))  # of which each piece takes some
+    pace = Pace(600.0, lambda: 30.0 * next(ticks))  # each piece takes some
     pace.start(20.0)
     result = train(tiny_run(), str(text_file), tmp_path / "one", pace=pace)
     config = TrainConfig.load(tmp_path / "one" / "config.yaml")
