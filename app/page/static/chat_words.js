@@ -140,8 +140,8 @@ export class ChatWords {
   #show(choice) {
     const { words, answer } = this;
     const { channels, layer } = choice;
-    const places = channels ? ` in ${channels.length} channels of layer ${layer + 1}` : "";
-    const name = quoted(textOf(words, choice)) + places;
+    const scope = channels ? ` in ${channels.length} channels of layer ${layer + 1}` : "";
+    const name = quoted(textOf(words, choice)) + scope;
     const single = choice.stop - choice.first === 1;
     Object.assign(this, { choice, name, losses: null });
     this.find(".key").hidden = true;
