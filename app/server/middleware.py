@@ -111,9 +111,8 @@ class SecurityMiddleware:
             advice = f"start it with --allow-host {name[0] if name else 'NAME'}"
             raise HTTPException(400, f"Unknown host name: {advice}.")
         _, is_file, file = path.partition("/file=")  # may also be a web address
-        if not ALLOWED.fullmatch(path) or (
-            is_file and not file.startswith(f"{self.files}{os.sep}")
-        ):
+        is_elsewhere = is_file and not file.startswith(f"{self.files}{os.sep}")
+        if not ALLOWED.fullmatch(path) or is_elsewhere:
             raise HTTPException(403, "This path is not available.")
         site = headers.get("sec-fetch-site")  # another port of this machine is "same-site"
         linked = path != "/" and site in ("cross-site", "same-site")

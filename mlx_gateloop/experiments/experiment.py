@@ -96,6 +96,7 @@ class Experiment:
         tuned: Mapping[str, Chosen] | None = None,
     ) -> "Experiment":
         """Return a copy with other values, such as `task.*` or a key of `TrainConfig`."""
+        equal = self.equal_parameters if equal_parameters is None else equal_parameters
         seeds = self.seeds if seeds is None else seeds
         draws = self.draws if draws is None else draws
         models = self.models if models is None else tuple(models)
@@ -136,9 +137,7 @@ class Experiment:
             trials=trials,
             settings=tuned or {},
             models=models,
-            equal_parameters=(
-                self.equal_parameters if equal_parameters is None else equal_parameters
-            ),
+            equal_parameters=equal,
         )
 
     def make_task(self, draw: int = 0) -> Task:

@@ -139,9 +139,8 @@ def convolved(
         number = mx.cumsum(starts.astype(mx.int32), axis=1)
         document = mx.pad(number, [(0, 0), (before, 0)])[..., None]
     *ends, _ = accumulate(part.shape[-1] for part in inputs)
-    return [
-        layer(part, document) for layer, part in zip(layers, mx.split(x, ends, -1), strict=True)
-    ]
+    parts = zip(layers, mx.split(x, ends, -1), strict=True)
+    return [layer(part, document) for layer, part in parts]
 
 
 def log_gate(f: mx.array, lower_bound: mx.array | None) -> tuple[mx.array, mx.array]:

@@ -124,9 +124,9 @@ def share(
     return filled(data, title, SCRIPTS, body)
 
 
-def framed(page: str, height: int = 720) -> str:
+def framed(page: str) -> str:
     """Put a page into a sandboxed frame for a notebook."""
-    style = f"width:100%;height:{height}px;border:0"
+    style = "width:100%;height:720px;border:0"
     source = html.escape(page)
     return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{source}"></iframe>'
 

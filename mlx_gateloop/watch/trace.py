@@ -189,9 +189,8 @@ class Trace(Storage):
             near = [self._near(layer, self.tokens - 1) for layer in self._layers]
         first = self.tokens - min((len(rate) for rate, _, _ in near), default=0)
         known = max(first, start)
-        rows = [
-            shares_from(rate, reads, known - (self.tokens - len(rate))) for rate, _, reads in near
-        ]
+        before = known - self.tokens
+        rows = [shares_from(rate, reads, before + len(rate)) for rate, _, reads in near]
         for token in range(start, self.tokens):
             row = np.full(token - start + 1, np.nan, np.float32)
             if token >= known:
