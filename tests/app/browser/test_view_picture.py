@@ -142,7 +142,7 @@ def test_formulas_are_behind_a_question_mark(answered):
     stack = answered.tab.locator("#chat-view")
     for sign in ("|a|", "h = a h", "Re("):
         assert sign not in stack.inner_text()
-    question = answered.tab.get_by_label("About how long it keeps this").first
+    question = answered.tab.get_by_label("About the half-life").first
     question.press("Enter")
     assert "h = a h + k v" in stack.inner_text()
     question.press("Enter")
