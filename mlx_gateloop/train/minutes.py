@@ -50,12 +50,14 @@ class Pace:
         if step:
             (first, before), (last, after) = knots[-2:]
             self._each = (now - self._then) / (step - first)
-            knots[-1] = step, before + (after - before) * (step - first) / (last - first)
+            share = (step - first) / (last - first)
+            knots[-1] = step, after if step == last else before + (after - before) * share
         passed, self._then = (now - self._start) / self._length, now
         target = min(1.0, passed + 1 / PIECES)
         count = round((target - passed) * self._length / self._each)
+        least = round(self._length / self._each / 50)
         if target < 1 or knots[-1][1] > 0:  # the rate always falls to 0
-            knots.append((step + max(1, count, step // 50), _factor(target)))
+            knots.append((step + max(1, count, least), _factor(target)))
         rest = max(0, round((1 - target) * self._length / self._each))
         total = knots[-1][0] + rest
         ahead = [*knots, *([(total, 0.0)] if rest else [])]
