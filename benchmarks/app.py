@@ -25,6 +25,7 @@ from helpers.browser import ROOT, Page, Server, chromium, memory_mb, new_context
 from helpers.models import chat_tokenizer, never_end
 
 VIEW = view()
+TURNS = (1, 40, 200)
 
 # Prints seconds from after the imports to when the server answers, and ends.
 START = """
@@ -48,12 +49,14 @@ cli.main(["app", *sys.argv[1:]])
 # Notes the milliseconds from Enter to the first text of the answer.
 FIRST = """() => {
   const chat = document.querySelector("#chat");
+  const answers = () => chat.querySelectorAll("[data-testid=bot] .chatbot");
+  const before = answers().length;
   let began;
   window.firstToken = null;
   const pressed = ({ key }) => { if (key === "Enter") began = performance.now(); };
   addEventListener("keydown", pressed, { capture: true, once: true });
   const changed = new MutationObserver(() => {
-    if (!began || !chat.querySelector("[data-testid=bot] .chatbot")?.textContent) return;
+    if (!began || !answers()[before]?.textContent) return;
     window.firstToken = performance.now() - began;
     changed.disconnect();
   });
@@ -143,6 +146,23 @@ def without_page(url: str, tokens: int) -> float:
     return answer["tokens_per_second"]
 
 
+def by_turn(page: Page, traffic: Traffic) -> None:
+    """Measure turns of one chat with short answers."""
+    print("\n| turn | first token, ms | kB a turn | requests |\n|" + " --- |" * 4)
+    page.tab.locator("#clear").click()
+    page.tab.wait_for_function(f"!{VIEW}.run")
+    page.set_tokens(8)
+    for turn in range(1, TURNS[-1] + 1):
+        sent, asked = traffic.bytes, traffic.requests
+        page.tab.evaluate(FIRST)
+        page.ask("go on")
+        page.finished()
+        if turn in TURNS:
+            first, kilobytes = page.tab.evaluate("window.firstToken"), (traffic.bytes - sent) / 1000
+            cells = f"{first:.0f} | {kilobytes:.0f} | {traffic.requests - asked}"
+            print(f"| {turn} | {cells} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=12)
@@ -183,6 +203,7 @@ def measure(page: Page, server: Server, arguments: argparse.Namespace) -> None:
             f"| {seen['first']:.0f} | {seen['bytes'] / 1000:.0f} | {seen['requests']} |",
             flush=True,
         )
+    by_turn(page, traffic)
     middle = {name: median(values) for name, values in rates.items()}
     for name, what in (("off", "the same page without it"), ("endpoint", "the endpoint alone")):
         cost = 1 - middle["on"] / middle[name]
