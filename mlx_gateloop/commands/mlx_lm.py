@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import time
 from contextlib import suppress
 from functools import wraps
 from itertools import pairwise
@@ -63,6 +64,8 @@ def _run(arguments: argparse.Namespace) -> None:
     finally:
         for patch in before:
             setattr(*patch)
+        # MLX frees a thread's compiled functions after its end, which aborts once Python ends.
+        time.sleep(0.2)
 
 
 def _check_draft(path: str, draft: str) -> None:

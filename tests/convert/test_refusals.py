@@ -67,7 +67,7 @@ def test_a_tokenizer_must_be_given_and_fit(source, out, capsys, tmp_path):
     with_gap = '{"model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "b": 262}}}'
     for text, words in (
         ("{}", "tokenizer.json"),
-        (with_gap, "has ids up to 262, the model 262 entries"),
+        (with_gap, "has ids up to 262, the model has 262 entries"),
     ):
         file.write_text(text)
         assert words in refused(capsys, source, out, "--tokenizer", file)

@@ -56,7 +56,7 @@ def test_the_way_back_refuses_what_it_cannot_do(tmp_path, source, out, capsys):
     assert "quantized weights cannot be converted" in refused(capsys, out, path, *BACK)
     assert "give a model directory" in refused(capsys, source, path, *BACK)
     assert "expected a file name in .safetensors" in refused(capsys, out, tmp_path / "b", *BACK)
-    assert "without --quantize" in refused(capsys, out, path, *BACK, "-q")
+    assert "does not take --quantize" in refused(capsys, out, path, *BACK, "-q")
     assert run(source, out, "--force", *BYTES) == 0
     capsys.readouterr()
     path.write_text("mine, and no weights")

@@ -30,7 +30,7 @@ def test_a_model_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch)
     path = save_tiny_model(tmp_path / "model")
     check(path)
     monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 5_000}.get)
-    assert "takes 0.0 GB, this machine has 0.0 GB" in refusal(check, path)
+    assert "needs 0.0 GB of memory, this machine has 0.0 GB" in refusal(check, path)
     # Half the numbers fit, but not the float32 of them that a CPU needs.
     weights = mx.load(str(path / "model.safetensors"))
     half = {name: w.astype(mx.bfloat16) for name, w in weights.items()}

@@ -4,7 +4,7 @@ import json
 import re
 import urllib.request
 
-from helpers.browser import has
+from helpers.browser import has, view
 from mlx_gateloop.app.page.examples import TEXT_EXAMPLES
 
 from .test_safety import HOSTILE
@@ -93,6 +93,8 @@ def test_completion_goes_on_in_its_box_and_a_reload_keeps_it(page):
     words = page.tab.locator("#next-words li")
     assert words.count() == 8
     shares = "[...document.querySelectorAll('#next-words i')].map((bar) => bar.style.width).join()"
+    last = page.view("pieces.length", "complete")  # the words after it come with its row
+    page.tab.wait_for_function(f"{view('complete')}.row?.retention.length === {last}")
     warm = page.tab.evaluate(shares)
     slider = page.tab.locator("#temperature-here input[type=number]")
     slider.fill("2")

@@ -278,4 +278,4 @@ def test_models_are_described_and_bounded(folder, tmp_path):
     assert "large: cannot be" in refusal(models.load, "large")
     with (path / "model.safetensors").open("r+b") as weights:
         weights.truncate(2**42)  # sparse
-    assert "large: takes 4,096.0 GB, this machine has " in refusal(models.load, "large")
+    assert "large: needs 4,096.0 GB of memory, this machine has " in refusal(models.load, "large")
