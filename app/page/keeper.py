@@ -50,12 +50,14 @@ class Keeper:
         self.sessions.start(session, chat)
         return session, model, system, messages
 
-    def rename(self, session: str, new: str) -> None:
-        """Give a session's conversation another name."""
-        chat = self.sessions.chat(session)
-        if self.folder is not None and chat.name and chat.name != new.strip():
-            self.folder.rename(chat.name, new.strip())
-            chat.name = new.strip()
+    def rename(self, session: str, new: str) -> bool:
+        """Give a session's conversation another name; return whether it is new."""
+        chat, new = self.sessions.chat(session), new.strip()
+        if self.folder is None or chat.name in ("", new):
+            return False
+        self.folder.rename(chat.name, new)
+        chat.name = new
+        return True
 
     def export(self, session: str, kind: str) -> tuple[str, str]:
         """Write a session's messages as Markdown or JSON; return the file's name and content."""

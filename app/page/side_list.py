@@ -106,12 +106,12 @@ class SideList:
         shown = messages, escape_history(messages), NO_VIEW, state
         return session, session, model, system, *shown, ""
 
-    def _rename(self, title: str, session: str) -> str:
+    def _rename(self, title: str, session: str) -> Any:
         try:
-            self._keeper.rename(session, title)
+            is_new = self._keeper.rename(session, title)
         except InputError as error:
             return note(str(error))
-        return ""
+        return "" if is_new else gr.skip()  # leaving the box must not hide the offer to undo
 
     async def _remove(self, session: str) -> tuple[Any, ...]:
         name = self._keeper.sessions.chat(session).name

@@ -32,7 +32,7 @@ def test_a_chat_is_saved_under_its_title_and_opened_with_its_branches(keeper):
     session, model, system, messages = keeper.open("What is a")
     assert (model, system, messages) == ("tiny", "Be brief.", ASKED)
     keeper.sessions.turn(session, -1)
-    keeper.rename("s", " Signs ")
+    assert [keeper.rename("s", " Signs ") for _ in range(2)] == [True, False]
     assert keeper.folder.names() == ["Signs"]
     assert keep(keeper, "s", [*ASKED, *TOLD[1:], *ASKED]).name == "Signs"
     assert keeper.folder.names() == ["Signs"]
