@@ -134,9 +134,8 @@ class Feed:
         if self._chat:
             self._updates.words(run)
         if self._sent is None:
-            self._sent = max(
-                int(self._common_prefix.get("common", 0)) - 1, 0
-            )  # that text may change
+            common = int(self._common_prefix.get("common", 0))
+            self._sent = max(common - 1, 0)  # the text of the last one may change
         assert run.trace is not None
         latest = self._updates.latest(run, run.trace, self._sent)
         self._sent = int(latest["tokens"])  # type: ignore[call-overload]

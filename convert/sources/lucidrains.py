@@ -171,7 +171,7 @@ class LucidrainsFull(Source[LayerArgs]):
         return _mixing_rules("", "time_mixing", args)
 
     def reference(self, args: LayerArgs, settings: Settings, tensor: Tensor) -> Reference:
-        raise NotImplementedError
+        raise NotImplementedError  # --layers refuses --verify: a layer has no logits
 
 
 def _mixing_args(source: Source[Any], shapes: Shapes, path: str = "") -> dict[str, Any]:

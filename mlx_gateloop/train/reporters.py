@@ -1,4 +1,4 @@
-"""Where a run reports its log besides log.jsonl: wandb, tensorboard, and a page that refreshes."""
+"""Receivers of a run's log besides log.jsonl: wandb, tensorboard, and a page that refreshes."""
 
 import html
 from collections.abc import Callable, Sequence

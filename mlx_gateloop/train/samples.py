@@ -1,4 +1,4 @@
-"""What a model says, and how long it remembers, while it is trained."""
+"""Sample texts and half-lives of a model while it is trained."""
 
 import math
 from collections.abc import Sequence

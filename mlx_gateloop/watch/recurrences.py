@@ -19,7 +19,7 @@ NOTHING = 200.0  # -log|a| of what keeps nothing: exp(-200) is zero in float32
 
 @dataclass(frozen=True)
 class Editable:
-    """How the arguments of one token set what its channels `at` keep and write."""
+    """Changes of one token's arguments that set what its channels `at` keep and write."""
 
     decays: Callable[[Arguments], tuple[int, ...]]  # their shape: channels, heads or [heads, K]
     keep: Callable[[Arguments, mx.array, float], Arguments]

@@ -1,4 +1,4 @@
-"""Which tokens of conversations are answers."""
+"""The tokens of conversations that are answers."""
 
 import pytest
 from helpers.models import chat_tokenizer
