@@ -13,16 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.family.layers import (
-    STATE,
-    FamilyArgs,
-    GatedRMSNorm,
-    LanguageModel,
-    ShortConvolution,
-    convolved,
-    gate_loop_update,
-    linear,
-)
+from mlx_gateloop.family.layers import FamilyArgs, GatedRMSNorm, LanguageModel, Recurrent, linear
 from mlx_gateloop.model.arguments import STRICT, Count
 from mlx_gateloop.model.layers import Cache, Mask
 from mlx_gateloop.ops.pointwise import silu
@@ -77,22 +68,18 @@ class ModelArgs(FamilyArgs):
         return key, value
 
 
-class GatedLinearAttention(nn.Module):
+class GatedLinearAttention(Recurrent):
     """Time mixing."""
 
     def __init__(self, args: ModelArgs) -> None:
-        super().__init__()
-        self.args = args
+        super().__init__(args)
         size, heads, groups = args.hidden_size, args.num_heads, args.kv_heads
         key, value = args.head_sizes
         self.q_proj = linear(size, heads * key)
         self.k_proj = linear(size, groups * key)
         self.v_proj = linear(size, groups * value)
         self.gk_proj = [linear(size, RANK), linear(RANK, groups * key, bias=True)]
-        if args.use_short_conv:
-            self.q_conv1d = ShortConvolution(heads * key, args.conv_size)
-            self.k_conv1d = ShortConvolution(groups * key, args.conv_size)
-            self.v_conv1d = ShortConvolution(groups * value, args.conv_size)
+        self.add_convolutions(q=heads * key, k=groups * key, v=groups * value)
         if args.use_output_gate:
             self.g_proj = linear(size, heads * value)
         self.g_norm = GatedRMSNorm(value, args.norm_eps)
@@ -102,18 +89,14 @@ class GatedLinearAttention(nn.Module):
         """Compute the addition to the residual stream of x `[B, L, hidden]`; mask `[B, L]`."""
         q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
         if self.args.use_short_conv:
-            convolutions = [self.q_conv1d, self.k_conv1d, self.v_conv1d]
-            q, k, v = map(silu, convolved(convolutions, [q, k, v], mask, cache))
+            q, k, v = map(silu, self.convolved(mask, cache, q=q, k=k, v=v))
         low_rank, up = self.gk_proj
         log_a = nn.log_sigmoid(up(low_rank(x)).astype(mx.float32)) / DIVISOR
         if self.args.clamp_min is not None:
             log_a = mx.maximum(log_a, self.args.clamp_min)
         q = mx.unflatten(q, -1, (self.args.num_heads, -1))
         k, v, log_a = map(self._heads, (k, v, log_a))
-        state = None if cache is None else cache[STATE]
-        y, state = gate_loop_update(q * q.shape[-1] ** -0.5, k, v, log_a, state, mask)
-        if cache is not None:
-            cache[STATE] = state
+        y = self.recurrence(q * q.shape[-1] ** -0.5, k, v, log_a, mask, cache)
         gate = self.g_proj(x).reshape(y.shape) if self.args.use_output_gate else None
         return self.o_proj(self.g_norm(y, gate).flatten(-2))
 

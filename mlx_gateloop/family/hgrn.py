@@ -9,19 +9,15 @@ The bound grows from layer to layer. A channel is a head. (OpenNLPLab's own HGRN
 from typing import Literal
 
 import mlx.core as mx
-import mlx.nn as nn
 from pydantic.dataclasses import dataclass
 
 from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.family.layers import (
-    STATE,
     FamilyArgs,
     GatedRMSNorm,
     LanguageModel,
-    ShortConvolution,
-    convolved,
-    gate_loop_update,
+    Recurrent,
     linear,
     log_gate,
 )
@@ -54,17 +50,14 @@ class ModelArgs(FamilyArgs):
         return self.hidden_size * self.expand_ratio
 
 
-class HGRNAttention(nn.Module):
+class HGRNAttention(Recurrent):
     """Time mixing."""
 
     def __init__(self, args: ModelArgs) -> None:
-        super().__init__()
-        self.args = args
+        super().__init__(args)
         size, width = args.hidden_size, args.hidden_size * args.expand_ratio
         self.i_proj, self.f_proj, self.g_proj = (linear(size, width) for _ in range(3))
-        if args.use_short_conv:
-            self.i_conv1d = ShortConvolution(width, args.conv_size)
-            self.f_conv1d = ShortConvolution(width, args.conv_size)
+        self.add_convolutions(i=width, f=width)
         self.g_norm = GatedRMSNorm(width, args.norm_eps)
         self.o_proj = linear(width, size)
 
@@ -76,15 +69,10 @@ class HGRNAttention(nn.Module):
         lower_bound: mx.array | None = None,
     ) -> mx.array:
         """Compute the addition to the residual stream of x `[B, L, hidden]`; a >= lower_bound."""
-        i, f = self.i_proj(x), self.f_proj(x)
-        if self.args.use_short_conv:
-            i, f = convolved([self.i_conv1d, self.f_conv1d], [i, f], mask, cache)
+        i, f = self.convolved(mask, cache, i=self.i_proj(x), f=self.f_proj(x))
         log_a, k = log_gate(f, lower_bound)
         v = silu(i)
-        state = None if cache is None else cache[STATE]
-        y, state = gate_loop_update(mx.ones_like(v), k.astype(v.dtype), v, log_a, state, mask)
-        if cache is not None:
-            cache[STATE] = state
+        y = self.recurrence(mx.ones_like(v), k.astype(v.dtype), v, log_a, mask, cache)
         return self.o_proj(self.g_norm(y, self.g_proj(x)))
 
 

@@ -14,16 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from mlx_gateloop.configuration import raises_input_error
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.family.layers import (
-    STATE,
-    FamilyArgs,
-    LanguageModel,
-    ShortConvolution,
-    convolved,
-    gate_loop_update,
-    linear,
-    log_gate,
-)
+from mlx_gateloop.family.layers import FamilyArgs, LanguageModel, Recurrent, linear, log_gate
 from mlx_gateloop.model.arguments import STRICT, Count
 from mlx_gateloop.model.layers import Cache, Mask
 from mlx_gateloop.ops.pointwise import silu
@@ -66,18 +57,14 @@ class ModelArgs(FamilyArgs):
         return self.hidden_size**2 // self.heads
 
 
-class HGRN2Attention(nn.Module):
+class HGRN2Attention(Recurrent):
     """Time mixing."""
 
     def __init__(self, args: ModelArgs) -> None:
-        super().__init__()
-        self.args = args
+        super().__init__(args)
         size = args.hidden_size
         self.q_proj, self.f_proj, self.i_proj = (linear(size, size) for _ in range(3))
-        if args.use_short_conv:
-            self.q_conv1d = ShortConvolution(size, args.conv_size)
-            self.f_conv1d = ShortConvolution(size, args.conv_size)
-            self.i_conv1d = ShortConvolution(size, args.conv_size)
+        self.add_convolutions(q=size, f=size, i=size)
         self.g_norm = nn.RMSNorm(size, NORM_EPS)
         self.o_proj = linear(size, size)
 
@@ -90,18 +77,13 @@ class HGRN2Attention(nn.Module):
     ) -> mx.array:
         """Compute the addition to the residual stream of x `[B, L, hidden]`; a >= lower_bound."""
         q, f, v = self.q_proj(x), self.f_proj(x), self.i_proj(x)
-        if self.args.use_short_conv:
-            convolutions = [self.q_conv1d, self.f_conv1d, self.i_conv1d]
-            q, f, v = convolved(convolutions, [q, f, v], mask, cache)
+        q, f, v = self.convolved(mask, cache, q=q, f=f, i=v)
         log_a, k = log_gate(f, lower_bound)
         heads = (self.args.heads, -1)
         q, k, v, log_a = (
             mx.unflatten(t, -1, heads) for t in (silu(q), k.astype(v.dtype), v, log_a)
         )
-        state = None if cache is None else cache[STATE]
-        y, state = gate_loop_update(q * q.shape[-1] ** -0.5, k, v, log_a, state, mask)
-        if cache is not None:
-            cache[STATE] = state
+        y = self.recurrence(q * q.shape[-1] ** -0.5, k, v, log_a, mask, cache)
         return self.o_proj(self.g_norm(y.flatten(-2)))
 
 

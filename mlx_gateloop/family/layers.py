@@ -117,32 +117,6 @@ class ShortConvolution(nn.Module):
         return reduce(mx.add, taps)
 
 
-def convolved(
-    layers: list[ShortConvolution], inputs: list[mx.array], mask: Mask, cache: Cache
-) -> list[mx.array]:
-    """Apply a convolution to each input `[batch, length, channels]`; padding counts as zero."""
-    x, document = mx.concatenate(inputs, -1), None
-    mask, starts = padding_and_starts(mask)
-    if mask is not None:
-        x = mx.where(mask[..., None], x, 0)
-    batch, length, width = x.shape
-    before = layers[0].weight.shape[-1] - 1
-    past = None if cache is None else cache[INPUTS]
-    x = mx.concatenate([mx.zeros((batch, before, width), x.dtype) if past is None else past, x], 1)
-    if cache is not None:
-        if cache.lengths is None:
-            cache[INPUTS] = mx.contiguous(x[:, length:])
-        else:  # the rest is padding
-            last = mx.clip(cache.lengths, 0, length)[:, None] + mx.arange(before)
-            cache[INPUTS] = mx.take_along_axis(x, last[..., None], 1)
-    if starts is not None:
-        number = mx.cumsum(starts.astype(mx.int32), axis=1)
-        document = mx.pad(number, [(0, 0), (before, 0)])[..., None]
-    *ends, _ = accumulate(part.shape[-1] for part in inputs)
-    parts = zip(layers, mx.split(x, ends, -1), strict=True)
-    return [layer(part, document) for layer, part in parts]
-
-
 def log_gate(f: mx.array, lower_bound: mx.array | None) -> tuple[mx.array, mx.array]:
     """Compute float32 log a and 1 - a of a = bound + (1 - bound) sigmoid(f); no bound is 0."""
     f = f.astype(mx.float32)
@@ -171,6 +145,55 @@ def gate_loop_update(
     mask, starts = padding_and_starts(mask)
     a = Transition.polar(log_a)
     return gate_loop(q, k, v, a if starts is None else a.reset(starts), state, mask=mask)
+
+
+class Recurrent(nn.Module):
+    """What the layers share that mix tokens."""
+
+    def __init__(self, args: Any) -> None:
+        super().__init__()
+        self.args = args
+
+    def add_convolutions(self, **widths: int) -> None:
+        """Make a `ShortConvolution` called q_conv1d for the input q, if the model has them."""
+        for name, width in widths.items() if self.args.use_short_conv else ():
+            self[f"{name}_conv1d"] = ShortConvolution(width, self.args.conv_size)
+
+    def convolved(self, mask: Mask, cache: Cache, **inputs: mx.array) -> list[mx.array]:
+        """Apply each input's convolution, if the model has them; padding counts as zero."""
+        if not self.args.use_short_conv:
+            return [*inputs.values()]
+        x, document = mx.concatenate([*inputs.values()], -1), None
+        mask, starts = padding_and_starts(mask)
+        if mask is not None:
+            x = mx.where(mask[..., None], x, 0)
+        batch, length, width = x.shape
+        before = self.args.conv_size - 1
+        past = None if cache is None else cache[INPUTS]
+        past = mx.zeros((batch, before, width), x.dtype) if past is None else past
+        x = mx.concatenate([past, x], 1)
+        if cache is not None:
+            if cache.lengths is None:
+                cache[INPUTS] = mx.contiguous(x[:, length:])
+            else:  # the rest is padding
+                last = mx.clip(cache.lengths, 0, length)[:, None] + mx.arange(before)
+                cache[INPUTS] = mx.take_along_axis(x, last[..., None], 1)
+        if starts is not None:
+            number = mx.cumsum(starts.astype(mx.int32), axis=1)
+            document = mx.pad(number, [(0, 0), (before, 0)])[..., None]
+        *ends, _ = accumulate(part.shape[-1] for part in inputs.values())
+        parts = zip(inputs, mx.split(x, ends, -1), strict=True)
+        return [self[f"{name}_conv1d"](part, document) for name, part in parts]
+
+    def recurrence(
+        self, q: mx.array, k: mx.array, v: mx.array, log_a: mx.array, mask: Mask, cache: Cache
+    ) -> mx.array:
+        """Apply `gate_loop_update` from the cache's state."""
+        state = None if cache is None else cache[STATE]
+        y, state = gate_loop_update(q, k, v, log_a, state, mask)
+        if cache is not None:
+            cache[STATE] = state
+        return y
 
 
 class Block(nn.Module):

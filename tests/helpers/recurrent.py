@@ -169,7 +169,8 @@ def spy(monkeypatch, model):
         monkeypatch.setattr(owner, name, call)
 
     owners = {type(module) for _, module in model.named_modules()}
-    for owner in (*owners, import_module(type(model).__module__)):
+    modules = {cls.__module__ for owner in (*owners, type(model)) for cls in owner.__mro__[:2]}
+    for owner in (*owners, *map(import_module, modules)):
         for name in VALUES:
             if hasattr(owner, name):
                 note(owner, name)
