@@ -3,11 +3,11 @@
 An edit replaces the operator of a layer for the time of a block, so it is exact in all modes.
 """
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -16,11 +16,11 @@ import numpy as np
 
 from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.model.lm import Model
-from mlx_gateloop.ops import Transition, gate_loop
+from mlx_gateloop.ops import gate_loop
 from mlx_gateloop.ops.pointwise import cross_entropy
 from mlx_gateloop.watch.checks import Tokens, checked_tokens
 from mlx_gateloop.watch.instrument import Instrumented
-from mlx_gateloop.watch.recurrences import EDITABLE, EditedRecurrence, positions_in
+from mlx_gateloop.watch.recurrences import EDITABLE, EditedRecurrence
 
 ROWS = 16  # texts in a batch
 
@@ -100,49 +100,35 @@ class Editing:
         self, model: nn.Module, edits: Sequence[Edit], instrumented: Instrumented | None = None
     ) -> None:
         self.edits = [(f"edits[{number}]", each) for number, each in enumerate(edits)]
-        self._ours = None if instrumented and not isinstance(model, Model) else _layers(model)
-        self._instrumented = instrumented
-        count = len(instrumented.names if self._ours is None and instrumented else self._ours or [])
-        if not count:
+        if instrumented is None or isinstance(model, Model):
+            self._replace = [partial(_replaced, layer) for layer in _layers(model)]
+        else:
+            self._replace = [partial(instrumented.replaced, name) for name in instrumented.names]
+        if not self._replace:
             raise InputError("model: it has no recurrent layer to edit")
-        self._operators: dict[int, Any] = {}
+        self._recurrences: dict[int, EditedRecurrence] = defaultdict(EditedRecurrence)
         for name, each in self.edits:
-            _check(f"{name}.layer", [each.layer], count)
+            _check(f"{name}.layer", [each.layer], len(self._replace))
             _check(f"{name}.tokens", each.tokens or [], None)
-            if each.layer not in self._operators:
-                self._operators[each.layer] = self._operator(each.layer)
-            if self._ours is not None:
-                _check(f"{name}.channels", each.channels or [], self._ours[each.layer].args.width)
-            self._operators[each.layer].edits.append((name, each))
-
-    def _operator(self, layer: int) -> Any:
-        if self._ours is not None:
-            return _Edited(self._ours[layer].args.width)
-        assert self._instrumented is not None
-        if missing := self._instrumented.recurrences[layer] - EDITABLE.keys():
-            raise InputError(
-                f"edits: layer {layer} computes its decays inside {missing.pop()}, so they cannot "
-                "be edited"
-            )
-        return EditedRecurrence()
+            if instrumented and (inside := instrumented.recurrences[each.layer] - EDITABLE.keys()):
+                raise InputError(
+                    f"edits: layer {each.layer} computes its decays inside {inside.pop()}, so they "
+                    "cannot be edited"
+                )
+            self._recurrences[each.layer].edits.append((name, each))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Edit what the block reads, after what earlier blocks read."""
         with ExitStack() as undo:
-            for layer, operator in self._operators.items():
-                if self._ours is not None:
-                    undo.enter_context(_replaced(self._ours[layer], operator))
-                elif self._instrumented is not None:
-                    name = self._instrumented.names[layer]
-                    self._instrumented.edited[name] = operator
-                    undo.callback(self._instrumented.edited.pop, name)
+            for layer, edited in self._recurrences.items():
+                undo.enter_context(self._replace[layer](edited))
             yield
 
     def check_tokens(self) -> None:
         """Check that all tokens of the edits were read."""
         for name, each in self.edits:
-            read = self._operators[each.layer].position
+            read = self._recurrences[each.layer].position
             _check(f"{name}.tokens", each.tokens or [], read)
 
 
@@ -185,83 +171,21 @@ def channel_losses(
     width, losses = layers[layer].args.width, np.zeros((0, following.shape[1]), np.float32)
     for first in range(0, width, ROWS):
         empty = np.arange(first, min(first + ROWS, width))
-        with _replaced(layers[layer], _Emptied(mx.arange(width) != mx.array(empty)[:, None])):
+        with _replaced(layers[layer], _emptied(mx.arange(width) != mx.array(empty)[:, None])):
             logits = model(mx.repeat(read, len(empty), 0))[:, since:]
         lost = cross_entropy(logits, mx.repeat(following, len(empty), 0)) - whole
         losses = np.concatenate([losses, np.array(lost)])
         yield losses
 
 
-class _Emptied:
-    """The operator without what some channels write, `kept` `[batch, width]`."""
+def _emptied(kept: mx.array) -> Callable[..., Any]:
+    """Return the operator without what some channels write, `kept` `[batch, width]`."""
 
-    def __init__(self, kept: mx.array) -> None:
-        self.kept = kept
+    def operator(q: mx.array, k: mx.array, *args: Any, **options: Any) -> Any:
+        writes = kept.reshape(len(k), 1, *k.shape[2:])
+        return gate_loop(q, mx.where(writes, k, 0), *args, **options)
 
-    def __call__(self, q: mx.array, k: mx.array, *args: Any, **options: Any) -> Any:
-        kept = self.kept.reshape(len(k), 1, *k.shape[2:])
-        return gate_loop(q, mx.where(kept, k, 0), *args, **options)
-
-
-class _Edited:
-    """The operator with the edits of a layer; it counts the tokens of the text."""
-
-    def __init__(self, width: int) -> None:
-        self.edits: list[tuple[str, Edit]] = []  # the argument's name, and the edit
-        self.width, self.position = width, 0
-
-    def __call__(
-        self,
-        q: mx.array,
-        k: mx.array,
-        v: mx.array,
-        a: Transition,
-        state: mx.array | None = None,
-        mask: mx.array | None = None,
-        **options: Any,
-    ) -> tuple[mx.array, mx.array]:
-        if len(q) > 1:
-            raise InputError(f"edit: expected one text, got a batch of {len(q)}")
-        start = 0 if state is None else self.position
-        self.position = stop = start + q.shape[1]
-        for _, each in self.edits:
-            k, a = self._applied(each, k, a, start)
-        held = [each for _, each in self.edits if each.value is not None]
-        ends = {t + 1 for each in held for t in positions_in(each, start, stop)} | {stop}
-        outputs = []
-        for first, end in pairwise([start, *sorted(ends)]):
-            part = slice(first - start, end - start)
-            second = None if a.second is None else a.second[:, part]
-            transition = replace(a, first=a.first[:, part], second=second)
-            here = None if mask is None else mask[:, part]
-            read, written, value = (array[:, part] for array in (q, k, v))
-            y, state = gate_loop(read, written, value, transition, state, mask=here, **options)
-            outputs.append(y)
-            for each in held:
-                if end - 1 in positions_in(each, start, stop):
-                    state = self._with_value(each, state)
-        assert state is not None
-        return mx.concatenate(outputs, 1), state
-
-    def _applied(self, each: Edit, k: mx.array, a: Transition, start: int) -> Any:
-        read, chosen = np.zeros(k.shape[1], bool), np.zeros(self.width, bool)
-        read[[t - start for t in positions_in(each, start, start + k.shape[1])]] = True
-        chosen[slice(None) if each.channels is None else list(each.channels)] = True
-        here = mx.array(read[:, None] & chosen).reshape(1, *k.shape[1:])
-        if each.keep is not None:
-            planes = [mx.broadcast_to(plane, k.shape) for plane in a.planes()]
-            kept = (each.keep, 0.0)[: len(planes)]
-            planes = [mx.where(here, to, plane) for to, plane in zip(kept, planes, strict=True)]
-            a = Transition("cartesian", *planes)
-        return (k if each.write == 1 else mx.where(here, each.write * k, k)), a
-
-    def _with_value(self, each: Edit, state: mx.array) -> mx.array:
-        assert each.value is not None
-        # [1, P, H, K, V] -> [P, H K, V]; without heads [1, P, D] -> [P, D]
-        flat = state.reshape(state.shape[1], self.width, *state.shape[4:])
-        chosen = mx.arange(self.width) if each.channels is None else mx.array(list(each.channels))
-        flat[:, chosen] = mx.array(each.value)
-        return flat.reshape(state.shape)
+    return operator
 
 
 def _layers(model: nn.Module) -> list[Any]:

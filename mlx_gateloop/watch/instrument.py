@@ -50,7 +50,7 @@ class Instrumented:
         self.recurrences = [_recurrences(type(module)) for module in modules.values()]
         self.names, self.unwatched = list(modules), _unwatched(model, modules)
         self.recorder: Any = None  # it has the methods `receive`, `exclude` and `forward_pass`
-        self.edited: dict[str, EditedRecurrence] = {}  # by layer, see `edit`
+        self.edited: dict[str, Callable[..., Any]] = {}  # recurrences by layer, see `edit`
         self._undo = ExitStack()
         try:
             for name, module in modules.items():
@@ -68,6 +68,15 @@ class Instrumented:
             yield
         finally:
             self.recorder = before
+
+    @contextmanager
+    def replaced(self, name: str, edited: EditedRecurrence) -> Iterator[None]:
+        """Edit the recurrence of a layer in the block."""
+        self.edited[name] = edited.run
+        try:
+            yield
+        finally:
+            del self.edited[name]
 
     def detach(self) -> None:
         self._undo.close()

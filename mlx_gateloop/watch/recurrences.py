@@ -1,31 +1,37 @@
-"""Edits of mlx-lm's recurrences and of `mlx_gateloop.family`: they change a call's arguments.
+"""Edits of recurrences, ours and those of mlx-lm: they change a call's arguments.
 
-An edited token becomes a call of its own, so constants such as a head's slope can change for it.
+Tokens with the same edits become a call of their own, so constants such as a head's slope can
+change for them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby
 from math import log, prod
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from mlx_gateloop.errors import InputError
+from mlx_gateloop.ops import Transition, gate_loop
+from mlx_gateloop.watch import hooks
 from mlx_gateloop.watch.hooks import Arguments, Hook
 
+OPERATOR = Hook(hooks.gate_loop, ("q",))  # of our layers
 NOTHING = 200.0  # -log|a| of what keeps nothing: exp(-200) is zero in float32
 
 
 @dataclass(frozen=True)
 class Editable:
-    """Changes of one token's arguments that set what its channels `at` keep and write."""
+    """Changes of some tokens' arguments that set what their channels `at` keep and write."""
 
     decays: Callable[[Arguments], tuple[int, ...]]  # their shape: channels, heads or [heads, K]
     keep: Callable[[Arguments, mx.array, float], Arguments]
     write: Callable[[Arguments, mx.array, float], Arguments]
     held: Callable[[mx.array], mx.array]  # `at` in a shape that broadcasts to the state
     state: str = "state"  # the name of its argument
+    by_token: bool = False  # `keep` reads the arguments of one token
 
 
 def _rate(keep: float) -> float:
@@ -34,6 +40,12 @@ def _rate(keep: float) -> float:
 
 def _scaled(name: str, given: Arguments, at: mx.array, factor: float) -> Arguments:
     return {name: mx.where(at, factor * given[name], given[name])}
+
+
+def _keep_gate(given: Arguments, at: mx.array, keep: float) -> Arguments:
+    planes = [mx.broadcast_to(plane, given["k"].shape) for plane in given["a"].planes()]
+    kept = zip((keep, 0.0), planes, strict=False)
+    return {"a": Transition("cartesian", *(mx.where(at, to, plane) for to, plane in kept))}
 
 
 def _keep_delta(given: Arguments, at: mx.array, keep: float) -> Arguments:
@@ -71,6 +83,13 @@ def _of_heads(at: mx.array) -> mx.array:
 
 
 EDITABLE = {
+    "gate_loop": Editable(
+        lambda given: given["k"].shape[2:],
+        _keep_gate,
+        lambda given, at, factor: _scaled("k", given, at, factor),
+        lambda at: at[..., None] if at.ndim == 2 else at,
+        "h0",
+    ),
     "rnn_scan": Editable(
         lambda given: given["a"].shape[2:],
         lambda given, at, keep: {"a": mx.where(at, keep, given["a"])},
@@ -97,7 +116,9 @@ EDITABLE = {
         lambda given, at, factor: _scaled("k", given, at, factor),
         lambda at: at[:, None, :],  # [H, V, K]
     ),
-    "ssm_update": Editable(lambda given: given["A_log"].shape, _keep_ssm, _write_ssm, _of_heads),
+    "ssm_update": Editable(
+        lambda given: given["A_log"].shape, _keep_ssm, _write_ssm, _of_heads, by_token=True
+    ),
     "gated_delta_update": Editable(
         lambda given: given["a"].shape[2:],
         _keep_delta,
@@ -114,40 +135,44 @@ class EditedRecurrence:
         self.edits: list[tuple[str, Any]] = []  # the argument's name, and the edit
         self.position = 0
 
-    def __call__(self, function: Any, hook: Hook, given: Arguments) -> tuple[mx.array, mx.array]:
+    def __call__(self, q: Any, k: Any, v: Any, a: Any, h0: Any = None, **options: Any) -> Any:
+        """Compute what `gate_loop` does, with the edits."""
+        given = {"q": q, "k": k, "v": v, "a": a, "h0": h0}
+        return self.run(gate_loop, OPERATOR, given | options)
+
+    def run(self, function: Any, hook: Hook, given: Arguments) -> tuple[mx.array, mx.array]:
         editable = EDITABLE[function.__name__]
-        first = given[hook.inputs[0]]
+        first, state = given[hook.inputs[0]], given[editable.state]
         if len(first) > 1:
             raise InputError(f"edit: expected one text, got a batch of {len(first)}")
-        count = first.shape[hook.axis]
-        start = 0 if given[editable.state] is None else self.position
-        self.position = stop = start + count
-        shape = editable.decays(given)
+        count, shape = first.shape[hook.axis], editable.decays(given)
+        start = 0 if state is None else self.position
+        self.position = start + count
         edits = [(each, _chosen(name, each, shape)) for name, each in self.edits]
-        touched = {t for each, _ in edits for t in positions_in(each, start, stop)}
-        outputs, state = [], given[editable.state]
-        for begin, end in pairwise(sorted({start, stop, *touched, *(t + 1 for t in touched)})):
-            part = _part(given, hook, editable, slice(begin - start, end - start), count)
+        alone = [editable.by_token or each.value is not None for each, _ in edits]
+
+        def acting(n: int) -> tuple[list[int], int]:
+            tokens = [each.tokens for each, _ in edits]
+            here = [i for i, at in enumerate(tokens) if at is None or start + n in at]
+            return here, n * any(alone[i] for i in here)
+
+        outputs = []
+        for (here, _), group in groupby(range(count), acting):
+            tokens = list(group)
+            part = _part(given, hook, editable, slice(tokens[0], tokens[-1] + 1), count)
             part[editable.state] = state
-            here = [(e, at) for e, at in edits if begin in positions_in(e, start, stop)]
-            for each, at in here:
+            for each, at in (edits[i] for i in here):
                 if each.keep is not None:
                     part |= editable.keep(part, at, each.keep)
                 if each.write != 1:
                     part |= editable.write(part, at, each.write)
             y, state = function(**part)
             outputs.append(y)
-            for each, at in here:
+            for each, at in (edits[i] for i in here):
                 if each.value is not None:
-                    state = mx.where(editable.held(at), each.value, state)
+                    value = _of_state(each.value, at, state) if hook is OPERATOR else each.value
+                    state = mx.where(editable.held(at), value, state)
         return mx.concatenate(outputs, hook.axis), state
-
-
-def positions_in(each: Any, start: int, stop: int) -> Sequence[int]:
-    """Return the positions of an edit from `start` to `stop`."""
-    if each.tokens is None:
-        return range(start, stop)
-    return [token for token in each.tokens if start <= token < stop]
 
 
 def _chosen(name: str, each: Any, shape: tuple[int, ...]) -> mx.array:
@@ -160,10 +185,21 @@ def _chosen(name: str, each: Any, shape: tuple[int, ...]) -> mx.array:
     return chosen.reshape(shape)
 
 
+def _of_state(value: Any, at: mx.array, state: mx.array) -> mx.array:
+    """Give a value for the chosen of our channels the shape of the state."""
+    # [1, P, H, K, V] -> [P, H K, V]; without heads [1, P, D] -> [P, D]
+    flat = state.reshape(state.shape[1], at.size, *state.shape[4:])
+    flat[:, mx.array(np.flatnonzero(at))] = mx.array(value)
+    return flat.reshape(state.shape)
+
+
 def _part(given: Arguments, hook: Hook, editable: Editable, part: slice, count: int) -> Arguments:
     """Slice the arguments that have a row for each token."""
 
     def sliced(name: str, value: Any) -> Any:
+        if isinstance(value, Transition):
+            planes = (sliced(name, plane) for plane in (value.first, value.second))
+            return Transition(value.form, *planes)
         if not isinstance(value, mx.array) or name in (*hook.constants, editable.state):
             return value
         axis = 1 if name == "mask" else hook.axis
