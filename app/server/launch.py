@@ -32,7 +32,6 @@ from ..page.layout import build
 from ..page.state_view import download_folder
 from . import log, security
 from .connections import BACKLOG, Connection
-from .link_preview import LinkPreview
 from .middleware import SecurityMiddleware
 
 EMBEDDED = Path(__file__).parents[1] / "embedded_models"
@@ -119,7 +118,7 @@ def _application(
         auth=auth,
         root_path=arguments.root_path or None,
         mcp_server=arguments.mcp,
-        app_kwargs={"routes": scripts.routes(), "middleware": [Middleware(LinkPreview)]},
+        app_kwargs={"routes": scripts.routes()},
         allowed_paths=[str(files)],
         enable_monitoring=False,
         run_history=False,

@@ -1,7 +1,6 @@
 """Tabs, users and looks, in the real app."""
 
 import json
-import re
 import urllib.request
 
 from helpers.browser import has, view
@@ -145,15 +144,6 @@ def test_a_reload_keeps_what_a_tab_has_and_a_closed_tab_ends_its_run(page, new_p
         assert len(answer["pieces"]) < 1024
         page.tab.wait_for_timeout(100)
     page.reload()
-
-
-def test_a_link_s_preview_names_the_project(server):
-    with urllib.request.urlopen(server.url) as answer:
-        text = answer.read().decode()
-    assert re.findall(r'og:title" content="(.*?)"', text) == ["GateLoop"]
-    head = text.partition("<script")[0]
-    assert "Gradio" not in head
-    assert "gradio.app" not in head
 
 
 def test_tab_reaches_what_is_in_sight_and_buttons_have_names(page):
