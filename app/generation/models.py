@@ -33,20 +33,9 @@ class ModelInfo:
     kind: str  # model_type
     layers: int
     chats: bool  # has a chat template
-    vocab_size: int = 0
-    channels: int = 0
     heads: int = 0
-    planes: int = 0  # 2 if the transition is complex, else 1
+    channels: int = 0
     transition: str = ""
-    mixer: str = ""
-
-    @property
-    def state_shape(self) -> tuple[int, ...] | None:
-        """Shape of one layer's state, `[1, planes, ...]`; None if it is unknown."""
-        if self.mixer != "gate_loop":
-            return None
-        size = self.channels // self.heads
-        return 1, self.planes, *([self.channels] if size == 1 else [self.heads, size, size])
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,13 +111,13 @@ class Models:
             inner = config.get("text_config")
             layers = (inner if isinstance(inner, dict) else config).get("num_hidden_layers")
             counts = (n if isinstance(n, int) else 0 for n in (layers, config.get("num_heads")))
-            return ModelInfo(kind, next(counts), chats, heads=next(counts))
+            return ModelInfo(kind, next(counts), chats, next(counts))
         try:
             args = ModelArgs.from_dict(config)
         except InputError as error:
             raise InputError(f"{name}: {one_line(error)}") from error
-        sizes = args.vocab_size, args.width, args.heads, args.state_planes
-        return ModelInfo(kind, args.num_hidden_layers, chats, *sizes, args.transition, args.mixer)
+        sizes = args.num_hidden_layers, chats, args.heads, args.width
+        return ModelInfo(kind, *sizes, args.transition)
 
     def card(self, name: str) -> str:
         """Return the card of a model, its README.md as Markdown without HTML and pictures."""

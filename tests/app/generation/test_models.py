@@ -42,7 +42,6 @@ def test_names_and_shapes(folder, models_folder, tmp_path):
     assert models.names() == ["tiny", "fixed"]
     info = models.info("fixed")
     assert (info.layers, info.channels, info.transition) == (2, 16, "fixed")
-    assert info.state_shape == (1, 2, 16)
     loaded = models.load("tiny")
     assert loaded.model.args.hidden_size == 16
     assert loaded.fingerprint == models.fingerprint("tiny") != models.fingerprint("fixed")

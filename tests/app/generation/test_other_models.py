@@ -15,6 +15,7 @@ from mlx_gateloop.app.conversations import file
 from mlx_gateloop.app.generation.caches import Caches
 from mlx_gateloop.app.generation.decoder import NOT_TRIMMABLE, TOO_LARGE
 from mlx_gateloop.app.generation.models import Models
+from mlx_gateloop.app.generation.prefix_cache import START
 from mlx_gateloop.app.page.status import describe_model
 from safetensors.numpy import load_file, save_file
 
@@ -116,9 +117,7 @@ def test_retry_undo_edit_and_a_saved_chat_read_only_what_is_new(
     assert edited.stats.prompt_tokens_read == first.stats.prompt_tokens_read + len("other")
     engine, path = chat.engine, tmp_path / "chat"
     file.save(path, "c", name, chat.messages, engine.models, engine.prefix_cache)
-    states = [prefix.messages for prefix in file.read(path)[1]]
-    assert states == [prefix.messages for prefix in chat.prefix_states()]
-    assert [len(messages) for messages in states] == [1, 2, 3, 4]
+    assert file.read(path)[1].messages == chat.prefix_states()[-1].messages
     other = make_engine(folder)
     id, model, messages, branches = file.load(path, other.models, other.prefix_cache)
     assert (model, messages, branches) == (name, chat.messages, [])
@@ -128,9 +127,6 @@ def test_retry_undo_edit_and_a_saved_chat_read_only_what_is_new(
     here, after = chat.say("go on", seed=5), there.say("go on", seed=5, record=False)
     assert here.text == after.text
     assert here.stats.prompt_tokens_read == after.stats.prompt_tokens_read < 80
-    del there.messages[-3:]
-    again = there.answer(seed=2, record=False)
-    assert again.stats.prompt_tokens_read == 1  # retry works there too
 
 
 @pytest.mark.parametrize("name", ["qwen3_5", "tiny"])
@@ -226,10 +222,8 @@ def test_attention_alone_keeps_keys_and_values_once_and_has_nothing_to_see(other
     cache = chat.engine.prefix_cache
     assert cache._bytes == size + sum(prefix.nbytes for prefix in found)
     path = tmp_path / "chat"
-    file.save(path, "c", "llama", chat.messages, chat.engine.models, cache)
-    assert len(file.read(path)[1]) == len(found)
     file.save(path, "c", "llama", chat.messages, chat.engine.models, cache, 5000)
-    assert file.read(path)[1] == []  # they are too large
+    assert file.read(path)[1] is START  # the state is too large
     cache.forget("c")
     assert (cache._bytes, len(cache._uses)) == (0, 0)
 
@@ -253,6 +247,7 @@ def test_states_that_do_not_fit_are_not_gone_on_from(other_chat, make_engine, fo
         {"states.0": arrays["states.0"][..., :2]},
         {"keys_values.0": keys[..., :2]},
         {"ids": arrays["ids"] + 250},
+        {"keys_values.0": keys[:, :, :9]},
         {f"keys_values.{i}": keys for i in range(2, 4)},
     ]
     for change in changes:
@@ -261,15 +256,12 @@ def test_states_that_do_not_fit_are_not_gone_on_from(other_chat, make_engine, fo
         chat.conversation, chat.messages = id, messages
         stats = chat.say("more").stats
         assert stats.prompt_tokens_read == stats.prompt_tokens
-    for change in ({"keys_values.0": keys[:, :, :9]}, {"keys_values.0": keys[0]}, {"other": keys}):
-        forge(path, arrays | change, header)
-        assert "damaged" in refusal(file.load, path, engine.models, engine.prefix_cache)
 
 
 def test_models_are_described_and_bounded(folder, tmp_path):
     models = Models([folder, tmp_path])
     info = models.info("qwen3_5")
-    assert (info.kind, info.layers, info.chats, info.state_shape) == ("qwen3_5", 4, True, None)
+    assert (info.kind, info.layers, info.chats) == ("qwen3_5", 4, True)
     path = save_recurrent_model(tmp_path / "large", "mamba2")
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3_000_000}))
