@@ -34,9 +34,7 @@ class Engine:
     def __init__(self, models: Models, limits: Limits | None = None) -> None:
         self.models, self.limits = models, limits or Limits()
         limits = self.limits
-        self.prefix_cache = PrefixCache(
-            limits.conversations, limits.prefix_states, limits.prefix_bytes
-        )
+        self.prefix_cache = PrefixCache(limits.prefix_states, limits.prefix_bytes)
         self.recorded = RecordedRuns(limits.runs, limits.trace_bytes)
         self._downloads = WorkerPool(threads=2, max_jobs=4)
         self._condition = threading.Condition()

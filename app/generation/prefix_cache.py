@@ -7,8 +7,10 @@ import sys
 import threading
 import weakref
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -18,7 +20,8 @@ from .run import Run
 
 Message = tuple[str, str]  # role, text
 Parts = tuple[np.ndarray, ...]  # keys or values, `[1, heads, tokens, size]` each
-_Key = tuple[str, tuple[Message, ...]]  # fingerprint of the model, messages before the state
+# conversation, fingerprint of the model, messages before the state
+_Key = tuple[str, str, tuple[Message, ...]]
 ROLES = ("system", "user", "assistant")
 
 
@@ -41,6 +44,10 @@ class PrefixState:
         run = self.run and self.run()
         return run if run and run.trace and self.pieces <= run.trace.tokens else None
 
+    def parts(self) -> Iterator[np.ndarray]:
+        """Yield the parts of keys and values."""
+        return chain.from_iterable(self.keys_values)
+
     @cached_property
     def nbytes(self) -> int:
         """Upper bound of its memory without `keys_values`; prefix states may share texts."""
@@ -55,11 +62,9 @@ START = PrefixState((), "", (), 0, ())  # before the first message
 class PrefixCache:
     """LRU cache of the prefix states of conversations; thread-safe."""
 
-    def __init__(self, conversations: int, prefix_states: int, max_bytes: int) -> None:
-        self._max_conversations, self._max_bytes = conversations, max_bytes
-        self._max_prefix_states = prefix_states
-        # Both dicts are in least-recently-used order.
-        self._cached: OrderedDict[str, OrderedDict[_Key, PrefixState]] = OrderedDict()
+    def __init__(self, max_states: int, max_bytes: int) -> None:
+        self._max_states, self._max_bytes = max_states, max_bytes
+        self._cached: OrderedDict[_Key, PrefixState] = OrderedDict()  # least recently used first
         self._bytes = 0
         self._uses: Counter[int] = Counter()  # by id of a part of keys and values
         self._lock = threading.Lock()
@@ -69,38 +74,16 @@ class PrefixCache:
 
         Return False if the state alone exceeds the memory limit.
         """
-        part_bytes = sum(part.nbytes for parts in prefix.keys_values for part in parts)
-        if prefix.nbytes + part_bytes > self._max_bytes:
+        if prefix.nbytes + sum(part.nbytes for part in prefix.parts()) > self._max_bytes:
             return False  # without evicting others
+        key = conversation, fingerprint, prefix.messages
         with self._lock:
-            cached = self._cached.setdefault(conversation, OrderedDict())
-            self._cached.move_to_end(conversation)
-            key = fingerprint, prefix.messages
-            self._drop(cached, key)
-            cached[key] = prefix
+            self._drop(key)
+            self._cached[key] = prefix
             self._count(prefix, 1)
-            if len(cached) > self._max_prefix_states:
-                self._drop(cached, next(iter(cached)))
-            while len(self._cached) > self._max_conversations or self._bytes > self._max_bytes:
-                name, oldest = next(iter(self._cached.items()))
-                self._drop(oldest, next(iter(oldest)))
-                if not oldest:
-                    del self._cached[name]
-            return key in cached
-
-    def _drop(self, cached: OrderedDict[_Key, PrefixState], key: _Key) -> None:
-        if (prefix := cached.pop(key, None)) is not None:
-            self._count(prefix, -1)
-
-    def _count(self, prefix: PrefixState, sign: int) -> None:
-        """Add or subtract the memory of a prefix; a part shared by several counts once."""
-        self._bytes += sign * prefix.nbytes
-        for part in (part for parts in prefix.keys_values for part in parts):
-            others = self._uses.pop(id(part), 0)
-            if others + sign:
-                self._uses[id(part)] = others + sign
-            if others == 0 or others + sign == 0:
-                self._bytes += sign * part.nbytes
+            while len(self._cached) > self._max_states or self._bytes > self._max_bytes:
+                self._drop(next(iter(self._cached)))
+            return key in self._cached
 
     def prefixes(
         self,
@@ -114,21 +97,33 @@ class PrefixCache:
         Some templates change earlier messages: given the rendered `text` of all messages, states
         of other texts are omitted.
         """
+        keys = [(conversation, fingerprint, messages[:n]) for n in range(1, len(messages) + 1)]
         with self._lock:
-            cached = self._cached.get(conversation, OrderedDict())
-            if cached:
-                self._cached.move_to_end(conversation)
-            keys = [(fingerprint, messages[:n]) for n in range(1, len(messages) + 1)]
-            found = [cached[key] for key in keys if key in cached]
-            for prefix in found:
-                cached.move_to_end((fingerprint, prefix.messages))
+            known = [key for key in keys if key in self._cached]
+            for key in known:
+                self._cached.move_to_end(key)
+            found = [self._cached[key] for key in known]
         return [b for b in found if text is None or text.startswith(b.text)]
 
     def forget(self, conversation: str) -> None:
         """Drop all states of a conversation."""
         with self._lock:
-            for prefix in self._cached.pop(conversation, {}).values():
-                self._count(prefix, -1)
+            for key in [key for key in self._cached if key[0] == conversation]:
+                self._drop(key)
+
+    def _drop(self, key: _Key) -> None:
+        if (prefix := self._cached.pop(key, None)) is not None:
+            self._count(prefix, -1)
+
+    def _count(self, prefix: PrefixState, sign: int) -> None:
+        """Add or subtract the memory of a prefix; a part shared by several counts once."""
+        self._bytes += sign * prefix.nbytes
+        for part in prefix.parts():
+            others = self._uses.pop(id(part), 0)
+            if others + sign:
+                self._uses[id(part)] = others + sign
+            if others == 0 or others + sign == 0:
+                self._bytes += sign * part.nbytes
 
 
 def as_messages(messages: list[dict[str, str]], complete: bool = True) -> tuple[Message, ...]:
@@ -138,13 +133,11 @@ def as_messages(messages: list[dict[str, str]], complete: bool = True) -> tuple[
     """
     if not isinstance(messages, list) or not messages:
         raise InputError("messages: expected a list of messages, each with role and content")
-    for index, message in enumerate(messages):
-        role, content = (
-            (message.get("role"), message.get("content")) if isinstance(message, dict) else (0, 0)
-        )
-        if role not in ROLES or not isinstance(content, str):
+    for number, message in enumerate(messages, 1):
+        given = message if isinstance(message, dict) else {}
+        if given.get("role") not in ROLES or not isinstance(given.get("content"), str):
             expected = "expected a role (system, user or assistant) and a text as content"
-            raise InputError(f"messages: number {index + 1}: {expected}")
+            raise InputError(f"messages: number {number}: {expected}")
     if complete and messages[-1]["role"] == "system":
         raise InputError("messages: the last one must be the user's, or an answer to continue")
     return tuple((message["role"], message["content"]) for message in messages)

@@ -38,8 +38,8 @@ class Limits:
     runs: int = 8  # finished runs with traces
     # all traces; a trace larger than half of this groups its older tokens
     trace_bytes: int = 256 * 2**20
-    conversations: int = 32  # with cached states
-    prefix_states: int = 64  # cached states of one conversation
+    conversations: int = 32  # chats that a reloaded page finds
+    prefix_states: int = 2_048  # cached states of all conversations
     prefix_bytes: int = 256 * 2**20  # all cached states and their texts
 
 

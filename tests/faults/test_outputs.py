@@ -54,7 +54,7 @@ def test_a_conversion_to_a_full_disk(source, small_disk, capsys, free):
 
 @pytest.fixture
 def conversations(source, tmp_path):
-    return ConversationFolder(tmp_path / "saved", Models([source]), PrefixCache(1, 1, 1))
+    return ConversationFolder(tmp_path / "saved", Models([source]), PrefixCache(1, 1))
 
 
 def keep(conversations, name, messages=CHAT, version=0):

@@ -202,7 +202,7 @@ def _conversation(folder):
 
 
 def _open(path):
-    conversation_file.load(path, Models([path.parent]), PrefixCache(10, 10, 2**20))
+    conversation_file.load(path, Models([path.parent]), PrefixCache(10, 2**20))
 
 
 # --- a run's checkpoint, whose checksum does not keep damage out

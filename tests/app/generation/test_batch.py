@@ -31,7 +31,7 @@ class Runs:
     """Runs of one model, advanced in any order."""
 
     def __init__(self, loaded):
-        self.loaded, self.passes, self.cache = loaded, [], PrefixCache(1, 1, 1)
+        self.loaded, self.passes, self.cache = loaded, [], PrefixCache(1, 1)
 
     def start(self, index):
         run = Run("tiny")

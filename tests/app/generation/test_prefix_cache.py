@@ -109,45 +109,44 @@ def some_messages(n):
     return tuple(("user", str(i)) for i in range(n))
 
 
-def lengths(cache, name, fingerprint="f"):
-    found = cache.prefixes(name, fingerprint, some_messages(9), "x" * 10**6)
-    return [len(prefix.messages) for prefix in found]
+def lengths(cache, *names, fingerprint="f"):
+    """How many messages the kept states of each conversation have read."""
+    return [
+        [len(prefix.messages) for prefix in cache.prefixes(name, fingerprint, some_messages(9))]
+        for name in names
+    ]
 
 
 def test_what_is_kept_is_bounded():
-    cache = PrefixCache(conversations=2, prefix_states=3, max_bytes=10**9)
+    cache = PrefixCache(6, max_bytes=10**9)
     for name in ("a", "b", "c"):
-        for n in range(1, 6):
+        for n in range(1, 4):
             cache.put(name, "f", PrefixState(some_messages(n), "", (1,), 1, ()))
-    assert [lengths(cache, name) for name in ("a", "b", "c")] == [[], [3, 4, 5], [3, 4, 5]]
-    assert lengths(cache, "c", "g") == []
+    assert lengths(cache, "a", "b", "c") == [[], [1, 2, 3], [1, 2, 3]]
+    assert lengths(cache, "c", fingerprint="g") == [[]]
 
 
 def test_what_is_kept_is_bounded_in_bytes():
     state = np.zeros(25_000, np.float32)  # 100 kB
-    cache = PrefixCache(conversations=9, prefix_states=9, max_bytes=510_000)
+    cache = PrefixCache(9, max_bytes=510_000)
 
     def put(name, n, **more):
         fields = {"text": "", "ids": (1,), "states": (state,)} | more
-        cache.put(name, "f", PrefixState(some_messages(n), unread=1, **fields))
-
-    def all_lengths(*names):
-        return [lengths(cache, name) for name in names]
+        return cache.put(name, "f", PrefixState(some_messages(n), unread=1, **fields))
 
     for n in (1, 2, 3):
         put("old", n)
     put("new", 1)
     put("new", 1)  # replaces the one before
     put("new", 2)
-    assert all_lengths("old", "new") == [[1, 2, 3], [1, 2]]
-    all_lengths("old")  # used last
+    assert lengths(cache, "new", "old") == [[1, 2], [1, 2, 3]]  # the old one was used last
     put("third", 1)
-    assert all_lengths("new", "old", "third") == [[2], [1, 2, 3], [1]]
+    assert lengths(cache, "new", "old", "third") == [[2], [1, 2, 3], [1]]
     put("third", 2, text="x" * 200_000)  # texts and tokens count too
-    assert all_lengths("new", "old", "third") == [[], [3], [1, 2]]
+    assert lengths(cache, "new", "old", "third") == [[], [3], [1, 2]]
     put("third", 3, ids=tuple(range(10**5, 10**5 + 10**4)))
-    assert all_lengths("old", "third") == [[], [3]]
+    assert lengths(cache, "old", "third") == [[], [3]]
     cache.forget("third")
-    put("x", 1)
-    put("y", 1, states=(state,) * 6)  # larger than the limit
-    assert all_lengths("x", "y") == [[1], []]
+    assert put("x", 1)
+    assert not put("y", 1, states=(state,) * 6)  # larger than the limit
+    assert lengths(cache, "x", "y", "third") == [[1], [], []]
