@@ -1,6 +1,5 @@
 """The /generate endpoint for gradio_client and MCP."""
 
-import asyncio
 import base64
 from typing import Any
 
@@ -60,36 +59,12 @@ def add_endpoint(engine: Engine, first_model: str) -> None:
                 limit,
                 record,
             )
-            await _finish(run, limit)
+            await run.ended()
             return await _answer(run, pool)
         except InputError as error:  # plain text: programs read it
             raise gr.Error(str(error), print_exception=False) from None
 
     api(generate, api_name="generate", concurrency_limit=None)
-
-
-async def _finish(run: Run, max_tokens: int) -> None:
-    try:
-        while True:
-            done = run.done  # read first: the size is checked at the end, too
-            if run.trace is not None:
-                _check_size(run.trace, run.stats.prompt_tokens + max_tokens)
-            if done:
-                break
-            await asyncio.sleep(0.02)
-    finally:
-        run.cancel()
-    if run.error:
-        raise InputError(run.error)
-
-
-def _check_size(trace: Trace, tokens: int) -> None:
-    if 2 * tokens * sum(trace.channels) > MAX_TRANSITIONS:
-        limit = MAX_TRANSITIONS // (2 * sum(trace.channels))
-        raise InputError(
-            f"transitions: this model sends at most {limit} tokens, the prompt and max_tokens are "
-            f"{tokens}; ask for fewer, or without transitions"
-        )
 
 
 async def _answer(run: Run, pool: WorkerPool) -> dict[str, Any]:
@@ -108,6 +83,12 @@ async def _answer(run: Run, pool: WorkerPool) -> dict[str, Any]:
 
 
 def _transitions(trace: Trace) -> dict[str, Any]:
+    size = 2 * sum(trace.channels)  # bytes of a token
+    if trace.tokens * size > MAX_TRANSITIONS:
+        raise InputError(
+            f"transitions: this model sends at most {MAX_TRANSITIONS // size} tokens, the prompt "
+            f"and the answer have {trace.tokens}; ask for fewer, or without transitions"
+        )
     layers = [trace.columns(layer) for layer in range(trace.layers)]
     shapes = [list(columns.shape) for columns in layers]
     answer = {
