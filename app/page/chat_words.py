@@ -1,58 +1,60 @@
 """The words of the chat: their strengths, dependences, and answers without chosen words."""
 
 import re
+from collections.abc import Awaitable
 from difflib import SequenceMatcher
 from weakref import WeakKeyDictionary
 
 import gradio as gr
 
-from mlx_gateloop.errors import InputError
 from mlx_gateloop.watch import Trace
 
 from ..generation.counterfactual import CHANGES, answer_again
 from ..generation.engine import Engine
 from ..generation.probes import Probe, ask_dependence
-from ..generation.run import Run, public_line
+from ..generation.run import Run
 from ..generation.words import SHOWN
 from . import scripts
-from .updates import Updates, ask, base64_of, strengths
+from .served import served
+from .updates import Updates, base64_of, strengths
 
 WORDS = re.compile(r"\s*\w+|\s*\S|\s+")  # whitespace belongs to the next word
 
 
 def chat_words(engine: Engine, updates: Updates) -> gr.HTML:
     """Make the component that highlights the words of the chat by their strengths."""
-    runs, pool, words_of = engine.recorded, updates.pool, updates.words
+    words_of = updates.words
     counterfactuals: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()
     dependences: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()
 
-    def strengths_at(run: Run, trace: Trace, at: int) -> str | None:
+    def strengths_when(run: Run, trace: Trace, at: int) -> str | None:
         words = words_of(run)
         if not 0 <= at < len(words) or words[at].stop > trace.tokens:
             return None
         return base64_of(strengths(trace, words[at].stop - 1, words[: at + 1]))
 
-    def start_answer(
+    def again(
         run: Run, trace: Trace, first: int, stop: int, change: int, layer: int, *channels: int
     ) -> dict[str, object] | None:
         """Answer without words, or with a change of a layer's channels; of all without any."""
         if not 0 <= change <= len(CHANGES) or not 0 <= layer < trace.layers:
             return None
-        end_answer(run)
+        undo(run)
         chosen = words_of(run)[max(first, 0) : max(stop, 0)]
         layers = [layer] if channels else range(trace.layers)
         other = answer_again(engine, run, chosen, change, layers, channels or None)
         counterfactuals[run] = other
         return {"run": other.id}
 
-    def end_answer(run: Run, *_: object) -> dict[str, object]:
+    def counterfactual(run: Run, _: Trace) -> dict[str, object] | None:
+        return _compared(run, counterfactuals.get(run))
+
+    def undo(run: Run, *_: Trace) -> dict[str, object]:
         if (other := counterfactuals.pop(run, None)) is not None:
             other.cancel()
         return {}
 
-    def start_dependence(
-        run: Run, _: Trace, word: int
-    ) -> tuple[Run, Probe, str, list[range]] | None:
+    def depends(run: Run, _: Trace, word: int) -> Awaitable[dict[str, object] | None] | None:
         words = words_of(run)
         if not 0 <= word < len(words):
             return None
@@ -60,38 +62,13 @@ def chat_words(engine: Engine, updates: Updates) -> gr.HTML:
             earlier.cancel()
         started = ask_dependence(engine, run, words, word)
         dependences[run] = started[0]
-        return started
+        return _dependence(*started)
 
-    async def strengths_when(request: object) -> str | None:
-        return await ask(runs, request, 1, strengths_at, pool)
-
-    async def again(request: object) -> dict[str, object] | None:
-        numbers = max(4, len(request) - 1) if isinstance(request, list) else 4
-        try:
-            return await ask(runs, request, numbers, start_answer, pool)
-        except InputError as error:
-            return {"error": public_line(str(error))}
-
-    async def counterfactual(request: object) -> dict[str, object] | None:
-        def compared(run: Run, _: Trace) -> dict[str, object] | None:
-            return _compared(run, counterfactuals.get(run))
-
-        return await ask(runs, request, 0, compared, pool)
-
-    async def undo(request: object) -> dict[str, object] | None:
-        return await ask(runs, request, 0, end_answer, pool)
-
-    async def depends(request: object) -> dict[str, object] | None:
-        try:
-            started = await ask(runs, request, 1, start_dependence, pool)
-            return started and await _dependence(*started)
-        except InputError as error:
-            return {"error": public_line(str(error))}
-
+    jobs = strengths_when, again, counterfactual, undo, depends
     return gr.HTML(
         html_template=(scripts.STATIC / "chat_words.html").read_text(encoding="utf-8"),
         js_on_load=scripts.call("chat_words", "show", "element", "server"),
-        server_functions=[strengths_when, again, counterfactual, undo, depends],
+        server_functions=[served(engine.recorded, updates.pool, job) for job in jobs],
         elem_id="chat-words",
     )
 

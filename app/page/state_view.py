@@ -3,7 +3,7 @@
 import logging
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote
@@ -19,14 +19,16 @@ from mlx_gateloop.watch.sharing import HIGH, LOW
 
 from ..generation.engine import Engine
 from ..generation.probes import Probe, ask_channels, ask_lens
-from ..generation.run import Run, public_line
+from ..generation.run import Run
 from ..generation.worker_pool import WorkerPool
 from . import scripts, tour
+from .served import served
 from .sharing import file_name, shared_page
-from .updates import Updates, ask
+from .updates import Updates
 
 LOG = logging.getLogger(__name__)
 MAX_ARRAYS = 128 * 2**20  # bytes of transitions in a file: the last tokens
+SLOW = WorkerPool(threads=1, max_jobs=16)
 KEPT_ARRAYS = 4  # runs with files for download; the oldest is deleted first
 
 
@@ -39,40 +41,22 @@ def state_view(engine: Engine, updates: Updates, elem_id: str, linked: str = "")
     async def updates_since(request: object) -> dict[str, object] | None:
         return await updates.answer(request)
 
-    async def row(request: object) -> dict[str, object] | None:
-        return await ask(updates.runs, request, 2, _row, _slow())
-
-    async def arrays(request: object) -> str | None:
-        return await ask(updates.runs, request, 0, _arrays, _slow())
-
-    async def share(request: object) -> dict[str, str] | None:
-        return await ask(updates.runs, request, 1, _share, _slow())
-
-    def start_probe(
+    def probe(
         run: Run, trace: Trace, layer: int, token: int, kind: int
-    ) -> tuple[Run, Probe] | None:
+    ) -> Awaitable[dict[str, object]] | None:
         if not 0 <= layer < trace.layers or not 0 <= token < len(run.pieces):
             return None
         if not token:
             raise InputError("words: there is no word before this one")
-        return ask_channels(engine, run, layer, token) if kind else ask_lens(engine, run, token)
+        asked = ask_channels(engine, run, layer, token) if kind else ask_lens(engine, run, token)
+        return _result(*asked)
 
-    async def probe(request: object) -> dict[str, object] | None:
-        try:
-            started = await ask(updates.runs, request, 3, start_probe, _slow())
-            if started is None:
-                return None
-            job, work = started
-            await job.ended()
-            return {"result": work.result, "seconds": work.seconds}
-        except InputError as error:
-            return {"error": public_line(str(error))}
-
+    jobs = _row, _arrays, _share, probe
     return gr.HTML(
         html_template=(scripts.STATIC / "state_view.html").read_text(encoding="utf-8"),
         css_template=(scripts.STATIC / "state_view.css").read_text(encoding="utf-8"),
         js_on_load=scripts.call("state_view", "show", f"'{elem_id}'", "element", "props", "server"),
-        server_functions=[updates_since, row, arrays, share, probe],
+        server_functions=[updates_since, *(served(updates.runs, SLOW, job) for job in jobs)],
         elem_id=elem_id,
         linked=linked,
         first=tour.picture(),
@@ -103,9 +87,9 @@ def download_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="gateloop-"))
 
 
-@cache
-def _slow() -> WorkerPool:
-    return WorkerPool(threads=1, max_jobs=16)
+async def _result(job: Run, work: Probe) -> dict[str, object]:
+    await job.ended()
+    return {"result": work.result, "seconds": work.seconds}
 
 
 def _row(run: Run, trace: Trace, layer: int, token: int) -> dict[str, object] | None:
