@@ -9,8 +9,8 @@ so these scores are one matrix product of q times prefix products with k times s
 Doubling the blocks from one step to the chunk covers every pair (`blocks.py`). Products only, so
 underflow and resets (a = 0) need no special case.
 
-The gradient keeps the states before each chunk and computes the rest again. Both passes take one
-group of chunks after another, so that only one group's intermediate arrays are in memory. Keys and
+The gradient keeps the states before each group of chunks and computes the rest again. Both passes
+take one group after another, so that only one group's intermediate arrays are in memory. Keys and
 states are conjugate here: Re(x h) is then a sum of products of parts, without signs.
 """
 
@@ -20,8 +20,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.blocks import Blocks, all_blocks, gradients, of_gates, scores, sum_of
-from mlx_gateloop.ops.planes import Outputs, Planes, conjugate
+from mlx_gateloop.ops.blocks import scores_of_blocks, sum_of
+from mlx_gateloop.ops.planes import Outputs, Planes, add, conjugate
 from mlx_gateloop.ops.scan import Pair, step
 
 CHUNK = 64  # steps; the carried states take L / CHUNK of the memory that all states would
@@ -44,25 +44,29 @@ def _differentiable(planes: int) -> Callable[..., Any]:
         y: list[mx.array] = []
         starts: Planes = ()
         for group in _groups(x, planes):
-            y_part, before, h = _forward(*_part(x, a, group, y[-1:]), h)
+            starts += h
+            y_part, h = _forward(*_part(x, a, group, y[-1:]), h)
             y.append(y_part)
-            starts += before
         return _whole(y, arrays[0].shape[1]), *conjugate(h), *starts
 
     @outputs_and_states.vjp
     def gradient(arrays: Planes, cotangents: Planes, results: Planes) -> Planes:
         dy, *rest = cotangents
         x, a = (*arrays[:3], dy), tuple(arrays[3 : 3 + planes])
-        D, dstarts = conjugate(tuple(rest[:planes])), tuple(rest[planes:])
-        starts = tuple(results[1 + planes :])
+        D, starts = conjugate(tuple(rest[:planes])), results[1 + planes :]
         parts: list[Planes] = []
         for i, group in reversed(list(enumerate(_groups(x, planes)))):
             of_group = slice(i * planes, (i + 1) * planes)
-            arguments = _part(x, a, group, parts[-1] if parts else ())
-            part, D = _backward(*arguments, starts[of_group], dstarts[of_group], D)
-            parts.append(part)
-        whole = (_whole(p[::-1], dy.shape[1]) for p in zip(*parts, strict=True))
+            (*inputs, dy), gates = _part(x, a, group, parts[-1] if parts else ())
+            part = mx.vjp(again, [*inputs, *gates, *starts[of_group]], [dy, *D])[1]
+            D = add(tuple(part[-planes:]), tuple(rest[planes:][of_group]))
+            parts.append(tuple(part[:-planes]))
+        whole = (_whole(p[::-1], arrays[0].shape[1]) for p in zip(*parts, strict=True))
         return *whole, *conjugate(D)
+
+    def again(*arrays: mx.array) -> list[mx.array]:
+        y, h = _forward(arrays[:3], arrays[3 : 3 + planes], arrays[3 + planes :])
+        return [y, *h]
 
     return outputs_and_states
 
@@ -109,62 +113,26 @@ def _whole(parts: Planes | list[mx.array], length: int) -> mx.array:
     return x.reshape(x.shape[0], -1, *x.shape[3:])[:, :length]
 
 
-def _forward(x: Planes, a: Planes, h: Planes) -> tuple[mx.array, Planes, Planes]:
-    """Compute the outputs, the states before each chunk `[B, chunks, H, K, V]`, and the last."""
+def _forward(x: Planes, a: Planes, h: Planes) -> Outputs:
+    """Compute the outputs of a group, and the state after it."""
     q, k, v = x
-    levels = all_blocks(q, k, a)
-    queries, keys, totals = levels[-1]
+    scores, queries, keys, totals = scores_of_blocks(q, k, a)
     added = tuple(plane.swapaxes(-1, -2) @ v for plane in keys)
-    starts, h = _carry(conjugate(totals), added, h, reverse=False)
+    starts, h = _carry(conjugate(totals), added, tuple(plane[:, None] for plane in h))
     y = (x @ h for x, h in zip(queries, starts, strict=True))
     # The zeros above the diagonal times an infinity would be NaN before its step.
-    finite = mx.isfinite(v)
+    finite = mx.isfinite(mx.stop_gradient(v))
     after = mx.cumsum(mx.where(finite, 0.0, mx.nan), axis=3)
-    return sum_of([scores(q, k, levels) @ mx.where(finite, v, 0), after, *y]), starts, h
+    return sum_of([scores @ mx.where(finite, v, 0), after, *y]), tuple(p.squeeze(1) for p in h)
 
 
-def _backward(x: Planes, a: Planes, starts: Planes, dstarts: Planes, D: Planes) -> Pair:
-    """Compute the gradients of q, k, v and a of a group, and of the state before it.
-
-    `x` has chunks of q, k, v and of y's gradient, `starts` the states before each chunk. `dstarts`
-    is zero but in second derivatives; D is the gradient of the state after the group.
-    """
-    q, k, v, dy = x
-    levels = all_blocks(q, k, a)
-    queries, keys, totals = levels[-1]
-    # The gradient by the state before a chunk, along every path:
-    # D_c = dstarts_c + queries_c^T dy_c + total_c D_{c+1}
-    added = tuple(d + p.swapaxes(-1, -2) @ dy for d, p in zip(dstarts, queries, strict=True))
-    after, D = _carry(totals, added, D, reverse=True)
-    dv = (x @ g for x, g in zip(keys, after, strict=True))
-    last = Blocks(
-        tuple(dy @ plane.swapaxes(-1, -2) for plane in starts),
-        tuple(v @ plane.swapaxes(-1, -2) for plane in after),
-        of_gates(_by_totals(starts, after), a),
-    )
-    dq, dk, da = gradients(q, k, a, levels, dy @ v.swapaxes(-1, -2), last)
-    return (dq, dk, sum_of([scores(q, k, levels).swapaxes(-1, -2) @ dy, *dv]), *da), D
-
-
-def _carry(totals: Planes, added: Planes, h: Planes, reverse: bool) -> Pair:
-    """Return the states before each chunk, in the order of the scan, and that after the last."""
+def _carry(totals: Planes, added: Planes, h: Planes) -> Pair:
+    """Return the states before each chunk `[B, chunks, H, K, V]`, and that after the last."""
+    # [B, chunks, H, 1, K or 1] -> [B, chunks, H, K or 1, 1]
+    planes = *(plane.swapaxes(-1, -2) for plane in totals), *added
     before: list[Planes] = []
-    for chunk in range(added[0].shape[1])[:: -1 if reverse else 1]:
+    for parts in zip(*(mx.split(plane, plane.shape[1], 1) for plane in planes), strict=True):
         before.append(h)
-        # [B, chunks, H, 1, K or 1] -> [B, H, K or 1, 1]
-        total = tuple(plane[:, chunk].swapaxes(-1, -2) for plane in totals)
-        h = step(total, tuple(plane[:, chunk] for plane in added), h)
-    stacked = zip(*(before[::-1] if reverse else before), strict=True)
-    return tuple(mx.stack(list(planes), 1) for planes in stacked), h
-
-
-def _by_totals(starts: Planes, after: Planes) -> Planes:
-    """Return the gradient of the products over chunks: the sum of starts conj(after) over V."""
-
-    def dot(x: mx.array, y: mx.array) -> mx.array:  # a matrix product stores no x y
-        return (x[..., None, :] @ y[..., None])[..., 0, 0][..., None, :]
-
-    real = sum_of(dot(x, y) for x, y in zip(starts, after, strict=True))
-    if len(starts) == 1:
-        return (real,)
-    return real, dot(starts[1], after[0]) - dot(starts[0], after[1])
+        h = step(parts[: len(totals)], parts[len(totals) :], h)
+    starts = zip(*before, strict=True)
+    return tuple(mx.concatenate(list(planes), 1) for planes in starts), h

@@ -1,10 +1,9 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from helpers.reference import error, inputs, normal, random_case
+from helpers.reference import error, inputs, random_case
 
 import mlx_gateloop as gl
-from mlx_gateloop.ops.attention import decay
 
 
 def products(a):
@@ -27,11 +26,6 @@ def softmax_reference(case):
     return np.einsum("bnmh,bmhv->bnhv", weights / weights.sum(2, keepdims=True), case.v)
 
 
-def planes_of(case):
-    planes = [case.a.real, case.a.imag] if np.iscomplexobj(case.a) else [case.a]
-    return [mx.array(plane.astype(np.float32)) for plane in planes]
-
-
 def test_magnitudes_above_one_are_not_clamped():
     case = random_case(2, 10, resets=0)
     case.a[:] = 1.5
@@ -50,19 +44,3 @@ def test_softmax_form(one_gate_per_head, is_complex, heads, dtype):
     y = gl.ops.gate_loop_softmax(*inputs(case, dtype)[:4])
     assert y.dtype == dtype
     assert error(y, softmax_reference(case)) < (2e-6 if dtype == mx.float32 else 2**-11)
-
-
-@pytest.mark.parametrize("is_complex", [False, True])
-def test_derivatives_of_the_decay_forwards_and_backwards_agree_at_resets(is_complex):
-    a = planes_of(random_case(6, 20, resets=0.3, is_complex=is_complex))
-    directions = [normal(*plane.shape, key=i) for i, plane in enumerate(a)]
-
-    def function(*a):
-        return list(decay(a))
-
-    D, moved = mx.jvp(function, a, directions)
-    weights = [normal(*plane.shape, key=2 + i) for i, plane in enumerate(D)]
-    _, pulled = mx.vjp(function, a, weights)
-    along = sum((p * d).sum().item() for p, d in zip(pulled, directions, strict=True))
-    other = sum((m * w).sum().item() for m, w in zip(moved, weights, strict=True))
-    assert other == pytest.approx(along, rel=1e-4)
