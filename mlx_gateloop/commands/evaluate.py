@@ -27,22 +27,20 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "carried protocol: each window starts from the last one's state, so that the context "
     text += "is all of the text before it; by default every window starts from an empty state"
     protocol.add_argument("--carry", action="store_true", help=text)
-    text = "leave out an incomplete last window, like the systems that the paper compares with "
-    add("--whole-windows", action="store_true", help=text + "on WikiText-103")
     add("--batch-size", type=positive, metavar="N", default=8, help="windows per batch")
     command.set_defaults(run=_evaluate)
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     from mlx_gateloop import load
-    from mlx_gateloop.data import Stream, decoded_bytes, num_bytes, pack
+    from mlx_gateloop.data import num_bytes, pack
     from mlx_gateloop.distributed.world import ALONE
     from mlx_gateloop.family.layers import LanguageModel
     from mlx_gateloop.io.models import local
     from mlx_gateloop.io.tables import name_value_lines
     from mlx_gateloop.model.lm import Model
     from mlx_gateloop.train import TrainConfig
-    from mlx_gateloop.train.evaluate import evaluate, require_same, whole_windows
+    from mlx_gateloop.train.evaluate import evaluate, require_same
 
     model, tokenizer = load(arguments.model)
     # A run stores its configuration beside the model.
@@ -55,12 +53,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     if arguments.carry and getattr(model.args, "mixer", None) == "softmax":
         raise InputError("--carry: a softmax model has no fixed-size state; use --stride")
     documents = _documents(arguments, config.data.validation_fraction)
-    answers = config.data.loss_on == "answers" and not arguments.whole_windows
+    answers = config.data.loss_on == "answers"
     stream, size = pack(documents, tokenizer, answers), num_bytes(documents, answers)
-    if arguments.whole_windows:
-        whole = whole_windows(stream.tokens, context)
-        size -= decoded_bytes(stream.tokens[len(whole) :], tokenizer)
-        stream = Stream(whole)
     resets = config.data.reset_at_documents and isinstance(model, Model | LanguageModel)
     if arguments.carry or not resets:
         stream = replace(stream, starts=None)

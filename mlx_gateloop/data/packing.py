@@ -84,15 +84,6 @@ def _marked(count: int, positions: list[int]) -> np.ndarray:
     return mask[:-1]
 
 
-def decoded_bytes(tokens: np.ndarray, tokenizer: Any) -> int:
-    """Count the UTF-8 bytes of the characters that begin in these tokens of a stream."""
-    for cut in range(4):  # a character has at most four bytes, and so at most three cut off
-        text: str = tokenizer.decode(tokens[cut:].tolist(), skip_special_tokens=True)
-        if not text.startswith("\N{REPLACEMENT CHARACTER}"):
-            break
-    return len(text.encode())
-
-
 def _slices(text: str) -> Iterator[str]:
     """Cut the text to parts of at most `_SLICE` characters, after a line end if there is one."""
     start = 0

@@ -105,13 +105,3 @@ def require_same(world: World, model: nn.Module, tokens: np.ndarray) -> None:
     leaves: list[tuple[str, mx.array]] = list(dict(tree_flatten(model.parameters())).items())
     weights = checksum((name, np.asarray(x.reshape(-1).view(mx.uint8))) for name, x in leaves)
     world.assert_equal({"weights": weights, "text": checksum([("tokens", np.asarray(tokens))])})
-
-
-def whole_windows(tokens: np.ndarray, length: int) -> np.ndarray:
-    """The tokens that fill windows, without the final end of text; a short stream is kept.
-
-    Source: LMDataset with drop_last in Hyena's repository (safari,
-    src/dataloaders/datasets/lm_dataset.py); its stream has no end of text.
-    """
-    count = len(tokens) - 2
-    return tokens[: (count // length * length or count) + 1]

@@ -1,4 +1,3 @@
-from itertools import takewhile
 
 import numpy as np
 import pytest
@@ -6,7 +5,7 @@ from helpers.models import chat_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_gateloop.data import Batches, Stream, decoded_bytes, encode, in_order, pack
+from mlx_gateloop.data import Batches, Stream, encode, in_order, pack
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.tokenizer import byte_tokenizer
 
@@ -46,19 +45,6 @@ def test_rows_of_carrying_batches_continue(count, batch_size, length, epoch):
     rows = [batches.batch(epoch, index)[0] for index in range(batches.per_epoch)]
     assert (np.diff(np.concatenate(rows, 1)) == 1).all()
     assert len({*np.concatenate(rows, 1).reshape(-1).tolist()}) == np.concatenate(rows, 1).size
-
-
-@given(st.lists(st.text("ab é\N{SNOWMAN}\N{GRINNING FACE}", max_size=9), min_size=1, max_size=3))
-def test_bytes_before_and_after_every_place_of_a_stream_add_up(texts):
-    tokenizer = byte_tokenizer()
-    stream = encode(texts, tokenizer)
-    whole = sum(len(text.encode()) for text in texts)
-    is_byte = stream < 256
-    for start in range(len(stream)):
-        # A character belongs to the side where it begins.
-        cut = sum(1 for _ in takewhile(lambda token: 128 <= token < 192, stream[start:]))
-        assert decoded_bytes(stream[start:], tokenizer) == is_byte[start:].sum() - cut
-    assert decoded_bytes(stream, tokenizer) == whole
 
 
 @given(*(st.integers(*ends) for ends in ((2, 300), (1, 5), (1, 12), (0, 9), (0, 5))))

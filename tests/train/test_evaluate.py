@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mlx_gateloop.data import Stream
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.train.evaluate import evaluate, whole_windows
+from mlx_gateloop.train.evaluate import evaluate
 
 
 class Bigram(nn.Module):
@@ -98,11 +98,6 @@ def test_a_carried_state_has_seen_everything_whatever_the_window(model):
     ]
     model.eval()
     assert results == pytest.approx([nats_of(model, tokens).mean()] * 5, rel=1e-5)
-
-
-def test_whole_windows_leave_out_the_end_of_text_and_a_part_of_a_window():
-    for count, kept in ((12, 11), (21, 11), (22, 21), (23, 21), (7, 6)):
-        np.testing.assert_array_equal(whole_windows(np.arange(count), 10), np.arange(kept))
 
 
 def test_a_hopeless_model_has_infinite_perplexity():
