@@ -2,24 +2,21 @@
 
 import math
 import os
-import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 from safetensors import SafetensorError, safe_open
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, one_line
-from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.model.registered import MODELS
 
 TEXT_BYTES = 128 * 2**20  # in a file that is read whole; large tokenizers have 35 MB
 TEXT = ("*.json", "*.jinja", "*.model", "*.tiktoken", "vocab.txt", "merges.txt")
 WIDE, DEEP = 2**16, 100  # up to these a config.json costs little; the loader says what misfits
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")  # names in others' configs
+SIZES = ("hidden_size", "intermediate_size", "mixing_size", "vocab_size", "num_outputs")
 PACKED = 16  # 2-bit weights in an element of 32 bits
 
 
@@ -48,27 +45,18 @@ def _check_shapes(directory: Path, shapes: list[list[int]]) -> None:
     path = directory / "config.json"
     config = read_json(path)
     _check_depth(path, config, len(shapes))
-    if config.get("model_type") != "gateloop":
-        if config.get("model_type") in MODELS and mx.default_device().type == mx.cpu:
-            _check_memory(directory, 4 * sum(map(math.prod, shapes)))
+    if config.get("model_type") not in MODELS:
         return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the loader warns
-        try:
-            args = ModelArgs.from_dict(config)
-        except InputError:  # the loader says what is wrong
-            return
-    widths = (args.hidden_size, args.intermediate_size, args.width, args.vocab_size, args.outputs)
     largest = PACKED * max((size for shape in shapes for size in shape), default=0)
-    if max(widths) > max(WIDE, largest):
-        reason = f"{max(widths)} is outside the supported range, that of its weights"
+    width = max((config[n] for n in SIZES if isinstance(config.get(n), int)), default=0)
+    if width > max(WIDE, largest):
+        reason = f"{width} is outside the supported range, that of its weights"
         raise InputError(f"{path}: {reason}; get the model again")
     if mx.default_device().type == mx.cpu:  # there it becomes float32
-        # MLX makes no array before it is needed, so that one layer costs nothing.
-        parameters = dict(tree_flatten(Model(replace(args, num_hidden_layers=1)).parameters()))
-        layer = sum(p.size for name, p in parameters.items() if name.startswith("model.layers."))
-        elements = sum(p.size for p in parameters.values()) + (args.num_hidden_layers - 1) * layer
-        _check_memory(directory, 4 * elements)
+        quantization = config.get("quantization")
+        bits = quantization.get("bits") if isinstance(quantization, dict) else 32
+        in_one = 32 // bits if bits in (2, 3, 4, 5, 6, 8) else 1
+        _check_memory(directory, 4 * in_one * sum(map(math.prod, shapes)))
 
 
 def _check_depth(path: Path, config: dict[str, Any], tensors: int) -> None:
