@@ -28,14 +28,12 @@ class Report:
 
     kind: str  # short name of the recurrence, for display
     transition: Transition  # `[1, length, heads or channels]`, or `[1, length, heads, K]`
-    query: mx.array | None = None  # `[1, length, groups, K]`; None where the output is the state
-    key: mx.array | None = None  # has the query's shape
-    gain: mx.array | None = None  # `[1, length, heads]`; None means 1
-    value: mx.array | None = None  # norm of the value, `[1, length, heads]`; None if unknown
+    # "query" and "key" `[1, length, groups, K]`, "gain" and "value" (the norm of it) `[1, length,
+    # heads]`, "u" and "w" `[1, length, heads, K]` if the transition includes u_n w_n^T; absent
+    # ones are 1
+    reads: Arguments
     scale: mx.array | None = None  # `[channels, K]`: of a channel's log|a| for each of its states
     erases: bool = False  # the delta rule: a_n is followed by I - gain_n key_n key_n^T
-    # u and w `[1, length, heads, K]`; the transition includes u_n w_n^T
-    moved: tuple[mx.array, mx.array] | None = None
 
     def masked(self, mask: Any) -> "Report":
         """Make padding steps the identity: no write, no decay."""
@@ -46,9 +44,8 @@ class Report:
         first = mx.where(live, first, IDENTITY[self.transition.form])
         second = None if second is None else mx.where(live, second, 0.0)
         transition = replace(self.transition, first=first, second=second)
-        gain = mx.ones(first.shape[:3]) if self.gain is None else self.gain
-        gain = mx.where(mask[..., None], gain, 0.0)
-        return replace(self, transition=transition, gain=gain)
+        gain = mx.where(mask[..., None], self.reads.get("gain", mx.ones(first.shape[:3])), 0.0)
+        return replace(self, transition=transition, reads=self.reads | {"gain": gain})
 
 
 def gated_delta(given: Arguments, names: Names, _: nn.Module) -> Report:
@@ -57,7 +54,8 @@ def gated_delta(given: Arguments, names: Names, _: nn.Module) -> Report:
     bound = given.get("lower_bound")
     g = names["compute_g"](*gate) if bound is None else names["compute_lower_bound_g"](*gate, bound)
     beta = mx.sigmoid(given["b"]) * (2.0 if given.get("allow_neg_eigval") else 1.0)
-    report = Report("delta rule", Transition.of(g), given["q"], given["k"], beta, erases=True)
+    reads = {"query": given["q"], "key": given["k"], "gain": beta}
+    report = Report("delta rule", Transition.of(g), reads, erases=True)
     return report.masked(given.get("mask"))
 
 
@@ -65,13 +63,14 @@ def ssm(given: Arguments, names: Names, _: nn.Module) -> Report:
     """Mamba-2's state space: h_n = exp(-exp(A_log) dt) h_{n-1} + dt x B^T, one decay per head."""
     step = names["compute_dt"](given["dt"], given["dt_bias"], given["time_step_limit"])
     log = -mx.exp(given["A_log"]).astype(step.dtype) * step
-    report = Report("state space", Transition.polar(log), given["C"], given["B"], step)
+    reads = {"query": given["C"], "key": given["B"], "gain": step}
+    report = Report("state space", Transition.polar(log), reads)
     return report.masked(given.get("mask"))
 
 
 def rnn_scan(given: Arguments, _: Names, __: nn.Module) -> Report:
     """RecurrentGemma's RG-LRU: h_n = a_n h_{n-1} + x_n, and h_n is the output."""
-    return Report("gated channels", Transition.of(given["a"]))
+    return Report("gated channels", Transition.of(given["a"]), {})
 
 
 def constant_slopes(given: Arguments, _: Names, __: nn.Module) -> Report:
@@ -79,14 +78,15 @@ def constant_slopes(given: Arguments, _: Names, __: nn.Module) -> Report:
     # [B, H, L, K] -> [B, L, H, K]
     query, key = (given[name].swapaxes(1, 2) for name in ("q", "k"))
     log = mx.broadcast_to(given["g"], query.shape[:3])
-    report = Report("constant slopes", Transition.polar(log), query * given["scale"], key)
+    reads = {"query": query * given["scale"], "key": key}
+    report = Report("constant slopes", Transition.polar(log), reads)
     return report.masked(given.get("mask"))
 
 
 def wkv7(given: Arguments, _: Names, __: nn.Module) -> Report:
     """RWKV-7: h_n = h_{n-1} (diag(w) + a b^T) + v k^T."""
-    moved = given["a"], given["b"]
-    return Report("rwkv", Transition.of(given["w"]), given["r"], given["k"], moved=moved)
+    reads = {"query": given["r"], "key": given["k"], "u": given["a"], "w": given["b"]}
+    return Report("rwkv", Transition.of(given["w"]), reads)
 
 
 def mamba(given: Arguments, names: Names, block: Any) -> Report:
@@ -105,16 +105,15 @@ def mamba(given: Arguments, names: Names, block: Any) -> Report:
         eps = block.args.mixer_rms_eps
         delta, B, C = (mx.fast.rms_norm(part, None, eps) for part in (delta, B, C))
     delta = nn.softplus(block.dt_proj(delta))
-    transition = Transition.polar(-delta)
-    query, key = C[:, :, None], B[:, :, None]
-    return Report("selective scan", transition, query, key, delta, scale=-given["A"])
+    reads = {"query": C[:, :, None], "key": B[:, :, None], "gain": delta}
+    return Report("selective scan", Transition.polar(-delta), reads, scale=-given["A"])
 
 
 def gate_loop(given: Arguments, _: Names, __: nn.Module) -> Report:
     """Our own layers, from their query, key, value and transition."""
     transition = Transition(given["form"], given["first"], given["second"])
-    query, key = (given[name][..., None] for name in ("query", "key"))
-    report = Report("gate loop", transition, query, key, value=given["value"])
+    reads = {name: given[name][..., None] for name in ("query", "key")}
+    report = Report("gate loop", transition, reads | {"value": given["value"]})
     return report.masked(given.get("mask"))
 
 
@@ -123,7 +122,8 @@ def gate_loop_update(given: Arguments, _: Names, __: nn.Module) -> Report:
     query, key, value = (given[name] for name in "qkv")
     norm = mx.abs(value) if value.ndim == 3 else mx.linalg.norm(value, axis=-1)
     query, key = (x[..., None] if x.ndim == 3 else x for x in (query, key))
-    report = Report("gate loop", Transition.polar(given["log_a"]), query, key, value=norm)
+    reads = {"query": query, "key": key, "value": norm}
+    report = Report("gate loop", Transition.polar(given["log_a"]), reads)
     return report.masked(given.get("mask"))
 
 

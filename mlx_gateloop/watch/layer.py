@@ -60,19 +60,12 @@ class Layer:
 
 def columns_of(report: Report, window: int) -> Columns:
     """Evaluate a report; keep queries, keys and the like for the last `window` tokens."""
-    form, second = report.transition.form, report.transition.second
-    u, w = report.moved or (None, None)
-    reads = {"query": report.query, "key": report.key, "gain": report.gain, "u": u, "w": w}
-    reads["value"] = report.value
-    start = max(report.transition.shape[1] - window, 0)
-    first = values_of(report.transition.first)[0]
+    transition, reads = report.transition, report.reads if window else {}
+    start = max(transition.shape[1] - window, 0)
+    first, second = transition.first, transition.second
     angle = np.zeros(1) if second is None else values_of(second)[0]
-    rate, phase = rate_and_phase(form, first, angle)
-    cut = {
-        name: values_of(array[:, start:])[0]
-        for name, array in reads.items()
-        if array is not None and window
-    }
+    rate, phase = rate_and_phase(transition.form, values_of(first)[0], angle)
+    cut = {name: values_of(array[:, start:])[0] for name, array in reads.items()}
     return Columns(rate, None if second is None else phase, cut)
 
 

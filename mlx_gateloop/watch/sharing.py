@@ -5,10 +5,11 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -29,19 +30,6 @@ UNKNOWN = 0  # code of a strength that was not recorded
 Kind = Literal["prompt", "answer", "special", "system"]
 
 
-class Watched(Protocol):
-    """The parts of a `Trace` that a page shows."""
-
-    tokens: int
-
-    @property
-    def layers(self) -> int: ...
-    @property
-    def kinds(self) -> tuple[str, ...]: ...
-    def columns(self, layer: int, start: int = 0) -> np.ndarray: ...
-    def retentions(self, start: int = 0) -> Iterator[np.ndarray]: ...
-
-
 @dataclass(frozen=True)
 class Counterfactual:
     """Another answer, generated without some earlier words.
@@ -60,7 +48,7 @@ class Counterfactual:
 
 
 def share(
-    trace: Watched,
+    trace: Any,
     texts: Sequence[str],
     kinds: Sequence[Kind] | None = None,
     *,
@@ -132,7 +120,7 @@ def framed(page: str) -> str:
 
 
 def _check(
-    trace: Watched,
+    trace: Any,
     texts: Sequence[str],
     kinds: Sequence[str],
     forgotten: Sequence[Counterfactual],
@@ -152,7 +140,7 @@ def _check(
             raise InputError(f"forgotten: expected {expected}, got {shown(wrong_positions[0])}")
 
 
-def _strengths(trace: Watched, kept: Sequence[int]) -> np.ndarray:
+def _strengths(trace: Any, kept: Sequence[int]) -> np.ndarray:
     """Encode the retention of the tokens at each other: 1 to 255, square roots of shares."""
     rows, first = [np.zeros(0, np.uint8)], kept[0] if kept else 0
     positions = np.array(kept, int) - first
@@ -165,7 +153,7 @@ def _strengths(trace: Watched, kept: Sequence[int]) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def _layer(trace: Watched, layer: int, kept: Sequence[int]) -> dict[str, Any]:
+def _layer(trace: Any, layer: int, kept: Sequence[int]) -> dict[str, Any]:
     """Encode the decays of a layer in rows of similar channels, long memory on top."""
     start = kept[0] if kept else 0
     codes = trace.columns(layer, start)[:, 0][[token - start for token in kept]]
@@ -184,31 +172,13 @@ def _changes(
     asked = max((i for i, token in enumerate(kept) if kinds[token] == "prompt"), default=-1)
     original = [texts[token] for token in kept[asked + 1 :] if kinds[token] == "answer"]
     other = list(forgotten.answer)
-    gone, added = _differing(original, other)
+    gone, added = list[int](), list[int]()
+    for kind, i, i_end, j, j_end in SequenceMatcher(None, original, other, False).get_opcodes():
+        if kind != "equal":
+            gone += range(i, i_end)
+            added += range(j, j_end)
     left_out = [kept.index(m) for m in forgotten.left_out if m in kept]
     return {"left_out": left_out, "answer": other, "gone": gone, "added": added}
-
-
-def _differing(before: Sequence[str], after: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return the positions outside the longest common subsequence of two lists."""
-    # [i, j]: length for the last i of one and the last j of the other
-    common = np.zeros((len(before) + 1, len(after) + 1), np.uint16)
-    same = np.array(before, object)[::-1, None] == np.array(after, object)[None, ::-1]
-    for i, row in enumerate(same):
-        longer = np.maximum(common[i, 1:], common[i, :-1] + row)
-        common[i + 1, 1:] = np.maximum.accumulate(longer)
-    gone, added = list[int](), list[int]()
-    i, j = len(before), len(after)
-    while i or j:
-        if i and j and same[i - 1, j - 1]:
-            i, j = i - 1, j - 1
-        elif j == 0 or (i and common[i - 1, j] >= common[i, j - 1]):
-            gone.append(len(before) - i)
-            i -= 1
-        else:
-            added.append(len(after) - j)
-            j -= 1
-    return gone, added
 
 
 def _plain(text: str) -> str:

@@ -120,7 +120,7 @@ class Trace(Storage):
         return _between(np.exp(-since).mean(1), known), full
 
     def best(self, layer: int, token: int) -> tuple[np.ndarray, np.ndarray]:
-        """Find the channel that keeps the largest share of each earlier token; see `left`.
+        """Find the channel that keeps the largest share |a_{m+1}| ... |a_n| of each earlier token.
 
         Returns:
             The shares float32 and the channels int64, `[token + 1]` each, for m = 0 to n.
@@ -128,21 +128,6 @@ class Trace(Storage):
         since, known = self._since_stored(layer, token)
         channels = since.argmin(1)[np.searchsorted(known, np.arange(token + 1))]
         return _between(np.exp(-since.min(1)), known), channels
-
-    def left(self, layer: int, token: int) -> np.ndarray:
-        """Compute the share of each earlier token that each channel still keeps at this one.
-
-        This product of |a| decreases with every token, whatever the token wrote.
-
-        Args:
-            layer: The layer.
-            token: n, below `tokens`.
-
-        Returns:
-            |a_{m+1}| ... |a_n|, float64 `[token + 1, channels]`, for m = 0 to n.
-        """
-        left: np.ndarray = np.exp(-_sums_from(self.rate(layer, 1, token + 1)))
-        return left
 
     def _since_stored(self, layer: int, token: int) -> tuple[np.ndarray, np.ndarray]:
         """Sum rates over m+1..n for the last token m of each stored row; also return these."""

@@ -15,6 +15,12 @@ def trace_with(columns, window=1000, max_bytes=64 << 20, at_once=64):
     return trace
 
 
+def left(trace, layer, token):
+    """The share |a_{m+1}| ... |a_n| that each channel keeps of each token m, `[n + 1, channels]`."""
+    rates = trace.rate(layer, 1, token + 1)[::-1].astype(np.float64)
+    return np.exp(-np.concatenate([np.zeros((1, rates.shape[1])), rates.cumsum(0)])[::-1])
+
+
 def columns_of(rate, phase, query, key):
     """New tokens of one layer, `[tokens, channels]` each; a channel is a head."""
     return Columns(rate, phase, {"query": query[..., None], "key": key[..., None]})

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.traces import columns_of, trace_with
+from helpers.traces import columns_of, left, trace_with
 
 from mlx_gateloop.watch import Trace, total_bytes
 from mlx_gateloop.watch.layer import Columns, Layer
@@ -30,8 +30,9 @@ def test_a_reset_forgets_everything_before_it():
     magnitude, full = trace.remembered(0, 3)
     assert magnitude == pytest.approx([0, 0, 0.8, 1.0])
     assert full == pytest.approx([0, 0, 1.6, 2.0])
-    left = trace.left(0, 1)  # the mean of the first token hides a channel that keeps it
-    assert left == pytest.approx(np.array([[0.9, 0.5], [1, 1]]))
+    shares, channels = trace.best(0, 1)  # a mean hides a channel that keeps the first token
+    assert shares == pytest.approx([0.9, 1])
+    assert channels[0] == 0
 
 
 def test_resets_are_tokens_at_which_a_quarter_of_the_remembering_channels_forget():
@@ -106,8 +107,8 @@ def test_branches_share_their_beginning_and_then_go_their_own_ways(at):
         assert one.tokens == at + 50
         assert one.magnitude(0, at) == pytest.approx(np.exp(-more), rel=1e-6)
         assert one.magnitude(0, max(at - 8, 0), at) == pytest.approx(before[-8:], rel=1e-6)
-        since = one.left(0, at + 49)[0]
-        exact = trace.left(0, at - 1)[0] * np.exp(-more.sum(0, dtype=float))
+        since = left(one, 0, at + 49)[0]
+        exact = left(trace, 0, at - 1)[0] * np.exp(-more.sum(0, dtype=float))
         assert since == pytest.approx(exact, rel=1e-4)
         assert np.isfinite(one.remembered(0, at + 49)[1][-32:]).all()
     assert total_bytes([trace, branch, other]) > trace.nbytes
@@ -119,10 +120,10 @@ def test_branches_share_their_beginning_and_then_go_their_own_ways(at):
 def test_measures_of_a_long_trace_are_those_of_its_tokens():
     trace, rates = trace_and_rates(5000, 4 << 20)
     assert trace.averages()[:, 0] == pytest.approx(np.exp(-rates).mean(1), abs=1e-6)
-    left, (shares, channels) = trace.left(0, 4999), trace.best(0, 4999)
-    assert left[0] == pytest.approx(np.exp(-rates[1:].sum(0, dtype=float)))
-    assert shares == pytest.approx(left.max(1), rel=1e-5)
-    assert np.array_equal(channels, left.argmax(1))
+    kept, (shares, channels) = left(trace, 0, 4999), trace.best(0, 4999)
+    assert kept[0] == pytest.approx(np.exp(-rates[1:].sum(0, dtype=float)))
+    assert shares == pytest.approx(kept.max(1), rel=1e-5)
+    assert np.array_equal(channels, kept.argmax(1))
     assert trace.phase(0) == pytest.approx(rates)
     assert trace.resets().tolist() == []
     trace.append([columns_of(*np.full((4, 1, 8), 9, np.float32))])

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from helpers.traces import left
 from mlx_gateloop.app.generation.run import Run
 from mlx_gateloop.app.page import state_view
 from mlx_gateloop.app.page.sharing import file_name
@@ -42,9 +43,9 @@ def test_a_row_is_that_of_the_trace(ask, engine, finished):
     row = ask("row", run.id, 1, 5)
     assert {len(row[name]) for name in ("retention", "best", "channel", "full")} == {6}
     assert row["retention"] == pytest.approx(run.trace.retention(5), rel=1e-3)
-    left = run.trace.left(1, 5)
-    assert row["best"] == pytest.approx(left.max(1), abs=1e-4)
-    assert row["channel"] == left.argmax(1).tolist()
+    kept = left(run.trace, 1, 5)
+    assert row["best"] == pytest.approx(kept.max(1), abs=1e-4)
+    assert row["channel"] == kept.argmax(1).tolist()
     assert len(row["candidates"]) == 8
 
 
@@ -55,7 +56,7 @@ def test_tokens_in_groups_have_no_query(ask, run, make_trace):
     for name in ("retention", "full"):
         assert row[name][0] is None
         assert row[name][-1] is not None
-    best = run.trace.left(0, LONG - 1).argmax(1)
+    best = left(run.trace, 0, LONG - 1).argmax(1)
     assert row["channel"][-200:] == best[-200:].tolist()  # nothing is left of earlier tokens
 
 
