@@ -144,23 +144,6 @@ def test_another_numpy_brings_no_library(tmp_path):
     assert python(code) == f"False|{NO_NUMPY}|0"
 
 
-def test_an_interrupt_leaves_the_environment_as_it_was():
-    code = """
-import ctypes, os
-class Library:
-    def __init__(self, *_, **__): pass
-    def mlx_gateloop_blas_connect(self, _):
-        assert "OPENBLAS_THREAD_TIMEOUT" in os.environ
-        raise KeyboardInterrupt
-ctypes.CDLL, before = Library, dict(os.environ)
-try:
-    import mlx_gateloop
-except KeyboardInterrupt:
-    print("interrupted", before == dict(os.environ))
-"""
-    assert python(code) == "interrupted True"
-
-
 def test_another_blas_that_is_loaded_globally_stays():
     code = f"import ctypes; ctypes.CDLL({str(BRIDGE)!r}, mode=ctypes.RTLD_GLOBAL)\n"
     code += "from mlx_gateloop import _blas; print(repr(_blas.library), _blas.reason)"

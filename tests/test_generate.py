@@ -185,22 +185,3 @@ def test_until_cuts_wherever_the_pieces_end(pieces, stop):
     assert "".join(shown) == expected
     assert "".join(until(iter([whole]), stop)) == expected
     assert "" not in shown
-
-
-def test_the_stop_string_that_is_complete_first_ends_the_text():
-    for pieces in (["xabcdy"], ["xab", "cdy"], ["xabc", "dy"], list("xabcdy")):
-        assert "".join(until(iter(pieces), ["abcd", "c"])) == "xab"
-        assert "".join(until(iter(pieces), ["bc", "abc", "c"])) == "x"
-
-
-@given(text=st.text("aé\N{SNOWMAN}\N{GRINNING FACE}", max_size=8), data=st.data())
-def test_a_stop_string_ends_a_text_that_comes_byte_by_byte(model_and_tokenizer, text, data):
-    stop = data.draw(st.lists(st.text("aé\N{GRINNING FACE}", min_size=1, max_size=3), max_size=2))
-    detokenizer = model_and_tokenizer[1].detokenizer
-
-    def pieces():
-        for byte in text.encode():
-            detokenizer.add_token(byte)
-            yield detokenizer.last_segment
-
-    assert "".join(until(pieces(), stop)) == until_by_characters(text, stop)

@@ -16,7 +16,7 @@ def trace_with(columns, window=1000, max_bytes=64 << 20, at_once=64):
 
 
 def left(trace, layer, token):
-    """The share |a_{m+1}| ... |a_n| that each channel keeps of each token m, `[n + 1, channels]`."""
+    """The share |a_{m+1}| ... |a_n| of each token that each channel keeps."""
     rates = trace.rate(layer, 1, token + 1)[::-1].astype(np.float64)
     return np.exp(-np.concatenate([np.zeros((1, rates.shape[1])), rates.cumsum(0)])[::-1])
 

@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 from helpers.models import GROWING, SIZES, VARIANTS, tiny_model, tokens
 from helpers.recurrent import recurrent_model
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import mlx_gateloop as gl
 from mlx_gateloop.watch import ablation
@@ -112,32 +110,6 @@ def test_attention_beside_a_recurrence_is_refused(name):
             ValueError, match=r"^model: layer \d is not recurrent.*exactly; [^\n]*$"
         ):
             call(recurrent_model(name), [1, 2, 3])
-
-
-@given(seed=st.integers(0, 99), length=st.integers(1, 24), data=st.data())
-@settings(max_examples=15, deadline=None)
-def test_laws(seed, length, data):
-    model, text = tiny_model(), ids(length, seed)
-    positions = st.sets(st.integers(0, length - 1))
-    left_out = sorted(data.draw(positions))
-    # Leaving tokens out is reading a text without them.
-    rest = np.delete(text, left_out)
-    cache, plain = gl.watch.without(model, text, left_out), model.make_cache()
-    if len(rest):
-        model(mx.array(rest[None]), plain)
-        assert np.abs(np.array(cache[0][0]) - np.array(plain[0][0])).max() <= 1e-5
-    else:
-        assert all(entry.empty() for entry in cache)
-    # What comes later does not change a prediction.
-    cut = data.draw(st.integers(1, length))
-    whole = gl.watch.depends(model, text)
-    assert (
-        np.abs(gl.watch.depends(model, text[:cut]) - whole[:cut, : cut - 1]).max(initial=0) <= 1e-5
-    )
-    # Each row is that of its group, in any order and however many there are.
-    order = data.draw(st.permutations(range(length)))
-    again = gl.watch.depends(model, text, [[m] for m in order])
-    assert np.abs(again - whole[order]).max(initial=0) <= 1e-5
 
 
 @pytest.mark.parametrize("since", [0, 1, 17, LENGTH - 2])

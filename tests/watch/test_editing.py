@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from helpers.edits import looped
 from helpers.errors import refusal
 from helpers.models import VARIANTS, close, tiny_model, tokens
 from helpers.recurrent import recurrent_model
@@ -12,52 +13,19 @@ from hypothesis import strategies as st
 import mlx_gateloop as gl
 from mlx_gateloop.model.cache import CannotTrim
 from mlx_gateloop.watch import Edit
+from mlx_gateloop.watch.recurrences import OPERATOR
 
 LENGTH, WIDTH, LAYERS = 9, 8, 2
 LOOPED = [name for name in VARIANTS if "ablation" not in VARIANTS[name]]
 
 
-def looped(model, text, edits):
+def logits_of(model, text, edits):
     """Logits of a model whose edited states are computed one token after another."""
-
-    def chosen(each):
-        mask = np.zeros(model.args.width, bool)
-        mask[slice(None) if each.channels is None else list(each.channels)] = True
-        return mask
-
-    def operator(layer):
-        mine = [each for each in edits if each.layer == layer]
-
-        def run(q, k, v, a, state=None, *, mask=None, reverse=False, backend="auto"):
-            # [1, L, ...] -> [L, H, K, V], complex
-            has_heads = q.ndim == 4
-            heads = q.shape[2:] if has_heads else (q.shape[2], 1)
-            values = v.shape[3:] if has_heads else (1,)
-            planes = [np.array(mx.broadcast_to(p, q.shape), np.float64) for p in a.planes()]
-            decay = planes[0] + 1j * (planes[1] if len(planes) > 1 else 0)
-            q, k, decay = (np.array(z).reshape(-1, *heads, 1) for z in (q, k, decay))
-            v = np.array(v).reshape(-1, heads[0], 1, *values)
-            h, y = np.zeros((*heads, *values), complex), []
-            for token in range(len(q)):
-                now, written = decay[token].copy(), k[token] * v[token]
-                here = [each for each in mine if each.tokens is None or token in each.tokens]
-                masks = [chosen(each).reshape(*heads) for each in here]
-                for each, at in zip(here, masks, strict=True):
-                    if each.keep is not None:
-                        now[at] = each.keep
-                    written[at] *= each.write
-                h = now * h + written
-                y.append((q[token] * h).real.sum(1))
-                for each, at in zip(here, masks, strict=True):
-                    if each.value is not None:
-                        h[at] = each.value + (1j * each.value if len(planes) > 1 else 0)
-            shape = (1, len(q), heads[0], *[-1] * (values != (1,) or heads[1] != 1))
-            return mx.array(np.stack(y).astype(np.float32)).reshape(shape), None
-
-        return run
-
     for layer, block in enumerate(model.layers):
-        block.time_mixing.operator = operator(layer)
+        run = looped("gate_loop", [each for each in edits if each.layer == layer])
+        block.time_mixing.operator = lambda *given, run=run, **_: run(
+            None, OPERATOR, dict(zip("qkva", given, strict=False))
+        )
     logits = model(text)
     for block in model.layers:
         block.time_mixing.operator = None
@@ -90,7 +58,7 @@ def test_edits_are_exact_whole_and_token_by_token(name, data):
         )
     )
     before = model(text)
-    expected = looped(model, text, edits)
+    expected = logits_of(model, text, edits)
     with gl.watch.edit(model, *edits):
         close(model(text), expected)
     cache, parts = model.make_cache(), []
