@@ -1,26 +1,15 @@
-"""Kills of `gateloop` commands, and what they leave.
+"""Kills of `gateloop` commands, and what they leave."""
 
-python tests/faults/kills.py --kills 60 kills training, an experiment and a conversion that many
-times each and prints how many of the kills left a half-written file.
-"""
-
-import argparse
 import json
 import random
 import shutil
 import signal
-import sys
-import tempfile
 import time
 from pathlib import Path
 
-from safetensors import safe_open
-
-sys.path.append(str(Path(__file__).parent.parent))
-
-from faults.nursery import Commands
 from helpers.models import VARIANTS, save_tiny_model
 from helpers.training import TEXT, TINY_EXPERIMENT, tiny_run
+from safetensors import safe_open
 
 from mlx_gateloop.train.checkpoint import previous, read_header
 
@@ -37,13 +26,10 @@ class Kills:
     one and left no unfinished file.
     """
 
-    def __init__(
-        self, commands, folder, words, resume, mark,
-        old = None, seed = 0,
-    ):  # fmt: skip
+    def __init__(self, commands, folder, words, resume, mark, old=None):
         self._commands, self._folder, self._words = commands, folder, words
         self._resume, self._mark, self._old = resume, mark, old
-        self._random, self._said = random.Random(seed), folder / "said"
+        self._random, self._said = random.Random(0), folder / "said"
         self._straight = folder / "straight" / "out"
         self.kills = self.writing = 0
 
@@ -132,21 +118,21 @@ def content(path, is_whole=True):
     return path.read_bytes()
 
 
-def training(commands, folder, kills, seed=0):
+def training(commands, folder, kills):
     (folder / "run.yaml").write_text(json.dumps(tiny_run().to_dict()))
     (folder / "text.txt").write_text(TEXT[:6000])
     words = ["train", "--config", folder / "run.yaml", "--data", folder / "text.txt", "--out", OUT]
-    return Kills(commands, folder, words, "--resume", "checkpoints/[!.]*", seed=seed).run(kills)
+    return Kills(commands, folder, words, "--resume", "checkpoints/[!.]*").run(kills)
 
 
-def experiment(commands, folder, kills, seed=0):
+def experiment(commands, folder, kills):
     settings = [w for key, value in TINY_EXPERIMENT.items() for w in ("--set", f"{key}={value}")]
     words = ["experiment", "memory-horizon", "--preset", "running_sum", "--seeds", 1]
     words += [*settings, "--out", OUT]
-    return Kills(commands, folder, words, "--resume", "experiment.json", seed=seed).run(kills)
+    return Kills(commands, folder, words, "--resume", "experiment.json").run(kills)
 
 
-def conversion(commands, folder, kills, seed=0):
+def conversion(commands, folder, kills):
     """A conversion to where a model already is."""
     for name, number in (("source", 0), ("old", 1)):
         save_tiny_model(folder / name, seed=number, **VARIANTS["lucidrains"])
@@ -154,21 +140,4 @@ def conversion(commands, folder, kills, seed=0):
     assert commands.run(back, folder / "said", folder) == 0, (folder / "said").read_text()
     words = ["convert", folder / "weights.safetensors", OUT, "--tokenizer", "bytes"]
     old = folder / "old"
-    return Kills(commands, folder, words, "--force", "config.json", old, seed).run(kills)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=60, help="of each command")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    commands = Commands()
-    for command in (training, experiment, conversion):
-        with tempfile.TemporaryDirectory() as folder:
-            writing = command(commands, Path(folder), arguments.kills, arguments.seed)
-        print(f"{command.__name__}: nothing lost, {writing} half-written files", flush=True)
-    commands.close()
-
-
-if __name__ == "__main__":
-    main()
+    return Kills(commands, folder, words, "--force", "config.json", old).run(kills)

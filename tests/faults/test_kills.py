@@ -1,5 +1,7 @@
 """Commands that are killed and go on; `make faults` kills each of them 54 times."""
 
+import os
+
 import pytest
 from faults.kills import conversion, experiment, training
 
@@ -9,4 +11,5 @@ from faults.kills import conversion, experiment, training
     [(training, 3), (conversion, 2), pytest.param(experiment, 6, marks=pytest.mark.slow)],
 )
 def test_a_killed_command_loses_nothing(nursery, tmp_path, command, kills):
+    kills = int(os.environ.get("KILLS", kills))
     assert command(nursery, tmp_path, kills) > 0, "the first kill leaves half a file"
