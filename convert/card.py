@@ -10,22 +10,9 @@ from mlx_gateloop.model.arguments import LayerArgs
 
 from .plan import Plan
 
-MODEL_USE = """```sh
-gateloop mlx-lm generate --model . --prompt "Once upon a time"
-```"""
-LAYER_USE = """```python
-import json
-
-import mlx_gateloop as gl
-
-with open("config.json") as file:
-    config = json.load(file)
-del config["model_type"], config["mixer"]
-layer = gl.GateLoop(config.pop("hidden_size"), heads=config.pop("num_heads"), **config)
-layer.load_weights("model.safetensors")
-```"""
 CARD = """---
 library_name: mlx
+pipeline_tag: text-generation
 {metadata}tags:
 - mlx
 - gateloop
@@ -33,14 +20,16 @@ library_name: mlx
 
 # {name}
 
-{what}, converted from `{origin}` ({kind}) by mlx_gateloop {version}.
+A {kind_of_model} language model, converted from `{origin}` ({kind}) by mlx_gateloop {version}.
 
 | | |
 | --- | --- |
 | parameters | {parameters:,} |
 | weights | {stored} |
 
-{use}
+```sh
+gateloop mlx-lm generate --model . --prompt "Once upon a time"
+```
 
 ## Conversion
 
@@ -108,21 +97,17 @@ class Card:
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        is_model = self.plan.vocab_size is not None
         args: Any = self.plan.args
-        name = "GateLoop" if isinstance(args, LayerArgs) else args.model_type
         digests = self.plan.checkpoint.hashes().items()
         return CARD.format(
-            metadata=("pipeline_tag: text-generation\n" if is_model else "")
-            + (f"base_model: {self.origin}\n" if self.is_from_hub else ""),
+            metadata=f"base_model: {self.origin}\n" if self.is_from_hub else "",
             name=self.name,
-            what=f"A {name} {'language model' if is_model else 'layer'}",
+            kind_of_model="GateLoop" if isinstance(args, LayerArgs) else args.model_type,
             origin=self.origin,
             kind=self.plan.source.kind,
             version=__version__,
             parameters=self.plan.parameters,
             stored=self.stored,
-            use=MODEL_USE if is_model else LAYER_USE,
             summary=self.summary(),
             proof="\n".join(self.proof) or "Not verified.",
             hashes="\n".join(f"| `{name}` | `{digest}` |" for name, digest in digests),

@@ -8,11 +8,12 @@ import mlx.nn as nn
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.files import staged
+from mlx_gateloop.io.models import save
 from mlx_gateloop.model.arguments import LayerArgs
 
 from .card import Card
 from .options import read_settings
-from .output import check_target, write
+from .output import check_target
 from .plan import Plan, first, make_plan
 from .precision import cast, quantize
 from .reading.find import find
@@ -38,7 +39,7 @@ def convert(options: Namespace) -> bool:
     if reference:
         stored = model.parameters()
         model.set_dtype(mx.float32)
-        report = verify(model, plan.args, reference, options.tolerance)
+        report = verify(model, plan.args.vocab_size, reference, options.tolerance)
         card.prove(report)
         if not report.passed:
             return False
@@ -51,9 +52,11 @@ def convert(options: Namespace) -> bool:
     if isinstance(plan.args, LayerArgs):
         card.stored += ", state transitions float32"
     if reference and (options.dtype or options.quantize):  # shown, and no reason to fail
-        card.prove(compare_at(64, "as written, length 64", model, plan.args, reference))
+        size = plan.args.vocab_size
+        card.prove(compare_at(64, "as written, length 64", model, size, reference))
     with staged(options.out) as directory:
-        write(model, plan.args, tokenizer, str(card), directory)
+        save(model, tokenizer, directory)
+        (directory / "README.md").write_text(str(card), encoding="utf-8")
     print(f"wrote {options.out}")
     return True
 
@@ -68,18 +71,13 @@ def prepare(options: Namespace) -> tuple[Plan, Any, Card]:
         raise InputError(f"setting tokenizer: expected a name, got {named!r}")
     plan = make_plan(checkpoint, options.kind, settings)
     name = options.tokenizer or named
-    tokenizer, origin = None, "none, this is a layer"
-    size = plan.vocab_size
-    if size is not None:
-        tokenizer, origin = load_tokenizer(name, checkpoint.directory, size)
-    elif name or options.quantize:
-        flag = "--tokenizer" if name else "-q"
-        raise InputError(f"{flag}: {plan.source.kind} is a layer, not a language model")
+    size = plan.args.vocab_size
+    tokenizer, origin = load_tokenizer(name, checkpoint.directory, size)
     stored = options.dtype or ", ".join(sorted(set(checkpoint.dtypes.values())))
     notes = checkpoint.notes + ([f"settings from {file.name}"] if file else [])
     card = Card(options.out.name, options.source, plan, origin, stored, notes)
     print(card.summary())
-    if tokenizer is not None and size is not None and len(tokenizer) < size:
+    if len(tokenizer) < size:
         card.warn(f"the tokenizer has {len(tokenizer)} entries, the model {size}: is it the one?")
     return plan, tokenizer, card
 

@@ -13,14 +13,13 @@ from mlx_gateloop.io.layers import save_layers
 from .output import check_target
 from .plan import Plan, first, plan_of
 from .reading.find import Checkpoint, find
-from .sources import Source
-from .sources.lucidrains import LucidrainsFull
-from .sources.lucidrains_simple import LucidrainsSimple
+from .sources import Format
+from .sources.lucidrains_layers import Full, Simple
 
 # A tensor that every layer of a kind has, below the layer's name.
-KINDS: dict[str, tuple[Source[Any], re.Pattern[str]]] = {
-    "simple": (LucidrainsSimple(), re.compile(r"(?:(.*)\.)?to_qkva\.0\.weight")),
-    "full": (LucidrainsFull(), re.compile(r"(?:(.*)\.)?to_a\.0\.weight")),
+KINDS: dict[str, tuple[Format[Any], re.Pattern[str]]] = {
+    "simple": (Simple(), re.compile(r"(?:(.*)\.)?to_qkva\.0\.weight")),
+    "full": (Full(), re.compile(r"(?:(.*)\.)?to_a\.0\.weight")),
 }
 CARD = """---
 library_name: mlx

@@ -1,23 +1,14 @@
-"""The output of a conversion: its target, checked before any work, and its files."""
+"""The target of a conversion, checked before any work."""
 
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-import mlx.core as mx
-import mlx.nn as nn
-from mlx.utils import tree_flatten
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.io.layers import LAYERS_TYPE
-from mlx_gateloop.io.models import save
-from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.registered import MODELS
 
-LAYER_TYPE = "gateloop_layer"
-OWN_TYPES = (*MODELS, LAYER_TYPE, LAYERS_TYPE)
+OWN_TYPES = (*MODELS, LAYERS_TYPE)
 # What --force may replace: the files of a model directory, with those that mlx_lm adds.
 WRITTEN = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.py", "README.md", ".gitattributes")
 
@@ -55,16 +46,3 @@ def _is_ours(target: Path, is_file: bool) -> bool:
     if not isinstance(config, dict) or config.get("model_type") not in OWN_TYPES:
         return False
     return all(any(map(path.match, WRITTEN)) for path in target.iterdir())
-
-
-def write(model: nn.Module, args: LayerArgs, tokenizer: Any, card: str, directory: Path) -> None:
-    """Write a model directory, or a layer's arguments and weights, with the card."""
-    if tokenizer is not None:
-        save(model, tokenizer, directory)
-    else:
-        directory.mkdir()
-        weights = dict(tree_flatten(model.parameters()))
-        mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
-        config = json.dumps({"model_type": LAYER_TYPE} | asdict(args), indent=2, sort_keys=True)
-        (directory / "config.json").write_text(f"{config}\n", encoding="utf-8")
-    (directory / "README.md").write_text(card, encoding="utf-8")

@@ -11,12 +11,11 @@ from mlx.utils import tree_flatten
 from tqdm import tqdm
 
 from mlx_gateloop.errors import InputError
-from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.lm import is_state_transition
 
 from .options import FLOATS
 from .reading.find import Checkpoint
-from .sources import Fla, Inference, Reference, Rule, Source, detect
+from .sources import Fla, Format, Inference, Reference, Rule, Source, detect
 
 
 @dataclass(frozen=True)
@@ -24,21 +23,20 @@ class Plan:
     """A conversion with checked names, dtypes and shapes."""
 
     checkpoint: Checkpoint  # weights; no tensor has been read yet
-    source: Source[Any]  # their format
+    source: Format[Any]
     settings: dict[str, Any]  # what they do not say
     inference: Inference[Any]  # our model's arguments, and their origin
     rules: list[Rule]  # the source's table for them
 
     @property
-    def args(self) -> LayerArgs:
+    def args(self) -> Any:
         """The model's own, ModelArgs for ours; LayerArgs of a single layer."""
-        args: LayerArgs = self.inference.args
-        return args
+        return self.inference.args
 
-    @property
-    def vocab_size(self) -> int | None:
-        """Tokens of a language model; None for a single layer."""
-        return getattr(self.args, "vocab_size", None)
+    def reference(self) -> Reference:
+        """Build the source's own model with the checkpoint's weights."""
+        assert isinstance(self.source, Source)  # a single layer has none
+        return self.source.reference(self.args, self.settings, self.checkpoint.tensor)
 
     @property
     def parameters(self) -> int:
@@ -46,10 +44,6 @@ class Plan:
 
     def build(self) -> nn.Module:
         return self.source.build(self.args)
-
-    def reference(self) -> Reference:
-        """Build the source's own model with the checkpoint's weights."""
-        return self.source.reference(self.args, self.settings, self.checkpoint.tensor)
 
     def load(self) -> tuple[nn.Module, list[str]]:
         """Read the weights into our model by shards; return it and names with NaN or infinity."""
@@ -81,7 +75,7 @@ def make_plan(checkpoint: Checkpoint, kind: str | None, settings: dict[str, obje
     return plan_of(source, checkpoint, settings)
 
 
-def plan_of(source: Source[Any], checkpoint: Checkpoint, settings: dict[str, object]) -> Plan:
+def plan_of(source: Format[Any], checkpoint: Checkpoint, settings: dict[str, object]) -> Plan:
     """Check the names, dtypes and shapes of a checkpoint of a known source."""
     inference = source.infer(checkpoint.shapes, settings)
     plan = Plan(checkpoint, source, settings, inference, source.table(inference.args))

@@ -5,29 +5,29 @@ from typing import Any
 
 from mlx_gateloop.errors import InputError
 
-from .base import Inference, Reference, Shapes, Source, Tensor
+from .base import Format, Inference, Reference, Shapes, Source, Tensor
 from .fla import Fla
 from .flax import Flax
 from .jax import Jax
 from .lucidrains import Lucidrains
-from .lucidrains_simple import LucidrainsSimple
 from .paper import Paper
 from .rules import Rule
 
 __all__ = [
-    "LUCIDRAINS", "SOURCES", "Fla", "Inference", "Reference", "Rule", "Source", "Tensor", "detect",
+    "LUCIDRAINS", "SOURCES", "Fla", "Format", "Inference", "Reference", "Rule", "Source", "Tensor",
+    "detect",
 ]  # fmt: skip
 
 LUCIDRAINS = Lucidrains()
-# Any: each source has arguments of its own type, ModelArgs or LayerArgs
+# Any: each source has arguments of its own type
 SOURCES: dict[str, Source[Any]] = {
-    source.kind: source
-    for source in (LUCIDRAINS, LucidrainsSimple(), Paper(), Flax(), Jax(), Fla({}, {}))
+    source.kind: source for source in (LUCIDRAINS, Paper(), Flax(), Jax(), Fla({}, {}))
 }
-# A layer of a known source within a larger model.
+# A model of a known source within a larger one, and a layer.
 PART = re.compile(
-    r"(.+)\.(layers\.0\.(0\.fn\.to_a\.0|gamma)|to_qkva\.0|time_mixing_layers_0\.model\.proj)\.\w+"
+    r"(.+)\.(layers\.0\.(0\.fn\.to_a\.0|gamma)|time_mixing_layers_0\.model\.proj)\.\w+"
 )
+LAYER = re.compile(r"(.*)\bto_qkva\.0\.weight")
 
 
 def detect(shapes: Shapes, kind: str | None = None) -> Source[Any]:
@@ -38,6 +38,8 @@ def detect(shapes: Shapes, kind: str | None = None) -> Source[Any]:
     if part := next(filter(None, map(PART.fullmatch, sorted(shapes))), None):
         prefix, advice = ascii(part[1][:120]), "save that module's state_dict() alone"
         raise InputError(f"weights: GateLoop layers under the prefix {prefix}; {advice}")
+    if any(map(LAYER.fullmatch, shapes)):
+        raise InputError("weights: GateLoop layers, not a language model; --layers converts them")
     if kind:
         return SOURCES[kind]
     if {"model.embed_tokens.weight", "model.layers.0.time_mixing.v_proj.weight"} <= shapes.keys():

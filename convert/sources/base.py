@@ -29,7 +29,7 @@ Tensor = Callable[[str], mx.array]  # the tensor of this name
 class Inference(Generic[Args]):
     """A model's arguments, from a checkpoint's shapes and the user's settings."""
 
-    args: Args  # ModelArgs for a language model, LayerArgs for a single layer
+    args: Args
     # facts that the names and shapes imply, in words
     inferred: list[str]
     # defaults for what neither they nor a setting say
@@ -40,21 +40,16 @@ class Reference(Protocol):
     """The source's own model with the checkpoint's weights, in float32 or float64."""
 
     def logits(self, tokens: np.ndarray) -> np.ndarray:
-        """Map tokens `[batch, length]` to logits; a single layer maps activations."""
+        """Map tokens `[batch, length]` to logits."""
 
     def hidden_states(self, tokens: np.ndarray) -> list[np.ndarray]:
         """Return the output of each block, `[batch, length, hidden]`."""
 
 
-class Source(ABC, Generic[Args]):
-    """One format of checkpoints."""
+class Format(ABC, Generic[Args]):
+    """The tensors of a model or a layer."""
 
     kind: ClassVar[str]  # as --from takes it
-    settings: ClassVar[Mapping[str, str]]  # those that `infer` knows, with a line of help each
-
-    @abstractmethod
-    def recognises(self, shapes: Shapes) -> bool:
-        """Tell by its names whether a checkpoint is of this source."""
 
     @abstractmethod
     def infer(self, shapes: Shapes, settings: Settings) -> Inference[Args]:
@@ -70,13 +65,31 @@ class Source(ABC, Generic[Args]):
             return Model(args).eval()
         return make_layer(args)
 
-    @abstractmethod
-    def reference(self, args: Args, settings: Settings, tensor: Tensor) -> Reference:
-        """Build the source's own model; `tensor` reads the checkpoint."""
-
     def error(self, problem: str) -> InputError:
         """An error; its message begins with the name of the source."""
         return InputError(f"{self.kind}: {problem}")
+
+    def matrix(self, shapes: Shapes, name: str) -> tuple[int, int]:
+        shape = shapes.get(name)
+        if shape is None:
+            raise self.error(f"missing {name}")
+        if len(shape) != 2:
+            raise self.error(f"{name} must be a matrix, got shape {shape}")
+        return shape[0], shape[1]
+
+
+class Source(Format[Args]):
+    """A format of checkpoints of language models."""
+
+    settings: ClassVar[Mapping[str, str]]  # those that `infer` knows, with a line of help each
+
+    @abstractmethod
+    def recognises(self, shapes: Shapes) -> bool:
+        """Tell by its names whether a checkpoint is of this source."""
+
+    @abstractmethod
+    def reference(self, args: Args, settings: Settings, tensor: Tensor) -> Reference:
+        """Build the source's own model; `tensor` reads the checkpoint."""
 
     def check_settings(self, settings: Settings) -> None:
         """Refuse settings that the source does not know."""
@@ -98,14 +111,6 @@ class Source(ABC, Generic[Args]):
             if word == value:
                 return word
         raise self.error(f"setting {name} must be {' or '.join(choices)}, got {value!r}")
-
-    def matrix(self, shapes: Shapes, name: str) -> tuple[int, int]:
-        shape = shapes.get(name)
-        if shape is None:
-            raise self.error(f"missing {name}")
-        if len(shape) != 2:
-            raise self.error(f"{name} must be a matrix, got shape {shape}")
-        return shape[0], shape[1]
 
 
 @contextmanager

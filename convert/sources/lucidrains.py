@@ -8,7 +8,7 @@ from mlx_gateloop.errors import InputError
 from mlx_gateloop.model.arguments import LayerArgs
 from mlx_gateloop.model.lm import ModelArgs
 
-from .base import Inference, Reference, Settings, Shapes, Source, Tensor, depth, needing
+from .base import Format, Inference, Reference, Settings, Shapes, Source, Tensor, depth, needing
 from .pytorch import TorchReference, load_weights
 from .rules import INTERLEAVE, Rule, linear, same, split
 
@@ -53,7 +53,7 @@ class Lucidrains(Source[ModelArgs]):
             num_hidden_layers=depth(shapes, QKV),
             intermediate_size=self.matrix(shapes, f"{FEED_FORWARD.format(0)}.fn.0.weight")[0],
             ablation=ablations[-1] if ablations else "none",
-            **_mixing_args(self, shapes, f"{mixing}."),
+            **mixing_args(self, shapes, f"{mixing}."),
             norm="layer" if is_post else "rms",
             norm_position="post" if is_post else "pre",
             final_norm=not is_post,
@@ -153,28 +153,7 @@ class Lucidrains(Source[ModelArgs]):
         return None
 
 
-class LucidrainsFull(Source[LayerArgs]):
-    """Single `GateLoopedAttention` layers, for `--layers`."""
-
-    kind = "lucidrains-full"
-    settings: ClassVar = {}
-
-    def recognises(self, shapes: Shapes) -> bool:
-        return "to_a.0.weight" in shapes
-
-    def infer(self, shapes: Shapes, settings: Settings) -> Inference[LayerArgs]:
-        size = self.matrix(shapes, "to_qkv.weight")[1]
-        args = LayerArgs(hidden_size=size, norm="none", **_mixing_args(self, shapes))
-        return Inference(args, [], [])
-
-    def table(self, args: LayerArgs) -> list[Rule]:
-        return _mixing_rules("", "time_mixing", args)
-
-    def reference(self, args: LayerArgs, settings: Settings, tensor: Tensor) -> Reference:
-        raise NotImplementedError  # --layers refuses --verify: a layer has no logits
-
-
-def _mixing_args(source: Source[Any], shapes: Shapes, path: str = "") -> dict[str, Any]:
+def mixing_args(source: Format[Any], shapes: Shapes, path: str = "") -> dict[str, Any]:
     """Infer the arguments of time mixing from tensors below a path."""
     return {
         "num_heads": source.matrix(shapes, f"{path}to_a.0.weight")[0] // 2,
@@ -187,7 +166,7 @@ def _mixing_args(source: Source[Any], shapes: Shapes, path: str = "") -> dict[st
     }
 
 
-def _mixing_rules(path: str, time: str, args: LayerArgs) -> list[Rule]:
+def mixing_rules(path: str, time: str, args: LayerArgs) -> list[Rule]:
     qkv = tuple(f"{time}.{name}_proj.weight" for name in "qkv")
     rules = [Rule((f"{path}to_qkv.weight",), qkv, split(3))]
     for kind in ("weight", "bias"):
@@ -209,7 +188,7 @@ def _layer(layer: int, args: ModelArgs) -> list[Rule]:
     return [
         *_norm(MIXING.format(layer), f"{ours}.time_norm", args),
         *_norm(FEED_FORWARD.format(layer), f"{ours}.channel_norm", args),
-        *_mixing_rules(f"{mixing}.", time, args),
+        *mixing_rules(f"{mixing}.", time, args),
         *linear(f"{forward}.0", f"{channel}.up_proj", bias=True),
         *linear(f"{forward}.2", f"{channel}.down_proj", bias=True),
     ]

@@ -1,6 +1,5 @@
 """`gateloop eval`: protocols, and what it counts."""
 
-
 import pytest
 from helpers.commands import TEXT, fails
 from helpers.models import save_tiny_model, tiny_model

@@ -16,7 +16,7 @@ from helpers.checkpoints import (
     torch,
     torch_model,
 )
-from helpers.paper_model import PaperModel
+from helpers.paper_state import paper_state
 from helpers.parity import difference, tokens
 from mlx_gateloop.convert import plan
 from mlx_gateloop.convert.options import read_settings
@@ -188,8 +188,8 @@ def test_verify_fails_and_says_in_which_layer(source, out, capsys, monkeypatch):
 
 
 def test_a_directory_with_shards_of_the_papers_model(tmp_path, out):
-    torch.manual_seed(0)
-    state, directory = PaperModel(262, 32, 64, 2).state_dict(), tmp_path / "paper"
+    state, directory = paper_state(262, 32, 64), tmp_path / "paper"
+    state = {name: torch.from_numpy(array) for name, array in state.items()}
     directory.mkdir()
     save_shards(directory, state, [i % 3 for i in range(len(state))])
     (directory / "convert.yaml").write_text("tokenizer: bytes\nnorm_eps: 0.001\n")
@@ -198,29 +198,3 @@ def test_a_directory_with_shards_of_the_papers_model(tmp_path, out):
     assert "(paper)" in card
     assert card.count(".safetensors` | `") == 3
     assert "settings from convert.yaml" in card
-
-
-def test_a_layer_is_converted_as_a_layer(tmp_path, out, capsys):
-    library = pytest.importorskip("gateloop_transformer", reason="the source model's library")
-    torch.manual_seed(0)
-    layer = library.SimpleGateLoopLayer(32)
-    torch.save(layer.state_dict(), tmp_path / "layer.pt")
-    words = [tmp_path / "layer.pt", out]
-    for flags in (["--tokenizer", "bytes"], ["-q"]):
-        assert "is a layer" in refused(capsys, *words, *flags)
-    assert run(*words, "--verify", "--dtype", "bfloat16") == 0
-    names = {"README.md", "config.json", "model.safetensors"}
-    assert {file.name for file in out.iterdir()} == names
-    assert json.loads((out / "config.json").read_text())["hidden_size"] == 32
-    assert "within the tolerance" in (out / "README.md").read_text()
-
-    assert run(*words, "--force") == 0
-    card = (out / "README.md").read_text()
-    assert "text-generation" not in card
-    code = card.split("```python\n")[1].split("```")[0]
-    names = {}
-    exec(code.replace('open("', f'open("{out}/').replace('weights("', f'weights("{out}/'), names)
-    x = np.random.default_rng(0).normal(size=(1, 7, 32)).astype(np.float32)
-    with torch.no_grad():
-        want = layer(torch.from_numpy(x)).numpy()
-    assert np.abs(np.array(names["layer"](mx.array(x))[0]) - want).max() < 1e-5

@@ -37,6 +37,7 @@ class Network(torch.nn.Module):
         self.encoder = torch.nn.Linear(DIM, DIM)
         self.coarse_gateloop_block = Block(2)
         self.backward_layer = simple(DIM, prenorm=False, post_ln=True, reverse=True)
+        self.normed = simple(DIM, post_ln=True)
         options = {"checkpoint_gate_looped_attn": False}
         self.full = GateLoopedAttention(DIM, heads=3, sub_ln=True, **options)
         self.plain = GateLoopedAttention(DIM, add_swish_gating=False, **options)
@@ -54,7 +55,7 @@ def network():
 
 
 NAMES = ["coarse_gateloop_block.gateloops.0", "coarse_gateloop_block.gateloops.1"]
-NAMES += ["backward_layer", "full", "plain"]
+NAMES += ["backward_layer", "normed", "full", "plain"]
 
 
 def extract(state, tmp_path, *words):
@@ -143,8 +144,10 @@ def test_averaged_weights_are_taken_when_asked_for(network, tmp_path):
     np.testing.assert_array_equal(np.array(doubled), 2 * np.array(plain))
 
 
-def test_a_layer_alone_has_no_name(network, tmp_path):
+def test_a_layer_alone_has_no_name(network, tmp_path, capsys):
     assert list(extract(network.full.state_dict(), tmp_path)) == [""]
+    torch.save(network.backward_layer.state_dict(), tmp_path / "layer.pt")
+    assert "--layers converts them" in refused(capsys, tmp_path / "layer.pt", tmp_path / "other")
 
 
 def test_bad_input_is_one_line(network, tmp_path, capsys):

@@ -32,11 +32,11 @@ FULL = OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize(
-    ("stage", "failure"), [("write", FULL), ("load", KeyboardInterrupt()), ("quantize", FULL)]
+    ("stage", "failure"), [("save", FULL), ("load", KeyboardInterrupt()), ("quantize", FULL)]
 )
 def test_a_failure_changes_nothing(source, out, capsys, monkeypatch, stage, failure):
     def fail(*arguments):
-        if stage == "write":  # half of it is there
+        if stage == "save":  # half of it is there
             arguments[-1].mkdir(parents=True)
             (arguments[-1] / "config.json").write_text("{}")
         raise failure

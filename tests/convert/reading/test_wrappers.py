@@ -84,10 +84,12 @@ def test_what_cannot_be_chosen_is_named(tmp_path):
 @pytest.mark.parametrize("kind", [None, *SOURCES])
 @pytest.mark.parametrize("prefix", ["transformer", "coarse.gateloops.0"])
 def test_a_part_of_a_larger_model_is_named(prefix, kind):
-    for name in ("layers.0.0.fn.to_a.0.weight", "to_qkva.0.weight", "layers.0.gamma.weight"):
+    for name in ("layers.0.0.fn.to_a.0.weight", "layers.0.gamma.weight"):
         shapes = {"criterion.weight": (1,), f"{prefix}.{name}": (2, 2)}
         message = refusal(detect, shapes, kind)
         assert f"under the prefix '{prefix}'" in message
+    message = refusal(detect, {f"{prefix}.to_qkva.0.weight": (2, 2)}, kind)
+    assert "--layers converts them" in message
 
 
 HARMLESS = [

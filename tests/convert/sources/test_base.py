@@ -4,14 +4,14 @@ import pytest
 from helpers.checkpoints import state_of, torch_model
 from helpers.errors import refusal
 from helpers.flax_model import flax_model, flax_state
-from helpers.paper_model import paper_model
+from helpers.paper_state import paper_state
 from helpers.parity import shapes_of
 from mlx_gateloop.convert.sources import LUCIDRAINS, SOURCES, detect
 from mlx_gateloop.convert.sources.base import depth
 
 STATES = {
     "lucidrains": lambda: state_of(torch_model()),
-    "paper": lambda: state_of(paper_model(17)),
+    "paper": lambda: paper_state(17),
     "flax": lambda: flax_state(flax_model()),
 }
 

@@ -1,46 +1,39 @@
-"""Parity with the paper's model, as a PyTorch module and as its equations in NumPy."""
+"""Parity with the paper's equations in float64 NumPy."""
 
 import mlx.core as mx
 import pytest
-from helpers.checkpoints import state_of, torch
-from helpers.paper_model import paper_model
+from helpers.paper_state import paper_state
 from helpers.parity import TOLERANCE, assert_same, converted, difference, shapes_of, tokens
 from mlx_gateloop.convert.sources import SOURCES
 
 VOCAB = 17
 VARIANTS = {
-    "paper": {},
-    "heads": {"heads": 2},
-    "real": {"real": True},
-    "fixed": {"fixed": True},
-    "fixed and real with heads": {"fixed": True, "real": True, "heads": 4},
-    "gated and tied": {"gated": True, "tied": True},
-    "without bias": {"bias": False, "gated": True},
-    "another width": {"width": 12, "heads": 3, "outputs": 9, "final_norm": False},
+    "paper": ({}, {}),
+    "heads": ({}, {"num_heads": 2}),
+    "real": ({"real": True}, {}),
+    "fixed": ({"fixed": True}, {}),
+    "fixed and real with heads": ({"fixed": True, "real": True}, {"num_heads": 4}),
+    "gated and tied": ({"gated": True, "tied": True}, {}),
+    "without bias": ({"bias": False, "gated": True}, {}),
+    "another width": ({"width": 12, "outputs": 9, "final_norm": False}, {"num_heads": 3}),
+    "other settings": ({}, {"activation": "gelu_tanh", "norm_eps": 0.1, "num_heads": 4}),
 }
 
 
-@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
-def test_every_variant_computes_the_same(options):
-    model = paper_model(VOCAB, **options)
-    settings = {"num_heads": options["heads"]} if "heads" in options else {}
-    ours, reference = converted(state_of(model), "paper", settings)
+@pytest.mark.parametrize(("options", "settings"), VARIANTS.values(), ids=VARIANTS)
+def test_every_variant_computes_the_same(options, settings):
+    ours, reference = converted(paper_state(VOCAB, **options), "paper", settings)
     assert_same(ours, reference, 9, VOCAB)
-    for length in (9, 512):
-        prompt = tokens(VOCAB, length)
-        with torch.no_grad():
-            expected = model(torch.from_numpy(prompt))
-        assert difference(ours(mx.array(prompt)), expected) <= TOLERANCE
+    prompt = tokens(VOCAB, 512)
+    assert difference(ours(mx.array(prompt)), reference.logits(prompt)) <= TOLERANCE
+    found = ours.args.activation, ours.args.layer_norm_eps, ours.args.heads
+    width = options.get("width", 8)
+    wanted = {"activation": "gelu", "norm_eps": 1e-5, "num_heads": width} | settings
+    assert found == tuple(wanted.values())
 
 
-def test_settings_reach_the_model():
-    state = state_of(paper_model(VOCAB))
-    settings = {"activation": "gelu_tanh", "norm_eps": 0.1, "num_heads": 4}
-    ours, reference = converted(state, "paper", settings)
-    args = ours.args
-    assert (args.activation, args.layer_norm_eps, args.heads) == ("gelu_tanh", 0.1, 4)
-    assert_same(ours, reference, 9, VOCAB)
-    infer, shapes = SOURCES["paper"].infer, shapes_of(state)
-    assert infer(shapes, settings).assumed == []
+def test_what_is_not_set_is_assumed():
+    infer, shapes = SOURCES["paper"].infer, shapes_of(paper_state(VOCAB))
+    assert infer(shapes, VARIANTS["other settings"][1]).assumed == []
     assumed = ["num_heads=8: max-headed", "norm_eps=1e-5", "activation=gelu"]
     assert infer(shapes, {}).assumed == assumed
