@@ -5,7 +5,7 @@ from typing import Literal
 
 import mlx.core as mx
 
-from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Template, Variant, placeholder
+from mlx_gateloop.ops.gpu.kernels import INTERVAL, Arrays, Kernels, Outputs, Variant
 from mlx_gateloop.ops.gpu.launch_config import WIDTH
 
 Task = Literal["outputs", "states", "effects", "adjoints", "backward"]
@@ -58,30 +58,24 @@ def launch(kernels: Kernels, task: Task, variant: Variant, cut: HeadsPlan, x: Ar
     """Launch a task once; arrays are of steps, parts and states; results are by name."""
     arrays = BACKWARD if task == "backward" else FORWARD
     name = "heads_backward" if task == "backward" else "heads_forward"
-    used = USED[task] - variant.absent
     outputs = _outputs(task, variant, cut, x)
     B, _, H, K = x["k"].shape
     key_tiles, value_tiles = cut.tiles(task, K, x["v"].shape[-1])
-    template = _template(task, variant, cut, x, {n: outputs[n][1] for n in arrays[1]})
-    kernels.compiled.add((name, *(value for _, value in template)))
-    kernel = kernels.built(
-        name, arrays, cut.segments, ["common.inc", "heads.inc"], ["heads_position.inc"]
-    )
-    found = kernel(
-        inputs=[x[n] if n in used and n in x else placeholder() for n in arrays[0]],
-        template=template,
-        grid=(WIDTH * B * cut.parts * H * key_tiles * value_tiles, cut.segments, 1),
-        threadgroup=(WIDTH, cut.segments, 1),
-        output_shapes=[outputs[n][0] if n in used else (1,) for n in arrays[1]],
-        output_dtypes=[outputs[n][1] for n in arrays[1]],
-    )
-    results = {n: array for n, array in zip(arrays[1], found, strict=True) if n in used}
+    keys, values = cut.tile(task)
+    written = {"Out": "y"}
+    if task == "backward":
+        written = {"OutKey": "dk", "OutValue": "dv", "OutGate": "dfirst"}
+    template = variant.template(x, cut.segments, cut.steps(task))
+    template += [(kind, outputs[of][1]) for kind, of in written.items()]
+    template += [] if task == "backward" else [("TASK", TASKS.index(task))]
+    template += [("KEYS", keys), ("VALUES", values)]
+    grid = (WIDTH * B * cut.parts * H * key_tiles * value_tiles, cut.segments, 1)
+    used = USED[task] - variant.absent
+    results = kernels.launch(name, arrays, used, x, outputs, template, grid)
     return {n: _whole(array, x[LIKE[n]]) if n in LIKE else array for n, array in results.items()}
 
 
-def _outputs(
-    task: Task, variant: Variant, cut: HeadsPlan, x: Arrays
-) -> dict[str, tuple[tuple[int, ...], mx.Dtype]]:
+def _outputs(task: Task, variant: Variant, cut: HeadsPlan, x: Arrays) -> Outputs:
     """Shapes and dtypes; what has several tiles, or is summed over keys, is float32."""
     B, L, H, K = x["k"].shape
     V, G, P = x["v"].shape[-1], x["first"].shape[-1], variant.planes
@@ -108,27 +102,3 @@ def _whole(array: mx.array, like: mx.array) -> mx.array:
         array = array.sum(-1, keepdims=True)
     array = array.sum(0) if array.shape[0] > 1 else array.squeeze(0)
     return array.astype(like.dtype)
-
-
-def _template(
-    task: Task, variant: Variant, cut: HeadsPlan, x: Arrays, types: dict[str, mx.Dtype]
-) -> Template:
-    written = {"OutKey": "dk", "OutValue": "dv", "OutGate": "dfirst"}
-    if task != "backward":
-        written = {"Out": "y"}
-    keys, values = cut.tile(task)
-    return [
-        ("T", x["k"].dtype),
-        ("Gate", x["first"].dtype),
-        *((name, types[of]) for name, of in written.items()),
-        *([] if task == "backward" else [("TASK", TASKS.index(task))]),
-        ("FORM", variant.form),
-        ("COMPLEX", variant.is_complex),
-        ("MASKED", variant.masked),
-        ("REVERSE", variant.reverse),
-        ("S", cut.segments),
-        ("R", cut.steps(task)),
-        ("C", INTERVAL),
-        ("KEYS", keys),
-        ("VALUES", values),
-    ]

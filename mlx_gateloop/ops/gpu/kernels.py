@@ -12,6 +12,8 @@ from mlx_gateloop.ops.gpu.launch_config import DEFAULTS, WIDTH, Pass, Plan, Tuni
 Arrays = dict[str, mx.array]
 Template = list[tuple[str, mx.Dtype | int | bool]]
 Launch = Callable[..., list[mx.array]]  # a kernel of MLX
+Arguments = tuple[list[str], list[str]]  # names of inputs and outputs
+Outputs = Mapping[str, tuple[tuple[int, ...], mx.Dtype]]
 
 INTERVAL = 32  # steps between saved states; a tile starts at one of them
 
@@ -51,6 +53,19 @@ class Variant:
         """P, the real arrays of a state: 1, or 2 with an imaginary part."""
         return 1 + self.is_complex
 
+    def template(self, x: Mapping[str, mx.array], segments: int, steps: int) -> Template:
+        return [
+            ("T", x["k"].dtype),
+            ("Gate", x["first"].dtype),
+            ("FORM", self.form),
+            ("COMPLEX", self.is_complex),
+            ("MASKED", self.masked),
+            ("REVERSE", self.reverse),
+            ("S", segments),
+            ("R", steps),
+            ("C", INTERVAL),
+        ]
+
 
 class Kernels:
     """The kernels of a platform, built at first use by `mx.fast.metal_kernel` or its like."""
@@ -63,7 +78,7 @@ class Kernels:
         self.tuning = tuning or DEFAULTS[platform]
         self.compiled: set[tuple[object, ...]] = set()  # names and constants: a kernel each
         self.seconds = 0.0  # taken by their first runs
-        self._built: dict[tuple[str, int], Launch] = {}
+        self._kernels: dict[tuple[str, int], Launch] = {}
 
     def forward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
         """Compute y, z, the last state h1 `[B, P, D]` and those at every `INTERVAL` steps."""
@@ -96,55 +111,61 @@ class Kernels:
     def _launch(
         self,
         name: str,
-        arrays: tuple[list[str], list[str]],
+        arrays: Arguments,
         variant: Variant,
         plan: Plan,
         x: Mapping[str, mx.array],
-        outputs: Mapping[str, tuple[tuple[int, ...], mx.Dtype]],
+        outputs: Outputs,
         more: Sequence[tuple[str, mx.Dtype | int | bool]] = (),
     ) -> Arrays:
         B, _, D = x["first"].shape
-        absent = variant.absent
-        template = [*_template(variant, x, plan), *more]
-        self.compiled.add((name, *(value for _, value in template)))
-        shapes = [(1,) if name in absent else shape for name, (shape, _) in outputs.items()]
-        kernel = self.built(name, arrays, plan.segments, ["common.inc"], ["position.inc"])
-        found = kernel(
-            inputs=[
-                x[name] if name in x and name not in absent else placeholder() for name in arrays[0]
-            ],
-            template=template,
-            # runs in x: CUDA takes at most 65,535 blocks in the other axes
-            grid=(WIDTH * B * plan.parts, plan.segments * -(-D // WIDTH), 1),
-            threadgroup=(WIDTH, plan.segments, 1),
-            output_shapes=shapes,
-            output_dtypes=[dtype for _, dtype in outputs.values()],
-        )
-        return {n: array for n, array in zip(outputs, found, strict=True) if n not in absent}
+        template = variant.template(x, plan.segments, plan.steps)
+        template += [("X", variant.planes_x), ("FOLD", plan.fold), *more]
+        # runs in x: CUDA takes at most 65,535 blocks in the other axes
+        grid = (WIDTH * B * plan.parts, plan.segments * -(-D // WIDTH), 1)
+        used = {*arrays[0], *arrays[1]} - variant.absent
+        return self.launch(name, arrays, used, x, outputs, template, grid)
 
-    def built(
+    def launch(
         self,
         name: str,
-        arrays: tuple[list[str], list[str]],
-        segments: int,
-        header: Sequence[str],
-        source: Sequence[str],
-    ) -> Launch:
-        """Return the kernel of a file of this name; `header` and `source` go before it."""
+        arrays: Arguments,
+        used: set[str],
+        x: Mapping[str, mx.array],
+        outputs: Outputs,
+        template: Template,
+        grid: tuple[int, int, int],
+    ) -> Arrays:
+        """Launch the kernel of a file of this name; return the outputs that are used."""
+        segments = int(dict(template)["S"])  # type: ignore[arg-type]
+        self.compiled.add((name, *(value for _, value in template)))
+        found = self._built(name, arrays, segments)(
+            inputs=[x[n] if n in used and n in x else placeholder() for n in arrays[0]],
+            template=template,
+            grid=grid,
+            threadgroup=(WIDTH, segments, 1),
+            output_shapes=[outputs[n][0] if n in used else (1,) for n in arrays[1]],
+            output_dtypes=[outputs[n][1] for n in arrays[1]],
+        )
+        return {n: array for n, array in zip(arrays[1], found, strict=True) if n in used}
 
+    def _built(self, name: str, arrays: Arguments, segments: int) -> Launch:
         def text(*names: str) -> str:
             return "".join((Path(__file__).parent / name).read_text() for name in names)
 
-        if (name, segments) not in self._built:
+        if (name, segments) not in self._kernels:
+            has_heads = name.startswith("heads")
+            header = ["common.inc", "heads.inc"] if has_heads else ["common.inc"]
+            position = "heads_position.inc" if has_heads else "position.inc"
             lines = f"#define GL_SEGMENTS {segments}\n"
-            self._built[name, segments] = self.factory(
+            self._kernels[name, segments] = self.factory(
                 name=f"gateloop_{name}",
                 input_names=arrays[0],
                 output_names=arrays[1],
                 header=lines + text(f"prelude.{self.platform}", *header),
-                source=text(f"entry.{self.platform}", *source, f"{name}.inc"),
+                source=text(f"entry.{self.platform}", position, f"{name}.inc"),
             )
-        return self._built[name, segments]
+        return self._kernels[name, segments]
 
 
 def run(kernels: Kernels, name: Pass, variant: Variant, cut: Plan, x: Arrays) -> Arrays:
@@ -168,19 +189,3 @@ def _effects(kernels: Kernels, variant: Variant, cut: Plan, x: Arrays, adjoint: 
 @cache
 def placeholder() -> mx.array:
     return mx.array([0.0] * 8)  # fewer numbers would be of another type on Metal
-
-
-def _template(variant: Variant, x: Mapping[str, mx.array], plan: Plan) -> Template:
-    return [
-        ("T", x["k"].dtype),
-        ("Gate", x["first"].dtype),
-        ("FORM", variant.form),
-        ("COMPLEX", variant.is_complex),
-        ("X", variant.planes_x),
-        ("MASKED", variant.masked),
-        ("REVERSE", variant.reverse),
-        ("S", plan.segments),
-        ("R", plan.steps),
-        ("C", INTERVAL),
-        ("FOLD", plan.fold),
-    ]
