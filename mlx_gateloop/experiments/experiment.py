@@ -1,7 +1,7 @@
 """An experiment: its task, its models, and how they are trained."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from inspect import signature
 from pathlib import Path
@@ -61,8 +61,6 @@ class Experiment:
 
     @classmethod
     def load(cls, path: Path) -> "Experiment":
-        if not path.exists():
-            raise InputError(f"{path}: no such experiment; choose another directory")
         return cls.read(read_json(path), path)
 
     @classmethod
@@ -75,8 +73,7 @@ class Experiment:
         if experiment.name not in TASKS or tree.keys() - {field.name for field in fields(cls)}:
             raise InputError(f"{path}: not an experiment; choose another directory")
         try:
-            _check_counts(experiment.seeds, experiment.draws, experiment.trials)
-            _check_models(experiment.models)
+            experiment.check()
             experiment.check_task()
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
@@ -87,58 +84,44 @@ class Experiment:
 
     def changed_by(
         self,
-        settings: dict[str, object] | None = None,
-        seeds: int | None = None,
-        models: Sequence[str] | None = None,
-        equal_parameters: bool | None = None,
-        draws: int | None = None,
-        trials: int = 0,
+        settings: Mapping[str, object] | None = None,
         tuned: Mapping[str, Chosen] | None = None,
+        **values: Any,
     ) -> "Experiment":
-        """Return a copy with other values, such as `task.*` or a key of `TrainConfig`."""
-        equal = self.equal_parameters if equal_parameters is None else equal_parameters
-        seeds = self.seeds if seeds is None else seeds
-        draws = self.draws if draws is None else draws
-        models = self.models if models is None else tuple(models)
-        _check_counts(seeds, draws, trials)
-        _check_models(models)
+        """Return a copy with other `values`, except None, and settings of task and training.
+
+        `settings` have keys such as `task.length` or those of `TrainConfig`; `tuned` are another
+        experiment's choices for each model.
+        """
+        settings = settings or {}
+        if values.get("models") is not None:
+            values["models"] = tuple(values["models"])
+        new = replace(self, **{k: value for k, value in values.items() if value is not None})
+        new.check()
         if tuned is not None:
-            if trials:
+            if new.trials:
                 raise InputError("tune: another experiment's settings need no trials; leave it out")
-            if missing := [name for name in models if name not in tuned]:
+            if missing := [name for name in new.models if name not in tuned]:
                 lacks = f"the other experiment has not chosen settings of {missing[0]}"
                 raise InputError(f"models: {lacks}; leave it out, or --resume the other one")
-            tuned = {name: tuned[name] for name in models}
-        decided = DECIDED | {f"model.{k}": "use --models" for m in models for k in VARIANTS[m]}
+            new = replace(new, settings={name: tuned[name] for name in new.models})
+        decided = DECIDED | {f"model.{k}": "use --models" for m in new.models for k in VARIANTS[m]}
         theirs = "the other experiment chose it; leave it out"
-        decided |= {key: theirs for of in (tuned or {}).values() for key in of}
-        if trials:
+        decided |= {key: theirs for chosen in new.settings.values() for key in chosen}
+        if new.trials:
             tried = set(get_args(Tunable)) - {"optimizer.learning_rate"}  # it is the centre
             decided |= dict.fromkeys(tried, "--tune tries values of it; leave it out")
             decided["patience"] = "budgets of --tune are equal; leave it out"
-        if {"steps", "epochs"} <= (settings or {}).keys():
+        if wrong := next((key for key in settings if key in decided), None):
+            raise InputError(f"--set {wrong}: {decided[wrong]}")
+        lengths = {"steps", "epochs"}
+        if lengths <= settings.keys():
             raise InputError("--set steps and --set epochs: give one of them")
-        task, train = dict(self.task), dict(self.train)
-        for key, value in (settings or {}).items():
-            if key in decided:
-                raise InputError(f"--set {key}: {decided[key]}")
-            if key.startswith("task."):
-                task[key.removeprefix("task.")] = value
-                continue
-            if key in ("steps", "epochs"):
-                train = {k: v for k, v in train.items() if k not in ("steps", "epochs")}
-            train[key] = value
-        return replace(
-            self,
-            task=task,
-            train=train,
-            seeds=seeds,
-            draws=draws,
-            trials=trials,
-            settings=tuned or {},
-            models=models,
-            equal_parameters=equal,
-        )
+        replaced = lengths if lengths & settings.keys() else set()
+        task = {k.removeprefix("task."): v for k, v in settings.items() if k[:5] == "task."}
+        train = {key: value for key, value in self.train.items() if key not in replaced}
+        train |= {key: value for key, value in settings.items() if key[:5] != "task."}
+        return replace(new, task=self.task | task, train=train)
 
     def make_task(self, draw: int = 0) -> Task:
         """Draw the samples; the seed of a draw is that many after the task's."""
@@ -146,11 +129,7 @@ class Experiment:
         arguments: dict[str, Any] = dict(self.task)
         first = signature(TASKS[self.name]).parameters["seed"].default
         arguments["seed"] = arguments.get("seed", first) + draw
-        try:
-            task = TASKS[self.name](**arguments)
-        except MemoryError:
-            advice = "lower task.samples, task.held_out or task.length"
-            raise InputError(f"the task's samples do not fit in memory; {advice}") from None
+        task = TASKS[self.name](**arguments)
         for part in ("training", "validation", "test"):
             if not getattr(task, part).asked.any():
                 raise InputError(f"the task's {part} samples have no targets; change task.*")
@@ -158,6 +137,20 @@ class Experiment:
             file = self.task.get("file", "the task")
             raise InputError(f"{file}: differs from the experiment's data; restore it")
         return task
+
+    def check(self) -> None:
+        for name, given, least in (
+            ("seeds", self.seeds, 1),
+            ("draws", self.draws, 1),
+            ("tune", self.trials, 0),
+        ):
+            if not least <= given <= MAX_RUNS:
+                raise InputError(f"{name}: expected {least} to {MAX_RUNS}, got {given}")
+        for name in self.models:
+            if name not in VARIANTS:
+                raise InputError(f"models: unknown {shown(name)}; choose {', '.join(VARIANTS)}")
+            if self.models.count(name) > 1:
+                raise InputError(f"models: {name} is given more than once")
 
     def check_task(self) -> None:
         parameters = signature(TASKS[self.name]).parameters
@@ -206,20 +199,6 @@ class Experiment:
                 raise InputError(f"models: {model} has {error}; {advice}") from None
             config.model["intermediate_size"] = args.intermediate_size
         return config
-
-
-def _check_counts(seeds: int, draws: int, trials: int) -> None:
-    for name, given, least in (("seeds", seeds, 1), ("draws", draws, 1), ("tune", trials, 0)):
-        if not least <= given <= MAX_RUNS:
-            raise InputError(f"{name}: expected {least} to {MAX_RUNS}, got {given}")
-
-
-def _check_models(models: Sequence[str]) -> None:
-    for name in models:
-        if name not in VARIANTS:
-            raise InputError(f"models: unknown {shown(name)}; choose {', '.join(VARIANTS)}")
-        if models.count(name) > 1:
-            raise InputError(f"models: {name} is given more than once")
 
 
 def equal_parameters(args: Any, goal: int) -> Any:

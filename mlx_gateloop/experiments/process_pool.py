@@ -1,110 +1,95 @@
-"""A pool of calls, each in a process of its own with its share of the processors."""
+"""Calls side by side, each in a process of its own with its share of the processors."""
 
 import os
+import pickle
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from multiprocessing import connection, get_context, parent_process, resource_tracker
-from multiprocessing.context import SpawnProcess
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
 from threading import Thread
 
 from mlx_gateloop.distributed.processors import pin_cpus
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 
-POLL = 0.5  # seconds between looks at Ctrl-C
-TAIL = 4096  # bytes of a log that are searched for its last line
+POLL = 0.2  # seconds between looks at the processes and at Ctrl-C
 
 
 def run_processes(calls: Mapping[str, Callable[[], object]], jobs: int, logs: Path) -> None:
     """Make all calls, at most `jobs` at a time; one that fails leaves the others alone.
 
-    Each has one BLAS thread and, on Linux, its share of the processors. Ctrl-C and SIGTERM reach
-    the processes as one SIGTERM; all are waited for. What a process prints is in NAME.log of
-    `logs`.
+    Each has one BLAS thread and, on Linux, its share of the processors. Ctrl-C, SIGTERM and the end
+    of this process reach the others as one SIGTERM. NAME.log in `logs` has what they print.
     """
     waiting, failed = list(calls), []
-    running: dict[str, tuple[SpawnProcess, int]] = {}
-    jobs = min(jobs, len(calls))
-    free = list(range(jobs))
+    running: dict[int, tuple[str, Popen[bytes]]] = {}  # by share
     logs.mkdir(parents=True, exist_ok=True)
-    with interrupt_flag() as stop, _one_thread():
+    with interrupt_flag() as stop:
         while (running or waiting) and not stop.is_set():
-            while waiting and free and not stop.is_set():
-                name, share = waiting.pop(0), free.pop(0)
+            while waiting and (free := {*range(jobs)} - running.keys()):
+                name, share = waiting.pop(0), min(free)
                 print(f"{logs.name}/{name} begins, {len(waiting)} after it", file=sys.stderr)
-                log = logs / f"{name}.log"
-                running[name] = _start(calls[name], (share, jobs), log), share
-            connection.wait([process.sentinel for process, _ in running.values()], POLL)
-            for name in [name for name, (process, _) in running.items() if not process.is_alive()]:
-                process, share = running.pop(name)
-                free.append(share)
-                if code := process.exitcode:
-                    failed.append(f"{name} ({_last_line(logs / f'{name}.log', code)})")
+                call = (calls[name], share, min(jobs, len(calls)))
+                running[share] = name, _start(call, logs / f"{name}.log")
+            time.sleep(POLL)
+            for share, (name, process) in list(running.items()):
+                if process.poll() is not None:
+                    _close(process)
+                    del running[share]
+                if code := process.returncode:
+                    failed.append(f"{name} ({_reason(code, logs / f'{name}.log')})")
                     print(f"{logs.name}/{name} failed", file=sys.stderr)
+        for _, process in running.values():
+            _close(process)  # which asks it to stop
+        for _, process in running.values():
+            process.wait()
         if stop.is_set():
-            for process, _ in running.values():
-                process.terminate()
-            for process, _ in running.values():
-                process.join()
             raise Interrupted
     if failed:
         advice = "the same command with --resume tries them again"
         raise InputError(f"{len(failed)} of {len(calls)} failed: {'; '.join(failed)}; {advice}")
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let new processes have one thread of OpenBLAS: more would wait for each other."""
-    name = "OPENBLAS_NUM_THREADS"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before
-
-
-def _start(call: Callable[[], object], share: tuple[int, int], log: Path) -> SpawnProcess:
-    process = get_context("spawn").Process(target=_call, args=(call, share, log), daemon=True)
-    resource_tracker.ensure_running()  # it lifts the block when it starts
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the process keeps
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _start(call: tuple[Callable[[], object], int, int], log: Path) -> Popen[bytes]:
+    command = [sys.executable, "-m", __name__]
+    variables = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # more would wait for each other
+    with log.open("ab") as file:  # a terminal's Ctrl-C spares a session of its own
+        process = Popen(
+            command, stdin=PIPE, stdout=file, stderr=STDOUT, env=variables, start_new_session=True
+        )
+    assert process.stdin
+    process.stdin.write(pickle.dumps(call))
+    process.stdin.flush()
     return process
 
 
-def _call(call: Callable[[], object], share: tuple[int, int], log: Path) -> None:
-    """Make a call in a new process without the terminal's Ctrl-C; errors are a line and a code."""
-    os.setpgrp()
-    Thread(target=_end_with_parent, daemon=True).start()
-    with log.open("a") as file:
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(file.fileno(), stream.fileno())
-        pin_cpus(*share)  # before MLX has threads, which inherit it
-        try:
-            call()
-        except (InputError, Interrupted) as error:
-            print(error, file=sys.stderr)
-            raise SystemExit(130 if isinstance(error, Interrupted) else 2) from None
+def _close(process: Popen[bytes]) -> None:
+    assert process.stdin
+    process.stdin.close()
 
 
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _last_line(log: Path, code: int) -> str:
+def _reason(code: int, log: Path) -> str:
     """The last line that a process printed, or the signal that ended it."""
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
-    lines = log.read_bytes()[-TAIL:].decode(errors="replace").split("\n")
-    return next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
+    lines = log.read_text(errors="replace").split("\n")
+    return next(filter(str.strip, reversed(lines)), f"exit code {code}")
+
+
+def _main() -> None:
+    """Make the call of the standard input, whose end tells that the parent has ended."""
+    call, share, jobs = pickle.load(sys.stdin.buffer)
+    Thread(target=_stop_with_parent, daemon=True).start()
+    pin_cpus(share, jobs)  # before MLX has threads, which inherit it
+    call()
+
+
+def _stop_with_parent() -> None:
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    _main()

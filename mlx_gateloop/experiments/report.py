@@ -10,17 +10,32 @@ import numpy as np
 
 from mlx_gateloop.data.baselines import mean_scores
 from mlx_gateloop.data.task import Task
-from mlx_gateloop.experiments.curves import read_curves
 from mlx_gateloop.experiments.experiment import Experiment
-from mlx_gateloop.experiments.measure import measure_of
+from mlx_gateloop.experiments.measure import (
+    BITS,
+    Measure,
+    listed_leads,
+    mean_and_spread,
+    measure_of,
+)
 from mlx_gateloop.experiments.pictures import draw_records, transitions_png
-from mlx_gateloop.experiments.report_text import report_text
-from mlx_gateloop.experiments.results import Runs, counted, read_runs, runs_of
-from mlx_gateloop.experiments.tuning import best, read_trials
-from mlx_gateloop.experiments.variants import REFERENCE
+from mlx_gateloop.experiments.resets import report_resets
+from mlx_gateloop.experiments.results import (
+    Runs,
+    accuracy_by_span,
+    counted,
+    left_out,
+    made,
+    read_curves,
+    read_runs,
+    runs_of,
+)
+from mlx_gateloop.experiments.tuning import best, read_trials, report_trials
+from mlx_gateloop.experiments.variants import REFERENCE, title
 from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.machine import facts
 from mlx_gateloop.io.models import load_weights
+from mlx_gateloop.io.tables import markdown_table
 from mlx_gateloop.plots import figures
 from mlx_gateloop.train.setup import tokens_per_step
 from mlx_gateloop.watch import trace_of
@@ -69,3 +84,99 @@ def _draw(out: Path, tree: Mapping[str, Any], tasks: Sequence[Task]) -> None:
         trace = trace_of(load_weights(run), tokens)
         if trace.tokens:
             figures.transitions(trace, marks, out / transitions_png(model))
+
+
+def report_text(tree: Mapping[str, Any], folder: Path) -> str:
+    """Write the report of an experiment, the tree of results.json, with the folder's pictures."""
+    experiment = Experiment.read(tree["experiment"], folder / "results.json")
+    every, measure = runs_of(tree), measure_of(experiment.name)
+    runs = counted(every)
+    marks = [[name, f"{value:.3f}"] for name, value in tree["oracles"].items()]
+    facts = [*tree["environment"].items(), *made(every), *_configuration(experiment)]
+    parts = [
+        f"# {experiment.name}, preset {experiment.preset}",
+        markdown_table(["", ""], facts),
+        *_test_results(experiment, runs, tree),
+        *left_out(experiment, every, runs),
+        *listed_leads(runs, measure),
+        "Scores of simple strategies on the same test samples:",
+        markdown_table(["strategy", "accuracy"], marks),
+        *report_trials(experiment, tree["trials"]),
+        f"## Accuracy over the {measure.span}",
+        _by_span(runs),
+        *report_resets(runs),
+        *_pictures(folder),
+    ]
+    return "\n\n".join(parts)
+
+
+def _configuration(experiment: Experiment) -> list[tuple[str, str]]:
+    width = (
+        f"inner width chosen for as many parameters as the {title(REFERENCE)} model"
+        if experiment.equal_parameters
+        else "the same inner width; parameters differ"
+    )
+    parts = {"task": experiment.task, "training": experiment.train}
+    return [
+        *(
+            (name, ", ".join(f"{k} {v}" for k, v in part.items()) or "the defaults")
+            for name, part in parts.items()
+        ),
+        ("models", width),
+    ]
+
+
+def _test_results(experiment: Experiment, runs: Runs, tree: Mapping[str, Any]) -> list[str]:
+    states = {model: summary["state_size"] for model, summary in tree["models"].items()}
+    shared = " Seeds share draws, so intervals leave out the variation of the data."
+    draw = f"The draw of the data is that of the seed modulo {experiment.draws}."
+    return [
+        "## Test results",
+        "Weights with the lowest validation loss; mean and standard deviation over seeds. "
+        f"{draw if experiment.draws > 1 else 'There is one draw of the data.'}"
+        f"{shared if experiment.draws < experiment.seeds else ''} The state size is in "
+        "numbers, complex where the transitions are. Times are those of the clock, beside whatever "
+        "ran at the same time.",
+        _accuracies(runs, measure_of(experiment.name), states),
+    ]
+
+
+def _accuracies(runs: Runs, measure: Measure, states: dict[str, int | None]) -> str:
+    rows = []
+    for model, results in runs.items():
+        state = states[model]
+        rows.append(
+            [
+                title(model),
+                f"{results[0]['parameters']:,}",
+                "grows" if state is None else f"{state:,}",
+                f"{results[0]['intermediate_size']:,}",
+                _steps(results),
+                mean_and_spread([result["accuracy"] for result in results]),
+                mean_and_spread([result["loss"] / np.log(2) for result in results]),
+                ", ".join(f"{measure.of(result):.3f}" for result in results),
+                f"{np.mean([result['seconds'] for result in results]):,.0f}",
+            ]
+        )
+    header = ["model", "parameters", "state per layer", "inner width", "steps", "accuracy"]
+    header += ["bits per byte" if measure is BITS else "bits per answer", f"{measure.name} by seed"]
+    return markdown_table([*header, "training s per run"], rows)
+
+
+def _steps(results: list[dict[str, Any]]) -> str:
+    """Format the range of steps, with the planned number if some runs have fewer."""
+    steps = sorted({result["steps"] for result in results})
+    is_whole = all(result["finished"] and not result["diverged"] for result in results)
+    part = "" if is_whole else f" **of {results[0]['total_steps']:,}**"
+    return "-".join(f"{step:,}" for step in dict.fromkeys((steps[0], steps[-1]))) + part
+
+
+def _by_span(runs: Runs) -> str:
+    names, accuracies = accuracy_by_span(runs)
+    rows = [[title(model), *values] for model, values in accuracies.items()]
+    return markdown_table(["model", *names], rows)
+
+
+def _pictures(folder: Path) -> list[str]:
+    names = sorted(picture.stem for picture in folder.glob("*.png"))
+    return ["## Figures", *(f"![{name}]({name}.png)" for name in names)] if names else []

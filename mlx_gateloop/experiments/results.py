@@ -1,5 +1,6 @@
-"""The results of an experiment's runs: which there are, which count, and how they were made."""
+"""The results of an experiment's runs and their curves: which count, and how they were made."""
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -7,11 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from mlx_gateloop.configuration import read_json_lines
+from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.experiments.experiment import Experiment
+from mlx_gateloop.experiments.measure import Measure
 from mlx_gateloop.experiments.records import RunRecord, read_record
 from mlx_gateloop.experiments.variants import VARIANTS
 
+LOG = "log.jsonl"
 Runs = dict[str, list[dict[str, Any]]]  # by model
+Curve = list[tuple[int, float]]  # the steps of a run's validations, and their figures
 
 
 def read_runs(out: Path) -> Runs:
@@ -111,3 +117,36 @@ def left_out(experiment: Experiment, every: Runs, runs: Runs) -> list[str]:
         *named("Left out, as they are not finished", unfinished),
         *named("Diverged, and tested with the best weights before that", diverged),
     ]
+
+
+def read_curves(out: Path, runs: Runs, measure: Measure) -> dict[str, list[Curve]]:
+    """Read the curve of each model's runs in the experiment's directory."""
+    return {
+        model: [curve(out / "runs" / f"{model}-{r['seed']}" / LOG, measure) for r in results]
+        for model, results in runs.items()
+    }
+
+
+def find_curve(tree: Mapping[str, Any], run: Mapping[str, Any]) -> Curve:
+    """Find the curve of a run in what results.json holds; empty if it has none."""
+    model = run["model"]
+    pairs = zip(counted(runs_of(tree)).get(model, []), tree["curves"].get(model, []), strict=False)
+    return next((curve for other, curve in pairs if other == run), [])
+
+
+def write_curve(points: Curve, log: Path, measure: Measure) -> None:
+    lines = [json.dumps({"step": step, measure.logged: y * measure.unit}) for step, y in points]
+    log.write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+def curve(log: Path, measure: Measure) -> Curve:
+    records, key = read_json_lines(log) if log.exists() else [], measure.logged
+    points = []
+    for record in records:
+        step, value = record.get("step"), record.get(key)
+        if value is None:
+            continue
+        if not isinstance(step, int) or not isinstance(value, int | float):
+            raise InputError(f"{log}: {key} {shown(value)} at step {shown(step)}; remove the run")
+        points.append((step, value / measure.unit))
+    return points

@@ -21,12 +21,12 @@ from mlx.utils import tree_flatten
 
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.errors import InputError, shown
-from mlx_gateloop.experiments.curves import LOG, find_curve, write_curve
 from mlx_gateloop.experiments.experiment import Experiment
 from mlx_gateloop.experiments.measure import measure_of
 from mlx_gateloop.experiments.process_pool import run_processes
 from mlx_gateloop.experiments.records import read_results
 from mlx_gateloop.experiments.report import write_report
+from mlx_gateloop.experiments.results import LOG, find_curve, write_curve
 from mlx_gateloop.experiments.runs import CONFIG, Run
 from mlx_gateloop.experiments.tuning import best, trials
 from mlx_gateloop.io.files import left_in, locked, sweep

@@ -1,9 +1,12 @@
 import json
 from dataclasses import replace
 
+import pytest
 from helpers.records import run_record as result
 
+from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments import results
+from mlx_gateloop.experiments.measure import ACCURACY, BITS
 from mlx_gateloop.experiments.presets import PRESETS
 
 SMALL = PRESETS["recall"]["small"]
@@ -48,3 +51,18 @@ def test_when_and_where_the_runs_were_made():
     ]
     assert results.made({"fixed": [result("fixed", 1, **first)]})[0][1] == first["made"]["date"]
     assert results.made({"fixed": [result("fixed", 0)]}) == []  # as an older version wrote it
+
+
+def test_a_curve_of_bits(tmp_path):
+    records = [{"step": 1, "loss": 5.0}, {"step": 2, "validation_loss": 1.3862943611198906}]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert results.curve(log, BITS) == [(2, 2.0)]
+    assert results.curve(log, ACCURACY) == results.curve(tmp_path / "missing.jsonl", BITS) == []
+
+
+@pytest.mark.parametrize("record", [{"accuracy": 0.5}, {"step": 4, "accuracy": "x"}])
+def test_a_damaged_log_is_named(tmp_path, record):
+    (log := tmp_path / "log.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(InputError, match=r"log\.jsonl: accuracy .* at step .*; remove the run"):
+        results.curve(log, ACCURACY)

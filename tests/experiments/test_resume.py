@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from experiments.conftest import MODELS
 from helpers.errors import refusal
-from helpers.experiments import names, results, tiny
+from helpers.experiments import names, raw_results, results, tiny, tuned
 from helpers.training import TINY_EXPERIMENT as TINY
 from helpers.training import press_ctrl_c, same_arrays
 
@@ -19,33 +20,48 @@ from mlx_gateloop.experiments.variants import VARIANTS
 from mlx_gateloop.io.files import locked
 from mlx_gateloop.train import Interrupted
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+MADE = tuned(models=MODELS)
+LAST = "checkpoints/last.safetensors"
 
-@pytest.mark.usefixtures("without_pictures")
-@pytest.mark.parametrize("is_recorded", [True, False], ids=["ctrl-c", "killed"])
-def test_a_resumed_experiment_is_the_uninterrupted_one(tmp_path, monkeypatch, is_recorded):
+
+def test_a_resumed_experiment_is_the_uninterrupted_one(tmp_path, monkeypatch):
+    """After Ctrl-C, and after a kill, which leaves no record."""
     run_experiment(tiny(), tmp_path / "straight")
     out = tmp_path / "parts"
-    with monkeypatch.context() as patch:
-        press_ctrl_c(patch, SampleBatches, 9)  # the third step of the second run
-        with pytest.raises(Interrupted, match="continue with the same command"):
-            run_experiment(tiny(), out)
-    assert [(r["model"], r["steps"]) for r in results(out)] == [
-        ("data_controlled", 6),
-        ("fixed", 3),
-    ]
+    for number, steps in ((9, 3), (2, 5)):  # the third and fifth step of the second run
+        with monkeypatch.context() as patch:
+            press_ctrl_c(patch, SampleBatches, number)
+            with pytest.raises(Interrupted, match="continue with the same command"):
+                run_experiment(tiny(), out, resume=out.exists())
+        found = [(r["model"], r["steps"]) for r in results(out)]
+        assert found == [("data_controlled", 6), ("fixed", steps)]
     assert "**of 6**" in (out / "results.md").read_text()
     before = (out / "runs" / "data_controlled-0" / "log.jsonl").read_text()
-    if not is_recorded:  # as after a kill
-        (out / "runs" / "fixed-0" / "test.json").unlink()
+    (out / "runs" / "fixed-0" / "test.json").unlink()  # as after a kill
     run_experiment(tiny(), out, resume=True)
     assert results(out) == results(tmp_path / "straight")
     assert (out / "runs" / "data_controlled-0" / "log.jsonl").read_text() == before
     for name in names(out / "runs"):
-        last = Path("runs", name, "checkpoints", "last.safetensors")
+        last = Path("runs", name, LAST)
         same_arrays(out / last, tmp_path / "straight" / last)
 
 
-@pytest.mark.usefixtures("without_pictures")
+@pytest.mark.slow
+def test_interrupted_trials_go_on_and_end_as_undisturbed_ones(made, tmp_path, monkeypatch):
+    out = tmp_path / "parts"
+    for number in (7, 12):  # in a trial, and in the last step of one
+        with monkeypatch.context() as patch:
+            press_ctrl_c(patch, SampleBatches, number)
+            with pytest.raises(Interrupted, match="continue with the same command"):
+                run_experiment(MADE, out, resume=out.exists())
+    run_experiment(MADE, out, resume=True)
+    files = sorted(path.relative_to(out) for path in out.rglob("last.safetensors"))
+    assert len(files) == 12
+    for file in files:
+        same_arrays(out / file, made / file)
+
+
 def test_ctrl_c_in_the_last_step_of_a_run(tmp_path, monkeypatch):
     """It ends the experiment before its next run, and has no effect in the last one."""
     experiment, out = tiny(seeds=1), tmp_path / "out"
@@ -59,26 +75,29 @@ def test_ctrl_c_in_the_last_step_of_a_run(tmp_path, monkeypatch):
     assert [(r["steps"], r["finished"]) for r in results(out)] == 2 * [(6, True)]
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_ctrl_c_between_two_runs(tmp_path, monkeypatch):
-    original = Run.go
+def test_a_run_that_fails_leaves_the_report_of_the_others(tmp_path, monkeypatch):
+    original, experiment, out = Run.go, tiny(seeds=1, steps=3), tmp_path / "out"
+    for error, words in (
+        (KeyboardInterrupt(), r"saved in .*out; continue with the same command"),
+        (InputError("the validation loss is not finite"), "not finite"),
+    ):
 
-    def go(run):
-        if run.model == "fixed":
-            raise KeyboardInterrupt
-        return original(run)
+        def go(run, error=error):
+            if run.model == "fixed":
+                raise error
+            return original(run)
 
-    monkeypatch.setattr(Run, "go", go)
-    with pytest.raises(Interrupted, match=r"saved in .*out; continue with the same command"):
-        run_experiment(tiny(seeds=1), tmp_path / "out")
-    assert [r["model"] for r in results(tmp_path / "out")] == ["data_controlled"]
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "go", go)
+            with pytest.raises((Interrupted, InputError), match=words):
+                run_experiment(experiment, out, resume=out.exists())
+        assert [r["model"] for r in results(out)] == ["data_controlled"]
+    run_experiment(experiment, out, resume=True)
+    assert [r["model"] for r in results(out)] == ["data_controlled", "fixed"]
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_the_record_of_a_run_that_another_process_trains_stays(tmp_path):
-    experiment = tiny(seeds=1, models=["fixed"])
-    run_experiment(experiment, tmp_path)
-    run = Run(experiment, "fixed", 0, 0, tmp_path / "runs" / "fixed-0")
+def test_the_record_of_a_run_that_another_process_trains_stays(out):
+    run = Run(MADE, "fixed", 0, 0, out / "runs" / "fixed-0")
     before = run.record.read_text()
     with locked(run.directory), pytest.raises(InputError, match="another process is writing"):
         run.go()
@@ -88,16 +107,15 @@ def test_the_record_of_a_run_that_another_process_trains_stays(tmp_path):
 @pytest.mark.slow
 def test_side_by_side_is_one_after_the_other(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
-    experiment = tiny().changed_by(trials=1, draws=2)
+    experiment = tiny(seeds=1).changed_by(trials=1, draws=2)
     for jobs in (1, 3):
         run_experiment(experiment, tmp_path / str(jobs), jobs=jobs)
     assert results(tmp_path / "1") == results(tmp_path / "3")
     for name in names(tmp_path / "1" / "runs"):
-        last = Path("runs", name, "checkpoints", "last.safetensors")
+        last = Path("runs", name, LAST)
         same_arrays(tmp_path / "1" / last, tmp_path / "3" / last)
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_text_may_move_but_not_change(tmp_path):
     def text(name, last):
         (tmp_path / name).write_bytes(b"abcd" * 400 + last * 100)  # the end is to test with
@@ -112,51 +130,54 @@ def test_a_text_may_move_but_not_change(tmp_path):
     assert "differs in its data; restore" in refusal(run_experiment, changed, out, resume=True)
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_a_run_of_another_model_under_the_same_name_is_refused(tmp_path, monkeypatch):
-    out, models = tmp_path / "out", ["retnet"]
-    run_experiment(tiny(seeds=1, models=models, steps=3), out)
-    run_experiment(tiny(seeds=1, models=models, steps=3), out, resume=True)
-    monkeypatch.setitem(VARIANTS["retnet"], "sub_norm", True)  # as it was once
-    with pytest.raises(InputError, match=r"retnet-0: has another configuration .* remove it"):
-        run_experiment(tiny(seeds=1, models=models, steps=3), out, resume=True)
+def test_a_run_of_another_model_under_the_same_name_is_refused(out, monkeypatch):
+    monkeypatch.setitem(VARIANTS["lru"], "query", "constant")  # as it was once
+    with pytest.raises(InputError, match=r"lru-0: has another configuration .* remove it"):
+        run_experiment(MADE, out, resume=True)
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_a_directory_with_something_is_left_alone(tmp_path):
-    out = tmp_path / "out"
-    run_experiment(tiny(seeds=1, steps=3), out)
+def test_a_directory_with_something_is_left_alone(out):
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     for experiment, resume, words in [
-        (tiny(seeds=1, steps=3), False, "already holds something"),
-        (tiny(seeds=1, steps=4), True, r"differs in train\.steps: it had 3, now it is 4; give all"),
-        (tiny(seeds=1, steps=3, task__seed=1), True, "differs in task"),
+        (MADE, False, "already holds something"),
+        (tuned(models=MODELS, trials=4), True, "differs in trials: it had 3, now it is 4; give"),
+        (tuned(models=MODELS, equal_parameters=False), True, "differs in equal_parameters"),
+        (MADE.changed_by({"task.seed": 1}), True, "differs in task"),
         (PRESETS["recall"]["small"], True, "out: an experiment of memory-horizon; give another"),
-        (tiny(seeds=1, steps=3, task__length=0), False, "task.length: expected an integer from 1"),
+        (MADE.changed_by({"task.length": 0}), False, "task.length: expected an integer from 1"),
     ]:
         with pytest.raises(InputError, match=words) as caught:
             run_experiment(experiment, out, resume)
         assert "\n" not in str(caught.value)
     assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     with pytest.raises(InputError, match="no experiment to resume"):
-        run_experiment(tiny(), tmp_path / "missing", resume=True)
-    assert names(tmp_path) == {"out"}
-    (file := tmp_path / "file").touch()
+        run_experiment(tiny(), out.parent / "missing", resume=True)
+    assert names(out.parent) == {"out"}
+    (file := out.parent / "file").touch()
     assert "file: a file; choose a new directory" in refusal(run_experiment, tiny(), file)
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_a_damaged_result_is_made_again(tmp_path):
-    out = tmp_path / "out"
-    run_experiment(tiny(seeds=1, steps=3), out)
+def test_a_damaged_result_is_made_again(out):
     before = results(out)
     record = out / "runs" / "fixed-0" / "test.json"
     for change in ({"loss": None}, {"model": "lru"}):
         record.write_text(json.dumps(json.loads(record.read_text()) | change))
-        assert len(read_runs(out)) == 1
-        run_experiment(tiny(seeds=1, steps=3), out, resume=True)
+        assert len(read_runs(out)) == 2
+        run_experiment(MADE, out, resume=True)
         assert results(out) == before
     log = out / "runs" / "fixed-0" / "log.jsonl"
     log.write_text(log.read_text() + "x\n")
     with pytest.raises(InputError, match=r"fixed-0/log\.jsonl: line \d+ is not a JSON object"):
-        run_experiment(tiny(seeds=1, steps=3), out, resume=True)
+        run_experiment(MADE, out, resume=True)
+
+
+def test_records_come_back_from_the_report_where_folders_were_removed(out):
+    """Nothing is trained again, and the report is the same but for the pictures of weights."""
+    before = raw_results(out)
+    for folder in ("trials", "runs"):
+        (out / folder).rename(out.parent / folder)
+    run_experiment(MADE, out, resume=True)
+    after = raw_results(out)
+    for key in ("curves", "runs", "trials"):
+        assert after[key] == before[key]
+    assert not list(out.rglob("model.safetensors"))

@@ -5,8 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from experiments.conftest import MODELS
 from helpers.errors import refusal
-from helpers.experiments import RUNNING_SUM, SHORT, raw_results, tuned
+from helpers.experiments import RUNNING_SUM, SHORT, raw_results
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.experiments.run import run_experiment
@@ -34,21 +35,20 @@ def test_models_come_to_an_experiment_with_settings_of_another(tmp_path):
             run_experiment(untuned, tmp_path, resume=True)
 
 
-def test_only_settings_that_whole_trials_chose_are_taken(tmp_path):
-    run_experiment(tuned(models=["fixed", "lru"]), tmp_path)
-    tree = raw_results(tmp_path)
+def test_only_settings_that_whole_trials_chose_are_taken(made, tmp_path):
+    tree = raw_results(made)
     lru = tree["trials"]["lru"]
 
     def chosen(**changes):
         (tmp_path / "results.json").write_text(json.dumps(tree | changes))
         return chosen_in(tmp_path, "memory-horizon")
 
-    assert chosen().keys() == {"fixed", "lru"}
+    assert chosen().keys() == {*MODELS}
     failed = (
         [trial | change for trial in lru] for change in ({"finished": False}, {"diverged": True})
     )
     for trials in (lru[:-1], *failed):
-        assert chosen(trials=tree["trials"] | {"lru": trials}).keys() == {"fixed"}
+        assert chosen(trials=tree["trials"] | {"lru": trials}).keys() == {*MODELS} - {"lru"}
     for settings in ({"model.transition": "lru"}, {"model.num_heads": -1}):
         given = {"trials": 0, "settings": {"fixed": settings}}
         line = refusal(chosen, experiment=tree["experiment"] | given)

@@ -1,9 +1,9 @@
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from experiments.conftest import MODELS
 from helpers.experiments import RUNNING_SUM, SHORT, raw_results, tuned
 from mlx.utils import tree_flatten
 
@@ -26,8 +26,8 @@ from mlx_gateloop.train.loop import Diverged
 from mlx_gateloop.train.setup import make_model
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
-
-
+TRIED = ("optimizer.state_transition_learning_rate", "model.longest_half_life")
+TRIED += ("model.input_scale", "model.num_heads")
 WITHOUT_HALF_LIVES = ("linear_attention", "retnet", "none", None)
 
 
@@ -79,9 +79,8 @@ def test_a_chosen_value_near_an_end_of_its_range_is_named():
         assert ("longest_half_life" in named) == is_at_an_end
 
 
-@pytest.mark.parametrize("rate", ["abc", None])
-def test_a_rate_that_is_no_number(tmp_path, rate):
-    broken = RUNNING_SUM.changed_by(SHORT | {"optimizer.learning_rate": rate}, trials=2)
+def test_a_rate_that_is_no_number(tmp_path):
+    broken = RUNNING_SUM.changed_by(SHORT | {"optimizer.learning_rate": "abc"}, trials=2)
     with pytest.raises(InputError, match=r"^optimizer\.learning_rate: expected a number to tune"):
         run_experiment(broken, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -101,32 +100,29 @@ def test_every_model_takes_every_setting():
             assert {key: getattr(args, key) for key in expected} == expected
 
 
-def test_the_best_trial_decides_and_budgets_are_equal(tmp_path):
-    experiment = tuned(models=["data_controlled", "fixed", "lru"])
-    run_experiment(experiment, tmp_path / "out")
-    steps = {}
-    for model in experiment.models:
-        mine = [t for t in trials(experiment, tmp_path / "out") if t.model == model]
+def test_the_best_trial_decides_and_budgets_are_equal(made):
+    experiment = tuned(models=MODELS)
+    for model in MODELS:
+        mine = [trial for trial in trials(experiment, made) if trial.model == model]
         records = [json.loads(trial.record.read_text()) for trial in mine]
         assert [record["settings"] for record in records] == [
             settings(experiment, model, number) for number in range(3)
         ]
-        assert raw_results(tmp_path / "out")["trials"][model] == records
-        steps[model] = [record["steps"] for record in records]
+        assert raw_results(made)["trials"][model] == records
+        assert [record["steps"] for record in records] == [4, 4, 4]
         lowest = min(records, key=lambda record: record["validation_loss"])
-        assert best(experiment, tmp_path / "out", model) == lowest["settings"]
-        config = (tmp_path / "out" / "runs" / f"{model}-0" / "config.yaml").read_text()
+        assert best(experiment, made, model) == lowest["settings"]
+        config = (made / "runs" / f"{model}-0" / "config.yaml").read_text()
         rate = lowest["settings"]["optimizer.learning_rate"]
         assert f"  learning_rate: {rate}\n" in config
-    assert list(steps.values()) == [[4, 4, 4]] * 3
-    text = (tmp_path / "out" / "results.md").read_text()
+    text = (made / "results.md").read_text()
     assert "## Tuning" in text
     assert text.count("| 3      | 12") == 3
 
 
 def test_the_state_of_the_report_is_that_of_the_chosen_heads(tmp_path, monkeypatch):
     monkeypatch.setattr("mlx_gateloop.experiments.tuning.COUNTS", (1,))  # the variant has 4
-    experiment = tuned(models=["data_controlled", "retnet"])
+    experiment = tuned(models=["retnet"], trials=1)
     run_experiment(experiment, tmp_path / "out")
     width = experiment.train["model.hidden_size"]
     text = (tmp_path / "out" / "results.md").read_text()
@@ -154,83 +150,35 @@ def test_trials_see_no_test_samples_and_no_samples_of_the_runs(tmp_path, monkeyp
     assert len(drawn) == 3
 
 
-def diverging(monkeypatch, *names):
-    """Let the runs of some directories diverge after their last step, with a finite loss before."""
-    original = runs.train
-
-    def train(config, task, directory, resume):
-        result = original(config, task, directory, resume=resume)
-        if directory.name in names:
-            raise Diverged("the validation loss is not finite")
-        return result
-
-    monkeypatch.setattr(runs, "train", train)
-
-
-def test_a_trial_that_diverges_is_counted_and_never_chosen(tmp_path, monkeypatch):
-    experiment, out = tuned(models=["fixed"], trials=2), tmp_path / "out"
-    run_experiment(experiment, tmp_path / "straight")
-    lower = best(experiment, tmp_path / "straight", "fixed")
-    number = [settings(experiment, "fixed", n) for n in range(2)].index(lower)
-    diverging(monkeypatch, f"fixed-{number}")
-    run_experiment(experiment, out)
-    assert best(experiment, out, "fixed") == settings(experiment, "fixed", 1 - number)
-    (*_, table) = report_trials(experiment, {"fixed": read_trials(experiment, out, "fixed")})
+def test_a_trial_that_diverges_is_counted_and_never_chosen(out):
+    experiment = tuned(models=MODELS)
+    before = best(experiment, out, "fixed")
+    number = [settings(experiment, "fixed", n) for n in range(3)].index(before)
+    file = out / "trials" / f"fixed-{number}" / "trial.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"diverged": True}))
+    records = read_trials(experiment, out, "fixed")
+    left = [record for record in records if not record["diverged"]]
+    lowest = min(left, key=lambda record: record["validation_loss"])
+    assert best(experiment, out, "fixed") == lowest["settings"] != before
+    (*_, table) = report_trials(replace(experiment, models=("fixed",)), {"fixed": records})
     cells = [cell.strip() for cell in table.splitlines()[-1].split("|")[1:-1]]
-    assert (cells[1], cells[3]) == ("2", "1")
+    assert (cells[1], cells[3]) == ("3", "1")
 
 
 def test_a_run_that_diverges_is_finished_and_named(tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    diverging(monkeypatch, "fixed-0")
-    run_experiment(tuned(trials=0), out)
-    records = [json.loads(file.read_text()) for file in out.glob("runs/*/test.json")]
-    assert {r["model"]: (r["finished"], r["diverged"]) for r in records} == {
-        "data_controlled": (True, False),
-        "fixed": (True, True),
-    }
+    """After its last step, with a finite loss before."""
+    original, out = runs.train, tmp_path / "out"
+
+    def train(*arguments, **options):
+        original(*arguments, **options)
+        raise Diverged("the validation loss is not finite")
+
+    monkeypatch.setattr(runs, "train", train)
+    run_experiment(tuned(models=["fixed"], trials=1), out)
+    records = [json.loads(file.read_text()) for file in out.glob("*/fixed-0/t*.json")]
+    assert [(r["finished"], r["diverged"]) for r in records] == [(True, True)] * 2
     line = "Diverged, and tested with the best weights before that: fixed-0."
     assert line in (out / "results.md").read_text()
-
-
-@pytest.mark.slow
-def test_interrupted_trials_go_on_and_end_as_undisturbed_ones(tmp_path, monkeypatch):
-    from helpers.training import press_ctrl_c, same_arrays
-
-    from mlx_gateloop.data.task import SampleBatches
-    from mlx_gateloop.train import Interrupted
-
-    run_experiment(tuned(), tmp_path / "straight")
-    out = tmp_path / "parts"
-    for number in (7, 12):  # in a trial, and in the last step of one
-        with monkeypatch.context() as patch:
-            press_ctrl_c(patch, SampleBatches, number)
-            with pytest.raises(Interrupted, match="continue with the same command"):
-                run_experiment(tuned(), out, resume=out.exists())
-    run_experiment(tuned(), out, resume=True)
-    files = sorted(path.relative_to(out) for path in out.rglob("last.safetensors"))
-    assert len(files) == 8  # three trials and a run for each of two models
-    for file in files:
-        same_arrays(out / file, tmp_path / "straight" / file)
-    with pytest.raises(InputError, match="differs in trials: it had 3, now it is 4"):
-        run_experiment(tuned(trials=4), out, resume=True)
-
-
-@pytest.mark.slow
-def test_records_come_back_from_the_report_where_folders_were_removed(tmp_path):
-    """Nothing is trained again, and the report is the same but for the pictures of weights."""
-    from helpers.experiments import results
-
-    experiment, out = tuned(), tmp_path / "out"
-    run_experiment(experiment, out)
-    before = raw_results(out)
-    curves, runs, tried = before["curves"], results(out), before["trials"]
-    for folder in ("trials", "runs"):
-        shutil.rmtree(out / folder)
-    run_experiment(experiment, out, resume=True)
-    after = raw_results(out)
-    assert (after["curves"], results(out), after["trials"]) == (curves, runs, tried)
-    assert not list(out.rglob("model.safetensors"))
 
 
 def test_the_rate_of_transitions_is_listed_where_they_have_parameters():
@@ -250,10 +198,7 @@ def test_the_rate_of_transitions_is_listed_where_they_have_parameters():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("optimizer.state_transition_learning_rate", "--tune tries values of it; leave it out"),
-        ("model.longest_half_life", "--tune tries values of it; leave it out"),
-        ("model.input_scale", "--tune tries values of it; leave it out"),
-        ("model.num_heads", "--tune tries values of it; leave it out"),
+        *((setting, "--tune tries values of it; leave it out") for setting in TRIED),
         ("patience", "budgets of --tune are equal; leave it out"),
     ],
 )
