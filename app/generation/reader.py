@@ -35,9 +35,10 @@ class Reader:
         if record:
             earlier = start.recorded()
             if earlier and earlier.trace:
-                run.trace = earlier.trace.branch(start.pieces)
+                trace = earlier.trace.branch(start.pieces)
                 run.begin = start.pieces  # set first: earlier answers do not belong to this run
                 run.pieces += earlier.pieces[: start.pieces]
+                run.trace = trace  # set last: a page then counts the pieces that it has
             self.recording = Recording(
                 loaded.instrumented, limits.trace_bytes // 2, limits.input_tokens, run.trace
             )

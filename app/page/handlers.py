@@ -78,14 +78,14 @@ class Handlers:
         The final update repeats a chat that replaced this one meanwhile: a busy page may show an
         older update after the new chat.
         """
-        answering = None
+        answering, (_, earlier) = None, self.sessions.get(session)
         self.sessions.begin(session, history)
         chat = self.sessions.chat(session)
         kept = asyncio.ensure_future(self.keeper.keep(chat, session, model, system))
         try:
             asked = [(model, with_system(system, history))]
             before = history[:-1] if history[-1]["role"] == "assistant" else history
-            async for ((run, view),) in self._stream((session, "chat"), asked, values):
+            async for ((run, view),) in self._stream((session, "chat"), asked, values, earlier):
                 reply = [{"role": "assistant", "content": run.text}] if run.text else []
                 messages = [*before, *reply]
                 self.sessions.put(session, messages, run)
@@ -256,15 +256,16 @@ class Handlers:
         where: tuple[str, str],
         asked: Sequence[tuple[str, str | History]],
         values: dict[str, object],
+        earlier: Run | None = None,
     ) -> AsyncIterator[list[tuple[Run, Any]]]:
         """Run prompts; yield their runs and views several times a second until all are done.
+
+        The page still shows the `earlier` run.
 
         Closing the generator cancels them. A tab has one answer at a time: a newer request, even a
         rejected one, cancels the older one, even while that downloads its model.
         """
         self.stop(*where)
-        session, tab = where
-        earlier = self.sessions.get(session)[1] if tab == "chat" else None
         runs: list[Run] = []
         self._running[where] = runs
 
@@ -278,7 +279,7 @@ class Handlers:
                     return
             for model, prompt in asked:
                 runs.append(self._submit(model, prompt, where, values))
-            async for update in stream_updates(self.updates, runs, earlier, tab == "chat"):
+            async for update in stream_updates(self.updates, runs, earlier, where[1] == "chat"):
                 if replaced():
                     return
                 yield update

@@ -23,7 +23,7 @@ from .sharing import file_name, has_system
 
 T = TypeVar("T")
 UPDATE_SECONDS = 0.12  # between updates; each costs the page a layout
-FIRST_SECONDS = 0.02  # between checks for the first token
+FIRST_SECONDS = 0.02  # between checks for the first text
 RESETS_EVERY = 32  # tokens, or 1/32 of a long text, because they depend on all of it
 MAX_COLUMNS, MAX_BYTES = 1024, 4 * 2**20  # in one update; the page requests the rest
 UNKNOWN = 0  # code of a strength that was not recorded
@@ -115,9 +115,9 @@ class Feed:
     """Successive values of a view for a growing run; the page still shows `earlier`."""
 
     def __init__(self, updates: Updates, run: Run, earlier: Run | None, chat: bool) -> None:
-        self._updates, self._run, self._chat = updates, run, chat
-        self._common_prefix = common_prefix(run, earlier)
-        self._sent: int | None = None
+        self._updates, self._run, self._earlier, self._chat = updates, run, earlier, chat
+        self._common_prefix: dict[str, Any] | None = None  # known once the run has a trace
+        self._sent = 0
         self._last = ""
 
     async def __call__(self) -> dict[str, object] | None:
@@ -127,15 +127,16 @@ class Feed:
         latest = await self._updates.pool(self._take)
         self._last = latest or self._last  # None if the pool is full
         # as a string: Gradio would send the differences of an object
-        return {**value, **self._common_prefix, "update": self._last}
+        return {**value, **(self._common_prefix or {}), "update": self._last}
 
     def _take(self) -> str:
         run = self._run
         if self._chat:
             self._updates.words(run)
-        if self._sent is None:
-            common = int(self._common_prefix.get("common", 0))
-            self._sent = max(common - 1, 0)  # the text of the last one may change
+        if self._common_prefix is None:
+            self._common_prefix = common_prefix(run, self._earlier)
+            # the text of the last one may change
+            self._sent = max(int(self._common_prefix.get("common", 0)) - 1, 0)
         assert run.trace is not None
         latest = self._updates.latest(run, run.trace, self._sent)
         self._sent = int(latest["tokens"])  # type: ignore[call-overload]
@@ -156,7 +157,7 @@ async def stream_updates(
             last = now
         if done:
             break
-        started = all(run.stats.tokens for run in runs)
+        started = all(run.text for run in runs)  # the first tokens may have none
         await asyncio.sleep(UPDATE_SECONDS if started else FIRST_SECONDS)
 
 
