@@ -51,6 +51,21 @@ def test_a_chat_answers_and_keeps_what_is_typed_meanwhile(handlers):
     assert latest["words"]["strengths"]
 
 
+def test_a_turn_sends_only_what_is_new(handlers):
+    me, history, tokens = new_session(), [], 0
+
+    async def turn(history):
+        return [update async for update in chat(handlers, "hello", me, history)]
+
+    for _ in range(3):
+        updates = asyncio.run(turn(history))
+        views = [update[3] for update in updates if update[3]]
+        assert [view.get("common", 0) for view in views] == [tokens] * len(views)
+        first, last = (json.loads(views[at]["update"]) for at in (0, -1))
+        assert first["start"] == first["known"] == max(tokens - 1, 0)
+        history, tokens = updates[-1][1], last["tokens"]
+
+
 def test_without_the_live_view_nothing_is_recorded(handlers):
     updates = chat(handlers, "hello", new_session(), record=False)
     _, history, _, view, figures = asyncio.run(last(updates))
