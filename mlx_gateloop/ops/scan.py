@@ -86,15 +86,13 @@ def two_level_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
         return _scan_chunks(a, x, h0, reverse, chunk)
     # The ragged end runs step by step, which saves padded copies.
     body, end = (slice(None), slice(full)), (slice(None), slice(full, L))
-    if reverse:
-        h_end = stepwise_scan(_at(a, end), _at(x, end), h0, reverse)
-        h0 = tuple(plane[:, 0] for plane in h_end)
-        h_body = _scan_chunks(_at(a, body), _at(x, body), h0, reverse, chunk)
-    else:
-        h_body = _scan_chunks(_at(a, body), _at(x, body), h0, reverse, chunk)
-        h0 = tuple(plane[:, -1] for plane in h_body)
-        h_end = stepwise_scan(_at(a, end), _at(x, end), h0, reverse)
-    return tuple(mx.concatenate([p, q], 1) for p, q in zip(h_body, h_end, strict=True))
+    found: list[Planes] = []
+    for part in (end, body) if reverse else (body, end):
+        pieces = _at(a, part), _at(x, part), h0, reverse
+        found.append(stepwise_scan(*pieces) if part is end else _scan_chunks(*pieces, chunk))
+        h0 = tuple(plane[:, 0 if reverse else -1] for plane in found[-1])
+    found = found[::-1] if reverse else found
+    return tuple(mx.concatenate(list(planes), 1) for planes in zip(*found, strict=True))
 
 
 def chunk_length(length: int) -> int:
@@ -106,14 +104,14 @@ def _scan_chunks(a: Planes, x: Planes, h0: Planes, reverse: bool, chunk: int) ->
     B, L, *rest = a[0].shape
     # [B, L, ...] -> [B, chunks, chunk, ...]
     a, x = (tuple(p.reshape(B, L // chunk, chunk, *rest) for p in planes) for planes in (a, x))
-    steps = _steps(a, x, reverse, axis=2)
+    in_chunks = steps(a, x, reverse, axis=2)
     # Per chunk: the product of its transitions, and its last state when started from zero.
-    summary = steps[0]
-    for step_ in steps[1:]:
+    summary = in_chunks[0]
+    for step_ in in_chunks[1:]:
         summary = combine(*summary, *step_)
     products, states = (tuple(p.squeeze(2) for p in planes) for planes in summary)
     ends = hillis_steele(products, states, h0, reverse)
-    h = _run(steps, previous(ends, h0, reverse), reverse, axis=2)
+    h = _run(in_chunks, previous(ends, h0, reverse), reverse, axis=2)
     return tuple(p.reshape(B, L, *rest) for p in h)
 
 
@@ -147,24 +145,24 @@ def doubled(a: Planes, x: Planes, reach: int, reverse: bool) -> Pair:
 
 
 def stepwise_scan(a: Planes, x: Planes, h0: Planes, reverse: bool) -> Planes:
-    return _run(_steps(a, x, reverse, axis=1), h0, reverse, axis=1)
+    return _run(steps(a, x, reverse, axis=1), h0, reverse, axis=1)
 
 
-def _run(steps: list[Pair], h: Planes, reverse: bool, axis: int) -> Planes:
+def _run(pairs: list[Pair], h: Planes, reverse: bool, axis: int) -> Planes:
     """Compute the states after h one step at a time, in parallel over all other axes."""
     h = tuple(mx.expand_dims(plane, axis) for plane in h)
     states: list[Planes] = []
-    for a, x in steps:
+    for a, x in pairs:
         h = step(a, x, h)
         states.append(h)
     states = states[::-1] if reverse else states
     return tuple(mx.concatenate(list(planes), axis) for planes in zip(*states, strict=True))
 
 
-def _steps(a: Planes, x: Planes, reverse: bool, axis: int) -> list[Pair]:
+def steps(a: Planes, x: Planes, reverse: bool, axis: int) -> list[Pair]:
     """Split a and x into steps, their `axis` of length 1, in the order of the scan."""
-    steps = list(zip(*(_split(plane, axis) for plane in (*a, *x)), strict=True))
-    return [(planes[: len(a)], planes[len(a) :]) for planes in (steps[::-1] if reverse else steps)]
+    parts = list(zip(*(_split(plane, axis) for plane in (*a, *x)), strict=True))
+    return [(planes[: len(a)], planes[len(a) :]) for planes in (parts[::-1] if reverse else parts)]
 
 
 def _split(x: mx.array, axis: int) -> list[mx.array]:
