@@ -26,7 +26,7 @@ def with_gates(case, form, dtype, shift=0, turn=1, closed=0, seed=1):
     else:
         first = values(rng.normal(size=case.a.shape) + shift)
         first = first if form == "sigmoid" else -np.abs(first)
-        first[rng.uniform(size=first.shape) < closed] = -200
+        first[rng.uniform(size=first.shape) < closed] = -np.inf
         second = values(turn * rng.normal(size=case.a.shape))
         size = 1 / (1 + np.exp(-first)) if form == "sigmoid" else np.exp(first)
         a = size * np.exp(1j * second) if count == 2 else size

@@ -44,12 +44,21 @@ def constants(layer):
     return {name: np.array(x, np.float64).reshape(heads, -1) for name, x in arrays.items()}
 
 
+def check_recurrence(layer, a, factor, phase=1.0):
+    """x_n = a x_{n-1} + factor k_n^T v_n and y_n = Re(q_n conj(phase) x_n), step by step."""
+    q, k, v, y, state = run(layer)
+    x = np.zeros((*k.shape[1:], v.shape[-1]), complex)
+    for n in range(LENGTH):
+        x = np.expand_dims(a, -1) * x + (factor * k[n])[..., None] * v[n][..., None, :]
+        expected = np.einsum("hk,hkv->hv", q[n] * np.conj(phase), x).real
+        np.testing.assert_allclose(y[n], expected, atol=2e-5)
+    turned = np.expand_dims(np.conj(phase), -1) * x
+    np.testing.assert_allclose(state.reshape(x.shape), turned, atol=1e-5)
+
+
 @pytest.mark.parametrize("heads", HEADS)
-def test_linear_attention_is_a_cumulative_sum(heads):
-    q, k, v, y, state = run(time_mixing("linear_attention", heads))
-    sums = np.cumsum(k[..., None] * v[..., None, :], axis=0)
-    np.testing.assert_allclose(y, np.einsum("nhk,nhkv->nhv", q, sums), atol=2e-5)
-    np.testing.assert_allclose(state.reshape(sums[-1].shape), sums[-1], atol=1e-5)
+def test_linear_attention_is_a_sum(heads):
+    check_recurrence(time_mixing("linear_attention", heads), 1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -91,15 +100,9 @@ def test_retnet_is_its_parallel_form(heads):
 def test_lru_is_its_recurrence(heads):
     """x_k = Lambda x_{k-1} + exp(gamma_log) B u_k, y_k = Re(C x_k), step by step."""
     layer = time_mixing("lru", heads)
-    q, k, v, y, state = run(layer)
     w = constants(layer)
     eigenvalues = np.exp(-np.exp(w["nu"]) + 1j * np.exp(w["theta"]))
-    x = np.zeros((*k.shape[1:], v.shape[-1]), complex)
-    for n in range(LENGTH):
-        drive = (np.exp(w["log_scale"]) * k[n])[..., None] * v[n][..., None, :]
-        x = eigenvalues[..., None] * x + drive
-        np.testing.assert_allclose(y[n], np.einsum("hk,hkv->hv", q[n], x).real, atol=2e-5)
-    np.testing.assert_allclose(state.reshape(x.shape), x, atol=1e-5)
+    check_recurrence(layer, eigenvalues, np.exp(w["log_scale"]))
 
 
 def test_lru_starts_uniform_on_the_unit_disk_and_normalised():
@@ -122,18 +125,10 @@ def test_state_spaces_are_their_recurrence(transition, heads):
     B is the key and C the query, turned by the phase of the hold.
     """
     layer = time_mixing(transition, heads)
-    q, k, v, y, state = run(layer)
     w = constants(layer)
     A, step = -np.exp(w["log_decay"]) + 1j * w["frequency"], np.exp(w["log_step"])
-    A_bar = np.exp(step * A)
-    hold = (A_bar - 1) / (step * A) * step
-    phase = hold / abs(hold)
-    x = np.zeros((*k.shape[1:], v.shape[-1]), complex)
-    for n in range(LENGTH):
-        x = A_bar[..., None] * x + (hold * k[n])[..., None] * v[n][..., None, :]
-        C = q[n] * phase.conj()
-        np.testing.assert_allclose(y[n], np.einsum("hk,hkv->hv", C, x).real, atol=2e-6)
-    np.testing.assert_allclose(state.reshape(x.shape), phase.conj()[..., None] * x, atol=2e-6)
+    hold = (np.exp(step * A) - 1) / (step * A) * step
+    check_recurrence(layer, np.exp(step * A), hold, hold / abs(hold))
 
 
 def test_s4d_starts_at_its_published_frequencies():

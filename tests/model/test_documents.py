@@ -1,40 +1,14 @@
 """Packed documents: each is read as if it were alone, forward and backward."""
 
-from functools import partial
-
 import mlx.core as mx
 import pytest
-from harness.platforms import OBSERVED
 from helpers.family import CONFIGS, family_model
 from helpers.models import GROWING, VARIANTS, close, tiny_model, tokens
-from helpers.reference import needs_native
 from mlx.utils import tree_flatten, tree_map
 
-import mlx_gateloop as gl
-from mlx_gateloop.ops.gpu import operator as gpu
 from mlx_gateloop.ops.pointwise import cross_entropy
 
-WAYS = {
-    "recurrent": partial(gl.gate_loop, mode="recurrent"),
-    "ops": partial(gl.gate_loop, mode="scan", backend="mlx"),
-    "cpu": partial(gl.gate_loop, mode="scan", backend="cpu"),
-    "attention": partial(gl.gate_loop, mode="attention"),
-    "metal": lambda q, k, v, a, h0=None, *, mask=None, reverse=False: gpu.gate_loop(
-        OBSERVED["metal"], q, k, v, a, h0, mask, reverse
-    ),
-}
 LENGTHS = (5, 9, 4)
-
-
-@pytest.fixture(params=[pytest.param(w, marks=needs_native) if w == "cpu" else w for w in WAYS])
-def way(request, monkeypatch):
-    """Makes all layers compute in one mode or kernel."""
-    compute = WAYS[request.param]
-    for module in ("model.layers", "family.layers"):
-        monkeypatch.setattr(
-            f"mlx_gateloop.{module}.gate_loop",
-            lambda *arrays, backend="auto", **options: compute(*arrays, **options),
-        )
 
 
 def check(model):
@@ -57,16 +31,6 @@ def check(model):
     expected = dict(tree_flatten(tree_map(lambda *g: sum(g), *parts)))
     for name, gradient in tree_flatten(together):
         close(gradient, expected[name], 5e-5)
-
-
-@pytest.mark.parametrize("name", ["paper", "heads", "lucidrains", "gated rnn"])
-def test_a_packed_document_in_every_mode_and_kernel(way, name):
-    check(tiny_model(**VARIANTS[name]))
-
-
-@pytest.mark.parametrize("name", ["gla_grouped", "hgrn2_conv", "hgrn_conv"])
-def test_a_packed_document_of_the_family_in_every_mode_and_kernel(way, name):
-    check(family_model(name))
 
 
 @pytest.mark.parametrize("name", [*VARIANTS, *GROWING])
