@@ -21,7 +21,7 @@ from mlx_gateloop.train.step import number
 RATES = (0.03, 0.1, 0.3)  # Adam's, in units of the layer's own states
 SCALES = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0)  # factors of the state that was learned
 TRIAL = 5  # a rate is tried for a fifth of the steps
-MAX_BATCHES, VALIDATIONS = 32, 20  # batches per validation, validations per run
+MAX_BATCHES, VALIDATIONS = 8, 10  # batches per validation, validations per run
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def tune_state(
     length: int = 256,
     batch_size: int = 8,
     steps: int = 300,
-    patience: int = 5,
+    patience: int = 3,
     answers: bool = False,
     seed: int = 0,
     report: Callable[[str], None] = lambda _: None,
@@ -57,7 +57,7 @@ def tune_state(
         length: Tokens of a piece of text at most; each piece begins with the state.
         batch_size: Pieces per step.
         steps: Adam's steps at most.
-        patience: Validations without improvement, of 20, before it stops.
+        patience: Validations without improvement, of 10, before it stops.
         answers: Learn the answers of conversations alone.
         seed: Seed of the order of the pieces.
         report: Called with lines of progress.
