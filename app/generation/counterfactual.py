@@ -12,7 +12,7 @@ from mlx_gateloop.watch.editing import Editing
 from .decoder import Decoder, Request
 from .engine import Engine
 from .models import LoadedModel
-from .prefix_cache import START, PrefixCache, PrefixState
+from .prefix_cache import PrefixCache, PrefixState
 from .reader import Reader
 from .run import Limits, Run, Steps
 from .words import UNITS, Word, tokens_of, units_of
@@ -62,7 +62,8 @@ class _CounterfactualDecoder(Decoder):
         original, names = self.request.original, self.loaded.instrumented.names
         assert original.trace is not None
         assert edit.tokens is not None
-        tokens = [len(original.earlier) + token for token in edit.tokens]
+        before = len(original.earlier) - len(self.beginning.ids)
+        tokens = [before + token for token in edit.tokens]
         return replace(edit, layer=names.index(original.trace.names[edit.layer]), tokens=tokens)
 
     def _tokens(self) -> Steps[PrefixState]:
@@ -72,7 +73,7 @@ class _CounterfactualDecoder(Decoder):
         before = original.pieces[: original.answer_begin]
         rest = (piece.id for index, piece in enumerate(before) if index not in left_out)
         self.text, self.ids = "", [*original.earlier, *rest]
-        return START
+        return self.beginning
         yield
 
 
@@ -106,9 +107,15 @@ def answer_again(
     if change:
         values = list(CHANGES.values())[change - 1]
         edits = tuple(Edit(layer, channels, tokens, **values) for layer in layers)
-    settings = original.sampling, original.max_tokens
-    left_out = () if change else tokens
     request = CounterfactualRequest(
-        "", *settings, False, None, original=original, left_out=left_out, edits=edits
+        "",
+        original.sampling,
+        original.max_tokens,
+        record=False,
+        conversation=None,
+        state=original.state,
+        original=original,
+        left_out=() if change else tokens,
+        edits=edits,
     )
     return engine.enqueue(original.model, request)

@@ -45,7 +45,7 @@ class Request:
     conversation: str | None
     stop: tuple[str, ...] = ()  # the answer ends after any of these
     lookup: bool = False  # earlier text proposes tokens, see `model.lookup`
-    state: StateFile | None = None  # the text continues what it has read
+    state: StateFile | None = None  # the text or the conversation begins from it
 
     def steps(
         self, run: Run, loaded: LoadedModel, prefix_cache: PrefixCache, limits: Limits
@@ -71,7 +71,9 @@ class Decoder:
         self.ids: list[int] = []
         self.answer: list[int] = []
         self.given = 0  # first tokens of the answer, of an earlier run
-        self.before = 0  # tokens that a state file has read
+        self.beginning, self.before = START, 0  # the state file's state, and the tokens it has read
+        state = request.state
+        self.fingerprint = loaded.fingerprint + (state.key if state else "")
         self.text_so_far, self.guess, self.longest = Ngrams(), list[int](), MAX_GUESS
 
     def steps(self) -> Steps[None]:
@@ -109,13 +111,16 @@ class Decoder:
         run, call = self.run, self.loaded.tokenizer.call
         empty, self.stops, special = yield from call("special_ids")
         self.special = set(special)
+        if self.request.state is not None:
+            self.beginning, self.before = yield from self.request.state.start(self.loaded)
         start = yield from self._tokens()
         self.ids = self.ids or [empty]  # an empty text starts with this one
         fresh = [*self.ids, *self.answer][len(start.ids) - start.unread :]
         self._check(fresh)
         reader = Reader(self.loaded, start, run, self.request.record, self.limits)
         run.stats.waiting_seconds = self.started - run.submitted
-        run.stats.prompt_tokens = max(self.before - len(start.ids), 0) + len(self.ids) + self.given
+        before = max(self.before - len(self.beginning.ids), 0)  # these are in `self.ids`
+        run.stats.prompt_tokens = before + len(self.ids) + self.given
         run.stats.prompt_tokens_read = len(fresh)
         run.max_tokens = self.given + self.request.max_tokens
         texts = yield from call("pieces", fresh)
@@ -158,32 +163,29 @@ class Decoder:
                 MessageSpan("assistant", len(self.text)),
             )
         is_lost = self.request.record and self.loaded.instrumented.names and not start.recorded()
-        is_short = len(self.ids) <= self.limits.reread_tokens and self.request.state is None
-        return START if is_lost and is_short else start
+        is_short = len(self.ids) <= self.limits.reread_tokens
+        return self.beginning if is_lost and is_short else start
 
     def _prompt(self) -> Steps[tuple[str, list[int] | None, PrefixState]]:
         """Return the text, the longest cached prefix, and positions of later typed special tokens.
 
         None instead of the positions means that all special tokens are typed.
         """
-        prompt, state = self.request.prompt, self.request.state
-        if isinstance(prompt, str) and state is not None:
-            start, self.before = yield from state.start(self.loaded)
-            return prompt, [*range(len(prompt))], start
+        prompt = self.request.prompt
         if isinstance(prompt, str):
-            return prompt, None, START
+            typed = [*range(len(prompt))] if self.request.state else None
+            return prompt, typed, self.beginning
         text, typed = yield from self.loaded.tokenizer.call("render", self._messages())
         found = self._states(self._messages(), text)
-        start = next(filter(self.loaded.fits, reversed(found)), START)
+        start = next(filter(self.loaded.fits, reversed(found)), self.beginning)
         known = len(start.text)
         return text, [position - known for position in typed if position >= known], start
 
     def _states(self, messages: tuple[Message, ...], text: str) -> list[PrefixState]:
         """Return the cached states of these messages, shortest first."""
-        conversation, fingerprint = self.request.conversation, self.loaded.fingerprint
-        if conversation is None:
+        if (conversation := self.request.conversation) is None:
             return []
-        return self.prefix_cache.prefixes(conversation, fingerprint, messages, text)
+        return self.prefix_cache.prefixes(conversation, self.fingerprint, messages, text)
 
     def _answer_given(self) -> str:
         """Return the answer to continue."""
@@ -337,5 +339,5 @@ class Decoder:
         prefix = PrefixState(
             messages, text, tuple(ids), unread, states, weakref.ref(run), seen, keys_values
         )
-        if not self.prefix_cache.put(self.request.conversation, self.loaded.fingerprint, prefix):
+        if not self.prefix_cache.put(self.request.conversation, self.fingerprint, prefix):
             run.stats.note = TOO_LARGE

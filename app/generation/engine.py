@@ -135,6 +135,7 @@ class Engine:
         run = Run(model, self._remove)
         if isinstance(work, Request):
             run.sampling, run.max_tokens = work.sampling, work.max_tokens
+            run.state = work.state
         self._put(Job(run, work), record)
         return run
 

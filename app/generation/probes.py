@@ -58,6 +58,7 @@ def ask_dependence(
     long text), and the word numbers of each unit.
     """
     target, before = words[word], words[:word]
+    _check(original)
     if not before:
         raise InputError("words: there is no word before this one")
     skipped = len(original.earlier)
@@ -91,7 +92,13 @@ def ask_channels(engine: Engine, run: Run, layer: int, token: int) -> tuple[Run,
 
 def _ids(run: Run, token: int) -> list[int]:
     """Return the tokens of the conversation up to this one."""
+    _check(run)
     return [*run.earlier, *(piece.id for piece in run.pieces[: token + 1])]
+
+
+def _check(run: Run) -> None:
+    if run.state is not None:
+        raise InputError("words: not known of an answer that began from a state; choose none")
 
 
 def _depending(

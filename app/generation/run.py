@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
@@ -106,6 +106,7 @@ class Run:
     # likeliest texts after the last piece and their probabilities, once the run has stopped
     following: tuple[tuple[str, float], ...] = ()
     sampling: Sampling | None = None  # with the seed that was used
+    state: Any = None  # the `StateFile` from which it began
     max_tokens: int = 0
     # the latest answers without some pieces
     counterfactuals: list[Counterfactual] = field(default_factory=list)

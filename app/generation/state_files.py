@@ -1,8 +1,10 @@
-"""State files of `gateloop read`, from which a text can continue."""
+"""State files of `gateloop read` and `gateloop tune`, from which a text or a chat begins."""
 
 import base64
+import hashlib
 import io
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,8 +26,14 @@ class StateFile:
     name: str
     content: Path | bytes
 
+    @cached_property
+    def key(self) -> str:
+        """SHA-256 of the file, a part of the key of states that follow it."""
+        content = self.content if isinstance(self.content, bytes) else self.content.read_bytes()
+        return hashlib.sha256(content).hexdigest()
+
     def start(self, loaded: LoadedModel) -> Steps[tuple[PrefixState, int]]:
-        """Return the state to continue from, with the last tokens before it, and their number.
+        """Return the state to begin from, with the last tokens before it, and the number read.
 
         Raises:
             InputError: Damaged, or written with another model.

@@ -13,6 +13,7 @@ from .examples import CHAT_EXAMPLES
 from .handlers import Handlers, user_error
 from .sessions import History
 from .side_list import SideList
+from .state_picker import state_picker
 from .state_view import feed, state_view
 from .status import status
 
@@ -45,12 +46,13 @@ def chat_tab(
                     gr.Button(f"{name} version", size="sm", elem_classes="version-button", scale=0)
                     for name in ("Older", "Newer")
                 )
+            start = state_picker(handlers, controls.model, "chat", "Speaks as")
             state = gr.HTML(status(None), elem_id="chat-status")
         with gr.Column(scale=6, min_width=320):
             state_view(handlers.engine, handlers.updates, "chat-view")
             view = feed("chat-view")
     who = {"session": controls.session, "model": controls.model, "system": controls.system}
-    inputs = {"history": history, **who, **controls.values}
+    inputs = {"history": history, **who, **controls.values, "state": start}
     outputs = [history, chatbot, view, state]
     asked = {"text": box, **inputs}
     picked = chatbot.example_select(_example, None, box, **QUICK)
@@ -64,10 +66,10 @@ def chat_tab(
         again = event(change, history, history, **QUICK)
         changed.append(stream(again.then, handlers.answer, inputs, outputs))
     undone = chatbot.undo(_undo, history, [history, box], **QUICK)
-    undone.then(handlers.undo, [history, *who.values()], outputs, **QUICK)
+    undone.then(handlers.undo, [history, *who.values(), start], outputs, **QUICK)
     for button, step in ((older, -1), (newer, 1)):
         turn = partial(handlers.turn, step=step)
-        button.click(turn, list(who.values()), outputs, **QUICK)
+        button.click(turn, [*who.values(), start], outputs, **QUICK)
     changed += [
         event(handlers.clear, controls.session, outputs, **QUICK)
         for event in (clear.click, chatbot.clear)

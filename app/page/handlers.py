@@ -113,11 +113,10 @@ class Handlers:
             yield update
 
     async def complete(
-        self, text: str, session: str, model: str, file: object = None, **values: object
+        self, text: str, session: str, model: str, **values: object
     ) -> AsyncIterator[tuple[object, ...]]:
-        """Continue a text, after a state `file` if given: yield it, the view and the status."""
-        values["state"] = file
-        if not (text if file else text.strip()):
+        """Continue a text, after a state if given: yield it, the view and the status."""
+        if not (text if values.get("state") else text.strip()):
             raise user_error("Type the beginning of a text first.")
         async for ((run, view),) in self._stream((session, "complete"), [(model, text)], values):
             yield text + run.text, view, status(run)
@@ -133,31 +132,37 @@ class Handlers:
         async for both in self._stream((session, "compare"), asked, values):
             yield tuple(part for run, view in both for part in (run.text, view, status(run)))
 
-    def undo(self, left: History, session: str, model: str, system: str) -> tuple[object, ...]:
+    def undo(
+        self, left: History, session: str, model: str, system: str, state: object = None
+    ) -> tuple[object, ...]:
         """Go back to these messages: return the history twice, their view and the status."""
         _, earlier = self.sessions.get(session)
         self.sessions.begin(session, left)
-        return self._show(session, model, system, earlier)
+        return self._show(session, model, system, state, earlier)
 
-    def turn(self, session: str, model: str, system: str, step: int) -> tuple[object, ...]:
+    def turn(
+        self, session: str, model: str, system: str, state: object = None, *, step: int
+    ) -> tuple[object, ...]:
         """Show the next branch, or the one before: see `undo`."""
         _, earlier = self.sessions.get(session)
         self.cancel(session)
         self.sessions.turn(session, step)
-        return self._show(session, model, system, earlier)
+        return self._show(session, model, system, state, earlier)
 
     def _show(
-        self, session: str, model: str, system: str, earlier: Run | None
+        self, session: str, model: str, system: str, state: object, earlier: Run | None
     ) -> tuple[object, ...]:
         left, _ = self.sessions.get(session)
-        run = self._answered(with_system(system, left), session, model) if left else None
+        run = self._answered(with_system(system, left), session, model, state) if left else None
         self.sessions.put(session, left, run)
         return self._outputs(session, left, run, earlier)
 
-    def _answered(self, messages: History, session: str, model: str) -> Run | None:
+    def _answered(self, messages: History, session: str, model: str, given: object) -> Run | None:
         """Find the run that generated the last of these messages."""
         try:
             fingerprint = self.engine.models.fingerprint(model)
+            if file := given_file(given, self.engine.models):
+                fingerprint += file.key
         except InputError:  # the user has chosen another model
             return None
         pairs = as_messages(messages, complete=False)

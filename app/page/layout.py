@@ -89,7 +89,7 @@ def _completion(handlers: Handlers, controls: Controls) -> gr.Textbox:
         with gr.Column(scale=4, min_width=320):
             label = "The beginning of a text"
             box = prompt_box("complete", label, handlers, controls, lines=14, send="Continue")
-            file = state_picker(handlers, controls.model)
+            file = state_picker(handlers, controls.model, "complete", "Continue a state")
             state = gr.HTML(status(None), elem_id="complete-status")
             texts = [[example] for example in TEXT_EXAMPLES.values()]
             gr.Examples(texts, box, label="Try", example_labels=list(TEXT_EXAMPLES))
@@ -105,7 +105,7 @@ def _completion(handlers: Handlers, controls: Controls) -> gr.Textbox:
     here.input(None, here, temperature, js="(v) => v", **PRIVATE)
     temperature.change(None, temperature, here, js="(v) => v", **PRIVATE)  # type: ignore[attr-defined]
     who = {"session": controls.session, "model": controls.model}
-    inputs = {"text": box, "file": file, **who, **controls.values}
+    inputs = {"text": box, "state": file, **who, **controls.values}
     stream(box.submit, handlers.complete, inputs, [box, view, state])
     textarea = "document.querySelector('#complete-box textarea')"
     follow = scripts.call("follow_end", "followEnd", textarea, "v")

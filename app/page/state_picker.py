@@ -1,4 +1,4 @@
-"""State files of `gateloop read`: a list, an upload by drag and drop, and a line about it."""
+"""State files of `gateloop read` and `tune`: a list, an upload by drag and drop, and a line."""
 
 import html
 from typing import Any
@@ -10,24 +10,24 @@ from mlx_gateloop.errors import InputError
 from ..generation.run import public_line
 from ..generation.state_files import StateCheck, given_file
 from . import scripts
-from .events import PRIVATE, QUICK
+from .events import QUICK
 from .handlers import Handlers
 
 DROP = (
-    "<label tabindex='0'>Drop a .state file of gateloop read here, or choose one"
+    "<label tabindex='0'>Drop a .state file of gateloop read or tune here, or choose one"
     "<input type='file' accept='.state' hidden></label>"
 )
 
 
-def state_picker(handlers: Handlers, model: gr.Dropdown) -> gr.JSON:
-    """Make the controls; return the component of the state to continue, None without one."""
+def state_picker(handlers: Handlers, model: gr.Dropdown, tab: str, title: str) -> gr.JSON:
+    """Make a tab's controls; return the component of the state to begin from, None without one."""
     state, models = gr.JSON(visible=False), handlers.engine.models
-    with gr.Accordion("Continue a state", open=False, elem_id="state-picker"):
+    with gr.Accordion(title, open=False, elem_id=f"{tab}-states"):
         names = list(models.state_files())
         chosen = gr.Dropdown([("None", ""), *names], value="", label="State", visible=bool(names))
         attach = scripts.call("state_drop", "attach", "element", "props")
-        dropped = gr.HTML(html_template=DROP, js_on_load=attach, elem_id="state-drop")
-        line = gr.HTML("", elem_id="state-line")
+        dropped = gr.HTML(html_template=DROP, js_on_load=attach, elem_classes="state-drop")
+        line = gr.HTML("")
 
     async def check(given: object, name: str) -> tuple[Any, str]:
         try:
@@ -37,11 +37,12 @@ def state_picker(handlers: Handlers, model: gr.Dropdown) -> gr.JSON:
             await handlers.engine.enqueue(name, work).ended()
         except InputError as error:
             return None, _line(public_line(str(error)))
-        return given, _line(f"{file.name}: the text continues after {work.tokens:,} tokens")
+        kind = f"{work.tokens:,} tokens read" if work.tokens else "a tuned state"
+        return given, _line(f"{file.name}: {kind}")
 
     for event, source in ((chosen.input, chosen), (dropped.change, dropped)):
         event(check, [source, model], [state, line], **QUICK)
-    model.change(lambda: (None, "", ""), None, [state, chosen, line], **PRIVATE)
+    model.change(lambda: (None, "", ""), None, [state, chosen, line], **QUICK)
     return state
 
 

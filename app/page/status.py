@@ -41,6 +41,7 @@ def status(run: Run | None, at: int = 0, branches: int = 1, problem: str = "") -
         (prefill, "prefill", f"{prefill:,.0f} tok/s"),
         (stats.decode_tokens_per_second, "decode", f"{stats.decode_tokens_per_second:,.0f} tok/s"),
         (stats.guessed, "by lookup", f"{stats.guessed:,} of {stats.tokens:,} tokens"),
+        (run.state, "speaks as", html.escape(run.state.name if run.state else "")),
         (stats.state_bytes, "state", f"{stats.state_bytes / 1000:,.1f} kB, constant"),
         (stats.attention_bytes, "attention", f"{stats.attention_bytes / 1000:,.1f} kB, grows"),
         (stats.memory_bytes, "memory", f"{stats.memory_bytes / 1e6:,.0f} MB"),

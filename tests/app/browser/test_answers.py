@@ -2,6 +2,8 @@
 
 import json
 
+import mlx_gateloop as gl
+
 from .conftest import SEED
 from .test_words import SHOWS_ANSWER, WORDS, click_word, painted, until
 
@@ -119,3 +121,32 @@ def test_the_panel_names_the_model_that_it_shows(page):
     assert page.tab.locator("#chat-view .model").inner_text() == "a"
     page.answer("and now")
     assert page.tab.locator("#chat-view .model").inner_text() == "b"
+
+
+def test_a_conversation_speaks_as_a_tuned_state(seeded, endless_models, tmp_path):
+    page, model, tokenizer = seeded, *gl.load(endless_models / "a")
+    state = gl.State(model.make_cache())
+    state.read(model, [7, 8, 9])
+    gl.write_state(tmp_path / "calm.state", gl.State(state.cache), model, tokenizer)
+    (tmp_path / "bad.state").write_bytes(b"no state" * 9)
+    picker = page.tab.locator("#chat-states")
+    picker.get_by_role("button", name="Speaks as").click()
+
+    def drop(name, line):
+        picker.locator("input[type=file]").set_input_files(tmp_path / name)
+        picker.get_by_role("status").filter(has_text=line).wait_for()
+
+    drop("calm.state", "calm.state: a tuned state")
+    tokens, (text,) = page.answer("one"), page.messages("bot")
+    speaks = page.tab.locator("#chat-status").get_by_text("speaks as calm.state")
+    speaks.wait_for()
+    run = page.view("run")
+    page.tab.get_by_label("Retry").last.click()
+    page.begun(run)
+    assert (page.finished(), page.messages("bot")) == (tokens, [text])
+    speaks.wait_for()
+    drop("bad.state", "bad.state: not a state of gateloop read")
+    page.answer("two")
+    assert not speaks.is_visible()
+    read, whole = page.read()
+    assert read == whole  # nothing of what began from the other state is used

@@ -2,10 +2,14 @@
 
 import base64
 
+import mlx.core as mx
 import pytest
 from helpers.errors import refusal
-from helpers.models import save_tiny_model
+from helpers.models import chat_tokenizer, save_tiny_model, tiny_model
+from mlx_gateloop.app.generation.counterfactual import CounterfactualRequest
+from mlx_gateloop.app.generation.probes import ask_dependence, ask_lens
 from mlx_gateloop.app.generation.state_files import StateCheck, given_file
+from mlx_gateloop.app.generation.words import Words
 from mlx_gateloop.app.server.isolation import Bounds
 
 import mlx_gateloop as gl
@@ -47,6 +51,58 @@ def test_a_text_continues_a_state(folder, make_engine, finished, is_dropped):
         assert run.text == expected
         assert run.stats.prompt_tokens == 280 + run.stats.prompt_tokens_read == 286
         assert run.trace.tokens == len(run.pieces) == 26
+
+
+@pytest.fixture
+def speaker(tmp_path):
+    """A model that writes letters, and two tuned states of it."""
+    tokenizer = chat_tokenizer()
+    model = tiny_model(0, vocab_size=len(tokenizer), longest_half_life=1000)
+    letters = mx.array(tokenizer.encode("abcdefgh"))
+    model.lm_head.bias = mx.zeros(len(tokenizer)).at[letters].add(50)
+    gl.save(model, tokenizer, tmp_path / "speaker")
+    model, tokenizer = gl.load(tmp_path / "speaker")
+    for name in ("calm", "wild"):
+        state = gl.State(model.make_cache())
+        state.read(model, tokenizer.encode(name * 9))
+        gl.write_state(tmp_path / f"{name}.state", gl.State(state.cache), model, tokenizer)
+    return tmp_path
+
+
+def test_a_conversation_and_its_branches_begin_from_a_tuned_state(speaker, make_engine, finished):
+    engine = make_engine(speaker)
+    calm, wild = (given_file(f"{name}.state", engine.models) for name in ("calm", "wild"))
+    model, tokenizer = gl.load(speaker / "speaker")
+
+    def answer(messages, state, conversation="c"):
+        options = Sampling(temperature=0), 12, True, conversation
+        return finished(engine.submit("speaker", messages, *options, state=state))
+
+    def expected(messages, name):
+        state = gl.read_state(speaker / f"{name}.state", model, tokenizer)
+        return "".join(stream(model, tokenizer, messages, GREEDY, max_tokens=12, state=state))
+
+    one = [{"role": "user", "content": "one"}]
+    first = answer(one, calm)
+    assert first.text == expected(one, "calm") != answer(one, None).text
+    two = [*one, {"role": "assistant", "content": first.text}, {"role": "user", "content": "two"}]
+    second, edited = answer(two, calm), [{"role": "user", "content": "another"}]
+    assert second.text == expected(two, "calm") == answer(two, calm, None).text
+    assert second.stats.prompt_tokens_read < second.stats.prompt_tokens
+    assert answer(one, calm).text == first.text
+    assert answer(edited, calm).text == expected(edited, "calm")
+    other = answer(two, wild)  # nothing of another state is used
+    assert other.stats.prompt_tokens_read == other.stats.prompt_tokens
+    assert other.text == expected(two, "wild")
+    settings = second.sampling, second.max_tokens, False, None
+    again = CounterfactualRequest("", *settings, state=second.state, original=second)
+    assert finished(engine.enqueue("speaker", again)).text == second.text
+    for ask in (lambda: ask_lens(engine, second, 3), lambda: _ask(engine, second)):
+        assert "began from a state" in refusal(ask)
+
+
+def _ask(engine, run):
+    return ask_dependence(engine, run, Words().update(run), 1)
 
 
 def test_what_is_not_a_state_of_the_model_is_refused_in_one_line(folder, make_engine, until):

@@ -1,6 +1,7 @@
 """The page's handlers: each tab has its own runs, and nothing blocks the event loop."""
 
 import asyncio
+import base64
 import json
 import threading
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from mlx_gateloop.app.page import chat_tab
 from mlx_gateloop.app.page.handlers import Handlers, new_session, status
 from mlx_gateloop.app.page.updates import OFF
 
+import mlx_gateloop as gl
 from mlx_gateloop.errors import InputError
 
 gr = pytest.importorskip("gradio")
@@ -304,6 +306,26 @@ def test_undo_shows_the_view_of_what_is_left(handlers):
     assert handlers.undo([], me, "tiny", "")[2] is None
     for model in ("fixed", "none"):  # another model has read nothing of it
         assert "next answer" in handlers.undo(first, me, model, "")[2]["hint"]
+
+
+def test_an_answer_that_begins_from_a_state_is_found_again_with_it(handlers, dropped_state):
+    me, state = new_session(), dropped_state
+    asked = chat(handlers, "one", me, state=state)
+    _, first, _, view, figures = asyncio.run(last(asked))
+    assert "speaks as <b>calm&lt;.state</b>" in figures
+    assert handlers.undo(first, me, "tiny", "", state)[2]["run"] == view["run"]
+    assert "next answer" in handlers.undo(first, me, "tiny", "")[2]["hint"]
+
+
+@pytest.fixture
+def dropped_state(models_folder, tmp_path):
+    """A tuned state of "tiny", as the page sends it."""
+    model, tokenizer = gl.load(models_folder / "tiny")
+    state = gl.State(model.make_cache())
+    state.read(model, [7, 8, 9])
+    gl.write_state(tmp_path / "state", gl.State(state.cache), model, tokenizer)
+    data = (tmp_path / "state").read_bytes()
+    return ["calm<.state", len(data), base64.b64encode(data).decode()]
 
 
 def test_the_figures_of_a_run():
