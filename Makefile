@@ -16,7 +16,7 @@ help:
 	@echo "make faults   kill training, an experiment and a conversion 54 times each, and count the losses"
 	@echo "make test-install   the wheel in empty environments without a compiler"
 	@echo "make standalone   a saved model in an environment that has mlx-lm alone"
-	@echo "make fuzz   broken files for each reader; EXAMPLES=9999, TARGETS=\"torch or page\""
+	@echo "make fuzz   broken files for each reader; EXAMPLES=9999, TARGETS=\"torch or jsonl\""
 	@echo "make kernels   count the GPU kernels' instructions: benchmarks/results/kernels.md"
 	@echo "make lint   ruff, mypy, clang-format and biome"
 	@echo "make docs   build these pages and the API reference into build/site"

@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeVar
 
 from mlx_gateloop.errors import InputError
 from mlx_gateloop.generate import Sampling
-from mlx_gateloop.watch import Counterfactual, Trace, total_bytes
+from mlx_gateloop.watch import Counterfactual, Trace
+from mlx_gateloop.watch.storage import total_bytes
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]  # other runs advance at each yield

@@ -47,7 +47,7 @@ def blas_in_use() -> str:
     mx.eval(mx.matmul(mx.ones((8, 8)), mx.ones((8, 8)), stream=mx.cpu))
     if calls() == before:
         return "MLX's own (the bridge is open, but this MLX does not use it)"
-    return f"{_openblas(_blas.library)}, NumPy's, through the bridge"
+    return f"NumPy's {Path(_blas.library).name}, through the bridge"
 
 
 def now() -> str:
@@ -75,14 +75,10 @@ def _commit() -> str:
     if not (root / ".git").exists() or not (git := which("git")):
         return ""
 
-    def answer(*words: str) -> str:
-        command = [git, "--no-optional-locks", "-C", str(root), *words]
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-
-    if not (commit := answer("rev-parse", "--short", "HEAD")):
-        return ""
-    changed = answer("status", "--porcelain", "--untracked-files=no")
-    return f" ({commit}{'-dirty' if changed else ''})"
+    command = [git, "--no-optional-locks", "-C", str(root), "describe", "--always", "--dirty"]
+    command += ["--exclude", "*"]  # tags
+    commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return f" ({commit})" if commit else ""
 
 
 def _cpu() -> str:
@@ -94,17 +90,3 @@ def _cpu() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _openblas(path: str) -> str:
-    """Version, kernels and threads of the OpenBLAS behind the bridge."""
-    library = ctypes.CDLL(path)
-    try:
-        config = library.scipy_openblas_get_config64_
-        kernels = library.scipy_openblas_get_corename64_
-        threads = library.scipy_openblas_get_num_threads64_()
-    except AttributeError:
-        return "OpenBLAS"
-    config.restype = kernels.restype = ctypes.c_char_p
-    name = " ".join(config().decode().split()[:2])
-    return f"{name}, {kernels().decode()} kernels, {threads} threads"

@@ -7,10 +7,9 @@ from mlx_gateloop.watch.lens import lens
 from mlx_gateloop.watch.page import page
 from mlx_gateloop.watch.recordings import Recording, recording, trace_of
 from mlx_gateloop.watch.sharing import Counterfactual, share
-from mlx_gateloop.watch.storage import total_bytes
 from mlx_gateloop.watch.trace import Trace
 
 __all__ = [
     "Counterfactual", "Edit", "Instrumented", "Recording", "Trace", "channels", "depends", "edit",
-    "lens", "page", "recording", "share", "total_bytes", "trace_of", "without",
+    "lens", "page", "recording", "share", "trace_of", "without",
 ]  # fmt: skip

@@ -223,13 +223,12 @@ def _signature(function: Callable[..., Any]) -> tuple[list[str], dict[str, Any],
 def _recurrent_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Find the modules with a known recurrence, sorted by path."""
     modules = dict(model.named_modules())
-    recurrent = {cls for cls in set(map(type, modules.values())) if _has_recurrence(cls)}
-    modules = {path: module for path, module in modules.items() if type(module) in recurrent}
-    return {path: modules[path] for path in sorted(modules, key=_natural)}
-
-
-def _has_recurrence(cls: type) -> bool:
-    return issubclass(cls, TimeMixing) or bool(_recurrences(cls))
+    known = {
+        cls: issubclass(cls, TimeMixing) or bool(_recurrences(cls))
+        for cls in set(map(type, modules.values()))
+    }
+    paths = sorted(modules, key=_natural)
+    return {path: modules[path] for path in paths if known[type(modules[path])]}
 
 
 def _recurrences(cls: type) -> set[str]:

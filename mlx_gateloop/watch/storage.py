@@ -167,11 +167,6 @@ def _rows(layer: Layer, store: Pyramid | None, start: int, stop: int) -> np.ndar
 
 
 def total_bytes(traces: Iterable[Storage | None]) -> int:
-    """Sum the memory of traces in bytes; shared memory counts once.
-
-    Examples:
-        >>> total_bytes([None])
-        0
-    """
+    """Sum the memory of traces in bytes; shared memory counts once."""
     stores = {id(store): store.nbytes for trace in traces if trace for store in trace.stores}
     return sum(stores.values())

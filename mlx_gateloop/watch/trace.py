@@ -11,7 +11,6 @@ from mlx_gateloop.watch.sharing import HIGH, LOW, framed, share
 from mlx_gateloop.watch.storage import Storage
 
 KEPT, SHARE = 0.5, 0.25  # share of a state, and of channels, in the definition of a reset
-CHUNK = 4096  # tokens to average together
 SHOWN = 500  # tokens in a notebook
 
 
@@ -64,14 +63,11 @@ class Trace(Storage):
 
     def averages(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Average |a| over channels, float32 `[tokens, layers]`; the paper averages layers too."""
-        stop = self.tokens if stop is None else stop
-        averages = np.empty((max(stop - start, 0), self.layers), np.float32)
-        for at in range(start, stop, CHUNK):
-            until = min(at + CHUNK, stop)
-            for layer in range(self.layers):
-                part = self.magnitude(layer, at, until).mean(1)
-                averages[at - start : until - start, layer] = part
-        return averages
+        start, stop = self._range(start, stop)
+        none = np.empty((max(stop - start, 0), 0), np.float32)
+        layers = range(self.layers)
+        means = [self.magnitude(layer, start, stop).mean(1)[:, None] for layer in layers]
+        return np.concatenate([none, *means], 1)
 
     def resets(self, stop: int | None = None) -> np.ndarray:
         """Find resets: tokens at which many channels forget that usually remember.

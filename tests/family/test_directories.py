@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from helpers.errors import refusal
 from helpers.family import family_model, random_tokens, save_family_model
-from helpers.mlx_lm_commands import greedy
-from helpers.mlx_lm_server import serving, text_of
 from mlx_lm.models.cache import ArraysCache
 
 import mlx_gateloop as gl
@@ -43,24 +41,6 @@ def test_batches_of_mixed_length_write_what_single_prompts_do(name, tmp_path):
     together = mlx_lm.batch_generate(model, tokenizer, prompts, max_tokens=6).texts
     for prompt, text in zip(prompts, together, strict=True):
         assert mlx_lm.generate(model, tokenizer, prompt, max_tokens=6) == text
-
-
-@pytest.mark.slow
-@names
-def test_the_server_answers_as_single_runs_do(name, tmp_path):
-    model = save_family_model(tmp_path / "model", name)
-    _, tokenizer = gl.load(tmp_path / "model")
-    messages = []
-    with serving(tmp_path / "model", tmp_path / "log") as server:
-        for text in ("3 times 3", "go on"):  # the second from the cache of the first
-            messages.append({"role": "user", "content": text})
-            body = {"messages": messages, "max_tokens": 6, "temperature": 0}
-            answer = text_of(server.post("/v1/chat/completions", body)[1])
-            prompt = tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
-            )
-            assert answer == tokenizer.decode(greedy(model, tokenizer, prompt, 6))
-            messages.append({"role": "assistant", "content": answer})
 
 
 def test_our_commands_run(tmp_path, capsys):

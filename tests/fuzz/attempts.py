@@ -23,7 +23,6 @@ class Target:
     file: str  # the one of them that is changed
     codec: Codec | None  # reads and writes what it means; None changes bytes alone
     read: Callable[[Path], object]  # raises InputError where the changed file cannot be used
-    close: Callable[[Path], object] | None = None  # ends what `prepare` started
 
 
 class Attempts:
@@ -31,8 +30,8 @@ class Attempts:
 
     def __init__(self, target):
         self.target = target
-        self._place = tempfile.TemporaryDirectory(prefix="fuzz-")
-        self.folder = Path(self._place.name)
+        self.place = tempfile.TemporaryDirectory(prefix="fuzz-")
+        self.folder = Path(self.place.name)
         more = self.target.prepare(self.folder)
         self.path = self.folder / self.target.file
         self.seeds = [self.path.read_bytes(), *(more if isinstance(more, list) else [])]
@@ -60,11 +59,6 @@ class Attempts:
 
     def changed(self, chance):
         return mutate(chance.choice(self.seeds), self.target.codec, chance)
-
-    def close(self):
-        if self.target.close is not None:
-            self.target.close(self.folder)
-        self._place.cleanup()
 
     def _listed(self):
         return set(self.folder.rglob("*"))

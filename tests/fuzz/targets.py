@@ -7,7 +7,6 @@ import pickle
 import shutil
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -40,7 +39,6 @@ from mlx_gateloop.train.optimizer import make_optimizer
 
 from . import codecs
 from .attempts import Target
-from .page import Page
 
 # --- configurations and models
 
@@ -240,22 +238,6 @@ def _experiment(folder):
     (folder / "results.json").write_text(json.dumps(tree))
 
 
-# --- the page
-
-_pages: dict[Path, Page] = {}
-
-
-def _page(folder):
-    page = _pages[folder] = Page(folder)
-    requests = page.requests()
-    (folder / "request.json").write_bytes(requests[4])
-    return requests
-
-
-def _ask(path):
-    _pages[path.parent].read(path)
-
-
 def _beside(read):
     return lambda path: read(path.parent)
 
@@ -292,5 +274,4 @@ TARGETS = {
     ),
     "conversation": Target(_conversation, "chat", SAFETENSORS, _open),
     "checkpoint": Target(_checkpoint, "last.safetensors", SAFETENSORS, _resume),
-    "page": Target(_page, "request.json", JSON, _ask, lambda folder: _pages.pop(folder).close()),
 }

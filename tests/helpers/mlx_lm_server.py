@@ -132,7 +132,7 @@ class Single:
         return "".join(part.text for part in parts)
 
 
-KINDS = {"exact": 50, "seeded": 10, "random": 8, "long": 2, "cancelled": 20, "malformed": 10}
+KINDS = {"exact": 50, "seeded": 10, "random": 8, "long": 2, "cancelled": 20}
 
 
 class Clients:
@@ -158,8 +158,6 @@ class Clients:
     def _job(self):
         """Draw a request; what it must give is computed here, before the server is busy."""
         (kind,) = self.chance.choices(list(KINDS), list(KINDS.values()))
-        if kind == "malformed":
-            return partial(self.refuse, *self.chance.choice(MALFORMED))
         path, body = self._body(kind)
         if kind == "cancelled":
             return partial(self._leave, path, body, self.chance.choice((0, 1, 40, 400)))
@@ -207,38 +205,9 @@ class Clients:
         connection.close()
         return "cancelled", ""
 
-    def refuse(self, path, data):
-        """Send a malformed request, which must be refused."""
-        try:
-            status, _ = self.server.post(path, data)
-        except (OSError, http.client.HTTPException):
-            return "malformed", ""  # closed without an answer
-        return "malformed", "" if 400 <= status < 500 else f"{status} to {data[:80]!r}"
-
 
 def _done(job):
     try:
         return job()
     except OSError as error:
         return "unanswered", repr(error)
-
-
-# Requests that the server must refuse and survive.
-MALFORMED: list[tuple[str, bytes]] = [
-    ("/v1/completions", b"{"),
-    ("/v1/completions", b"[]"),
-    ("/v1/completions", b"\xff\xfe"),
-    ("/v1/completions", b"[" * 100_000),
-    ("/v1/nothing", b"{}"),
-    ("/v1/chat/completions", b"{}"),
-    ("/v1/chat/completions", b'{"messages": [1]}'),
-    ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": [{"type": "x"}]}]}'),
-    ("/v1/completions", b"{}"),
-    ("/v1/completions", b'{"prompt": 3}'),
-]
-WRONG: Body = {
-    "max_tokens": 0, "temperature": -1, "top_p": 2, "seed": "x", "logit_bias": {"a": "b"},
-    "top_logprobs": 99, "stream": "yes",
-}  # fmt: skip
-for name, value in [*WRONG.items(), ("max_tokens", "many")]:
-    MALFORMED.append(("/v1/completions", json.dumps({"prompt": "a", name: value}).encode()))

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from helpers.traces import columns_of, left, trace_with
 
-from mlx_gateloop.watch import Trace, total_bytes
+from mlx_gateloop.watch import Trace
 from mlx_gateloop.watch.layer import Columns, Layer
 from mlx_gateloop.watch.sharing import HIGH, LOW
+from mlx_gateloop.watch.storage import total_bytes
 
 BLOCK, LAYERS, CHANNELS = 64, 2, 8
 

@@ -14,7 +14,7 @@ from mlx_gateloop.app.generation.models import Models
 
 import mlx_gateloop as gl
 from mlx_gateloop.generate import Sampling, stream
-from mlx_gateloop.watch import total_bytes
+from mlx_gateloop.watch.storage import total_bytes
 
 GREEDY = Sampling(temperature=0)
 HELLO = [{"role": "user", "content": "hello"}]
