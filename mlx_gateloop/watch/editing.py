@@ -88,13 +88,7 @@ def edit(model: nn.Module, *edits: Edit) -> Iterator[None]:
 
 
 class Editing:
-    """The edits of one text, which may be read in several blocks.
-
-    Args:
-        model: See `edit`.
-        edits: See `edit`.
-        instrumented: The model's instrumentation, unless it is ours.
-    """
+    """The edits of one text, which may be read in several blocks; ours needs no `instrumented`."""
 
     def __init__(
         self, model: nn.Module, edits: Sequence[Edit], instrumented: Instrumented | None = None

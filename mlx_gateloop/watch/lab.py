@@ -19,16 +19,14 @@ FORMAT, VERSION = "gateloop-lab", 1  # as in lab_page.js
 
 def lab_data(folder: Path) -> dict[str, Any]:
     """Read the models in a folder for lab.js."""
-    directories = [folder / name for name in NAMES]
-    models = [(load_model(directory), directory) for directory in directories]
     return {
         "max": MAX_CELLS,
         "modulus": MODULUS,
         "reset": RESET,
         "rates": [LOW, HIGH],
         "models": [
-            {"config": asdict(model.args), "weights": coded_weights(model, directory)}
-            for model, directory in models
+            {"config": asdict(load_model(path).args), "weights": coded_weights(path)}
+            for path in (folder / name for name in NAMES)
         ],
     }
 

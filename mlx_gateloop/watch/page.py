@@ -8,14 +8,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from mlx_gateloop.configuration import read_json
 from mlx_gateloop.errors import InputError, shown
 from mlx_gateloop.io.model_file import PACKAGE_ONLY
-from mlx_gateloop.io.models import load, model_directory
+from mlx_gateloop.io.models import OUR_CODE, load, model_directory
 from mlx_gateloop.model.arguments import GATED
-from mlx_gateloop.model.gates import StateTransitionLinear
 from mlx_gateloop.model.lm import Model, ModelArgs
 from mlx_gateloop.tokenizer import stop_token_ids
 from mlx_gateloop.watch.sharing import HIGH, LOW, filled, inserted, part, script_of
@@ -70,7 +70,7 @@ def page(model: str | os.PathLike[str], *, title: str | None = None) -> str:
         "form": inserted(part("form.html"), {"placeholder": placeholder}),
         "note": "",
     }
-    hidden = {"weights": coded_weights(found, directory), "worker": script_of(WORKER)}
+    hidden = {"weights": coded_weights(directory), "worker": script_of(WORKER)}
     return filled(
         data,
         title or f"{directory.name}: a model that runs in this page",
@@ -125,17 +125,15 @@ def _chat(tokenizer: Any) -> list[str] | None:
     return [before, between, after]
 
 
-def coded_weights(model: Model, directory: Path) -> str:
-    """Write the weights in the safetensors format, matrices in 8 bits, as base64."""
-    weights: dict[str, Any] = {}
-    for file in sorted(directory.glob("model*.safetensors")):
-        loaded: Any = mx.load(str(file))
-        weights |= loaded
-    quantization = read_json(directory / "config.json").get("quantization", {})
-    for name, module in model.named_modules():
-        if hasattr(module, "weight") and module.weight.ndim == 2:
-            exact = isinstance(module, StateTransitionLinear)
-            weights |= _matrix(name, weights, quantization.get(name, quantization), exact)
+def coded_weights(directory: Path) -> str:
+    """Write a model's weights in the safetensors format, matrices in 8 bits, as base64."""
+    from mlx_lm.utils import dequantize_model, load_model
+
+    model, _ = load_model(directory, model_config=OUR_CODE)
+    if any(getattr(module, "bits", BITS) != BITS for module in model.modules()):
+        model = dequantize_model(model)
+    nn.quantize(model, GROUP, BITS, class_predicate=_has_groups)
+    weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
     weights = {n: w if w.dtype == mx.uint32 else w.astype(mx.float32) for n, w in weights.items()}
     with TemporaryDirectory() as folder:
         file = Path(folder) / "weights.safetensors"
@@ -143,17 +141,5 @@ def coded_weights(model: Model, directory: Path) -> str:
         return base64.b64encode(file.read_bytes()).decode("ascii")
 
 
-def _matrix(
-    name: str, weights: dict[str, mx.array], quantization: dict[str, Any], exact: bool
-) -> dict[str, mx.array]:
-    """Return a matrix in 8 bits; none to change if its rows have no groups."""
-    keys = [f"{name}.{kind}" for kind in ("weight", "scales", "biases")]
-    weight = weights[keys[0]]
-    if keys[1] in weights:
-        bits, group = quantization["bits"], quantization["group_size"]
-        if bits == BITS:
-            return {}
-        weight = mx.dequantize(weight, weights[keys[1]], weights[keys[2]], group, bits)
-    if exact or weight.shape[1] % GROUP:
-        return {}
-    return dict(zip(keys, mx.quantize(weight, GROUP, BITS), strict=True))
+def _has_groups(_: str, module: nn.Module) -> bool:
+    return hasattr(module, "to_quantized") and module.weight.shape[1] % GROUP == 0

@@ -175,13 +175,6 @@ def test_in_a_browser(tmp_path):
         assert tab.locator(".original [data-kind=gone]").count() == len(HOSTILE) - 2
         assert tab.inner_text(".without [data-kind=added]") == "new"
         assert "\u202e" not in tab.inner_text(".words")
-        # A column lights its word up, and the other way.
-        box = tab.locator(".columns").bounding_box()
-        tab.mouse.move(box["x"] + box["width"] * 5.5 / len(texts), box["y"] + 5)
-        assert tab.inner_text(".pointed").strip() == "5"
-        assert "lose half in" in tab.inner_text(".tip")
-        tab.hover(".words [data-token='7']")
-        assert tab.locator(".here").is_visible()
         # Going back to a word shows what was left then.
         tab.click(".words [data-token='4']")
         assert tab.locator(".words .later").count() == len(texts) - 5
@@ -193,12 +186,6 @@ def test_in_a_browser(tmp_path):
             for m in range(5)
         ]
         assert shown == pytest.approx(expected, abs=0.01)
-        # Playing goes to the end and stops; so does the answer without the word.
-        tab.click(".play")
-        tab.wait_for_function("() => document.querySelector('.play').textContent === 'Play'")
-        assert tab.locator(".later").count() == 0
-        tab.click(".choices button")
-        tab.wait_for_function("() => !document.querySelector('.waiting')")
         assert tab.title() == "What a model remembers"
         assert problems == [file.as_uri()]
 
