@@ -5,7 +5,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_gateloop.commands import extras
-from mlx_gateloop.errors import InputError, one_line, shortened
+from mlx_gateloop.errors import InputError, one_line
 
 from .equinox import read_equinox
 from .stored import Stored
 
-Tree = Mapping[str, Any]  # its values are trees or `Stored`; files may hold anything else, too
+Tree = dict[str, Any]  # its values are trees or `Stored`; files may hold anything else, too
 
 
 def read(path: Path) -> Tree:
@@ -113,6 +113,8 @@ def _read_torch(path: Path) -> Tree:
             with torch.serialization.safe_globals(safe):
                 # an archive is mapped: a tensor is read when it is converted
                 tree = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
+        if isinstance(tree, Mapping):
+            return _tree(tree, {})
     except OSError:
         raise
     except pickle.UnpicklingError as error:
@@ -120,9 +122,7 @@ def _read_torch(path: Path) -> Tree:
     except Exception as error:  # a damaged pickle can raise anything
         advice = "it is truncated, damaged or not a PyTorch file; get it again"
         raise InputError(f"{path}: cannot be read ({one_line(error)}); {advice}") from None
-    if not isinstance(tree, Mapping):
-        raise InputError(f"{path}: holds a {type(tree).__name__}, not a state dict")
-    return _TorchTree(tree, path)
+    raise InputError(f"{path}: holds a {type(tree).__name__}, not a state dict")
 
 
 def _check_archive(path: Path) -> bool:
@@ -137,13 +137,9 @@ def _check_archive(path: Path) -> bool:
     except (zipfile.BadZipFile, ValueError) as error:
         raise InputError(f"{path}: {one_line(error)}; it is truncated; get it again") from None
     # torch.save never compresses, so that files can be mapped
-    compressed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
-    size = sum(member.file_size for member in members)
-    if compressed or size > path.stat().st_size:
-        raise InputError(
-            f"{path}: a zip bomb or no PyTorch file: it would unpack to {size:,} bytes; "
-            "save the weights again with torch.save"
-        )
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        advice = "save the weights again with torch.save"
+        raise InputError(f"{path}: a zip bomb or no PyTorch file: it is compressed; {advice}")
     return True
 
 
@@ -159,39 +155,31 @@ def _why_rejected(message: str) -> str:
     )
 
 
-class _TorchTree(Mapping[str, Any]):
-    """A mapping from a pickle, with `Stored` for tensors; nested mappings are wrapped on access."""
+def _tree(tree: Mapping[Any, Any], done: dict[int, Tree]) -> Tree:
+    """Copy nested mappings with `Stored` for tensors; a pickle can hold itself."""
+    import torch
 
-    def __init__(self, tree: Mapping[Any, Any], path: Path) -> None:
-        self._tree = {key: value for key, value in tree.items() if isinstance(key, str)}
-        self._path = path
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tree)
-
-    def __len__(self) -> int:
-        return len(self._tree)
-
-    def __getitem__(self, key: str) -> Any:
-        import torch
-
-        value = self._tree[key]
-        if isinstance(value, torch.Tensor):
-            return _stored_torch(value.detach(), f"{self._path}: {shortened(str(key))}")
-        return _TorchTree(value, self._path) if isinstance(value, Mapping) else value
+    if id(tree) not in done:
+        copy = done[id(tree)] = {}
+        for key in filter(lambda key: isinstance(key, str), tree):
+            value = tree[key]
+            if isinstance(value, torch.Tensor):
+                value = _stored_torch(value.detach())
+            copy[key] = _tree(value, done) if isinstance(value, Mapping) else value
+    return done[id(tree)]
 
 
-def _stored_torch(tensor: Any, name: str) -> Stored:
+def _stored_torch(tensor: Any) -> Stored:
     import torch
 
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         return Stored(tuple(tensor.shape), f"{tensor.layout} {dtype}".removeprefix("torch."), _none)
-    # A view with stride 0 can claim terabytes.
-    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-        raise InputError(f"{name}: its shape {tuple(tensor.shape)} exceeds its data")
 
     def load() -> mx.array:
+        # A view with stride 0 can claim terabytes.
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise ValueError(f"its shape {tuple(tensor.shape)} exceeds its data")
         if tensor.dtype == torch.bfloat16:
             bits = tensor.contiguous().view(torch.int16).numpy()
             return mx.array(bits).view(mx.bfloat16)

@@ -258,7 +258,7 @@ def _flatten(tree: Tree, file: Path) -> dict[str, Stored]:
         prefix, branch = todo.pop()
         for key, value in branch.items():
             name = f"{prefix}{key}"
-            if isinstance(value, dict):  # flax; a PyTorch state dict is flat
+            if isinstance(value, dict) and file.suffix == ".msgpack":  # PyTorch's is flat
                 todo.append((f"{name}.", value))
             elif isinstance(value, Stored):
                 name = ".".join(part for part in name.split(".") if part not in ADDED)

@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,7 +12,7 @@ from mlx_gateloop.commands.parser import add_model
 from mlx_gateloop.errors import InputError
 
 BLOCK = 1 << 14  # bytes encoded at once
-LINE = 1 << 20  # bytes after which a line is cut
+LINE = 1 << 20  # bytes after a block in which its last line must end, or is cut
 TOKENS = 2048  # read in one pass
 SECONDS = 60.0  # between two saves
 
@@ -111,17 +112,16 @@ def read_tokens(
 
 def _blocks(file: BinaryIO, name: str) -> Iterator[tuple[str, int]]:
     """Yield blocks of whole lines, or of a long line's whole characters, and their bytes."""
-    rest, offset = b"", 0
-    while block := file.read(BLOCK) or rest:
-        is_last = block is rest
-        block = block if is_last else rest + block
-        cut = len(block) if is_last else block.rfind(b"\n") + 1
-        if not cut and len(block) >= LINE:
-            cut = next(n for n in range(len(block) - 1, 0, -1) if block[n] & 0xC0 != 0x80)
+    decoder, offset, is_last = getincrementaldecoder("utf-8")(), 0, False
+    while not is_last:
+        block = file.read(BLOCK) + file.readline(LINE)
+        is_last = not block
         try:
-            if cut:
-                yield block[:cut].decode(), cut
+            text = decoder.decode(block, is_last)
         except UnicodeDecodeError as error:
-            where = f"byte 0x{block[error.start]:02X} at offset {offset + error.start:,}"
+            where = f"byte 0x{error.object[error.start]:02X} at offset {offset + error.start:,}"
             raise InputError(f"{name}: not UTF-8 text ({where}); convert it to UTF-8") from None
-        rest, offset = block[cut:], offset + cut
+        if text:
+            size = len(text.encode())
+            yield text, size
+            offset += size
