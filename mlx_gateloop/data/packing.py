@@ -128,8 +128,6 @@ class Batches:
 
     def batch(self, epoch: int, index: int) -> tuple[np.ndarray, ...]:
         """Return inputs, targets, and perhaps documents' starts, see `Stream.windows`."""
-        if not 0 <= index < self.per_epoch:
-            raise IndexError(f"index: expected 0 to {self.per_epoch - 1}, got {index}")
         if epoch != self._epoch:
             self._epoch, self._starts = epoch, self._order(epoch)
         starts = self._starts[index * self.batch_size : (index + 1) * self.batch_size]

@@ -68,8 +68,6 @@ class SampleBatches:
 
     def batch(self, epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets, int32 `[batch_size, L]`, the last batch of an epoch maybe smaller."""
-        if not 0 <= index < self.per_epoch:
-            raise IndexError(f"index: expected 0 to {self.per_epoch - 1}, got {index}")
         if epoch != self._epoch:
             generator = np.random.default_rng((self.seed, epoch))
             self._epoch, self._order = epoch, generator.permutation(len(self.samples))

@@ -260,10 +260,7 @@ class TrainConfig:
 
     def to_dict(self) -> dict[str, object]:
         """The resolved configuration as plain YAML values; `load` reads it back equal."""
-        tree = asdict(self)
-        tree["optimizer"]["betas"] = list(self.optimizer.betas)
-        if self.optimizer.knots is not None:
-            tree["optimizer"]["knots"] = [list(knot) for knot in self.optimizer.knots]
+        tree: dict[str, object] = TypeAdapter(TrainConfig).dump_python(self, mode="json")
         return tree
 
 

@@ -4,11 +4,9 @@ from pathlib import Path
 
 from mlx_gateloop.data.task import Task
 from mlx_gateloop.train.config import TrainConfig
-from mlx_gateloop.train.evaluate import Evaluation
-from mlx_gateloop.train.task import TaskScore, TaskSource
+from mlx_gateloop.train.task import TaskSource
 from mlx_gateloop.train.text import TextSource
 
-Score = Evaluation | TaskScore
 Source = TextSource | TaskSource
 
 

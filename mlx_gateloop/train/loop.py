@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import mlx.core as mx
 import numpy as np
 import yaml
+from mlx.utils import tree_flatten
 from tqdm import tqdm
 
 from mlx_gateloop.data.task import Task
@@ -21,7 +22,7 @@ from mlx_gateloop.plots.figures import training_curves
 from mlx_gateloop.train import ranks
 from mlx_gateloop.train.checkpoint import Progress, require_same_run, restore, save_checkpoint
 from mlx_gateloop.train.config import TrainConfig
-from mlx_gateloop.train.data import Score, make_source
+from mlx_gateloop.train.data import make_source
 from mlx_gateloop.train.interrupt import Interrupted, interrupt_flag
 from mlx_gateloop.train.loss_scale import INITIAL, next_scale
 from mlx_gateloop.train.minutes import Pace
@@ -45,9 +46,7 @@ class TrainResult:
     out: Path  # model directory, with the best weights
     steps: int
     best_loss: float  # lowest validation loss, nats per token
-    last: Score | None  # validation after the last step; None if this session made none
     skipped: int  # steps whose gradient was not finite
-    stopped_early: bool  # patience ran out before the last step
     stop_requested: bool  # Ctrl-C or SIGTERM came in the last step, too late to stop the run
 
 
@@ -106,7 +105,7 @@ class Run:
         self.identity = {"config": config.to_dict(), "data": {"sha256": self.source.sha256}}
         if saved is not None:
             require_same_run(saved, self.identity, checkpoint)
-        ranks.assert_same_run(world, self.identity)
+        world.assert_equal(dict(tree_flatten(self.identity)))
 
         self.trainer = trainer = Trainer(config, self.source, world)
         self.world, self.model, self.optimizer = trainer.world, trainer.model, trainer.optimizer
@@ -125,7 +124,7 @@ class Run:
                 self._save_checkpoint()
 
     def train(self, pace: Pace | None = None) -> TrainResult:
-        progress, config, last = self.progress, self.config, None
+        progress, config = self.progress, self.config
         if pace is not None:
             self._plan(pace)
         mx.reset_peak_memory()
@@ -140,7 +139,7 @@ class Run:
                     self._plan(pace)
                     bar.total = self.trainer.steps
                 if self._is_due(config.eval_every):
-                    last = self._validate(bar)
+                    self._validate(bar)
                 stopping = self.world.any(stop.is_set(), "signal to stop")
                 if self._is_due(config.checkpoint_every) or self._finished() or stopping:
                     self._save_checkpoint()
@@ -151,9 +150,7 @@ class Run:
             out=self.output.directory,
             steps=progress.step,
             best_loss=progress.best_loss,
-            last=last,
             skipped=progress.skipped,
-            stopped_early=progress.step < self.trainer.steps,
             stop_requested=stop.is_set(),
         )
 
@@ -245,7 +242,7 @@ class Run:
         )
         progress.recent, progress.recent_seconds = [], 0.0
 
-    def _validate(self, bar: "tqdm[Any]") -> Score:
+    def _validate(self, bar: "tqdm[Any]") -> None:
         """Score the validation data with the weights as they would be saved; save the best."""
         progress = self.progress
         with self._lowered_weights():
@@ -269,7 +266,6 @@ class Run:
         bar.write(line, file=sys.stderr)  # training must not end with a reader of standard output
         if "sample" in seen:
             bar.write(f"    {shortened(seen['sample'])}", file=sys.stderr)
-        return result
 
     def _save_model(self) -> None:
         if self.world.is_first:

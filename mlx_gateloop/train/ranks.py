@@ -11,7 +11,6 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten
 
 from mlx_gateloop.distributed.world import World
 from mlx_gateloop.errors import InputError
@@ -58,10 +57,6 @@ def files_of_first(world: World, directory: Path, *patterns: str) -> Iterator[Pa
         for name, text in files.items():
             (Path(folder) / Path(name).name).write_text(text, encoding="utf-8")
         yield Path(folder)
-
-
-def assert_same_run(world: World, identity: dict[str, object]) -> None:
-    world.assert_equal(dict(tree_flatten(identity)))
 
 
 def divided(world: World, config: TrainConfig) -> World:

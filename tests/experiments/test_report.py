@@ -32,30 +32,22 @@ def cells(table):
 
 
 def test_accuracies():
-    states = {"data_controlled": 2048, "fixed": 64, "real_gates": 64}
-    _, controlled, fixed, real = cells(report._accuracies(RUNS, ACCURACY, states))
+    states = {"data_controlled": 2048, "fixed": 64, "real_gates": 64, "softmax": None}
+    runs = RUNS | {"softmax": [result("softmax", 0, 0.5)]}
+    _, controlled, fixed, real, softmax = cells(report._accuracies(runs, ACCURACY, states))
     assert controlled[:6] == ["data-controlled", "1,234", "2,048", "32", "5", "0.800 ± 0.100"]
     assert controlled[6:] == ["2.000 ± 0.000", "0.900, 0.800, 0.700", "2"]
     assert fixed[5] == "0.550 ± 0.071"
     assert real[4:6] == ["3 **of 5**", "0.750"]
-
-
-def test_softmax_is_named_for_what_it_lacks_and_its_state_grows():
-    runs = {"softmax": [result("softmax", 0, 0.5)]}
-    _, softmax = cells(report._accuracies(runs, ACCURACY, {"softmax": None}))
     assert (softmax[0], softmax[2]) == ("softmax without positions", "grows")
 
 
-def test_draws_may_have_other_longest_spans():
-    runs = {"fixed": [result("fixed", 0, 0.5), result("fixed", 1, 0.5)]}
-    runs["fixed"][1] |= {"asked_by_span": [4, 0], "right_by_span": [2, 0]}
-    header, fixed = cells(report._by_span(runs))
-    assert (header, fixed) == (["model", "0", "2", "3"], ["fixed", "0.750", "0.500", "0.000"])
-
-
-def test_a_span_that_one_model_was_not_asked():
-    asked_less = result("fixed", 0, 0.5, asked_by_span=[4, 0], right_by_span=[2, 0])
-    runs = {"data_controlled": RUNS["data_controlled"], "fixed": [asked_less]}
-    header, controlled, fixed = cells(report._by_span(runs))
-    assert (header[1:], fixed[1:]) == (["0", "2", "3"], ["0.500", "-", "-"])
+def test_runs_may_have_other_longest_spans_and_models_none_of_a_span():
+    shorter = result("fixed", 0, 0.5, asked_by_span=[4, 0], right_by_span=[2, 0])
+    runs = {"data_controlled": RUNS["data_controlled"], "fixed": [shorter]}
+    runs["lru"] = [result("lru", 0, 0.5), shorter | {"model": "lru", "seed": 1}]
+    header, controlled, fixed, lru = cells(report._by_span(runs))
+    assert header == ["model", "0", "2", "3"]
     assert controlled[1:] == ["1.000", "0.500", "0.000"]
+    assert fixed[1:] == ["0.500", "-", "-"]
+    assert lru[1:] == ["0.750", "0.500", "0.000"]
