@@ -1,9 +1,9 @@
 """Many clients of `gateloop mlx-lm server`: `python benchmarks/serving.py --requests 1000`.
 
-Completions and chats, streamed and whole, greedy, seeded and random, with prompts in the cache and
-long ones, and clients that leave. Every greedy and seeded answer is compared with
-that of a single run. Ends with 1 if one differs or is missing, if the server does not answer at the
-end, or if its memory in the last quarter of the requests is a quarter above that in the second one.
+Completions and chats, streamed and whole, with prompts in the cache, and clients that leave. Every
+answer is compared with that of a single run. Ends with 1 if one differs or is missing, if the
+server does not answer at the end, or if its memory in the last quarter of the requests is a quarter
+above that in the second one.
 """
 
 import argparse

@@ -58,7 +58,7 @@ def test_a_draft_changes_no_greedy_text(model_and_tokenizer, share):
 
 
 def test_a_draft_changes_no_probability():
-    """The third token's frequencies in 400 draws against its exact distribution, by chi-square."""
+    """The third token's frequencies in 200 draws against its exact distribution, by chi-square."""
     model, draft = tiny_model(seed=1), tiny_model(seed=2)
     prompt, size = [3, 1, 4], 17
     pairs = [[*prompt, a, b] for a in range(size) for b in range(size)]
@@ -67,7 +67,7 @@ def test_a_draft_changes_no_probability():
     rows = mx.arange(len(pairs))
     expected = (chances[rows, 2, first] * chances[rows, 3, second]) @ chances[:, 4]
     draw, _ = sampler(Sampling(temperature=1.0, seed=5))
-    counts, draws = np.zeros(size), 400
+    counts, draws = np.zeros(size), 200
     for _ in range(draws):
         steps = speculative_generate_step(
             mx.array(prompt), model, draft, num_draft_tokens=3, max_tokens=3, sampler=draw

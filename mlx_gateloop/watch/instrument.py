@@ -221,14 +221,14 @@ def _signature(function: Callable[..., Any]) -> tuple[list[str], dict[str, Any],
 
 
 def _recurrent_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Find the modules with a known recurrence, sorted by path."""
+    """Find the modules with a known recurrence, the first layer first."""
     modules = dict(model.named_modules())
     known = {
         cls: issubclass(cls, TimeMixing) or bool(_recurrences(cls))
         for cls in set(map(type, modules.values()))
     }
-    paths = sorted(modules, key=_natural)
-    return {path: modules[path] for path in paths if known[type(modules[path])]}
+    # MLX names the last layer first.
+    return {path: modules[path] for path in reversed(modules) if known[type(modules[path])]}
 
 
 def _recurrences(cls: type) -> set[str]:
@@ -249,7 +249,7 @@ def _unwatched(model: nn.Module, watched: dict[str, nn.Module]) -> dict[str, str
     """Explain why attention and other layers are not watched, by path."""
     reasons: dict[str, str] = {}
     modules = dict(model.named_modules())
-    for path in sorted(modules, key=_natural):
+    for path in modules:  # parents first
         inside = any(path == w or path.startswith(f"{w}.") for w in [*watched, *reasons])
         name = type(modules[path]).__name__
         if not inside and (path.split(".")[-1] in ATTENTION or "Attention" in name):
@@ -258,12 +258,8 @@ def _unwatched(model: nn.Module, watched: dict[str, nn.Module]) -> dict[str, str
         seen = any(other.startswith(f"{path}.") for other in [*watched, *reasons])
         if re.search(r"(^|\.)layers\.\d+$", path) and not seen:
             reasons[path] = "no known recurrence"
-    return {path: reasons[path] for path in sorted(reasons, key=_natural)}
+    return {path: reasons[path] for path in reversed(modules) if path in reasons}
 
 
 def _is_instrumented(module: nn.Module) -> bool:
     return "_watched" in vars(type(module)) or "observe" in vars(module)
-
-
-def _natural(path: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in path.split(".")]

@@ -1,4 +1,4 @@
-"""`gateloop mlx-lm`: our class is used; every command is tried in tests/mlx_lm_commands."""
+"""`gateloop mlx-lm`: our class is used; tests/mlx_lm_commands tries the commands."""
 
 import json
 import subprocess
