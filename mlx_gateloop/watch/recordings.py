@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from threading import RLock
 
 import mlx.core as mx
@@ -224,24 +224,13 @@ class Recording:
 
     def _compute(self, tokens: mx.array, calls: Calls) -> None:
         """Start the evaluation of a pass in this thread; no other can evaluate its arrays."""
-        arrays = {name: [call.arrays for call in of] for name, of in calls.items()}
-        with suppress(RuntimeError, ValueError):
-            async_eval(tokens, list(arrays.values()))
-            return
         try:
-            async_eval(tokens)
-        except (RuntimeError, ValueError) as error:  # the whole model is compiled
+            async_eval(tokens, [call.arrays for of in calls.values() for call in of])
+        except (RuntimeError, ValueError) as error:  # arrays inside mx.compile
             self.catch_up()
             for name in calls:
                 self._end(name, one_line(error))
             calls.clear()
-            return
-        for name, of in arrays.items():  # some are tracers of mx.compile
-            try:
-                async_eval(of)
-            except (RuntimeError, ValueError) as error:
-                self.exclude(name, one_line(error))
-                del calls[name]
 
     def _take(self, passes: int) -> None:
         self._waiting = 0
