@@ -94,8 +94,8 @@ class Noting:
     def __init__(self, layer: Any, states: list[mx.array]) -> None:
         self._layer, self._states = layer, states
 
-    def __call__(self, *args: Any) -> mx.array:
-        state: mx.array = self._layer(*args)
+    def __call__(self, *args: Any, **options: Any) -> mx.array:
+        state: mx.array = self._layer(*args, **options)
         self._states.append(state)
         return state
 

@@ -53,9 +53,9 @@ def launch(kernels, case, shape, plan=MANY):
     state = mx.zeros((B, variant.planes, D))
     x = dict.fromkeys(("q", "k", "v", "dy", "dz"), steps) | {"first": gates, "second": gates}
     x |= {"mask": mx.ones(shape[:2], mx.bool_), "h0": state, "dh1": state}
-    x |= kernels.aggregate(variant, plan, x, adjoint=True)
-    states = kernels.forward(variant, plan, x)["states"]
-    kernels.backward(variant, plan, x | {"states": states})
+    x |= kernels.max_headed("aggregate", variant, plan, x, adjoint=True)
+    states = kernels.max_headed("forward", variant, plan, x)["states"]
+    kernels.max_headed("backward", variant, plan, x | {"states": states})
 
 
 def launch_heads(kernels, case, segments=8):

@@ -1,6 +1,6 @@
 """Kernels composed from the source files in this folder, and their launches."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,7 @@ BACKWARD = (
     ["dq", "dk", "dv", "dfirst", "dsecond", "dh0"],
 )
 AGGREGATE = (["k", "v", "first", "second", "mask"], PARTS)
+ARGUMENTS = {"forward": FORWARD, "backward": BACKWARD, "aggregate": AGGREGATE}
 
 
 @dataclass(frozen=True)
@@ -80,51 +81,29 @@ class Kernels:
         self.seconds = 0.0  # taken by their first runs
         self._kernels: dict[tuple[str, int], Launch] = {}
 
-    def forward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
-        """Compute y, z, the last state h1 `[B, P, D]` and those at every `INTERVAL` steps."""
-        B, L, D = x["first"].shape
-        T, f32 = x["k"].dtype, mx.float32
-        P = variant.planes
-        saved = (B, -(-L // INTERVAL), P, D)
-        shapes = {"y": (B, L, D), "z": (B, L, D), "h1": (B, P, D), "states": saved}
-        outputs = {name: (shape, T if name in "yz" else f32) for name, shape in shapes.items()}
-        return self._launch("forward", FORWARD, variant, plan, x, outputs)
-
-    def backward(self, variant: Variant, plan: Plan, x: Mapping[str, mx.array]) -> Arrays:
-        """Compute the gradients; `x` as the inputs of `BACKWARD`, dh1 `[B, P, D]`."""
-        B, L, D = x["first"].shape
-        T, gate = x["k"].dtype, x["first"].dtype
-        dtypes = dict(zip(BACKWARD[1], [T, T, T, gate, gate, mx.float32], strict=True))
-        shapes = {name: (B, variant.planes, D) if name == "dh0" else (B, L, D) for name in dtypes}
-        outputs = {name: (shapes[name], dtype) for name, dtype in dtypes.items()}
-        return self._launch("backward", BACKWARD, variant, plan, x, outputs)
-
-    def aggregate(
-        self, variant: Variant, plan: Plan, x: Mapping[str, mx.array], adjoint: bool
+    def max_headed(
+        self, name: str, variant: Variant, plan: Plan, x: Arrays, adjoint: bool = False
     ) -> Arrays:
-        """Compute the effect of each part: `PARTS`, `[B, parts, D]`."""
-        B, _, D = x["first"].shape
-        outputs = dict.fromkeys(PARTS, ((B, plan.parts, D), mx.float32))
-        more: Template = [("ADJOINT", adjoint)]
-        return self._launch("aggregate", AGGREGATE, variant, plan, x, outputs, more)
+        """Launch a kernel of `ARGUMENTS`; `adjoint`: the parts' effects on a gradient.
 
-    def _launch(
-        self,
-        name: str,
-        arrays: Arguments,
-        variant: Variant,
-        plan: Plan,
-        x: Mapping[str, mx.array],
-        outputs: Outputs,
-        more: Sequence[tuple[str, mx.Dtype | int | bool]] = (),
-    ) -> Arrays:
-        B, _, D = x["first"].shape
+        The forward pass computes y, z, the last state h1 `[B, P, D]` and those at every `INTERVAL`
+        steps, the backward pass gradients, "aggregate" the effect of each part `[B, parts, D]`.
+        """
+        B, L, D = x["first"].shape
+        T, gate, f32, P = x["k"].dtype, x["first"].dtype, mx.float32, variant.planes
+        outputs = dict.fromkeys(("y", "z", "dq", "dk", "dv"), ((B, L, D), T))
+        outputs |= dict.fromkeys(("dfirst", "dsecond"), ((B, L, D), gate))
+        outputs |= dict.fromkeys(PARTS, ((B, plan.parts, D), f32))
+        outputs |= {"h1": ((B, P, D), f32), "dh0": ((B, P, D), f32)}
+        saved = {"states": ((B, -(-L // INTERVAL), P, D), f32)}
         template = variant.template(x, plan.segments, plan.steps)
-        template += [("X", variant.planes_x), ("FOLD", plan.fold), *more]
+        template += [("X", variant.planes_x), ("FOLD", plan.fold)]
+        template += [("ADJOINT", adjoint)] if name == "aggregate" else []
         # runs in x: CUDA takes at most 65,535 blocks in the other axes
         grid = (WIDTH * B * plan.parts, plan.segments * -(-D // WIDTH), 1)
+        arrays = ARGUMENTS[name]
         used = {*arrays[0], *arrays[1]} - variant.absent
-        return self.launch(name, arrays, used, x, outputs, template, grid)
+        return self.launch(name, arrays, used, x, {**outputs, **saved}, template, grid)
 
     def launch(
         self,
@@ -172,7 +151,7 @@ def run(kernels: Kernels, name: Pass, variant: Variant, cut: Plan, x: Arrays) ->
     """Run a pass; in parts, after a launch that computes the effect of each."""
     if cut.parts > 1:
         x = x | _effects(kernels, variant, cut, x, name == "backward")
-    return (kernels.forward if name == "forward" else kernels.backward)(variant, cut, x)
+    return kernels.max_headed(name, variant, cut, x)
 
 
 def _effects(kernels: Kernels, variant: Variant, cut: Plan, x: Arrays, adjoint: bool) -> Arrays:
@@ -183,7 +162,7 @@ def _effects(kernels: Kernels, variant: Variant, cut: Plan, x: Arrays, adjoint: 
         planes_x = planes_x and variant.planes
         x = x | {"k": x[sources[0]], "v": x.get(sources[1], x["k"])}
     of = Variant(variant.form, variant.is_complex, planes_x, variant.masked, variant.reverse)
-    return kernels.aggregate(of, cut, x, adjoint)
+    return kernels.max_headed("aggregate", of, cut, x, adjoint)
 
 
 @cache

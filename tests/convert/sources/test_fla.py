@@ -144,6 +144,8 @@ def test_the_transformer_becomes_mlx_lms_llama(tied, tmp_path, capsys):
     assert convert(tmp_path / "source", tmp_path / "out", "--verify") == 0
     assert "within the tolerance" in capsys.readouterr().out
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "llama"
+    assert convert(tmp_path / "source", tmp_path / "no", "--verify", "--tolerance", "0") == 1
+    assert "layer 1, length 1" in capsys.readouterr().out
 
 
 def change(source, **options):

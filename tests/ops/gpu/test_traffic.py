@@ -40,8 +40,8 @@ def test_every_array_is_moved_once(platform, dtype, masked, segments, case):
     x = dict.fromkeys(("q", "k", "v", "first", "second", "dy", "dz"), steps)
     x |= {"mask": mx.ones(SHAPE[:2], mx.bool_), "h0": state, "dh1": state}
     with recorded() as launches:
-        states = kernels.forward(variant, plan, x)["states"]
-        mx.eval(kernels.backward(variant, plan, x | {"states": states}))
+        states = kernels.max_headed("forward", variant, plan, x)["states"]
+        mx.eval(kernels.max_headed("backward", variant, plan, x | {"states": states}))
     for launched, count, rows in zip(launches, arrays, (2, 4), strict=True):
         each = moved(launched) / elements
         print(f"\n{launched.name}, {case}, {dtype}: {each:.2f} bytes for an element")
@@ -58,8 +58,8 @@ def test_a_sequence_in_parts_reads_the_gates_and_the_source_twice():
     x = dict.fromkeys(("q", "k", "v", "first", "second", "dy"), steps) | {"dh1": state}
     x["states"] = mx.zeros((1, shape[1] // 32, 2, shape[2]))
     with recorded() as launches:
-        x |= kernels.aggregate(variant, Plan(16, parts), x, adjoint=True)
-        mx.eval(kernels.backward(variant, Plan(16, parts), x))
+        x |= kernels.max_headed("aggregate", variant, Plan(16, parts), x, adjoint=True)
+        mx.eval(kernels.max_headed("backward", variant, Plan(16, parts), x))
     each = sum(map(moved, launches)) / math.prod(shape)
     assert (count + 4) * 4 <= each <= (count + 4) * 4 + 2
 
