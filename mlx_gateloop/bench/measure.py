@@ -11,7 +11,6 @@ from mlx.utils import tree_flatten
 
 TURNS = 7
 FEWEST_TURNS, BUDGET = 3, 10.0  # a candidate stops early after this many seconds
-CACHE_BYTES = 4 << 30
 
 Run = Callable[[], object]
 Function = Callable[..., Any]

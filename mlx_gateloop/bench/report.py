@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from mlx_gateloop.bench.measure import BUDGET, CACHE_BYTES, FEWEST_TURNS, TURNS
+from mlx_gateloop.bench.measure import BUDGET, FEWEST_TURNS, TURNS
 from mlx_gateloop.io.files import write_text
 from mlx_gateloop.io.tables import markdown_table
 
@@ -32,9 +32,8 @@ class Report:
 
 def write_report(name: str, quick: bool = False, directory: Path | None = None) -> None:
     """Measure and print the tables of `gateloop bench NAME`; `quick` takes small sizes."""
-    import mlx.core as mx  # slow to import, as are the parts
-
-    from mlx_gateloop.io.machine import facts
+    from mlx_gateloop.io.machine import facts  # slow to import, as are the parts
+    from mlx_gateloop.train.setup import large_cache
 
     command = f"gateloop bench {name}{' --quick' if quick else ''}"
     command += f" --out {directory}" if directory else ""
@@ -49,11 +48,8 @@ def write_report(name: str, quick: bool = False, directory: Path | None = None) 
     if absent := [f"- {peer}: not installed" for peer in PEERS if not present(peer)]:
         absent.append("\nGet them by: pip install -r requirements-bench.txt")
         report.add("\n".join(absent))
-    limit = mx.set_cache_limit(CACHE_BYTES)
-    try:
+    with large_cache():
         import_module(f"mlx_gateloop.bench.{name}").measure(report)
-    finally:
-        mx.set_cache_limit(limit)
 
 
 def present(peer: str) -> bool:

@@ -39,7 +39,7 @@ def make_step(
     The gradient is that of the summed loss over the number of targets in a full step, clipped to a
     global norm: every target weighs the same, whichever batch or rank computes it. If its norm is
     not finite, only the learning rates change. The compiled functions capture the arrays of model
-    and optimizer, so both must be initialised before. `settings.carried` is updated in place. The
+    and optimizer, so both must be initialised before. `optimizer.carried` is updated. The
     loss is the mean in nats per target, negative ones not counted; `scale` multiplies it in its
     backward pass.
     """

@@ -7,10 +7,10 @@ from math import log
 
 import mlx.core as mx
 import pytest
-from helpers.disk import fill
 from helpers.errors import refusal
 from helpers.training import press_ctrl_c, same_arrays, tiny_run
 from mlx_lm import load as load_with_mlx_lm
+from train.conftest import fill
 
 from mlx_gateloop.data import Batches
 from mlx_gateloop.errors import InputError

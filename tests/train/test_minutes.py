@@ -6,7 +6,7 @@ from time import monotonic
 import mlx.core as mx
 import pytest
 from helpers.training import same_arrays, tiny_run
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_gateloop import cli
@@ -16,6 +16,7 @@ from mlx_gateloop.train.minutes import PIECES, Pace, choose, predicted_loss
 from mlx_gateloop.train.optimizer import piecewise
 
 
+@settings(max_examples=30)
 @given(
     first=st.floats(0.02, 50),
     changes=st.lists(st.floats(0.6, 1.6), min_size=200, max_size=200),
